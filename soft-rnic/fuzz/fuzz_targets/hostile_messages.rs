@@ -1,5 +1,5 @@
-//! A peer's connection manager that says anything. The target itself, and the test that runs it on a stable compiler, are in
-//! `soft-rnic/src/cm/hostile.rs`.
+//! Fuzzes the CM messages of a hostile peer. The target function, and the test that runs its corpus
+//! on a stable compiler, are in `soft-rnic/src/cm/hostile.rs`.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A segment full of anything. The target itself, and the tests that run its corpus on a stable compiler, are in
-//! `soft-rnic/src/shared/hostile.rs`.
+//! Fuzzes the shared segment of a hostile peer. The target function, and the tests that run its
+//! corpus on a stable compiler, are in `soft-rnic/src/shared/hostile.rs`.
 
 #![no_main]
 

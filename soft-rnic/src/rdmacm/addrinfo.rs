@@ -1,4 +1,5 @@
-//! `rdma_getaddrinfo`.
+//! Address information: `rdma_getaddrinfo` and `rdma_freeaddrinfo` over the C library's
+//! `getaddrinfo`.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -9,9 +10,9 @@ use rdma_mummy_sys::types::*;
 use super::finish;
 use crate::platform::errno;
 
-/// What the C library is asked for.
+/// Translates the program's hints into hints for the C library's `getaddrinfo`.
 fn c_hints(hints: &rdma_addrinfo) -> addrinfo {
-    // SAFETY: integers and null pointers.
+    // SAFETY: all fields of `addrinfo` are integers or pointers, for which zero is valid.
     let mut c: addrinfo = unsafe { core::mem::zeroed() };
     let flag = |rdma: u32, c: c_int| if hints.ai_flags & rdma as c_int != 0 { c } else { 0 };
     c.ai_flags = flag(RAI_PASSIVE, libc::AI_PASSIVE) | flag(RAI_NUMERICHOST, libc::AI_NUMERICHOST);
@@ -35,18 +36,19 @@ fn c_hints(hints: &rdma_addrinfo) -> addrinfo {
     c
 }
 
-/// The program frees it by `rdma_freeaddrinfo`, but may have put memory of its own into it: so all is `malloc`'s.
+/// Allocates zeroed memory with `calloc`. All parts of a list come from `malloc`, because the
+/// program may replace them with its own `malloc` memory before it calls `rdma_freeaddrinfo`.
 fn allocate<T>(count: usize) -> Result<*mut T, c_int> {
-    // SAFETY: any sizes.
+    // SAFETY: `calloc` accepts any sizes.
     let memory: *mut T = unsafe { libc::calloc(count, size_of::<T>()) }.cast();
     if memory.is_null() { Err(libc::ENOMEM) } else { Ok(memory) }
 }
 
-/// Copies an address.
+/// Copies an address into new memory; leaves `to` unchanged if the address is empty.
 ///
 /// # Safety
 ///
-/// - `from` is readable for this length; the others are valid.
+/// - `from` is null, or readable for `length` bytes.
 unsafe fn copy(
     from: *const sockaddr,
     length: socklen_t,
@@ -57,18 +59,18 @@ unsafe fn copy(
         return Ok(());
     }
     let memory = allocate::<u8>(length as usize)?;
-    // SAFETY: `from` is readable for this length; the others are valid, by the contract of `copy`,
-    // and the new memory's length.
+    // SAFETY: the caller guarantees that `from` is readable for `length` bytes; `memory` has that
+    // length.
     unsafe { memory.copy_from_nonoverlapping(from.cast(), length as usize) };
     (*to, *to_length) = (memory.cast(), length);
     Ok(())
 }
 
-/// Makes an entry of what the C library found.
+/// Fills an entry from a result of the C library. The program's hints take precedence.
 ///
 /// # Safety
 ///
-/// - `found` is valid.
+/// - The pointers in `found` are valid or null.
 unsafe fn fill(info: &mut rdma_addrinfo, hints: &rdma_addrinfo, found: &addrinfo) -> Result<(), c_int> {
     let or = |hint: c_int, found: u32| if hint == 0 { found as c_int } else { hint };
     info.ai_qp_type = or(
@@ -86,7 +88,7 @@ unsafe fn fill(info: &mut rdma_addrinfo, hints: &rdma_addrinfo, found: &addrinfo
         },
     );
     info.ai_family = found.ai_family;
-    // SAFETY: what the C library found is valid.
+    // SAFETY: the caller guarantees that the pointers in `found` are valid or null.
     unsafe {
         let name =
             if found.ai_canonname.is_null() { ptr::null_mut() } else { libc::strdup(found.ai_canonname) };
@@ -101,21 +103,22 @@ unsafe fn fill(info: &mut rdma_addrinfo, hints: &rdma_addrinfo, found: &addrinfo
     }
 }
 
-/// What the hints themselves say.
+/// Fills an entry from the hints alone, without a lookup.
 ///
 /// # Safety
 ///
-/// - The addresses of the hints are readable.
+/// - The destination address in `hints` is null or readable for its length.
 unsafe fn fill_from_hints(info: &mut rdma_addrinfo, hints: &rdma_addrinfo) -> Result<(), c_int> {
     info.ai_flags = hints.ai_flags;
     info.ai_family = hints.ai_family;
     info.ai_qp_type = hints.ai_qp_type;
     info.ai_port_space = hints.ai_port_space;
-    // SAFETY: the addresses of the hints are readable, by the contract of `fill_from_hints`.
+    // SAFETY: the caller guarantees that the hints' destination address is null or readable.
     unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len, &mut info.ai_dst_addr, &mut info.ai_dst_len) }
 }
 
-/// Why there is no information: an error number, or one of `getaddrinfo`'s own, which is returned as it is.
+/// The reason why a lookup failed: an error number, or an `EAI_` code of the C library's
+/// `getaddrinfo`, which `rdma_getaddrinfo` returns unchanged.
 pub(super) enum AddrinfoError {
     Number(c_int),
     Name(c_int),
@@ -123,7 +126,7 @@ pub(super) enum AddrinfoError {
 
 /// # Safety
 ///
-/// - As of `getaddrinfo`.
+/// - `node`, `service` and `hints` are null or valid, as for `rdma_getaddrinfo`.
 pub(super) unsafe fn find(
     node: *const c_char,
     service: *const c_char,
@@ -133,8 +136,8 @@ pub(super) unsafe fn find(
         return Err(AddrinfoError::Number(libc::EINVAL));
     }
     let none = rdma_addrinfo::default();
-    // SAFETY: `node`, `service` and `hints` are null or valid, by the contract of `getaddrinfo`;
-    // what the C library found is freed once.
+    // SAFETY: the caller guarantees that `node`, `service` and `hints` are null or valid; the C
+    // library's result is valid until it is freed, which happens once.
     unsafe {
         let (hints, c_hints) = hints.as_ref().map_or((&none, None), |hints| (hints, Some(c_hints(hints))));
         let info = allocate::<rdma_addrinfo>(1).map_err(AddrinfoError::Number)?;
@@ -145,7 +148,7 @@ pub(super) unsafe fn find(
             let c_hints = c_hints.as_ref().map_or(ptr::null(), ptr::from_ref);
             match libc::getaddrinfo(node, service, c_hints, &raw mut found) {
                 0 => {
-                    // As librdmacm, the first one only: programs look at no other.
+                    // Like librdmacm, use only the first result, because programs look at no other.
                     let filled = fill(&mut *info, hints, &*found).map_err(AddrinfoError::Number);
                     libc::freeaddrinfo(found);
                     filled
@@ -168,14 +171,15 @@ pub(super) unsafe fn find(
     }
 }
 
-/// The same once more, for somebody else to free.
+/// Copies an entry; the caller frees the copy with `rdma_freeaddrinfo`.
 ///
 /// # Safety
 ///
-/// - `info` is an entry of the library's.
+/// - `info` comes from [`find`].
 pub(super) unsafe fn duplicate(info: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, c_int> {
     let copied = allocate::<rdma_addrinfo>(1)?;
-    // SAFETY: the new entry is zeroed, which is a value; the entry's addresses and names are valid.
+    // SAFETY: `calloc` zeroed the new entry, and zero is valid for it; `find` made the addresses
+    // and names of `info`.
     unsafe {
         let name = |from: *mut c_char| if from.is_null() { from } else { libc::strdup(from) };
         let to = &mut *copied;
@@ -197,14 +201,15 @@ pub(super) unsafe fn duplicate(info: &rdma_addrinfo) -> Result<*mut rdma_addrinf
     }
 }
 
-/// Returns -1 and `errno`, or an error of the C library's `getaddrinfo`.
+/// `rdma_getaddrinfo`: returns 0, -1 with `errno`, or an `EAI_` code of the C library's
+/// `getaddrinfo`.
 pub(super) unsafe extern "C" fn getaddrinfo(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
     result: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the arguments are valid, by the contract of the C function `getaddrinfo`.
+    // SAFETY: `rdma_getaddrinfo` requires valid arguments.
     match unsafe { find(node, service, hints).map(|info| result.write(info)) } {
         Ok(()) => 0,
         Err(AddrinfoError::Number(error)) => finish(Err(error)),
@@ -218,7 +223,7 @@ pub(super) unsafe extern "C" fn getaddrinfo(
 }
 
 pub(super) unsafe extern "C" fn freeaddrinfo(mut info: *mut rdma_addrinfo) {
-    // SAFETY: the caller's list is from `getaddrinfo`, or null.
+    // SAFETY: `rdma_freeaddrinfo` requires a list from `rdma_getaddrinfo`, or null.
     unsafe {
         while !info.is_null() {
             let entry = info.read();

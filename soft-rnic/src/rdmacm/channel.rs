@@ -1,4 +1,4 @@
-//! Event channels.
+//! Event channels: `rdma_create_event_channel` and `rdma_destroy_event_channel`.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -10,7 +10,7 @@ use crate::cm::{CmEventChannel, ConnectionManager};
 use crate::objects::c_object::CObject;
 use crate::platform::errno;
 
-/// What belongs to an event channel.
+/// The library's state of an event channel.
 pub(super) struct ChannelState {
     pub(super) manager: Arc<ConnectionManager>,
     pub(super) channel: Arc<CmEventChannel>,
@@ -22,12 +22,12 @@ type ChannelObject = CObject<rdma_event_channel, ChannelState>;
 ///
 /// - `channel` is live for as long as the reference is used.
 pub(super) unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> &'a ChannelState {
-    // SAFETY: `channel` is live for as long as the reference is used, by the contract of
-    // `channel_of`; every channel comes from `create`.
+    // SAFETY: the caller guarantees that `channel` is live while the reference is used; every
+    // channel comes from `create`.
     unsafe { ChannelObject::state(channel) }
 }
 
-/// A new channel, which lives until [`destroy_event_channel`].
+/// Creates a channel, which lives until [`destroy_event_channel`].
 pub(super) fn create() -> Result<*mut rdma_event_channel, c_int> {
     let refused = |error| errno::refused("rdma_create_event_channel", &error);
     let manager = ConnectionManager::acquire().map_err(refused)?;
@@ -44,6 +44,6 @@ pub(super) unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channe
 }
 
 pub(super) unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: the caller's channel is live, and not used after this.
+    // SAFETY: `rdma_destroy_event_channel` requires a live channel, which nobody uses afterwards.
     drop(unsafe { ChannelObject::destroy(channel) });
 }

@@ -1,4 +1,5 @@
-//! Connections: listening, asking, answering, ending.
+//! Connections of ids: `rdma_listen`, `rdma_connect`, `rdma_accept`, `rdma_reject`,
+//! `rdma_disconnect` and their relatives.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
@@ -10,30 +11,35 @@ use super::{ece, event, finish, queue_pair, resolve};
 use crate::cm::{ConnParams, Ece, PrivateData};
 use crate::objects::setup::ProcessSetup;
 
-/// The reason of a rejection: the program's own.
+/// The reject reason of `rdma_reject` ("consumer reject" in the InfiniBand specification).
 const CONSUMER_DEFINED: u8 = 28;
-/// What is told without parameters: as often as can be.
+/// Retry counts that the peer receives if the program gives no parameters: the maximum, 7.
 const RETRIES: u8 = 7;
 
 pub(super) unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     let listen = || {
-        // SAFETY: the caller's live id.
+        // SAFETY: `rdma_listen` requires a live id.
         unsafe {
             let state = id_of(id);
             state.manager.listen(state.number(), backlog)?;
-            // The port may have been chosen just now.
+            // The kernel half may have chosen the port just now.
             resolve::refresh(id)
         }
     };
     finish(listen())
 }
 
-/// How many reads and atomics a queue pair can have under way, in either direction.
+/// The most RDMA reads and atomics that a queue pair can have outstanding, in either direction.
 fn most_depth() -> u8 {
     ProcessSetup::get().map_or(u8::MAX, |setup| setup.limits.max_qp_rd_atom.min(u32::from(u8::MAX)) as u8)
 }
 
-/// The program's parameters, if they can be kept.
+/// Validates the program's parameters.
+///
+/// # Errors
+///
+/// `EINVAL` if a depth exceeds the device's limit, or if neither `given` nor the id names a queue
+/// pair.
 ///
 /// # Safety
 ///
@@ -42,11 +48,11 @@ unsafe fn checked<'a>(
     id: *mut rdma_cm_id,
     given: *const rdma_conn_param,
 ) -> Result<Option<&'a rdma_conn_param>, c_int> {
-    // SAFETY: `id` is live, and `given` valid or null, by the contract of `checked`.
+    // SAFETY: the caller guarantees that `id` is live, and `given` valid or null.
     let (given, is_connected, has_qp) =
         unsafe { (given.as_ref(), (*id).ps == rdma_port_space::RDMA_PS_TCP, !(*id).qp.is_null()) };
     let Some(given) = given else {
-        // Nobody says which queue pair it is about.
+        // Without parameters, only the id can say which queue pair connects.
         return if has_qp { Ok(None) } else { Err(libc::EINVAL) };
     };
     let fits = |depth: u8, any: u32| u32::from(depth) == any || depth <= most_depth();
@@ -55,11 +61,11 @@ unsafe fn checked<'a>(
     if is_connected && !fit { Err(libc::EINVAL) } else { Ok(Some(given)) }
 }
 
-/// What the other side is told. The depths are those that the id has.
+/// Assembles the parameters that the peer receives. The depths come from the id's settings.
 ///
 /// # Safety
 ///
-/// - `id` is live, `state` its own, and the private data readable.
+/// - `id` is live, `state` belongs to it, and the private data in `given` is readable.
 unsafe fn parameters(
     id: *mut rdma_cm_id,
     state: &CmIdState,
@@ -75,8 +81,8 @@ unsafe fn parameters(
         rnr_retry_count: RETRIES,
         ..ConnParams::default()
     };
-    // SAFETY: `id` is live, `state` its own, and the private data readable, by the contract of
-    // `parameters`.
+    // SAFETY: the caller guarantees that `id` is live, that `state` belongs to it, and that the
+    // private data is readable.
     unsafe {
         if let Some(given) = given {
             let data = data(given.private_data, given.private_data_len);
@@ -96,23 +102,23 @@ unsafe fn parameters(
     Ok(ConnParams { private_data, ..told })
 }
 
-/// The program's private data.
+/// The program's private data as a slice.
 ///
 /// # Safety
 ///
-/// - `data` is null, or readable for this length as long as the slice is used.
+/// - `data` is null, or readable for `length` bytes while the slice is used.
 unsafe fn data<'a>(data: *const c_void, length: u8) -> &'a [u8] {
     if data.is_null() {
         return &[];
     }
-    // SAFETY: `data` is null, or readable for this length as long as the slice is used, by the
-    // contract of `data`.
+    // SAFETY: the caller guarantees that `data` is readable for `length` bytes while the slice is
+    // used.
     unsafe { slice::from_raw_parts(data.cast(), length.into()) }
 }
 
 pub(super) unsafe extern "C" fn connect(id: *mut rdma_cm_id, given: *mut rdma_conn_param) -> c_int {
     let connect = || {
-        // SAFETY: the caller's live id, and parameters that are valid or null.
+        // SAFETY: `rdma_connect` requires a live id, and parameters that are valid or null.
         unsafe {
             let (state, given) = (id_of(id), checked(id, given)?);
             let ece = {
@@ -134,13 +140,14 @@ pub(super) unsafe extern "C" fn connect(id: *mut rdma_cm_id, given: *mut rdma_co
 
 pub(super) unsafe extern "C" fn accept(id: *mut rdma_cm_id, given: *mut rdma_conn_param) -> c_int {
     let accept = || {
-        // SAFETY: the caller's live id, and parameters that are valid or null.
+        // SAFETY: `rdma_accept` requires a live id, and parameters that are valid or null.
         unsafe {
             let (state, given) = (id_of(id), checked(id, given)?);
             let is_datagram = queue_pair::is_datagram((*id).qp_type);
             let (responder_resources, initiator_depth, ece) = {
                 let mut settings = state.settings();
-                // What the other side asks for, as far as it can be had, or what the program says.
+                // Use the program's depth if it gave one, else the peer's, limited to what the
+                // device can do.
                 let depth = |depth: Option<u8>, asked: u8| {
                     depth.filter(|depth| *depth != u8::MAX).unwrap_or(asked.min(most_depth()))
                 };
@@ -148,7 +155,7 @@ pub(super) unsafe extern "C" fn accept(id: *mut rdma_cm_id, given: *mut rdma_con
                     depth(given.map(|given| given.initiator_depth), settings.initiator_depth);
                 settings.responder_resources =
                     depth(given.map(|given| given.responder_resources), settings.responder_resources);
-                // The answer names the vendor that was asked for.
+                // The answer names the vendor of the peer's request.
                 let ece =
                     Ece { vendor_id: settings.remote_ece.vendor_id, options: settings.local_ece.options };
                 (settings.responder_resources, settings.initiator_depth, ece)
@@ -163,7 +170,7 @@ pub(super) unsafe extern "C" fn accept(id: *mut rdma_cm_id, given: *mut rdma_con
                 return Err(error);
             }
             if is_datagram {
-                // Nothing comes back; the request is done with.
+                // A datagram service gets no reply to its answer, so the request is finished.
                 if state.is_synchronous() {
                     event::acknowledge_held(id);
                 }
@@ -175,13 +182,14 @@ pub(super) unsafe extern "C" fn accept(id: *mut rdma_cm_id, given: *mut rdma_con
     finish(accept())
 }
 
-/// Takes the queue pair of the side that asked to where it can be used, and says so to the other side.
+/// Finishes a connection on the active side: moves the queue pair to RTS and sends the final CM
+/// message to the peer.
 ///
 /// # Safety
 ///
-/// - `id` is live, with a queue pair.
+/// - `id` is live, and has a queue pair.
 pub(super) unsafe fn respond(id: *mut rdma_cm_id, remote: Ece) -> Result<(), c_int> {
-    // SAFETY: `id` is live, with a queue pair, by the contract of `respond`.
+    // SAFETY: the caller guarantees that `id` is live, and has a queue pair.
     unsafe {
         let state = id_of(id);
         state.settings().remote_ece = remote;
@@ -201,10 +209,10 @@ pub(super) unsafe fn respond(id: *mut rdma_cm_id, remote: Ece) -> Result<(), c_i
 }
 
 pub(super) unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the caller's live id.
+    // SAFETY: `rdma_establish` requires a live id.
     unsafe {
         if !(*id).qp.is_null() {
-            // That happens when its event is taken.
+            // An id with a queue pair is established when the program takes the response event.
             return finish(Err(libc::EINVAL));
         }
         let state = id_of(id);
@@ -221,7 +229,7 @@ pub(super) unsafe fn reject_for(
     private_data: *const c_void,
     length: u8,
 ) -> Result<(), c_int> {
-    // SAFETY: `id` is live, and the data readable, by the contract of `reject_for`.
+    // SAFETY: the caller guarantees that `id` is live, and the data readable.
     unsafe {
         let state = id_of(id);
         state.manager.reject(state.number(), reason, data(private_data, length))
@@ -229,13 +237,13 @@ pub(super) unsafe fn reject_for(
 }
 
 pub(super) unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
-    // SAFETY: `id` is live, and the data readable, by the contract of the C function `reject`.
+    // SAFETY: `rdma_reject` requires a live id and readable data.
     finish(unsafe { reject_for(id, CONSUMER_DEFINED, data, length) })
 }
 
 pub(super) unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
     let disconnect = || {
-        // SAFETY: the caller's live id.
+        // SAFETY: `rdma_disconnect` requires a live id.
         unsafe {
             let state = id_of(id);
             queue_pair::to_error(id);
@@ -247,7 +255,7 @@ pub(super) unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
-    // SAFETY: the caller's live id.
+    // SAFETY: `rdma_notify` requires a live id.
     let state = unsafe { id_of(id) };
     finish(state.manager.notify(state.number(), event.0))
 }

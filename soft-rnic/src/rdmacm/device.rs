@@ -14,8 +14,9 @@ use crate::platform::errno;
 use crate::platform::fork::ForkGeneration;
 use crate::verbs::context::context_of;
 
-/// An open device. The process keeps it open, as `man rdma_get_devices` says; one that has failed is opened anew for who comes
-/// next, and closed when the last of its ids has gone, and the last list that names it.
+/// A device that librdmacm has opened. The process keeps it open, as `man rdma_get_devices`
+/// demands. A failed device is opened again for the next user; the failed context closes with the
+/// last id and the last device list that refer to it.
 struct CmDevice {
     number: u8,
     process: ForkGeneration,
@@ -23,20 +24,20 @@ struct CmDevice {
     domain: Mutex<Weak<DefaultPd>>,
 }
 
-/// The default protection domain of a device, as long as an id is bound to the device.
+/// The default protection domain of a device. It lives while an id is bound to the device.
 pub(crate) struct DefaultPd {
     device: Arc<CmDevice>,
     pd: *mut ibv_pd,
     xrcd: Mutex<*mut ibv_xrcd>,
 }
 
-// SAFETY: libibverbs' objects may be used by any thread.
+// SAFETY: any thread may use libibverbs' objects.
 unsafe impl Send for CmDevice {}
-// SAFETY: libibverbs' objects may be used by any thread.
+// SAFETY: any thread may use libibverbs' objects.
 unsafe impl Sync for CmDevice {}
-// SAFETY: libibverbs' objects may be used by any thread.
+// SAFETY: any thread may use libibverbs' objects.
 unsafe impl Send for DefaultPd {}
-// SAFETY: libibverbs' objects may be used by any thread.
+// SAFETY: any thread may use libibverbs' objects.
 unsafe impl Sync for DefaultPd {}
 
 static OPEN: Mutex<Vec<Arc<CmDevice>>> = Mutex::new(Vec::new());
@@ -48,12 +49,13 @@ fn open_devices() -> MutexGuard<'static, Vec<Arc<CmDevice>>> {
 impl CmDevice {
     fn of(device: &'static Device) -> Result<Arc<Self>, c_int> {
         let mut open = open_devices();
-        // A child has no part in its parent's; who holds it there holds it here.
+        // A forked child must not use its parent's devices. Dropping the child's reference leaks
+        // nothing in the parent, whose holders keep theirs.
         open.retain(|open| open.process.is_current() && !(open.number == device.number && open.has_failed()));
         if let Some(open) = open.iter().find(|open| open.number == device.number) {
             return Ok(Arc::clone(open));
         }
-        // SAFETY: the device lives as long as the process.
+        // SAFETY: `device` is static, and its C object lives as long.
         let context = check_pointer(unsafe { (lib().ibv_open_device)(device.object()) })?;
         let process = ForkGeneration::current();
         let new = Arc::new(Self { number: device.number, process, context, domain: Mutex::default() });
@@ -62,14 +64,15 @@ impl CmDevice {
     }
 
     fn has_failed(&self) -> bool {
-        // SAFETY: the context is open until this is dropped.
+        // SAFETY: the context stays open until this value drops.
         unsafe { context_of(self.context) }.has_failed()
     }
 }
 
 impl Drop for CmDevice {
     fn drop(&mut self) {
-        // SAFETY: it was opened here, and all that was made in it has gone.
+        // SAFETY: `of` opened the context, and this value drops after everything that was made in
+        // it.
         if self.process.is_current() && unsafe { (lib().ibv_close_device)(self.context) } != 0 {
             log::warn!("soft{} could not be closed", self.number);
         }
@@ -77,14 +80,15 @@ impl Drop for CmDevice {
 }
 
 impl DefaultPd {
-    /// That of a device, which is opened.
+    /// Returns the device's default protection domain; opens the device and allocates the domain on
+    /// first use.
     pub(crate) fn of(device: &'static Device) -> Result<Arc<Self>, c_int> {
         let device = CmDevice::of(device)?;
         let mut domain = device.domain.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(domain) = domain.upgrade() {
             return Ok(domain);
         }
-        // SAFETY: the context is open.
+        // SAFETY: `device` keeps the context open.
         let pd = check_pointer(unsafe { (lib().ibv_alloc_pd)(device.context) })?;
         let new = Arc::new(Self { device: Arc::clone(&device), pd, xrcd: Mutex::new(ptr::null_mut()) });
         *domain = Arc::downgrade(&new);
@@ -99,7 +103,7 @@ impl DefaultPd {
         self.pd
     }
 
-    /// The XRC domain for those who give none; the first call opens it.
+    /// The default XRC domain, for callers that give none; the first call opens it.
     pub(super) fn xrcd(&self) -> Result<*mut ibv_xrcd, c_int> {
         let mut xrcd = self.xrcd.lock().unwrap_or_else(PoisonError::into_inner);
         if xrcd.is_null() {
@@ -109,7 +113,7 @@ impl DefaultPd {
                 fd: -1,
                 oflags: libc::O_CREAT,
             };
-            // SAFETY: the context is open.
+            // SAFETY: `self.device` keeps the context open.
             *xrcd = check_pointer(unsafe { verbs::ibv_open_xrcd(self.device.context, &raw mut attr) })?;
         }
         Ok(*xrcd)
@@ -122,19 +126,21 @@ impl Drop for DefaultPd {
             return;
         }
         let xrcd = *self.xrcd.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: both were made here, and the ids that named them have gone.
+        // SAFETY: `self` made both objects, and the ids that used them have dropped their
+        // references.
         let (xrcd, pd) = unsafe {
             let xrcd = if xrcd.is_null() { 0 } else { verbs::ibv_close_xrcd(xrcd) };
             (xrcd, (lib().ibv_dealloc_pd)(self.pd))
         };
         if xrcd != 0 || pd != 0 {
-            // The program's own objects in it are still there.
+            // Objects that the program made in the domain still exist.
             log::warn!("the default protection domain of soft{} is still in use", self.device.number);
         }
     }
 }
 
-/// The contexts of all devices that can be opened, with a null pointer behind.
+/// `rdma_get_devices`: the contexts of all devices that can be opened, terminated by a null
+/// pointer.
 pub(super) unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     let setup = match ProcessSetup::get() {
         Ok(setup) => setup,
@@ -145,14 +151,16 @@ pub(super) unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut ibv_
         }
     };
     let open: Vec<_> = setup.devices.iter().filter_map(|device| CmDevice::of(device).ok()).collect();
-    // Behind the null pointer, what keeps the devices open as long as the list is there, even one that fails.
-    // SAFETY: a size that is not zero.
+    // References behind the null pointer keep the devices open while the list exists, even a device
+    // that fails.
+    // SAFETY: the size is not zero.
     let list: *mut *mut ibv_context =
         unsafe { libc::calloc(2 * open.len() + 1, size_of::<*mut ibv_context>()) }.cast();
     if list.is_null() {
         return list;
     }
-    // SAFETY: the list is long enough, and the caller's place valid, or null.
+    // SAFETY: the list has room for the contexts, the null pointer and the references;
+    // `rdma_get_devices` requires that `count` is valid or null.
     unsafe {
         if !count.is_null() {
             count.write(open.len() as c_int);
@@ -170,7 +178,8 @@ pub(super) unsafe extern "C" fn free_devices(list: *mut *mut ibv_context) {
     if list.is_null() {
         return;
     }
-    // SAFETY: the caller's list is from `get_devices`, as it was: contexts, a null pointer, and as many keepers.
+    // SAFETY: `rdma_free_devices` requires an unchanged list from `get_devices`: contexts, a null
+    // pointer, and one reference for each context.
     unsafe {
         let count = (0..).take_while(|place| !(*list.add(*place)).is_null()).count();
         let keepers = list.add(count + 1).cast::<*const CmDevice>();

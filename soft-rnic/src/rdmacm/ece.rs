@@ -1,4 +1,4 @@
-//! Enhanced connection establishment.
+//! Enhanced connection establishment (ECE): vendor options that the two sides negotiate.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,23 +8,23 @@ use super::id::id_of;
 use super::{connection, finish, lib};
 use crate::cm::Ece;
 
-/// The reason of a rejection: the vendor's options are not supported.
+/// The reject reason of `rdma_reject_ece`: the vendor's options are not supported.
 const VENDOR_OPTION_NOT_SUPPORTED: u8 = 35;
 
-/// Whether the program's struct is one that is known here.
+/// Whether the program's struct has only fields that this library knows.
 ///
 /// # Safety
 ///
 /// - `ece` is readable or null.
 unsafe fn is_known(ece: *const ibv_ece) -> bool {
-    // SAFETY: `ece` is readable or null, by the contract of `is_known`.
+    // SAFETY: the caller guarantees that `ece` is readable or null.
     !ece.is_null() && unsafe { (*ece).comp_mask } == 0
 }
 
 pub(super) unsafe extern "C" fn set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller's live id, and options that are valid or null.
+    // SAFETY: `rdma_set_local_ece` requires a live id, and options that are valid or null.
     unsafe {
-        // The library negotiates for a queue pair of its own.
+        // If the id has a queue pair, the library negotiates its options.
         if !is_known(ece) || (*ece).vendor_id == 0 || !(*id).qp.is_null() {
             return finish(Err(libc::EINVAL));
         }
@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv
 }
 
 pub(super) unsafe extern "C" fn get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller's live id, and options that are valid or null.
+    // SAFETY: `rdma_get_remote_ece` requires a live id, and options that are valid or null.
     unsafe {
         if ece.is_null() || !(*id).qp.is_null() {
             return finish(Err(libc::EINVAL));
@@ -46,11 +46,11 @@ pub(super) unsafe extern "C" fn get_remote_ece(id: *mut rdma_cm_id, ece: *mut ib
 }
 
 pub(super) unsafe extern "C" fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
-    // SAFETY: `id` is live, and the data readable, by the contract of the C function `reject_ece`.
+    // SAFETY: `rdma_reject_ece` requires a live id and readable data.
     finish(unsafe { connection::reject_for(id, VENDOR_OPTION_NOT_SUPPORTED, data, length) })
 }
 
-/// What the queue pair's device can do.
+/// The options that the queue pair's device supports; none if it has no `ibv_query_ece`.
 ///
 /// # Safety
 ///
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn reject_ece(id: *mut rdma_cm_id, data: *const c_v
 pub(super) unsafe fn query(qp: *mut ibv_qp) -> Result<Ece, c_int> {
     let mut ece = ibv_ece::default();
     let Some(query_ece) = lib().ibv_query_ece else { return Ok(Ece::default()) };
-    // SAFETY: `qp` is live, by the contract of `query`.
+    // SAFETY: the caller guarantees that `qp` is live.
     match unsafe { query_ece(qp, &raw mut ece) } {
         0 => Ok(Ece { vendor_id: ece.vendor_id, options: ece.options }),
         libc::EOPNOTSUPP => Ok(Ece::default()),
@@ -66,14 +66,14 @@ pub(super) unsafe fn query(qp: *mut ibv_qp) -> Result<Ece, c_int> {
     }
 }
 
-/// Has the queue pair do what the peer offers, as far as it can; what both can do comes back. A peer that offers nothing is
-/// left as it is.
+/// Applies the peer's options to the queue pair as far as the device supports them, and returns the
+/// common options. If the peer offers none, the queue pair stays unchanged.
 ///
 /// # Safety
 ///
 /// - `qp` is live.
 pub(super) unsafe fn agree(qp: *mut ibv_qp, remote: Ece) -> Result<Ece, c_int> {
-    // SAFETY: `qp` is live, by the contract of `agree`.
+    // SAFETY: the caller guarantees that `qp` is live.
     unsafe {
         if remote.vendor_id == 0 {
             return query(qp);

@@ -1,4 +1,4 @@
-//! Endpoints: synchronous ids with all that belongs to them.
+//! Endpoints: synchronous ids with their queue pairs (`rdma_create_ep`, `rdma_get_request`).
 
 use std::ffi::c_int;
 use std::slice;
@@ -12,10 +12,10 @@ use super::shared_queue::destroy_srq;
 use super::{event, finish};
 use crate::platform::errno;
 
-/// How long an address or a route may take.
+/// The time limit for resolving an address or a route.
 const TIMEOUT_MS: c_int = 2000;
 
-/// The result of a C function.
+/// Converts a C function's return value and `errno` to a result.
 fn result(number: c_int) -> Result<(), c_int> {
     if number == 0 { Ok(()) } else { Err(errno::of(&std::io::Error::last_os_error())) }
 }
@@ -27,7 +27,7 @@ pub(super) unsafe extern "C" fn create_ep(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     let create = || {
-        // SAFETY: the caller's information is valid.
+        // SAFETY: `rdma_create_ep` requires valid information.
         unsafe {
             let (ps, qp_type) = ((*info).ai_port_space, (*info).ai_qp_type);
             let (ps, qp_type) = (rdma_port_space(ps as u32), ibv_qp_type(qp_type as u32));
@@ -47,7 +47,7 @@ pub(super) unsafe extern "C" fn create_ep(
             }
         }
     };
-    // SAFETY: the caller's place is valid.
+    // SAFETY: `rdma_create_ep` requires that `id` is writable.
     finish(create().map(|made| unsafe { id.write(made) }))
 }
 
@@ -60,8 +60,7 @@ unsafe fn passive(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> Result<(), c_int> {
-    // SAFETY: `id` is live, `info` valid, and the others valid or null, by the contract of
-    // `passive`.
+    // SAFETY: the caller guarantees that `id` is live, `info` valid, and the others valid or null.
     unsafe {
         result(bind_addr(id, (*info).ai_src_addr))?;
         if !pd.is_null() {
@@ -81,8 +80,7 @@ unsafe fn active(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> Result<(), c_int> {
-    // SAFETY: `id` is live, `info` valid, and the others valid or null, by the contract of
-    // `active`.
+    // SAFETY: the caller guarantees that `id` is live, `info` valid, and the others valid or null.
     unsafe {
         let info = &*info;
         result(resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, TIMEOUT_MS))?;
@@ -105,7 +103,7 @@ unsafe fn active(
 }
 
 pub(super) unsafe extern "C" fn destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's live id, not used after this.
+    // SAFETY: `rdma_destroy_ep` requires a live id, which nobody uses afterwards.
     unsafe {
         if !(*id).qp.is_null() {
             destroy_qp(id);
@@ -119,10 +117,10 @@ pub(super) unsafe extern "C" fn destroy_ep(id: *mut rdma_cm_id) {
     }
 }
 
-/// Waits for a connection request; its event is kept in the new id.
+/// `rdma_get_request`: waits for a connection request. The new id keeps the request's event.
 pub(super) unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     let get = || {
-        // SAFETY: the caller's live id.
+        // SAFETY: `rdma_get_request` requires a live listener.
         unsafe {
             let state = id_of(listener);
             if !state.is_synchronous() {
@@ -137,15 +135,16 @@ pub(super) unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, id: *mut 
             made
         }
     };
-    // SAFETY: the caller's place is valid.
+    // SAFETY: `rdma_get_request` requires that `id` is writable.
     finish(get().map(|made| unsafe { id.write(made) }))
 }
 
 /// # Safety
 ///
-/// - `listener` is live, and `event` one of it.
+/// - `listener` is live, and `event` is an unacknowledged event of it.
 unsafe fn request(listener: *mut rdma_cm_id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, c_int> {
-    // SAFETY: `listener` is live, and `event` one of it, by the contract of `request`.
+    // SAFETY: the caller guarantees that `listener` is live, and that `event` is an unacknowledged
+    // event of it.
     unsafe {
         event::outcome(event)?;
         if (*event).event != rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST {

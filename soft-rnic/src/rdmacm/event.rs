@@ -1,4 +1,5 @@
-//! Events: taking them, what they do to their ids before the program sees them, acknowledging them.
+//! Connection manager events: `rdma_get_cm_event` takes one from its channel, applies its effects
+//! to its id, and returns it; `rdma_ack_cm_event` acknowledges it.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -13,52 +14,54 @@ use crate::cm::{CmEvent, CmEventKind, EventDetails, PrivateData};
 use crate::objects::c_object::CObject;
 use crate::platform::errno;
 
-/// What belongs to an event, besides what C sees.
+/// The library's state of an event, behind the C struct.
 struct EventState {
-    /// The id that waits for the acknowledgement: the listener, of a connection request.
+    /// The id that counts the acknowledgement. For a connection request it is the listener.
     owner: *mut rdma_cm_id,
     membership: Option<Arc<Membership>>,
-    /// What the C part points to.
+    /// The private data that the C struct points to.
     private_data: PrivateData,
 }
 
 type EventObject = CObject<rdma_cm_event, EventState>;
 
-/// What is to be told, as it is made.
+/// An event under construction.
 struct EventBuilder {
     c: rdma_cm_event,
     membership: Option<Arc<Membership>>,
 }
 
-/// Waits for an event that the program is to see, unless the channel's descriptor is non-blocking.
+/// Waits for an event that the program sees. Does not wait if the channel's descriptor is
+/// non-blocking.
 ///
 /// # Safety
 ///
 /// - `channel` is live.
 pub(super) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, c_int> {
-    // SAFETY: `channel` is live, by the contract of `next`.
+    // SAFETY: the caller guarantees that `channel` is live.
     let state = unsafe { channel_of(channel) };
     loop {
         let event = state.channel.take().map_err(|error| errno::of(&error))?;
-        // SAFETY: it was just taken, so its id lives until it is acknowledged.
+        // SAFETY: `take` returned the event just now, so its id lives until the event is
+        // acknowledged.
         if let Some(event) = unsafe { tell(event) } {
             return Ok(event);
         }
     }
 }
 
-/// Makes what C sees of an event; `None` if the program does not learn of it.
+/// Makes the C struct of an event. Returns `None` if the program must not see the event.
 ///
 /// # Safety
 ///
-/// - The event was taken from its channel just now.
+/// - The event was just taken from its channel, and is not acknowledged.
 unsafe fn tell(event: CmEvent) -> Option<*mut rdma_cm_event> {
     if event.uid == 0 {
         log::error!("an event ({:?}) of an id that nobody was told of is left out", event.kind);
         return None;
     }
     let owner = of_uid(event.uid);
-    // SAFETY: ids are named by their address, and live until their events that were taken are acknowledged.
+    // SAFETY: a uid is the id's address, and the id lives until its taken events are acknowledged.
     let state = unsafe { id_of(owner) };
     let c = rdma_cm_event {
         id: owner,
@@ -67,7 +70,7 @@ unsafe fn tell(event: CmEvent) -> Option<*mut rdma_cm_event> {
         ..rdma_cm_event::default()
     };
     let mut builder = EventBuilder { c, membership: None };
-    // SAFETY: the id lives.
+    // SAFETY: as above, the id lives until this event is acknowledged, and `state` belongs to it.
     if let Err(error) = unsafe { process(&mut builder, owner, state, &event) } {
         log::debug!("an event ({:?}) is not told: error {error}", event.kind);
         state.acknowledged.add();
@@ -77,16 +80,21 @@ unsafe fn tell(event: CmEvent) -> Option<*mut rdma_cm_event> {
     let (param, private_data) = parameters(event.details, membership.as_deref());
     let c = rdma_cm_event { param, ..c };
     let told = EventObject::create(c, EventState { owner, membership, private_data });
-    // SAFETY: it was made just now; its private data lies in it and is never changed.
+    // SAFETY: `create` returned the event just now. The private data lies in its state and never
+    // changes.
     unsafe { point_to_data(told) };
     Some(told)
 }
 
-/// What an event does to its id before the program sees it, and what the program sees instead. An error: it sees nothing.
+/// Applies an event to its id before the program sees it, and changes the event if that fails.
+///
+/// # Errors
+///
+/// If the program must not see the event.
 ///
 /// # Safety
 ///
-/// - `owner` is live, and `state` its own.
+/// - `owner` is live, and `state` belongs to it.
 unsafe fn process(
     builder: &mut EventBuilder,
     owner: *mut rdma_cm_id,
@@ -94,7 +102,8 @@ unsafe fn process(
     event: &CmEvent,
 ) -> Result<(), c_int> {
     let c = &mut builder.c;
-    // SAFETY: `owner` is live, and `state` its own, by the contract of `process`, for all of these.
+    // SAFETY: the caller guarantees for all these calls that `owner` is live, and that `state`
+    // belongs to it.
     unsafe {
         match event.kind {
             CmEventKind::AddrResolved => {
@@ -133,7 +142,7 @@ unsafe fn process(
     Ok(())
 }
 
-/// Has another event in place of this, if something failed that belongs to it.
+/// Replaces the event by `event`, an error event, if the work that belongs to it failed.
 fn otherwise(result: Result<(), c_int>, c: &mut rdma_cm_event, event: rdma_cm_event_type) {
     if let Err(error) = result {
         c.event = event;
@@ -141,16 +150,16 @@ fn otherwise(result: Result<(), c_int>, c: &mut rdma_cm_event, event: rdma_cm_ev
     }
 }
 
-/// The id of a connection request, ready to be accepted.
+/// Makes the id of a connection request, so that the program can accept it.
 ///
 /// # Safety
 ///
 /// - `listener` is live.
 unsafe fn request(listener: *mut rdma_cm_id, event: &CmEvent) -> Result<*mut rdma_cm_id, c_int> {
     let number = event.request.ok_or(libc::EPROTO)?;
-    // SAFETY: `listener` is live, by the contract of `request`.
+    // SAFETY: the caller guarantees that `listener` is live.
     let id = unsafe { id::create_for_request(listener, number) }?;
-    // SAFETY: it was made just now.
+    // SAFETY: `create_for_request` returned a live id.
     let state = unsafe { id_of(id) };
     {
         let mut settings = state.settings();
@@ -160,18 +169,18 @@ unsafe fn request(listener: *mut rdma_cm_id, event: &CmEvent) -> Result<*mut rdm
             settings.responder_resources = parameters.responder_resources;
         }
     }
-    // SAFETY: it was made just now.
+    // SAFETY: the id is live, and no other thread knows it.
     match unsafe { resolve::refresh(id) } {
         Ok(()) => Ok(id),
         Err(error) => {
-            // SAFETY: nobody else knows of it.
+            // SAFETY: the id is live, and no other thread knows it.
             unsafe { id::discard(id) };
             Err(error)
         }
     }
 }
 
-/// What came along, but for the pointer to the private data.
+/// The event's parameters, without the pointer to the private data, and the private data.
 fn parameters(
     details: EventDetails,
     membership: Option<&Membership>,
@@ -209,7 +218,7 @@ fn parameters(
         }
     };
     if let Some(membership) = membership {
-        // What the program gave to `rdma_join_multicast`.
+        // The context that the program gave to `rdma_join_multicast`.
         param.ud.private_data = membership.context;
     }
     (param, private_data)
@@ -217,10 +226,10 @@ fn parameters(
 
 /// # Safety
 ///
-/// - `event` was made just now.
+/// - `event` comes from `EventObject::create`, and nobody else uses it yet.
 unsafe fn point_to_data(event: *mut rdma_cm_event) {
-    // SAFETY: `event` was made just now, by the contract of `point_to_data`; both structs of the
-    // union begin with the pointer.
+    // SAFETY: the caller guarantees that `event` is new and unshared. Both structs of the union
+    // begin with the pointer.
     unsafe {
         let told = EventObject::state(event);
         if !told.private_data.is_empty() {
@@ -236,7 +245,7 @@ pub(super) unsafe extern "C" fn get_cm_event(
     if channel.is_null() || event.is_null() {
         return finish(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's live channel and valid place.
+    // SAFETY: `rdma_get_cm_event` requires a live channel and a writable `event`.
     finish(unsafe { next(channel).map(|next| event.write(next)) })
 }
 
@@ -244,7 +253,8 @@ pub(super) unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int
     if event.is_null() {
         return finish(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's event was not acknowledged before. Its owner and its membership live until this has counted.
+    // SAFETY: `rdma_ack_cm_event` requires an event that is not yet acknowledged. Its owner and its
+    // membership live until `acknowledged.add` has counted this event.
     unsafe {
         let EventState { owner, membership, .. } = EventObject::destroy(event);
         if let Some(membership) = membership {
@@ -255,7 +265,8 @@ pub(super) unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int
     0
 }
 
-/// Only programs' own events are written: whoever takes another trusts what it says.
+/// `rdma_write_cm_event`: accepts only `RDMA_CM_EVENT_USER`, because the receiving code trusts the
+/// contents of all other events.
 pub(super) unsafe extern "C" fn write_cm_event(
     id: *mut rdma_cm_id,
     event: rdma_cm_event_type,
@@ -266,9 +277,9 @@ pub(super) unsafe extern "C" fn write_cm_event(
         return finish(Err(libc::EINVAL));
     }
     let write = || {
-        // SAFETY: the caller's live id.
+        // SAFETY: `rdma_write_cm_event` requires a live id.
         let state = unsafe {
-            // One of a request may have no name yet.
+            // The id of a connection request may have no uid yet.
             id::name(id)?;
             id_of(id)
         };
@@ -277,14 +288,14 @@ pub(super) unsafe extern "C" fn write_cm_event(
     finish(write())
 }
 
-/// Acknowledges the event that a synchronous id has kept.
+/// Acknowledges the event that a synchronous id holds, if any.
 ///
 /// # Safety
 ///
 /// - `id` is live.
 pub(super) unsafe fn acknowledge_held(id: *mut rdma_cm_id) {
-    // SAFETY: `id` is live, by the contract of `acknowledge_held`; what is in the field is an event
-    // that was not acknowledged.
+    // SAFETY: the caller guarantees that `id` is live; the field holds an unacknowledged event, or
+    // null.
     unsafe {
         let held = (&raw mut (*id).event).replace(std::ptr::null_mut());
         if !held.is_null() {
@@ -293,13 +304,14 @@ pub(super) unsafe fn acknowledge_held(id: *mut rdma_cm_id) {
     }
 }
 
-/// Waits for what comes of the call before, if the id is synchronous, and keeps the event in the id.
+/// If the id is synchronous, waits for the result of the previous call, and keeps its event in the
+/// id.
 ///
 /// # Safety
 ///
 /// - `id` is live.
 pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: `id` is live, by the contract of `complete`.
+    // SAFETY: the caller guarantees that `id` is live.
     unsafe {
         if !id_of(id).is_synchronous() {
             return Ok(());
@@ -311,13 +323,13 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
     }
 }
 
-/// Whether an event tells of a success.
+/// The result that an event reports: its status as an error number.
 ///
 /// # Safety
 ///
 /// - `event` is live.
 pub(super) unsafe fn outcome(event: *mut rdma_cm_event) -> Result<(), c_int> {
-    // SAFETY: `event` is live, by the contract of `outcome`.
+    // SAFETY: the caller guarantees that `event` is live.
     match unsafe { ((*event).event, (*event).status) } {
         (_, 0) => Ok(()),
         (rdma_cm_event_type::RDMA_CM_EVENT_REJECTED, _) => Err(libc::ECONNREFUSED),

@@ -15,33 +15,36 @@ use super::{event, finish};
 use crate::cm::{ConnectionManager, Ece, IdNumber, PortSpace};
 use crate::objects::c_object::CObject;
 
-/// What belongs to an id, besides what C sees.
+/// The library's state of an id, behind the C struct.
 pub(super) struct CmIdState {
     pub(super) manager: Arc<ConnectionManager>,
-    /// Written once, before anybody else knows of the id.
+    /// Written once, before another thread knows the id.
     number: AtomicU64,
     pub(super) acknowledged: Acknowledged,
     settings: Mutex<IdSettings>,
 }
 
-/// What changes.
+/// The mutable part of the state.
 #[derive(Default)]
 pub(super) struct IdSettings {
-    /// It was created without a channel: it has one of its own, and calls wait for their event.
+    /// The id was created without a channel: it has a private channel, and its calls wait for their
+    /// events.
     pub(super) is_synchronous: bool,
-    /// Kept for its default protection domain, once the id is bound to a device.
+    /// Holds the device and its default protection domain, once the id is bound to a device.
     pub(super) domain: Option<Arc<DefaultPd>>,
     pub(super) initiator_depth: u8,
     pub(super) responder_resources: u8,
     pub(super) local_ece: Ece,
     pub(super) remote_ece: Ece,
-    /// The queue pair did not take what the peer answered: what follows from that is not told.
+    /// The queue pair rejected the peer's response. The program does not see the events that follow
+    /// from this.
     pub(super) has_connect_error: bool,
-    /// Of an endpoint: private data that the address resolution gave, and what queue pairs of requests are made of.
+    /// For an endpoint: the private data from the address resolution, and (in `template`) the
+    /// attributes for the queue pairs of connection requests.
     pub(super) connect_data: Vec<u8>,
     pub(super) template: Option<ibv_qp_init_attr>,
     pub(super) memberships: Vec<Arc<Membership>>,
-    /// What `rdma_resolve_addrinfo` has found last.
+    /// The latest result of `rdma_resolve_addrinfo`.
     pub(super) names: ResolvedNames,
 }
 
@@ -61,7 +64,7 @@ impl CmIdState {
     }
 }
 
-/// How many events of something were acknowledged since it was made.
+/// The number of acknowledged events of an id or a membership since its creation.
 #[derive(Default)]
 pub(super) struct Acknowledged {
     count: Mutex<AckCount>,
@@ -71,7 +74,7 @@ pub(super) struct Acknowledged {
 #[derive(Default)]
 struct AckCount {
     events: u32,
-    /// Somebody waits. Nobody else is worth a system call.
+    /// A thread waits, so acknowledging must make the system call that wakes it.
     is_awaited: bool,
 }
 
@@ -84,12 +87,13 @@ impl Acknowledged {
         let mut count = self.lock();
         count.events = count.events.wrapping_add(1);
         if count.is_awaited {
-            // Under the lock: who waits frees this as soon as it has it.
+            // Notify while the lock is held, because the waiting thread frees `self` once it gets
+            // the lock.
             self.changed.notify_all();
         }
     }
 
-    /// Waits until so many are acknowledged.
+    /// Waits until `events` events are acknowledged.
     pub(super) fn wait(&self, events: u32) {
         let mut count = self.lock();
         while count.events < events {
@@ -101,24 +105,24 @@ impl Acknowledged {
 
 /// # Safety
 ///
-/// - `id` is live for as long as the reference is used.
+/// - `id` is live while the reference is used.
 pub(super) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> &'a CmIdState {
-    // SAFETY: `id` is live for as long as the reference is used, by the contract of `id_of`; every
-    // id comes from `make`.
+    // SAFETY: the caller guarantees that `id` is live while the reference is used; every id comes
+    // from `make`.
     unsafe { IdObject::state(id) }
 }
 
-/// By what the other half names an id.
+/// The number by which the kernel half names an id in its events: the id's address.
 pub(super) fn uid_of(id: *mut rdma_cm_id) -> u64 {
     id.expose_provenance() as u64
 }
 
-/// The id that an event names.
+/// The id that an event names: the inverse of [`uid_of`].
 pub(super) fn of_uid(uid: u64) -> *mut rdma_cm_id {
     ptr::with_exposed_provenance_mut(uid as usize)
 }
 
-/// An id without a number; it lives until [`free`].
+/// Makes an id without a number; it lives until [`free`].
 fn make(
     manager: &Arc<ConnectionManager>,
     channel: *mut rdma_event_channel,
@@ -138,10 +142,10 @@ fn make(
 
 /// # Safety
 ///
-/// - `id` is live, and not used after this.
+/// - `id` is live, and nobody uses it afterwards.
 unsafe fn free(id: *mut rdma_cm_id) {
-    // SAFETY: `id` is live, and not used after this, by the contract of `free`. The path record is
-    // one that `resolve` has boxed, or null.
+    // SAFETY: the caller guarantees that `id` is live, and that nobody uses it afterwards. The path
+    // record is null, or was boxed by `resolve`.
     unsafe {
         let channel = (*id).channel;
         let path = (*id).route.path_rec;
@@ -155,7 +159,7 @@ unsafe fn free(id: *mut rdma_cm_id) {
     }
 }
 
-/// Creates an id; without a channel it gets one of its own.
+/// Creates an id. If `channel` is null, the id is synchronous and gets a private channel.
 ///
 /// # Safety
 ///
@@ -169,10 +173,10 @@ pub(super) unsafe fn create(
     let space = PortSpace::from_c(ps).ok_or(libc::EINVAL)?;
     let is_synchronous = channel.is_null();
     let channel = if is_synchronous { channel::create()? } else { channel };
-    // SAFETY: the caller's channel, or the new one.
+    // SAFETY: the caller guarantees that a given channel is live; a new one is.
     let on = unsafe { channel_of(channel) };
     let id = make(&on.manager, channel, context, ps, qp_type);
-    // SAFETY: it was made just now.
+    // SAFETY: `make` returned a live id.
     let state = unsafe { id_of(id) };
     state.settings().is_synchronous = is_synchronous;
     match on.manager.create(&on.channel, uid_of(id), space, qp_type) {
@@ -181,14 +185,15 @@ pub(super) unsafe fn create(
             Ok(id)
         }
         Err(error) => {
-            // SAFETY: nobody else knows of it.
+            // SAFETY: no other thread knows the id.
             unsafe { free(id) };
             Err(error)
         }
     }
 }
 
-/// Makes the id of a connection request, like its listener's. If that fails, the request is rejected.
+/// Makes the id of a connection request, with the listener's channel, context and type. If this
+/// fails, it rejects the request.
 ///
 /// # Safety
 ///
@@ -197,53 +202,54 @@ pub(super) unsafe fn create_for_request(
     listener: *mut rdma_cm_id,
     request: IdNumber,
 ) -> Result<*mut rdma_cm_id, c_int> {
-    // SAFETY: `listener` is live, by the contract of `create_for_request`.
+    // SAFETY: the caller guarantees that `listener` is live.
     let (like, c) = unsafe { (id_of(listener), &raw const *listener) };
-    // SAFETY: `listener` is live, by the contract of `create_for_request`; these are not changed
-    // while it listens.
+    // SAFETY: the caller guarantees that `listener` is live; these fields do not change while it
+    // listens.
     let id = unsafe { make(&like.manager, (*c).channel, (*c).context, (*c).ps, (*c).qp_type) };
-    // SAFETY: it was made just now.
+    // SAFETY: `make` returned a live id.
     let state = unsafe { id_of(id) };
     state.number.store(request.0, Relaxed);
     let own_channel = || -> Result<(), c_int> {
         if like.is_synchronous() {
-            // SAFETY: it is live.
+            // SAFETY: `make` returned a live id, and null is an allowed channel.
             unsafe { migrate(id, ptr::null_mut()) }
         } else {
             Ok(())
         }
     };
-    // Events of it come when the program has accepted it: see `name`.
+    // The kernel half holds back the id's events until the program accepts the request: see `name`.
     match own_channel() {
         Ok(()) => Ok(id),
         Err(error) => {
             let _ = state.manager.destroy(request); // It may be gone already, which is as good.
-            // SAFETY: nobody else knows of it: it has had no event.
+            // SAFETY: no other thread knows the id, because it has had no event.
             unsafe { free(id) };
             Err(error)
         }
     }
 }
 
-/// Has events name the id. One of a connection request has none before the program takes it on, as in life: what befalls the request
-/// till then shows when it is accepted.
+/// Gives the kernel half the id's uid, so that it delivers the id's events. The id of a connection
+/// request has no uid until the program accepts it, as with the real kernel: earlier events of the
+/// request show at the accept.
 ///
 /// # Safety
 ///
 /// - `id` is live.
 pub(super) unsafe fn name(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: `id` is live, by the contract of `name`.
+    // SAFETY: the caller guarantees that `id` is live.
     let state = unsafe { id_of(id) };
     state.manager.set_uid(state.number(), uid_of(id))
 }
 
-/// Gives up the id of a request that the program was not told of.
+/// Destroys the id of a connection request that the program has not seen.
 ///
 /// # Safety
 ///
-/// - `id` is live and not used after this.
+/// - `id` is live, and nobody uses it afterwards.
 pub(super) unsafe fn discard(id: *mut rdma_cm_id) {
-    // SAFETY: `id` is live and not used after this, by the contract of `discard`.
+    // SAFETY: the caller guarantees that `id` is live, and that nobody uses it afterwards.
     if unsafe { destroy_id(id) } != 0 {
         log::warn!("a connection request that could not be count is still there");
     }
@@ -257,13 +263,14 @@ pub(super) unsafe extern "C" fn create_id(
 ) -> c_int {
     let is_datagram = matches!(ps, rdma_port_space::RDMA_PS_UDP | rdma_port_space::RDMA_PS_IPOIB);
     let qp_type = if is_datagram { ibv_qp_type::IBV_QPT_UD } else { ibv_qp_type::IBV_QPT_RC };
-    // SAFETY: the caller's channel is live or null, and its place valid.
+    // SAFETY: `rdma_create_id` requires that `channel` is live or null, and `id` writable.
     finish(unsafe { create(channel, context, ps, qp_type).map(|made| id.write(made)) })
 }
 
-/// Returns when all events that were taken are acknowledged; the others go with the id.
+/// `rdma_destroy_id`: returns when all taken events are acknowledged; it drops the events that were
+/// not taken.
 pub(super) unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the caller's live id, which nobody else uses but those who have its events.
+    // SAFETY: `rdma_destroy_id` requires a live id, which only the holders of its events still use.
     unsafe {
         let state = id_of(id);
         let taken = match state.manager.destroy(state.number()) {
@@ -277,13 +284,14 @@ pub(super) unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
     0
 }
 
-/// Moves an id to another channel; without one it gets its own, and is synchronous from then on.
+/// Moves an id to another channel. If `channel` is null, the id becomes synchronous and gets a
+/// private channel.
 ///
 /// # Safety
 ///
 /// - `id` is live, and `channel` live or null.
 unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<(), c_int> {
-    // SAFETY: `id` is live, and `channel` live or null, by the contract of `migrate`.
+    // SAFETY: the caller guarantees that `id` is live.
     let state = unsafe { id_of(id) };
     let was_synchronous = state.is_synchronous();
     let is_synchronous = channel.is_null();
@@ -291,18 +299,20 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
         return Err(libc::EINVAL);
     }
     let to = if is_synchronous { channel::create()? } else { channel };
-    // SAFETY: it is live.
+    // SAFETY: `to` is the caller's live channel, or a new one.
     let taken = match state.manager.migrate(state.number(), unsafe { &channel_of(to).channel }) {
         Ok(taken) => taken,
         Err(error) => {
             if is_synchronous {
-                // SAFETY: it was made just now, and nobody else knows of it.
+                // SAFETY: `channel::create` returned the channel just now, and no other thread
+                // knows it.
                 unsafe { destroy_event_channel(to) };
             }
             return Err(error);
         }
     };
-    // SAFETY: the caller's id is live, and nobody uses the channel of a synchronous id but through the id.
+    // SAFETY: the caller guarantees that `id` is live; a synchronous id is the only user of its
+    // channel.
     unsafe {
         if was_synchronous {
             event::acknowledge_held(id);
@@ -311,14 +321,13 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
         state.settings().is_synchronous = is_synchronous;
         (*id).channel = to;
     }
-    // What was taken from the old channel is not handled after this returns.
+    // On return, no event from the old channel is still in use.
     state.acknowledged.wait(taken);
     Ok(())
 }
 
 pub(super) unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
-    // SAFETY: `id` is live, and `channel` live or null, by the contract of the C function
-    // `migrate_id`.
+    // SAFETY: `rdma_migrate_id` requires that `id` is live, and `channel` live or null.
     finish(unsafe { migrate(id, channel) })
 }
 
@@ -332,7 +341,7 @@ pub(super) unsafe extern "C" fn set_option(
     if value.is_null() && length != 0 {
         return finish(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's live id, and value of this length.
+    // SAFETY: `rdma_set_option` requires a live id, and a value of `length` bytes.
     let (state, value) = unsafe {
         let value: &[u8] =
             if length == 0 { &[] } else { std::slice::from_raw_parts(value.cast_const().cast(), length) };

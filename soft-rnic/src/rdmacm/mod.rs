@@ -1,10 +1,12 @@
 //! The functions of librdmacm, over the software device.
 //!
-//! Here is the library's half of the connection manager: what C sees. What the kernel does elsewhere is in `cm`. A function
-//! returns 0, or -1 and `errno`; inside it is a result with the error number.
+//! This module is the library half of the connection manager: the structs that C programs see. `cm`
+//! is the half that the kernel implements for real devices. A function returns 0, or -1 and
+//! `errno`; internally it is a result with the error number.
 //!
-//! An id's number for the other half is its address (`Event::uid`). An event that was taken is counted there, and no id is
-//! freed before all that were taken are acknowledged, so that an address from an event is always a live id's.
+//! The kernel half names an id by its address (`Event::uid`) and counts each event that the program
+//! takes. An id is freed only after all its taken events are acknowledged. Therefore the address in
+//! an event always belongs to a live id.
 
 mod addrinfo;
 mod channel;
@@ -32,9 +34,10 @@ use crate::platform::errno;
 use crate::rsocket;
 pub use crate::rsocket::rfcntl;
 
-/// What librdmacm exports, here.
+/// The function table of librdmacm.
 ///
-/// Of rsockets there are streams: datagrams fail with `EOPNOTSUPP`, and so do `repoll_create` and its like.
+/// It has stream rsockets only: datagram sockets fail with `EOPNOTSUPP`, and so do `repoll_create`
+/// and its relatives.
 pub const fn table() -> RdmaCm {
     rsocket::add_to(RdmaCm {
         rdma_create_event_channel: channel::create_event_channel,
@@ -85,13 +88,13 @@ pub const fn table() -> RdmaCm {
     })
 }
 
-/// The device's libibverbs.
+/// The verbs table of the software device.
 fn lib() -> &'static Verbs {
     const VERBS: Verbs = crate::verbs::table();
     &VERBS
 }
 
-/// What a function returns that sets `errno`.
+/// Converts a result to the return value of a C function that sets `errno`.
 fn finish(result: Result<(), c_int>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -102,12 +105,12 @@ fn finish(result: Result<(), c_int>) -> c_int {
     }
 }
 
-/// The error number that a verb returned.
+/// Converts an error number that a verb returned.
 fn check(number: c_int) -> Result<(), c_int> {
     if number == 0 { Ok(()) } else { Err(number) }
 }
 
-/// The pointer that a verb returned; the error is in `errno` if it is null.
+/// Converts a pointer that a verb returned; if it is null, the error is in `errno`.
 fn check_pointer<T>(pointer: *mut T) -> Result<*mut T, c_int> {
     if pointer.is_null() { Err(errno::of(&std::io::Error::last_os_error())) } else { Ok(pointer) }
 }

@@ -1,4 +1,4 @@
-//! `rdma_resolve_addrinfo`: name lookups in the background.
+//! `rdma_resolve_addrinfo`: name lookups on a background thread.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
@@ -13,30 +13,30 @@ use super::{event, finish};
 use crate::cm::CmEventKind;
 use crate::platform::{errno, threads};
 
-/// What was found for an id, once it is. Whoever looks for it may outlive the id.
+/// The result of an id's latest lookup, once it is complete. The lookup thread may outlive the id.
 pub(super) type ResolvedNames = Arc<Mutex<Option<AddrinfoList>>>;
 
-/// Addresses, until this is dropped.
+/// A list of addresses, which `Drop` frees.
 pub(super) struct AddrinfoList(*mut rdma_addrinfo);
 
-// SAFETY: memory that nobody else has.
+// SAFETY: the list's memory has no other owner.
 unsafe impl Send for AddrinfoList {}
 
 impl Drop for AddrinfoList {
     fn drop(&mut self) {
-        // SAFETY: it comes from `find`, and is freed nowhere else.
+        // SAFETY: the list comes from `find`, and is freed only here.
         unsafe { freeaddrinfo(self.0) };
     }
 }
 
-/// What is looked for.
+/// The question of a lookup.
 struct NameQuery {
     node: Option<CString>,
     service: Option<CString>,
     hints: Option<Hints>,
 }
 
-/// The program's hints, of which the library takes no more.
+/// The hints that the lookup uses, copied from the program.
 struct Hints {
     flags: c_int,
     family: c_int,
@@ -50,27 +50,27 @@ struct Hints {
 ///
 /// - `text` is a C string, or null.
 unsafe fn owned(text: *const c_char) -> Option<CString> {
-    // SAFETY: `text` is a C string, or null, by the contract of `owned`.
+    // SAFETY: the caller guarantees that `text` is a C string, or null.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_owned())
 }
 
 /// # Safety
 ///
-/// - `address` is readable for this length, or null.
+/// - `address` is readable for `length` bytes, or null.
 unsafe fn bytes(address: *const sockaddr, length: socklen_t) -> Vec<u8> {
     if address.is_null() {
         return Vec::new();
     }
-    // SAFETY: `address` is readable for this length, or null, by the contract of `bytes`.
+    // SAFETY: the caller guarantees that `address` is readable for `length` bytes.
     unsafe { std::slice::from_raw_parts(address.cast(), length as usize) }.to_vec()
 }
 
 impl Hints {
     /// # Safety
     ///
-    /// - The addresses are readable.
+    /// - The addresses in `hints` are readable for their lengths, or null.
     unsafe fn of(hints: &rdma_addrinfo) -> Self {
-        // SAFETY: the addresses are readable, by the contract of `of`.
+        // SAFETY: the caller guarantees that the addresses are readable for their lengths, or null.
         let (source, destination) = unsafe {
             (bytes(hints.ai_src_addr, hints.ai_src_len), bytes(hints.ai_dst_addr, hints.ai_dst_len))
         };
@@ -84,7 +84,7 @@ impl Hints {
         }
     }
 
-    /// As C has them: good as long as this.
+    /// The hints as the C struct; its pointers are valid as long as `self`.
     fn to_c(&self) -> rdma_addrinfo {
         let address = |bytes: &Vec<u8>| -> (*mut sockaddr, socklen_t) {
             (bytes.as_ptr().cast_mut().cast(), bytes.len() as socklen_t)
@@ -106,12 +106,13 @@ impl Hints {
 }
 
 impl NameQuery {
-    /// Looks for the answer, as long as the C library takes.
+    /// Performs the lookup, and blocks as long as the C library does.
     fn ask(&self) -> Result<AddrinfoList, c_int> {
         let text = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
         let hints = self.hints.as_ref().map(Hints::to_c);
         let hints = hints.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: all are this function's, and addresses are only copied.
+        // SAFETY: the arguments borrow from `self` and from locals, and `find` only copies the
+        // addresses.
         let found = unsafe { find(text(&self.node), text(&self.service), hints) };
         found.map(AddrinfoList).map_err(|refusal| match refusal {
             AddrinfoError::Number(error) => error,
@@ -132,7 +133,7 @@ unsafe fn resolve(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> Result<(), c_int> {
-    // SAFETY: `id` is live; the others are valid or null, by the contract of `resolve`.
+    // SAFETY: the caller guarantees that `id` is live, and that the others are valid or null.
     let (state, query) = unsafe {
         let hints = hints.as_ref().map(|hints| Hints::of(hints));
         (id_of(id), NameQuery { node: owned(node), service: owned(service), hints })
@@ -140,15 +141,15 @@ unsafe fn resolve(
     let asks = |flag: u32| query.hints.as_ref().is_some_and(|hints| hints.flags & flag as c_int != 0);
     match (asks(RAI_SA), asks(RAI_DNS)) {
         (true, true) => return Err(libc::EINVAL),
-        // There is no subnet administration on Ethernet.
+        // Ethernet has no subnet administrator to ask.
         (true, false) => return Err(libc::EOPNOTSUPP),
         (false, _) if query.node.is_none() && query.service.is_none() && query.hints.is_none() => {
             return Err(libc::EINVAL);
         }
         (false, _) => {}
     }
-    // SAFETY: `id` is live; the others are valid or null, by the contract of `resolve`. A forked
-    // child learns here that it has no part in the id.
+    // This fails in a forked child, which must not use its parent's id.
+    // SAFETY: the caller guarantees that `id` is live.
     unsafe { name(id)? };
     let (manager, number) = (Arc::clone(&state.manager), state.number());
     let answer = Arc::clone(&state.settings().names);
@@ -165,9 +166,7 @@ unsafe fn resolve(
     };
     threads::spawn("soft-rnic-names", work)
         .map_err(|error| errno::refused("rdma_resolve_addrinfo", &error))?;
-    // SAFETY: `id` is live; the others are valid or null, by the contract of `resolve`. A forked
-    // child learns here that it has no part in the id. A forked child learns here that it has no
-    // part in the id.
+    // SAFETY: the caller guarantees that `id` is live.
     unsafe { event::complete(id) }
 }
 
@@ -177,21 +176,23 @@ pub(super) unsafe extern "C" fn resolve_addrinfo(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: `id` is live; the others are valid or null, by the contract of the C function
-    // `resolve_addrinfo`.
+    // SAFETY: `rdma_resolve_addrinfo` requires that `id` is live, and that the others are valid or
+    // null.
     finish(unsafe { resolve(id, node, service, hints) })
 }
 
-/// Every call gives a list of its own, to be freed by `rdma_freeaddrinfo`.
+/// `rdma_query_addrinfo`: each call returns a new list, which the program frees with
+/// `rdma_freeaddrinfo`.
 pub(super) unsafe extern "C" fn query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
     if info.is_null() {
         return finish(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's live id.
+    // SAFETY: `rdma_query_addrinfo` requires a live id.
     let state = unsafe { id_of(id) };
     let answer = Arc::clone(&state.settings().names);
     let answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
     let found = answer.as_ref().ok_or(libc::ENODATA);
-    // SAFETY: the list is whole as long as the lock is held; the caller's place is valid.
+    // SAFETY: the list does not change while the lock is held; `rdma_query_addrinfo` requires that
+    // `info` is writable.
     finish(found.and_then(|list| unsafe { duplicate(&*list.0) }).map(|copied| unsafe { info.write(copied) }))
 }

@@ -1,4 +1,5 @@
-//! Queue pairs of ids: making them with what they need, and taking them through their states.
+//! Queue pairs of ids: `rdma_create_qp` with the objects that it needs, and the state transitions
+//! of a connection.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -10,26 +11,28 @@ use super::id::{CmIdState, id_of};
 use super::{check, check_pointer, ece, finish, lib};
 use crate::objects::setup::ProcessSetup;
 
-/// What a queue pair of an id takes of inline data at least: one entry's room, which programs count on that ask for none.
+/// The least inline capacity, in bytes, of an id's queue pair: the room of one scatter-gather
+/// entry. Some programs send inline without asking for it.
 const LEAST_INLINE: u32 = 16;
 
 pub(super) fn is_datagram(qp_type: ibv_qp_type) -> bool {
     qp_type == ibv_qp_type::IBV_QPT_UD
 }
 
-/// Makes the completion queues of these lengths that the id is to have of its own, each with a channel.
+/// Makes the id's completion queues with these lengths, each with a completion channel. A length of
+/// 0 makes none.
 ///
 /// # Safety
 ///
 /// - `id` is live and bound to a device.
 pub(super) unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, receive: u32) -> Result<(), c_int> {
-    // SAFETY: `id` is live and bound to a device, by the contract of `create_cqs`.
+    // SAFETY: the caller guarantees that `id` is live and bound to a device.
     let created = unsafe {
         let receive = create_cq(id, receive, &raw mut (*id).recv_cq_channel, &raw mut (*id).recv_cq);
         receive.and_then(|()| create_cq(id, send, &raw mut (*id).send_cq_channel, &raw mut (*id).send_cq))
     };
     if created.is_err() {
-        // SAFETY: `id` is live and bound to a device, by the contract of `create_cqs`.
+        // SAFETY: the caller guarantees that `id` is live; no queue pair uses the new queues yet.
         unsafe { destroy_cqs(id) };
     }
     created
@@ -37,7 +40,7 @@ pub(super) unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, receive: u32) ->
 
 /// # Safety
 ///
-/// - `id` is live and bound to a device; the others are its fields.
+/// - `id` is live and bound to a device; `channel` and `cq` point to fields of it.
 unsafe fn create_cq(
     id: *mut rdma_cm_id,
     length: u32,
@@ -48,8 +51,8 @@ unsafe fn create_cq(
         return Ok(());
     }
     let length = c_int::try_from(length).map_err(|_| libc::EINVAL)?;
-    // SAFETY: `id` is live and bound to a device; the others are its fields, by the contract of
-    // `create_cq`.
+    // SAFETY: the caller guarantees that `id` is live and bound to a device, and that `channel` and
+    // `cq` are its fields.
     unsafe {
         *channel = check_pointer((lib().ibv_create_comp_channel)((*id).verbs))?;
         *cq = check_pointer((lib().ibv_create_cq)((*id).verbs, length, id.cast(), *channel, 0))?;
@@ -57,20 +60,21 @@ unsafe fn create_cq(
     Ok(())
 }
 
-/// Destroys the completion queues that the id has of its own, and their channels.
+/// Destroys the completion queues that the id owns, and their channels.
 ///
 /// # Safety
 ///
-/// - `id` is live, and nothing of it uses them.
+/// - `id` is live, and no queue of it uses them.
 pub(super) unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: `id` is live, and nothing of it uses them, by the contract of `destroy_cqs`.
+    // SAFETY: the caller guarantees that `id` is live, and that no queue of it uses them.
     unsafe {
         if (*id).qp_type == ibv_qp_type::IBV_QPT_XRC_RECV && !(*id).srq.is_null() {
             return; // The shared receive queue completes there.
         }
         let destroyed = |object: &str, error: c_int| {
             if error != 0 {
-                // Some programs have queue pairs of other ids complete there, and count on the end of the process.
+                // Some programs attach other ids' queue pairs to this queue, and rely on the
+                // process exit.
                 log::info!("the {object} of an id could not be destroyed: error {error}");
             }
         };
@@ -89,15 +93,16 @@ pub(super) unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     }
 }
 
-/// Makes the id's queue pair, and what of it the program has left out.
+/// Makes the id's queue pair, and the objects that the program has left out.
 ///
 /// # Safety
 ///
-/// - `id` is live, and `attr` valid; what it names is live.
+/// - `id` is live, `attr` is valid, and the objects that it names are live.
 unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), c_int> {
     const PD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
     const XRCD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
-    // SAFETY: `id` is live, and `attr` valid; what it names is live, by the contract of `create`.
+    // SAFETY: the caller guarantees that `id` is live, that `attr` is valid, and that the objects
+    // it names are live.
     unsafe {
         let state = id_of(id);
         if !(*id).qp.is_null() || (*id).verbs.is_null() {
@@ -151,7 +156,7 @@ unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<
     }
 }
 
-/// The XRC domain of the id's device, for who gives none.
+/// The default XRC domain of the id's device.
 pub(super) fn xrcd(state: &CmIdState) -> Result<*mut ibv_xrcd, c_int> {
     let domain = state.settings().domain.clone();
     domain.ok_or(libc::EINVAL)?.xrcd()
@@ -159,14 +164,15 @@ pub(super) fn xrcd(state: &CmIdState) -> Result<*mut ibv_xrcd, c_int> {
 
 /// # Safety
 ///
-/// - `id` is live and bound to a device, `state` its own, and `attr` valid; what it names is live.
+/// - `id` is live and bound to a device, `state` belongs to it, `attr` is valid, and the objects
+///   that it names are live.
 unsafe fn create_and_prepare(
     id: *mut rdma_cm_id,
     state: &CmIdState,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<*mut ibv_qp, c_int> {
-    // SAFETY: `id` is live and bound to a device, `state` its own, and `attr` valid; what it names
-    // is live, by the contract of `create_and_prepare`.
+    // SAFETY: the caller guarantees that `id` is live and bound to a device, that `state` belongs
+    // to it, that `attr` is valid, and that the objects it names are live.
     unsafe {
         let qp = check_pointer(verbs::ibv_create_qp_ex(lib(), (*id).verbs, attr))?;
         let prepare = || {
@@ -183,7 +189,7 @@ unsafe fn create_and_prepare(
     }
 }
 
-/// A queue pair for datagrams needs to know nobody: it is ready at once.
+/// Moves a datagram queue pair to RTS at once, because it needs no peer.
 ///
 /// # Safety
 ///
@@ -192,7 +198,7 @@ unsafe fn start_datagrams(qp: *mut ibv_qp) -> Result<(), c_int> {
     const STATE: c_int = ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
     const SQ_PSN: c_int = ibv_qp_attr_mask::IBV_QP_SQ_PSN.0 as c_int;
     let to = |qp_state| ibv_qp_attr { qp_state, ..ibv_qp_attr::default() };
-    // SAFETY: `qp` is live, by the contract of `start_datagrams`.
+    // SAFETY: the caller guarantees that `qp` is live.
     unsafe {
         modify(qp, (to(ibv_qp_state::IBV_QPS_RTR), STATE))?;
         modify(qp, (to(ibv_qp_state::IBV_QPS_RTS), STATE | SQ_PSN))
@@ -203,25 +209,25 @@ unsafe fn start_datagrams(qp: *mut ibv_qp) -> Result<(), c_int> {
 ///
 /// - `qp` is live.
 unsafe fn modify(qp: *mut ibv_qp, (mut attr, mask): (ibv_qp_attr, c_int)) -> Result<(), c_int> {
-    // SAFETY: `qp` is live, by the contract of `modify`.
+    // SAFETY: the caller guarantees that `qp` is live.
     check(unsafe { (lib().ibv_modify_qp)(qp, &raw mut attr, mask) })
 }
 
-/// What the id's queue pair needs to get to a state.
+/// The attributes, with their mask, that move the id's queue pair to a state.
 ///
 /// # Safety
 ///
 /// - `id` is live.
 unsafe fn init_attr(id: *mut rdma_cm_id, to: ibv_qp_state) -> Result<(ibv_qp_attr, c_int), c_int> {
-    // SAFETY: `id` is live, by the contract of `init_attr`.
+    // SAFETY: the caller guarantees that `id` is live.
     let state = unsafe { id_of(id) };
     let mut attr = ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() };
     let mask = state.manager.init_qp_attr(state.number(), &mut attr)?;
     Ok((attr, mask))
 }
 
-/// Takes the id's queue pair, if it has one, to where it receives and sends. [`RDMA_MAX_RESP_RES`] and
-/// [`RDMA_MAX_INIT_DEPTH`] leave what the two sides have told each other.
+/// Moves the id's queue pair, if it has one, to RTS. [`RDMA_MAX_RESP_RES`] and
+/// [`RDMA_MAX_INIT_DEPTH`] keep the depths that the two sides negotiated.
 ///
 /// # Safety
 ///
@@ -231,13 +237,14 @@ pub(super) unsafe fn to_ready(
     responder_resources: u8,
     initiator_depth: u8,
 ) -> Result<(), c_int> {
-    // SAFETY: `id` is live, by the contract of `to_ready`.
+    // SAFETY: the caller guarantees that `id` is live.
     unsafe {
         let qp = (*id).qp;
         if qp.is_null() {
             return Ok(());
         }
-        // When it was made, less was known: access depends on what the sides agree on.
+        // Repeat INIT, because the access flags depend on the negotiated parameters, unknown at
+        // creation.
         modify(qp, init_attr(id, ibv_qp_state::IBV_QPS_INIT)?)?;
         let (mut attr, mask) = init_attr(id, ibv_qp_state::IBV_QPS_RTR)?;
         if u32::from(responder_resources) != RDMA_MAX_RESP_RES {
@@ -252,7 +259,8 @@ pub(super) unsafe fn to_ready(
     }
 }
 
-/// Takes the id's queue pair, if it has one, out of use. One that cannot be is so already.
+/// Moves the id's queue pair, if it has one, to the error state. A failure only gets logged,
+/// because such a queue pair is out of use already.
 ///
 /// # Safety
 ///
@@ -260,7 +268,7 @@ pub(super) unsafe fn to_ready(
 pub(super) unsafe fn to_error(id: *mut rdma_cm_id) {
     const STATE: c_int = ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
     let attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..ibv_qp_attr::default() };
-    // SAFETY: `id` is live, by the contract of `to_error`.
+    // SAFETY: the caller guarantees that `id` is live.
     unsafe {
         let qp = (*id).qp;
         if !qp.is_null()
@@ -272,13 +280,13 @@ pub(super) unsafe fn to_error(id: *mut rdma_cm_id) {
 }
 
 pub(super) unsafe extern "C" fn create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
-    // SAFETY: the caller's live id, and valid attributes that nobody else uses.
+    // SAFETY: `rdma_create_qp_ex` requires a live id, and valid attributes that nobody else uses.
     finish(unsafe { create(id, &mut *attr) })
 }
 
 /// # Safety
 ///
-/// - `id` is live, and `pd` live or null; `attr` is valid, and what it names is live.
+/// - `id` is live, `pd` is live or null, `attr` is valid, and the objects that it names are live.
 pub(super) unsafe fn create_classic(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
@@ -296,8 +304,8 @@ pub(super) unsafe fn create_classic(
         pd,
         ..ibv_qp_init_attr_ex::default()
     };
-    // SAFETY: `id` is live, and `pd` live or null; `attr` is valid, and what it names is live, by
-    // the contract of `create_classic`.
+    // SAFETY: the caller guarantees that `id` is live, `pd` live or null, `attr` valid, and the
+    // objects that it names live.
     let created = unsafe { create(id, &mut extended) };
     let ibv_qp_init_attr_ex { send_cq, recv_cq, srq, cap, .. } = extended;
     *attr = ibv_qp_init_attr { send_cq, recv_cq, srq, cap, ..*attr };
@@ -309,12 +317,13 @@ pub(super) unsafe extern "C" fn create_qp(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the caller's live id, domain that is live or null, and valid attributes that nobody else uses.
+    // SAFETY: `rdma_create_qp` requires a live id, a protection domain that is live or null, and
+    // valid attributes that nobody else uses.
     finish(unsafe { create_classic(id, pd, &mut *attr) })
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's live id, whose queue pair nobody uses any more.
+    // SAFETY: `rdma_destroy_qp` requires a live id, whose queue pair nobody uses any more.
     unsafe {
         let qp = (&raw mut (*id).qp).replace(ptr::null_mut());
         if !qp.is_null() {
@@ -332,7 +341,8 @@ pub(super) unsafe extern "C" fn init_qp_attr(
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    // SAFETY: the caller's live id, and valid places.
+    // SAFETY: `rdma_init_qp_attr` requires a live id, and that the attributes and the mask are
+    // writable.
     finish(unsafe {
         init_attr(id, (*attr).qp_state).map(|(found, found_mask)| {
             attr.write(found);

@@ -12,19 +12,19 @@ use super::id::id_of;
 use super::{event, finish, socket_address};
 use crate::cm::{CmPath, CmRoute};
 
-/// Of `packet_life_time_selector` and its like: exactly so much.
+/// The selector value "exactly" in a path record, for example of `packet_life_time_selector`.
 const EXACTLY: u8 = 2;
 
-/// Writes what is known of the id's way to where C sees it.
+/// Copies the addresses, the device and the route that the kernel half knows into the C struct.
 ///
 /// # Safety
 ///
 /// - `id` is live, and nobody else writes to it.
 pub(super) unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: `id` is live, and nobody else writes to it, by the contract of `refresh`.
+    // SAFETY: the caller guarantees that `id` is live, and that nobody else writes to it.
     let state = unsafe { id_of(id) };
     let route = state.manager.route(state.number())?;
-    // SAFETY: `id` is live, and nobody else writes to it, by the contract of `refresh`.
+    // SAFETY: the caller guarantees that `id` is live, and that nobody else writes to it.
     unsafe {
         let c = &raw mut (*id).route;
         if let Some(source) = route.source {
@@ -40,7 +40,7 @@ pub(super) unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
             dgid: ibv_gid { raw: route.dgid.unwrap_or_default() },
             pkey: path.pkey.to_be(),
         };
-        // A device without a GUID is none to librdmacm.
+        // librdmacm ignores a device without a GUID.
         if path.device.guid != 0 {
             bind_to(id, &DefaultPd::of(path.device)?);
         }
@@ -51,13 +51,13 @@ pub(super) unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Gives the id its device, and the protection domain that is used where the program gives none.
+/// Binds the id to a device, with its default protection domain.
 ///
 /// # Safety
 ///
 /// - `id` is live, and nobody else writes to it.
 unsafe fn bind_to(id: *mut rdma_cm_id, domain: &Arc<DefaultPd>) {
-    // SAFETY: `id` is live, and nobody else writes to it, by the contract of `bind_to`.
+    // SAFETY: the caller guarantees that `id` is live, and that nobody else writes to it.
     unsafe {
         id_of(id).settings().domain.get_or_insert_with(|| {
             (*id).verbs = domain.context();
@@ -71,10 +71,10 @@ unsafe fn bind_to(id: *mut rdma_cm_id, domain: &Arc<DefaultPd>) {
 
 /// # Safety
 ///
-/// - `route` is that of a live id, and nobody else writes to it.
+/// - `route` belongs to a live id, and nobody else writes to it.
 unsafe fn set_path(route: *mut rdma_route, record: ibv_sa_path_rec) {
-    // SAFETY: `route` is that of a live id, and nobody else writes to it, by the contract of
-    // `set_path`. A record that is there already keeps its place: the program may look at it.
+    // SAFETY: the caller guarantees that `route` belongs to a live id, and that nobody else writes
+    // to it. An existing record keeps its memory, because the program may hold a pointer to it.
     unsafe {
         if (*route).path_rec.is_null() {
             (*route).path_rec = Box::into_raw(Box::new(record));
@@ -106,7 +106,7 @@ fn path_record(path: &CmPath, route: &CmRoute) -> ibv_sa_path_rec {
 
 pub(super) unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
     let bind = || {
-        // SAFETY: the caller's live id and address.
+        // SAFETY: `rdma_bind_addr` requires a live id and a readable address.
         unsafe {
             let (state, address) = (id_of(id), socket_address::read(address)?);
             state.manager.bind(state.number(), address)?;
@@ -123,12 +123,13 @@ pub(super) unsafe extern "C" fn resolve_addr(
     timeout_ms: c_int,
 ) -> c_int {
     let resolve = || {
-        // SAFETY: the caller's live id, and addresses that are null or readable.
+        // SAFETY: `rdma_resolve_addr` requires a live id, and addresses that are null or readable.
         unsafe {
             let state = id_of(id);
             let to = socket_address::read(destination)?;
             let from = if source.is_null() { None } else { Some(socket_address::read(source)?) };
-            // Its event may be taken by another thread before this one goes on, which then writes the same.
+            // Write the address first: another thread may take the event before this one continues,
+            // and then writes the same.
             let place = (&raw mut (*id).route.addr.__bindgen_anon_2).cast::<sockaddr_storage>();
             let before = place.read();
             socket_address::write(to, place);
@@ -143,9 +144,9 @@ pub(super) unsafe extern "C" fn resolve_addr(
 }
 
 pub(super) unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // A route is found at once.
+    // The route needs no query, so resolving it takes no time.
     let resolve = || {
-        // SAFETY: the caller's live id.
+        // SAFETY: `rdma_resolve_route` requires a live id.
         unsafe {
             let state = id_of(id);
             state.manager.resolve_route(state.number())?;
@@ -155,17 +156,17 @@ pub(super) unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout_ms: 
     finish(resolve())
 }
 
-/// As the kernel takes it, a negative time is a very long one.
+/// Like the kernel, treats a negative time as a very long one.
 fn timeout(milliseconds: c_int) -> Duration {
     Duration::from_millis(u64::from(milliseconds as u32))
 }
 
 pub(super) unsafe extern "C" fn get_src_port(id: *mut rdma_cm_id) -> __be16 {
-    // SAFETY: the caller's live id.
+    // SAFETY: `rdma_get_src_port` requires a live id.
     unsafe { socket_address::port((&raw const (*id).route.addr.__bindgen_anon_1).cast()) }
 }
 
 pub(super) unsafe extern "C" fn get_dst_port(id: *mut rdma_cm_id) -> __be16 {
-    // SAFETY: the caller's live id.
+    // SAFETY: `rdma_get_dst_port` requires a live id.
     unsafe { socket_address::port((&raw const (*id).route.addr.__bindgen_anon_2).cast()) }
 }

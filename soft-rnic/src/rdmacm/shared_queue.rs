@@ -1,4 +1,4 @@
-//! Shared receive queues of ids.
+//! Shared receive queues of ids: `rdma_create_srq`, `rdma_create_srq_ex` and `rdma_destroy_srq`.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -12,11 +12,12 @@ use super::{check_pointer, finish, lib};
 
 /// # Safety
 ///
-/// - `id` is live, and `attr` valid; what it names is live.
+/// - `id` is live, `attr` is valid, and the objects that it names are live.
 unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), c_int> {
     use ibv_srq_init_attr_mask as Mask;
     let has = |mask: u32, of: Mask| mask & of.0 != 0;
-    // SAFETY: `id` is live, and `attr` valid; what it names is live, by the contract of `create`.
+    // SAFETY: the caller guarantees that `id` is live, that `attr` is valid, and that the objects
+    // it names are live.
     unsafe {
         if (*id).verbs.is_null() || !(*id).srq.is_null() || !has(attr.comp_mask, Mask::IBV_SRQ_INIT_ATTR_TYPE)
         {
@@ -53,7 +54,7 @@ unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result
 }
 
 pub(super) unsafe extern "C" fn create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
-    // SAFETY: the caller's live id, and valid attributes that nobody else uses.
+    // SAFETY: `rdma_create_srq_ex` requires a live id, and valid attributes that nobody else uses.
     finish(unsafe { create(id, &mut *attr) })
 }
 
@@ -63,7 +64,8 @@ pub(super) unsafe extern "C" fn create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
     use ibv_srq_init_attr_mask as Mask;
-    // SAFETY: the caller's live id, domain that is live or null, and valid attributes that nobody else uses.
+    // SAFETY: `rdma_create_srq` requires a live id, a protection domain that is live or null, and
+    // valid attributes that nobody else uses.
     unsafe {
         let is_extended = (*id).qp_type == ibv_qp_type::IBV_QPT_XRC_RECV;
         let mut extended = ibv_srq_init_attr_ex {
@@ -81,7 +83,8 @@ pub(super) unsafe extern "C" fn create_srq(
 }
 
 pub(super) unsafe extern "C" fn destroy_srq(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's live id, whose queue nobody uses any more.
+    // SAFETY: `rdma_destroy_srq` requires a live id, whose shared receive queue nobody uses any
+    // more.
     unsafe {
         let srq = (&raw mut (*id).srq).replace(ptr::null_mut());
         if !srq.is_null() {

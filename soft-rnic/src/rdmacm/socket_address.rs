@@ -1,28 +1,30 @@
-//! Socket addresses as C has them.
+//! Conversion between C socket addresses and [`SocketAddr`].
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
-/// The address family of InfiniBand's own addresses, which programs of librdmacm may ask for and this device has none of.
+/// The address family of native InfiniBand addresses. Programs may ask for it, but this device has
+/// no such address.
 const AF_IB: c_int = 27;
 
 /// Reads an address.
 ///
 /// # Errors
 ///
-/// `EAFNOSUPPORT`: it is one of InfiniBand's own; `EINVAL`: it is none at all.
+/// `EAFNOSUPPORT` for a native InfiniBand address; `EINVAL` if `address` is null or of another
+/// family.
 ///
 /// # Safety
 ///
-/// - `address` is null, or readable for as long as its family says.
+/// - `address` is null, or readable for the length that its family implies.
 pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, c_int> {
     if address.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: `address` is null, or readable for as long as its family says, by the contract of
-    // `read`. The struct may lie anywhere.
+    // SAFETY: the caller guarantees that `address` is null, or readable for the length that its
+    // family implies. The reads tolerate any alignment.
     unsafe {
         match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -41,13 +43,14 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, c_int>
     }
 }
 
-/// Writes an address, and zeros behind it.
+/// Writes an address, and fills the rest of `to` with zeros.
 ///
 /// # Safety
 ///
 /// - `to` is writable.
 pub(crate) unsafe fn write(address: SocketAddr, to: *mut sockaddr_storage) {
-    // SAFETY: the caller's place is as long as any address; zero is a value of each.
+    // SAFETY: the caller guarantees that `to` is writable; a `sockaddr_storage` holds any address,
+    // and zero is valid for each.
     unsafe {
         to.write_bytes(0, 1);
         match address.ip() {
@@ -71,12 +74,12 @@ pub(crate) unsafe fn write(address: SocketAddr, to: *mut sockaddr_storage) {
     }
 }
 
-/// The port of an address, in the network's order; 0 if it has none.
+/// The port of an address in network byte order; 0 if it has none.
 ///
 /// # Safety
 ///
 /// - `address` is readable.
 pub(crate) unsafe fn port(address: *const sockaddr_storage) -> u16 {
-    // SAFETY: `address` is readable, by the contract of `port`.
+    // SAFETY: the caller guarantees that `address` is readable.
     unsafe { read(address.cast()) }.map_or(0, |address| address.port().to_be())
 }

@@ -1,4 +1,4 @@
-//! `rdma_event_str`.
+//! `rdma_event_str`: the names of connection manager events.
 
 use std::ffi::c_char;
 

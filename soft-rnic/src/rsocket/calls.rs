@@ -1,4 +1,4 @@
-//! The rsocket functions, as C calls them.
+//! The rsocket functions of librdmacm's table, as C calls them.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::cm::ConnectionManager;
 use crate::platform::errno;
 use crate::rdmacm::socket_address;
 
-/// The most pieces of a vector, as the system has it.
+/// The most entries of an `iovec` array, as in the kernel.
 const IOV_MAX: usize = 1024;
 
-/// Puts those with a fixed number of arguments into the table.
+/// Puts the functions with a fixed number of arguments into the table.
 pub(super) const fn add_to(table: RdmaCm) -> RdmaCm {
     RdmaCm {
         rsocket,
@@ -53,7 +53,7 @@ pub(super) const fn add_to(table: RdmaCm) -> RdmaCm {
     }
 }
 
-/// What a function returns that sets `errno`.
+/// Converts a result to the return value of a C function that sets `errno`.
 fn finish(result: Result<c_int, c_int>) -> c_int {
     result.unwrap_or_else(|error| {
         errno::set(error);
@@ -63,7 +63,7 @@ fn finish(result: Result<c_int, c_int>) -> c_int {
 
 fn finish_length(result: Result<usize, c_int>) -> isize {
     match result {
-        // No vector is longer.
+        // A length fits, because no vector is longer than `isize::MAX`.
         Ok(length) => length as isize,
         Err(error) => {
             errno::set(error);
@@ -94,11 +94,11 @@ unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
     finish(create())
 }
 
-/// Reads an address of this length.
+/// Reads a socket address of `length` bytes.
 ///
 /// # Safety
 ///
-/// - The address is readable, or null.
+/// - `address` is null, or readable for `length` bytes.
 unsafe fn address(address: *const sockaddr, length: socklen_t) -> Result<std::net::SocketAddr, c_int> {
     if address.is_null() {
         return Err(libc::EFAULT);
@@ -106,7 +106,8 @@ unsafe fn address(address: *const sockaddr, length: socklen_t) -> Result<std::ne
     if (length as usize) < size_of::<libc::sa_family_t>() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the address is readable, or null, by the contract of `address`; the family is there.
+    // SAFETY: the caller guarantees that `address` is readable for `length` bytes, which include
+    // the family.
     let least = match c_int::from(unsafe { (&raw const (*address).sa_family).read_unaligned() }) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
@@ -115,16 +116,16 @@ unsafe fn address(address: *const sockaddr, length: socklen_t) -> Result<std::ne
     if (length as usize) < least {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the address is readable, or null, by the contract of `address`; it is as long as its
-    // family says.
+    // SAFETY: the caller guarantees that `address` is readable for `length` bytes, which suffice
+    // for its family.
     unsafe { socket_address::read(address) }
 }
 
-/// Writes as much of an address as there is room for, and how long it is.
+/// Writes an address, cut off at the room that `length` names, and its full length to `length`.
 ///
 /// # Safety
 ///
-/// - `length` is null or valid, and `to` null or writable for as long as that says.
+/// - `length` is null or valid, and `to` is null or writable for `*length` bytes.
 unsafe fn tell_address(
     address: std::net::SocketAddr,
     to: *mut sockaddr,
@@ -135,7 +136,8 @@ unsafe fn tell_address(
     }
     let size =
         if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
-    // SAFETY: integers; the place is a local, and the caller's promises.
+    // SAFETY: `sockaddr_storage` has only integers, for which zero is valid, and `whole` is a
+    // local. The caller guarantees that `length` is valid and `to` writable for `*length` bytes.
     unsafe {
         let room = length.read() as usize;
         if room > i32::MAX as usize {
@@ -150,7 +152,7 @@ unsafe fn tell_address(
 }
 
 unsafe extern "C" fn rbind(socket: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
-    // SAFETY: `name` is readable for `length` bytes, as bind(2) asks of its caller.
+    // SAFETY: as bind(2), `rbind` requires that `name` is readable for `length` bytes.
     let bind = || table::get(socket)?.bind(unsafe { address(name, length) }?).map(|()| 0);
     finish(bind())
 }
@@ -165,8 +167,8 @@ unsafe extern "C" fn raccept(socket: c_int, name: *mut sockaddr, length: *mut so
         if !name.is_null() {
             let peer = accepted.locked().addresses()?.1;
             let peer = peer.unwrap_or_else(|| accepted.locked().unnamed());
-            // SAFETY: `name` and `length` are null, or valid places, as accept(2) asks of its
-            // caller.
+            // SAFETY: as accept(2), `raccept` requires that `name` and `length` are null, or
+            // writable.
             unsafe { tell_address(peer, name, length) }?;
         }
         Ok(table::enter(accepted))
@@ -175,7 +177,7 @@ unsafe extern "C" fn raccept(socket: c_int, name: *mut sockaddr, length: *mut so
 }
 
 unsafe extern "C" fn rconnect(socket: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
-    // SAFETY: `name` is readable for `length` bytes, as connect(2) asks of its caller.
+    // SAFETY: as connect(2), `rconnect` requires that `name` is readable for `length` bytes.
     let connect = || table::get(socket)?.connect(unsafe { address(name, length) }?).map(|()| 0);
     finish(connect())
 }
@@ -184,7 +186,8 @@ unsafe extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
     finish(table::get(socket).and_then(|socket| socket.shut_down(how)).map(|()| 0))
 }
 
-/// The number is free when this returns, whatever it returns, or when the last call that waited for the rsocket does.
+/// `rclose`: frees the descriptor, even if it returns an error. If other calls still wait for the
+/// rsocket, the last of them frees it.
 unsafe extern "C" fn rclose(number: c_int) -> c_int {
     let close = || {
         let socket = table::get(number)?;
@@ -199,34 +202,34 @@ fn piece(base: *const c_void, length: usize) -> UserBuffer {
     UserBuffer { base: base.cast_mut().cast(), length }
 }
 
-/// Reads a vector.
+/// Copies an `iovec` array.
 ///
 /// # Safety
 ///
-/// - So many pieces are readable, if that is no error.
+/// - `vector` is null, or has `count` readable entries.
 unsafe fn pieces(vector: *const iovec, count: usize) -> Result<Vec<UserBuffer>, c_int> {
     if vector.is_null() && count != 0 {
         return Err(libc::EFAULT);
     }
-    // SAFETY: so many pieces are readable, if that is no error, by the contract of `pieces`.
+    // SAFETY: the caller guarantees that `vector` has `count` readable entries.
     let piece_at = |place| unsafe { vector.add(place).read() };
     Ok((0..count).map(piece_at).map(|entry| piece(entry.iov_base, entry.iov_len)).collect())
 }
 
-/// As [`pieces`], of readv(2).
+/// Like [`pieces`], with the signed count of readv(2). Fails with `EINVAL` if the count is negative
+/// or above [`IOV_MAX`].
 ///
 /// # Safety
 ///
-/// - As of [`pieces`].
+/// - `vector` is null, or has `count` readable entries.
 unsafe fn counted_pieces(vector: *const iovec, count: c_int) -> Result<Vec<UserBuffer>, c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count <= IOV_MAX).ok_or(libc::EINVAL)?;
-    // SAFETY: so many pieces are readable, if that is no error, by the contract of `pieces`, which
-    // `counted_pieces` shares.
+    // SAFETY: the caller guarantees that `vector` is null, or has `count` readable entries.
     unsafe { pieces(vector, count) }
 }
 
 unsafe extern "C" fn rrecv(socket: c_int, buf: *mut c_void, length: usize, flags: c_int) -> isize {
-    // SAFETY: `buf` is writable for `length` bytes, as recv(2) asks of its caller.
+    // SAFETY: as recv(2), `rrecv` requires that `buf` is writable for `length` bytes.
     let receive = || unsafe { table::get(socket)?.receive(&[piece(buf, length)], flags) };
     finish_length(receive())
 }
@@ -240,7 +243,8 @@ unsafe extern "C" fn rrecvfrom(
     from_length: *mut socklen_t,
 ) -> isize {
     let receive = || {
-        // SAFETY: the caller's buffer and places.
+        // SAFETY: as recvfrom(2), `rrecvfrom` requires that the buffer, the address and the length
+        // are writable.
         unsafe {
             let socket = table::get(socket)?;
             let received = socket.receive(&[piece(buf, length)], flags)?;
@@ -255,16 +259,16 @@ unsafe extern "C" fn rrecvfrom(
     finish_length(receive())
 }
 
-/// The vector of a message.
+/// The `iovec` array of a message.
 ///
 /// # Safety
 ///
-/// - The message is readable or null, and its vector.
+/// - `message` is null, or readable with its `iovec` array.
 unsafe fn message_pieces(message: *const msghdr) -> Result<Vec<UserBuffer>, c_int> {
     if message.is_null() {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the message is readable or null, and its vector, by the contract of `message_pieces`.
+    // SAFETY: the caller guarantees that `message` is readable with its `iovec` array.
     unsafe {
         #[allow(clippy::useless_conversion, reason = "a `size_t` in glibc, an `int` in musl")]
         let count = usize::try_from((*message).msg_iovlen).ok().filter(|count| *count <= IOV_MAX);
@@ -274,10 +278,11 @@ unsafe fn message_pieces(message: *const msghdr) -> Result<Vec<UserBuffer>, c_in
 
 unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> isize {
     let receive = || {
-        // SAFETY: the message is valid and its memory writable, as recvmsg(2) asks of its caller.
+        // SAFETY: as recvmsg(2), `rrecvmsg` requires that the message is valid and its memory
+        // writable.
         unsafe {
             let received = table::get(socket)?.receive(&message_pieces(message)?, flags)?;
-            // A stream's messages have neither.
+            // A stream's messages have no address and no control data.
             ((*message).msg_namelen, (*message).msg_controllen, (*message).msg_flags) = (0, 0, 0);
             Ok(received)
         }
@@ -286,12 +291,12 @@ unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int)
 }
 
 unsafe extern "C" fn rsend(socket: c_int, buf: *const c_void, length: usize, flags: c_int) -> isize {
-    // SAFETY: `buf` is readable for `length` bytes, as send(2) asks of its caller.
+    // SAFETY: as send(2), `rsend` requires that `buf` is readable for `length` bytes.
     let send = || unsafe { table::get(socket)?.send(&[piece(buf, length)], flags) };
     finish_length(send())
 }
 
-/// Where to is known: the address is not looked at, as TCP has it.
+/// `rsendto`: ignores the address, as TCP does, because the peer is known.
 unsafe extern "C" fn rsendto(
     socket: c_int,
     buf: *const c_void,
@@ -300,13 +305,14 @@ unsafe extern "C" fn rsendto(
     _to: *const sockaddr,
     _to_length: socklen_t,
 ) -> isize {
-    // SAFETY: `buf` is readable for `length` bytes, as sendto(2) asks of its caller.
+    // SAFETY: as sendto(2), `rsendto` requires that `buf` is readable for `length` bytes.
     unsafe { rsend(socket, buf, length, flags) }
 }
 
 unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> isize {
     let send = || {
-        // SAFETY: the message is valid and its memory readable, as sendmsg(2) asks of its caller.
+        // SAFETY: as sendmsg(2), `rsendmsg` requires that the message is valid and its memory
+        // readable.
         unsafe {
             let pieces = message_pieces(message)?;
             if (*message).msg_controllen != 0 {
@@ -319,25 +325,24 @@ unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_in
 }
 
 unsafe extern "C" fn rread(socket: c_int, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: `buf` is writable for `count` bytes, as read(2) asks of its caller.
+    // SAFETY: as read(2), `rread` requires that `buf` is writable for `count` bytes.
     unsafe { rrecv(socket, buf, count, 0) }
 }
 
 unsafe extern "C" fn rreadv(socket: c_int, vector: *const iovec, count: c_int) -> isize {
-    // SAFETY: the vector has `count` entries, whose memory is writable, as readv(2) asks of its
-    // caller.
+    // SAFETY: as readv(2), `rreadv` requires a vector of `count` entries, whose memory is writable.
     let receive = || unsafe { table::get(socket)?.receive(&counted_pieces(vector, count)?, 0) };
     finish_length(receive())
 }
 
 unsafe extern "C" fn rwrite(socket: c_int, buf: *const c_void, count: usize) -> isize {
-    // SAFETY: `buf` is readable for `count` bytes, as write(2) asks of its caller.
+    // SAFETY: as write(2), `rwrite` requires that `buf` is readable for `count` bytes.
     unsafe { rsend(socket, buf, count, 0) }
 }
 
 unsafe extern "C" fn rwritev(socket: c_int, vector: *const iovec, count: c_int) -> isize {
-    // SAFETY: the vector has `count` entries, whose memory is readable, as writev(2) asks of its
-    // caller.
+    // SAFETY: as writev(2), `rwritev` requires a vector of `count` entries, whose memory is
+    // readable.
     let send = || unsafe { table::get(socket)?.send(&counted_pieces(vector, count)?, 0) };
     finish_length(send())
 }
@@ -349,12 +354,12 @@ unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c
             return Err(libc::EFAULT);
         }
         for place in 0..count {
-            // What the call only writes, the caller need not have written.
-            // SAFETY: the array has as many entries as the caller says, as poll(2) asks of its
-            // caller.
+            // `revents` is output only, so the caller may have left it uninitialized.
+            // SAFETY: as poll(2), `rpoll` requires an array of `count` entries.
             unsafe { (&raw mut (*fds.add(place)).revents).write(0) };
         }
-        // SAFETY: the caller's array, which is this call's until it returns.
+        // SAFETY: as poll(2), `rpoll` requires an array of `count` entries, which nobody else uses
+        // during the call.
         let fds =
             unsafe { if count == 0 { &mut [][..] } else { std::slice::from_raw_parts_mut(fds, count) } };
         poll::poll(fds, poll::after_milliseconds(timeout)).map(|ready| ready as c_int)
@@ -362,7 +367,7 @@ unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c
     finish(wait())
 }
 
-/// What is left of the time is not written back.
+/// `rselect`: does not write the remaining time back to `timeout`.
 unsafe extern "C" fn rselect(
     nfds: c_int,
     readfds: *mut fd_set,
@@ -371,7 +376,7 @@ unsafe extern "C" fn rselect(
     timeout: *mut timeval,
 ) -> c_int {
     let wait = || {
-        // SAFETY: the caller's time is readable or null, and so are the sets.
+        // SAFETY: as select(2), `rselect` requires that the timeout and the sets are null or valid.
         unsafe {
             let mut deadline = Deadline::NEVER;
             if let Some(timeout) = timeout.as_ref() {
@@ -391,7 +396,7 @@ unsafe extern "C" fn rgetpeername(socket: c_int, name: *mut sockaddr, length: *m
         let socket = table::get(socket)?;
         let state = socket.locked();
         let peer = state.addresses()?.1.filter(|_| state.is_connected()).ok_or(libc::ENOTCONN)?;
-        // SAFETY: `name` and `length` are valid places, as getpeername(2) asks of its caller.
+        // SAFETY: as getpeername(2), `rgetpeername` requires that `name` and `length` are writable.
         unsafe { tell_address(peer, name, length) }.map(|()| 0)
     };
     finish(get())
@@ -402,7 +407,7 @@ unsafe extern "C" fn rgetsockname(socket: c_int, name: *mut sockaddr, length: *m
         let socket = table::get(socket)?;
         let state = socket.locked();
         let own = state.addresses()?.0.unwrap_or_else(|| state.unnamed());
-        // SAFETY: `name` and `length` are valid places, as getsockname(2) asks of its caller.
+        // SAFETY: as getsockname(2), `rgetsockname` requires that `name` and `length` are writable.
         unsafe { tell_address(own, name, length) }.map(|()| 0)
     };
     finish(get())
@@ -420,7 +425,8 @@ unsafe extern "C" fn rsetsockopt(
         if value.is_null() {
             return Err(libc::EFAULT);
         }
-        // SAFETY: the caller's value of this length. No option is longer.
+        // SAFETY: as setsockopt(2), `rsetsockopt` requires that `value` is readable for `length`
+        // bytes. No option is longer than 64.
         let value = unsafe { std::slice::from_raw_parts(value.cast(), (length as usize).min(64)) };
         socket.locked().set_option(level, name, value).map(|()| 0)
     };
@@ -439,10 +445,10 @@ unsafe extern "C" fn rgetsockopt(
         if value.is_null() || length.is_null() {
             return Err(libc::EFAULT);
         }
-        // What has happened may be what is asked for.
+        // Process pending events first, because they may change the option's value (`SO_ERROR`).
         socket.ready(0, PollDepth::Thoroughly);
         let told = socket.locked().option(level, name)?;
-        // SAFETY: `value` and `length` are valid places, as getsockopt(2) asks of its caller.
+        // SAFETY: as getsockopt(2), `rgetsockopt` requires that `value` and `length` are writable.
         unsafe {
             let bytes = told.bytes();
             let bytes = &bytes[..bytes.len().min(length.read() as usize)];
@@ -454,11 +460,12 @@ unsafe extern "C" fn rgetsockopt(
     finish(get())
 }
 
-/// fcntl(2), of an rsocket: `F_GETFL` and `F_SETFL` with `O_NONBLOCK`, `F_GETFD` and `F_SETFD`.
+/// fcntl(2) for rsockets: `F_GETFL` and `F_SETFL` with `O_NONBLOCK`, `F_GETFD` and `F_SETFD`.
 ///
 /// # Safety
 ///
-/// - There is none: it looks at nothing but its arguments. C's function takes any number of them.
+/// - No requirements: the function accesses no memory through its arguments. It is `unsafe` because
+///   C's function takes any number of arguments.
 pub unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
     let control = || {
         let file = table::get(socket)?;
@@ -471,7 +478,8 @@ pub unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long)
                 Ok(0)
             }
             libc::F_GETFD | libc::F_SETFD => {
-                // SAFETY: the descriptor is the rsocket's own, and these commands touch nothing else.
+                // SAFETY: the descriptor belongs to the rsocket, and these commands access no
+                // memory.
                 match unsafe { libc::fcntl(file.number(), command, argument as c_int) } {
                     -1 => Err(errno::of(&std::io::Error::last_os_error())),
                     flags => Ok(flags),
@@ -483,7 +491,7 @@ pub unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long)
     finish(control())
 }
 
-/// Fails with `ENOTCONN`, or what the connection has come to. Offsets are never negative.
+/// `riomap`: fails with `ENOTCONN` unless the rsocket is connected. Offsets are never negative.
 unsafe extern "C" fn riomap(
     socket: c_int,
     buf: *mut c_void,
@@ -505,7 +513,8 @@ unsafe extern "C" fn riomap(
         if offset < -1 {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the caller's memory, until it is unmapped.
+        // SAFETY: `riomap` requires that the program leaves the memory to the device until it
+        // unmaps it.
         unsafe { socket.map(piece(buf, length), is_remote, (offset != -1).then_some(offset)) }
     };
     map().unwrap_or_else(|error| {
@@ -518,7 +527,7 @@ unsafe extern "C" fn riounmap(socket: c_int, buf: *mut c_void, length: usize) ->
     finish(table::get(socket).and_then(|socket| socket.unmap(buf.addr(), length)).map(|()| 0))
 }
 
-/// Returns a length, or what -1 is as one.
+/// `riowrite`: returns a length, or -1 converted to `size_t`.
 unsafe extern "C" fn riowrite(
     socket: c_int,
     buf: *const c_void,
@@ -526,7 +535,7 @@ unsafe extern "C" fn riowrite(
     offset: off_t,
     flags: c_int,
 ) -> usize {
-    // SAFETY: `buf` is readable for `count` bytes, as pwrite(2) asks of its caller.
+    // SAFETY: `riowrite` requires that `buf` is readable for `count` bytes.
     let write = || unsafe { table::get(socket)?.write_to(piece(buf, count), offset, flags) };
     finish_length(write()) as usize
 }

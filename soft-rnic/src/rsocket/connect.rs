@@ -1,4 +1,4 @@
-//! Connections: listening, asking, answering.
+//! Connections of rsockets: listening, connecting, accepting.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,14 +15,15 @@ use super::wait::Deadline;
 use crate::cm::{CmEvent, CmEventKind, ConnParams, Ece, EventDetails, IdNumber, PortSpace};
 use crate::rdmacm::device::DefaultPd;
 
-/// How long an address may take to be found, before its time is scaled.
+/// The time limit for resolving an address, before it is scaled.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// As often as can be: receives are always there, so that this is for peers that are slow otherwise.
+/// The retry counts that the peer receives: the maximum. Receives are always posted, so retries
+/// only serve slow peers.
 const RETRIES: u8 = 7;
-/// Reasons of a rejection: there is no listener; the program's own.
+/// The reject reason: the program refuses ("consumer reject" in the InfiniBand specification).
 const CONSUMER_DEFINED: u8 = 28;
 
-/// Somebody asks for a connection.
+/// A pending connection request.
 pub(super) struct ConnRequest {
     id: IdNumber,
     hello: Option<RsHello>,
@@ -36,7 +37,8 @@ impl RSocket {
         }
         state.check_family(address)?;
         state.manager.bind(state.id, address).map_err(|error| match error {
-            // The manager says so of a port that others have with other addresses.
+            // The connection manager returns this error for a port that other ids use with other
+            // addresses.
             libc::EADDRNOTAVAIL if address.ip().is_unspecified() => libc::EADDRINUSE,
             error => error,
         })
@@ -58,9 +60,9 @@ impl RSocket {
         }
     }
 
-    /// Asks for a connection, and waits for it unless the rsocket is non-blocking.
+    /// Connects, and waits for the connection unless the rsocket is non-blocking.
     pub(super) fn connect(&self, address: SocketAddr) -> Result<(), c_int> {
-        // An earlier attempt may have come to its end.
+        // An earlier attempt may have failed in the meantime.
         self.ready(0, PollDepth::Thoroughly);
         let deadline = {
             let mut state = self.locked();
@@ -84,7 +86,7 @@ impl RSocket {
         connected.map_err(|error| if error == libc::EAGAIN { libc::EINPROGRESS } else { error })
     }
 
-    /// Accepts a connection, which is another rsocket.
+    /// Accepts a connection, and returns a new rsocket for it.
     pub(super) fn accept(&self) -> Result<Arc<Self>, c_int> {
         let deadline = Deadline::after(self.locked().options.receive_timeout);
         loop {
@@ -109,7 +111,8 @@ impl RSocket {
                 Err(error) => Err(*error),
             };
             let Err(error) = answered else { return socket.map(Arc::new) };
-            // Who is still there learns that there is nobody. Who has gone is passed over.
+            // Reject the request, so that its sender does not wait. If the sender has left, try the
+            // next request.
             let is_there = manager.reject(request.id, CONSUMER_DEFINED, &[]).is_ok();
             let _ = manager.destroy(request.id);
             if is_there {
@@ -118,7 +121,7 @@ impl RSocket {
         }
     }
 
-    /// Accepts the request in place of this socket's own id.
+    /// Accepts the request: its id replaces this socket's id.
     fn answer(&self, request: IdNumber, hello: RsHello) -> Result<(), c_int> {
         let mut state = self.locked();
         state.manager.migrate(request, &state.channel)?;
@@ -151,12 +154,12 @@ impl RsState {
         if is_ours { Ok(()) } else { Err(libc::EAFNOSUPPORT) }
     }
 
-    /// Of a socket without an address: as the other end of a name.
+    /// The unspecified address, for the name of a socket without an address.
     pub(super) fn unnamed(&self) -> SocketAddr {
         unspecified(self.family)
     }
 
-    /// The first step towards a connection.
+    /// Starts connecting: resolves the address.
     fn begin(&mut self, address: SocketAddr) -> Result<(), c_int> {
         self.check_family(address)?;
         self.manager.resolve_addr(self.id, None, address, PATIENCE)?;
@@ -164,7 +167,7 @@ impl RsState {
         Ok(())
     }
 
-    /// Makes the stream; of the other side, what it has said.
+    /// Makes the queue pair and the stream; `hello` describes the other side.
     fn make_stream(&mut self, hello: RsHello) -> Result<(), c_int> {
         let mut queues = self.make_queues()?;
         queues.start(&self.manager, self.id)?;
@@ -180,7 +183,7 @@ impl RsState {
         RsQueues::create(DefaultPd::of(path.device)?, self.options.shape())
     }
 
-    /// What the other side is told.
+    /// The parameters that the other side receives.
     fn parameters(&self) -> Result<ConnParams, c_int> {
         let stream = self.stream.as_ref().ok_or(libc::ENOTCONN)?;
         let shape = stream.queues.shape();
@@ -199,7 +202,7 @@ impl RsState {
         Ok(parameters)
     }
 
-    /// Takes the next request, if there is none yet. Whether there is one.
+    /// Takes the next request unless one is pending; returns whether one is.
     pub(super) fn has_request(&mut self) -> bool {
         while self.requests.is_none() {
             let Ok(event) = self.channel.take() else { return false };
@@ -216,7 +219,7 @@ impl RsState {
         }
     }
 
-    /// Takes what the connection manager has to tell. Whether there was anything.
+    /// Handles all events of the connection manager; returns whether any has come.
     pub(super) fn hear(&mut self) -> bool {
         if self.phase == RsPhase::Listening {
             return self.requests.is_none() && self.has_request();
@@ -263,7 +266,8 @@ impl RsState {
         Ok(())
     }
 
-    /// Asks the listener. What it has room for is not known yet: as much as we have.
+    /// Sends the connection request. The listener's sizes are not known yet, so the stream assumes
+    /// ours.
     fn ask(&mut self) -> Result<(), c_int> {
         let shape = self.options.shape();
         self.make_stream(RsHello { slots: shape.receive_slots, length: shape.receive_length, mappings: 0 })?;
@@ -273,7 +277,7 @@ impl RsState {
         Ok(())
     }
 
-    /// The listener has agreed, and said what it has room for.
+    /// Handles the listener's response, which contains its sizes.
     fn agree(&mut self, details: &EventDetails) -> Result<(), c_int> {
         let Some(hello) = said(details) else {
             log::info!("an rsocket's connection is given up: the listener is not one of this kind");
@@ -288,7 +292,7 @@ impl RsState {
         Ok(())
     }
 
-    /// Both sides are ready.
+    /// Opens the stream: both sides are ready.
     fn open(&mut self) {
         self.phase = RsPhase::Connected;
         if let Some(stream) = &mut self.stream {
@@ -296,7 +300,7 @@ impl RsState {
         }
     }
 
-    /// There will be no connection; another may be asked for.
+    /// Ends a failed attempt. The rsocket gets a new id, so that the program may connect again.
     pub(super) fn give_up(&mut self, error: c_int) {
         self.error = error;
         self.unmap_all();
@@ -312,14 +316,14 @@ impl RsState {
                 let former = core::mem::replace(&mut self.id, id);
                 let _ = self.manager.destroy(former); // It may have gone with its device.
             }
-            // The next attempt says so.
+            // The next attempt reports the missing id.
             Err(error) => log::debug!("an rsocket has no id any more: error {error}"),
         }
         let _ = self.pass_on_options(); // RsOptions were taken before.
     }
 }
 
-/// What the other side has said of itself.
+/// The other side's hello from the private data of an event.
 fn said(details: &EventDetails) -> Option<RsHello> {
     match details {
         EventDetails::Connection(parameters) => RsHello::decode(&parameters.private_data),

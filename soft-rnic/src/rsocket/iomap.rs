@@ -8,12 +8,12 @@ use super::socket::{Blocking, RSocket, RsPhase, RsState};
 use super::stream::UserBuffers;
 use super::wait::Deadline;
 
-/// Memory that is mapped.
+/// Memory that the program has mapped.
 pub(super) struct IoMapping {
     region: UserMr,
     base: usize,
     length: usize,
-    /// What it begins with for the other side; none if that may not write to it.
+    /// The offset by which the peer addresses the memory; `None` if the peer may not write to it.
     offset: Option<u64>,
 }
 
@@ -24,12 +24,12 @@ impl IoMapping {
 }
 
 impl RSocket {
-    /// Maps memory, and tells the other side if it may write there; returns the offset. Without one, it is the address. Waits while the
-    /// other side has much to hear of earlier ones.
+    /// Maps memory, announces it to the peer if `is_remote`, and returns its offset. The default
+    /// offset is the memory's address. Waits while too many earlier announcements are unsent.
     ///
     /// # Safety
     ///
-    /// - The range is the device's to use until it is unmapped or the rsocket closed.
+    /// - The program leaves the range to the device until it is unmapped or the rsocket is closed.
     pub(super) unsafe fn map(
         &self,
         piece: UserBuffer,
@@ -44,13 +44,13 @@ impl RSocket {
         }
         let deadline = Deadline::after(self.locked().options.send_timeout);
         let offset = is_remote.then_some(start);
-        // SAFETY: the range is the device's to use until it is unmapped or the rsocket closed, by
-        // the contract of `map`.
+        // SAFETY: the caller guarantees that the device may use the range until it is unmapped or
+        // the rsocket is closed.
         self.attempt(Blocking::Usually, deadline, |state| unsafe { state.map(piece, offset) })?;
         Ok(chosen)
     }
 
-    /// Takes memory back: the other side may not write there any more.
+    /// Unmaps memory, so that the peer can no longer write to it.
     pub(super) fn unmap(&self, base: usize, length: usize) -> Result<(), c_int> {
         let mut state = self.locked();
         let state = &mut *state;
@@ -59,13 +59,14 @@ impl RSocket {
         if let Some(offset) = state.mapped[place].offset.take() {
             stream.tell(RsMessageKind::Unmap, &offset.to_le_bytes());
         }
-        // If that fails, the program may try again.
+        // If this fails, the mapping stays, so that the program may try again.
         stream.queues.deregister(&state.mapped[place].region)?;
         state.mapped.swap_remove(place);
         Ok(())
     }
 
-    /// Writes to memory that the other side has mapped at this offset. It is there before what is sent next.
+    /// Writes to memory that the peer has mapped at this offset. The bytes arrive before anything
+    /// sent later.
     ///
     /// # Safety
     ///
@@ -92,7 +93,7 @@ impl RSocket {
             };
             let at = start + total as u64;
             let Some(to) = stream.mapping(at, pieces.left() as u64) else { return Some(Err(libc::EINVAL)) };
-            // SAFETY: the piece is readable, by the contract of `write_to`.
+            // SAFETY: the caller guarantees that the piece is readable.
             total += unsafe { stream.write_to(&to, at, &mut pieces) };
             (pieces.left() == 0).then_some(Ok(()))
         });
@@ -101,11 +102,12 @@ impl RSocket {
 }
 
 impl RsState {
-    /// `None`: the other side has not even heard of earlier ones.
+    /// Attempts to map once. Returns `None` if the caller must wait, because too many announcements
+    /// are unsent.
     ///
     /// # Safety
     ///
-    /// - As of [`RSocket::map`].
+    /// - As for [`RSocket::map`].
     unsafe fn map(&mut self, piece: UserBuffer, offset: Option<u64>) -> Option<Result<(), c_int>> {
         let is_connected = matches!(self.phase, RsPhase::Answering | RsPhase::Connected);
         let Some(stream) = self.stream.as_mut().filter(|_| is_connected) else {
@@ -124,8 +126,8 @@ impl RsState {
                 return None;
             }
         }
-        // SAFETY: the range is the device's to use until it is unmapped or the rsocket is closed, by
-        // the contract of `RSocket::map`, which this function shares.
+        // SAFETY: the caller guarantees that the device may use the range until it is unmapped or
+        // the rsocket is closed.
         let (region, rkey) = match unsafe { stream.queues.register(piece, offset.is_some()) } {
             Ok(registered) => registered,
             Err(error) => return Some(Err(error)),
@@ -138,7 +140,7 @@ impl RsState {
         Some(Ok(()))
     }
 
-    /// The stream, if it can be written to; no error if it will be.
+    /// The stream if it is writable. The error is `None` while the connection is being made.
     fn live_stream(&mut self) -> Result<&mut super::stream::RsStream, Option<c_int>> {
         match self.phase {
             RsPhase::Connected if self.writes_no_more => Err(Some(libc::EPIPE)),
@@ -152,7 +154,7 @@ impl RsState {
         }
     }
 
-    /// The connection ends, and with it all mappings.
+    /// Unmaps all memory at the end of the connection.
     pub(super) fn unmap_all(&mut self) {
         let Some(stream) = &self.stream else { return };
         for mapped in self.mapped.drain(..) {

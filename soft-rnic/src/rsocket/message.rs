@@ -1,25 +1,27 @@
 //! The wire format of an rsocket connection: hello, data, credits, mappings.
 //!
-//! When they connect, each says in the private data what it has room for ([`RsHello`]). Then they send messages: their bytes are
-//! the stream's and nothing else's; what a message is stands in its immediate data ([`ImmData`]), and with it how many receives
-//! the sender has posted anew since it last said so.
+//! In the private data of the connection handshake, each side announces its receive capacity
+//! ([`RsHello`]). After that they send messages. A data message contains only bytes of the stream.
+//! The immediate data ([`ImmData`]) holds the message's kind and the number of receives that its
+//! sender has reposted since its previous message.
 
 /// The fewest receives of a side: see [`super::window`].
 pub(super) const LEAST_SLOTS: u16 = 16;
-/// What every message may have that is not data, and the longest message.
+/// The least and the greatest length of a message slot, in bytes. Every control message fits the
+/// least.
 pub(super) const SHORTEST: u32 = 64;
 pub(super) const LONGEST: u32 = 1 << 20;
 
 const MAGIC: [u8; 4] = *b"rsk\x01";
 
-/// What a side has room for.
+/// The receive capacity of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RsHello {
-    /// How many messages.
+    /// The number of messages.
     pub(super) slots: u16,
-    /// How long each may be.
+    /// The length of each message, in bytes.
     pub(super) length: u32,
-    /// How many mappings the other side may have here.
+    /// The number of mappings that the other side may announce.
     pub(super) mappings: u16,
 }
 
@@ -35,7 +37,8 @@ impl RsHello {
         bytes
     }
 
-    /// What the other side has said; `None` if it is no rsocket of this kind. Private data may have zeros behind.
+    /// Decodes the other side's hello; `None` if the peer is not an rsocket of this kind. Padding
+    /// may follow it in the private data.
     pub(super) fn decode(data: &[u8]) -> Option<Self> {
         let (magic, rest) = data.split_first_chunk()?;
         let (slots, rest) = rest.split_first_chunk()?;
@@ -47,27 +50,27 @@ impl RsHello {
     }
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RsMessageKind {
     /// A piece of the stream.
     Data = 1,
-    /// Nothing but how many receives were posted.
+    /// Empty: only returns credits.
     Credit = 2,
-    /// The stream's end.
+    /// The end of the stream.
     End = 3,
-    /// Memory that the other side may write to: a [`RemoteMapping`].
+    /// Announces memory that the receiver may write to: a [`RemoteMapping`].
     Map = 4,
-    /// Such memory is no more: its offset.
+    /// Withdraws a mapping: contains its offset.
     Unmap = 5,
 }
 
-/// A message's immediate data.
+/// The immediate data of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ImmData {
     pub(super) kind: RsMessageKind,
-    /// Receives that were posted anew since the last message.
+    /// The receives that the sender has reposted since its previous message.
     pub(super) credits: u16,
 }
 
@@ -89,10 +92,10 @@ impl ImmData {
     }
 }
 
-/// Memory of the other side.
+/// A mapping that the other side has announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RemoteMapping {
-    /// What the programs know its first byte by.
+    /// The offset by which the programs address its first byte.
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) address: u64,
@@ -111,7 +114,7 @@ impl RemoteMapping {
         bytes
     }
 
-    /// `None` if there can be no such memory.
+    /// Decodes a mapping; `None` if it is malformed or its range overflows.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let word = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
@@ -121,7 +124,7 @@ impl RemoteMapping {
         (length != 0 && ends.is_some()).then_some(Self { offset, length, address, rkey })
     }
 
-    /// Where a range of offsets lies, if all of it is here.
+    /// The address of a range of offsets, if the mapping contains all of it.
     pub(super) fn find(&self, offset: u64, length: u64) -> Option<u64> {
         let start = offset.checked_sub(self.offset)?;
         (start.checked_add(length)? <= self.length).then(|| self.address + start)

@@ -1,10 +1,12 @@
 //! rsocket(7): sockets over the software device.
 //!
-//! A program calls `rsend` where it would call send(2). Both ends are of this crate, so what they say to each other is their
-//! own (`message`), and is said by SENDs with credits (`window`): no message is sent without a receive for it.
+//! A program calls `rsend` where it would call send(2). Both ends use this crate, so the wire
+//! format is private (`message`). Data travels in SENDs under credit-based flow control (`window`),
+//! so that each message finds a posted receive.
 //!
-//! There is no thread: whoever calls sees to what has happened since (`socket`). What a program does not read stays in its
-//! receives, and the other side runs out of credits, as it would with TCP.
+//! No thread runs in the background: each call processes the events since the previous call
+//! (`socket`). Bytes that the program does not read stay in the receive slots. The other side then
+//! runs out of credits, as a TCP sender runs out of window.
 
 mod calls;
 mod connect;

@@ -1,4 +1,4 @@
-//! Options of rsockets, as getsockopt(2) and setsockopt(2) have them.
+//! Socket options for getsockopt(2) and setsockopt(2).
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::queues::BufferShape;
 use super::socket::{RsPhase, RsState};
 use crate::objects::setup::ProcessSetup;
 
-/// `SOL_RDMA` and its options, of `rdma/rsocket.h`.
+/// `SOL_RDMA` and its options, from `rdma/rsocket.h`.
 pub(super) const SOL_RDMA: c_int = 0x10000;
 pub(super) const RDMA_SQSIZE: c_int = 0;
 pub(super) const RDMA_RQSIZE: c_int = 1;
@@ -18,15 +18,15 @@ pub(super) const RDMA_INLINE: c_int = 2;
 pub(super) const RDMA_IOMAPSIZE: c_int = 3;
 pub(super) const RDMA_ROUTE: c_int = 4;
 
-/// Bounds of what a program may ask for.
+/// The limits of the options.
 const MOST_SLOTS: c_int = 8192;
 const LEAST_BYTES: c_int = 4096;
 const MOST_BYTES: c_int = 64 << 20;
 const MOST_MAPPINGS: c_int = 4096;
-/// `TCP_MAXSEG` has such bounds, too.
+/// The limits of `TCP_MAXSEG`.
 const LEAST_SEGMENT: c_int = SHORTEST as c_int;
 
-/// What a program has set.
+/// The option values that a program has set.
 #[derive(Clone, Debug)]
 pub(super) struct RsOptions {
     pub(super) is_nonblocking: bool,
@@ -75,7 +75,7 @@ impl RsOptions {
         Self { is_nonblocking, ..Self::default() }
     }
 
-    /// What the queue pair and the messages of a connection are like.
+    /// The sizes of a connection's queue pair and messages.
     pub(super) fn shape(&self) -> BufferShape {
         let length = |bytes: c_int, slots: c_int| {
             let length = (bytes.unsigned_abs() / slots.unsigned_abs()).next_multiple_of(64);
@@ -91,13 +91,13 @@ impl RsOptions {
         }
     }
 
-    /// A new connection of a listener has its options, but blocks, as accept(2) says.
+    /// The options of an accepted connection: its listener's, but blocking, as accept(2) specifies.
     pub(super) fn inherited(&self) -> Self {
         Self { is_nonblocking: false, ..self.clone() }
     }
 }
 
-/// A value as C has it.
+/// An option's value as a C type.
 pub(super) enum OptionValue {
     Number(c_int),
     Linger(libc::linger),
@@ -107,7 +107,8 @@ pub(super) enum OptionValue {
 impl OptionValue {
     pub(super) fn bytes(&self) -> &[u8] {
         fn of<T>(value: &T) -> &[u8] {
-            // SAFETY: these are made of integers, without room between them, and live as long as the reference.
+            // SAFETY: the types consist of integers without padding, and `value` lives as long as
+            // the slice.
             unsafe { std::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
         }
         match self {
@@ -130,7 +131,7 @@ fn linger(bytes: &[u8]) -> Result<Option<Duration>, c_int> {
     Ok((c_int::from_ne_bytes(*on) != 0).then(|| Duration::from_secs(seconds)))
 }
 
-/// Zero is none.
+/// Decodes a timeout; zero means none.
 fn time(bytes: &[u8]) -> Result<Option<Duration>, c_int> {
     let (seconds, rest) = bytes.split_first_chunk().ok_or(libc::EINVAL)?;
     let (micros, _) = rest.split_first_chunk().ok_or(libc::EINVAL)?;
@@ -148,7 +149,8 @@ fn to_time(time: Option<Duration>) -> OptionValue {
     OptionValue::Time(libc::timeval { tv_sec: time.as_secs() as i64, tv_usec: time.subsec_micros().into() })
 }
 
-/// Counts of `TCP_KEEPIDLE` and its like, and `SO_KEEPALIVE`: kept for who asks. The end of a peer is noticed at once.
+/// The slot of a keepalive option (`SO_KEEPALIVE`, `TCP_KEEPIDLE` and its relatives). The values
+/// are stored but have no effect, because the end of a peer is noticed at once.
 fn keep_alive(level: c_int, name: c_int) -> Option<usize> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => Some(0),
@@ -160,7 +162,7 @@ fn keep_alive(level: c_int, name: c_int) -> Option<usize> {
 }
 
 impl RsState {
-    /// Sizes are those of the next connection.
+    /// Sets an option. Sizes take effect with the next connection.
     pub(super) fn set_option(&mut self, level: c_int, name: c_int, value: &[u8]) -> Result<(), c_int> {
         let is_idle = self.phase == RsPhase::Idle;
         let options = &mut self.options;
@@ -216,7 +218,7 @@ impl RsState {
             }
             (SOL_RDMA, RDMA_INLINE) => options.inline = number(value)?.max(0),
             (SOL_RDMA, RDMA_IOMAPSIZE) => options.mappings = number(value)?.clamp(0, MOST_MAPPINGS) as u16,
-            // The way is always known.
+            // The route is always known, so the program cannot set one.
             (SOL_RDMA, RDMA_ROUTE) => return Err(libc::EOPNOTSUPP),
             _ => return Err(libc::ENOPROTOOPT),
         }
@@ -263,9 +265,9 @@ impl RsState {
         }))
     }
 
-    /// Tells the connection manager what a program has set.
+    /// Passes the options to the connection manager.
     pub(super) fn pass_on_options(&mut self) -> Result<(), c_int> {
-        // The manager takes back nothing once the address is known, and neither does it have to.
+        // The manager cannot clear the option once the address is bound, and need not.
         let reuse = self.options.reuse_address.then_some(true);
         let options =
             [(c::RDMA_OPTION_ID_REUSEADDR, reuse), (c::RDMA_OPTION_ID_AFONLY, self.options.v6_only)];

@@ -1,4 +1,4 @@
-//! `rpoll` and `rselect`: waiting for rsockets and other descriptors at once.
+//! `rpoll` and `rselect`: waiting for rsockets and other descriptors together.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use super::socket::{PollDepth, RSocket};
 use super::table;
 use super::wait::{self, Deadline, ThreadWaker};
 
-/// What is waited for.
+/// The descriptors that a call waits for.
 struct PollSet<'a> {
     fds: &'a mut [libc::pollfd],
-    /// The rsockets among them.
+    /// The rsockets, with their indices in `fds`.
     sockets: Vec<(usize, Arc<RSocket>)>,
 }
 
 impl PollSet<'_> {
-    /// What each has now; how many have anything.
+    /// Updates `revents` of all entries; returns the number of ready ones.
     fn look(&mut self, look: PollDepth) -> Result<usize, c_int> {
         let mut others = self.without_sockets();
         wait::poll(&mut others, 0)?;
@@ -30,7 +30,7 @@ impl PollSet<'_> {
         Ok(self.fds.iter().filter(|fd| fd.revents != 0).count())
     }
 
-    /// The descriptors for poll(2), which leaves out the rsockets.
+    /// The descriptors for poll(2), with the rsockets disabled.
     fn without_sockets(&self) -> Vec<libc::pollfd> {
         let mut others = self.fds.to_vec();
         for (place, _) in &self.sockets {
@@ -39,7 +39,7 @@ impl PollSet<'_> {
         others
     }
 
-    /// The descriptors to sleep on.
+    /// The descriptors to sleep on, with each rsocket replaced by its descriptor.
     fn with_descriptors(&self) -> Vec<libc::pollfd> {
         let mut all = self.fds.to_vec();
         for (place, socket) in &self.sockets {
@@ -50,7 +50,7 @@ impl PollSet<'_> {
     }
 }
 
-/// As poll(2); rsockets may be among the descriptors.
+/// Like poll(2), for rsockets and other descriptors.
 pub(super) fn poll(fds: &mut [libc::pollfd], timeout: Deadline) -> Result<usize, c_int> {
     let sockets: Vec<_> =
         fds.iter().enumerate().filter_map(|(place, fd)| Some((place, table::find(fd.fd)?))).collect();
@@ -70,27 +70,26 @@ pub(super) fn poll(fds: &mut [libc::pollfd], timeout: Deadline) -> Result<usize,
     }
 }
 
-/// The three sets of select(2): null if there is none.
+/// The three sets of select(2); a pointer is null if the program gave no set.
 pub(super) struct FdSets(pub(super) [*mut libc::fd_set; 3]);
 
-/// What each set asks for, and what puts a descriptor into it.
+/// For each set, the events to poll for, and the events that put a descriptor into the result.
 const ASKED: [(i16, i16); 3] = [
     (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR),
     (libc::POLLOUT, libc::POLLOUT | libc::POLLERR),
     (libc::POLLPRI, libc::POLLPRI),
 ];
 
-/// As select(2); rsockets may be among the descriptors.
+/// Like select(2), for rsockets and other descriptors.
 ///
 /// # Safety
 ///
-/// - The sets are null, or sets.
+/// - Each set is null or valid.
 pub(super) unsafe fn select(nfds: c_int, sets: &FdSets, timeout: Deadline) -> Result<c_int, c_int> {
     if !(0..=libc::FD_SETSIZE as c_int).contains(&nfds) {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the sets are null, or sets, by the contract of `select`; the number is below the size
-    // of a set.
+    // SAFETY: the caller guarantees that a set is null or valid; `fd` is below `FD_SETSIZE`.
     let is_in = |set: *mut libc::fd_set, fd| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
     let mut fds: Vec<_> = (0..nfds)
         .filter_map(|fd| {
@@ -109,8 +108,8 @@ pub(super) unsafe fn select(nfds: c_int, sets: &FdSets, timeout: Deadline) -> Re
             let is_ready = fd.events & asked != 0 && fd.revents & told != 0;
             count += c_int::from(is_ready);
             if !is_ready {
-                // SAFETY: the sets are null, or sets, by the contract of `select`; the number is
-                // below the size of a set.
+                // SAFETY: the caller guarantees that a set is null or valid; `fd` is below
+                // `FD_SETSIZE`.
                 unsafe { libc::FD_CLR(fd.fd, set) };
             }
         }
@@ -118,7 +117,7 @@ pub(super) unsafe fn select(nfds: c_int, sets: &FdSets, timeout: Deadline) -> Re
     Ok(count)
 }
 
-/// Of poll(2): less than 0 is for ever.
+/// Converts the timeout of poll(2); a negative one means no deadline.
 pub(super) fn after_milliseconds(milliseconds: c_int) -> Deadline {
     Deadline::after(u64::try_from(milliseconds).ok().map(Duration::from_millis))
 }

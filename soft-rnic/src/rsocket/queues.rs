@@ -1,7 +1,7 @@
 //! The verbs objects of a stream: queue pair, completion queue, registered buffers.
 //!
-//! That memory is the device's own (`ibv_alloc_buf`), so that the other side copies into it directly. It is cut into
-//! *slots*, of which each is either sent from or received into.
+//! The buffers are memory that the device allocates (`ibv_alloc_buf`), so that the peer copies into
+//! it directly. They are cut into *slots*: each slot is used either for sending or for receiving.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -15,14 +15,14 @@ use crate::cm::{ConnectionManager, IdNumber};
 use crate::platform::errno;
 use crate::rdmacm::device::DefaultPd;
 
-/// Messages that are under way besides those that have a slot.
+/// The number of outstanding messages without a slot.
 const WITHOUT_SLOT: u32 = 32;
 
-/// In `wr_id`: a receive; a request without a slot.
+/// Flags in `wr_id`: the request is a receive; the request has no slot.
 const IS_RECEIVE: u64 = 1 << 63;
 const NO_SLOT: u64 = 1 << 62;
 
-/// How many slots there are, and how long they are.
+/// The number and length of the slots, and the inline limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BufferShape {
     pub(super) send_slots: u16,
@@ -32,33 +32,34 @@ pub(super) struct BufferShape {
     pub(super) inline: u32,
 }
 
-/// Something that is over.
+/// A finished request.
 pub(super) enum RsCompletion {
-    /// A message: no longer than the slot, unless its bits say that it is none (0).
+    /// A received message. Its length is within the slot, unless `bits` is 0, which marks an
+    /// invalid message.
     Received {
         slot: u16,
         length: u32,
         bits: u32,
     },
     Sent(Option<u16>),
-    /// The queue pair can do no more.
+    /// The queue pair has failed.
     Failed,
 }
 
-/// A range of a program's memory.
+/// A range of the program's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UserBuffer {
     pub(super) base: *mut u8,
     pub(super) length: usize,
 }
 
-/// Memory of the program that the other side may write to.
+/// The memory region of a program's mapping, which the peer may write to.
 pub(super) struct UserMr(*mut ibv_mr);
 
-// SAFETY: libibverbs' objects may be used by any thread.
+// SAFETY: any thread may use libibverbs' objects.
 unsafe impl Send for UserMr {}
 
-/// The objects. Pointers are null until they are made.
+/// The verbs objects. Each pointer is null until its object exists.
 pub(super) struct RsQueues {
     domain: Arc<DefaultPd>,
     shape: BufferShape,
@@ -72,7 +73,8 @@ pub(super) struct RsQueues {
     under_way: u32,
 }
 
-// SAFETY: libibverbs' objects may be used by any thread, and the memory is used by the device and by who has this.
+// SAFETY: any thread may use libibverbs' objects; only the device and the owner of this value
+// access the memory.
 unsafe impl Send for RsQueues {}
 
 fn lib() -> &'static Verbs {
@@ -84,13 +86,13 @@ fn check(number: c_int) -> Result<(), c_int> {
     if number == 0 { Ok(()) } else { Err(number) }
 }
 
-/// The error is in `errno` if it is null.
+/// Converts a pointer that a verb returned; if it is null, the error is in `errno`.
 fn made<T>(pointer: *mut T) -> Result<*mut T, c_int> {
     if pointer.is_null() { Err(errno::of(&std::io::Error::last_os_error())) } else { Ok(pointer) }
 }
 
 impl RsQueues {
-    /// Makes them, with all receives posted as soon as the queue pair may have them: see [`start`](Self::start).
+    /// Makes the objects. [`start`](Self::start) then posts all receives.
     pub(super) fn create(domain: Arc<DefaultPd>, shape: BufferShape) -> Result<Self, c_int> {
         let mut queues = Self {
             domain,
@@ -112,7 +114,8 @@ impl RsQueues {
     fn make_queue_pair(&mut self) -> Result<(), c_int> {
         let (sends, receives) = (self.most_sends(), u32::from(self.shape.receive_slots));
         let length = c_int::try_from(sends + receives).map_err(|_| libc::EINVAL)?;
-        // SAFETY: the domain's context and protection domain live as long as it; what is made here goes before (`drop`).
+        // SAFETY: `domain` keeps its context and protection domain alive, and `drop` destroys these
+        // objects before it.
         unsafe {
             self.channel = made((lib().ibv_create_comp_channel)(self.domain.context()))?;
             super::wait::make_nonblocking((*self.channel).fd)?;
@@ -141,7 +144,7 @@ impl RsQueues {
         let size = bytes(send_slots, send_length) + bytes(receive_slots, receive_length);
         let (allocate, register) = lib().ibv_alloc_buf.zip(lib().ibv_reg_buf_mr).ok_or(libc::EOPNOTSUPP)?;
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as c_int;
-        // SAFETY: the domain lives, and the memory as long as its region.
+        // SAFETY: `domain` is alive, and the buffer lives as long as its region.
         unsafe {
             self.base = made(allocate(self.domain.pd(), size, &raw mut self.buf))?.cast();
             self.mr = made(register(self.domain.pd(), self.buf, self.base.cast(), size, access))?;
@@ -158,23 +161,24 @@ impl RsQueues {
     }
 
     pub(super) fn number(&self) -> u32 {
-        // SAFETY: the queue pair is live.
+        // SAFETY: the queue pair is live as long as `self`.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Readable when completions came after [`arm`](Self::arm).
+    /// The completion channel's descriptor. It is readable if completions came after
+    /// [`arm`](Self::arm).
     pub(super) fn descriptor(&self) -> c_int {
-        // SAFETY: the channel is live.
+        // SAFETY: the channel is live as long as `self`.
         unsafe { (*self.channel).fd }
     }
 
-    /// Takes the queue pair to INIT, and posts all receives.
+    /// Moves the queue pair to INIT, and posts all receives.
     pub(super) fn start(&mut self, manager: &ConnectionManager, id: IdNumber) -> Result<(), c_int> {
         self.modify(manager, id, ibv_qp_state::IBV_QPS_INIT)?;
         (0..self.shape.receive_slots).try_for_each(|slot| self.receive(slot))
     }
 
-    /// Takes the queue pair to where it sends and receives.
+    /// Moves the queue pair to RTR and RTS.
     pub(super) fn connect(&mut self, manager: &ConnectionManager, id: IdNumber) -> Result<(), c_int> {
         use ibv_qp_state as S;
         [S::IBV_QPS_INIT, S::IBV_QPS_RTR, S::IBV_QPS_RTS]
@@ -185,7 +189,7 @@ impl RsQueues {
     fn modify(&mut self, manager: &ConnectionManager, id: IdNumber, to: ibv_qp_state) -> Result<(), c_int> {
         let mut attr = ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() };
         let mask = manager.init_qp_attr(id, &mut attr)?;
-        // SAFETY: the queue pair is live.
+        // SAFETY: the queue pair is live as long as `self`.
         check(unsafe { (lib().ibv_modify_qp)(self.qp, &raw mut attr, mask) })
     }
 
@@ -198,14 +202,14 @@ impl RsQueues {
         self.base.wrapping_add(at)
     }
 
-    /// Where a slot to send from begins.
+    /// The address of a send slot.
     pub(super) fn send_slot(&self, slot: u16) -> *mut u8 {
         assert!(slot < self.shape.send_slots);
         let length = self.shape.send_length as usize;
         self.slot(usize::from(slot) * length, length)
     }
 
-    /// Where a slot to receive into begins.
+    /// The address of a receive slot.
     pub(super) fn receive_slot(&self, slot: u16) -> *mut u8 {
         assert!(slot < self.shape.receive_slots);
         let sends = usize::from(self.shape.send_slots) * self.shape.send_length as usize;
@@ -214,33 +218,36 @@ impl RsQueues {
     }
 
     fn entry(&self, address: *mut u8, length: u32) -> ibv_sge {
-        // SAFETY: the region is live.
+        // SAFETY: the region is live as long as `self`.
         ibv_sge { addr: address.expose_provenance() as u64, length, lkey: unsafe { (*self.mr).lkey } }
     }
 
-    /// Posts a slot to receive into.
+    /// Posts a receive slot.
     pub(super) fn receive(&mut self, slot: u16) -> Result<(), c_int> {
         let mut entry = self.entry(self.receive_slot(slot), self.shape.receive_length);
         let wr_id = IS_RECEIVE | u64::from(slot);
         let mut wr = ibv_recv_wr { wr_id, sg_list: &raw mut entry, num_sge: 1, ..ibv_recv_wr::default() };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is live, the list a local, and the slot nobody's until the receive is done.
+        // SAFETY: the queue pair is live, the list is a local, and nobody uses the slot until the
+        // receive completes.
         check(unsafe { verbs::ibv_post_recv(self.qp, &raw mut wr, &raw mut bad) })
     }
 
-    /// Whether another request may be posted.
+    /// Whether the send queue has room for another request.
     pub(super) fn has_room(&self) -> bool {
         self.under_way < self.most_sends()
     }
 
-    /// Sends a message: the first bytes of a slot, which then is the device's, or none.
+    /// Sends a message with the first bytes of a slot, or an empty one. The device owns the slot
+    /// until the send completes.
     pub(super) fn send(&mut self, note: ImmData, bytes: Option<(u16, u32)>) -> Result<(), c_int> {
         let mut wr = ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, ..ibv_send_wr::default() };
         wr.__bindgen_anon_1.imm_data = note.encode().to_be();
         self.post(wr, bytes)
     }
 
-    /// Writes the first bytes of a slot to where the other side said it may; the slot then is the device's.
+    /// Writes the first bytes of a slot to mapped memory of the peer. The device owns the slot
+    /// until the write completes.
     pub(super) fn write(
         &mut self,
         slot: u16,
@@ -254,7 +261,7 @@ impl RsQueues {
         self.post(wr, Some((slot, length)))
     }
 
-    /// Posts a request: with the first bytes of a slot, or none.
+    /// Posts a send request with the first bytes of a slot, or without data.
     pub(super) fn post(&mut self, mut wr: ibv_send_wr, bytes: Option<(u16, u32)>) -> Result<(), c_int> {
         let mut entry = bytes.map_or_else(ibv_sge::default, |(slot, length)| {
             assert!(length <= self.shape.send_length);
@@ -268,16 +275,17 @@ impl RsQueues {
             }
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is live, the list a local, and the slot is nobody's until this is done.
+        // SAFETY: the queue pair is live, the list is a local, and nobody uses the slot until the
+        // request completes.
         check(unsafe { verbs::ibv_post_send(self.qp, &raw mut wr, &raw mut bad) })?;
         self.under_way += 1;
         Ok(())
     }
 
-    /// What is done; at most so many as the place takes.
+    /// Polls the completion queue; returns the number of results, up to the length of `done`.
     pub(super) fn poll(&mut self, done: &mut [Option<RsCompletion>; 32]) -> usize {
         let mut completions = [ibv_wc::default(); 32];
-        // SAFETY: the queue is live, and the place long enough.
+        // SAFETY: the completion queue is live, and the array has `completions.len()` entries.
         let count =
             unsafe { verbs::ibv_poll_cq(self.cq, completions.len() as c_int, completions.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
@@ -290,9 +298,11 @@ impl RsQueues {
             self.under_way -= u32::from(!is_receive);
             *done = Some(match wc.status {
                 ibv_wc_status::IBV_WC_SUCCESS if is_receive => {
-                    // SAFETY: every message has immediate data; of others these bits are none that mean anything.
+                    // SAFETY: the union holds integers only. Without immediate data the bits are
+                    // meaningless, and are discarded below.
                     let bits = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
-                    // A write of the other side, too, takes a receive and has immediate data, and its length is no slot's.
+                    // A peer's RDMA write with immediate also consumes a receive and has immediate
+                    // data, but may exceed the slot.
                     let is_message = wc.opcode == ibv_wc_opcode::IBV_WC_RECV
                         && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0
                         && wc.byte_len <= self.shape.receive_length;
@@ -311,16 +321,16 @@ impl RsQueues {
         count
     }
 
-    /// Whether there are requests that are not done.
+    /// Whether send requests are outstanding.
     pub(super) fn is_busy(&self) -> bool {
         self.under_way != 0
     }
 
-    /// Asks for the descriptor to become readable with the next completion. Completions may have come before: look
-    /// again.
+    /// Requests a notification, so that the next completion makes the descriptor readable. The
+    /// caller must poll again afterwards, because completions may have come before.
     pub(super) fn arm(&mut self) {
         if !self.is_armed {
-            // SAFETY: the queue is live.
+            // SAFETY: the completion queue is live as long as `self`.
             let error = unsafe { verbs::ibv_req_notify_cq(self.cq, 0) };
             if error != 0 {
                 log::warn!("a completion queue does not tell of completions: error {error}");
@@ -329,15 +339,17 @@ impl RsQueues {
         }
     }
 
-    /// Takes the event that made the descriptor readable. Whether there was one: others who sleep have to arm it again.
+    /// Takes the event that made the descriptor readable; returns whether one existed. If so, other
+    /// sleepers must arm again.
     pub(super) fn disarm(&mut self) -> bool {
         if !self.is_armed {
             return false;
         }
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // There need be none: the program's error number is none of that.
+        // The channel may be empty; that must not change the program's `errno`.
         let before = errno::of(&std::io::Error::last_os_error());
-        // SAFETY: the channel is live and non-blocking; its only queue is this one, which lives until the event is acknowledged.
+        // SAFETY: the channel is live and non-blocking. `self.cq` is its only completion queue, and
+        // lives until the event is acknowledged.
         unsafe {
             if (lib().ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
                 self.is_armed = false;
@@ -348,17 +360,17 @@ impl RsQueues {
         !self.is_armed
     }
 
-    /// Registers memory of the program's for the other side to write to, or for nobody's use but its own.
+    /// Registers memory of the program, for the peer to write to if `is_remote`.
     ///
     /// # Safety
     ///
-    /// - The range is the device's to use until the region is given up.
+    /// - The program leaves the range to the device until the region is deregistered.
     pub(super) unsafe fn register(&self, piece: UserBuffer, is_remote: bool) -> Result<(UserMr, u32), c_int> {
         let mut access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
         if is_remote {
             access |= ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         }
-        // SAFETY: the domain is live, and the caller's promise.
+        // SAFETY: `domain` is alive; the caller guarantees that the device may use the range.
         unsafe {
             let register = lib().ibv_reg_mr;
             let mr = made(register(self.domain.pd(), piece.base.cast(), piece.length, access.0 as c_int))?;
@@ -366,23 +378,24 @@ impl RsQueues {
         }
     }
 
-    /// Takes memory back. An error: the device could not let go of it, and still has it.
+    /// Deregisters a region. After an error the device still has the memory.
     pub(super) fn deregister(&self, region: &UserMr) -> Result<(), c_int> {
-        // SAFETY: the region is live: who has it gives it up when this succeeds.
+        // SAFETY: the region is live, because its owner drops it once this succeeds.
         check(unsafe { (lib().ibv_dereg_mr)(region.0) })
     }
 }
 
 impl Drop for RsQueues {
     fn drop(&mut self) {
-        // What could not be destroyed keeps what it uses.
+        // An object that cannot be destroyed keeps the objects that it uses.
         let gone = |object: &str, error: c_int| {
             if error != 0 {
                 log::warn!("the {object} of an rsocket could not be destroyed: error {error}");
             }
             error == 0
         };
-        // SAFETY: what is not null was made by `create`, and is destroyed once, before what it uses.
+        // SAFETY: `create` made each non-null object. Each is destroyed once, before the objects
+        // that it uses.
         unsafe {
             let mut free = self.qp.is_null() || gone("queue pair", (lib().ibv_destroy_qp)(self.qp));
             let queues_are_free = free;

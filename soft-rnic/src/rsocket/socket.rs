@@ -20,43 +20,44 @@ use crate::cm::{CmEventChannel, ConnectionManager, IdNumber, PortSpace};
 use crate::platform::errno;
 use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 
-/// What ids are called here: each has a channel of its own, so that nobody asks.
+/// The uid of each id. One value suffices, because each id has a private channel, so events need
+/// not tell ids apart.
 pub(super) const UID: u64 = 1;
 
-/// How long somebody who waits looks again and again before he sleeps.
+/// How long a waiting thread polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// How long an end may take without `SO_LINGER`. What was written is on its way already: only a peer that is stopped takes
-/// time.
+/// How long a close may take without `SO_LINGER`. The written bytes are in flight already, so only
+/// a stopped peer makes it wait.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 
-/// What an rsocket is in the middle of.
+/// The phase of an rsocket's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RsPhase {
-    /// Nothing: there is no connection, or none any more.
+    /// Unconnected: not yet connected, or after a failed attempt.
     Idle,
     Listening,
-    /// On its way to a connection: the address, the route, the other side's answer.
+    /// Connecting: resolving the address, resolving the route, awaiting the listener's response.
     Resolving,
     Routing,
     Asking,
-    /// It has accepted, and the other side has not said that it is ready.
+    /// Accepted, but the peer has not confirmed that it is ready.
     Answering,
     Connected,
     /// The connection has ended.
     Over,
-    /// The program has closed it; others may still wait for it.
+    /// The program has closed the rsocket; other threads may still wait in calls.
     Closed,
 }
 
-/// How closely to look at what has happened.
+/// How thoroughly to look for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PollDepth {
-    /// At completions: that makes no system call.
+    /// Completions only, without a system call.
     Quickly,
-    /// At everything. The event that made the descriptor readable is taken.
+    /// Everything. Takes the event that made the descriptor readable.
     Thoroughly,
-    /// At everything, after the descriptor was made to tell of what comes from now on: an event stays, and ends the sleep.
+    /// Everything, after arming the descriptor. An event stays pending, so that it ends the sleep.
     BeforeSleep,
 }
 
@@ -64,12 +65,12 @@ pub(super) enum PollDepth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocking {
     Never,
-    /// Unless the rsocket is non-blocking.
+    /// Waits unless the rsocket is non-blocking.
     Usually,
     Always,
 }
 
-/// What changes.
+/// The mutable state, under the lock.
 pub(super) struct RsState {
     pub(super) manager: Arc<ConnectionManager>,
     pub(super) channel: Arc<CmEventChannel>,
@@ -78,20 +79,22 @@ pub(super) struct RsState {
     pub(super) phase: RsPhase,
     pub(super) options: RsOptions,
     pub(super) stream: Option<RsStream>,
-    /// Of a listener: who has asked for a connection.
+    /// A listener's pending connection request.
     pub(super) requests: Option<ConnRequest>,
-    /// What `SO_ERROR` says.
+    /// The error that `SO_ERROR` reports.
     pub(super) error: c_int,
-    /// The stream was cut off, and who reads has not been told: whoever else was, he must not take that for its end.
+    /// The stream was cut off, and no reader has seen the error yet. A reader must not take the cut
+    /// for the stream's end, even if `SO_ERROR` or another call has reported the error.
     pub(super) is_cut_off: bool,
-    /// The program wants to read, or write, no more.
+    /// The program has shut down reading, or writing.
     pub(super) reads_no_more: bool,
     pub(super) writes_no_more: bool,
     pub(super) mapped: Vec<IoMapping>,
     pub(super) sleepers: SleeperList,
 }
 
-/// An rsocket. Its number is that of a descriptor which is readable when there is something to see to.
+/// An rsocket. Its number is an epoll descriptor, which is readable if the rsocket has events to
+/// process.
 pub(super) struct RSocket {
     epoll: ForkSafeFd,
     pub(super) process: ForkGeneration,
@@ -99,7 +102,7 @@ pub(super) struct RSocket {
 }
 
 impl RSocket {
-    /// A new one: unconnected, or that of a connection request.
+    /// Makes an unconnected rsocket. `answer` turns it into one for a connection request.
     pub(super) fn create(
         manager: Arc<ConnectionManager>,
         family: c_int,
@@ -131,7 +134,7 @@ impl RSocket {
         Ok(socket)
     }
 
-    /// By what the program knows it.
+    /// The number by which the program knows the rsocket.
     pub(super) fn number(&self) -> RawFd {
         self.epoll.as_fd().as_raw_fd()
     }
@@ -140,16 +143,17 @@ impl RSocket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the rsocket's descriptor readable when this one is.
+    /// Makes the rsocket's descriptor readable whenever `fd` is.
     pub(super) fn watch(&self, fd: RawFd) -> Result<(), c_int> {
-        // SAFETY: the caller has it open; it is not -1.
+        // SAFETY: the caller keeps `fd` open, and it is not -1.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         let data = epoll::EventData::new_u64(0);
         let added = self.epoll.get().and_then(|epoll| epoll::add(epoll, file, data, epoll::EventFlags::IN));
         added.map_err(|error| errno::refused("epoll_ctl", &error.into()))
     }
 
-    /// Sees to what has happened, besides the descriptors that only now are made.
+    /// Processes pending events, wakes the sleepers if anything changed, and watches a new stream's
+    /// descriptor.
     fn progress(&self, state: &mut RsState, look: PollDepth) {
         let had_stream = state.stream.is_some();
         if state.progress(look) {
@@ -160,7 +164,7 @@ impl RSocket {
         }
     }
 
-    /// A stream was made: its completions wake whoever waits.
+    /// Watches the new stream, so that its completions wake the sleepers.
     pub(super) fn watch_stream(&self, state: &mut RsState) {
         let watched = state.stream.as_ref().map_or(Ok(()), |stream| self.watch(stream.queues.descriptor()));
         if let Err(error) = watched {
@@ -168,7 +172,8 @@ impl RSocket {
         }
     }
 
-    /// Tries until it is done, or must not wait any longer (`EAGAIN`).
+    /// Repeats `attempt` until it returns a result, or the call must not wait any longer
+    /// (`EAGAIN`).
     pub(super) fn attempt<T>(
         &self,
         wait: Blocking,
@@ -223,21 +228,23 @@ impl RSocket {
         }
     }
 
-    /// What of these it has, of what can be polled for.
+    /// The ready events among `events`, plus the error events that poll(2) always reports.
     pub(super) fn ready(&self, events: i16, look: PollDepth) -> i16 {
         let mut state = self.locked();
         self.progress(&mut state, look);
         state.ready() & (events | POLLERR | POLLHUP | libc::POLLNVAL)
     }
 
-    /// What `rpoll` sleeps on, for these events; -1 is nothing. A listener's descriptor is readable for as long as somebody waits to be
-    /// accepted: who does not ask for that would be woken again and again.
+    /// The descriptor that `rpoll` sleeps on for these events, or -1 for none. A listener's
+    /// descriptor stays readable while a request waits to be accepted. A call that does not ask for
+    /// this would wake up again and again.
     pub(super) fn sleeps_on(&self, events: i16) -> RawFd {
         let asks = events & (POLLIN | libc::POLLRDNORM) != 0;
         if asks || self.locked().phase != RsPhase::Listening { self.number() } else { -1 }
     }
 
-    /// For `rpoll`: rings this bell when something changes, until it is taken down.
+    /// For `rpoll`: wakes this thread at each change, until
+    /// [`remove_sleeper`](Self::remove_sleeper).
     pub(super) fn add_sleeper(&self, waker: &Arc<ThreadWaker>) {
         self.locked().sleepers.add_sleeper(waker);
     }
@@ -246,7 +253,7 @@ impl RSocket {
         self.locked().sleepers.remove_sleeper(waker);
     }
 
-    /// Closes it for the program: sends the stream's end, and waits for as long as it may linger.
+    /// Closes the rsocket: sends the stream's end, and waits up to the linger time.
     pub(super) fn close(&self) -> Result<(), c_int> {
         let linger = self.locked().options.linger;
         let mut result = Ok(());
@@ -266,7 +273,7 @@ impl RSocket {
         result
     }
 
-    /// Ends it, whose number is another's by now.
+    /// Ends an rsocket whose descriptor number now belongs to another file.
     pub(super) fn abandon(&self) {
         let mut state = self.locked();
         if state.phase != RsPhase::Closed {
@@ -275,7 +282,7 @@ impl RSocket {
         state.sleepers.wake_all();
     }
 
-    /// Sends the stream's end, and waits until the other side has all.
+    /// Sends the stream's end, and waits until the peer has received everything.
     pub(super) fn flush(&self, deadline: Deadline) -> Result<(), c_int> {
         self.attempt(Blocking::Always, deadline, |state| match state.phase {
             RsPhase::Answering => None,
@@ -290,8 +297,8 @@ impl RSocket {
 }
 
 impl RsState {
-    /// Sees to what the device has done, and the connection manager has to tell. Whether anything has changed, or others who sleep
-    /// have to arm their descriptor again.
+    /// Processes completions and connection manager events. Returns whether anything changed, or
+    /// other sleepers must arm their descriptor again.
     fn progress(&mut self, look: PollDepth) -> bool {
         let mut has_changed = self.stream.as_mut().is_some_and(|stream| {
             let was_told = look == PollDepth::Thoroughly && stream.queues.disarm();
@@ -300,7 +307,7 @@ impl RsState {
             }
             stream.progress() || was_told
         });
-        // Before a connection there is no hurry, and besides it something has gone wrong.
+        // A connected, working stream needs no look at the connection manager on the quick path.
         let quiet = self.phase == RsPhase::Connected && !self.is_broken();
         if self.phase != RsPhase::Closed && (look != PollDepth::Quickly || !quiet) {
             has_changed |= self.hear();
@@ -316,10 +323,10 @@ impl RsState {
         self.stream.as_ref().is_some_and(RsStream::is_broken)
     }
 
-    /// The connection has ended. It is an error if the other side has not said that it sends no more.
+    /// Ends the connection. This is an error unless the peer has already ended its stream.
     pub(super) fn lose(&mut self) {
         if let Some(stream) = &mut self.stream {
-            // What came before is still there.
+            // The bytes that arrived before stay readable.
             stream.progress();
             if !stream.has_ended() {
                 (self.error, self.is_cut_off) = (libc::ECONNRESET, true);
@@ -328,7 +335,7 @@ impl RsState {
         self.phase = RsPhase::Over;
     }
 
-    /// Whether there is, or was, a connection.
+    /// Whether a connection exists or existed.
     pub(super) fn is_connected(&self) -> bool {
         matches!(self.phase, RsPhase::Answering | RsPhase::Connected | RsPhase::Over)
     }
@@ -337,14 +344,14 @@ impl RsState {
         matches!(self.phase, RsPhase::Resolving | RsPhase::Routing | RsPhase::Asking)
     }
 
-    /// All that poll(2) says of a stream socket.
+    /// All events that poll(2) reports for a stream socket.
     fn ready(&mut self) -> i16 {
         let has_request = self.phase == RsPhase::Listening && self.has_request();
         let stream = self.stream.as_ref();
         let failed = if self.error != 0 { POLLERR } else { 0 };
         match self.phase {
             RsPhase::Closed => libc::POLLNVAL,
-            // As TCP: an unconnected one is at an end.
+            // As with TCP, an unconnected socket reports a hang-up.
             RsPhase::Idle => failed | POLLHUP | POLLOUT,
             RsPhase::Listening if has_request => POLLIN | libc::POLLRDNORM,
             RsPhase::Listening | RsPhase::Resolving | RsPhase::Routing | RsPhase::Asking => failed,
@@ -362,7 +369,7 @@ impl RsState {
                 if has_ended {
                     ready |= POLLRDHUP;
                 }
-                // As with TCP: that the other side has closed it all is no more than that it sends no more.
+                // As with TCP, a peer's complete close only looks like the end of its stream.
                 if has_ended && self.writes_no_more || is_lost {
                     ready |= POLLHUP;
                 }
@@ -374,7 +381,7 @@ impl RsState {
         }
     }
 
-    /// This side's address, and the other's.
+    /// The local and the remote address.
     pub(super) fn addresses(&self) -> Result<(Option<SocketAddr>, Option<SocketAddr>), c_int> {
         let route = self.manager.route(self.id)?;
         Ok((route.source, route.destination))
@@ -383,7 +390,7 @@ impl RsState {
     fn close(&mut self) {
         self.phase = RsPhase::Closed;
         self.forget_request();
-        // The other side hears of the end of the connection after all that was sent.
+        // The peer sees the end of the connection after all bytes that were sent.
         if let Err(error) = self.manager.destroy(self.id) {
             log::debug!("the id of an rsocket was gone already: error {error}");
         }

@@ -8,50 +8,52 @@ use super::queues::{RsCompletion, RsQueues, UserBuffer};
 use super::window::CreditWindow;
 use crate::platform::copy::copy_unordered;
 
-/// What has come in and was not read yet.
+/// The unread part of a received data message.
 struct ReceivedSlot {
     slot: u16,
     start: u32,
     length: u32,
 }
 
-/// Both directions. Nothing happens here by itself: who wants something calls [`progress`](Self::progress).
+/// Both directions of a connection. It makes progress only in calls, above all in
+/// [`progress`](Self::progress).
 pub(super) struct RsStream {
     pub(super) queues: RsQueues,
     window: CreditWindow,
-    /// How long a message may be.
+    /// The greatest length of a sent message, in bytes.
     message: u32,
-    /// Slots that can be sent from.
+    /// The free send slots.
     free: Vec<u16>,
     received: VecDeque<ReceivedSlot>,
-    /// How far the program has got with its end of the stream.
+    /// The state of the outgoing stream's end.
     end: SendEnd,
-    /// The other side sends no more.
+    /// The peer has ended its stream.
     has_ended: bool,
-    /// The queue pair can do no more, or the other side has said what it cannot.
+    /// The queue pair has failed, or the peer has violated the protocol.
     is_broken: bool,
-    /// The other side is ready to receive.
+    /// The peer is ready to receive.
     is_open: bool,
-    /// What is to be told of our memory before anything else.
+    /// Announcements of mappings that are not sent yet. They precede all data that is written
+    /// later.
     untold: VecDeque<(RsMessageKind, Vec<u8>)>,
-    /// Memory of the other side, and how many ranges it may have there.
+    /// The peer's mappings, and the most that it may announce.
     mappings: Vec<RemoteMapping>,
     most_mappings: u16,
-    /// How many ranges of ours the other side takes note of.
+    /// The number of our mappings that the peer accepts.
     pub(super) their_mappings: u16,
 }
 
-/// Of our direction.
+/// The end of the outgoing stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendEnd {
     Open,
-    /// It is to be told, as soon as there is room.
+    /// The end is due, and is sent once there is room.
     Wanted,
     Told,
 }
 
 impl RsStream {
-    /// The streams of a queue pair whose other side has said this.
+    /// A stream over `queues`; `hello` describes the peer.
     pub(super) fn new(queues: RsQueues, hello: RsHello, most_mappings: u16) -> Self {
         let shape = queues.shape();
         Self {
@@ -71,7 +73,7 @@ impl RsStream {
         }
     }
 
-    /// How long a message may be.
+    /// The greatest length of a sent message, in bytes.
     pub(super) fn message(&self) -> u32 {
         self.message
     }
@@ -96,12 +98,13 @@ impl RsStream {
         self.is_broken
     }
 
-    /// Whether all that was written, the end included, is where the other side finds it.
+    /// Whether everything written, including the end, has reached the peer's memory.
     pub(super) fn is_flushed(&self) -> bool {
         self.end != SendEnd::Wanted && !self.queues.is_busy()
     }
 
-    /// Looks at what the device has done, and does what follows. Whether that was anything.
+    /// Processes completions, and sends due control messages. Returns whether there were
+    /// completions.
     pub(super) fn progress(&mut self) -> bool {
         let mut batch = [const { None }; 32];
         let mut has_changed = false;
@@ -135,7 +138,7 @@ impl RsStream {
         }
     }
 
-    /// A message has come in; `false` if it cannot be.
+    /// Handles a received message; returns `false` if it violates the protocol.
     fn take(&mut self, note: ImmData, slot: u16, length: u32) -> bool {
         if self.has_ended && note.kind == RsMessageKind::Data || !self.window.gain(note.credits) {
             return false;
@@ -166,17 +169,19 @@ impl RsStream {
         is_possible
     }
 
-    /// The first bytes of a slot that was received into, as many as any message of ours but data has.
+    /// Copies the start of a received control message: at most one byte more than the longest valid
+    /// one.
     fn bytes(&self, slot: u16, length: u32) -> Vec<u8> {
         let length = (length as usize).min(RemoteMapping::LEN + 1);
         let length = length.min(self.queues.shape().receive_length as usize);
         let mut bytes = vec![0; length];
-        // SAFETY: the slot is this long, and the program's: no receive is posted there.
+        // SAFETY: the slot has `length` bytes, and no receive is posted there, so the program owns
+        // it.
         unsafe { copy_unordered(bytes.as_mut_ptr(), self.queues.receive_slot(slot), length) };
         bytes
     }
 
-    /// A slot was read, and can be received into again.
+    /// Posts a receive slot again after its message was read.
     fn give_back(&mut self, slot: u16) {
         let is_posted = self.queues.receive(slot).is_ok();
         self.is_broken |= !(is_posted && self.window.note_received());
@@ -188,7 +193,7 @@ impl RsStream {
         while self.is_open && self.can_send_bytes() {
             let Some((kind, bytes)) = self.untold.pop_front() else { break };
             let Some(slot) = self.free.pop() else { break }; // There is one.
-            // SAFETY: the slot is as long as a message, and nobody's.
+            // SAFETY: the send slot holds a whole message, and nobody else uses it.
             unsafe { copy_unordered(self.queues.send_slot(slot), bytes.as_ptr(), bytes.len()) };
             self.say(kind, Some((slot, bytes.len() as u32)));
         }
@@ -201,13 +206,13 @@ impl RsStream {
         }
     }
 
-    /// Sends a message for which there is room.
+    /// Sends a message; the caller has checked that there is room.
     fn say(&mut self, kind: RsMessageKind, bytes: Option<(u16, u32)>) {
         let note = ImmData { kind, credits: self.window.send() };
         self.is_broken |= self.queues.send(note, bytes).is_err();
     }
 
-    /// No more is written.
+    /// Ends the outgoing stream.
     pub(super) fn end(&mut self) {
         if self.end == SendEnd::Open {
             self.end = SendEnd::Wanted;
@@ -215,7 +220,7 @@ impl RsStream {
         self.send_control();
     }
 
-    /// Sends as much as there is room for; how much.
+    /// Sends as many bytes as there is room for; returns their number.
     ///
     /// # Safety
     ///
@@ -228,8 +233,8 @@ impl RsStream {
                 break;
             }
             let Some(slot) = self.free.pop() else { break };
-            // SAFETY: the pieces are readable, by the contract of `write`; the slot is as long as a
-            // message, and nobody's.
+            // SAFETY: the caller guarantees that the pieces are readable; the slot holds a whole
+            // message, and nobody else uses it.
             let length = unsafe { pieces.copy_to(self.queues.send_slot(slot), self.message as usize) };
             self.say(RsMessageKind::Data, Some((slot, length as u32)));
         }
@@ -237,15 +242,16 @@ impl RsStream {
         before - pieces.left()
     }
 
-    /// The program may not call again for long, and the device need not have begun. Who sleeps for what is seen here wakes all the
-    /// same: the event of it stays.
+    /// Lets the device start sending now, because the program may not call again for long. A thread
+    /// that sleeps for a completion that this call processes still wakes, because the channel's
+    /// event stays pending.
     fn hasten(&mut self) {
         if self.queues.is_busy() {
             self.progress();
         }
     }
 
-    /// Takes, or copies, as much as there is and fits; how much.
+    /// Takes (or with `peek` copies) as many received bytes as fit; returns their number.
     ///
     /// # Safety
     ///
@@ -256,8 +262,8 @@ impl RsStream {
         while pieces.left() != 0 {
             let Some(received) = self.received.get_mut(next) else { break };
             let from = self.queues.receive_slot(received.slot).wrapping_add(received.start as usize);
-            // SAFETY: the pieces are writable, by the contract of `read`; the slot holds so many
-            // bytes, and no receive is posted there.
+            // SAFETY: the caller guarantees that the pieces are writable; the slot holds
+            // `received.length` unread bytes, and no receive is posted there.
             let length = unsafe { pieces.copy_from(from, received.length as usize) } as u32;
             if peek {
                 next += 1;
@@ -275,30 +281,31 @@ impl RsStream {
         before - pieces.left()
     }
 
-    /// Tells the other side of memory, before anything that is written from now on.
+    /// Queues an announcement of a mapping; it precedes all data that is written later.
     pub(super) fn tell(&mut self, kind: RsMessageKind, bytes: &[u8]) {
         assert!(bytes.len() <= self.message as usize, "the shortest message is longer");
         self.untold.push_back((kind, bytes.to_vec()));
         self.send_control();
     }
 
-    /// Whether more than all that the other side takes note of has yet to be told, as it does not listen.
+    /// Whether too many announcements are unsent, because the peer does not receive.
     pub(super) fn has_much_to_tell(&self) -> bool {
         self.untold.len() > 2 * usize::from(self.their_mappings)
     }
 
-    /// The other side is ready: from now on messages may be sent.
+    /// Opens the stream: the peer is ready, so messages may be sent.
     pub(super) fn open(&mut self) {
         self.is_open = true;
         self.send_control();
     }
 
-    /// Where the other side has its memory of these offsets.
+    /// The peer's mapping that contains a range of offsets.
     pub(super) fn mapping(&self, offset: u64, length: u64) -> Option<RemoteMapping> {
         self.mappings.iter().copied().find(|mapping| mapping.find(offset, length).is_some())
     }
 
-    /// Writes as much as there is room for to memory of the other side; how much.
+    /// Writes as many bytes as there is room for to mapped memory of the peer; returns their
+    /// number.
     ///
     /// # Safety
     ///
@@ -320,8 +327,8 @@ impl RsStream {
             let Some(address) = to.find(at, pieces.left() as u64) else { break };
             let Some(slot) = self.free.pop() else { break };
             let most = self.queues.shape().send_length as usize;
-            // SAFETY: the pieces are readable, by the contract of `write_to`; the slot is this
-            // long, and nobody's.
+            // SAFETY: the caller guarantees that the pieces are readable; the slot has
+            // `send_length` bytes, and nobody else uses it.
             let length = unsafe { pieces.copy_to(self.queues.send_slot(slot), most) } as u32;
             self.is_broken |= self.queues.write(slot, length, to, address).is_err();
         }
@@ -330,10 +337,10 @@ impl RsStream {
     }
 }
 
-/// What is left of a vector.
+/// The unprocessed rest of a vector.
 pub(super) struct UserBuffers<'a> {
     pieces: &'a [UserBuffer],
-    /// How much of the first one is done.
+    /// The number of processed bytes of the first piece.
     done: usize,
     left: usize,
 }
@@ -341,7 +348,7 @@ pub(super) struct UserBuffers<'a> {
 impl<'a> UserBuffers<'a> {
     /// # Errors
     ///
-    /// All together are longer than anything can be (`EINVAL`), or one is nowhere (`EFAULT`).
+    /// `EINVAL` if the total length overflows; `EFAULT` if a piece with a length is null.
     pub(super) fn new(pieces: &'a [UserBuffer]) -> Result<Self, c_int> {
         let left = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.length));
         let left = left.filter(|left| isize::try_from(*left).is_ok()).ok_or(libc::EINVAL)?;
@@ -355,7 +362,8 @@ impl<'a> UserBuffers<'a> {
         self.left
     }
 
-    /// Goes on by as many bytes as there are and are wanted, piece by piece: where each is, and how far it is from the start.
+    /// Advances by up to `wanted` bytes. For each part, calls `copy` with its address, its distance
+    /// from the start, and its length.
     fn take(&mut self, wanted: usize, mut copy: impl FnMut(*mut u8, usize, usize)) -> usize {
         let mut taken = 0;
         while let [first, rest @ ..] = self.pieces {
@@ -374,19 +382,19 @@ impl<'a> UserBuffers<'a> {
 
     /// # Safety
     ///
-    /// - So many bytes are writable, and those of the pieces readable.
+    /// - `to` is writable for `most` bytes, and the pieces are readable.
     unsafe fn copy_to(&mut self, to: *mut u8, most: usize) -> usize {
-        // SAFETY: so many bytes are writable, and those of the pieces readable, by the contract of
-        // `copy_to`.
+        // SAFETY: the caller guarantees that `to` is writable for `most` bytes, and that the pieces
+        // are readable.
         self.take(most, |piece, at, length| unsafe { copy_unordered(to.add(at), piece, length) })
     }
 
     /// # Safety
     ///
-    /// - So many bytes are readable, and those of the pieces writable.
+    /// - `from` is readable for `most` bytes, and the pieces are writable.
     unsafe fn copy_from(&mut self, from: *const u8, most: usize) -> usize {
-        // SAFETY: so many bytes are readable, and those of the pieces writable, by the contract of
-        // `copy_from`.
+        // SAFETY: the caller guarantees that `from` is readable for `most` bytes, and that the
+        // pieces are writable.
         self.take(most, |piece, at, length| unsafe { copy_unordered(piece, from.add(at), length) })
     }
 }
@@ -411,7 +419,8 @@ mod tests {
             let mut back = UserBuffers::new(&back).expect("they are short");
             let (place, mut at) = (to.as_mut_ptr(), 0);
             while from.left() != 0 {
-                // SAFETY: what is left of the pieces is as much as what is left of the place, and all is here.
+                // SAFETY: the rest of the pieces is as long as the rest of the array, and all of it
+                // is local.
                 unsafe {
                     let taken = from.copy_to(place.add(at), most);
                     assert_eq!(taken, most.min(9 - at));

@@ -14,35 +14,36 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives a new rsocket to the program: its number.
+/// Adds a new rsocket to the table; returns its number.
 pub(super) fn enter(socket: Arc<RSocket>) -> RawFd {
     let number = socket.number();
     let former = table().insert(number, socket);
     if let Some(former) = former {
-        // It was a parent's, whose device this process has no part in; or the program has closed the descriptor itself.
+        // Either the former socket belongs to the parent process, whose device this process must
+        // not use, or the program has closed the descriptor without `rclose`.
         if former.process.is_current() {
             log::warn!("descriptor {number} of an rsocket was closed by the program; rclose is for that");
             former.abandon();
         }
-        // Its number is the new one's.
+        // Dropping it would close its descriptor, whose number now belongs to the new rsocket.
         core::mem::forget(former);
     }
     number
 }
 
-/// The rsocket of a number, if it is one. A parent's are none.
+/// The rsocket with this number. A parent process's rsockets are not found.
 pub(super) fn find(number: RawFd) -> Option<Arc<RSocket>> {
     table().get(&number).filter(|socket| socket.process.is_current()).cloned()
 }
 
 /// # Errors
 ///
-/// It is none (`EBADF`).
+/// `EBADF` if the number is not an rsocket's.
 pub(super) fn get(number: RawFd) -> Result<Arc<RSocket>, c_int> {
     find(number).ok_or(libc::EBADF)
 }
 
-/// The program knows it no more.
+/// Removes the rsocket, unless its number already belongs to another one.
 pub(super) fn leave(number: RawFd, socket: &Arc<RSocket>) {
     let mut table = table();
     if table.get(&number).is_some_and(|there| Arc::ptr_eq(there, socket)) {

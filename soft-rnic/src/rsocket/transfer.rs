@@ -7,7 +7,7 @@ use super::socket::{Blocking, LINGER, RSocket, RsPhase, RsState};
 use super::stream::UserBuffers;
 use super::wait::Deadline;
 
-/// Flags that ask for what there is not. Others that mean nothing here are left alone, as TCP does.
+/// Flags for unsupported features. Other flags without a meaning here are ignored, as TCP does.
 const NO_SEND_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
 const NO_RECEIVE_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
 
@@ -16,7 +16,7 @@ fn wait(flags: c_int) -> Blocking {
 }
 
 impl RSocket {
-    /// As recvmsg(2).
+    /// Like recvmsg(2).
     ///
     /// # Safety
     ///
@@ -29,13 +29,13 @@ impl RSocket {
         let deadline = Deadline::after(self.locked().options.receive_timeout);
         let mut total = 0;
         let received = self.attempt(wait(flags), deadline, |state| {
-            // SAFETY: the pieces are writable, by the contract of `receive`.
+            // SAFETY: the caller guarantees that the pieces are writable.
             unsafe { state.receive(&mut pieces, flags, &mut total) }
         });
         if total > 0 { Ok(total) } else { received.map(|()| 0) }
     }
 
-    /// As sendmsg(2): without the signal.
+    /// Like sendmsg(2), but without `SIGPIPE`.
     ///
     /// # Safety
     ///
@@ -48,13 +48,14 @@ impl RSocket {
         let deadline = Deadline::after(self.locked().options.send_timeout);
         let mut total = 0;
         let sent = self.attempt(wait(flags), deadline, |state| {
-            // SAFETY: the pieces are readable, by the contract of `send`.
+            // SAFETY: the caller guarantees that the pieces are readable.
             unsafe { state.send(&mut pieces, &mut total) }
         });
         if total > 0 { Ok(total) } else { sent.map(|()| 0) }
     }
 
-    /// As shutdown(2). What was written is where the other side finds it when this returns, unless that is stopped.
+    /// Like shutdown(2). When it returns, the written bytes are in the peer's memory, unless the
+    /// peer is stopped.
     pub(super) fn shut_down(&self, how: c_int) -> Result<(), c_int> {
         if !matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR) {
             return Err(libc::EINVAL);
@@ -70,7 +71,7 @@ impl RSocket {
         }
         if how != libc::SHUT_RD {
             match self.flush(Deadline::after(Some(LINGER))) {
-                // It is told as soon as it can be.
+                // After a timeout, the end of the stream is sent as soon as possible.
                 Ok(()) | Err(libc::EAGAIN) => {}
                 Err(error) => return Err(error),
             }
@@ -80,7 +81,7 @@ impl RSocket {
 }
 
 impl RsState {
-    /// The error that is to be told once.
+    /// Takes the pending error, which is reported once.
     fn told(&mut self) -> Option<Result<(), c_int>> {
         match core::mem::take(&mut self.error) {
             0 => None,
@@ -88,7 +89,7 @@ impl RsState {
         }
     }
 
-    /// `None`: there is nothing yet.
+    /// Attempts to receive once. Returns `None` if the caller must wait.
     ///
     /// # Safety
     ///
@@ -111,7 +112,7 @@ impl RsState {
         };
         let peeks = flags & libc::MSG_PEEK != 0;
         let wants_all = flags & libc::MSG_WAITALL != 0 && !peeks;
-        // SAFETY: the pieces are writable, by the contract of `receive`.
+        // SAFETY: the caller guarantees that the pieces are writable.
         *total += unsafe { stream.read(pieces, peeks) };
         let is_over = stream.has_ended() || self.reads_no_more;
         if pieces.left() == 0 || *total > 0 && !wants_all || is_over {
@@ -120,7 +121,7 @@ impl RsState {
         if self.phase != RsPhase::Over {
             return None;
         }
-        // What was received is given first, and the error with the next call.
+        // Return the received bytes first, and the error at the next call.
         if *total > 0 {
             return Some(Ok(()));
         }
@@ -131,7 +132,7 @@ impl RsState {
         self.told().or(Some(Ok(())))
     }
 
-    /// `None`: there is no room for all.
+    /// Attempts to send once. Returns `None` if the caller must wait for room.
     ///
     /// # Safety
     ///
@@ -147,7 +148,7 @@ impl RsState {
             RsPhase::Over => self.told().or(Some(Err(libc::EPIPE))),
             RsPhase::Closed => Some(Err(libc::EBADF)),
             RsPhase::Connected => {
-                // SAFETY: the pieces are readable, by the contract of `send`.
+                // SAFETY: the caller guarantees that the pieces are readable.
                 *total += unsafe { self.stream.as_mut()?.write(pieces) };
                 (pieces.left() == 0).then_some(Ok(()))
             }

@@ -1,7 +1,8 @@
-//! `rfcntl`, which C declares with any number of arguments.
+//! `rfcntl`, which C declares with a variable number of arguments.
 //!
-//! Rust cannot define such a function. On the processors that the device is for, Linux passes the third argument of one where
-//! it passes that of any other function, if it is an integer; so the function of the table is a jump to one of three.
+//! Rust cannot define such a function. On the supported processors, the Linux ABI passes an integer
+//! third argument of a variadic function like that of any other function. Therefore the table's
+//! function is a jump to one with three arguments.
 
 #[cfg(not(any(miri, loom)))]
 use std::ffi::c_int;
@@ -13,7 +14,7 @@ pub(super) const fn add_to(table: RdmaCm) -> RdmaCm {
     RdmaCm { rfcntl: Some(soft_rnic_rfcntl_any), ..table }
 }
 
-/// Without the machine's own language.
+/// Miri and loom cannot run assembly, so the table lacks `rfcntl` there.
 #[cfg(any(miri, loom))]
 pub(super) const fn add_to(table: RdmaCm) -> RdmaCm {
     table

@@ -1,8 +1,10 @@
 //! Waiting: for descriptors, and for other threads.
 //!
-//! Whoever waits for an rsocket sleeps on its descriptors, and whoever wakes first sees to what has happened. That may be
-//! what another sleeper waits for, whose descriptor then says nothing any more. So each sleeper leaves its *bell* with the
-//! socket, under the socket's lock, before it sleeps; who has changed anything rings all bells that it finds.
+//! A thread that waits for an rsocket sleeps on the rsocket's descriptors, and the thread that
+//! wakes first processes the events. It may take the event that another sleeper waits for, so that
+//! the other's descriptor stays silent. Therefore each sleeper registers its *waker* with the
+//! socket, under the socket's lock, before it sleeps. A thread that changes anything wakes all
+//! registered sleepers.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -16,7 +18,7 @@ use rustix::io::Errno;
 use crate::platform::errno;
 use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 
-/// What a thread is woken by.
+/// An eventfd that wakes one thread.
 pub(super) struct ThreadWaker {
     file: ForkSafeFd,
     process: ForkGeneration,
@@ -27,7 +29,7 @@ thread_local! {
 }
 
 impl ThreadWaker {
-    /// This thread's.
+    /// The calling thread's waker.
     ///
     /// # Errors
     ///
@@ -50,11 +52,11 @@ impl ThreadWaker {
     }
 
     fn wake(&self) {
-        // Full is as good: the sleeper wakes.
+        // A full counter is as good, because the sleeper wakes anyway.
         let _ = self.file.get().and_then(|file| rustix::io::write(file, &1_u64.to_ne_bytes()));
     }
 
-    /// After waking, so that the next sleep is one.
+    /// Clears the wake-up, so that the next sleep does not end at once.
     fn reset(&self) {
         let _ = self.file.get().and_then(|file| rustix::io::read(file, &mut [0; 8]));
     }
@@ -65,7 +67,7 @@ impl ThreadWaker {
     }
 }
 
-/// The bells of those who sleep.
+/// The wakers of the sleeping threads.
 #[derive(Default)]
 pub(super) struct SleeperList(Vec<Arc<ThreadWaker>>);
 
@@ -85,14 +87,14 @@ impl SleeperList {
     }
 }
 
-/// When to wait no longer.
+/// The time when a call stops waiting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
     pub(super) const NEVER: Self = Self(None);
 
-    /// None is no end, and neither is one beyond all time.
+    /// `None`, or a time beyond what `Instant` can represent, means no deadline.
     pub(super) fn after(time: Option<Duration>) -> Self {
         Self(time.and_then(|time| Instant::now().checked_add(time)))
     }
@@ -101,7 +103,7 @@ impl Deadline {
         self.0.is_some_and(|end| end <= Instant::now())
     }
 
-    /// In milliseconds, as `poll` has it: never too short.
+    /// The remaining time in milliseconds for `poll`, rounded up.
     fn left(self) -> c_int {
         let Some(end) = self.0 else { return -1 };
         let left = end.saturating_duration_since(Instant::now());
@@ -109,12 +111,12 @@ impl Deadline {
     }
 }
 
-/// Sleeps until one of the descriptors has what is asked of it, the bell rings, or time is over. What the descriptors
-/// have is in their `revents`.
+/// Sleeps until a descriptor is ready, the waker fires, or the deadline passes. Sets `revents` of
+/// the descriptors.
 ///
 /// # Errors
 ///
-/// As of poll(2): `EINTR` after a signal.
+/// As poll(2): `EINTR` after a signal.
 pub(super) fn sleep(
     fds: &mut Vec<libc::pollfd>,
     waker: &ThreadWaker,
@@ -128,20 +130,20 @@ pub(super) fn sleep(
     result.map(drop)
 }
 
-/// As poll(2).
+/// poll(2) on `fds`; returns the number of ready entries.
 pub(super) fn poll(fds: &mut [libc::pollfd], milliseconds: c_int) -> Result<usize, c_int> {
-    // SAFETY: so many entries are there.
+    // SAFETY: the array has `fds.len()` entries.
     let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, milliseconds) };
     usize::try_from(ready).map_err(|_| errno::of(&std::io::Error::last_os_error()))
 }
 
-/// Makes a descriptor that others read non-blocking.
+/// Makes a descriptor of another owner non-blocking.
 pub(super) fn make_nonblocking(fd: RawFd) -> Result<(), c_int> {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     if fd < 0 {
         return Err(libc::EBADF);
     }
-    // SAFETY: it is not -1, and borrowed for these calls, which fail if it is not open.
+    // SAFETY: `fd` is not -1, and is borrowed only for these calls, which fail if it is not open.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let result = fcntl_getfl(file).and_then(|flags| fcntl_setfl(file, flags | OFlags::NONBLOCK));
     result.map_err(Errno::raw_os_error)

@@ -1,22 +1,24 @@
 //! Credit-based flow control: no message is sent without a posted receive.
 //!
-//! A side begins with as many *credits* as the other has receives, and each message takes one. What the other has posted anew
-//! it says along with its own messages, and by a message of its own when that is a quarter of all its receives.
+//! A side begins with one *credit* for each receive of the other side, and each message takes one.
+//! Every message returns credits for the receives that its sender has reposted. A separate credit
+//! message is due when a quarter of a side's receives are unreported.
 //!
-//! Such messages need credits, too: data leave the last [`RESERVE`] to them. Between two messages from the other side, at
-//! most all of one's receives are used up, which makes four such messages; and there is one end of a stream. So who
-//! has read something can always say so.
+//! Credit messages need credits, too, so data leaves the last [`RESERVE`] to them. Between two
+//! messages from the other side, a side can use up all its receives at most once, which makes four
+//! credit messages. The end of the stream is one more message. Therefore a side that has read can
+//! always return credits.
 
-/// The credits that data leave to other messages.
+/// The credits that data leaves to control messages.
 pub(super) const RESERVE: u32 = 8;
 
-/// One side's view.
+/// The credit counters of one side.
 #[derive(Debug)]
 pub(super) struct CreditWindow {
-    /// The other side's receives, and how many of them are free.
+    /// The number of the peer's receives, and how many of them are free.
     theirs: u32,
     credits: u32,
-    /// Our receives, and how many of them the other side does not know to be free again.
+    /// The number of our receives, and how many reposted ones the peer does not know of yet.
     ours: u32,
     unreturned_credits: u32,
 }
@@ -34,7 +36,7 @@ impl CreditWindow {
         self.credits > 0
     }
 
-    /// A message is sent; it says that so many receives were posted.
+    /// Takes a credit for a message; returns the credits that the message returns to the peer.
     pub(super) fn send(&mut self) -> u16 {
         self.credits -= 1;
         let unreturned_credits = self.unreturned_credits.min(u16::MAX.into());
@@ -42,21 +44,22 @@ impl CreditWindow {
         unreturned_credits as u16
     }
 
-    /// The other side has posted so many; `false` if it cannot have.
+    /// Adds credits that the peer returned; returns `false` if the peer returned more than it has
+    /// receives.
     #[must_use]
     pub(super) fn gain(&mut self, credits: u16) -> bool {
         self.credits += u32::from(credits);
         self.credits <= self.theirs
     }
 
-    /// A receive was posted anew; `false` if the other side sends without credits.
+    /// Counts a reposted receive; returns `false` if the peer sends without credits.
     #[must_use]
     pub(super) fn note_received(&mut self) -> bool {
         self.unreturned_credits += 1;
         self.unreturned_credits <= self.ours
     }
 
-    /// Whether the other side is to be told of receives now.
+    /// Whether a credit message is due.
     pub(super) fn is_due(&self) -> bool {
         self.unreturned_credits >= self.ours / 4
     }
@@ -67,10 +70,10 @@ mod tests {
     use super::super::message::LEAST_SLOTS;
     use super::*;
 
-    /// A side that sends as much as it can and reads when it is told to.
+    /// A side that sends as much as it can, and reads only when told to.
     struct WindowSide {
         window: CreditWindow,
-        /// Messages in its receives: whether they are data, and what they say.
+        /// The messages in its receives: whether each is data, and the credits that it returns.
         received: std::collections::VecDeque<(bool, u16)>,
         data: u32,
     }
@@ -81,7 +84,7 @@ mod tests {
         assert!(to.received.len() as u32 <= to.window.ours, "no receive");
     }
 
-    /// Takes what has come in; data stay in their receives unless they are read.
+    /// Takes received messages; data stays in its receive unless the side reads it.
     fn read(side: &mut WindowSide, other: &mut WindowSide, most: usize) {
         let mut unread = 0;
         while let Some(&(is_data, credits)) = side.received.get(unread) {
@@ -102,8 +105,8 @@ mod tests {
         side.data = 0;
     }
 
-    /// Whatever the order of reading and writing: nobody sends without a receive, no credit gets lost, and in the end both can
-    /// send again.
+    /// In any order of reads and writes, each message finds a receive, no credit is lost, and in
+    /// the end both sides can send again.
     #[test]
     fn nobody_is_stuck_or_overrun() {
         let mut random = 1_u64;

@@ -1,4 +1,4 @@
-//! What happens to requests and receives.
+//! Fault rules for requests and receives.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn message_lost_fewer_times_than_sent_arrives() {
     let _turn = turn();
     let (a, b) = pair();
     a.write_bytes(&pattern(64));
-    // Four attempts are made: the first and three more.
+    // The device makes four attempts: the first and three retries.
     rules("drop=3 nth=1; drop=4 nth=2");
     a.write(&b, 1, 64);
     a.write(&b, 2, 64);
@@ -82,7 +82,7 @@ fn a_held_request_lets_others_pass() {
     assert!(a.poll().unwrap().is_none());
     c.write(&d, 3, 8);
     assert_eq!((c.next().0, a.next().0), (3, 1));
-    // Where no other comes, it is not for ever.
+    // Without a later request, a held one is released after its time limit.
     rules("hold=2:10ms nth=1");
     a.write(&b, 4, 8);
     assert_eq!(a.next(), (4, S::IBV_WC_SUCCESS));
@@ -202,10 +202,11 @@ fn the_last_bytes_come_later_than_the_others() {
     });
 }
 
-/// A side that another thread reads.
+/// An endpoint that another thread reads.
 struct SharedEndpoint<'a>(&'a Endpoint);
 
-// SAFETY: `bytes` reads the memory byte by byte, and nothing else of the side is used there.
+// SAFETY: `bytes` reads the memory with volatile byte reads, and the other thread uses nothing else
+// of the endpoint.
 unsafe impl Send for SharedEndpoint<'_> {}
 
 impl<'a> SharedEndpoint<'a> {

@@ -1,10 +1,11 @@
-//! Two connected queue pairs in this process, over the provider's table, and what a test does with them.
+//! Two connected queue pairs in this process, over the provider's table, and the operations of the
+//! tests on them.
 //!
 //! # Safety
 //!
-//! All unsafe code of the test is here. A [`Endpoint`] owns its objects from its making to its drop, and nobody else
-//! destroys them; requests are built on the stack and posted by value; the device touches only `memory`, which outlives
-//! the objects.
+//! All unsafe code of the test is here. An [`Endpoint`] owns its objects from its creation to its
+//! drop, and nobody else destroys them. Requests are built on the stack and posted by value. The
+//! device accesses only `memory`, which outlives the objects.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
@@ -15,19 +16,19 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Provider, Verbs, verbs};
 use soft_rnic::{Config, Mode, faults};
 
-/// How long a wait may take.
+/// The time limit for a wait.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Set for a run in which requests are not executed as they are posted.
+/// Set in a run that defers the execution of requests after posting.
 pub(crate) const DEFERRED: &str = "SOFT_RNIC_FAULTS_TEST_DEFERRED";
-/// Bytes of a side's memory.
+/// The size of an endpoint's memory in bytes.
 pub(crate) const ROOM: usize = 1 << 16;
 
-/// The table, with devices for tests; in a child process as the environment says.
+/// The verbs table with the test devices; in a child process the environment configures it.
 pub(crate) fn table() -> &'static Verbs {
     provider().verbs()
 }
 
-/// The same with the connection manager.
+/// The provider: the verbs table with the connection manager.
 pub(crate) fn provider() -> Provider {
     if std::env::var_os(super::children::MARK).is_some() {
         return soft_rnic::provider();
@@ -42,7 +43,8 @@ pub(crate) fn provider() -> Provider {
     soft_rnic::provider_with(config).expect("all tests of this process use this configuration")
 }
 
-/// Rules are the whole process's, so tests take turns; each begins and ends without any.
+/// Serializes the tests, because rules apply to the whole process. Each test begins and ends
+/// without rules.
 pub(crate) struct RulesLock(#[allow(dead_code)] MutexGuard<'static, ()>);
 
 pub(crate) fn turn() -> RulesLock {
@@ -63,7 +65,7 @@ pub(crate) fn rules(text: &str) {
     faults::set(faults::parse(text).unwrap(), 1).unwrap();
 }
 
-/// How often each rule has acted.
+/// The number of times that each rule has acted.
 pub(crate) fn fired() -> Vec<u64> {
     faults::report().iter().map(|report| report.fired).collect()
 }
@@ -72,7 +74,7 @@ pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Asks until there is an answer.
+/// Calls `ask` until it returns a value.
 pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -84,17 +86,18 @@ pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Tries with longer and longer times until somebody has seen what lasts so long. Under load, that may not be the shortest.
+/// Repeats a check with longer and longer times until it sees the state that lasts for that time.
+/// On a busy machine the shortest may not suffice.
 pub(crate) fn seen_while_it_lasts(mut is_seen: impl FnMut(Duration) -> bool) {
     let seen = (0..5).any(|power| is_seen(Duration::from_millis(100 << (2 * power))));
     assert!(seen, "nobody saw it, though it lasted for half a minute");
 }
 
-/// Opens a device; `Err` is `errno`.
+/// Opens a device; the error is `errno`.
 pub(crate) fn open(device: usize) -> Result<*mut ibv_context, i32> {
     let lib = table();
     let mut count = 0;
-    // SAFETY: the list has as many devices as it says, and is freed once.
+    // SAFETY: the list has `count` devices, and is freed once.
     unsafe {
         let list = verbs::ibv_get_device_list(lib, &raw mut count);
         assert!(device < count as usize);
@@ -105,10 +108,10 @@ pub(crate) fn open(device: usize) -> Result<*mut ibv_context, i32> {
     }
 }
 
-/// The next event of an open context, which must come.
+/// The next asynchronous event of an open context; waits for it.
 pub(crate) fn event_of(context: *mut ibv_context) -> ibv_event_type {
     let mut event = ibv_async_event { element: Default::default(), event_type: ibv_event_type(0) };
-    // SAFETY: the context is open; the descriptor is its own.
+    // SAFETY: the context is open, and owns the descriptor.
     unsafe {
         let mut poll = libc::pollfd { fd: (*context).async_fd, events: libc::POLLIN, revents: 0 };
         assert_eq!(libc::poll(&raw mut poll, 1, PATIENCE.as_millis() as i32), 1, "no event");
@@ -118,7 +121,7 @@ pub(crate) fn event_of(context: *mut ibv_context) -> ibv_event_type {
     event.event_type
 }
 
-/// One end, with queues and memory of its own.
+/// One end of a connection, with its queues and memory.
 pub(crate) struct Endpoint {
     pub(crate) context: *mut ibv_context,
     pub(crate) pd: *mut ibv_pd,
@@ -126,17 +129,17 @@ pub(crate) struct Endpoint {
     pub(crate) srq: *mut ibv_srq,
     pub(crate) qp: *mut ibv_qp,
     pub(crate) mr: *mut ibv_mr,
-    /// Of a target of an extended reliable connection: its domain, and the number of the queue that it has there.
+    /// For an XRC target: its domain, and the number of its shared receive queue.
     xrcd: *mut ibv_xrcd,
     srqn: u32,
-    /// Of the other end of one: the number of the queue that requests are for.
+    /// For an XRC initiator: the number of the shared receive queue that requests name.
     to_queue: Cell<u32>,
     memory: Box<[UnsafeCell<u8>]>,
-    /// The device has failed: nothing can be destroyed.
+    /// The device has failed, so no object can be destroyed.
     pub(crate) lost: bool,
 }
 
-/// What a side is made with.
+/// The options of an endpoint.
 #[derive(Clone, Copy)]
 pub(crate) struct EndpointOptions {
     pub(crate) qp_type: ibv_qp_type,
@@ -156,7 +159,7 @@ impl Endpoint {
         let lib = table();
         let context = open(options.device).unwrap();
         let memory: Box<[_]> = (0..ROOM).map(|_| UnsafeCell::new(0)).collect();
-        // SAFETY: objects are made of live ones.
+        // SAFETY: each object is made from live ones.
         unsafe {
             let pd = (lib.ibv_alloc_pd)(context);
             let cq = (lib.ibv_create_cq)(context, 256, ptr::null_mut(), ptr::null_mut(), 0);
@@ -204,23 +207,23 @@ impl Endpoint {
     }
 
     pub(crate) fn qpn(&self) -> u32 {
-        // SAFETY: the queue pair lives.
+        // SAFETY: the queue pair is live.
         unsafe { (*self.qp).qp_num }
     }
 
     pub(crate) fn modify(&self, attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> i32 {
         let mut attr = attr;
-        // SAFETY: the queue pair lives.
+        // SAFETY: the queue pair is live.
         unsafe { (table().ibv_modify_qp)(self.qp, &raw mut attr, mask.0 as i32) }
     }
 
-    /// Brings the queue pair up, towards another of this process.
+    /// Connects the queue pair to another one of this process.
     fn connect(&self, to: &Self, options: EndpointOptions) {
         self.to_queue.set(to.srqn);
         self.connect_to(to.qpn(), options);
     }
 
-    /// Brings the queue pair up, towards that of a number, on the same device of any process.
+    /// Connects the queue pair to one with this number, on the same device, in any process.
     pub(crate) fn connect_to(&self, qpn: u32, options: EndpointOptions) {
         use ibv_qp_attr_mask as M;
         let reliable = options.qp_type != ibv_qp_type::IBV_QPT_UC;
@@ -263,30 +266,30 @@ impl Endpoint {
         assert_eq!(self.modify(rts, mask), 0);
     }
 
-    /// Where its memory is.
+    /// The start of the memory.
     fn base(&self) -> *mut u8 {
         self.memory.as_ptr().cast_mut().cast()
     }
 
     pub(crate) fn write_bytes(&self, bytes: &[u8]) {
         assert!(bytes.len() <= ROOM);
-        // SAFETY: within the memory, to which there are no references but through cells.
+        // SAFETY: the bytes lie within the memory, which has no references except through cells.
         unsafe { self.base().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     pub(crate) fn bytes(&self, length: usize) -> Vec<u8> {
         assert!(length <= ROOM);
-        // SAFETY: within the memory, to which there are no references but through cells. A device
-        // may write meanwhile, so each byte is read by itself.
+        // SAFETY: the bytes lie within the memory, which has no references except through cells. A
+        // device may write at the same time, so each byte is read volatile.
         (0..length).map(|at| unsafe { self.base().add(at).read_volatile() }).collect()
     }
 
     fn entry(&self, length: usize) -> ibv_sge {
-        // SAFETY: the region lives.
+        // SAFETY: the region is live.
         ibv_sge { addr: self.base().addr() as u64, length: length as u32, lkey: unsafe { (*self.mr).lkey } }
     }
 
-    /// Posts a request for the first bytes of both memories; `Err` is `errno`.
+    /// Posts a request for the first `length` bytes of both memories; the error is `errno`.
     pub(crate) fn post(
         &self,
         to: &Self,
@@ -297,13 +300,13 @@ impl Endpoint {
         self.post_to(to.place(), wr_id, opcode, length)
     }
 
-    /// Where its memory is, and by which key.
+    /// The address and the remote key of the memory.
     pub(crate) fn place(&self) -> (u64, u32) {
-        // SAFETY: the region lives.
+        // SAFETY: the region is live.
         (self.base().addr() as u64, unsafe { (*self.mr).rkey })
     }
 
-    /// Posts a request for the first bytes of its memory and those at an address; `Err` is `errno`.
+    /// Posts a request between the start of this memory and a remote address; the error is `errno`.
     pub(crate) fn post_to(
         &self,
         place: (u64, u32),
@@ -324,7 +327,7 @@ impl Endpoint {
         }
         wr.qp_type.xrc.remote_srqn = self.to_queue.get();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair lives, and the list is valid.
+        // SAFETY: the queue pair is live, and the list valid.
         match unsafe { verbs::ibv_post_send(self.qp, &raw mut wr, &raw mut bad) } {
             0 => Ok(()),
             error => Err(error),
@@ -343,7 +346,7 @@ impl Endpoint {
         let mut entry = self.entry(ROOM);
         let mut wr = ibv_recv_wr { wr_id, sg_list: &raw mut entry, num_sge: 1, ..Default::default() };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue lives, and the list is valid.
+        // SAFETY: the queue is live, and the list valid.
         let error = unsafe {
             if self.srq.is_null() {
                 verbs::ibv_post_recv(self.qp, &raw mut wr, &raw mut bad)
@@ -354,10 +357,10 @@ impl Endpoint {
         if error == 0 { Ok(()) } else { Err(error) }
     }
 
-    /// The number and the status of a completion, if there is one; `Err` is `errno`.
+    /// Polls for a completion: its number and status; the error is `errno`.
     pub(crate) fn poll(&self) -> Result<Option<(u64, ibv_wc_status)>, i32> {
         let mut wc = ibv_wc::default();
-        // SAFETY: the queue lives, and there is room for one.
+        // SAFETY: the queue is live, and the array has one entry.
         match unsafe { verbs::ibv_poll_cq(self.cq, 1, &raw mut wc) } {
             0 => Ok(None),
             1 => Ok(Some((wc.wr_id, wc.status))),
@@ -365,7 +368,7 @@ impl Endpoint {
         }
     }
 
-    /// The next completion: its number and status.
+    /// The number and status of the next completion; waits for it.
     pub(crate) fn next(&self) -> (u64, ibv_wc_status) {
         until(|| self.poll().unwrap())
     }
@@ -391,12 +394,13 @@ impl Endpoint {
 
     pub(crate) fn state(&self) -> ibv_qp_state {
         let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
-        // SAFETY: the queue pair lives.
+        // SAFETY: the queue pair is live.
         assert_eq!(unsafe { (table().ibv_query_qp)(self.qp, &raw mut attr, 1, &raw mut init) }, 0);
         attr.qp_state
     }
 
-    /// Calls what is to fail; `errno`, or 0 if it has not failed, and has left something behind.
+    /// Makes an XRC call that should fail. Returns its `errno`, or 0 if it succeeded; the object
+    /// that it made then leaks.
     pub(crate) fn call_of_xrc(&self, call: &str) -> i32 {
         use ibv_qp_open_attr_mask as M;
         let mut open = ibv_qp_open_attr {
@@ -420,10 +424,11 @@ impl Endpoint {
         if failed { errno() } else { 0 }
     }
 
-    /// What destroying each object says.
+    /// Destroys all objects; returns each result.
     pub(crate) fn destroy(&self) -> Vec<i32> {
         let lib = table();
-        // SAFETY: in the order of what depends on what; called once, or again for what refused.
+        // SAFETY: the order respects the dependencies; each object is destroyed once, or again if
+        // the first call failed.
         unsafe {
             let mut results = vec![(lib.ibv_destroy_qp)(self.qp)];
             if !self.srq.is_null() {
@@ -442,17 +447,19 @@ impl Endpoint {
     }
 }
 
-/// A domain of no file, and a queue in it: its number is the last.
+/// Makes a domain without a file, and a shared receive queue in it; returns both and the queue's
+/// number.
 ///
 /// # Safety
 ///
-/// All are live, and of the context.
+/// All objects are live, and belong to the context.
 unsafe fn xrc_queue(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     cq: *mut ibv_cq,
 ) -> (*mut ibv_xrcd, *mut ibv_srq, u32) {
-    // SAFETY: the caller's objects; the result is this function's own.
+    // SAFETY: the caller guarantees that the objects are live and belong to the context; the new
+    // objects are live, too.
     unsafe {
         let xrcd = open_domain(context);
         assert!(!xrcd.is_null(), "errno {}", errno());
@@ -466,18 +473,18 @@ unsafe fn xrc_queue(
 
 /// # Safety
 ///
-/// It is live.
+/// The context is live.
 unsafe fn open_domain(context: *mut ibv_context) -> *mut ibv_xrcd {
     let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD.0
         | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS.0;
     let mut open = ibv_xrcd_init_attr { comp_mask: mask, fd: -1, oflags: libc::O_CREAT };
-    // SAFETY: it is live, by the contract of `open_domain`.
+    // SAFETY: the caller guarantees that the context is live.
     unsafe { verbs::ibv_open_xrcd(context, &raw mut open) }
 }
 
 /// # Safety
 ///
-/// All are live, and of the context.
+/// All objects are live, and belong to the context.
 unsafe fn make_queue(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -495,13 +502,13 @@ unsafe fn make_queue(
         cq,
         ..Default::default()
     };
-    // SAFETY: all are live, and of the context, by the contract of `make_queue`.
+    // SAFETY: the caller guarantees that all objects are live and belong to the context.
     unsafe { verbs::ibv_create_srq_ex(table(), context, &raw mut init) }
 }
 
 /// # Safety
 ///
-/// Both are live.
+/// Both objects are live.
 unsafe fn xrc_target(context: *mut ibv_context, xrcd: *mut ibv_xrcd) -> *mut ibv_qp {
     let mut init = ibv_qp_init_attr_ex {
         qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
@@ -509,7 +516,7 @@ unsafe fn xrc_target(context: *mut ibv_context, xrcd: *mut ibv_xrcd) -> *mut ibv
         xrcd,
         ..Default::default()
     };
-    // SAFETY: both are live, by the contract of `xrc_target`.
+    // SAFETY: the caller guarantees that both objects are live.
     unsafe { verbs::ibv_create_qp_ex(table(), context, &raw mut init) }
 }
 
@@ -522,15 +529,15 @@ impl Drop for Endpoint {
                 assert!(results.iter().all(|result| *result == 0), "{results:?}");
             }
         } else {
-            // What a device may still write to is not freed.
+            // Leak the memory, because the device may still write to it.
             std::mem::forget(std::mem::take(&mut self.memory));
         }
-        // SAFETY: it was opened, and is closed once.
+        // SAFETY: the context is open, and is closed once.
         unsafe { (table().ibv_close_device)(self.context) };
     }
 }
 
-/// Two sides, connected.
+/// Two connected endpoints.
 pub(crate) fn pair_with(options: EndpointOptions) -> (Endpoint, Endpoint) {
     let (a, b) = (Endpoint::new(options), Endpoint::new(options));
     a.connect(&b, options);
@@ -542,7 +549,7 @@ pub(crate) fn pair() -> (Endpoint, Endpoint) {
     pair_with(EndpointOptions::default())
 }
 
-/// The sending end of an extended reliable connection, and the end with target and queue.
+/// An XRC initiator, and the endpoint with its target and shared receive queue.
 pub(crate) fn xrc_pair() -> (Endpoint, Endpoint) {
     let [from, to] = [ibv_qp_type::IBV_QPT_XRC_SEND, ibv_qp_type::IBV_QPT_XRC_RECV]
         .map(|qp_type| EndpointOptions { qp_type, ..EndpointOptions::default() });

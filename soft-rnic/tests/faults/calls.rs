@@ -1,4 +1,4 @@
-//! Calls that fail.
+//! Fault rules for calls that fail.
 
 use std::ptr;
 
@@ -23,7 +23,7 @@ fn each_maker_fails_with_the_error_of_the_rule() {
     let mut buf = 0_u64;
     let mut ah = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
     type Maker<'a> = (&'a str, Box<dyn FnMut() -> bool + 'a>);
-    // SAFETY: what is made is made of live objects, and fails each time, so nothing is left.
+    // SAFETY: the objects are made from live ones. Each call fails, so nothing is left.
     let makers: Vec<Maker<'_>> = unsafe {
         vec![
             ("alloc_pd", Box::new(|| (lib.ibv_alloc_pd)(side.context).is_null())),
@@ -78,7 +78,7 @@ fn regions_of_other_kinds_and_device_memory_fail_by_rules() {
     let lib = table();
     let mut attr = ibv_alloc_dm_attr { length: 64, log_align_req: 0, comp_mask: 0 };
     let mut byte = 0_u8;
-    // SAFETY: what is made is made of live objects; what fails leaves nothing.
+    // SAFETY: the objects are made from live ones, and a failed call leaves nothing.
     unsafe {
         let dm = verbs::ibv_alloc_dm(side.context, &raw mut attr);
         assert!(!dm.is_null());
@@ -118,7 +118,7 @@ fn a_changed_state_is_refused_by_count() {
     let error = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
     let modify = |side: &Endpoint| side.modify(error, ibv_qp_attr_mask::IBV_QP_STATE);
     assert_eq!([modify(&b), modify(&a), modify(&a)], [0, libc::EBUSY, 0]);
-    // SAFETY: the region lives: this fails.
+    // SAFETY: the region is live. The call fails.
     assert_eq!(unsafe { (table().ibv_dereg_mr)(a.mr) }, libc::EINVAL);
     assert_eq!(fired(), [1, 1]);
     let report = faults::report();
@@ -132,7 +132,7 @@ fn typed_rules_are_those_of_the_text() {
     faults::set([Rule::new(Action::Errno(libc::ENOMEM)).call(Call::AllocPd).nth(1)], 1).unwrap();
     faults::add("errno=EMFILE call=create_comp_channel".parse().unwrap()).unwrap();
     let side = open(0).unwrap();
-    // SAFETY: the context is open; what is made is destroyed.
+    // SAFETY: the context is open, and the new objects are destroyed.
     unsafe {
         assert!((table().ibv_alloc_pd)(side).is_null() && errno() == libc::ENOMEM);
         assert!((table().ibv_create_comp_channel)(side).is_null() && errno() == libc::EMFILE);

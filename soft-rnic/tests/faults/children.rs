@@ -1,6 +1,6 @@
-//! What needs a process of its own: crash points, and how devices are made.
+//! Tests that need a separate process: crash points, and device configuration.
 //!
-//! A child is this program again, with one test that is ignored otherwise.
+//! A child is this test program again. It runs one test that is otherwise ignored.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,13 +9,13 @@ use rdma_mummy_sys::types::*;
 
 use crate::bench::*;
 
-/// Tells a child that it is one.
+/// The environment variable that marks a child.
 pub(crate) const MARK: &str = "SOFT_RNIC_FAULTS_TEST_CHILD";
 
 pub(crate) fn child(test: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--include-ignored", "--nocapture"]);
-    // With one, as on a machine of one processor, a test's name is written in front of the first line of its own.
+    // With one test thread, libtest would print the test's name in front of the child's first line.
     command.arg("--test-threads=2");
     command.env(MARK, "1").env("SOFT_RNIC_FABRIC", format!("faults-child-{}", std::process::id()));
     command
@@ -45,7 +45,7 @@ pub(crate) const STEPS: [&str; 8] = [
     "before_doorbell",
 ];
 
-/// Sends one message, of which the process may not live to see the end.
+/// Sends one message. The process may die before it completes.
 #[test]
 #[ignore = "a child of other tests"]
 fn sends_a_message() {
@@ -73,12 +73,12 @@ fn a_process_aborts_at_each_step() {
     assert!(whole.status.success() && String::from_utf8_lossy(&whole.stdout).contains("sent"));
 }
 
-/// Waits until the child has stopped, not ended.
+/// Waits until the child has stopped.
 fn wait_for_stop(child: &Child) {
     let pid = child.id() as libc::pid_t;
     until(|| {
         let mut status = 0;
-        // SAFETY: a child of this process, that is not reaped by this as long as it has not ended.
+        // SAFETY: the process is a child of this one, and is not reaped here before it ends.
         let seen = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED | libc::WNOHANG) };
         (seen == pid).then(|| assert!(libc::WIFSTOPPED(status), "the child ended with {status:#x}"))
     });
@@ -90,7 +90,7 @@ fn a_process_stops_at_each_step_and_goes_on() {
         let rule = format!("stop={step} opcode=send");
         let child = child("children::sends_a_message", &[("SOFT_RNIC_FAULTS", &rule)]).spawn().unwrap();
         wait_for_stop(&child);
-        // SAFETY: a child of this process that has not ended.
+        // SAFETY: the process is a child of this one, and has not ended.
         unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGCONT) };
         let output = child.wait_with_output().unwrap();
         let out = String::from_utf8_lossy(&output.stdout);
@@ -155,7 +155,7 @@ fn posts_an_atomic() {
     let (a, b) = pair();
     a.post(&b, 1, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, 8).unwrap();
     println!("status {}", a.next().1.0);
-    // Refused like that, the pair has failed.
+    // After this refusal the queue pair has failed.
     assert_eq!(a.device().atomic_cap, ibv_atomic_cap::IBV_ATOMIC_NONE);
 }
 
@@ -184,7 +184,7 @@ fn destroying_counts_as_done_where_the_program_says_so() {
     assert!(output.status.success() && out.contains("destroyed: [0, 0, 0, 0]"), "{out}");
 }
 
-/// The other tests once more, with requests that are not executed as they are posted.
+/// Runs the other tests again, with requests executed after posting instead of during it.
 #[test]
 fn all_of_it_holds_in_deferred_mode_too() {
     if std::env::var_os(DEFERRED).is_some() {
@@ -203,7 +203,7 @@ fn all_of_it_holds_in_deferred_mode_too() {
 fn lists_devices() {
     assert!(is_child());
     let mut count = 0;
-    // SAFETY: a list, or null.
+    // SAFETY: the function returns a list, or null.
     let list = unsafe { rdma_mummy_sys::verbs::ibv_get_device_list(table(), &raw mut count) };
     println!("list {} errno {}", list.is_null(), errno());
     let setup = soft_rnic::Config::from_env().map_err(soft_rnic::SetupError::from);

@@ -1,4 +1,4 @@
-//! Messages of the connection manager: lost, late, repeated, and rejected.
+//! Fault rules for CM messages: lost, delayed, duplicated, and rejected.
 
 use std::ffi::c_int;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use soft_rnic::faults;
 
 use crate::bench::*;
 
-/// How often a message is sent that nobody answers: once, and fifteen times more.
+/// The number of times that an unanswered message is sent: once, plus fifteen retries.
 const TRIES: u64 = 16;
 const TCP: rdma_port_space = rdma_port_space::RDMA_PS_TCP;
 const UDP: rdma_port_space = rdma_port_space::RDMA_PS_UDP;
@@ -36,7 +36,7 @@ fn loopback(port: u16) -> libc::sockaddr_in {
     }
 }
 
-/// An event channel, and its ids, until this is dropped.
+/// An event channel and its ids, destroyed on drop.
 struct CmChannel {
     raw: *mut rdma_event_channel,
     ids: Vec<*mut rdma_cm_id>,
@@ -44,7 +44,7 @@ struct CmChannel {
 
 impl CmChannel {
     fn new() -> Self {
-        // SAFETY: it takes nothing.
+        // SAFETY: the function has no preconditions.
         let raw = unsafe { (cm().rdma_create_event_channel)() };
         assert!(!raw.is_null(), "{}", std::io::Error::last_os_error());
         Self { raw, ids: Vec::new() }
@@ -52,15 +52,16 @@ impl CmChannel {
 
     fn id(&mut self, space: rdma_port_space) -> *mut rdma_cm_id {
         let mut id = ptr::null_mut();
-        // SAFETY: the channel lives.
+        // SAFETY: the channel is live.
         good(unsafe { (cm().rdma_create_id)(self.raw, &raw mut id, ptr::null_mut(), space) });
         self.ids.push(id);
         id
     }
 
-    /// The next event: what it is, of which id, and with which status. `None` if none comes in time.
+    /// The kind, id and status of the next event; `None` if none comes in time.
     fn next(&mut self, milliseconds: c_int) -> Option<(Kind, *mut rdma_cm_id, c_int)> {
-        // SAFETY: the channel lives, its descriptor is open, and an event is read before it is acknowledged.
+        // SAFETY: the channel is live, its descriptor open, and each event is read before it is
+        // acknowledged.
         unsafe {
             let mut poll = libc::pollfd { fd: (*self.raw).fd, events: libc::POLLIN, revents: 0 };
             if libc::poll(&raw mut poll, 1, milliseconds) == 0 {
@@ -84,7 +85,7 @@ impl CmChannel {
         told.1
     }
 
-    /// Nothing comes, as long as a message may be on its way again.
+    /// Expects no event for longer than a message is repeated.
     #[track_caller]
     fn expect_silence(&mut self) {
         if let Some((kind, ..)) = self.next(200) {
@@ -94,7 +95,7 @@ impl CmChannel {
 
     fn destroy(&mut self, id: *mut rdma_cm_id) {
         self.ids.retain(|of| *of != id);
-        // SAFETY: the id lives, and its events are acknowledged.
+        // SAFETY: the id is live, and its events are acknowledged.
         good(unsafe { (cm().rdma_destroy_id)(id) });
     }
 }
@@ -104,12 +105,12 @@ impl Drop for CmChannel {
         for id in std::mem::take(&mut self.ids) {
             self.destroy(id);
         }
-        // SAFETY: its ids have gone.
+        // SAFETY: the channel's ids are destroyed.
         unsafe { (cm().rdma_destroy_event_channel)(self.raw) };
     }
 }
 
-/// Who asks, and who listens.
+/// The active side, and the listening side.
 struct CmPair {
     here: CmChannel,
     there: CmChannel,
@@ -120,11 +121,11 @@ struct CmPair {
 
 impl CmPair {
     fn new(space: rdma_port_space) -> Self {
-        // The same devices whichever is asked first.
+        // Set up the devices first, so that they are the same whichever table is used first.
         table();
         let (here, mut there) = (CmChannel::new(), CmChannel::new());
         let (listener, mut address) = (there.id(space), loopback(0));
-        // SAFETY: the id lives, and the address is valid.
+        // SAFETY: the id is live, and the address valid.
         let port = unsafe {
             good((cm().rdma_bind_addr)(listener, (&raw mut address).cast()));
             good((cm().rdma_listen)(listener, 64));
@@ -133,7 +134,7 @@ impl CmPair {
         Self { here, there, port, space, pairs: 100 }
     }
 
-    /// The number of a queue pair that nobody else has.
+    /// Connection parameters with a fresh queue pair number.
     fn parameters(&mut self) -> rdma_conn_param {
         self.pairs += 1;
         rdma_conn_param { qp_num: self.pairs, ..rdma_conn_param::default() }
@@ -142,7 +143,7 @@ impl CmPair {
     fn ask(&mut self) -> *mut rdma_cm_id {
         let (id, mut to) = (self.here.id(self.space), loopback(self.port));
         let mut parameters = self.parameters();
-        // SAFETY: the id lives, and the address and the parameters are valid.
+        // SAFETY: the id is live, and the address and the parameters are valid.
         unsafe {
             good((cm().rdma_resolve_addr)(id, ptr::null_mut(), (&raw mut to).cast(), 2000));
             self.here.expect(Kind::RDMA_CM_EVENT_ADDR_RESOLVED, 0);
@@ -156,7 +157,7 @@ impl CmPair {
     fn accept(&mut self) -> *mut rdma_cm_id {
         let id = self.there.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST, 0);
         let mut parameters = self.parameters();
-        // SAFETY: the id lives, and the parameters are valid.
+        // SAFETY: the id is live, and the parameters valid.
         good(unsafe { (cm().rdma_accept)(id, &raw mut parameters) });
         id
     }
@@ -168,7 +169,7 @@ impl CmPair {
         id
     }
 
-    /// Both ends of a connection.
+    /// Connects the two sides.
     fn connected(&mut self) -> [*mut rdma_cm_id; 2] {
         self.ask();
         let passive = self.accept();
@@ -177,7 +178,7 @@ impl CmPair {
         [active, passive]
     }
 
-    /// Ends a connection, with an answer.
+    /// Disconnects both sides.
     fn part(&mut self, [active, passive]: [*mut rdma_cm_id; 2]) {
         disconnect(active);
         assert_eq!(self.there.expect(Kind::RDMA_CM_EVENT_DISCONNECTED, 0), passive);
@@ -233,7 +234,7 @@ fn a_reply_that_is_always_lost_times_out_on_both_sides() {
     let passive = sides.accept();
     assert_eq!(sides.here.expect(Kind::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT), active);
     assert_eq!(sides.there.expect(Kind::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT), passive);
-    // It says it by itself, and whenever it is asked again.
+    // The passive side repeats its reply by itself, and for each repeated request.
     assert!(fired()[0] >= TRIES, "{:?}", fired());
 }
 
@@ -248,7 +249,7 @@ fn a_last_word_that_is_lost_is_asked_for_again() {
     sides.part(pair);
 }
 
-/// One side has a connection, and the other has not.
+/// One side believes that it is connected, and the other does not.
 #[test]
 fn a_last_word_that_is_always_lost_leaves_one_side_alone() {
     let _turn = turn();
@@ -260,7 +261,7 @@ fn a_last_word_that_is_always_lost_leaves_one_side_alone() {
     assert_eq!(sides.there.expect(Kind::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT), passive);
     sides.there.destroy(passive);
     sides.here.expect_silence();
-    // Where nobody is, nobody objects.
+    // No peer exists that could object.
     disconnect(active);
     sides.here.expect(Kind::RDMA_CM_EVENT_DISCONNECTED, 0);
     sides.here.expect(Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
@@ -277,7 +278,7 @@ fn a_connection_ends_though_nobody_hears_of_it() {
     sides.here.expect(Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
     assert_eq!(fired(), [TRIES]);
     sides.there.expect_silence();
-    // The other side can end, too.
+    // The other side can disconnect, too.
     faults::clear();
     disconnect(passive);
     sides.there.next(20_000).expect("it has ended");
@@ -301,7 +302,7 @@ fn a_connection_ends_though_the_answer_is_lost() {
     assert!(fired()[0] >= 1);
 }
 
-/// Whatever is said, once or thrice, in order or late: each side is told as often as ever.
+/// Duplicated, reordered or delayed messages do not change the number of events.
 #[test]
 fn repeated_cm_message_raises_no_second_event() {
     const ALL: &str = "cm=req,mra,rep,rtu,rej,dreq,drep,sidr_req,sidr_rep";
@@ -384,7 +385,7 @@ fn a_datagram_service_that_does_not_answer_is_unreachable() {
     }
 }
 
-/// Who has lost what is told so in the end.
+/// Lost messages end in an error event on each side.
 #[test]
 fn every_attempt_comes_to_something() {
     let _turn = turn();
@@ -419,7 +420,7 @@ fn every_attempt_comes_to_something() {
     }
 }
 
-/// The other side of what follows.
+/// The child of the next test.
 #[test]
 #[ignore = "a child of another test"]
 fn listens_in_a_process_of_its_own() {
@@ -434,11 +435,11 @@ fn listens_in_a_process_of_its_own() {
     println!("acted {:?}", fired());
 }
 
-/// Each has its own rules, for what it says itself.
+/// Each process has its rules, which apply to the messages that it sends.
 #[test]
 fn rules_hold_between_processes() {
     let _turn = turn();
-    // Of the same host as this process.
+    // Names the fabric of this process, so that both share one host.
     let fabric = format!("faults-{}", std::process::id());
     let variables = [
         ("SOFT_RNIC_FABRIC", fabric.as_str()),
@@ -462,7 +463,7 @@ fn rules_hold_between_processes() {
     assert_eq!(sides.here.expect(Kind::RDMA_CM_EVENT_REJECTED, 3), active);
     let active = sides.ask();
     assert_eq!(sides.establish(), active);
-    // It is for the child to notice that the last word is missing.
+    // The child notices that the RTU message is missing.
     until(|| (faults::report()[2].matched >= 2).then_some(()));
     disconnect(active);
     sides.here.expect(Kind::RDMA_CM_EVENT_DISCONNECTED, 0);

@@ -1,4 +1,4 @@
-//! What happens to ports and devices.
+//! Fault rules for ports and devices.
 
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
@@ -8,7 +8,7 @@ use crate::bench::*;
 
 use ibv_wc_status as S;
 
-/// So that nothing is given up while a port is down for a moment.
+/// Enough retries that no request fails while a port is down briefly.
 const PATIENT: EndpointOptions =
     EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 24 };
 
@@ -51,7 +51,7 @@ fn a_port_comes_up_where_there_is_no_queue_pair() {
     assert_eq!(event_of(side), ibv_event_type::IBV_EVENT_PORT_ERR);
     assert_eq!(event_of(side), ibv_event_type::IBV_EVENT_PORT_ACTIVE);
     assert_eq!(fired(), [1]);
-    // SAFETY: it is open, and nothing was made with it.
+    // SAFETY: the context is open, and has no objects.
     assert_eq!(unsafe { (table().ibv_close_device)(side) }, 0);
 }
 
@@ -61,7 +61,7 @@ fn a_device_fails_as_it_is_opened() {
     rules("device_fatal call=open_device device=soft1");
     let (sound, failed) = (open(0).unwrap(), open(1).unwrap());
     assert_eq!(event_of(failed), ibv_event_type::IBV_EVENT_DEVICE_FATAL);
-    // SAFETY: both are open, and nothing is left of what is made with them.
+    // SAFETY: both contexts are open, and have no objects left.
     unsafe {
         assert!((table().ibv_alloc_pd)(failed).is_null() && errno() == libc::EIO);
         let pd = (table().ibv_alloc_pd)(sound);
@@ -83,7 +83,7 @@ fn nobody_reaches_a_port_that_is_down() {
     assert_eq!(faults::port_down(1, 9).unwrap_err().raw_os_error(), Some(libc::ENODEV));
     a.write(&b, 2, 8);
     assert_eq!(a.next(), (2, S::IBV_WC_RETRY_EXC_ERR));
-    // Without any rule, what ends the faults ends this one too.
+    // Clearing the faults also ends a fault that no rule caused.
     faults::clear();
     assert_eq!(a.port().state, ibv_port_state::IBV_PORT_ACTIVE);
 }
@@ -107,7 +107,7 @@ fn every_call_of_a_device_that_failed_is_refused() {
         assert_eq!(side.modify(ibv_qp_attr::default(), ibv_qp_attr_mask::IBV_QP_STATE), libc::EIO);
         assert_eq!(side.destroy(), [libc::EIO; 4]);
         let lib = table();
-        // SAFETY: the objects live.
+        // SAFETY: the objects are live.
         unsafe {
             assert!((lib.ibv_alloc_pd)(side.context).is_null() && errno() == libc::EIO);
             let mut attr = ibv_device_attr::default();
@@ -119,10 +119,10 @@ fn every_call_of_a_device_that_failed_is_refused() {
         }
     }
     assert_eq!(open(1).unwrap_err(), libc::EIO);
-    // The other device is whole.
+    // The other device still works.
     c.write(&d, 1, 8);
     assert_eq!(c.next(), (1, S::IBV_WC_SUCCESS));
-    // It is plugged in again: old contexts stay as they are, new ones are good.
+    // Clearing replugs the device: old contexts stay failed, new ones work.
     faults::clear();
     assert_eq!(a.poll().unwrap_err(), libc::EIO);
     let (e, f) = pair_with(EndpointOptions { device: 1, ..EndpointOptions::default() });
@@ -130,7 +130,7 @@ fn every_call_of_a_device_that_failed_is_refused() {
     assert_eq!(e.next(), (1, S::IBV_WC_SUCCESS));
 }
 
-/// Also those who wait for a channel that no queue has, and those who ask later.
+/// This includes threads that wait on a channel without a queue, and calls made after the failure.
 #[test]
 fn whoever_waits_for_a_channel_hears_that_the_device_is_gone() {
     let _turn = turn();
@@ -151,16 +151,17 @@ fn whoever_waits_for_a_channel_hears_that_the_device_is_gone() {
     assert_eq!(waiter.join().unwrap(), (-1, libc::EIO));
     assert_eq!(ask(), (-1, libc::EIO));
     faults::clear();
-    // SAFETY: the context is open, and given up with its channel.
+    // SAFETY: the context is open, and nobody uses it or its channel afterwards.
     assert_eq!(unsafe { (lib.ibv_close_device)(context) }, 0);
 }
 
-/// What the connection manager has listed stays open as long as the list is there, whoever asks meanwhile.
+/// A device in a connection manager's list stays open while the list exists, even if another call
+/// lists devices.
 #[test]
 fn a_device_that_was_listed_stays_open_when_it_is_gone() {
     let _turn = turn();
     let (lib, cm) = (table(), soft_rnic::rdmacm::table());
-    // SAFETY: a list has the contexts of both devices, and they are open until it is freed.
+    // SAFETY: a list has the contexts of both devices, which stay open until it is freed.
     unsafe {
         let list = (cm.rdma_get_devices)(std::ptr::null_mut());
         let context = list.add(1).read();

@@ -1,4 +1,4 @@
-//! Every action of a fault rule, through the provider's table: what the program under test gets to see.
+//! Every action of a fault rule, seen through the provider's table by the program under test.
 
 mod actions;
 mod bench;

@@ -1,4 +1,4 @@
-//! Payload that goes to another process, by each way.
+//! Fault rules for payload to another process, on each data path.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdout, Stdio};
@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::*;
 use crate::bench::*;
 use crate::children::{child, is_child};
 
-/// Bytes of the message.
+/// The length of the message in bytes.
 const LENGTH: usize = 4096;
 const PLACE: &str = "SOFT_RNIC_FAULTS_TEST_PLACE";
 const OPTIONS: EndpointOptions =
@@ -30,7 +30,7 @@ fn writes_to_its_parent() {
     println!("status {}", side.next().1.0);
 }
 
-/// The number behind a word that a line begins with; `None` at the end.
+/// The number after `word` in the next line that begins with it; `None` at the end.
 fn told(lines: &mut BufReader<ChildStdout>, word: &str) -> Option<u32> {
     for line in lines.lines() {
         if let Some(number) = line.unwrap().strip_prefix(word) {
@@ -40,7 +40,8 @@ fn told(lines: &mut BufReader<ChildStdout>, word: &str) -> Option<u32> {
     None
 }
 
-/// What a message of another process, by this way and under this rule, leaves here; and its status there.
+/// Has another process send a message by this path under this rule. Returns the bytes that arrive
+/// here, and the status there.
 fn written(path: &str, rule: &str) -> (Vec<u8>, Option<u32>) {
     let side = Endpoint::new(OPTIONS);
     let (address, key) = side.place();

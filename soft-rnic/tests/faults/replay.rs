@@ -1,14 +1,14 @@
-//! The same seed, the same faults.
+//! The same seed causes the same faults.
 
 use rdma_mummy_sys::types::*;
 use soft_rnic::faults;
 
 use crate::bench::*;
 
-/// Completions, what arrived with each, and how often each rule acted.
+/// The completions, the bytes that arrived with each, and the number of times that each rule acted.
 type Outcomes = (Vec<(u64, ibv_wc_status)>, Vec<Vec<u8>>, Vec<u64>);
 
-/// What comes of many writes under chance.
+/// The outcomes of many writes under random faults.
 fn outcomes(seed: u64) -> Outcomes {
     let (a, b) = pair();
     a.write_bytes(&[0x55; 32]);

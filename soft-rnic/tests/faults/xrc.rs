@@ -1,4 +1,5 @@
-//! The same of extended reliable connections: a request goes by the target to a queue that has another number.
+//! Fault rules for extended reliable connections (XRC): a target receives the request, and passes
+//! it to a shared receive queue with another number.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 5 + 1) as u8).collect()
 }
 
-/// Two connected ends, and so many receives, which count from 0.
+/// A connected pair with `count` receives, numbered from 0.
 fn pair_with_receives(count: u64) -> (Endpoint, Endpoint) {
     let (a, b) = xrc_pair();
     (0..count).for_each(|wr_id| b.receive(wr_id).unwrap());
@@ -26,7 +27,7 @@ fn sends(a: &Endpoint, b: &Endpoint, count: u64) {
     (1..=count).for_each(|wr_id| a.send(b, wr_id, 64));
 }
 
-/// All completions that there are, when this many have come.
+/// Waits for `count` completions, and returns all that have come.
 fn all(side: &Endpoint, count: usize) -> Vec<(u64, S)> {
     let seen = (0..count).map(|_| side.next()).collect();
     assert_eq!(side.poll().unwrap(), None);
@@ -62,7 +63,7 @@ fn xrc_message_lost_fewer_times_than_sent_arrives_once() {
 fn a_queue_that_is_never_ready_ends_the_retries() {
     let _turn = turn();
     let (a, b) = pair_with_receives(2);
-    // What takes no receive does not meet it.
+    // A request that takes no receive cannot fail for lack of one.
     rules("rnr qp_type=xrc_send from=2");
     a.write(&b, 1, 64);
     sends(&a, &b, 2);
@@ -107,7 +108,7 @@ fn a_request_is_completed_as_the_rule_says_and_not_executed() {
     }
 }
 
-/// It is the target that fails, not the queue: what comes by another is received.
+/// The target fails, not the queue: messages through another target still arrive.
 #[test]
 fn a_receive_is_completed_as_the_rule_says_and_ends_its_target() {
     let _turn = turn();
@@ -115,7 +116,7 @@ fn a_receive_is_completed_as_the_rule_says_and_ends_its_target() {
     rules(&format!("status=loc_prot_err opcode=recv qp_type=xrc_recv qpn={} nth=1", b.qpn()));
     a.send(&b, 9, 64);
     assert_eq!(all(&a, 1), [(9, SUCCESS)]);
-    // The other receive is the queue's, and stays there.
+    // The other receive stays in the shared queue.
     assert_eq!(all(&b, 1), [(0, S::IBV_WC_LOC_PROT_ERR)]);
     assert_eq!((b.state(), fired()), (ibv_qp_state::IBV_QPS_ERR, vec![1]));
     a.send(&b, 10, 64);
@@ -194,12 +195,12 @@ fn the_last_bytes_come_later_than_the_others_and_the_completion_last() {
     }
 }
 
-/// A side that another thread looks at.
+/// An endpoint that another thread reads.
 #[derive(Clone, Copy)]
 struct SharedEndpoint<'a>(&'a Endpoint);
 
-// SAFETY: `bytes` reads the memory byte by byte, and a completion queue may be polled by any thread; nothing else of the side is
-// used there.
+// SAFETY: `bytes` reads the memory with volatile byte reads, and any thread may poll a completion
+// queue. The other thread uses nothing else of the endpoint.
 unsafe impl Send for SharedEndpoint<'_> {}
 
 impl SharedEndpoint<'_> {

@@ -1,4 +1,5 @@
-//! The connection manager as these tests need it: raw ids that are never destroyed by themselves.
+//! Connection manager helpers for these tests: raw ids without a drop, because the tests examine
+//! the results of destroying.
 
 use std::ffi::c_void;
 use std::net::Ipv4Addr;
@@ -12,9 +13,9 @@ use rdma_mummy_sys::types::*;
 use crate::kit::lib;
 use crate::soak::Resources;
 
-/// What an event that must come is waited for at most.
+/// The time limit for an event that must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
-/// The longest private data of a rejection.
+/// The longest private data of a rejection, in bytes.
 const REJECTION: usize = 148;
 
 pub(crate) fn cm() -> &'static RdmaCm {
@@ -30,22 +31,22 @@ fn address(port: u16) -> libc::sockaddr_in {
     }
 }
 
-/// What a call said: an error number, if it failed.
+/// A call's result, or its error number.
 pub(crate) fn outcome(result: i32) -> Result<(), i32> {
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) }
 }
 
-/// A call that must succeed.
+/// Expects that a call succeeds.
 #[track_caller]
 pub(crate) fn good(result: i32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// An identifier.
+/// An id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Id(pub(crate) *mut rdma_cm_id);
 
-/// An event that was taken and acknowledged.
+/// An event, copied and acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) kind: Kind,
@@ -60,17 +61,17 @@ pub(crate) struct CmChannel(*mut rdma_event_channel);
 
 impl CmChannel {
     pub(crate) fn new() -> Self {
-        // SAFETY: it takes nothing.
+        // SAFETY: the function has no preconditions.
         let channel = unsafe { (cm().rdma_create_event_channel)() };
         assert!(!channel.is_null(), "rdma_create_event_channel: {}", std::io::Error::last_os_error());
-        // An event that the library keeps to itself announces itself as any other.
+        // Events that the library handles internally also make the descriptor readable, so taking one must not block.
         // SAFETY: the channel lives.
         assert_eq!(unsafe { libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
         Self(channel)
     }
 
     pub(crate) fn destroy(self) {
-        // SAFETY: it lives, and its ids have gone.
+        // SAFETY: the channel is live, and its ids are destroyed.
         unsafe { (cm().rdma_destroy_event_channel)(self.0) };
     }
 
@@ -101,10 +102,10 @@ impl CmChannel {
             }
             // SAFETY: the channel lives.
             let mut file = libc::pollfd { fd: unsafe { (*self.0).fd }, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one descriptor.
+            // SAFETY: the array has one descriptor.
             unsafe { libc::poll(&raw mut file, 1, left.as_millis() as i32 + 1) };
         }
-        // SAFETY: the event is acknowledged once, after what it points to was copied.
+        // SAFETY: the event is acknowledged once, after its contents are copied.
         unsafe {
             let rdma_cm_event { id, event: kind, status, param, .. } = *event;
             let conn = param.conn;
@@ -119,7 +120,7 @@ impl CmChannel {
         }
     }
 
-    /// The next event, which must be this.
+    /// The next event, which must have this kind.
     #[track_caller]
     pub(crate) fn expect(self, kind: Kind) -> Event {
         let event = self.event(PATIENCE).unwrap_or_else(|| panic!("{kind:?} does not come"));
@@ -131,7 +132,7 @@ impl CmChannel {
 impl Id {
     pub(crate) fn listen(self, port: u16, backlog: i32) -> u16 {
         let mut address = address(port);
-        // SAFETY: the id lives, and so does the address.
+        // SAFETY: the id and the address are live.
         unsafe {
             good((cm().rdma_bind_addr)(self.0, (&raw mut address).cast()));
             good((cm().rdma_listen)(self.0, backlog));
@@ -139,7 +140,7 @@ impl Id {
         }
     }
 
-    /// Its own, and the other end's.
+    /// The local port and the remote port.
     pub(crate) fn ports(self) -> (u16, u16) {
         // SAFETY: the id lives.
         unsafe {
@@ -149,7 +150,7 @@ impl Id {
 
     pub(crate) fn resolve_addr(self, port: u16) -> Result<(), i32> {
         let mut address = address(port);
-        // SAFETY: the id lives, and so does the address.
+        // SAFETY: the id and the address are live.
         outcome(unsafe { (cm().rdma_resolve_addr)(self.0, ptr::null_mut(), (&raw mut address).cast(), 2000) })
     }
 
@@ -158,7 +159,7 @@ impl Id {
         outcome(unsafe { (cm().rdma_resolve_route)(self.0, 2000) })
     }
 
-    /// Makes a queue pair, and queues of the id's own.
+    /// Makes a queue pair, with completion queues that the id owns.
     pub(crate) fn make_qp(self) -> Result<(), i32> {
         let mut attr = ibv_qp_init_attr {
             cap: ibv_qp_cap {
@@ -182,17 +183,17 @@ impl Id {
 
     pub(crate) fn connect(self, data: &[u8]) -> Result<(), i32> {
         let mut param = self.param(data);
-        // SAFETY: the id lives, and so do the parameters.
+        // SAFETY: the id and the parameters are live.
         outcome(unsafe { (cm().rdma_connect)(self.0, &raw mut param) })
     }
 
     pub(crate) fn accept(self, data: &[u8]) -> Result<(), i32> {
         let mut param = self.param(data);
-        // SAFETY: the id lives, and so do the parameters.
+        // SAFETY: the id and the parameters are live.
         outcome(unsafe { (cm().rdma_accept)(self.0, &raw mut param) })
     }
 
-    /// Of an id without a queue pair of the library's.
+    /// `rdma_establish`, for an id whose queue pair the library does not manage.
     pub(crate) fn establish(self) -> Result<(), i32> {
         let establish = cm().rdma_establish.expect("it is there");
         // SAFETY: the id lives.
@@ -201,7 +202,7 @@ impl Id {
 
     pub(crate) fn reject(self, data: &[u8]) -> Result<(), i32> {
         assert!(data.len() <= REJECTION);
-        // SAFETY: the id lives, and so do the data.
+        // SAFETY: the id and the data are live.
         outcome(unsafe { (cm().rdma_reject)(self.0, data.as_ptr().cast::<c_void>(), data.len() as u8) })
     }
 
@@ -210,9 +211,9 @@ impl Id {
         outcome(unsafe { (cm().rdma_disconnect)(self.0) })
     }
 
-    /// Destroys it, and its queue pair.
+    /// Destroys the id and its queue pair.
     pub(crate) fn destroy(self) {
-        // SAFETY: it lives, and nobody uses it after this.
+        // SAFETY: the id is live, and nobody uses it afterwards.
         unsafe {
             if self.has_qp() {
                 (cm().rdma_destroy_qp)(self.0);
@@ -221,9 +222,9 @@ impl Id {
         self.try_destroy().unwrap_or_else(|error| panic!("rdma_destroy_id: error {error}"));
     }
 
-    /// Without its queue pair. If that succeeds, nobody uses it after this.
+    /// Destroys the id without its queue pair. If this succeeds, nobody may use it afterwards.
     pub(crate) fn try_destroy(self) -> Result<(), i32> {
-        // SAFETY: it lives.
+        // SAFETY: the id is live.
         outcome(unsafe { (cm().rdma_destroy_id)(self.0) })
     }
 
@@ -235,14 +236,15 @@ impl Id {
             initiator_depth: 1,
             retry_count: 7,
             rnr_retry_count: 7,
-            // Of an id without a queue pair: no connection's, as a pair is in one at a time.
+            // The id has no queue pair. A number could belong to another connection, because a
+            // queue pair has one connection at a time.
             qp_num: 0,
             ..rdma_conn_param::default()
         }
     }
 }
 
-/// What there is of a process, that connections might leave behind.
+/// The resources of a process that connections might leak.
 #[derive(Clone, Debug)]
 pub(crate) struct CmCounts {
     resources: Resources,
@@ -270,7 +272,8 @@ impl CmCounts {
         }
     }
 
-    /// Waits until there is no more of anything than there was: the ends of peers are noticed in the background.
+    /// Waits until no count exceeds its earlier value, because the ends of peers are noticed in the
+    /// background.
     #[track_caller]
     pub(crate) fn expect_no_more(&self) {
         let objects = |counts: &Self| {
@@ -289,7 +292,8 @@ impl CmCounts {
     }
 }
 
-/// Makes whatever stays once a process has had a connection: contexts, the first group of ports.
+/// Makes the objects that stay after a process's first connection: contexts, and the first port
+/// group.
 pub(crate) fn warm_up() {
     let _ = lib();
     let channel = CmChannel::new();
@@ -306,7 +310,7 @@ pub(crate) fn warm_up() {
     channel.destroy();
 }
 
-/// Resolves address and route.
+/// Resolves the address and the route.
 #[track_caller]
 pub(crate) fn good_way(channel: CmChannel, id: Id, port: u16) {
     id.resolve_addr(port).expect("it is a port's");

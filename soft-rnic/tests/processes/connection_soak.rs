@@ -1,8 +1,10 @@
-//! Two processes that connect, accept, reject and disconnect at random, and are killed and stopped at random moments: whoever
-//! survives is told of the end of all that it had with the dead, and has nothing left of it.
+//! Two processes connect, accept, reject and disconnect at random, and are killed and stopped at
+//! random moments. A survivor sees the end of all its connections to the dead process, and nothing
+//! of them remains.
 //!
-//! A *worker* listens, and does what chance says with ids to the other worker and to itself. This process tells each of the
-//! other's port, kills or stops one of them, and has the survivor let go of everything and count.
+//! A *worker* listens, and performs random operations with ids, to the other worker and to itself.
+//! This process tells each worker the other's port, kills or stops one of them, and has the
+//! survivor destroy everything and count.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,24 +16,24 @@ use crate::cm::{CmChannel, CmCounts, Event, Id, Kind, warm_up};
 use crate::role::{Role, fabric, say, told};
 use crate::soak::{SeededRandom, number};
 
-/// How many calls (connects, accepts, rejects, disconnects) both make, unless `SOFT_RNIC_SOAK` says, which counts moments; what
-/// chance is drawn from, unless `SOFT_RNIC_SEED` does.
+/// The number of calls (connects, accepts, rejects, disconnects) that both workers make, and the
+/// random seed. `SOFT_RNIC_SOAK`, which counts moments, and `SOFT_RNIC_SEED` override them.
 const CALLS: u64 = 10_000;
 const CALLS_A_MOMENT: u64 = 100;
-/// No round takes that long.
+/// The time limit of a round.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// What a worker does in a round.
+/// The number of operations of a worker in a round.
 const ACTIONS: u32 = 2500;
-/// Ids of a worker.
+/// The most ids of a worker.
 const IDS: usize = 48;
-/// Ports in a group.
+/// The number of ports in a group.
 const GROUP: usize = 64;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![Trial::test("soak::connections_of_those_who_are_killed_and_stopped", soak)]
 }
 
-/// Calls that have succeeded.
+/// The numbers of successful calls, by kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallCounts([u64; 4]);
 
@@ -46,15 +48,15 @@ impl CallCounts {
     }
 }
 
-/// What an id waits for.
+/// The state of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WorkerState {
-    /// An event.
+    /// Waits for an event.
     Waits,
-    /// Somebody has asked for a connection.
+    /// Received a connection request.
     Requested,
     Established,
-    /// To be destroyed.
+    /// Will be destroyed.
     Over,
 }
 
@@ -68,7 +70,7 @@ struct SoakWorker {
     calls: CallCounts,
 }
 
-/// Plays a worker.
+/// The worker role.
 pub(crate) fn worker(arguments: &[String]) {
     warm_up();
     let channel = CmChannel::new();
@@ -95,7 +97,7 @@ pub(crate) fn worker(arguments: &[String]) {
                 worker.report();
                 say("ran");
             }
-            // The other one is dead.
+            // The other worker is dead.
             "rest" => {
                 worker.hear_all_ends();
                 worker.destroy_all();
@@ -114,7 +116,8 @@ pub(crate) fn worker(arguments: &[String]) {
     }
 }
 
-/// A process that has had more ports at a time than a group of them has keeps the second group, unused.
+/// Makes the process keep a second port group unused, as after a time with more ports than one
+/// group has.
 fn have_a_spare_group(channel: CmChannel) {
     let ids: Vec<_> = (0..GROUP).map(|_| channel.id()).collect();
     for id in &ids {
@@ -129,7 +132,7 @@ impl SoakWorker {
         say(&format!("calls {connects} {accepts} {rejects} {disconnects}"));
     }
 
-    /// Notes a call. What the other side does in the meantime may have been in its way.
+    /// Counts a call if it succeeded. The other side's actions may have made it fail.
     fn note(&mut self, kind: usize, result: Result<(), i32>) {
         match result {
             Ok(()) => self.calls.0[kind] += 1,
@@ -139,7 +142,7 @@ impl SoakWorker {
         }
     }
 
-    /// Does one thing.
+    /// Performs one random operation.
     fn act(&mut self) {
         while let Some(event) = self.channel.event(Duration::ZERO) {
             self.hear(&event);
@@ -177,7 +180,7 @@ impl SoakWorker {
                     self.destroy(id);
                 }
             }
-            // Whatever it waits for.
+            // An id may be destroyed whatever it waits for.
             _ if self.chance.below(8) == 0 || self.ids.len() >= IDS => {
                 let states =
                     [WorkerState::Waits, WorkerState::Requested, WorkerState::Established, WorkerState::Over];
@@ -194,7 +197,7 @@ impl SoakWorker {
         }
     }
 
-    /// An id in a state.
+    /// Takes a random id in this state.
     fn any(&mut self, state: WorkerState) -> Option<Id> {
         let mut there: Vec<_> = self.ids.iter().filter(|(_, of)| **of == state).map(|(id, _)| *id).collect();
         if there.is_empty() {
@@ -216,7 +219,8 @@ impl SoakWorker {
         id.destroy();
     }
 
-    /// Every id whose other end is not here is told of its end, but for requests: they have no events before they are accepted.
+    /// Waits until every id with a remote peer has its end event. Requests have none, because they
+    /// get no events before they are accepted.
     fn hear_all_ends(&mut self) {
         let begin = Instant::now();
         loop {
@@ -240,7 +244,7 @@ impl SoakWorker {
         for id in core::mem::take(&mut self.ids).into_keys() {
             id.destroy();
         }
-        // Requests that were not taken.
+        // Requests that the listener has not taken yet.
         while let Some(event) = self.channel.event(Duration::ZERO) {
             assert_eq!(event.kind, Kind::RDMA_CM_EVENT_CONNECT_REQUEST, "of an id that is not there");
             event.id.destroy();
@@ -273,7 +277,7 @@ impl SoakWorker {
             }
             Kind::RDMA_CM_EVENT_CONNECT_RESPONSE => {
                 assert!(event.data.starts_with(b"welcome"), "{event:?}");
-                // The other side may be gone by now.
+                // The other side may have left by now.
                 if id.establish().is_ok() { WorkerState::Established } else { WorkerState::Over }
             }
             Kind::RDMA_CM_EVENT_ESTABLISHED => WorkerState::Established,
@@ -315,7 +319,7 @@ impl WorkerPair {
         (role, port)
     }
 
-    /// Waits until a worker says this; counts the calls that it tells of until then.
+    /// Waits until a worker says `what`; adds up the calls that it reports until then.
     fn wait_for(&mut self, side: usize, what: &str) -> Result<(), Failed> {
         let begin = Instant::now();
         loop {
@@ -328,7 +332,7 @@ impl WorkerPair {
         }
     }
 
-    /// What a worker had said that is dead now.
+    /// Adds up the calls that a dead worker reported.
     fn count_rest(&mut self, side: usize) {
         while let Ok(line) = self.workers[side].hear_within(Duration::from_millis(1)) {
             self.count(&line);

@@ -1,7 +1,7 @@
-//! Connections between two processes of which one is stopped, killed, or ends, at each step: what the other is told, and that
-//! nothing is left.
+//! Connections between two processes, one of which is stopped, killed, or exits at each step. The
+//! tests check which events the other process gets, and that nothing remains.
 //!
-//! A *side* does what it is told: `active` connects, `passive` listens.
+//! A *side* obeys commands: the `active` side connects, the `passive` side listens.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::cm::{CmChannel, CmCounts, Event, Id, PATIENCE, good_way, warm_up};
 use crate::role::{Role, fabric, say, told};
 
 const PORT: u16 = 7471;
-/// For what must not happen.
+/// The time to wait for an event that must not come.
 const SHORT: Duration = Duration::from_millis(150);
-/// Reasons of a rejection.
+/// Reject reasons.
 const INVALID_SERVICE_ID: i32 = 8;
 const CONSUMER_DEFINED: i32 = 28;
 
@@ -41,17 +41,17 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// How far a connection has come.
+/// The progress of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ConnStep {
-    /// One listens, and the other knows the way.
+    /// The passive side listens, and the active side has resolved the route.
     Resolved,
     /// The passive program has the request.
     Requested,
-    /// It has accepted it. The active program has not looked yet.
+    /// The passive program has accepted; the active program has not taken the event yet.
     Accepted,
     Established,
-    /// The active program has disconnected, and the passive one has heard of it.
+    /// The active program has disconnected, and the passive program has the event.
     Disconnected,
 }
 
@@ -82,7 +82,7 @@ impl ConnRole {
     }
 }
 
-/// Plays one side.
+/// The role of a side.
 pub(crate) fn side() {
     warm_up();
     let before = CmCounts::now();
@@ -141,7 +141,7 @@ pub(crate) fn side() {
             "judge" => {
                 let request = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
                 request.id.reject(argument.as_bytes()).expect("it can be rejected");
-                // SAFETY: it ends the process.
+                // SAFETY: the call ends this process.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
             "exit" => std::process::exit(0),
@@ -158,18 +158,18 @@ pub(crate) fn side() {
     }
 }
 
-/// Two sides.
+/// The two sides of a connection.
 struct ConnPair {
     active: Role,
     passive: Role,
 }
 
 fn start(fabric: &str) -> Role {
-    // Ids that nobody answers do not outlast a test.
+    // With this time scale, ids that nobody answers end within the test.
     Role::start("cm-side", &[("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_TIME_SCALE", "1")])
 }
 
-/// Has a side do something, and checks what it says.
+/// Sends a command to a side, and checks its answer.
 #[track_caller]
 fn order(role: &mut Role, line: &str, answer: &str) {
     role.tell(line);
@@ -177,7 +177,7 @@ fn order(role: &mut Role, line: &str, answer: &str) {
     assert!(said.starts_with(answer), "{line}: {said:?}, not {answer:?}");
 }
 
-/// Has a side wait for an event with this status and data.
+/// Has a side wait for an event with this status and private data.
 #[track_caller]
 fn expect(role: &mut Role, kind: Kind, status: i32, data: &str) {
     role.tell("event");
@@ -199,7 +199,7 @@ impl ConnPair {
         if side == ConnRole::Active { &mut self.active } else { &mut self.passive }
     }
 
-    /// Brings a connection to a step, from nothing.
+    /// Advances a new connection to this step.
     fn bring_to(&mut self, step: ConnStep) {
         order(&mut self.passive, "listen", "done");
         order(&mut self.active, "resolve", "done");
@@ -225,7 +225,7 @@ impl ConnPair {
         }
     }
 
-    /// From both having parted to the end of both.
+    /// Destroys both sides after both have disconnected.
     fn end(mut self) {
         order(&mut self.passive, "disconnect", "done");
         expect(&mut self.active, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
@@ -258,7 +258,8 @@ fn killed(step: ConnStep, victim: ConnRole) -> Result<(), Failed> {
             expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, INVALID_SERVICE_ID, "");
         }
         (ConnStep::Requested, ConnRole::Active) => {
-            // A request that was not accepted has no events, as in life. Either its end has been heard, or it comes after the answer.
+            // As with the real kernel, a request has no events before it is accepted. The end is
+            // known already, or comes after the answer.
             survivor.tell("accept welcome");
             let said = survivor.hear();
             if said.starts_with("done") {
@@ -274,8 +275,9 @@ fn killed(step: ConnStep, victim: ConnRole) -> Result<(), Failed> {
             expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "");
         }
         (ConnStep::Accepted, ConnRole::Passive) => {
-            // The answer had come. Either the end has not been heard when it is taken, or there is nobody to establish it with,
-            // and that is all that is told (as librdmacm has it).
+            // The response had arrived. If the end is not known when the program takes the event,
+            // the connection is established and then disconnects. Otherwise establishing fails,
+            // and, as in librdmacm, no other event follows.
             survivor.tell("event");
             let said = survivor.hear();
             if said.starts_with("event 9 0 welcome") {
@@ -304,7 +306,8 @@ fn stopped(step: ConnStep, victim: ConnRole) -> Result<(), Failed> {
     pair.side(victim).signal(Signal::STOP);
     pair.side(victim).wait_stopped();
     let other = pair.side(if victim == ConnRole::Active { ConnRole::Passive } else { ConnRole::Active });
-    // What the other does next neither waits nor fails, and nothing comes of it before the first goes on.
+    // The next call of the other side neither waits nor fails, and causes no event before the
+    // stopped side continues.
     let next = match (step, victim) {
         (ConnStep::Resolved, ConnRole::Active) | (ConnStep::Accepted, _) => None,
         (ConnStep::Resolved, ConnRole::Passive) => Some("connect hello"),
@@ -362,7 +365,7 @@ fn reject_and_die() -> Result<(), Failed> {
         let mut pair = ConnPair::new();
         pair.bring_to(ConnStep::Resolved);
         pair.passive.tell("judge not-today");
-        // They have not met before.
+        // This pair has not connected before.
         order(&mut pair.active, "connect hello", "done");
         expect(&mut pair.active, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "not-today");
         pair.passive.wait_dead();
@@ -371,7 +374,7 @@ fn reject_and_die() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A program that ends without a word has destroyed its ids.
+/// The exit of a process destroys its ids.
 fn end_by_itself() -> Result<(), Failed> {
     for victim in [ConnRole::Active, ConnRole::Passive] {
         let mut pair = ConnPair::new();
@@ -386,23 +389,26 @@ fn end_by_itself() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What a forked child is told of its parent's ids: what does not fail with `EIO`, and `out` if there is nothing.
+/// Forks. In the child, every use of the parent's ids must fail with `EIO`; returns `out` if it
+/// does.
 fn forked(channel: CmChannel, id: Id) -> String {
-    // SAFETY: this process has threads, but the child uses none of their locks: what it calls fails at once.
+    // SAFETY: this process has threads, but the child uses none of their locks, because its calls
+    // fail at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let results = [channel.try_id().map(drop), id.connect(b"child"), id.disconnect(), id.try_destroy()];
         let wrong = results.iter().position(|result| *result != Err(libc::EIO));
-        // SAFETY: the child ends here; nothing of the parent's is touched.
+        // SAFETY: the child ends here, and touches nothing of the parent.
         unsafe { libc::_exit(wrong.map_or(0, |at| at as i32 + 1)) };
     }
     let mut status = 0;
-    // SAFETY: this process's child.
+    // SAFETY: `child` is a child of this process.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     if status == 0 { "out".into() } else { format!("status {status:#x}") }
 }
 
-/// A child of one side is shut out, at each step; its parent, and the other side, notice nothing of its end.
+/// A forked child cannot use the connection at any step. Its exit does not disturb its parent or
+/// the other side.
 fn forks() -> Result<(), Failed> {
     for side in [ConnRole::Active, ConnRole::Passive] {
         let mut pair = ConnPair::new();
@@ -434,7 +440,8 @@ fn nobody_listens() -> Result<(), Failed> {
     Ok(())
 }
 
-/// One listens after another at the same port: who has found the first finds the second.
+/// Several processes listen at the same port, one after another; an active side that has found the
+/// first also finds the next.
 fn moving_port() -> Result<(), Failed> {
     let fabric = fabric();
     let mut active = start(&fabric);

@@ -1,5 +1,6 @@
-//! `process_vm_writev` and `process_vm_readv`: what is posted together is moved together, what fails in the midst of it fails alone,
-//! and a way that the system closes is left for the next one.
+//! The data path by `process_vm_writev` and `process_vm_readv`. Requests that are posted together
+//! are copied together; a failure in the middle fails only its request; a path that the system
+//! forbids is replaced by the next one.
 
 use std::ptr;
 
@@ -38,7 +39,7 @@ pub(crate) fn play(arguments: &[String]) {
     }
 }
 
-/// A partner, to whom one message has gone, and what has gone there by now.
+/// Connects to a partner, and sends it one message.
 pub(crate) fn meet(partner: &str) -> (LimitEndpoint, Role, QpAddress) {
     let (side, partner, to) = limits::meet(Role::start(partner, &[("SOFT_RNIC_PATH", "vm")]));
     side.memory.fill(0x11);
@@ -46,21 +47,21 @@ pub(crate) fn meet(partner: &str) -> (LimitEndpoint, Role, QpAddress) {
     (side, partner, to)
 }
 
-/// What has gone to the partner, since an earlier time.
+/// The traffic to the partner.
 pub(crate) fn traffic() -> Traffic {
     let statistics = soft_rnic::statistics().expect("the device is open");
     let to_others = statistics.peers.into_iter().filter(|peer| peer.pid != Some(std::process::id()));
     to_others.map(|peer| peer.traffic).find(|traffic| traffic.vm.messages > 0).expect("something has gone")
 }
 
-/// Posts one list: from and to the same place of both memories, each of so many bytes.
+/// Posts one list of requests, each from and to the same place (offset, length) of both memories.
 fn post_list(side: &LimitEndpoint, to: &QpAddress, opcode: ibv_wr_opcode, places: &[(usize, usize)]) {
     post_mixed(side, to, &places.iter().map(|(at, length)| (opcode, *at, *length)).collect::<Vec<_>>());
 }
 
-/// The same with several operations.
+/// Like [`post_list`], with an operation for each request.
 pub(crate) fn post_mixed(side: &LimitEndpoint, to: &QpAddress, requests: &[(ibv_wr_opcode, usize, usize)]) {
-    // SAFETY: the region lives.
+    // SAFETY: the region is live.
     let lkey = unsafe { (*side.mr).lkey };
     let address = |at: usize| side.memory.base.addr() as u64 + at as u64;
     let mut entries: Vec<ibv_sge> = requests
@@ -78,17 +79,17 @@ pub(crate) fn post_mixed(side: &LimitEndpoint, to: &QpAddress, requests: &[(ibv_
         wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey: to.rkey };
     }
     let mut bad = ptr::null_mut();
-    // SAFETY: all of it lives during the call.
+    // SAFETY: the queue pair and the list are live during the call.
     assert_eq!(unsafe { verbs::ibv_post_send(side.qp.0, list.as_mut_ptr(), &raw mut bad) }, 0);
 }
 
-/// How a list ended, in order.
+/// The numbers and statuses of the next `count` completions.
 pub(crate) fn statuses(side: &LimitEndpoint, count: usize) -> Vec<(u64, ibv_wc_status)> {
     let next = |_| until("a completion", PATIENCE, || side.cq.poll());
     (0..count).map(next).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Of several lengths and places: some with a tail of 8 bytes, some with one of a byte.
+/// Requests of several lengths and places: some have a tail of 8 bytes, some of one byte.
 const PLACES: [(usize, usize); 6] = [
     (0, PAGE),
     (PAGE + 1, 100),
@@ -110,8 +111,8 @@ fn list() {
         let after = traffic();
         assert_eq!(after.vm.messages - before.vm.messages, PLACES.len() as u64);
         assert_eq!(after.vm.bytes - before.vm.bytes, bytes as u64);
-        // Stores of one call are in order on x86-64 alone (docs/internals/soft-rnic-ordering.md): elsewhere body and tail take one each,
-        // and one of the messages is all tail.
+        // On x86-64 the stores of one call are ordered (docs/internals/soft-rnic-ordering.md).
+        // Elsewhere body and tail take one call each, and one of the messages is all tail.
         let calls =
             if cfg!(target_arch = "x86_64") || opcode == READ { 1 } else { 2 * PLACES.len() as u64 - 1 };
         assert_eq!(after.vm_calls - before.vm_calls, calls);
@@ -119,7 +120,7 @@ fn list() {
             side.memory.fill(0);
             assert_eq!(side.run(READ, &to), SUCCESS);
         }
-        // What was named has come, and nothing beside it.
+        // The named ranges have changed, and no byte beside them.
         let mut begin = 0;
         for (at, length) in PLACES {
             let beside = if opcode == WRITE { there } else { here };
@@ -138,7 +139,7 @@ fn hole() {
     assert_eq!(partner.hear(), "done");
     side.memory.fill(0x33);
     let before = traffic();
-    // The third begins before the page that is not there, and ends behind it.
+    // The third request begins before the unmapped page, and ends behind it.
     post_list(&side, &to, WRITE, &[(0, PAGE), (PAGE, 100), (9 * PAGE, 3 * PAGE), (20 * PAGE, 8)]);
     let failed = ibv_wc_status::IBV_WC_REM_OP_ERR;
     let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
@@ -173,12 +174,12 @@ fn closed() {
     partner.finish();
 }
 
-/// From now on the system answers this thread's copies with `EPERM`.
+/// Makes the system refuse this thread's copies with `EPERM`.
 fn forbid_copies() {
     on_copies(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
 }
 
-/// From now on this is what the system does instead of this thread's copies.
+/// Installs a seccomp filter that replaces this thread's copies by the action `instead`.
 pub(crate) fn on_copies(instead: u32) {
     let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let is = |call: libc::c_long, jt: u8, jf: u8| {
@@ -186,7 +187,7 @@ pub(crate) fn on_copies(instead: u32) {
     };
     let answer = |with: u32| statement(libc::BPF_RET | libc::BPF_K, with, 0, 0);
     let mut filter = [
-        // The number of the call comes first in what a filter sees.
+        // In the filter's input, the system call number comes first.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         is(libc::SYS_process_vm_writev, 1, 0),
         is(libc::SYS_process_vm_readv, 0, 1),

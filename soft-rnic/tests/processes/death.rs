@@ -1,4 +1,5 @@
-//! A process dies at any instruction: what becomes of its messages, of what it had claimed, and of those who wait for it.
+//! A process dies at any instruction. The tests check its messages, the receives that it had
+//! claimed, and its peers that wait.
 
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -16,9 +17,9 @@ use crate::role::{self, Role, say, told};
 const PATIENCE: Duration = Duration::from_secs(20);
 const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
 const RECEIVES: u64 = 6;
-/// Room of a receive.
+/// The size of a receive in bytes.
 const ROOM: usize = 40_960;
-/// Before a datagram's payload.
+/// The length of the GRH area before a datagram's payload.
 const GRH: usize = 40;
 
 const STEPS: [&str; 8] = [
@@ -38,7 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         for (size, path) in [("small", "auto"), ("large", "vm"), ("large", "call")] {
             let name = format!("death::of_a_sender_to_{queue}_{size}_by_{path}");
             trials.push(Trial::test(name, move || {
-                // What travels within the slot is not copied by halves.
+                // A message within the slot is not copied in parts.
                 let steps = STEPS.iter().filter(|step| size == "large" || **step != "mid_copy");
                 steps.into_iter().try_for_each(|step| {
                     ["any", "solicited"].iter().try_for_each(|armed| {
@@ -55,7 +56,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         for operation in ["write", "read", "send", "add"] {
             let name = format!("death::of_a_responder_to_{operation}_by_{path}");
             trials.push(Trial::test(name, move || {
-                // 4 ms, 67 ms: shorter and longer than it takes to look for a process anew.
+                // 4 ms and 67 ms: shorter and longer than a new lookup of the process takes.
                 [("10", "7"), ("14", "2"), ("14", "0")].iter().try_for_each(|(timeout, retries)| {
                     ["poll", "event", "cold"].iter().try_for_each(|how| {
                         let role = format!("requester {operation} {timeout} {retries} {how}");
@@ -75,7 +76,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// How many sockets this process has: one less when a peer's end is noticed.
+/// The number of this process's sockets: it drops by one when the end of a peer is noticed.
 fn sockets() -> usize {
     let files = std::fs::read_dir("/proc/self/fd").expect("a process can see its own");
     let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
@@ -95,11 +96,11 @@ fn length(queue: &str, size: &str) -> usize {
 }
 
 fn gid(device: TestDevice) -> [u8; 16] {
-    // SAFETY: any bytes are a GID.
+    // SAFETY: a GID is plain bytes.
     unsafe { device.gid().raw }
 }
 
-/// One who receives, and outlives a sender.
+/// A receiver that outlives a sender.
 struct SurvivingReceiver {
     device: TestDevice,
     queue: String,
@@ -130,7 +131,7 @@ impl SurvivingReceiver {
         Self { device, queue: queue.to_owned(), len: length(queue, size), memory, mr, channel, cq, srq, qp }
     }
 
-    /// Starts a sender of messages with these numbers, and connects to it.
+    /// Starts a sender of `count` messages numbered from `first`, and connects to it.
     fn sender(&self, first: u64, count: u64, crash: &str) -> Role {
         let mut sender = Role::start("death-sender", &[("SOFT_RNIC_TEST_CRASH", crash)]);
         let address = QpAddress { qpn: self.qp.number(), gid: gid(self.device), ..QpAddress::default() };
@@ -142,7 +143,7 @@ impl SurvivingReceiver {
         sender
     }
 
-    /// Checks that a message came whole.
+    /// Checks that a message arrived whole.
     fn check(&self, wc: &ibv_wc, sequence: u64) {
         assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS, "{:?}", wc.status);
         let header = if self.queue == "ud" { GRH } else { 0 };
@@ -153,7 +154,7 @@ impl SurvivingReceiver {
         }
     }
 
-    /// What is left of the receives after a sender's death goes to nobody else.
+    /// Flushes the receives that are left after a sender's death; all of them complete, in order.
     fn flush(&self, taken: &[u64]) {
         assert_eq!(self.qp.modify(ibv_qp_state::IBV_QPS_ERR), 0);
         for id in (0..RECEIVES).filter(|id| !taken.contains(id)) {
@@ -162,7 +163,7 @@ impl SurvivingReceiver {
         }
     }
 
-    /// Another sender can use all that is left.
+    /// Checks that another sender can use all remaining receives.
     fn go_on(&mut self, taken: &mut Vec<u64>) {
         if self.queue == "srq" {
             assert_eq!(self.qp.destroy(), 0);
@@ -186,12 +187,12 @@ impl SurvivingReceiver {
     fn close(self) {
         assert_eq!(self.qp.destroy(), 0, "the queue pair goes");
         if !self.srq.is_null() {
-            // SAFETY: no queue pair uses it any more.
+            // SAFETY: no queue pair uses the shared receive queue any more.
             assert_eq!(unsafe { (lib().ibv_destroy_srq)(self.srq) }, 0);
         }
         assert_eq!(dereg(self.mr), 0);
         self.cq.destroy();
-        // SAFETY: its queue is gone.
+        // SAFETY: the channel's completion queue is destroyed.
         assert_eq!(unsafe { (lib().ibv_destroy_comp_channel)(self.channel) }, 0);
         self.memory.free();
         self.device.close();
@@ -232,7 +233,7 @@ pub(crate) fn receiver(arguments: &[String]) {
     receiver.close();
 }
 
-/// Sends messages, one whenever it is told to, or all if it has others' leave.
+/// The sender role: sends the first message at once, and the others after a line `go`.
 pub(crate) fn sender() {
     let line = told().expect("a line");
     let [queue, len, first, count, address] = line.split(' ').collect::<Vec<_>>()[..] else {
@@ -248,7 +249,7 @@ pub(crate) fn sender() {
     let qp = device.qp(qp_type, cq, ptr::null_mut(), 16);
     qp.init();
     let mut attr = route(to.gid);
-    // SAFETY: domain and attributes live.
+    // SAFETY: the domain and the attributes are live.
     let ah = unsafe { (lib().ibv_create_ah)(device.pd, &raw mut attr) };
     say(&QpAddress { qpn: qp.number(), gid: gid(device), ..QpAddress::default() }.to_string());
     assert_eq!(told().as_deref(), Some("go"));
@@ -265,7 +266,7 @@ pub(crate) fn sender() {
     assert_eq!(told(), None);
 }
 
-/// One who answers, until it is killed.
+/// The responder role: answers until it is killed.
 pub(crate) fn responder() {
     let device = TestDevice::open();
     let memory = TestMemory::private(ROOM);
@@ -290,7 +291,7 @@ pub(crate) fn responder() {
     }
 }
 
-/// One who asks, of one who dies.
+/// The requester role: sends requests to a responder that dies.
 pub(crate) fn requester(arguments: &[String]) {
     let [operation, timeout, retry_cnt, how] = arguments else { panic!("four arguments") };
     let timing = Timing { timeout: timeout.parse().unwrap(), retry_cnt: retry_cnt.parse().unwrap() };
@@ -342,7 +343,7 @@ pub(crate) fn requester(arguments: &[String]) {
             if id == 0 { ibv_wc_status::IBV_WC_RETRY_EXC_ERR } else { ibv_wc_status::IBV_WC_WR_FLUSH_ERR };
         assert_eq!((wc.wr_id, wc.status), (id, expected));
     }
-    // The rest is for a machine that is busy, and a way that had to be looked for.
+    // The extra time allows for a busy machine, and for a new lookup of the peer.
     assert!(begin.elapsed() < timing.total() * 2 + Duration::from_secs(2), "{:?}", begin.elapsed());
     assert!(begin.elapsed() * 2 > timing.total(), "tried again: {:?}", begin.elapsed());
     assert_eq!(qp.state(), ibv_qp_state::IBV_QPS_ERR);
@@ -355,13 +356,13 @@ pub(crate) fn requester(arguments: &[String]) {
     assert_eq!(qp.destroy(), 0);
     assert_eq!(dereg(mr), 0);
     cq.destroy();
-    // SAFETY: its queue is gone.
+    // SAFETY: the channel's completion queue is destroyed.
     assert_eq!(unsafe { (lib().ibv_destroy_comp_channel)(channel) }, 0);
     memory.free();
     device.close();
 }
 
-/// One sender is stopped when it is about to wake the receiver; another one wakes it.
+/// One sender is stopped just before it wakes the receiver, so another sender must wake it.
 pub(crate) fn sleeper() {
     let mut receiver = SurvivingReceiver::new("srq", "small");
     let mut stopped = receiver.sender(0, 2, "stop=before_doorbell");
@@ -392,7 +393,8 @@ pub(crate) fn sleeper() {
     receiver.close();
 }
 
-/// More peers die than a completion queue has entries, while others' messages lie in a shared receive queue that is given up.
+/// More peers die than a completion queue has entries, while messages of other peers lie in a
+/// shared receive queue that is destroyed.
 pub(crate) fn many_deaths() {
     let mut receiver = SurvivingReceiver::new("srq", "small");
     let small = receiver.device.cq(4, ptr::null_mut());
@@ -403,7 +405,7 @@ pub(crate) fn many_deaths() {
         assert_eq!(sender.hear(), "0");
         sender.tell("go");
         sender.wait_dead();
-        // Nobody polls: the message goes with the queue pair, and its receive is free again.
+        // Nobody polls, so the message goes with the queue pair, and its receive becomes free.
         until("the queue pair goes", PATIENCE, || (receiver.qp.destroy() == 0).then_some(()));
         receiver.qp = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, receiver.cq, receiver.srq, 1);
         receiver.qp.init();
@@ -412,10 +414,10 @@ pub(crate) fn many_deaths() {
         until(&format!("a receive is free in round {round}"), PATIENCE, post);
     }
     std::thread::sleep(Duration::from_millis(30));
-    // SAFETY: the context lives and has this field.
+    // SAFETY: the context is live, and has this field.
     let fd = unsafe { (*receiver.device.context).async_fd };
     let mut file = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one file, which is this function's.
+    // SAFETY: the array has one entry.
     assert_eq!(unsafe { libc::poll(&raw mut file, 1, 0) }, 0, "no queue is overrun, nothing has failed");
     assert!(small.poll().is_none() && receiver.cq.poll().is_none());
     assert_eq!(idle.destroy(), 0);

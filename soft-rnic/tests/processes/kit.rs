@@ -1,5 +1,5 @@
-//! The verbs as these tests need them: raw objects that are never destroyed by themselves, because what a call returns, and
-//! when, is what is tested.
+//! Verbs helpers for these tests: raw objects without a drop, because the tests examine the result
+//! and the time of destroying.
 
 use std::ptr;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub(crate) fn lib() -> &'static Verbs {
     soft_rnic::provider().verbs()
 }
 
-/// Looks again and again until there is something, or panics.
+/// Calls `look` until it returns a value; panics if it takes too long.
 pub(crate) fn until<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -32,7 +32,7 @@ pub(crate) fn until<T>(what: &str, patience: Duration, mut look: impl FnMut() ->
     }
 }
 
-/// A context with a domain.
+/// An open context with a protection domain.
 #[derive(Clone, Copy)]
 pub(crate) struct TestDevice {
     pub(crate) context: *mut ibv_context,
@@ -47,7 +47,7 @@ impl TestDevice {
     pub(crate) fn try_open() -> Result<Self, std::io::Error> {
         let error = std::io::Error::last_os_error;
         let mut count = 0;
-        // SAFETY: the list is used before it is freed, the context before it is closed.
+        // SAFETY: the list is used before it is freed, and the context before it is closed.
         unsafe {
             let list = (lib().ibv_get_device_list)(&raw mut count);
             if list.is_null() {
@@ -64,9 +64,9 @@ impl TestDevice {
         }
     }
 
-    /// Closes domain and context, of which nothing may be left.
+    /// Closes the domain and the context, which must have no objects left.
     pub(crate) fn close(self) {
-        // SAFETY: they live, and nothing of theirs does.
+        // SAFETY: both are live, and have no objects left.
         unsafe {
             assert_eq!((lib().ibv_dealloc_pd)(self.pd), 0, "ibv_dealloc_pd");
             assert_eq!((lib().ibv_close_device)(self.context), 0, "ibv_close_device");
@@ -75,20 +75,20 @@ impl TestDevice {
 
     pub(crate) fn gid(self) -> ibv_gid {
         let mut gid = ibv_gid::default();
-        // SAFETY: the context lives.
+        // SAFETY: the context is live.
         assert_eq!(unsafe { (lib().ibv_query_gid)(self.context, 1, 0, &raw mut gid) }, 0);
         gid
     }
 
     pub(crate) fn channel(self) -> *mut ibv_comp_channel {
-        // SAFETY: the context lives.
+        // SAFETY: the context is live.
         let channel = unsafe { (lib().ibv_create_comp_channel)(self.context) };
         assert!(!channel.is_null(), "ibv_create_comp_channel: {}", std::io::Error::last_os_error());
         channel
     }
 
     pub(crate) fn cq(self, entries: i32, channel: *mut ibv_comp_channel) -> TestCq {
-        // SAFETY: context and channel live.
+        // SAFETY: the context and the channel are live.
         let cq = unsafe { (lib().ibv_create_cq)(self.context, entries, ptr::null_mut(), channel, 0) };
         assert!(!cq.is_null(), "ibv_create_cq: {}", std::io::Error::last_os_error());
         TestCq(cq)
@@ -97,7 +97,7 @@ impl TestDevice {
     pub(crate) fn srq(self, receives: u32) -> *mut ibv_srq {
         let attr = ibv_srq_attr { max_wr: receives, max_sge: 1, srq_limit: 0 };
         let mut init = ibv_srq_init_attr { attr, ..Default::default() };
-        // SAFETY: the domain lives.
+        // SAFETY: the domain is live.
         let srq = unsafe { (lib().ibv_create_srq)(self.pd, &raw mut init) };
         assert!(!srq.is_null(), "ibv_create_srq: {}", std::io::Error::last_os_error());
         srq
@@ -129,7 +129,7 @@ impl TestDevice {
             },
             ..Default::default()
         };
-        // SAFETY: domain and queues live.
+        // SAFETY: the domain and the queues are live.
         let qp = unsafe { (lib().ibv_create_qp)(self.pd, &raw mut init) };
         if qp.is_null() { Err(std::io::Error::last_os_error()) } else { Ok(TestQp(qp)) }
     }
@@ -142,7 +142,7 @@ pub(crate) struct TestCq(pub(crate) *mut ibv_cq);
 impl TestCq {
     pub(crate) fn poll(self) -> Option<ibv_wc> {
         let mut wc = ibv_wc::default();
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is live.
         let count = unsafe { verbs::ibv_poll_cq(self.0, 1, &raw mut wc) };
         assert!(count >= 0, "ibv_poll_cq: {count}");
         (count == 1).then_some(wc)
@@ -153,19 +153,19 @@ impl TestCq {
     }
 
     pub(crate) fn arm(self, solicited_only: bool) {
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is live.
         assert_eq!(unsafe { verbs::ibv_req_notify_cq(self.0, solicited_only.into()) }, 0);
     }
 
     pub(crate) fn destroy(self) {
-        // SAFETY: the queue lives, and no queue pair uses it.
+        // SAFETY: the queue is live, and no queue pair uses it.
         assert_eq!(unsafe { (lib().ibv_destroy_cq)(self.0) }, 0, "ibv_destroy_cq");
     }
 }
 
-/// Waits for an event of a channel, and acknowledges it; false if none comes in time.
+/// Waits for an event of a channel, and acknowledges it; returns `false` if none comes in time.
 pub(crate) fn event(channel: *mut ibv_comp_channel, patience: Duration) -> bool {
-    // SAFETY: the channel lives, and one of its queues is acknowledged.
+    // SAFETY: the channel is live, and the acknowledged queue belongs to it.
     unsafe {
         let mut file = libc::pollfd { fd: (*channel).fd, events: libc::POLLIN, revents: 0 };
         if libc::poll(&raw mut file, 1, patience.as_millis() as i32) != 1 {
@@ -178,7 +178,7 @@ pub(crate) fn event(channel: *mut ibv_comp_channel, patience: Duration) -> bool 
     }
 }
 
-/// What one side has to know of the other: a queue pair, and memory with its key.
+/// The address of a side: its queue pair, and its memory with the remote key.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpAddress {
     pub(crate) qpn: u32,
@@ -203,7 +203,7 @@ impl FromStr for QpAddress {
     }
 }
 
-/// How long a queue pair waits for an answer, and how often it asks.
+/// The timeout exponent and the retry count of a queue pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Timing {
     pub(crate) timeout: u8,
@@ -211,7 +211,7 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// All of it.
+    /// The total time: all attempts.
     pub(crate) fn total(self) -> Duration {
         Duration::from_nanos(4096 << self.timeout) * (u32::from(self.retry_cnt) + 1)
     }
@@ -223,21 +223,21 @@ pub(crate) struct TestQp(pub(crate) *mut ibv_qp);
 
 impl TestQp {
     pub(crate) fn number(self) -> u32 {
-        // SAFETY: it lives.
+        // SAFETY: the queue pair is live.
         unsafe { (*self.0).qp_num }
     }
 
     fn is_datagram(self) -> bool {
-        // SAFETY: it lives.
+        // SAFETY: the queue pair is live.
         unsafe { (*self.0).qp_type == ibv_qp_type::IBV_QPT_UD }
     }
 
     fn modify_with(self, mut attr: ibv_qp_attr, mask: u32) -> i32 {
-        // SAFETY: it lives.
+        // SAFETY: the queue pair is live.
         unsafe { (lib().ibv_modify_qp)(self.0, &raw mut attr, mask as i32) }
     }
 
-    /// To a state that needs nothing else.
+    /// Moves to a state that needs no other attributes.
     pub(crate) fn modify(self, state: ibv_qp_state) -> i32 {
         let attr = ibv_qp_attr { qp_state: state, ..Default::default() };
         self.modify_with(attr, ibv_qp_attr_mask::IBV_QP_STATE.0)
@@ -257,7 +257,7 @@ impl TestQp {
         assert_eq!(self.modify_with(attr, mask), 0, "to INIT");
     }
 
-    /// From INIT to RTS.
+    /// Moves from INIT to RTS.
     pub(crate) fn connect(self, peer: &QpAddress, timing: Timing) {
         use ibv_qp_attr_mask as M;
         let mut attr = ibv_qp_attr {
@@ -295,7 +295,7 @@ impl TestQp {
 
     pub(crate) fn state(self) -> ibv_qp_state {
         let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
-        // SAFETY: it lives.
+        // SAFETY: the queue pair is live.
         let result = unsafe {
             (lib().ibv_query_qp)(
                 self.0,
@@ -309,11 +309,11 @@ impl TestQp {
     }
 
     pub(crate) fn destroy(self) -> i32 {
-        // SAFETY: it lives; if this succeeds nobody uses it any more.
+        // SAFETY: the queue pair is live. If this succeeds, nobody uses it any more.
         unsafe { (lib().ibv_destroy_qp)(self.0) }
     }
 
-    /// Posts a request. `to`: memory of the peer.
+    /// Posts a request; `to` names memory of the peer.
     pub(crate) fn post(
         self,
         id: u64,
@@ -325,7 +325,7 @@ impl TestQp {
         self.post_with(id, opcode, ibv_send_flags::IBV_SEND_SIGNALED.0, sge, to, ah)
     }
 
-    /// Posts a message that wakes whoever waits for solicited ones; of a datagram, with the handle.
+    /// Posts a SEND with a solicited event; a datagram goes to the address handle.
     pub(crate) fn post_solicited(self, id: u64, sge: ibv_sge, to: &QpAddress, ah: *mut ibv_ah) -> i32 {
         let flags = ibv_send_flags::IBV_SEND_SIGNALED.0 | ibv_send_flags::IBV_SEND_SOLICITED.0;
         self.post_with(id, ibv_wr_opcode::IBV_WR_SEND, flags, sge, to, ah)
@@ -367,7 +367,7 @@ impl TestQp {
             }
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: it lives, and so do the request and its entry during the call.
+        // SAFETY: the queue pair is live, and the request and its entry live during the call.
         unsafe { verbs::ibv_post_send(self.0, &raw mut wr, &raw mut bad) }
     }
 
@@ -375,7 +375,7 @@ impl TestQp {
         let mut list = [sge];
         let mut wr = ibv_recv_wr { wr_id: id, sg_list: list.as_mut_ptr(), num_sge: 1, ..Default::default() };
         let mut bad = ptr::null_mut();
-        // SAFETY: it lives, and so do the request and its entry during the call.
+        // SAFETY: the queue pair is live, and the request and its entry live during the call.
         unsafe { verbs::ibv_post_recv(self.0, &raw mut wr, &raw mut bad) }
     }
 }
@@ -390,11 +390,11 @@ pub(crate) fn post_shared(srq: *mut ibv_srq, id: u64, sge: ibv_sge) -> i32 {
     let mut list = [sge];
     let mut wr = ibv_recv_wr { wr_id: id, sg_list: list.as_mut_ptr(), num_sge: 1, ..Default::default() };
     let mut bad = ptr::null_mut();
-    // SAFETY: the queue lives, and so do the request and its entry during the call.
+    // SAFETY: the queue is live, and the request and its entry live during the call.
     unsafe { verbs::ibv_post_srq_recv(srq, &raw mut wr, &raw mut bad) }
 }
 
-/// Memory of whole pages: the program's own, or the device's, which peers can map.
+/// Memory of whole pages. It is either private to the program, or device memory that peers can map.
 #[derive(Clone, Copy)]
 pub(crate) struct TestMemory {
     pub(crate) base: *mut u8,
@@ -403,7 +403,7 @@ pub(crate) struct TestMemory {
 }
 
 impl TestMemory {
-    /// Ordinary memory.
+    /// Ordinary memory, which peers cannot map.
     pub(crate) fn private(len: usize) -> Self {
         Self { base: map(ptr::null_mut(), len), len, buf: ptr::null_mut() }
     }
@@ -412,7 +412,7 @@ impl TestMemory {
     pub(crate) fn shareable(device: TestDevice, len: usize) -> Self {
         let mut buf = ptr::null_mut();
         let allocate = lib().ibv_alloc_buf().expect("the device has it");
-        // SAFETY: the domain lives.
+        // SAFETY: the domain is live.
         let base = unsafe { allocate(device.pd, len, &raw mut buf) };
         assert!(!base.is_null(), "ibv_alloc_buf: {}", std::io::Error::last_os_error());
         Self { base: base.cast(), len, buf }
@@ -422,9 +422,9 @@ impl TestMemory {
         !self.buf.is_null()
     }
 
-    /// Registers it.
+    /// Registers the memory with all access rights.
     pub(crate) fn register(self, device: TestDevice) -> *mut ibv_mr {
-        // SAFETY: domain and memory live.
+        // SAFETY: the domain and the memory are live.
         let mr = unsafe { verbs::ibv_reg_mr(lib(), device.pd, self.base.cast(), self.len, ALL) };
         assert!(!mr.is_null(), "ibv_reg_mr: {}", std::io::Error::last_os_error());
         mr
@@ -436,59 +436,63 @@ impl TestMemory {
 
     pub(crate) fn fill_part(self, at: usize, len: usize, byte: u8) {
         assert!(at + len <= self.len);
-        // SAFETY: within the memory, to which there are no references; a peer that writes there as well gives a mixture.
+        // SAFETY: the bytes lie within the memory, which has no references. A peer that writes at
+        // the same time causes a mixture.
         unsafe { libc::memset(self.base.add(at).cast(), byte.into(), len) };
     }
 
     pub(crate) fn byte(self, at: usize) -> u8 {
         assert!(at < self.len);
-        // SAFETY: within the memory, to which there are no references.
+        // SAFETY: the byte lies within the memory, which has no references.
         unsafe { self.base.add(at).read_volatile() }
     }
 
     pub(crate) fn set(self, at: usize, byte: u8) {
         assert!(at < self.len);
-        // SAFETY: within the memory, to which there are no references.
+        // SAFETY: the byte lies within the memory, which has no references.
         unsafe { self.base.add(at).write_volatile(byte) };
     }
 
-    /// The first byte that is another.
+    /// The offset and value of the first byte that differs from `byte`.
     pub(crate) fn differs(self, byte: u8) -> Option<(usize, u8)> {
         self.part_differs(0, self.len, byte)
     }
 
-    /// The first byte of a part that is another: how far it is from the part's begin.
+    /// The first byte of a part that differs from `byte`: its offset within the part, and its
+    /// value.
     pub(crate) fn part_differs(self, at: usize, len: usize, byte: u8) -> Option<(usize, u8)> {
         assert!(at + len <= self.len);
         let mut copy = vec![0_u8; len];
-        // SAFETY: within the memory, to which there are no references; the copy is this function's own.
+        // SAFETY: the bytes lie within the memory, which has no references; `copy` is a local of
+        // that length.
         unsafe { libc::memcpy(copy.as_mut_ptr().cast(), self.base.add(at).cast(), len) };
         copy.into_iter().enumerate().find(|(_, there)| *there != byte)
     }
 
-    /// Unmaps it, and maps fresh memory at the same place. Shareable memory stays: what a peer does to it is to be seen.
+    /// Unmaps private memory, and maps fresh memory at the same address. Shareable memory stays, so
+    /// that the test sees later writes of a peer.
     pub(crate) fn map_anew(self) {
         if self.is_shareable() {
             return;
         }
-        // SAFETY: memory of this kit's own, and nobody holds a reference to it.
+        // SAFETY: this kit mapped the memory, and nobody holds a reference to it.
         assert_eq!(unsafe { libc::munmap(self.base.cast(), self.len) }, 0);
         assert_eq!(map(self.base, self.len), self.base);
     }
 
     pub(crate) fn sge(self, mr: *mut ibv_mr, at: usize, len: usize) -> ibv_sge {
         assert!(at + len <= self.len);
-        // SAFETY: the region lives.
+        // SAFETY: the region is live.
         ibv_sge { addr: self.base.addr() as u64 + at as u64, length: len as u32, lkey: unsafe { (*mr).lkey } }
     }
 
     pub(crate) fn free(self) {
         if self.is_shareable() {
             let free = lib().ibv_free_buf().expect("the device has it");
-            // SAFETY: it is freed once.
+            // SAFETY: the buffer is freed once.
             unsafe { free(self.buf) };
         } else {
-            // SAFETY: memory of this kit's own.
+            // SAFETY: this kit mapped the memory.
             unsafe { libc::munmap(self.base.cast(), self.len) };
         }
     }
@@ -497,7 +501,7 @@ impl TestMemory {
 fn map(at: *mut u8, len: usize) -> *mut u8 {
     let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED_NOREPLACE };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-    // SAFETY: new memory, which replaces none.
+    // SAFETY: the new mapping replaces no other.
     let base = unsafe {
         libc::mmap(at.cast(), len.next_multiple_of(PAGE), libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     };
@@ -506,7 +510,7 @@ fn map(at: *mut u8, len: usize) -> *mut u8 {
 }
 
 pub(crate) fn dereg(mr: *mut ibv_mr) -> i32 {
-    // SAFETY: the region lives; if this succeeds nobody uses it any more.
+    // SAFETY: the region is live. If this succeeds, nobody uses it any more.
     match unsafe { (lib().ibv_dereg_mr)(mr) } {
         0 => 0,
         -1 => std::io::Error::last_os_error().raw_os_error().unwrap_or(-1),
@@ -514,8 +518,8 @@ pub(crate) fn dereg(mr: *mut ibv_mr) -> i32 {
     }
 }
 
-/// The key of a region.
+/// The remote key of a region.
 pub(crate) fn rkey(mr: *mut ibv_mr) -> u32 {
-    // SAFETY: the region lives.
+    // SAFETY: the region is live.
     unsafe { (*mr).rkey }
 }

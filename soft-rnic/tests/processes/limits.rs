@@ -1,5 +1,5 @@
-//! What a process may not do, or has not enough of: other users' peers, memory that the system does not let it copy, forks, few
-//! descriptors, little memory; and a great many queue pairs.
+//! Missing permissions and resources: peers of other users, memory that the system forbids to copy,
+//! forks, few descriptors, little memory, and very many queue pairs.
 
 use std::process::Command;
 use std::ptr;
@@ -17,7 +17,7 @@ use crate::soak::Resources;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const TIMING: Timing = Timing { timeout: 12, retry_cnt: 3 };
 pub(crate) const LEN: usize = 100_000;
-/// What a side can take at first.
+/// The number of receives that an endpoint posts at first.
 pub(crate) const RECEIVES: u64 = 4;
 const NOBODY: u32 = 65534;
 
@@ -27,7 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     };
     vec![
         Trial::test("limits::another_user_is_unreachable", || {
-            // SAFETY: no memory is involved.
+            // SAFETY: the call accesses no memory.
             if unsafe { libc::geteuid() } != 0 {
                 println!("SKIPPED: another user is for root to become");
                 return Ok(());
@@ -66,7 +66,7 @@ pub(crate) fn play(role: &str, arguments: &[String]) {
     }
 }
 
-/// Keeps what is logged.
+/// A logger that keeps the messages.
 struct CapturedLog(Mutex<Vec<String>>);
 
 static LOG: CapturedLog = CapturedLog(Mutex::new(Vec::new()));
@@ -90,12 +90,12 @@ pub(crate) fn keep_log() {
     log::set_max_level(log::LevelFilter::Warn);
 }
 
-/// What was logged since the last call.
+/// Takes the messages logged since the last call.
 pub(crate) fn logged() -> Vec<String> {
     std::mem::take(&mut *LOG.0.lock().expect("nobody panics there"))
 }
 
-/// One side of a connection.
+/// One end of a connection.
 pub(crate) struct LimitEndpoint {
     device: TestDevice,
     pub(crate) memory: TestMemory,
@@ -124,7 +124,7 @@ impl LimitEndpoint {
         side
     }
 
-    /// Offers all of the memory once more.
+    /// Posts a receive for all of the memory.
     fn receive(&self, id: u64) {
         let sge = self.memory.sge(self.mr, 0, LEN);
         let posted =
@@ -141,12 +141,12 @@ impl LimitEndpoint {
     }
 
     pub(crate) fn address(&self) -> QpAddress {
-        // SAFETY: any bytes are a GID.
+        // SAFETY: a GID is plain bytes.
         let gid = unsafe { self.device.gid().raw };
         QpAddress { qpn: self.qp.number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }
     }
 
-    /// Sends what is in the memory, or reads or writes all of it; how that ended.
+    /// Sends, reads or writes all of the memory; returns the status.
     pub(crate) fn run(&self, opcode: ibv_wr_opcode, to: &QpAddress) -> ibv_wc_status {
         assert_eq!(self.qp.post(7, opcode, self.memory.sge(self.mr, 0, LEN), to, ptr::null_mut()), 0);
         until("the request", PATIENCE, || self.cq.poll().filter(|wc| wc.wr_id == 7)).status
@@ -159,10 +159,10 @@ impl LimitEndpoint {
     fn take_down(self) -> TestDevice {
         assert_eq!(self.qp.destroy(), 0);
         if !self.srq.is_null() {
-            // SAFETY: no queue pair uses it any more.
+            // SAFETY: no queue pair uses the shared receive queue any more.
             assert_eq!(unsafe { (lib().ibv_destroy_srq)(self.srq) }, 0);
         }
-        // It may have been deregistered before.
+        // A test may have deregistered the region already.
         assert!(self.mr.is_null() || dereg(self.mr) == 0);
         self.cq.destroy();
         self.memory.free();
@@ -171,11 +171,11 @@ impl LimitEndpoint {
 }
 
 fn become_nobody() {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
 }
 
-/// One who answers, and does what it is told.
+/// The partner role: answers requests, and obeys commands.
 fn partner(arguments: &[String]) {
     let role = arguments.first().map(String::as_str);
     if role == Some("nobody") {
@@ -188,9 +188,9 @@ fn partner(arguments: &[String]) {
     say(&side.address().to_string());
     let to: QpAddress = told().expect("a line").parse().expect("an address");
     side.qp.connect(&to, TIMING);
-    // SAFETY: the child makes system calls only.
+    // SAFETY: the child only makes system calls.
     if role == Some("parent") && unsafe { libc::fork() } == 0 {
-        // SAFETY: the child makes system calls only. Its parent is gone before that.
+        // SAFETY: the child only makes system calls, and outlives its parent by design.
         unsafe {
             libc::close(1);
             libc::sleep(3);
@@ -202,7 +202,8 @@ fn partner(arguments: &[String]) {
         let answer = match line.as_str() {
             "write" => side.run(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &to).0.to_string(),
             "hole" => {
-                // SAFETY: a page of the memory, which only peers may still look for.
+                // SAFETY: the page belongs to `side.memory`, and this process does not access it
+                // again.
                 let unmapped = unsafe { libc::munmap(side.memory.base.add(10 * 4096).cast(), 4096) };
                 if unmapped == 0 { "done" } else { "it stays" }.to_owned()
             }
@@ -250,7 +251,7 @@ fn foreign(who: &str) {
     side.close();
     before.settle().expect("a stranger leaves nothing");
     if who == "here" {
-        // It is another user's: not to be killed, but it ends by itself.
+        // The partner belongs to another user, so this process cannot kill it; it ends by itself.
         std::mem::forget(partner);
     }
 }
@@ -277,7 +278,7 @@ fn namespace() {
     assert_eq!(partner.hear(), "0");
     let lines = logged();
     let slower = lines.iter().filter(|line| line.contains("slower path")).count();
-    // A privileged process may copy from a namespace below its own, and not the other way round.
+    // A privileged process may copy from a user namespace below its own, but not the reverse.
     assert!(slower <= 1, "{lines:?}");
     assert!(lines.len() == slower, "{lines:?}");
     side.close();
@@ -290,7 +291,8 @@ fn fork() {
     other.qp.connect(&side.address(), TIMING);
     let to = other.address();
     assert_eq!(side.run(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &to), ibv_wc_status::IBV_WC_SUCCESS);
-    // SAFETY: this process has threads, but the child uses none of their locks: what it calls fails at once.
+    // SAFETY: this process has threads, but the child uses none of their locks, because its calls
+    // fail at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let failures = shut_out(&side, &to);
@@ -301,7 +303,7 @@ fn fork() {
         unsafe { libc::_exit(failures.len() as i32) };
     }
     let mut status = 0;
-    // SAFETY: this process's child.
+    // SAFETY: `child` is a child of this process.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "the child's calls fail with EIO");
     for opcode in [ibv_wr_opcode::IBV_WR_RDMA_WRITE, ibv_wr_opcode::IBV_WR_SEND] {
@@ -311,7 +313,7 @@ fn fork() {
     other.close();
 }
 
-/// What does not fail with `EIO` in a forked child.
+/// The calls that do not fail with `EIO` in a forked child.
 fn shut_out(side: &LimitEndpoint, to: &QpAddress) -> Vec<String> {
     let mut failures = Vec::new();
     let mut expect = |what: &str, error: i32| {
@@ -328,7 +330,7 @@ fn shut_out(side: &LimitEndpoint, to: &QpAddress) -> Vec<String> {
     expect("ibv_dereg_mr", dereg(side.mr));
     let made = side.device.try_qp(ibv_qp_type::IBV_QPT_RC, side.cq, ptr::null_mut(), 1);
     expect("ibv_create_qp", made.err().and_then(|error| error.raw_os_error()).unwrap_or(0));
-    // SAFETY: the context is the parent's, which has not closed it.
+    // SAFETY: the parent owns the context, and has not closed it.
     unsafe {
         let context = side.device.context;
         let cq = (lib().ibv_create_cq)(context, 1, ptr::null_mut(), ptr::null_mut(), 0);
@@ -355,7 +357,7 @@ fn orphan() {
 
 fn set_limit(which: libc::__rlimit_resource_t, most: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit is this function's own.
+    // SAFETY: the limit is a local.
     unsafe {
         assert_eq!(libc::getrlimit(which, &raw mut limit), 0);
         limit.rlim_cur = most.min(limit.rlim_max);
@@ -363,7 +365,8 @@ fn set_limit(which: libc::__rlimit_resource_t, most: u64) {
     }
 }
 
-/// A device that cannot be had for want of something: the error, and the line that says so.
+/// Whether opening the device fails for lack of a resource. If so, checks the error, and that a log
+/// line names it.
 fn refused(limit: &str, expected: &[i32]) -> bool {
     let made = TestDevice::try_open().and_then(|device| {
         let cq = device.cq(1, ptr::null_mut());
@@ -388,7 +391,7 @@ fn refused(limit: &str, expected: &[i32]) -> bool {
 
 fn descriptors() {
     keep_log();
-    // The provider's own things are made first.
+    // The provider makes its permanent objects first.
     TestDevice::open().close();
     let before = Resources::now();
     let open = before.descriptors.values().sum::<usize>() as u64;
@@ -403,11 +406,11 @@ fn descriptors() {
     assert!(enough, "40 descriptors are enough");
     set_limit(libc::RLIMIT_NOFILE, 1024);
     before.settle().expect("what fails leaves nothing");
-    // A peer that has none left for a attached peer, and goes on when it has.
+    // A peer without descriptors cannot attach this process, and goes on once it has some.
     let (side, mut partner, to) = {
         let partner = Role::start("partner", &[]);
         let side = LimitEndpoint::new();
-        // Of the numbers below, all are in use.
+        // Every descriptor number below the limit is in use.
         set_limit(libc::RLIMIT_NOFILE, 1);
         let mut partner = partner;
         let to: QpAddress = partner.hear().parse().expect("an address");
@@ -435,14 +438,15 @@ fn memory() {
     let status = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
     let pages: u64 = status.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
     let used = pages * 4096;
-    // The segment is more than 16 GiB of addresses.
+    // The segment takes more than 16 GiB of address space.
     for gigabytes in [1, 4, 15] {
         set_limit(libc::RLIMIT_AS, used + (gigabytes << 30));
         assert!(refused("address space", &[libc::ENOMEM]), "{gigabytes} GiB are too little");
     }
     set_limit(libc::RLIMIT_AS, u64::MAX);
     assert!(!refused("address space", &[]));
-    // A segment is a file, which may be limited as well: that is a signal to most, and an error to those who ignore it.
+    // A segment is a file, so `RLIMIT_FSIZE` may apply, too. Most processes get a signal then; one
+    // that ignores it gets an error.
     before.settle().expect("what fails leaves nothing");
 }
 
@@ -462,7 +466,7 @@ fn many() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), MANY, "no two have one number");
-    // Some from all of the blocks of numbers.
+    // Use queue pairs from every block of numbers.
     for (first, second) in [(0, MANY - 1), (16_000, 33_000), (16_400, 100), (20_000, 39_000)] {
         let (a, b) = (qps[first], qps[second]);
         let address = |qp: crate::kit::TestQp| QpAddress { qpn: qp.number(), ..side.address() };
@@ -495,7 +499,7 @@ fn again() {
         other.close();
     }
     before.settle().expect("a closed device leaves nothing");
-    // The same with the device open.
+    // Repeat this with the device open.
     let (device, level) = crate::soak::open();
     for _ in 0..200 {
         let _ = LimitEndpoint::on(device).take_down();

@@ -1,8 +1,8 @@
-//! Promises that hold between processes: what may be touched after a call has returned, what becomes of those who are killed or
-//! stopped at any moment, and what is left of them.
+//! Guarantees that hold between processes: a call's return ends access to memory; the death or stop
+//! of a process at any moment does no harm to others; and nothing of it remains.
 //!
-//! A test starts this program again as a *role*, in a fabric of its own; a role starts others. A role that hangs is ended by an
-//! alarm, and a role whose parent has ended ends with it.
+//! A test starts this program again in a *role*, in a separate fabric, and a role may start others.
+//! An alarm ends a role that hangs. A role ends when its parent does.
 
 mod cm;
 mod connection_soak;
@@ -30,7 +30,7 @@ fn main() -> std::process::ExitCode {
         return std::process::ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
-    // Time is part of what is tested, though never of what passes: two at a time is what a small machine can do.
+    // Some tests depend on time, although only to fail. A small machine can run two at a time.
     arguments.test_threads.get_or_insert(2);
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(revocation::trials());

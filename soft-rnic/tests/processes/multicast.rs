@@ -1,4 +1,5 @@
-//! Multicast between processes: whoever is in a group gets its copy, whenever it came, and whatever becomes of the others.
+//! Multicast between processes: each member of a group gets its copy, whenever it joined, and
+//! whatever happens to the others.
 
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use crate::role::{self, Role, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
-/// Before a datagram's payload.
+/// The length of the GRH area before a datagram's payload.
 const GRH: usize = 40;
 const ROOM: usize = 8192;
 const RECEIVES: usize = 8;
@@ -40,7 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         .collect()
 }
 
-/// One end: a queue pair for datagrams, with memory.
+/// A datagram queue pair with memory.
 struct UdEndpoint {
     device: TestDevice,
     memory: TestMemory,
@@ -57,7 +58,7 @@ impl UdEndpoint {
         let cq = device.cq(64, ptr::null_mut());
         let qp = device.qp(ibv_qp_type::IBV_QPT_UD, cq, ptr::null_mut(), 16);
         qp.init();
-        // SAFETY: any bytes are a GID.
+        // SAFETY: a GID is plain bytes.
         let gid = unsafe { device.gid().raw };
         qp.connect(&QpAddress { gid, ..QpAddress::default() }, TIMING);
         Self { device, memory, mr, cq, qp }
@@ -69,13 +70,13 @@ impl UdEndpoint {
 
     fn join(&self) {
         let gid = ibv_gid { raw: GROUP };
-        // SAFETY: the queue pair lives, the GID is this function's own.
+        // SAFETY: the queue pair is live, and the GID a local.
         assert_eq!(unsafe { (lib().ibv_attach_mcast)(self.qp.0, &raw const gid, 0) }, 0);
     }
 
     fn leave(&self) {
         let gid = ibv_gid { raw: GROUP };
-        // SAFETY: the queue pair lives, the GID is this function's own.
+        // SAFETY: the queue pair is live, and the GID a local.
         assert_eq!(unsafe { (lib().ibv_detach_mcast)(self.qp.0, &raw const gid, 0) }, 0);
     }
 
@@ -88,7 +89,8 @@ impl UdEndpoint {
     }
 }
 
-/// One that is in the group. It is told what it has to hear, a byte and a length, and says so.
+/// The member role: joins the group. For each line (a byte and a length) it waits for that message,
+/// and reports it.
 pub(crate) fn member() {
     let end = UdEndpoint::new();
     (0..RECEIVES).for_each(|id| end.receive(id));
@@ -107,10 +109,10 @@ pub(crate) fn member() {
                 wc.byte_len as usize == GRH + len
                     && end.memory.part_differs(at + GRH, len, byte as u8).is_none()
             };
-            // What others had not heard was sent to all once more.
+            // A message that other members had missed was sent to all again.
             let again = last.is_some_and(|last| last != told && is(last));
             assert!(again || is(told), "{} bytes, and they are not those of {told:?}", wc.byte_len);
-            // The header: the last four bytes are the group's.
+            // The last four bytes of the GRH are the group's address.
             let named: Vec<u8> = (0..4).map(|n| end.memory.byte(at + GRH - 4 + n)).collect();
             assert_eq!(named, GROUP[12..]);
             end.receive(wc.wr_id as usize);
@@ -135,8 +137,9 @@ impl MemberRoles {
         Self(members)
     }
 
-    /// All of them hear this. Of a datagram nobody promises that it comes: a process that answers late, as it has no processor, is left
-    /// out. So it is sent again to those who have not heard.
+    /// Checks that all members get this message. Datagrams are unreliable: a sender skips a member
+    /// that answers late for lack of processor time. Therefore this repeats the message while a
+    /// member has not reported it.
     fn hear(&mut self, sender: &GroupSender, byte: u8, len: usize) {
         sender.send(byte, len);
         self.0.iter_mut().for_each(|member| member.tell(&format!("{byte} {len}")));
@@ -154,7 +157,7 @@ impl MemberRoles {
     }
 }
 
-/// One who sends to all.
+/// A sender to the group.
 struct GroupSender {
     end: UdEndpoint,
     ah: *mut ibv_ah,
@@ -164,13 +167,14 @@ impl GroupSender {
     fn new() -> Self {
         let end = UdEndpoint::new();
         let mut attr = route(GROUP);
-        // SAFETY: the domain lives, the attributes are this function's own.
+        // SAFETY: the domain is live, and the attributes are locals.
         let ah = unsafe { (lib().ibv_create_ah)(end.device.pd, &raw mut attr) };
         assert!(!ah.is_null(), "ibv_create_ah: {}", std::io::Error::last_os_error());
         Self { end, ah }
     }
 
-    /// Sends, and waits until that is done, which takes the members no time at all: how long it took.
+    /// Sends a message, and waits for its completion, which needs no action of the members. Returns
+    /// the elapsed time.
     fn send(&self, byte: u8, len: usize) -> Duration {
         let begin = Instant::now();
         self.end.memory.fill_part(0, len, byte);
@@ -182,7 +186,7 @@ impl GroupSender {
     }
 
     fn close(self) {
-        // SAFETY: the handle lives, and nothing uses it any more.
+        // SAFETY: the handle is live, and nothing uses it any more.
         assert_eq!(unsafe { (lib().ibv_destroy_ah)(self.ah) }, 0);
         self.end.close();
     }
@@ -212,7 +216,7 @@ fn all() {
     sender.close();
 }
 
-/// The sender has looked for everybody before they come.
+/// The sender has looked for members before they join.
 fn newcomers() {
     let sender = GroupSender::new();
     sender.send(100, 64);
@@ -221,7 +225,7 @@ fn newcomers() {
         members.0.extend(MemberRoles::start(1).0);
         members.hear(&sender, byte, len);
     }
-    // And one who comes when others have gone.
+    // One more member joins after the others have left.
     members.0.into_iter().for_each(Role::finish);
     sender.send(101, 64);
     let mut last = MemberRoles::start(1);
@@ -255,7 +259,7 @@ fn stopped() {
         members.hear(&sender, byte, len);
     }
     victim.signal(Signal::CONT);
-    // What needs nothing of its own process has come all the same.
+    // The messages that fit without the stopped process's help have arrived.
     for (byte, len) in (2..).zip([64, 200]) {
         victim.tell(&format!("{byte} {len}"));
         assert_eq!(victim.hear(), "heard");
@@ -265,7 +269,8 @@ fn stopped() {
     sender.close();
 }
 
-/// Who joins while a sender is stopped waits for it a while and goes on; the sender finds it when it goes on itself.
+/// A process that joins while a sender is stopped waits for it for a while, and goes on. The sender
+/// finds it once it continues.
 fn asleep() {
     let mut first = Role::start("sleeping-sender", &[]);
     assert_eq!(first.hear(), "sent");
@@ -273,7 +278,8 @@ fn asleep() {
     first.wait_stopped();
     let mut member = MemberRoles::start(1);
     first.signal(Signal::CONT);
-    // Its service thread has as much time as it takes to hear who has called; how much that is, nobody knows.
+    // The sender's service thread learns of the new member at an unknown time, so this repeats the
+    // message.
     let begin = Instant::now();
     let mut sent = 0;
     member.0[0].tell("7 64");
@@ -290,7 +296,7 @@ fn asleep() {
     member.0.remove(0).signal(Signal::KILL);
 }
 
-/// A sender that does as it is told.
+/// A sender that sends on command.
 pub(crate) fn sleeping_sender() {
     let sender = GroupSender::new();
     sender.send(7, 64);

@@ -1,4 +1,5 @@
-//! Regions that are not of the program's memory, reached from another process: by every path that there is.
+//! Regions over device memory, dma-bufs and nothing (null regions), reached from another process on
+//! every data path.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -25,13 +26,13 @@ pub(crate) fn trials() -> Vec<Trial> {
     let dma = Trial::test("regions::a_dma_buf_is_reached_by_its_owner_alone", || {
         role::run("regions dma", &[("SOFT_RNIC_PATH", "auto")])
     });
-    // Systems without /dev/udmabuf make none.
+    // A system without /dev/udmabuf cannot make a dma-buf.
     let none = !std::path::Path::new(UDMABUF).exists();
     paths.into_iter().chain([dma.with_ignored_flag(none)]).collect()
 }
 
 const UDMABUF: &str = "/dev/udmabuf";
-/// Of the file, in whole pages.
+/// The size of the file, in whole pages.
 const ROOM: u64 = (2 * LEN as u64).next_multiple_of(4096);
 
 /// A dma-buf of a memory file.
@@ -47,7 +48,7 @@ fn dma_buf(file: &OwnedFd) -> OwnedFd {
     const CREATE: libc::c_ulong = 0x4018_7542;
     let maker = std::fs::File::options().read(true).write(true).open(UDMABUF).expect(UDMABUF);
     let mut create = UffdCreate { memfd: file.as_raw_fd() as u32, flags: 1, offset: 0, size: ROOM };
-    // SAFETY: the request's own struct; the descriptor that it returns is nobody else's.
+    // SAFETY: the struct is the one of this request; nobody else has the returned descriptor.
     unsafe {
         let made = libc::ioctl(maker.as_raw_fd(), CREATE as _, &raw mut create);
         assert!(made >= 0, "UDMABUF_CREATE: {}", std::io::Error::last_os_error());
@@ -55,7 +56,7 @@ fn dma_buf(file: &OwnedFd) -> OwnedFd {
     }
 }
 
-/// Device memory, part of a file, and nothing; each is registered.
+/// Device memory, part of a file, and a null region; each is registered.
 struct KindsOfRegions {
     dm: *mut ibv_dm,
     file: std::fs::File,
@@ -71,11 +72,11 @@ impl KindsOfRegions {
         rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).expect("a seal");
         let made = dma.then(|| dma_buf(&file));
         let registered = made.as_ref().unwrap_or(&file).as_raw_fd();
-        // Regions of such memory take no windows.
+        // Regions of such memory cannot bind windows.
         let all = ALL & !ibv_access_flags::IBV_ACCESS_MW_BIND.0.cast_signed();
         let access = all as u32 | ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         let register = lib().ibv_reg_dmabuf_mr().expect("the device has it");
-        // SAFETY: context and domain live, and the memory until it is freed.
+        // SAFETY: the context and the domain are live, and the memory lives until it is freed.
         let (dm, mrs) = unsafe {
             let dm = verbs::ibv_alloc_dm(device.context, &raw mut attr);
             assert!(!dm.is_null(), "ibv_alloc_dm: {}", std::io::Error::last_os_error());
@@ -90,12 +91,12 @@ impl KindsOfRegions {
         Self { dm, file: file.into(), mrs }
     }
 
-    /// The first byte of one that is another: how far from its beginning.
+    /// The offset of the first byte of a region that differs from `byte`.
     fn differs(&self, which: usize, byte: u8) -> Option<usize> {
         use std::os::unix::fs::FileExt;
         let mut bytes = vec![!byte; LEN];
         if which == 0 {
-            // SAFETY: the memory lives, and there is room for all of it.
+            // SAFETY: the memory is live, and `bytes` has room for all of it.
             let result = unsafe { verbs::ibv_memcpy_from_dm(bytes.as_mut_ptr().cast(), self.dm, 0, LEN) };
             assert_eq!(result, 0);
         } else {
@@ -108,12 +109,12 @@ impl KindsOfRegions {
         for mr in self.mrs {
             assert_eq!(dereg(mr), 0);
         }
-        // SAFETY: it lives, and no region of it does.
+        // SAFETY: the memory is live, and has no regions left.
         assert_eq!(unsafe { verbs::ibv_free_dm(self.dm) }, 0);
     }
 }
 
-/// The partner: its memory is what the others reach.
+/// The owner role: the other process accesses its regions.
 pub(crate) fn owner(arguments: &[String]) {
     let side = LimitEndpoint::new();
     let regions = KindsOfRegions::new(side.device(), arguments == ["dma"]);
@@ -128,9 +129,9 @@ pub(crate) fn owner(arguments: &[String]) {
         let words: Vec<u8> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
         match words[..] {
             [which, byte] => say(&format!("{:?}", regions.differs(which.into(), byte))),
-            // A list of messages, of which the second is for the null region, and the third's end.
+            // A list of messages: the second arrives in the null region, the third behind it.
             [.., last] if words.len() == 3 => {
-                // SAFETY: the region lives.
+                // SAFETY: the region is live.
                 let lkey = unsafe { (*regions.mrs[2]).lkey };
                 let nowhere = ibv_sge { addr: 0, length: 1 << 20, lkey };
                 side.memory.fill(last);
@@ -146,9 +147,9 @@ pub(crate) fn owner(arguments: &[String]) {
                 let there = [0, 299, 300, 399, 400, 899, 900].map(|at| side.memory.byte(at).to_string());
                 say(&there.join(" "));
             }
-            // A message into the null region: its length.
+            // A message into the null region; reports its length.
             _ => {
-                // SAFETY: the region lives.
+                // SAFETY: the region is live.
                 let lkey = unsafe { (*regions.mrs[2]).lkey };
                 let nowhere = ibv_sge { addr: 1 << 40, length: 1 << 30, lkey };
                 assert_eq!(side.qp.receive(9, nowhere), 0);
@@ -163,7 +164,7 @@ pub(crate) fn owner(arguments: &[String]) {
     side.close();
 }
 
-/// What has gone to the partner.
+/// The traffic to the partner.
 fn traffic() -> Traffic {
     let statistics = soft_rnic::statistics().expect("the device is open");
     let to_others = statistics.peers.into_iter().filter(|peer| peer.pid != Some(std::process::id()));
@@ -179,7 +180,7 @@ pub(crate) fn play(arguments: &[String]) {
     partner.tell(&side.address().to_string());
     side.connect(&places[0]);
     assert_eq!(partner.hear(), "ready");
-    // The receives that it began with.
+    // Use up the receives that the partner began with.
     (0..4).for_each(|_| assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &places[2]), SUCCESS));
     for byte in 1..=ROUNDS {
         for (which, place) in places[..2].iter().enumerate() {
@@ -195,7 +196,7 @@ pub(crate) fn play(arguments: &[String]) {
         assert_eq!(partner.hear(), "posted");
         assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &places[2]), SUCCESS);
         assert_eq!(partner.hear(), LEN.to_string());
-        // In one list, whose receives lie here and there.
+        // One list of messages, whose receives lie in different regions.
         partner.tell("0 0 77");
         assert_eq!(partner.hear(), "posted");
         side.memory.fill(byte);
@@ -206,13 +207,13 @@ pub(crate) fn play(arguments: &[String]) {
     let went = traffic();
     let to_memory = u64::from(ROUNDS) * 4;
     match path {
-        // All but the first, while the mappings were made.
+        // All messages, except the first ones, which are sent before the mappings exist.
         "auto" => assert!(went.direct.messages > to_memory / 2, "{went:?}"),
         "dma" => assert!(went.call.messages >= to_memory / 2 && went.direct.messages > 0, "{went:?}"),
         "vm" => assert!(went.vm.messages >= to_memory && went.call.messages == 0, "{went:?}"),
         _ => assert!(went.call.messages >= to_memory && went.vm.messages == 0, "{went:?}"),
     }
-    // The null region's key leads nowhere.
+    // The null region grants no remote access.
     assert_eq!(side.run(ibv_wr_opcode::IBV_WR_RDMA_READ, &places[2]), ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
     drop(partner);
     side.close();

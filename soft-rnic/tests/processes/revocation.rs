@@ -1,7 +1,8 @@
-//! After a call that takes memory away has returned success, nobody touches it; and while somebody may, it returns `EBUSY`.
+//! Calls that revoke memory: after one has returned success, nobody accesses the memory. While a
+//! peer still may, the call returns `EBUSY`.
 //!
-//! A sender is stopped or killed in the middle of a transfer. Then the owner takes the memory away, maps it anew, fills it, and
-//! looks whether a byte changes once the sender goes on.
+//! A sender is stopped or killed in the middle of a transfer. Then the owner revokes the memory,
+//! maps fresh memory there, fills it, and checks whether a byte changes once the sender continues.
 
 use std::fmt;
 use std::ptr;
@@ -19,20 +20,20 @@ use crate::kit::{
 };
 use crate::role::{self, Role, say, told};
 
-/// How long a call waits, in milliseconds; and what it may take on a busy machine.
+/// The time that a call waits, in milliseconds; and the time that it may take on a busy machine.
 const BOUND: &str = "80";
 const SLACK: Duration = Duration::from_secs(15);
 
-/// Bytes of a message: more than travel within a slot, more than one call moves.
+/// The length of a message in bytes: more than fits a slot, and more than one call copies.
 const LEN: usize = 100_000;
 const RECEIVES: u64 = 7;
-/// Messages before the one that is interrupted.
+/// The number of messages before the interrupted one.
 const WARM: u64 = 3;
 const TIMING: Timing = Timing { timeout: 13, retry_cnt: 3 };
 
-/// How payload travels.
+/// The data paths.
 const PATHS: [&str; 3] = ["direct", "vm", "call"];
-/// What takes memory away, and what goes on meanwhile.
+/// The call that revokes memory, and the operation that it interrupts.
 const CALLS: [(&str, &str); 12] = [
     ("dereg", "write"),
     ("dereg", "send"),
@@ -43,12 +44,13 @@ const CALLS: [(&str, &str); 12] = [
     ("reset", "send"),
     ("destroy-srq", "send"),
     ("flush", "send"),
-    // Of a window, through which the sender writes.
+    // These revoke a window, through which the sender writes.
     ("dealloc-mw", "write"),
     ("invalidate", "write"),
     ("rebind", "write"),
 ];
-/// Calls that are requests: they have not completed while somebody may touch the memory, and they have time.
+/// The calls that are requests: they complete only once nobody can access the memory, and have more
+/// time.
 const REQUESTS: [&str; 2] = ["invalidate", "rebind"];
 const TIME: &str = "8000";
 
@@ -56,7 +58,7 @@ fn bound_of(call: &str) -> &'static str {
     if REQUESTS.contains(&call) { TIME } else { BOUND }
 }
 
-/// Where the sender is interrupted, how, and what becomes of it.
+/// The step at which the sender is interrupted, and its fate.
 const FATES: [(&str, SenderFate); 9] = [
     ("before_mark", SenderFate::Continues),
     ("before_mark", SenderFate::Dies),
@@ -68,14 +70,14 @@ const FATES: [(&str, SenderFate); 9] = [
     ("claimed", SenderFate::Continues),
     ("before_finish", SenderFate::Continues),
 ];
-/// Steps of a message that takes a receive.
+/// Steps that only a message with a receive has.
 const OF_RECEIVES: [&str; 2] = ["claimed", "before_finish"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SenderFate {
     /// Stopped, and continued after the call.
     Continues,
-    /// Stopped, and killed after the call has given up.
+    /// Stopped, and killed after the call has failed.
     IsKilled,
     /// Killed before the call.
     Dies,
@@ -149,24 +151,24 @@ struct MemoryOwner {
     srq: *mut ibv_srq,
     qp: Option<TestQp>,
     receives: bool,
-    /// By which the sender writes, if it does.
+    /// The window through which the sender writes, or null.
     window: *mut ibv_mw,
-    /// What the window is bound to in the end.
+    /// The region that the window is bound to in the end.
     other_mr: *mut ibv_mr,
-    /// The request was posted.
+    /// The request is posted.
     posted: bool,
-    /// How long it is waited for.
+    /// The time to wait for the request.
     patience: Duration,
 }
 
-/// A window of the kind that the call is about.
+/// A window of the type that the call revokes; null if it revokes none.
 fn window(device: TestDevice, call: &str) -> *mut ibv_mw {
     let kind = match call {
         "dealloc-mw" | "rebind" => ibv_mw_type::IBV_MW_TYPE_1,
         "invalidate" => ibv_mw_type::IBV_MW_TYPE_2,
         _ => return ptr::null_mut(),
     };
-    // SAFETY: the domain lives.
+    // SAFETY: the domain is live.
     let window = unsafe { verbs::ibv_alloc_mw(device.pd, kind) };
     assert!(!window.is_null(), "ibv_alloc_mw: {}", std::io::Error::last_os_error());
     window
@@ -191,16 +193,17 @@ impl MemoryOwner {
         Self { memory, other, mr, cq, srq, qp, receives, window, other_mr, posted, patience }
     }
 
-    /// The key that the sender writes by: a window's is the next one, which it has when it is bound.
+    /// The remote key that the sender uses. A window's is its next key, which it gets when it is
+    /// bound.
     fn key(&self) -> u32 {
         if self.window.is_null() {
             return rkey(self.mr);
         }
-        // SAFETY: the window lives.
+        // SAFETY: the window is live.
         verbs::ibv_inc_rkey(unsafe { (*self.window).rkey })
     }
 
-    /// Connects, and binds the window, if there is one.
+    /// Connects, and binds the window if one exists.
     fn connect(&self, peer: &QpAddress) {
         self.qp().connect(peer, TIMING);
         if !self.window.is_null() {
@@ -209,7 +212,7 @@ impl MemoryOwner {
         }
     }
 
-    /// Posts a request that binds the window to all of a region.
+    /// Posts a request that binds the window to a whole region.
     fn bind(&self, mr: *mut ibv_mr, memory: TestMemory, rkey: u32) {
         let bind_info = ibv_mw_bind_info {
             mr,
@@ -219,7 +222,8 @@ impl MemoryOwner {
         };
         let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let qp = self.qp().0;
-        // SAFETY: pair, window and region live, and so does the request during the call.
+        // SAFETY: the queue pair, the window and the region are live, and the request lives during
+        // the call.
         let result = unsafe {
             if (*self.window).type_ == ibv_mw_type::IBV_MW_TYPE_1 {
                 let mut bind = ibv_mw_bind { wr_id: 0, send_flags, bind_info };
@@ -240,12 +244,13 @@ impl MemoryOwner {
         let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut wr = ibv_send_wr { opcode, send_flags, ..Default::default() };
         wr.__bindgen_anon_1.invalidate_rkey = self.key();
-        // SAFETY: the pair lives, and so does the request during the call.
+        // SAFETY: the queue pair is live, and the request lives during the call.
         let result = unsafe { verbs::ibv_post_send(self.qp().0, &raw mut wr, &mut ptr::null_mut()) };
         assert_eq!(result, 0, "the window can be invalidated");
     }
 
-    /// Posts the request once; 0 when it has completed and the region can go, `EBUSY` as long as it has not.
+    /// Posts the request once. Returns 0 if it has completed and the region is deregistered, and
+    /// `EBUSY` before that.
     fn request(&mut self, call: &str) -> i32 {
         if !std::mem::replace(&mut self.posted, true) {
             match call {
@@ -265,7 +270,7 @@ impl MemoryOwner {
     }
 
     fn dealloc_window(&mut self) -> i32 {
-        // SAFETY: the window lives; if this succeeds it is gone.
+        // SAFETY: the window is live. If this succeeds, nobody uses it any more.
         let result = unsafe { verbs::ibv_dealloc_mw(self.window) };
         if result == 0 {
             self.window = ptr::null_mut();
@@ -278,12 +283,12 @@ impl MemoryOwner {
     }
 
     fn address(&self, device: TestDevice) -> QpAddress {
-        // SAFETY: any bytes are a GID.
+        // SAFETY: a GID is plain bytes.
         let gid = unsafe { device.gid().raw };
         QpAddress { qpn: self.qp().number(), gid, addr: self.memory.base.addr() as u64, rkey: self.key() }
     }
 
-    /// The messages before the one that is interrupted.
+    /// Takes the messages before the interrupted one.
     fn take_warm(&self) {
         for id in 0..if self.receives { WARM } else { 0 } {
             let wc = self.cq.one("a message", SLACK);
@@ -291,14 +296,14 @@ impl MemoryOwner {
         }
     }
 
-    /// Takes the memory away: 0, or an error number.
+    /// Makes the call; returns 0, or an error number.
     fn call(&mut self, call: &str) -> i32 {
         match call {
             "dereg" => dereg(self.mr),
             "rereg" => {
                 let flags = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION.0 as i32;
                 let to = self.other;
-                // SAFETY: the region lives, and so does the new memory.
+                // SAFETY: the region is live, and so is the new memory.
                 let result = unsafe {
                     (lib().ibv_rereg_mr)(self.mr, flags, ptr::null_mut(), to.base.cast(), to.len, 0)
                 };
@@ -312,7 +317,7 @@ impl MemoryOwner {
             "reset" => self.qp().modify(ibv_qp_state::IBV_QPS_RESET),
             "destroy-qp" => self.destroy_qp(),
             "destroy-srq" => match self.destroy_qp() {
-                // SAFETY: the queue lives; if this succeeds it is gone.
+                // SAFETY: the queue is live. If this succeeds, nobody uses it any more.
                 0 => unsafe { (lib().ibv_destroy_srq)(self.srq) },
                 error => error,
             },
@@ -328,7 +333,7 @@ impl MemoryOwner {
         result
     }
 
-    /// `EBUSY` as long as the oldest receive does not complete, then 0 when all have.
+    /// Flushes the receives: `EBUSY` while the oldest one does not complete, 0 once all have.
     fn flush(&mut self) -> i32 {
         assert_eq!(self.qp().modify(ibv_qp_state::IBV_QPS_ERR), 0);
         let begin = Instant::now();
@@ -337,7 +342,7 @@ impl MemoryOwner {
             match self.cq.poll() {
                 Some(wc) => {
                     assert_eq!(wc.wr_id, next, "receives are flushed in order");
-                    // The one that was under way may have come to its end.
+                    // The interrupted message may have completed.
                     let whole = wc.status == ibv_wc_status::IBV_WC_SUCCESS && next == WARM;
                     assert!(whole || wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR, "{:?}", wc.status);
                     next += 1;
@@ -352,7 +357,7 @@ impl MemoryOwner {
         0
     }
 
-    /// Calls once: neither too late nor for ever.
+    /// Makes the call, and checks that it returns in time.
     fn call_in_time(&mut self, call: &str) -> i32 {
         let begin = Instant::now();
         let result = self.call(call);
@@ -363,7 +368,7 @@ impl MemoryOwner {
     fn give_up(mut self, device: TestDevice, call: &str) {
         assert_eq!(self.destroy_qp(), 0, "the queue pair goes");
         if !self.srq.is_null() && call != "destroy-srq" {
-            // SAFETY: no queue pair uses it any more.
+            // SAFETY: no queue pair uses the shared receive queue any more.
             assert_eq!(unsafe { (lib().ibv_destroy_srq)(self.srq) }, 0);
         }
         if !self.window.is_null() {
@@ -381,7 +386,7 @@ impl MemoryOwner {
     }
 }
 
-/// The owner of the memory, and its sender's parent.
+/// The owner role: owns the memory, and starts the sender.
 pub(crate) fn owner(arguments: &[String]) {
     let [path, call, operation, step, fate] = arguments else { panic!("five arguments") };
     let fate: SenderFate = fate.parse().expect("a fate");
@@ -403,7 +408,7 @@ pub(crate) fn owner(arguments: &[String]) {
         sender.wait_stopped()
     }
 
-    // Whoever has a receive has not looked up its memory yet.
+    // A sender that has only claimed a receive has not looked up its memory yet.
     let named = step != "before_mark" && !(step == "claimed" && ["dereg", "rereg"].contains(&call.as_str()));
     let marked = named && fate != SenderFate::Dies;
     if marked {
@@ -417,7 +422,7 @@ pub(crate) fn owner(arguments: &[String]) {
         until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
     } else {
         if fate == SenderFate::IsKilled {
-            // Somebody who is being killed is not dead yet.
+            // A killed process is dead only after a while.
             sender.wait_dead();
         }
         owner.patience = SLACK - Duration::from_secs(1);
@@ -440,7 +445,8 @@ pub(crate) fn owner(arguments: &[String]) {
     owner.give_up(device, call);
 }
 
-/// The sender closes all its descriptors in the midst of a copy, and lives: that its connection has ended says nothing.
+/// The sender closes all its descriptors during a copy, and lives. Therefore the end of its
+/// connection must not count as its death.
 pub(crate) fn owner_of_one_without(arguments: &[String]) {
     let [path, call, operation, time] = arguments else { panic!("four arguments") };
     let device = TestDevice::open();
@@ -470,23 +476,24 @@ pub(crate) fn owner_of_one_without(arguments: &[String]) {
     owner.give_up(device, call);
 }
 
-/// Set where the sender is to close its descriptors.
+/// Set if the sender shall close its descriptors.
 const CLOSES: &str = "SOFT_RNIC_TEST_CLOSES";
 
-/// A time for which a thread is held up in the midst of a transfer, from when it has got there.
+/// A pause of a thread in the middle of a transfer. The pause begins when the thread gets there.
 struct PausedThread {
     since: Instant,
     time: Duration,
 }
 
 impl PausedThread {
-    /// The thread gets there some time after this, and so leaves not before the time is over, counted from now.
+    /// The pause begins later than this call, so it lasts at least until `time` after now.
     fn now(time: &str) -> Self {
         let milliseconds = time.parse().expect("a number");
         Self { since: Instant::now(), time: Duration::from_millis(milliseconds) }
     }
 
-    /// Checks what must hold as long as the thread is held up. Where it does not, and the thread may be gone by now, nothing was shown.
+    /// Checks a condition that must hold during the pause. If it fails, but the pause may be over
+    /// by now, the test is inconclusive.
     #[track_caller]
     fn check(&self, holds: bool, what: &str) {
         if !holds && self.since.elapsed() >= self.time {
@@ -496,7 +503,7 @@ impl PausedThread {
     }
 }
 
-/// Hears when a thread of this process is held up.
+/// A logger that notices the pause of a thread of this process.
 struct PauseLog;
 
 static IS_HELD_UP: AtomicBool = AtomicBool::new(false);
@@ -524,12 +531,13 @@ fn wait_until_held_up() {
     until("somebody is held up", SLACK, || IS_HELD_UP.load(Ordering::Acquire).then_some(()));
 }
 
-/// Closes all descriptors but those of the kit, as soon as a thread is held up, and says so.
+/// Closes all descriptors except the standard ones once a thread pauses, and reports it.
 fn close_soon() {
     listen_for_held_up();
     std::thread::spawn(|| {
         wait_until_held_up();
-        // SAFETY: what the device makes of it is what is tested; this thread has no descriptors of its own.
+        // SAFETY: the test examines how the device copes with this; this thread owns no
+        // descriptors.
         assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
         say("closed");
     });
@@ -539,7 +547,7 @@ fn opcode(operation: &str) -> ibv_wr_opcode {
     if operation == "send" { ibv_wr_opcode::IBV_WR_SEND } else { ibv_wr_opcode::IBV_WR_RDMA_WRITE }
 }
 
-/// Sends some messages, and one more, in the midst of which it is interrupted.
+/// The sender role: sends some messages, and one more, during which it is interrupted.
 pub(crate) fn sender() {
     let line = told().expect("a line");
     let [path, operation, address] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("three words") };
@@ -550,7 +558,7 @@ pub(crate) fn sender() {
     let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 16);
     qp.init();
-    // SAFETY: any bytes are a GID.
+    // SAFETY: a GID is plain bytes.
     let gid = unsafe { device.gid().raw };
     say(&QpAddress { qpn: qp.number(), gid, ..QpAddress::default() }.to_string());
     assert_eq!(told().as_deref(), Some("go"));
@@ -576,13 +584,13 @@ pub(crate) fn sender() {
     assert_eq!(told(), None);
 }
 
-/// Whether a peer's memory is mapped here.
+/// Whether this process maps a peer's memory.
 fn maps_peer() -> Option<()> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("a process can read its own");
     maps.contains("soft-rnic buffer").then_some(())
 }
 
-/// The same in one process: a thread dawdles in the midst of a transfer.
+/// The same within one process: a thread pauses in the middle of a transfer.
 pub(crate) fn threads(arguments: &[String]) {
     let [call, operation, step, time] = arguments else { panic!("four arguments") };
     listen_for_held_up();
@@ -599,10 +607,9 @@ pub(crate) fn threads(arguments: &[String]) {
     owner.connect(&from);
     qp.connect(&to, TIMING);
     cq.arm(false);
-    // SAFETY: the verbs are safe to be called from any thread, and the objects live until it has ended.
+    // SAFETY: any thread may call the verbs, and the objects live until the thread has ended.
     struct SendPtr<T>(T);
-    // SAFETY: the verbs are safe to be called from any thread, and the objects live until it has
-    // ended.
+    // SAFETY: any thread may call the verbs, and the objects live until the thread has ended.
     unsafe impl<T> Send for SendPtr<T> {}
     let what = SendPtr((qp, source.sge(mr, 0, LEN), to, opcode(operation)));
     let held_up = PausedThread::now(time);
@@ -612,7 +619,7 @@ pub(crate) fn threads(arguments: &[String]) {
     });
     wait_until_held_up();
     if owner.receives && call == "flush" {
-        // No messages came before.
+        // No messages came before the paused one.
         flush_own(&owner, step, &held_up);
     } else if step != "before_mark" {
         let busy = owner.call_in_time(call) == libc::EBUSY;
@@ -632,7 +639,7 @@ pub(crate) fn threads(arguments: &[String]) {
     assert_eq!(qp.destroy(), 0);
     assert_eq!(dereg(mr), 0);
     cq.destroy();
-    // SAFETY: its queue is gone.
+    // SAFETY: the channel's completion queue is destroyed.
     assert_eq!(unsafe { (lib().ibv_destroy_comp_channel)(channel) }, 0);
     owner.give_up(device, call);
 }

@@ -1,4 +1,4 @@
-//! This program in another role: started again with a name and arguments, and told lines.
+//! Roles: this program starts itself again with a role's name and arguments, and sends it lines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -11,25 +11,25 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 const ROLE: &str = "SOFT_RNIC_TEST_ROLE";
 
-/// After this time a role is taken to hang.
+/// The time in seconds after which a role counts as hanging.
 const ALARM: u32 = 60;
 
-/// As long as somebody is held up at most: well below the alarm.
+/// The longest pause of a thread, well below the alarm.
 const MOST_HELD_UP: Duration = Duration::from_secs(15);
 
-/// What a parent waits for an answer at most.
+/// The time that a parent waits for an answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// If this process was started in a role: plays it.
+/// Plays the role that this process was started in, if any; returns whether it was.
 pub(crate) fn play() -> bool {
     let Ok(role) = std::env::var(ROLE) else { return false };
     let arguments: Vec<String> = role.split(' ').map(str::to_owned).collect();
     let seconds = std::env::var("SOFT_RNIC_TEST_ALARM").ok().and_then(|text| text.parse().ok());
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     unsafe { libc::alarm(seconds.unwrap_or(ALARM)) };
-    // Roles are made to abort; nobody looks at what is left.
+    // Some roles abort on purpose, and nobody needs their core dumps.
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit is there to be read.
+    // SAFETY: the limit is a readable local.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
     match arguments[0].as_str() {
         "revoke" => crate::revocation::owner(&arguments[1..]),
@@ -66,21 +66,23 @@ pub(crate) fn play() -> bool {
     true
 }
 
-/// Starts a role and waits for it to succeed.
+/// Runs a role, and expects it to succeed.
 pub(crate) fn run(arguments: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
     let status = status_of(arguments, variables)?;
     if status.success() { Ok(()) } else { Err(format!("{arguments}: {status}").into()) }
 }
 
-/// With this a role ends that could not look in time, on a machine that had other things to do: nothing was shown.
+/// The exit code of a role that was too slow to check a condition in time, because the machine was
+/// busy.
 const TOO_LATE: i32 = 75;
 
-/// Ends a role that looked after the time within which something was certain.
+/// Ends a role whose check came after the time in which its condition must hold.
 pub(crate) fn end_too_late() -> ! {
     std::process::exit(TOO_LATE)
 }
 
-/// As [`run`], of a role that has to look while somebody is held up for a time: if it was too late, it gets more of it.
+/// Like [`run`], for a role that checks conditions during a pause. If it was too late, runs it
+/// again with a longer pause.
 pub(crate) fn run_within(
     first: Duration,
     arguments: impl Fn(Duration) -> String,
@@ -115,7 +117,7 @@ fn status_of(arguments: &str, variables: &[(&str, &str)]) -> Result<ExitStatus, 
     }
 }
 
-/// A fabric that nobody else has.
+/// The name of an unused fabric.
 pub(crate) fn fabric() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -130,19 +132,19 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// Starts this program in a role; in a fabric of its own, unless the caller is in one.
+    /// Starts this program in a role. The role uses the caller's fabric, or else a new one.
     pub(crate) fn start(arguments: &str, variables: &[(&str, &str)]) -> Self {
         Self::with(Command::new("/proc/self/exe"), arguments, variables)
     }
 
-    /// Starts it by another program.
+    /// Starts the role with this command, for example through another program.
     pub(crate) fn with(mut command: Command, arguments: &str, variables: &[(&str, &str)]) -> Self {
         command.env(ROLE, arguments).env_remove("SOFT_RNIC_FAULTS").env_remove("SOFT_RNIC_TEST_CRASH");
         if std::env::var_os("SOFT_RNIC_FABRIC").is_none() {
             command.env("SOFT_RNIC_FABRIC", fabric());
         }
         command.envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // SAFETY: one system call, which is safe between fork and exec.
+        // SAFETY: the closure makes one system call, which is safe between fork and exec.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -170,14 +172,14 @@ impl Role {
         kill_process(self.pid(), signal).expect("it is a child that nobody has waited for");
     }
 
-    /// Tells the process a line; it may be dead.
+    /// Sends a line to the process, which may be dead.
     pub(crate) fn tell(&mut self, line: &str) {
         if let Some(stdin) = &mut self.stdin {
             let _ = stdin.write_all(format!("{line}\n").as_bytes());
         }
     }
 
-    /// The next line that it says.
+    /// The next line from the process.
     pub(crate) fn hear(&self) -> String {
         match self.hear_within(PATIENCE) {
             Ok(line) => line,
@@ -208,7 +210,7 @@ impl Role {
         }
     }
 
-    /// Lets it end by itself, with success.
+    /// Lets the process end by itself, and expects success.
     pub(crate) fn finish(mut self) {
         self.stdin = None;
         self.wait_dead();
@@ -224,15 +226,15 @@ impl Drop for Role {
     }
 }
 
-/// The next line that this role is told; `None` at the end.
+/// The next line from the parent; `None` at the end.
 pub(crate) fn told() -> Option<String> {
     let mut line = String::new();
     let length = std::io::stdin().lock().read_line(&mut line).expect("a pipe");
     (length > 0).then(|| line.trim().to_owned())
 }
 
-/// From now on, this process dies or stops where its parent has said: attempts before this do not count, of which a busy
-/// machine makes more.
+/// Makes this process die or stop at the step that its parent named. Earlier passes of the step do
+/// not count, because a busy machine makes more of them.
 pub(crate) fn arm_crash() {
     if let Ok(rule) = std::env::var("SOFT_RNIC_TEST_CRASH")
         && !rule.is_empty()
@@ -242,7 +244,7 @@ pub(crate) fn arm_crash() {
     }
 }
 
-/// Tells the parent.
+/// Sends a line to the parent.
 pub(crate) fn say(line: &str) {
     let mut stdout = std::io::stdout().lock();
     stdout

@@ -1,4 +1,5 @@
-//! Rsockets of two processes of which one is killed while bytes go both ways: what the other is told, and that nothing is left.
+//! Rsockets of two processes, one of which is killed while bytes go both ways. The tests check the
+//! survivor's errors, and that nothing remains.
 
 use std::mem;
 use std::net::Ipv4Addr;
@@ -13,7 +14,7 @@ use crate::role::{PATIENCE, Role, fabric, run, say, told};
 use crate::soak::Resources;
 
 const PORT: u16 = 7500;
-/// What is sent at once.
+/// The length of one send, in bytes.
 const CHUNK: usize = 50_000;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -47,7 +48,7 @@ fn start(fabric: &str, mode: &str, path: &str, arguments: &str) -> Role {
 
 fn killed(mode: &str, path: &str, survivor_does: &str, victim_does: &str) -> Result<(), Failed> {
     let fabric = fabric();
-    // Either side may be the one that listens.
+    // Either side may be the listener.
     for (first, second) in [(survivor_does, victim_does), (victim_does, survivor_does)] {
         let listener = start(&fabric, mode, path, &format!("listen {first} 1"));
         assert_eq!(listener.hear(), "ready");
@@ -64,7 +65,7 @@ fn killed(mode: &str, path: &str, survivor_does: &str, victim_does: &str) -> Res
         if victim_does == "fork" {
             assert_eq!(victim.hear(), "out");
         }
-        // In the middle of it.
+        // Kill the process in the middle of the transfer.
         std::thread::sleep(Duration::from_millis(30));
         victim.signal(Signal::KILL);
         victim.wait_dead();
@@ -80,7 +81,7 @@ fn killed(mode: &str, path: &str, survivor_does: &str, victim_does: &str) -> Res
     Ok(())
 }
 
-/// Many connections of two processes, one after the other, each with bytes both ways.
+/// Many connections of two processes, one after another, each with bytes both ways.
 fn whole_lives(mode: &str) -> Result<(), Failed> {
     const LIVES: u32 = 40;
     let fabric = fabric();
@@ -114,25 +115,26 @@ fn error() -> i32 {
 }
 
 fn rsocket() -> i32 {
-    // SAFETY: it takes numbers.
+    // SAFETY: the function takes only numbers.
     let socket = unsafe { (cm().rsocket)(libc::AF_INET, libc::SOCK_STREAM, 0) };
     assert!(socket >= 0, "error {}", error());
     socket
 }
 
-/// Sleeps, so that this thread has what it is woken by. It keeps that until it ends, and whether it sleeps in its first connection is
-/// a matter of who comes first.
+/// Makes this thread sleep once, so that it has its waker, an eventfd that it keeps until it ends.
+/// Otherwise chance would decide whether it sleeps in its first connection, and the resource counts
+/// would differ.
 fn have_a_bell() {
     let events = || Resources::now().descriptors.get("anon_inode:[eventfd]").copied().unwrap_or(0);
     let before = events();
-    // A time that is over before it is looked at is not slept.
+    // A call that finds its time over does not sleep.
     while events() == before {
-        // SAFETY: there is no entry.
+        // SAFETY: the array has no entries.
         assert_eq!(unsafe { (cm().rpoll)(std::ptr::null_mut(), 0, 10) }, 0, "error {}", error());
     }
 }
 
-/// Plays one side: makes so many connections, one after the other.
+/// The side role: makes this number of connections, one after another.
 pub(crate) fn side(arguments: &[String]) {
     let [role, does, times] = arguments else { panic!("{arguments:?}?") };
     let times: u32 = times.parse().expect("a number");
@@ -143,9 +145,9 @@ pub(crate) fn side(arguments: &[String]) {
     let c = (&raw const c).cast();
     let listens = role == "listen";
     have_a_bell();
-    // What stays once a process has had one: a context, a group of ports.
+    // Make the objects that stay after a process's first connection: a context, a port group.
     let listener = rsocket();
-    // SAFETY: the address is a local; no other place is told of.
+    // SAFETY: the address is a local, and null means that the peer's address is not wanted.
     unsafe {
         if listens {
             assert_eq!((cm().rbind)(listener, c, length), 0, "error {}", error());
@@ -174,7 +176,7 @@ pub(crate) fn side(arguments: &[String]) {
         assert_eq!((cm().rclose)(listener), 0, "error {}", error());
     }
     if does != "some" {
-        // Nothing of the connection is left, and waits for the dead.
+        // Nothing of the connection remains that would wait for the dead process.
         let begin = Instant::now();
         let has_left = || {
             soft_rnic::statistics().is_some_and(|all| {
@@ -190,7 +192,7 @@ pub(crate) fn side(arguments: &[String]) {
     while told().is_some() {}
 }
 
-/// Does what it is to do until that fails, or is done (0): what each direction has come to.
+/// Performs the operation until it fails or is done (0). Returns the result of each direction.
 fn work(socket: i32, does: &str) -> Vec<i32> {
     match does {
         "read" => vec![read(socket, usize::MAX)],
@@ -200,7 +202,8 @@ fn work(socket: i32, does: &str) -> Vec<i32> {
             vec![]
         }
         "fork" => {
-            // SAFETY: the service thread is this process's only other one, and the child has a device of its own.
+            // SAFETY: this process's only other thread is the service thread, and the child opens a
+            // device for itself.
             if unsafe { libc::fork() } == 0 {
                 say(&shut_out(socket));
                 while told().is_some() {}
@@ -220,13 +223,14 @@ fn work(socket: i32, does: &str) -> Vec<i32> {
     }
 }
 
-/// Reads what it must be. A stream that ends without an end being told is an error.
+/// Reads and checks the expected bytes. A stream that ends without the peer's end message is an
+/// error.
 fn read(socket: i32, total: usize) -> i32 {
     let mut bytes = vec![0_u8; CHUNK];
     let mut got = 0;
     while got < total {
         let length = bytes.len().min(total - got);
-        // SAFETY: the place is there.
+        // SAFETY: `bytes` is writable for `length` bytes.
         match unsafe { (cm().rrecv)(socket, bytes.as_mut_ptr().cast(), length, 0) } {
             0 => return libc::ENODATA,
             -1 => return error(),
@@ -247,7 +251,7 @@ fn write(socket: i32, total: usize) -> i32 {
     while sent < total {
         let from = sent % 251;
         let length = CHUNK.min(total - sent);
-        // SAFETY: the bytes are there.
+        // SAFETY: `bytes` has `length` readable bytes after `from`.
         match unsafe { (cm().rsend)(socket, bytes[from..].as_ptr().cast(), length, 0) } {
             -1 => return error(),
             length => sent += length as usize,
@@ -256,9 +260,9 @@ fn write(socket: i32, total: usize) -> i32 {
     0
 }
 
-/// What a forked child can do with its parent's rsocket: nothing. It has others of its own.
+/// A forked child cannot use its parent's rsocket, but can make new ones.
 fn shut_out(socket: i32) -> String {
-    // SAFETY: numbers; the places are locals.
+    // SAFETY: the other arguments are numbers, and the pointers point to locals.
     let results = unsafe {
         let mut byte = 0_u8;
         let byte = (&raw mut byte).cast();
@@ -271,7 +275,7 @@ fn shut_out(socket: i32) -> String {
         .map(|result| (result, error()))
     };
     let mut fd = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, and numbers.
+    // SAFETY: the array has one entry; the other arguments are numbers.
     let own = unsafe {
         (cm().rpoll)(&raw mut fd, 1, 0);
         let own = rsocket();
@@ -284,11 +288,11 @@ fn shut_out(socket: i32) -> String {
     }
 }
 
-/// A program closes an rsocket as if it were any descriptor, and the next one gets its number.
+/// A program closes an rsocket with `close`, and the next rsocket gets its number.
 fn closed_by_the_program() {
     let first = rsocket();
     let control = cm().rfcntl.expect("it is there");
-    // SAFETY: the descriptor is one that this function has made, and the other calls take numbers.
+    // SAFETY: this function made the descriptor; the other calls take only numbers.
     unsafe {
         assert_eq!(libc::close(first), 0);
         let second = rsocket();

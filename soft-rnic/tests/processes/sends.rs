@@ -1,4 +1,5 @@
-//! SENDs of one list by `process_vm_writev`: one call, receives in order; who dies or stops in the call holds several receives.
+//! SENDs of one list by `process_vm_writev`: one call copies them, and their receives complete in
+//! order. A sender that dies or stops during the call holds several receives.
 
 use libtest_mimic::Trial;
 use rdma_mummy_sys::types::*;
@@ -14,7 +15,7 @@ const FLUSHED: ibv_wc_status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
 const SEND: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_SEND;
 const WRITE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
 const PAGE: usize = 4096;
-/// How long a call that takes memory away waits, in milliseconds.
+/// The time that a revoking call waits, in milliseconds.
 const BOUND: &str = "80";
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -51,19 +52,20 @@ pub(crate) fn play(arguments: &[String]) {
     }
 }
 
-/// What the partner has received: number, status and length.
+/// The number, status and length of the partner's next receive.
 fn received(partner: &mut Role) -> String {
     partner.tell("poll");
     partner.hear()
 }
 
-/// What is in the partner's memory.
+/// A byte of the partner's memory.
 fn byte(partner: &mut Role, at: usize) -> u8 {
     partner.tell(&format!("byte {at}"));
     partner.hear().parse().expect("a byte")
 }
 
-/// Shorter and shorter: of each, something is left by those after it, whose receives are the same memory.
+/// Requests of decreasing length. The receives share one memory, so a part of each message stays
+/// visible after the next one.
 const SENDS: [(ibv_wr_opcode, usize, usize); 4] =
     [(SEND, 50_000, 20_000), (SEND, 30_000, 5000), (SEND, 20_001, 3000), (SEND, 10_000, 257)];
 
@@ -111,7 +113,7 @@ fn wait(partner: &str) {
     partner.finish();
 }
 
-/// The second one's receive has a page that is not there any more.
+/// The second message's receive includes an unmapped page.
 fn hole(partner: &str) {
     let (side, mut partner, to) = meet(partner);
     partner.tell("hole");
@@ -127,7 +129,8 @@ fn hole(partner: &str) {
     partner.finish();
 }
 
-/// All are claimed when the system refuses; another way takes them, the first first.
+/// All receives are claimed when the system refuses the copy. The next data path delivers them, the
+/// first one first.
 fn closed(partner: &str) {
     let (side, mut partner, to) = meet(partner);
     on_copies(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
@@ -161,7 +164,8 @@ fn mixed(partner: &str) {
     let after = traffic();
     assert_eq!(after.vm.messages - before.vm.messages, 6);
     assert_eq!(after.slot.messages - before.slot.messages, 1);
-    // The WRITEs and SENDs at the front, the WRITE, and the last SEND; elsewhere each WRITE has body and tail by itself.
+    // One call each for the WRITEs and SENDs at the front, for the WRITE, and for the last SEND.
+    // Elsewhere the body and the tail of a WRITE take one call each.
     let calls = if cfg!(target_arch = "x86_64") { 3 } else { 8 };
     assert_eq!(after.vm_calls - before.vm_calls, calls);
     for (id, length) in [300, 5000, 64, 400].into_iter().enumerate() {
@@ -175,7 +179,7 @@ fn mixed(partner: &str) {
     partner.finish();
 }
 
-/// Posts a list, in whose call it is killed or stopped.
+/// The role that posts a list, and is killed or stopped during its copy.
 fn doomed(fate: &str) {
     let side = LimitEndpoint::new();
     say(&side.address().to_string());
@@ -188,10 +192,10 @@ fn doomed(fate: &str) {
         on_copies(libc::SECCOMP_RET_KILL_PROCESS);
     } else {
         extern "C" fn stop(_: libc::c_int) {
-            // SAFETY: stopping this process touches no memory.
+            // SAFETY: stopping this process accesses no memory.
             unsafe { libc::raise(libc::SIGSTOP) };
         }
-        // SAFETY: the handler makes one system call, which may be made in handlers.
+        // SAFETY: the handler only makes a system call that is safe in signal handlers.
         unsafe { libc::signal(libc::SIGSYS, stop as extern "C" fn(libc::c_int) as libc::sighandler_t) };
         on_copies(libc::SECCOMP_RET_TRAP);
     }
@@ -219,7 +223,7 @@ fn interrupted(fate: &str) {
         assert!(side.cq.poll().is_none(), "nothing has come");
         assert_eq!(side.qp.modify(ibv_qp_state::IBV_QPS_ERR), 0);
     }
-    // What it had claimed comes back in order.
+    // The receives that the sender had claimed come back in order.
     for id in 0..RECEIVES {
         let wc = until("a flushed receive", PATIENCE, || side.cq.poll());
         assert_eq!((wc.wr_id, wc.status), (id, FLUSHED));

@@ -1,8 +1,10 @@
-//! Two processes under load, which are killed and stopped at random moments: no hang, no wrong data, nothing left.
+//! Two processes under load are killed and stopped at random moments: no hang, no wrong data, no
+//! leak.
 //!
-//! A *worker* meets a partner, round after round: connected queue pairs with a receive queue of their own and with a
-//! shared one, datagrams, writes and reads, all with data that are checked. This process tells two workers of each other,
-//! stops and continues one of them, or kills it and starts another; the survivor has to notice, to give everything back, and to go on.
+//! A *worker* meets a partner, round after round. A round has connected queue pairs with receive
+//! queues and with a shared one, datagrams, writes and reads; all data is checked. This process
+//! connects two workers, and stops and continues one of them, or kills it and starts another. The
+//! survivor must notice, free everything, and go on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ptr;
@@ -17,15 +19,15 @@ use crate::kit::{
 };
 use crate::role::{Role, fabric, say};
 
-/// How many moments, unless `SOFT_RNIC_SOAK` says; and what chance is drawn from, unless `SOFT_RNIC_SEED` does.
+/// The number of moments, and the random seed. `SOFT_RNIC_SOAK` and `SOFT_RNIC_SEED` override them.
 const MOMENTS: u32 = 60;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// 34 ms, eight times: longer than any stop.
+/// Eight attempts of 34 ms: longer than any stop.
 const TIMING: Timing = Timing { timeout: 13, retry_cnt: 7 };
 const DEPTH: u64 = 8;
 const ROOM: usize = 48 << 10;
 const GRH: usize = 40;
-/// Kinds of traffic: a queue pair each.
+/// The kinds of traffic, with a queue pair for each.
 const KINDS: usize = 3;
 const OWN: usize = 0;
 const SHARED: usize = 1;
@@ -35,7 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![Trial::test("soak::killed_and_stopped_at_random_moments", soak)]
 }
 
-/// Numbers that look random.
+/// A pseudorandom number generator.
 pub(crate) struct SeededRandom(pub(crate) u64);
 
 impl SeededRandom {
@@ -77,7 +79,7 @@ impl WorkerPair {
         Role::start(&format!("worker {shareable} {seed}"), &variables)
     }
 
-    /// Has both meet in a new round.
+    /// Has both workers meet in a new round.
     fn meet(&mut self) -> Result<(), Failed> {
         for worker in &mut self.workers {
             worker.tell("meet");
@@ -95,7 +97,7 @@ impl WorkerPair {
         Ok(())
     }
 
-    /// The rest of the line that a worker says, which begins like this.
+    /// Waits for a line of a worker that begins with `beginning`; returns the rest of it.
     fn expect(&mut self, side: usize, beginning: &str) -> Result<String, Failed> {
         let line = self.workers[side].hear_within(PATIENCE);
         let line = line.map_err(|error| format!("worker {side} does not say {beginning:?}: {error}"))?;
@@ -105,7 +107,7 @@ impl WorkerPair {
         }
     }
 
-    /// A worker that has found something wrong has ended by itself.
+    /// Fails if a worker has ended, because a worker that finds an error ends by itself.
     fn check_alive(&mut self) -> Result<(), Failed> {
         for (side, worker) in self.workers.iter_mut().enumerate() {
             if let Some(status) = worker.child.try_wait()? {
@@ -115,7 +117,7 @@ impl WorkerPair {
         Ok(())
     }
 
-    /// Kills one. The other notices by itself.
+    /// Kills a worker. The other must notice by itself.
     fn kill(&mut self, side: usize) -> Result<String, Failed> {
         self.check_alive()?;
         self.workers[side].signal(Signal::KILL);
@@ -125,7 +127,7 @@ impl WorkerPair {
         Ok(report)
     }
 
-    /// Stops one for a while, which may be longer than the other waits for an answer.
+    /// Stops a worker for a while, which may be longer than the other waits for an answer.
     fn stop(&mut self, side: usize) -> Result<(), Failed> {
         self.check_alive()?;
         let time = self.chance.below(30);
@@ -135,7 +137,7 @@ impl WorkerPair {
         Ok(())
     }
 
-    /// Ends a round in which nobody died.
+    /// Ends a round in which no worker died.
     fn part(&mut self) -> Result<(), Failed> {
         for worker in &mut self.workers {
             worker.tell("hold");
@@ -179,7 +181,7 @@ fn soak() -> Result<(), Failed> {
                 stops += 1;
             }
             6 => {
-                // Stopped, and killed before it goes on.
+                // Stop it, and kill it before it continues.
                 pair.check_alive().map_err(blame)?;
                 pair.workers[side].signal(Signal::STOP);
                 std::thread::sleep(Duration::from_millis(pair.chance.below(10)));
@@ -212,7 +214,7 @@ fn soak() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What a process has that can be left over.
+/// The resources of a process that could leak.
 #[derive(Clone, Debug)]
 pub(crate) struct Resources {
     pub(crate) descriptors: BTreeMap<String, usize>,
@@ -234,8 +236,8 @@ impl Resources {
         }
     }
 
-    /// Whether nothing was left over since the others were looked at. Fewer are as good: somebody may just have been here to ask for
-    /// this process's status, of whatever fabric it is, or a thread may have been about to end.
+    /// Whether no resource exceeds its earlier count. Fewer are fine: a reader of this process's
+    /// status may have been connected, of any fabric, or a thread may have been about to end.
     pub(crate) fn are_no_more_than(&self, then: &Self) -> bool {
         let had = |kind| then.descriptors.get(kind).copied().unwrap_or(0);
         self.descriptors.iter().all(|(kind, count)| *count <= had(kind))
@@ -244,7 +246,8 @@ impl Resources {
             && self.heap_pages <= then.heap_pages
     }
 
-    /// The state to which everything comes back; a peer's end is noticed a little later.
+    /// Waits until the resources are back at this level, because a peer's end is noticed a little
+    /// later.
     pub(crate) fn settle(&self) -> Result<(), String> {
         let begin = Instant::now();
         loop {
@@ -260,7 +263,8 @@ impl Resources {
     }
 }
 
-/// How many descriptors of each kind are open, without the folder that is read for it. One that is closed in the meantime is none.
+/// The open descriptors by kind, without the folder that is read for this. A descriptor that closes
+/// during the count is left out.
 fn descriptors() -> BTreeMap<String, usize> {
     let own = format!("/proc/{}/fd", std::process::id());
     let mut kinds = BTreeMap::new();
@@ -268,7 +272,7 @@ fn descriptors() -> BTreeMap<String, usize> {
         let Ok(target) = std::fs::read_link(file.path()) else { continue };
         let target = target.to_string_lossy();
         if target != own {
-            // Sockets and pipes have numbers: `socket:[4711]`.
+            // The names of sockets and pipes contain numbers: `socket:[4711]`.
             let kind = target.trim_end_matches(']').trim_end_matches(|c: char| c.is_ascii_digit());
             let kind = kind.strip_suffix(":[").unwrap_or(&target);
             *kinds.entry(kind.to_owned()).or_default() += 1;
@@ -277,7 +281,8 @@ fn descriptors() -> BTreeMap<String, usize> {
     kinds
 }
 
-/// Pages of the own segment's heap that have content. The heap is the last 16 GiB of it.
+/// The number of populated pages in the heap of this process's segment. The heap is the segment's
+/// last 16 GiB.
 fn heap_pages() -> u64 {
     use std::os::fd::AsRawFd;
     const HEAP: u64 = 16 << 30;
@@ -286,18 +291,19 @@ fn heap_pages() -> u64 {
     let len = file.metadata().expect("an open file").len();
     let (mut at, mut pages) = ((len - HEAP) as i64, 0);
     loop {
-        // SAFETY: an open file; no memory is involved.
+        // SAFETY: the file is open, and the call accesses no memory.
         let data = unsafe { libc::lseek(file.as_raw_fd(), at, libc::SEEK_DATA) };
         if data < 0 {
             return pages;
         }
-        // SAFETY: an open file; no memory is involved.
+        // SAFETY: the file is open, and the call accesses no memory.
         at = unsafe { libc::lseek(file.as_raw_fd(), data, libc::SEEK_HOLE) };
         pages += (at - data) as u64 / 4096;
     }
 }
 
-/// Peers' segments are mapped, but only the own one is an open file.
+/// The path of this process's segment. Peers' segments are mapped, but only this one is an open
+/// file.
 fn own_segment() -> Option<std::path::PathBuf> {
     let files = std::fs::read_dir("/proc/self/fd").expect("a process can see its own");
     files.filter_map(|file| Some(file.ok()?.path())).find(|path| {
@@ -306,7 +312,7 @@ fn own_segment() -> Option<std::path::PathBuf> {
     })
 }
 
-/// The bytes of a message are made of its kind, number and sender.
+/// The value of a message's bytes, from its kind, number and sender.
 fn byte(kind: usize, sequence: u64) -> u8 {
     (sequence.wrapping_mul(0x9d) as u8) ^ (kind as u8 * 85)
 }
@@ -317,14 +323,15 @@ fn message_len(kind: usize, sequence: u64) -> usize {
     16 + chance.below(most) as usize
 }
 
-/// One meeting with a partner.
+/// One round with a partner.
 struct Meeting {
     device: TestDevice,
     cq: TestCq,
     srq: *mut ibv_srq,
     qps: [TestQp; KINDS],
     ah: *mut ibv_ah,
-    /// Receives of each kind, then messages of each kind, then what the partner reads, and writes to, and what was read.
+    /// In this order: receives of each kind, messages of each kind, the part that the partner
+    /// reads, the part that it writes, and the part that this side has read.
     memory: TestMemory,
     mr: *mut ibv_mr,
     partner: [QpAddress; KINDS],
@@ -341,7 +348,7 @@ const READ_AT: usize = 2 * SENT_AT;
 const WRITTEN_AT: usize = READ_AT + ROOM;
 const COPIED_AT: usize = WRITTEN_AT + ROOM;
 const ALL: usize = COPIED_AT + ROOM;
-/// What is there to be read.
+/// The value of the bytes that the partner reads.
 const CONSTANT: u8 = 0x77;
 const READ_ID: u64 = 1 << 40;
 const WRITE_ID: u64 = 1 << 41;
@@ -391,7 +398,7 @@ impl Meeting {
     }
 
     fn addresses(&self) -> String {
-        // SAFETY: any bytes are a GID.
+        // SAFETY: a GID is plain bytes.
         let gid = unsafe { self.device.gid().raw };
         let addr = self.memory.base.addr() as u64 + READ_AT as u64;
         let address =
@@ -405,11 +412,11 @@ impl Meeting {
             qp.connect(to, TIMING);
         }
         let mut attr = route(self.partner[DATAGRAM].gid);
-        // SAFETY: domain and attributes live.
+        // SAFETY: the domain and the attributes are live.
         self.ah = unsafe { (lib().ibv_create_ah)(self.device.pd, &raw mut attr) };
     }
 
-    /// Sends the next message of a kind, if there is room.
+    /// Sends the next message of a kind if the send queue has room.
     fn send(&mut self, kind: usize) {
         let sequence = self.next_sent[kind];
         let busy = self.unsent.keys().filter(|id| **id as usize % KINDS == kind && **id < READ_ID).count();
@@ -433,7 +440,7 @@ impl Meeting {
         *self.unsent.entry(id).or_default() += 1;
     }
 
-    /// Reads what the partner has to be read, and writes where it is written to.
+    /// Reads from and writes to the partner's memory.
     fn one_sided(&mut self) {
         if self.failed {
             return;
@@ -450,7 +457,7 @@ impl Meeting {
         }
     }
 
-    /// Handles the completions that are there; false if there was none.
+    /// Handles the pending completions; returns `false` if there were none.
     fn poll(&mut self) -> bool {
         let Some(wc) = self.cq.poll() else { return false };
         let ok = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
@@ -458,7 +465,7 @@ impl Meeting {
             self.qps.iter().position(|qp| qp.number() == wc.qp_num).expect("a queue pair of this round");
         let mine = wc.wr_id >= READ_ID || !ok || wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 == 0;
         if !ok {
-            // Of a failed completion the kind of request is unknown; it ends the round.
+            // A failed completion does not tell the kind of its request. It ends the round.
             let expected = [ibv_wc_status::IBV_WC_RETRY_EXC_ERR, ibv_wc_status::IBV_WC_WR_FLUSH_ERR];
             assert!(expected.contains(&wc.status), "request {} of kind {kind}: {:?}", wc.wr_id, wc.status);
             self.failed = true;
@@ -483,14 +490,14 @@ impl Meeting {
         assert_eq!(differs, None, "a byte of {what}, {len} bytes long, is not {expected}");
     }
 
-    /// Checks a message.
+    /// Checks a received message.
     fn take(&mut self, kind: usize, wc: &ibv_wc) {
         let header = if kind == DATAGRAM { GRH } else { 0 };
         let at = kind * PER_KIND + wc.wr_id as usize * ROOM + header;
         let sequence = u64::from_le_bytes(core::array::from_fn(|place| self.memory.byte(at + place)));
         let len = message_len(kind, sequence);
         let next = self.next_received[kind];
-        // Datagrams are lost; others come once and in order.
+        // Datagrams may be lost; other messages arrive once and in order.
         let in_turn = if kind == DATAGRAM { sequence >= next } else { sequence == next };
         assert!(in_turn, "message {sequence} of kind {kind} came instead of {next}, to receive {}", wc.wr_id);
         assert_eq!(wc.byte_len as usize, len + header, "message {sequence} of kind {kind} is whole");
@@ -499,7 +506,7 @@ impl Meeting {
         self.receive(kind, wc.wr_id);
     }
 
-    /// Waits until what was posted has come to its end.
+    /// Waits until all posted requests have completed.
     fn drain(&mut self) -> Result<(), String> {
         let begin = Instant::now();
         while !self.unsent.is_empty() && !self.failed {
@@ -513,7 +520,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Gives everything back; a peer that dies or is stopped holds nothing up for long.
+    /// Destroys everything. A dead or stopped peer delays no call for long.
     fn close(self) {
         let written = (0..1000)
             .map(|at| self.memory.byte(WRITTEN_AT + at))
@@ -530,7 +537,7 @@ impl Meeting {
                 assert!(begin.elapsed() < PATIENCE / 2, "ibv_destroy_qp does not end");
             }
         }
-        // SAFETY: no queue pair uses the queue, and no request the handle.
+        // SAFETY: no queue pair uses the queue, and no request uses the handle.
         unsafe {
             assert_eq!((lib().ibv_destroy_srq)(self.srq), 0, "ibv_destroy_srq");
             assert_eq!((lib().ibv_destroy_ah)(self.ah), 0, "ibv_destroy_ah");
@@ -543,10 +550,10 @@ impl Meeting {
     }
 }
 
-/// A device, and what a process has that has no peer.
+/// Opens a device; also returns the resources of a process without peers.
 pub(crate) fn open() -> (TestDevice, Resources) {
     let device = TestDevice::open();
-    // The first queue pair brings what stays until the device is closed.
+    // The first queue pair makes objects that stay until the device is closed.
     let cq = device.cq(1, ptr::null_mut());
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 1);
     assert_eq!(qp.destroy(), 0);
@@ -554,7 +561,7 @@ pub(crate) fn open() -> (TestDevice, Resources) {
     (device, Resources::now())
 }
 
-/// Goes from round to round, as it is told.
+/// The worker role: goes from round to round on command.
 pub(crate) fn worker(arguments: &[String]) {
     let [shareable, seed] = arguments else { panic!("two arguments") };
     let (shareable, mut chance) = (shareable == "shareable", SeededRandom(seed.parse().expect("a number")));
@@ -613,7 +620,7 @@ pub(crate) fn worker(arguments: &[String]) {
     let _ = lines.recv_timeout(Duration::from_secs(60));
 }
 
-/// The lines that this process is told.
+/// The lines that the parent sends to this process.
 fn lines() -> std::sync::mpsc::Receiver<String> {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

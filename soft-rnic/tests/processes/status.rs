@@ -1,4 +1,5 @@
-//! What is told of a process's objects and of the paths between processes.
+//! The status report of a process: its objects, and the traffic on the data paths between
+//! processes.
 
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -12,12 +13,12 @@ use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, rkey
 use crate::role::{self, Role, say, told};
 
 const LEN: usize = 100_000;
-/// Bytes that travel within a receive's slot.
+/// The length of a message that fits the slot, in bytes.
 const SHORT: usize = 8;
 const MESSAGES: u64 = 5;
 const TIMING: Timing = Timing { timeout: 14, retry_cnt: 7 };
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What asking may take at most: it waits for a second, on a busy machine.
+/// The time that a status query may take. It waits for one second, and the machine may be busy.
 const BOUND: Duration = Duration::from_secs(15);
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -38,7 +39,7 @@ fn in_fabric(test: impl FnOnce(&str) -> Result<(), Failed>) -> Result<(), Failed
     test(&role::fabric())
 }
 
-/// A process that does what it is told; its address.
+/// Starts a process that obeys commands; returns its address, too.
 fn start(fabric: &str, path: &str) -> (Role, String) {
     let way = if matches!(path, "vm" | "call") { path } else { "auto" };
     let memory = if path == "direct" { "shareable" } else { "private" };
@@ -59,7 +60,7 @@ fn ask(fabric: Option<&str>) -> Vec<Process> {
     processes
 }
 
-/// What the one process of a fabric says.
+/// The statistics of the fabric's only process.
 fn statistics_of(fabric: &str, role: &Role) -> Result<Statistics, Failed> {
     let mut found = ask(Some(fabric)).into_iter().filter(|process| process.pid == Some(pid(role)));
     let (Some(process), None) = (found.next(), found.next()) else {
@@ -81,7 +82,8 @@ fn objects(fabric: &str) -> Result<(), Failed> {
     let devices: Vec<_> =
         statistics.devices.iter().map(|device| (&device.name[..], device.contexts)).collect();
     assert_eq!(devices, [("soft0", 1)]);
-    // It has several blocks of numbers, and is still one process; what it no longer has is not counted.
+    // A process with several blocks of numbers is still one process, and destroyed objects no
+    // longer count.
     role.tell("less");
     assert_eq!(role.hear(), "less");
     assert_eq!(kinds(&statistics_of(fabric, &role)?), ["1 RC INIT"]);
@@ -121,7 +123,8 @@ fn stopped(fabric: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Two processes, of which the first has sent to the second; or one, which has sent to itself.
+/// Two processes, of which the first has sent to the second; or one process that has sent to
+/// itself.
 fn sent(fabric: &str, path: &str) -> (Role, Option<Role>) {
     let (mut one, own) = start(fabric, path);
     let other = (path != "self").then(|| start(fabric, path));
@@ -160,7 +163,7 @@ fn paths(fabric: &str, path: &str) -> Result<(), Failed> {
             assert_eq!(pair(by), (0, 0), "{name}");
         }
     }
-    // It has not sent anything itself.
+    // The second process has not sent anything.
     if let Some(two) = two {
         let idle = statistics_of(fabric, &two)?;
         assert!(idle.peers.iter().all(|peer| count(&peer.traffic) == 0), "{:?}", idle.peers);
@@ -168,7 +171,7 @@ fn paths(fabric: &str, path: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Messages and bytes.
+/// The messages and bytes of a path.
 fn pair(moved: Moved) -> (u64, u64) {
     (moved.messages, moved.bytes)
 }
@@ -190,7 +193,7 @@ fn former(fabric: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process with some objects, which connects to whom it is told, and sends.
+/// The role of a process with some objects: connects to an address, and sends.
 pub(crate) fn shown(arguments: &[String]) {
     let device = TestDevice::open();
     let memory = if arguments[0] == "shareable" {
@@ -205,7 +208,7 @@ pub(crate) fn shown(arguments: &[String]) {
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 16);
     qp.init();
     assert_eq!(qp.receive(0, memory.sge(mr, 0, LEN)), 0);
-    // SAFETY: any bytes are a GID.
+    // SAFETY: a GID is plain bytes.
     let gid = unsafe { device.gid().raw };
     let addr = memory.base.addr() as u64;
     say(&QpAddress { qpn: qp.number(), gid, addr, rkey: rkey(mr) }.to_string());
@@ -229,7 +232,7 @@ pub(crate) fn shown(arguments: &[String]) {
     }
 }
 
-/// One short message, which takes the receive, and some long ones.
+/// Sends one short message, which takes the receive, and writes some long ones.
 fn send(qp: TestQp, cq: TestCq, memory: TestMemory, mr: *mut ibv_mr, to: &QpAddress, path: &str) {
     let do_one = |opcode, len| {
         assert_eq!(qp.post(1, opcode, memory.sge(mr, 0, len), to, ptr::null_mut()), 0);
@@ -240,7 +243,8 @@ fn send(qp: TestQp, cq: TestCq, memory: TestMemory, mr: *mut ibv_mr, to: &QpAddr
     let write = || do_one(ibv_wr_opcode::IBV_WR_RDMA_WRITE, LEN);
     (0..MESSAGES).for_each(|_| write());
     if path == "direct" {
-        // The first ones ask for the memory, which is mapped meanwhile.
+        // The first writes request the mapping of the memory, and take another path until it
+        // exists.
         let by_direct = || -> u64 {
             let peers = soft_rnic::statistics().expect("a device is open").peers;
             peers.iter().map(|peer| peer.traffic.direct.messages).sum()

@@ -1,6 +1,6 @@
-//! An owner that is asked to move bytes, has begun, and does not get on: its memory is not there yet, and the page comes when the test
-//! says so (`man userfaultfd`). Its service thread hangs in the midst of the copy meanwhile, as it would in a page that is on a slow
-//! disk.
+//! The owner of memory hangs while it moves bytes for a peer. The memory's pages are missing, and
+//! the test supplies them later (`man userfaultfd`). Until then the owner's service thread hangs in
+//! the middle of the copy, as on a page that must come from a slow disk.
 
 use std::ffi::c_ulong;
 use std::fs::File;
@@ -16,10 +16,11 @@ use crate::role::{self, Role, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const RECEIVES: u64 = 3;
-/// Of a message, and of a receive: more than goes without the owner, and several pages.
+/// The size of a message and of a receive, in bytes: several pages, and more than goes without the
+/// owner's help.
 const ROOM: usize = 40_960;
 const VALUE: u8 = 0x11;
-/// One that gives up while the owner hangs, and one that does not.
+/// A requester that gives up while the owner hangs, and one that does not.
 const HASTY: Timing = Timing { timeout: 10, retry_cnt: 2 };
 const PATIENT: Timing = Timing { timeout: 19, retry_cnt: 7 };
 
@@ -53,7 +54,7 @@ fn opcode(operation: &str) -> ibv_wr_opcode {
     }
 }
 
-/// Memory whose pages are not there: who touches them waits.
+/// Memory whose pages are missing: a thread that touches one waits.
 struct UnmappedPages {
     file: File,
     memory: TestMemory,
@@ -71,25 +72,25 @@ mod abi {
     pub(super) const MISSING: u64 = 1;
 }
 
-/// A file that is told of touched pages; sandboxes may forbid it.
+/// Opens a userfaultfd, which reports touched pages; a sandbox may forbid it.
 fn user_fault_file() -> std::io::Result<File> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | abi::USER_MODE_ONLY;
-    // SAFETY: no memory is involved.
+    // SAFETY: the call accesses no memory.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: it was opened just now, and is nobody else's.
+    // SAFETY: the descriptor was opened just now, and nobody else has it.
     Ok(unsafe { File::from_raw_fd(fd as i32) })
 }
 
 impl UnmappedPages {
-    /// Takes the pages away, with what is in them.
+    /// Removes the pages, with their contents.
     fn new(memory: TestMemory) -> Self {
         let file = user_fault_file().expect("there was one when the test began");
         let absent = Self { file, memory };
         absent.control(abi::API, &mut [abi::VERSION, 0, 0]);
-        // SAFETY: whole pages of this process, to which there are no references.
+        // SAFETY: these are whole pages of this process, which have no references.
         assert_eq!(unsafe { libc::madvise(memory.base.cast(), memory.len, libc::MADV_DONTNEED) }, 0);
         absent.control(abi::REGISTER, &mut [absent.start(), memory.len as u64, abi::MISSING, 0]);
         absent
@@ -100,20 +101,20 @@ impl UnmappedPages {
     }
 
     fn control(&self, number: c_ulong, argument: &mut [u64]) {
-        // SAFETY: each of these numbers takes as many words, and writes no more.
+        // SAFETY: each of these requests reads and writes at most as many words as `argument` has.
         let result = unsafe { libc::ioctl(self.file.as_raw_fd(), number as _, argument.as_mut_ptr()) };
         assert_eq!(result, 0, "userfaultfd: {}", std::io::Error::last_os_error());
     }
 
-    /// Waits until somebody waits for a page.
+    /// Waits until a thread waits for a page.
     fn wait_for_touch(&self) {
         let mut file = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one file, which is this function's.
+        // SAFETY: the array has one entry.
         let ready = unsafe { libc::poll(&raw mut file, 1, PATIENCE.as_millis() as i32) };
         assert_eq!((ready, file.revents), (1, libc::POLLIN), "nobody touches the memory");
     }
 
-    /// The pages are there, of zeros.
+    /// Supplies the pages, filled with zeros.
     fn come(&self) {
         self.control(abi::ZEROPAGE, &mut [self.start(), self.memory.len as u64, 0, 0]);
     }
@@ -141,7 +142,7 @@ impl StuckEndpoint {
     }
 
     fn address(&self, qp: TestQp) -> QpAddress {
-        // SAFETY: any bytes are a GID.
+        // SAFETY: a GID is plain bytes.
         let gid = unsafe { self.device.gid().raw };
         QpAddress { qpn: qp.number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }
     }
@@ -156,7 +157,7 @@ impl StuckEndpoint {
         u64::from_ne_bytes(std::array::from_fn(|at| self.memory.byte(at)))
     }
 
-    /// The only completion that there is.
+    /// Checks that this is the only completion.
     fn only(&self, id: u64, status: ibv_wc_status) {
         let wc = self.cq.one("a completion", PATIENCE);
         assert_eq!((wc.wr_id, wc.status), (id, status));
@@ -175,7 +176,7 @@ impl StuckEndpoint {
     }
 }
 
-/// Owns the memory.
+/// The owner role: owns the memory.
 pub(crate) fn owner(arguments: &[String]) {
     let [operation, how] = arguments else { panic!("two arguments") };
     let (end, sends) = (StuckEndpoint::new(), operation == "send");
@@ -188,7 +189,7 @@ pub(crate) fn owner(arguments: &[String]) {
     absent.wait_for_touch();
     say("begun");
     assert_eq!(told().as_deref(), Some("go"));
-    // This thread does not hang, nor does anybody else who needs nothing of the service thread.
+    // This thread does not hang, because only the service thread does.
     assert!(end.cq.poll().is_none(), "half of a message is none");
     match how.as_str() {
         "closed" => {
@@ -215,7 +216,7 @@ pub(crate) fn owner(arguments: &[String]) {
                 assert_eq!((wc.wr_id, wc.status), (id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR));
             }
             assert_eq!(qp.destroy(), 0);
-            // It comes to its end, whether anybody waits or not.
+            // The operation finishes, even if no requester waits for it.
             match operation.as_str() {
                 "add" => until("the sum", PATIENCE, || (end.word() == 1).then_some(())),
                 _ => until("the bytes", PATIENCE, || (end.memory.byte(ROOM - 1) == VALUE).then_some(())),
@@ -236,7 +237,7 @@ pub(crate) fn owner(arguments: &[String]) {
     end.close();
 }
 
-/// What the peer has done by now, each once.
+/// Checks that each of the peer's operations took effect exactly once.
 fn finish(end: &StuckEndpoint, qp: TestQp, sends: bool, times: u64) {
     assert_eq!(told().as_deref(), Some("done"));
     if sends {
@@ -253,7 +254,7 @@ fn finish(end: &StuckEndpoint, qp: TestQp, sends: bool, times: u64) {
     assert_eq!(qp.destroy(), 0);
 }
 
-/// Asks for it.
+/// The requester role: starts the operation.
 pub(crate) fn requester(arguments: &[String]) {
     let [operation, how] = arguments else { panic!("two arguments") };
     let (opcode, end) = (opcode(operation), StuckEndpoint::new());
@@ -308,7 +309,7 @@ fn result(owner: &mut Role) -> String {
     owner.hear()
 }
 
-/// The first word of the owner's memory.
+/// The expected first word of the owner's memory.
 fn expected(operation: &str, times: u64) -> String {
     match operation {
         "add" => times.to_string(),

@@ -1,4 +1,4 @@
-//! Memory windows between processes: what a peer does by one, and how it takes its own key away.
+//! Memory windows between processes: a peer writes through a window, and then invalidates its key.
 
 use std::ptr;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::role::{self, Role, say, told};
 
 const SLACK: Duration = Duration::from_secs(20);
 const TIMING: Timing = Timing { timeout: 16, retry_cnt: 3 };
-/// Bytes of the window, and of what is written there.
+/// The length of the window, and of a write, in bytes.
 const LEN: usize = 100_000;
 const VALUE: u64 = 0x0123_4567_89ab_cdef;
-/// Where that is written.
+/// The offset of the atomic write.
 const AT: usize = 4096;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -34,7 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn post(qp: TestQp, mut wr: ibv_send_wr) {
     wr.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
     let mut bad = ptr::null_mut();
-    // SAFETY: the pair lives, and so does what the request names, during the call at least.
+    // SAFETY: the queue pair is live, and the request and its memory live during the call at least.
     assert_eq!(unsafe { verbs::ibv_post_send(qp.0, &raw mut wr, &raw mut bad) }, 0);
 }
 
@@ -42,7 +42,7 @@ fn status(cq: TestCq) -> u32 {
     cq.one("a completion", SLACK).status.0
 }
 
-/// Has a window, and a peer who uses it.
+/// The owner role: has a window that a peer uses.
 pub(crate) fn owner(arguments: &[String]) {
     let [path, key] = arguments else { panic!("two arguments") };
     let device = TestDevice::open();
@@ -56,12 +56,12 @@ pub(crate) fn owner(arguments: &[String]) {
     for id in 0..2 {
         assert_eq!(qp.receive(id, inbox.sge(inbox_mr, 0, 4096)), 0);
     }
-    // SAFETY: the domain lives.
+    // SAFETY: the domain is live.
     let mw = unsafe { verbs::ibv_alloc_mw(device.pd, ibv_mw_type::IBV_MW_TYPE_2) };
     assert!(!mw.is_null(), "ibv_alloc_mw: {}", std::io::Error::last_os_error());
-    // SAFETY: the window lives.
+    // SAFETY: the window is live.
     let rkey = verbs::ibv_inc_rkey(unsafe { (*mw).rkey });
-    // SAFETY: any bytes are a GID.
+    // SAFETY: a GID is plain bytes.
     let gid = unsafe { device.gid().raw };
 
     let mut peer = Role::start("window-peer", &[]);
@@ -90,7 +90,7 @@ pub(crate) fn owner(arguments: &[String]) {
         assert_eq!(statuses, format!("0 0 0 {refused}"), "after its key is gone, the peer is refused");
         assert_eq!((wc.status, wc.byte_len), (ibv_wc_status::IBV_WC_SUCCESS, 64));
         assert_ne!(wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0, 0);
-        // SAFETY: the flag says that it is a key.
+        // SAFETY: the flag tells that the union holds a key.
         assert_eq!(unsafe { wc.__bindgen_anon_1.invalidated_rkey }, rkey);
     } else {
         assert!(statuses.starts_with("0 0 ") && !statuses.starts_with("0 0 0"), "{statuses}");
@@ -100,10 +100,10 @@ pub(crate) fn owner(arguments: &[String]) {
     let value: Vec<u8> = (AT..AT + 8).map(|at| memory.byte(at)).collect();
     assert_eq!(value, VALUE.to_ne_bytes(), "the atomic write is there");
     assert_eq!(memory.part_differs(AT + 8, LEN - AT - 8, 0x5a), None, "the write is there");
-    // What is not bound any more holds no region.
+    // An unbound window holds no region.
     assert_eq!(dereg(mr), if key == "right" { 0 } else { libc::EBUSY });
     peer.finish();
-    // SAFETY: the window lives, and is gone then.
+    // SAFETY: the window is live, and nobody uses it afterwards.
     assert_eq!(unsafe { verbs::ibv_dealloc_mw(mw) }, 0);
     if key == "wrong" {
         assert_eq!(dereg(mr), 0);
@@ -116,7 +116,7 @@ pub(crate) fn owner(arguments: &[String]) {
     device.close();
 }
 
-/// Writes by the window, takes it away, and tries to write once more.
+/// The peer role: writes through the window, invalidates its key, and tries to write again.
 pub(crate) fn peer() {
     let line = told().expect("a line");
     let [key, address] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("two words") };
@@ -127,7 +127,7 @@ pub(crate) fn peer() {
     let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 8);
     qp.init();
-    // SAFETY: any bytes are a GID.
+    // SAFETY: a GID is plain bytes.
     let gid = unsafe { device.gid().raw };
     say(&QpAddress { qpn: qp.number(), gid, ..QpAddress::default() }.to_string());
     assert_eq!(told().as_deref(), Some("go"));
@@ -148,7 +148,8 @@ pub(crate) fn peer() {
     let value = memory.sge(mr, 0, 8);
     statuses.push(write(ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, value, AT as u64));
 
-    // One list: writes by the window, a message that the system moves, and the one that takes the key away.
+    // One list: two writes through the window, a message that the system copies, and the message
+    // that invalidates the key.
     use ibv_wr_opcode as O;
     let mut entries = [(8, 100), (200, 5000), (0, 300), (0, 64)].map(|(at, len)| memory.sge(mr, at, len));
     let opcodes = [O::IBV_WR_RDMA_WRITE, O::IBV_WR_RDMA_WRITE, O::IBV_WR_SEND, O::IBV_WR_SEND_WITH_INV];
@@ -163,7 +164,8 @@ pub(crate) fn peer() {
         list[number].next = &raw mut list[number + 1];
     }
     let mut bad = ptr::null_mut();
-    // SAFETY: the pair lives, and so does what the requests name, during the call at least.
+    // SAFETY: the queue pair is live, and the requests and their memory live during the call at
+    // least.
     assert_eq!(unsafe { verbs::ibv_post_send(qp.0, list.as_mut_ptr(), &raw mut bad) }, 0);
     (0..3).for_each(|number| assert_eq!(status(cq), 0, "request {number} of the list"));
     statuses.push(status(cq));

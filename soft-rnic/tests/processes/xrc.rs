@@ -1,5 +1,5 @@
-//! Extended reliable connections between three processes: one sends, one has the target, one the shared receive queue. What they have
-//! in common is a file.
+//! Extended reliable connections (XRC) between three processes: one has the initiator, one the
+//! target, one the shared receive queue. They share a file, which names the domain.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -29,25 +29,25 @@ fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// The domain of a file.
+/// Opens the XRC domain of a file.
 fn open(device: TestDevice, file: &File, oflags: i32) -> Result<*mut ibv_xrcd, i32> {
     use ibv_xrcd_init_attr_mask as M;
     let comp_mask = M::IBV_XRCD_INIT_ATTR_FD.0 | M::IBV_XRCD_INIT_ATTR_OFLAGS.0;
     let mut attr = ibv_xrcd_init_attr { comp_mask, fd: file.as_raw_fd(), oflags };
-    // SAFETY: the context lives.
+    // SAFETY: the context is live.
     let xrcd = unsafe { verbs::ibv_open_xrcd(device.context, &raw mut attr) };
     if xrcd.is_null() { Err(errno()) } else { Ok(xrcd) }
 }
 
 fn close(xrcd: *mut ibv_xrcd) {
-    // SAFETY: it lives, and nothing of it is left.
+    // SAFETY: the domain is live, and has no objects left.
     assert_eq!(unsafe { verbs::ibv_close_xrcd(xrcd) }, 0, "ibv_close_xrcd");
 }
 
-/// To RTS, as whichever end it is.
+/// Moves the queue pair to RTS, as a target or an initiator.
 fn connect(qp: TestQp, device: TestDevice, to: u32, is_target: bool) {
     use ibv_qp_attr_mask as M;
-    // SAFETY: any bytes are a GID.
+    // SAFETY: a GID is plain bytes.
     let gid = unsafe { device.gid().raw };
     let attr = ibv_qp_attr {
         path_mtu: ibv_mtu::IBV_MTU_1024,
@@ -73,7 +73,7 @@ fn connect(qp: TestQp, device: TestDevice, to: u32, is_target: bool) {
         (ibv_qp_state::IBV_QPS_RTS, M::IBV_QP_TIMEOUT.0 | M::IBV_QP_SQ_PSN.0 | requests),
     ] {
         let mut attr = ibv_qp_attr { qp_state, ..attr };
-        // SAFETY: it lives.
+        // SAFETY: the queue pair is live.
         let result = unsafe { (lib().ibv_modify_qp)(qp.0, &raw mut attr, (mask | M::IBV_QP_STATE.0) as i32) };
         assert_eq!(result, 0, "to {qp_state:?}");
     }
@@ -83,7 +83,7 @@ fn number() -> u32 {
     told().and_then(|line| line.parse().ok()).expect("a number")
 }
 
-/// Makes the domain and a target in it.
+/// The target role: makes the domain and a target in it.
 pub(crate) fn target(file: &str) {
     let (device, file) = (TestDevice::open(), File::open(file).expect("the file"));
     let xrcd = open(device, &file, libc::O_CREAT | libc::O_EXCL).expect("a domain");
@@ -93,15 +93,15 @@ pub(crate) fn target(file: &str) {
         xrcd,
         ..Default::default()
     };
-    // SAFETY: context and domain live.
+    // SAFETY: the context and the domain are live.
     let qp = TestQp(unsafe { verbs::ibv_create_qp_ex(lib(), device.context, &raw mut init) });
     assert!(!qp.0.is_null(), "errno {}", errno());
     say(&qp.number().to_string());
     connect(qp, device, number(), true);
     say("connected");
-    // Until the sender has seen the end of the queue's process; that ends the connection.
+    // The sender has now seen the end of the queue's process, which ends the connection.
     assert_eq!(told().as_deref(), Some("end"));
-    // It hears of that by a doorbell.
+    // The target learns of the failure through its doorbell.
     until("the target's failure", PATIENCE, || (qp.state() == ibv_qp_state::IBV_QPS_ERR).then_some(()));
     assert_eq!(qp.destroy(), 0);
     close(xrcd);
@@ -109,7 +109,7 @@ pub(crate) fn target(file: &str) {
     device.close();
 }
 
-/// Opens the domain, which is there, and has a queue in it.
+/// The receiver role: opens the existing domain, and makes a shared receive queue in it.
 pub(crate) fn receiver(file: &str) {
     let (device, file) = (TestDevice::open(), File::open(file).expect("the file"));
     assert_eq!(open(device, &file, libc::O_CREAT | libc::O_EXCL).err(), Some(libc::EINVAL));
@@ -122,7 +122,7 @@ pub(crate) fn receiver(file: &str) {
         qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
         ..Default::default()
     };
-    // SAFETY: context and domain live.
+    // SAFETY: the context and the domain are live.
     assert!(unsafe { verbs::ibv_open_qp(device.context, &raw mut attr) }.is_null());
     assert_eq!(errno(), libc::EOPNOTSUPP, "a target of another process");
     let (cq, memory) = (device.cq(16, ptr::null_mut()), TestMemory::private(ROOM));
@@ -137,7 +137,7 @@ pub(crate) fn receiver(file: &str) {
         ..Default::default()
     };
     let mut srqn = 0;
-    // SAFETY: everything lives.
+    // SAFETY: all objects are live.
     let srq = unsafe {
         let srq = verbs::ibv_create_srq_ex(lib(), device.context, &raw mut init);
         assert!(!srq.is_null(), "errno {}", errno());
@@ -167,12 +167,12 @@ fn send(qp: TestQp, srqn: u32, sge: ibv_sge) {
     };
     wr.qp_type.xrc.remote_srqn = srqn;
     let mut bad = ptr::null_mut();
-    // SAFETY: it lives, and so do the request and its entry during the call.
+    // SAFETY: the queue pair is live, and the request and its entry live during the call.
     assert_eq!(unsafe { verbs::ibv_post_send(qp.0, &raw mut wr, &raw mut bad) }, 0);
 }
 
 pub(crate) fn sender() {
-    // SAFETY: a name that is a string; the descriptor that comes back is nobody else's.
+    // SAFETY: the name is a C string; nobody else has the returned descriptor.
     let file = unsafe { File::from_raw_fd(libc::memfd_create(c"xrc".as_ptr(), libc::MFD_CLOEXEC)) };
     let name = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let mut target = Role::start(&format!("xrc-target {name}"), &[]);
@@ -190,7 +190,7 @@ pub(crate) fn sender() {
     for len in [1, 256, 257, 8000] {
         memory.fill(len as u8);
         send(qp, srqn, memory.sge(mr, 0, len));
-        // The receive may come later than the message.
+        // The receive may be posted after the message.
         receiver.tell(&len.to_string());
         assert_eq!(receiver.hear(), "got it");
         assert_eq!(cq.one("a send", PATIENCE).status, ibv_wc_status::IBV_WC_SUCCESS);
@@ -201,7 +201,7 @@ pub(crate) fn sender() {
     assert_eq!(status, ibv_wc_status::IBV_WC_REM_ACCESS_ERR, "there is no such queue any more");
     target.tell("end");
     assert_eq!(target.hear(), "closed");
-    // Nobody has the domain any more.
+    // No process has the domain any more.
     assert_eq!(open(device, &file, 0).err(), Some(libc::EAGAIN));
     close(open(device, &file, libc::O_CREAT | libc::O_EXCL).expect("a new domain"));
     target.finish();

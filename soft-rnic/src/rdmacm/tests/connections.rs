@@ -4,7 +4,7 @@ use rdma_cm_event_type as CmEventKind;
 
 use super::*;
 
-/// The states of a queue pair that is to send and receive.
+/// The states from INIT to RTS.
 const UPWARDS: [ibv_qp_state; 3] =
     [ibv_qp_state::IBV_QPS_INIT, ibv_qp_state::IBV_QPS_RTR, ibv_qp_state::IBV_QPS_RTS];
 
@@ -40,7 +40,7 @@ fn a_connection_from_address_to_end() {
             assert_eq!((request.status(), request.listener()), (0, listener));
             assert!(request.data().starts_with(b"what is asked"));
             let conn = request.conn();
-            // The sides are seen from the other end.
+            // The passive side sees the two depths exchanged.
             assert_eq!((conn.responder_resources, conn.initiator_depth), (1, 2));
             assert_eq!((conn.rnr_retry_count, conn.qp_num), (7, (*(*active).qp).qp_num));
             request.id()
@@ -94,7 +94,7 @@ fn a_rejection_brings_its_reason_and_data() {
         assert_eq!(state_of((*active).qp), ibv_qp_state::IBV_QPS_ERR);
         destroy_all(&[active, passive]);
 
-        // Nobody listens.
+        // No id listens.
         let other = routed(&channel, rdma_port_space::RDMA_PS_TCP, port);
         destroy(listener);
         make_qp(other, ibv_qp_type::IBV_QPT_RC);
@@ -104,7 +104,7 @@ fn a_rejection_brings_its_reason_and_data() {
     }
 }
 
-/// As sideway does it: the program makes the queue pairs, and takes them through their states.
+/// As sideway does: the program makes the queue pairs, and moves them through their states.
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_program_may_have_queue_pairs_of_its_own() {

@@ -1,4 +1,4 @@
-//! Ids that end while there are events, and ids that move.
+//! Destroying ids that still have events, and migrating ids.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn an_id_moves_with_its_events() {
         assert_eq!((*id).channel, to.0);
         assert!(!from.is_readable(0));
         to.done(CmEventKind::RDMA_CM_EVENT_ADDR_RESOLVED);
-        // From now on calls wait by themselves.
+        // A migration to a null channel makes the id synchronous.
         good((cm().rdma_migrate_id)(id, ptr::null_mut()));
         assert_ne!((*id).channel, to.0);
         bad((cm().rdma_migrate_id)(id, ptr::null_mut()), libc::EINVAL);
@@ -102,7 +102,7 @@ fn the_other_side_learns_that_an_id_has_gone() {
     destroy(active);
 }
 
-/// The default protection domain is there as long as an id needs it.
+/// The default protection domain lives while an id uses it.
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn ids_of_a_device_share_a_protection_domain() {
@@ -119,11 +119,11 @@ fn a_forked_child_has_no_part_in_its_parents_ids() {
     let channel = TestChannel::new();
     let [active, passive] = connected(&channel);
     let (cm, mut address) = (cm(), c_address(loopback(0)));
-    // SAFETY: all are live until the parent destroys them.
+    // SAFETY: all objects are live until the parent destroys them.
     unsafe {
         let child = libc::fork();
         if child == 0 {
-            // No panic: it would unwind into a test harness that is not there.
+            // No panics here, because the forked child has no test harness to unwind into.
             let fails = |result: c_int| result == -1 && errno() == libc::EIO;
             let (mut event, mut id) = (ptr::null_mut(), ptr::null_mut());
             let tcp = rdma_port_space::RDMA_PS_TCP;
@@ -166,7 +166,7 @@ fn a_program_writes_events_of_its_own() {
             }
         }
     }
-    // One that was not taken goes with its id.
+    // An event that was not taken goes with its id.
     // SAFETY: the ids are live.
     good(unsafe { write(fresh, CmEventKind::RDMA_CM_EVENT_USER, 0, 0) });
     destroy(fresh);

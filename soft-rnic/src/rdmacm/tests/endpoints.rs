@@ -1,11 +1,11 @@
-//! Synchronous ids, and endpoints.
+//! Endpoints, and other synchronous ids.
 
 use std::ffi::CString;
 
 use super::*;
 use crate::verbs::testing::SendPtr;
 
-/// What a program gets of `rdma_getaddrinfo` for this port; freed by `rdma_freeaddrinfo`.
+/// Address information for this port from `rdma_getaddrinfo`, to be freed by `rdma_freeaddrinfo`.
 fn info(port: u16, is_passive: bool) -> *mut rdma_addrinfo {
     let hints = rdma_addrinfo {
         ai_flags: if is_passive { RAI_PASSIVE as c_int } else { 0 },
@@ -14,7 +14,7 @@ fn info(port: u16, is_passive: bool) -> *mut rdma_addrinfo {
     };
     let service = CString::new(port.to_string()).unwrap();
     let mut found = ptr::null_mut();
-    // SAFETY: the strings end with a NUL.
+    // SAFETY: the strings are NUL-terminated, and the pointers valid.
     good(unsafe {
         (cm().rdma_getaddrinfo)(c"127.0.0.1".as_ptr(), service.as_ptr(), &raw const hints, &raw mut found)
     });
@@ -24,7 +24,7 @@ fn info(port: u16, is_passive: bool) -> *mut rdma_addrinfo {
 fn endpoint(port: u16, is_passive: bool) -> *mut rdma_cm_id {
     let (info, mut id) = (info(port, is_passive), ptr::null_mut());
     let mut attr = qp_attr(ibv_qp_type::IBV_QPT_RC);
-    // SAFETY: what was found is valid, and freed once.
+    // SAFETY: `rdma_getaddrinfo` returned a valid list, which is freed once.
     unsafe {
         good((cm().rdma_create_ep)(&raw mut id, info, ptr::null_mut(), &raw mut attr));
         (cm().rdma_freeaddrinfo)(info);
@@ -32,7 +32,7 @@ fn endpoint(port: u16, is_passive: bool) -> *mut rdma_cm_id {
     id
 }
 
-/// As `rdma_client` and `rdma_server` do it.
+/// As the programs `rdma_client` and `rdma_server` do.
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn two_endpoints_meet() {

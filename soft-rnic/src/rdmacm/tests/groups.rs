@@ -1,14 +1,15 @@
-//! Datagrams: to a service, and to a group.
+//! Datagrams to a service and to a multicast group.
 
 use rdma_cm_event_type as CmEventKind;
 use rdma_mummy_sys::rdmacm::*;
 
 use super::*;
 
-/// What comes before a datagram.
+/// The length of the GRH area before a datagram.
 const HEADER: usize = 40;
 
-/// Sends a datagram from one id's queue pair to where an event says, and gets it at the other.
+/// Sends a datagram from one id's queue pair to the address in an event, and receives it at the
+/// other id.
 fn datagram(from: *mut rdma_cm_id, to: *mut rdma_cm_id, ud: rdma_ud_param) {
     let (lib, mut sink, mut source) = (verbs_table(), [0u8; HEADER + 16], *b"datagram");
     let mut ah_attr = ud.ah_attr;
@@ -99,7 +100,7 @@ fn group_member_receives_datagrams() {
 
         good((cm().rdma_leave_multicast)(member, group));
         bad((cm().rdma_leave_multicast)(member, group), libc::EADDRNOTAVAIL);
-        // The other goes without leaving.
+        // The sender is destroyed without leaving the group.
         destroy_all(&[sender, member]);
     }
 }

@@ -1,4 +1,4 @@
-//! The table, called as C programs call it.
+//! Tests that call librdmacm's function table as a C program does.
 
 mod connections;
 mod endings;
@@ -18,21 +18,21 @@ use rdma_mummy_sys::{RdmaCm, verbs};
 use super::socket_address;
 use crate::verbs::testing::{errno, table as verbs_table};
 
-/// What an event is waited for at most; nothing here takes that long.
+/// The time limit for an event; no test needs nearly as much.
 const PATIENCE_MS: c_int = 20_000;
 
-/// The table, with the devices of tests.
+/// The function table, with the test devices set up.
 fn cm() -> &'static RdmaCm {
     const TABLE: RdmaCm = super::table();
     verbs_table();
     &TABLE
 }
 
-/// An address as C has it.
+/// Converts an address to its C struct.
 fn c_address(address: SocketAddr) -> sockaddr_storage {
-    // SAFETY: integers.
+    // SAFETY: the struct has only integers, for which zero is valid.
     let mut c = unsafe { core::mem::zeroed() };
-    // SAFETY: the place is a local.
+    // SAFETY: the address is written to a local.
     unsafe { socket_address::write(address, &raw mut c) };
     c
 }
@@ -41,24 +41,24 @@ fn loopback(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// A call that is to succeed.
+/// Expects that a call succeeds.
 #[track_caller]
 fn good(result: c_int) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// A call that is to fail with this.
+/// Expects that a call fails with this error number.
 #[track_caller]
 fn bad(result: c_int, error: c_int) {
     assert_eq!((result, errno()), (-1, error));
 }
 
-/// An event channel, until this is dropped.
+/// An event channel, destroyed on drop.
 struct TestChannel(*mut rdma_event_channel);
 
 impl TestChannel {
     fn new() -> Self {
-        // SAFETY: it takes nothing.
+        // SAFETY: the function has no preconditions.
         let channel = unsafe { (cm().rdma_create_event_channel)() };
         assert_ne!(channel, ptr::null_mut(), "{}", std::io::Error::last_os_error());
         Self(channel)
@@ -74,11 +74,11 @@ impl TestChannel {
     fn is_readable(&self, milliseconds: c_int) -> bool {
         // SAFETY: the channel is live.
         let mut poll = libc::pollfd { fd: unsafe { (*self.0).fd }, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor.
+        // SAFETY: the array has one descriptor.
         unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
     }
 
-    /// The next event, which must be this.
+    /// Takes the next event, and checks its kind.
     #[track_caller]
     fn expect(&self, kind: rdma_cm_event_type) -> AckedEvent {
         assert!(self.is_readable(PATIENCE_MS), "{kind:?} never came");
@@ -90,7 +90,7 @@ impl TestChannel {
         got
     }
 
-    /// The next event, which must tell of this success; it is acknowledged.
+    /// Takes the next event, checks that it reports this success, and acknowledges it.
     #[track_caller]
     fn done(&self, kind: rdma_cm_event_type) {
         assert_eq!(self.expect(kind).status(), 0);
@@ -99,42 +99,42 @@ impl TestChannel {
 
 impl Drop for TestChannel {
     fn drop(&mut self) {
-        // SAFETY: it was made in `new`, and its ids have gone.
+        // SAFETY: `new` made the channel, and its ids are destroyed.
         unsafe { (cm().rdma_destroy_event_channel)(self.0) };
     }
 }
 
-/// An event, acknowledged when this is dropped.
+/// An event, acknowledged on drop.
 struct AckedEvent(*mut rdma_cm_event);
 
 impl AckedEvent {
     fn kind(&self) -> rdma_cm_event_type {
-        // SAFETY: it is not acknowledged.
+        // SAFETY: the event is not acknowledged yet.
         unsafe { (*self.0).event }
     }
 
     fn status(&self) -> c_int {
-        // SAFETY: it is not acknowledged.
+        // SAFETY: the event is not acknowledged yet.
         unsafe { (*self.0).status }
     }
 
     fn id(&self) -> *mut rdma_cm_id {
-        // SAFETY: it is not acknowledged.
+        // SAFETY: the event is not acknowledged yet.
         unsafe { (*self.0).id }
     }
 
     fn listener(&self) -> *mut rdma_cm_id {
-        // SAFETY: it is not acknowledged.
+        // SAFETY: the event is not acknowledged yet.
         unsafe { (*self.0).listen_id }
     }
 
     fn conn(&self) -> rdma_conn_param {
-        // SAFETY: it is not acknowledged; it is one of a connection.
+        // SAFETY: the event is not acknowledged yet, and belongs to a connection.
         unsafe { (*self.0).param.conn }
     }
 
     fn ud(&self) -> rdma_ud_param {
-        // SAFETY: it is not acknowledged; it is one of a connection; it is one of datagrams.
+        // SAFETY: the event is not acknowledged yet, and belongs to a datagram service or a group.
         unsafe { (*self.0).param.ud }
     }
 
@@ -143,19 +143,19 @@ impl AckedEvent {
         if conn.private_data.is_null() {
             return Vec::new();
         }
-        // SAFETY: the event says so.
+        // SAFETY: the event's private data has the length that it reports.
         unsafe { std::slice::from_raw_parts(conn.private_data.cast(), conn.private_data_len.into()) }.to_vec()
     }
 }
 
 impl Drop for AckedEvent {
     fn drop(&mut self) {
-        // SAFETY: once.
+        // SAFETY: only the drop acknowledges the event.
         good(unsafe { (cm().rdma_ack_cm_event)(self.0) });
     }
 }
 
-/// Parameters with private data.
+/// Connection parameters with this private data.
 fn param(data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),
@@ -168,7 +168,7 @@ fn param(data: &[u8]) -> rdma_conn_param {
     }
 }
 
-/// A listener at any port of this address.
+/// A listener on a free port of this address.
 fn listener(channel: &TestChannel, ps: rdma_port_space, address: SocketAddr) -> (*mut rdma_cm_id, u16) {
     let id = channel.id(ps);
     let mut address = c_address(address);
@@ -209,7 +209,7 @@ fn qp_attr(qp_type: ibv_qp_type) -> ibv_qp_init_attr {
     }
 }
 
-/// Makes the id's queue pair, with queues of the id's own.
+/// Makes the id's queue pair, with completion queues that the id owns.
 fn make_qp(id: *mut rdma_cm_id, qp_type: ibv_qp_type) {
     let mut attr = qp_attr(qp_type);
     // SAFETY: the id is live.
@@ -236,7 +236,7 @@ fn state_of(qp: *mut ibv_qp) -> ibv_qp_state {
     attr.qp_state
 }
 
-/// Sends some bytes from one id's queue pair to the other's, and waits for both completions.
+/// Sends a message from one id's queue pair to the other's, and waits for both completions.
 fn message(from: *mut rdma_cm_id, to: *mut rdma_cm_id) {
     use rdma_mummy_sys::rdmacm::*;
     let (lib, mut source, mut sink) = (verbs_table(), *b"over the connection", [0u8; 32]);
@@ -273,7 +273,7 @@ fn destroy_all(ids: &[*mut rdma_cm_id]) {
     ids.iter().for_each(|id| destroy(*id));
 }
 
-/// Two ends, connected, with a queue pair each: the active one, and the passive one.
+/// Two connected ids, each with a queue pair: the active one and the passive one.
 fn connected(channel: &TestChannel) -> [*mut rdma_cm_id; 2] {
     use rdma_cm_event_type as CmEventKind;
     let (listener, port) = listener(channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
@@ -296,12 +296,12 @@ fn connected(channel: &TestChannel) -> [*mut rdma_cm_id; 2] {
     [active, passive]
 }
 
-/// The bytes of an address in a GID.
+/// The GID that contains an IPv4 address.
 fn gid_of(address: Ipv4Addr) -> ibv_gid {
     ibv_gid { raw: address.to_ipv6_mapped().octets() }
 }
 
-/// Polls a queue until something is in it.
+/// Polls a completion queue until it returns a completion.
 fn poll(cq: *mut ibv_cq) -> ibv_wc {
     let mut wc = ibv_wc::default();
     loop {

@@ -1,4 +1,4 @@
-//! Names, addresses of names, and devices.
+//! Name resolution, event names and device lists.
 
 use std::ffi::{CStr, CString};
 use std::net::Ipv6Addr;
@@ -15,7 +15,7 @@ fn info(
     let (node, service) = (text(node), text(service));
     let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
     let mut found = ptr::null_mut();
-    // SAFETY: strings that end with a NUL, hints that are valid.
+    // SAFETY: the strings are NUL-terminated, and the hints valid.
     let result = unsafe {
         let hints = hints.as_ref().map_or(ptr::null(), ptr::from_ref);
         (cm().rdma_getaddrinfo)(pointer(&node), pointer(&service), hints, &raw mut found)
@@ -23,28 +23,28 @@ fn info(
     if result == 0 { Ok(found) } else { Err(result) }
 }
 
-/// What is found is freed when this is dropped.
+/// Address information, freed on drop.
 struct FreedAddrinfo(*mut rdma_addrinfo);
 
 impl FreedAddrinfo {
     fn get(&self) -> rdma_addrinfo {
-        // SAFETY: it is freed later.
+        // SAFETY: the entry is valid until the drop.
         unsafe { self.0.read() }
     }
 }
 
 impl Drop for FreedAddrinfo {
     fn drop(&mut self) {
-        // SAFETY: once.
+        // SAFETY: only the drop frees the list.
         unsafe { (cm().rdma_freeaddrinfo)(self.0) };
     }
 }
 
 /// # Panics
 ///
-/// If it is none.
+/// If `at` is null.
 fn address(at: *mut sockaddr) -> SocketAddr {
-    // SAFETY: null, or an address of the library's.
+    // SAFETY: the pointer is null, or an address that the library made.
     unsafe { socket_address::read(at) }.expect("an address")
 }
 
@@ -100,7 +100,7 @@ fn failed_name_lookup_is_reported() {
     assert_eq!(errno(), libc::EINVAL);
     let numeric = rdma_addrinfo { ai_flags: RAI_NUMERICHOST as c_int, ..rdma_addrinfo::default() };
     assert_eq!(info(Some("no.number"), None, Some(numeric)), Err(libc::EAI_NONAME));
-    // SAFETY: nothing is freed.
+    // SAFETY: null is allowed.
     unsafe { (cm().rdma_freeaddrinfo)(ptr::null_mut()) };
 }
 
@@ -121,7 +121,7 @@ fn hints_alone_are_taken_over() {
 
 #[test]
 fn events_have_names() {
-    // SAFETY: it takes any value.
+    // SAFETY: the function takes any value.
     let name = |kind| unsafe { CStr::from_ptr((cm().rdma_event_str)(rdma_cm_event_type(kind))) };
     assert_eq!(name(0), c"RDMA_CM_EVENT_ADDR_RESOLVED");
     assert_eq!(name(15), c"RDMA_CM_EVENT_TIMEWAIT_EXIT");
@@ -133,7 +133,7 @@ fn events_have_names() {
 #[cfg_attr(miri, ignore = "a device of the process stays open")]
 fn devices_are_open_and_stay_so() {
     let mut count = 0;
-    // SAFETY: the list has as many contexts as it says, and a null pointer behind.
+    // SAFETY: the list has `count` contexts, and a null pointer at the end.
     unsafe {
         let list = (cm().rdma_get_devices)(&raw mut count);
         assert_ne!(list, ptr::null_mut());
@@ -153,13 +153,13 @@ fn devices_are_open_and_stay_so() {
 
 #[test]
 fn unknown_values_have_a_name() {
-    // SAFETY: they look at nothing.
+    // SAFETY: the functions read no memory through their arguments.
     unsafe {
         bad((cm().rsocket)(libc::AF_INET, libc::SOCK_DGRAM, 0), libc::EOPNOTSUPP);
     }
 }
 
-/// Asks for addresses in the background.
+/// Starts a lookup in the background.
 fn resolve(
     id: *mut rdma_cm_id,
     node: Option<&str>,
@@ -170,7 +170,7 @@ fn resolve(
     let (node, service) = (text(node), text(service));
     let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
     let hints = hints.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the id is live, and the others outlive the call.
+    // SAFETY: the id is live, and the other arguments outlive the call.
     unsafe { cm().rdma_resolve_addrinfo.unwrap()(id, pointer(&node), pointer(&service), hints) }
 }
 
@@ -198,7 +198,7 @@ fn names_are_found_in_the_background() {
     };
     good(resolve(id, Some("127.0.0.1"), Some("7174"), Some(hints)));
     channel.done(rdma_cm_event_type::RDMA_CM_EVENT_ADDRINFO_RESOLVED);
-    // Each call gives a list of its own.
+    // Each query returns a new list.
     for found in [query(id).unwrap(), query(id).unwrap()] {
         assert_eq!(address(found.get().ai_dst_addr), loopback(7174));
         assert_eq!(address(found.get().ai_src_addr), loopback(5));
@@ -218,7 +218,7 @@ fn names_are_found_in_the_background() {
 fn a_synchronous_id_waits_for_names() {
     let mut id = ptr::null_mut();
     let tcp = rdma_port_space::RDMA_PS_TCP;
-    // SAFETY: it is to have a channel of its own.
+    // SAFETY: a null channel makes a synchronous id.
     good(unsafe { (cm().rdma_create_id)(ptr::null_mut(), &raw mut id, ptr::null_mut(), tcp) });
     good(resolve(id, Some("127.0.0.1"), Some("9"), None));
     assert_eq!(address(query(id).unwrap().get().ai_dst_addr), loopback(9));
@@ -240,7 +240,7 @@ fn unreachable_name_service_is_not_asked() {
     destroy(id);
 }
 
-/// Whoever asks may go before the answer comes.
+/// An id may be destroyed before its lookup finishes.
 #[test]
 #[cfg_attr(miri, ignore = "asks the C library")]
 fn an_id_goes_while_names_are_looked_for() {

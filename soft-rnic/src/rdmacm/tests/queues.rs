@@ -35,7 +35,7 @@ fn given_queues_are_used() {
     let id = routed(&channel, rdma_port_space::RDMA_PS_TCP, port);
     let lib = verbs_table();
     let other = crate::verbs::testing::OpenedDevice::new(1);
-    // SAFETY: the id is live, and so is what the attributes name.
+    // SAFETY: the id is live, and so are the objects that the attributes name.
     unsafe {
         let pd = (lib.ibv_alloc_pd)((*id).verbs);
         let cq = (lib.ibv_create_cq)((*id).verbs, 8, ptr::null_mut(), ptr::null_mut(), 0);
@@ -51,7 +51,7 @@ fn given_queues_are_used() {
     }
 }
 
-/// A queue pair that cannot be made leaves nothing behind.
+/// A failed creation of a queue pair leaves nothing behind.
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn failed_queue_pair_creation_leaves_nothing() {

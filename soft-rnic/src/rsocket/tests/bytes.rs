@@ -1,10 +1,10 @@
-//! What is sent comes in, all of it and in order.
+//! All sent bytes arrive, in order.
 
 use std::thread;
 
 use super::*;
 
-/// Numbers that differ, and are the same in each run.
+/// A reproducible pseudorandom generator.
 struct Random(u64);
 
 impl Random {
@@ -14,7 +14,7 @@ impl Random {
     }
 }
 
-/// The byte at a place of a stream.
+/// The byte at a position of a stream.
 fn byte(seed: u64, at: usize) -> u8 {
     let at = at as u64;
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ (seed as u8) ^ (at >> 16) as u8
@@ -33,7 +33,7 @@ fn cut(buffer: *mut u8, length: usize, random: &mut Random) -> Vec<libc::iovec> 
     pieces
 }
 
-/// Sends so many bytes in requests of random lengths and kinds.
+/// Sends `total` bytes in requests of random lengths and kinds.
 fn write(socket: &TestSocket, seed: u64, total: usize) {
     let mut random = Random(seed);
     let mut sent = 0;
@@ -42,7 +42,7 @@ fn write(socket: &TestSocket, seed: u64, total: usize) {
         let length = (random.next(most) + 1).min(total - sent);
         let mut bytes: Vec<u8> = (sent..sent + length).map(|at| byte(seed, at)).collect();
         let pieces = cut(bytes.as_mut_ptr(), length, &mut random);
-        // SAFETY: the pieces are of the bytes.
+        // SAFETY: the pieces lie within `bytes`.
         let done = outcome(unsafe {
             match random.next(4) {
                 0 => (cm().rwritev)(socket.0, pieces.as_ptr(), pieces.len() as c_int),
@@ -66,7 +66,7 @@ fn write(socket: &TestSocket, seed: u64, total: usize) {
     assert_eq!(socket.shut_down(libc::SHUT_WR), Ok(0));
 }
 
-/// Reads until the end, which must come behind so many bytes.
+/// Reads until the stream ends, and checks that it ends after `total` bytes.
 fn read(socket: &TestSocket, seed: u64, total: usize) {
     let mut random = Random(seed ^ 0xabcd);
     let mut bytes = vec![0; 300_000];
@@ -75,7 +75,7 @@ fn read(socket: &TestSocket, seed: u64, total: usize) {
         let most = if random.next(4) == 0 { bytes.len() as u64 } else { 600 };
         let length = random.next(most) + 1;
         let pieces = cut(bytes.as_mut_ptr(), length, &mut random);
-        // SAFETY: the pieces are of the buffer.
+        // SAFETY: the pieces lie within the buffer.
         let done = outcome(unsafe {
             match random.next(5) {
                 0 => (cm().rreadv)(socket.0, pieces.as_ptr(), pieces.len() as c_int),
@@ -134,7 +134,7 @@ fn both_directions_without_waiting_in_a_call() {
     both_ways(|_| (), true, 4_000_000);
 }
 
-/// Messages are as few and as short as they can be, so that all is about credits.
+/// With the fewest and shortest messages, progress depends on the credits.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn both_directions_with_little_room() {
@@ -176,7 +176,7 @@ fn a_look_ahead_takes_nothing() {
     assert_eq!(other.send(&[], 0), Ok(0));
 }
 
-/// Two who only write get no further than there is room, and go on when one reads.
+/// Two sides that only write stop when the room is used up, and continue once one of them reads.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_reader_frees_a_writer() {
@@ -210,7 +210,7 @@ fn a_reader_frees_a_writer() {
 fn invalid_sends_and_receives_are_refused() {
     let (one, other) = pair();
     let byte = [0_u8; 1];
-    // SAFETY: what is refused is not looked at.
+    // SAFETY: the refused calls access no memory.
     unsafe {
         let null = std::ptr::null_mut();
         assert_eq!(outcome((cm().rsend)(one.0, null, 1, 0)), Err(libc::EFAULT));

@@ -1,4 +1,4 @@
-//! Numbers and options.
+//! Descriptors and options.
 
 use super::super::options::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
 use super::*;
@@ -7,7 +7,7 @@ use super::*;
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn only_streams_of_the_internet_there_are() {
     let open = |domain, kind, protocol| {
-        // SAFETY: it takes numbers.
+        // SAFETY: the function takes only numbers.
         result(unsafe { (cm().rsocket)(domain, kind, protocol) }).map(TestSocket).map(drop)
     };
     assert_eq!(open(libc::AF_UNIX, libc::SOCK_STREAM, 0), Err(libc::EAFNOSUPPORT));
@@ -17,7 +17,7 @@ fn only_streams_of_the_internet_there_are() {
     assert_eq!(open(libc::AF_INET6, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::IPPROTO_TCP), Ok(()));
 }
 
-/// Numbers of nothing, and of other files.
+/// Closed descriptors, and descriptors of other files.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn other_descriptors_are_refused() {
@@ -33,7 +33,7 @@ fn other_descriptors_are_refused() {
         assert_eq!((sock.name(true), sock.name(false)), (Err(libc::EBADF), Err(libc::EBADF)));
         assert_eq!(sock.get(libc::SOL_SOCKET, libc::SO_ERROR), Err(libc::EBADF));
         assert_eq!(sock.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1), Err(libc::EBADF));
-        // SAFETY: nothing is looked at.
+        // SAFETY: the calls fail before they access memory.
         unsafe {
             assert_eq!(result((cm().rclose)(number)), Err(libc::EBADF));
             assert_eq!(((cm().riomap)(number, null, 1, libc::PROT_WRITE, 0, -1), errno()), (-1, libc::EBADF));
@@ -80,7 +80,7 @@ fn options_are_kept() {
     assert_eq!(socket.set(libc::IPPROTO_TCP, libc::TCP_MAXSEG, 1), Err(libc::EINVAL));
     assert_eq!(socket.set(SOL_RDMA, RDMA_ROUTE, 1), Err(libc::EOPNOTSUPP));
     let value = 1;
-    // SAFETY: the values are locals, and no more of them is looked at than is said.
+    // SAFETY: the values are locals, and the calls access no more than the given length.
     unsafe {
         let value = (&raw const value).cast();
         let (level, name) = (libc::SOL_SOCKET, libc::SO_KEEPALIVE);
@@ -99,9 +99,9 @@ fn options_are_kept() {
     assert_eq!(socket.control(libc::F_SETFD, 0), Ok(0));
     assert_eq!(socket.control(libc::F_GETFD, 0), Ok(0));
     assert_eq!(socket.control(libc::F_DUPFD, 0), Err(libc::EINVAL));
-    // The function of the table takes two arguments or three.
+    // The table's function takes two or three arguments.
     let control = cm().rfcntl.expect("it is there");
-    // SAFETY: as C calls it.
+    // SAFETY: the calls pass the arguments that C passes.
     unsafe {
         assert_eq!(control(socket.0, libc::F_SETFL, libc::O_NONBLOCK), 0);
         assert_eq!(control(socket.0, libc::F_GETFL), libc::O_RDWR | libc::O_NONBLOCK);

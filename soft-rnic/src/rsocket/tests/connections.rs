@@ -12,14 +12,14 @@ fn both_ends_know_each_other() {
         assert_eq!(active.name(false).map(|name| name.port()), Ok(0));
         std::thread::scope(|scope| {
             let accepted = scope.spawn(|| {
-                // SAFETY: integers.
+                // SAFETY: the struct has only integers, for which zero is valid.
                 let mut c: sockaddr_storage = unsafe { mem::zeroed() };
                 let mut length = size_of_val(&c) as socklen_t;
-                // SAFETY: the places are locals.
+                // SAFETY: the arguments point to locals.
                 let accepted = unsafe { (cm().raccept)(listener.0, (&raw mut c).cast(), &raw mut length) };
                 let accepted = TestSocket(result(accepted).expect("a connection"));
                 assert_eq!(length, c_address(address).1);
-                // SAFETY: it was written just now.
+                // SAFETY: `raccept` has written the address.
                 let from = unsafe { socket_address::read((&raw const c).cast()) };
                 assert_eq!(from, accepted.name(true));
                 accepted
@@ -77,7 +77,7 @@ fn without_a_listener_it_is_refused() {
         }
         other => assert_eq!(other, Err(libc::ECONNREFUSED)),
     }
-    // The same one can connect to another.
+    // The same rsocket can connect to another listener.
     let (listener, address) = super::listener(libc::AF_INET);
     assert_eq!(active.control(libc::F_SETFL, 0), Ok(0));
     std::thread::scope(|scope| {
@@ -99,7 +99,7 @@ fn addresses_are_checked() {
     assert_eq!(other.connect((Ipv6Addr::LOCALHOST, 1).into()), Err(libc::EAFNOSUPPORT));
     assert_eq!(other.bind(any(libc::AF_INET)), Ok(0));
     assert_eq!(other.bind(any(libc::AF_INET)), Err(libc::EINVAL), "it has one already");
-    // It listens without an address of its own, too.
+    // An unbound rsocket can listen, too.
     let free = TestSocket::new(libc::AF_INET);
     assert_eq!(free.listen(1), Ok(0));
     assert_eq!(free.listen(2), Ok(0));
@@ -107,7 +107,7 @@ fn addresses_are_checked() {
     assert_eq!(free.connect(address), Err(libc::EISCONN));
     assert_eq!(free.get(libc::SOL_SOCKET, libc::SO_ACCEPTCONN), Ok(1));
     let (c, length) = c_address(address);
-    // SAFETY: the address is a local, and not looked at beyond what it is said to have.
+    // SAFETY: the address is a local, and the calls access no more than the given length.
     unsafe {
         let c = (&raw const c).cast();
         assert_eq!(result((cm().rbind)(free.0, c, length - 1)), Err(libc::EINVAL));
@@ -132,7 +132,7 @@ fn a_stream_ends_behind_its_last_byte() {
     assert_eq!(got[..sent.len()], sent);
     assert_eq!(other.receive(&mut got, 0), Ok(0));
     assert_eq!(other.poll(libc::POLLIN | libc::POLLRDHUP, 0), libc::POLLIN | libc::POLLRDHUP);
-    // The other direction goes on.
+    // The other direction still works.
     assert_eq!(other.send(b"still", 0), Ok(5));
     assert_eq!(other.close(), Ok(0));
     assert_eq!(one.receive(&mut got, libc::MSG_WAITALL), Ok(5));
@@ -146,7 +146,7 @@ fn writing_to_a_closed_end_fails() {
     let (one, other) = pair();
     assert_eq!(other.close(), Ok(0));
     assert_eq!(one.receive(&mut [0], 0), Ok(0));
-    // As with TCP, what was on its way is lost without a word.
+    // As with TCP, bytes in flight are lost silently.
     let mut error = None;
     let mut tries = 0;
     while error.is_none() {
@@ -202,24 +202,24 @@ fn closing_wakes_who_waits() {
     std::thread::scope(|scope| {
         let numbers = [listener.0, one.0];
         let accepting = scope.spawn(move || {
-            // SAFETY: it may be told of no place.
+            // SAFETY: null pointers mean that the address is not wanted.
             result(unsafe { (cm().raccept)(numbers[0], std::ptr::null_mut(), std::ptr::null_mut()) })
         });
         let reading = scope.spawn(move || {
             let mut byte = 0_u8;
-            // SAFETY: the place is a local.
+            // SAFETY: the buffer is a local.
             outcome(unsafe { (cm().rrecv)(numbers[1], (&raw mut byte).cast(), 1, 0) })
         });
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(listener.close(), Ok(0));
         assert_eq!(one.close(), Ok(0));
-        // Or they had not begun.
+        // Either call may also fail because it had not begun to wait yet.
         let ended = [accepting.join().expect("no panic").err(), reading.join().expect("no panic").err()];
         assert!(ended.iter().all(|error| matches!(error, Some(libc::EBADF | libc::EINVAL))), "{ended:?}");
     });
 }
 
-/// A request from somebody who is no rsocket is turned down, and the listener serves others.
+/// A listener rejects a request from a peer that is not an rsocket, and goes on to serve others.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn strangers_are_rejected() {

@@ -1,4 +1,4 @@
-//! The other side says what it cannot: that ends the connection, and nothing else.
+//! A peer that violates the protocol loses its connection; nothing else breaks.
 
 use std::sync::MutexGuard;
 
@@ -12,7 +12,8 @@ use super::*;
 
 const DATA: u32 = (RsMessageKind::Data as u32) << 16;
 
-/// A connection with few and short receives, of which one side is to be hostile; the other one takes a mapping.
+/// A connection with few and short receives. One end will be hostile; the other accepts one
+/// mapping.
 fn victim_and_enemy() -> (TestSocket, TestSocket) {
     pair_with(|socket| {
         assert_eq!(socket.set(SOL_RDMA, RDMA_RQSIZE, 16), Ok(0));
@@ -22,14 +23,15 @@ fn victim_and_enemy() -> (TestSocket, TestSocket) {
     })
 }
 
-/// Posts a request of the enemy's own.
+/// Posts a hand-made request at the hostile end.
 fn post(enemy: &TestSocket, wr: ibv_send_wr, bytes: &[u8]) {
     let socket = table::get(enemy.0).expect("an rsocket");
     let mut state: MutexGuard<'_, RsState> = socket.locked();
     let queues = &mut state.stream.as_mut().expect("a stream").queues;
-    // Completions are taken, and what the other side says is not answered.
+    // Take the completions, and answer no message.
     queues.poll(&mut [const { None }; 32]);
-    // SAFETY: the first slot is this long, and nobody else's: nothing else is sent.
+    // SAFETY: the first slot has room for the bytes, and nobody else uses it, because nothing else
+    // is sent.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), queues.send_slot(0), bytes.len()) };
     queues.post(wr, Some((0, bytes.len() as u32))).expect("it can be posted");
 }
@@ -44,7 +46,8 @@ fn say(enemy: &TestSocket, bits: u32, bytes: &[u8]) {
     post(enemy, message(ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, bits), bytes);
 }
 
-/// The connection is cut off, and everything but reading on works as after any other.
+/// Checks that the connection is cut off, and that calls other than reads behave as after any lost
+/// connection.
 fn expect_cut_off(victim: TestSocket, what: &str) {
     assert_ne!(victim.poll(libc::POLLIN, PATIENCE_MS) & libc::POLLHUP, 0, "{what}");
     assert_eq!(victim.receive(&mut [0; 9000], 0), Err(libc::ECONNRESET), "{what}");
@@ -87,7 +90,7 @@ fn messages_that_cannot_be_end_the_connection() {
     expect_cut_off(victim, "no immediate data");
 }
 
-/// After its end nothing comes: the stream is as it was.
+/// A message after the stream's end adds nothing to the stream.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn nothing_comes_behind_the_end() {
@@ -101,7 +104,8 @@ fn nothing_comes_behind_the_end() {
     assert_eq!(victim.receive(&mut bytes, 0), Ok(0));
 }
 
-/// A write into mapped memory takes a receive as a message does, and may be longer than any.
+/// A write with immediate into mapped memory consumes a receive like a message, and may be longer
+/// than any.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_write_is_no_message() {
@@ -124,7 +128,7 @@ fn a_write_is_no_message() {
     assert!(memory.iter().all(|byte| *byte == 7));
 }
 
-/// An enemy that gives no credits back cannot make its victim count for ever.
+/// A peer that returns no credits cannot make its victim's counters grow without bound.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn peer_that_sends_without_credits_is_disconnected() {
@@ -141,7 +145,7 @@ fn peer_that_sends_without_credits_is_disconnected() {
     assert_eq!(last, Err(libc::ECONNRESET));
 }
 
-/// Its request is there, and it is not.
+/// The request exists, but its sender has left.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn accept_skips_requests_of_peers_that_left() {

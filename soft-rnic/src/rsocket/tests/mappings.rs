@@ -1,11 +1,12 @@
-//! Memory that the other side writes to.
+//! Memory that the peer writes to.
 
 use super::super::options::{RDMA_IOMAPSIZE, SOL_RDMA};
 use super::*;
 
 fn map(socket: &TestSocket, memory: &mut [u8], prot: c_int, offset: i64) -> Result<i64, c_int> {
     let (base, length) = (memory.as_mut_ptr().cast(), memory.len());
-    // SAFETY: the memory outlives the mapping: it is unmapped, or its socket closed, before.
+    // SAFETY: the memory outlives the mapping, because the test unmaps it or closes the rsocket
+    // first.
     match unsafe { (cm().riomap)(socket.0, base, length, prot, 0, offset) } {
         -1 => Err(errno()),
         offset => Ok(offset),
@@ -13,12 +14,12 @@ fn map(socket: &TestSocket, memory: &mut [u8], prot: c_int, offset: i64) -> Resu
 }
 
 fn unmap(socket: &TestSocket, memory: &mut [u8]) -> Result<c_int, c_int> {
-    // SAFETY: it is not looked at.
+    // SAFETY: the function does not access the memory.
     result(unsafe { (cm().riounmap)(socket.0, memory.as_mut_ptr().cast(), memory.len()) })
 }
 
 fn write(socket: &TestSocket, bytes: &[u8], offset: i64) -> Result<usize, c_int> {
-    // SAFETY: the bytes are there.
+    // SAFETY: `bytes` is readable for its length.
     match unsafe { (cm().riowrite)(socket.0, bytes.as_ptr().cast(), bytes.len(), offset, 0) } {
         usize::MAX => Err(errno()),
         length => Ok(length),
@@ -29,7 +30,7 @@ fn mapping_pair() -> (TestSocket, TestSocket) {
     pair_with(|socket| assert_eq!(socket.set(SOL_RDMA, RDMA_IOMAPSIZE, 2), Ok(0)))
 }
 
-/// Says something, and waits until the other side has heard it, and so of the memory.
+/// Sends a message, and waits until the peer has received it and all announcements before it.
 fn tell(from: &TestSocket, to: &TestSocket) {
     assert_eq!(from.send(b"!", 0), Ok(1));
     assert_eq!(to.receive(&mut [0], 0), Ok(1));
@@ -51,7 +52,7 @@ fn memory_is_written_to_before_the_next_message() {
     assert!(memory[..1000].iter().chain(&memory[601_000..]).all(|byte| *byte == 0));
     assert!(memory[1000..601_000] == bytes[..]);
     assert_eq!(&second[4093..], b"end");
-    // Where there is nothing, nothing is written.
+    // Writes outside the mapping are refused.
     for (offset, length) in [(4999, 1), (1_005_000, 1), (1_004_999, 2), (0, 1)] {
         assert_eq!(write(&other, &bytes[..length], offset), Err(libc::EINVAL), "{offset} {length}");
     }
@@ -89,7 +90,7 @@ fn mappings_that_cannot_be_are_refused() {
     assert_eq!(map(&plain, &mut memory, libc::PROT_WRITE, -1), Err(libc::ENOMEM), "the other takes none");
 }
 
-/// Who maps and unmaps again and again, and is not heard, has to wait in the end.
+/// A program that maps and unmaps in a loop must wait at last if the peer does not read.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn mapping_waits_while_the_peer_does_not_read() {
@@ -106,7 +107,7 @@ fn mapping_waits_while_the_peer_does_not_read() {
         assert!(tries < 10_000, "nobody hears so much");
     };
     assert_eq!(refused, libc::EAGAIN);
-    // The other side listens whenever it does anything.
+    // Any call of the peer receives its messages.
     assert_eq!(other.poll(libc::POLLIN, 0), 0);
     assert_eq!(one.poll(libc::POLLOUT, PATIENCE_MS), libc::POLLOUT);
     assert_eq!(map(&one, &mut memory, libc::PROT_WRITE, 0), Ok(0));

@@ -1,4 +1,4 @@
-//! The functions, called as C programs call them.
+//! Tests that call the rsocket functions as C programs do.
 
 mod bytes;
 mod calls;
@@ -17,7 +17,7 @@ use rdma_mummy_sys::RdmaCm;
 use crate::rdmacm::socket_address;
 use crate::verbs::testing::{errno, table as verbs_table};
 
-/// What something is waited for at most that must come.
+/// The time limit for an event that must come.
 const PATIENCE_MS: c_int = 20_000;
 
 fn cm() -> &'static RdmaCm {
@@ -36,22 +36,22 @@ fn result(result: c_int) -> Result<c_int, c_int> {
 }
 
 fn c_address(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
-    // SAFETY: integers.
+    // SAFETY: the struct has only integers, for which zero is valid.
     let mut c = unsafe { mem::zeroed() };
-    // SAFETY: the place is a local.
+    // SAFETY: the address is written to a local.
     unsafe { socket_address::write(address, &raw mut c) };
     let length =
         if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
     (c, length as socklen_t)
 }
 
-/// An rsocket, closed when this is dropped.
+/// An rsocket, closed on drop.
 #[derive(Debug)]
 struct TestSocket(c_int);
 
 impl TestSocket {
     fn new(domain: c_int) -> Self {
-        // SAFETY: it takes numbers.
+        // SAFETY: the function takes only numbers.
         Self(result(unsafe { (cm().rsocket)(domain, libc::SOCK_STREAM, 0) }).expect("an rsocket"))
     }
 
@@ -68,44 +68,44 @@ impl TestSocket {
     }
 
     fn listen(&self, backlog: c_int) -> Result<c_int, c_int> {
-        // SAFETY: it takes numbers.
+        // SAFETY: the function takes only numbers.
         result(unsafe { (cm().rlisten)(self.0, backlog) })
     }
 
     fn accept(&self) -> Result<Self, c_int> {
-        // SAFETY: it may be told of no place.
+        // SAFETY: null pointers mean that the address is not wanted.
         result(unsafe { (cm().raccept)(self.0, std::ptr::null_mut(), std::ptr::null_mut()) }).map(Self)
     }
 
     fn send(&self, bytes: &[u8], flags: c_int) -> Result<usize, c_int> {
-        // SAFETY: the bytes are there.
+        // SAFETY: `bytes` is readable for its length.
         outcome(unsafe { (cm().rsend)(self.0, bytes.as_ptr().cast(), bytes.len(), flags) })
     }
 
     fn receive(&self, bytes: &mut [u8], flags: c_int) -> Result<usize, c_int> {
-        // SAFETY: the place is there.
+        // SAFETY: `bytes` is writable for its length.
         outcome(unsafe { (cm().rrecv)(self.0, bytes.as_mut_ptr().cast(), bytes.len(), flags) })
     }
 
     fn shut_down(&self, how: c_int) -> Result<c_int, c_int> {
-        // SAFETY: it takes numbers.
+        // SAFETY: the function takes only numbers.
         result(unsafe { (cm().rshutdown)(self.0, how) })
     }
 
     fn close(self) -> Result<c_int, c_int> {
         let number = self.0;
         mem::forget(self);
-        // SAFETY: it takes a number.
+        // SAFETY: the function takes only a number.
         result(unsafe { (cm().rclose)(number) })
     }
 
-    /// This side's address, or the other's.
+    /// The local address, or the peer's.
     fn name(&self, is_peer: bool) -> Result<SocketAddr, c_int> {
-        // SAFETY: integers.
+        // SAFETY: the struct has only integers, for which zero is valid.
         let mut c: sockaddr_storage = unsafe { mem::zeroed() };
         let mut length = size_of_val(&c) as socklen_t;
         let get = if is_peer { cm().rgetpeername } else { cm().rgetsockname };
-        // SAFETY: the places are locals.
+        // SAFETY: the arguments point to locals.
         unsafe {
             result(get(self.0, (&raw mut c).cast::<sockaddr>(), &raw mut length))?;
             Ok(socket_address::read((&raw const c).cast()).expect("an address"))
@@ -120,14 +120,14 @@ impl TestSocket {
 
     fn get(&self, level: c_int, name: c_int) -> Result<c_int, c_int> {
         let (mut value, mut length) = (0, 4);
-        // SAFETY: the places are locals.
+        // SAFETY: the arguments point to locals.
         result(unsafe { (cm().rgetsockopt)(self.0, level, name, (&raw mut value).cast(), &raw mut length) })?;
         assert_eq!(length, 4);
         Ok(value)
     }
 
     fn control(&self, command: c_int, argument: c_int) -> Result<c_int, c_int> {
-        // SAFETY: it takes numbers.
+        // SAFETY: the function takes only numbers.
         result(unsafe { super::rfcntl(self.0, command, c_long::from(argument)) })
     }
 
@@ -135,10 +135,10 @@ impl TestSocket {
         assert_eq!(self.control(libc::F_SETFL, libc::O_NONBLOCK), Ok(0));
     }
 
-    /// What it has of these, within this time.
+    /// The ready events among `events`, within this time.
     fn poll(&self, events: i16, milliseconds: c_int) -> i16 {
         let mut fd = libc::pollfd { fd: self.0, events, revents: 0 };
-        // SAFETY: one entry.
+        // SAFETY: the array has one entry.
         let ready = result(unsafe { (cm().rpoll)(&raw mut fd, 1, milliseconds) }).expect("it can be polled");
         assert_eq!(ready, c_int::from(fd.revents != 0));
         fd.revents
@@ -147,7 +147,7 @@ impl TestSocket {
 
 impl Drop for TestSocket {
     fn drop(&mut self) {
-        // SAFETY: it takes a number.
+        // SAFETY: the function takes only a number.
         let closed = unsafe { (cm().rclose)(self.0) };
         assert!(closed == 0 || std::thread::panicking());
     }
@@ -159,7 +159,7 @@ fn any(domain: c_int) -> SocketAddr {
     (ip, 0).into()
 }
 
-/// A listener at a port of its own.
+/// A listener on a free port.
 fn listener(domain: c_int) -> (TestSocket, SocketAddr) {
     let listener = TestSocket::new(domain);
     listener.bind(any(domain)).expect("a free port");
@@ -168,7 +168,7 @@ fn listener(domain: c_int) -> (TestSocket, SocketAddr) {
     (listener, address)
 }
 
-/// Both ends of a connection; what is to be done to them before, first.
+/// Both ends of a connection, after `prepare` has set up each of them.
 fn pair_with(prepare: impl Fn(&TestSocket)) -> (TestSocket, TestSocket) {
     let (listener, address) = listener(libc::AF_INET);
     prepare(&listener);

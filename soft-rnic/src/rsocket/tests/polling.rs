@@ -1,4 +1,4 @@
-//! `rpoll` and `rselect`, of rsockets and others.
+//! `rpoll` and `rselect` on rsockets and other descriptors.
 
 use std::os::fd::AsRawFd;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::*;
 
 fn poll(fds: &mut [libc::pollfd], milliseconds: c_int) -> Result<c_int, c_int> {
-    // SAFETY: the entries are there.
+    // SAFETY: the array has `fds.len()` entries.
     result(unsafe { (cm().rpoll)(fds.as_mut_ptr(), fds.len() as libc::nfds_t, milliseconds) })
 }
 
@@ -52,18 +52,18 @@ fn rsockets_and_pipes_are_waited_for_at_once() {
     assert_eq!(poll(&mut fds, 0), Ok(3));
     assert_eq!(fds[2].revents, libc::POLLNVAL);
     assert_eq!(poll(&mut [], 1), Ok(0));
-    // SAFETY: it is not looked at.
+    // SAFETY: the call fails before it accesses memory.
     assert_eq!(result(unsafe { (cm().rpoll)(std::ptr::null_mut(), 1, 0) }), Err(libc::EFAULT));
 }
 
-/// Another thread sees to what this one waits for: it is woken all the same.
+/// If another thread processes the event that this one waits for, this one still wakes.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn nobody_sleeps_through_what_another_has_seen() {
     let (one, other) = pair();
     for _ in 0..50 {
         thread::scope(|scope| {
-            // Each waits for its own thing.
+            // Each thread waits for a different event.
             let poller = scope.spawn(|| one.poll(libc::POLLIN, PATIENCE_MS));
             let looker = scope.spawn(|| {
                 let mut byte = [0];
@@ -81,16 +81,16 @@ fn nobody_sleeps_through_what_another_has_seen() {
     }
 }
 
-/// Time of a processor that this thread has had.
+/// The processor time of this thread.
 fn own_time() -> Duration {
-    // SAFETY: integers.
+    // SAFETY: the struct has only integers, for which zero is valid.
     let mut time: libc::timespec = unsafe { mem::zeroed() };
-    // SAFETY: the place is a local.
+    // SAFETY: the time is written to a local.
     assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Room to write, of which a listener never has any.
+/// A listener is never writable.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn poll_for_writing_sleeps_despite_pending_requests() {
@@ -101,7 +101,8 @@ fn poll_for_writing_sleeps_despite_pending_requests() {
         assert_eq!(client.connect(address), Err(libc::EINPROGRESS));
         client
     });
-    // Their requests are sent by whoever looks at them; one is taken by the look, the others wait.
+    // The clients' requests are sent when they poll. The listener's poll takes one of them; the
+    // others stay pending.
     let until = Instant::now() + Duration::from_millis(PATIENCE_MS as u64);
     while listener.poll(libc::POLLIN, 0) == 0 {
         clients.iter().for_each(|client| _ = client.poll(libc::POLLOUT, 10));
@@ -123,7 +124,7 @@ fn sets_are_as_of_select() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let last = [one.0, reader.as_raw_fd(), writer.as_raw_fd()].into_iter().max().unwrap_or(0) + 1;
     let select = |time_ms: i64| {
-        // SAFETY: the sets are locals, and the numbers within them.
+        // SAFETY: the sets are locals, and the descriptors below `FD_SETSIZE`.
         unsafe {
             let mut sets: [libc::fd_set; 3] = mem::zeroed();
             libc::FD_SET(one.0, &raw mut sets[0]);
@@ -149,7 +150,7 @@ fn sets_are_as_of_select() {
     assert_eq!(select(100), (Ok(2), true, false, true, false));
     let null = std::ptr::null_mut();
     let mut time = libc::timeval { tv_sec: 0, tv_usec: 1000 };
-    // SAFETY: there are no sets.
+    // SAFETY: null means no set.
     unsafe {
         assert_eq!(result((cm().rselect)(0, null, null, null, &raw mut time)), Ok(0));
         assert_eq!(result((cm().rselect)(-1, null, null, null, &raw mut time)), Err(libc::EINVAL));
