@@ -448,7 +448,6 @@ impl Worker {
         }
     }
 
-
     fn open(&mut self, connection: Connection) -> io::Result<Key> {
         let key = self.allocate_slot();
         match self.install(key.index, connection) {
