@@ -1,4 +1,4 @@
-//! The inputs that the fuzz targets begin with, and what they have found.
+//! The fuzz targets' seed inputs, and the inputs that once failed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ fn of(target: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "fuzz", "corpus", target].iter().collect()
 }
 
-/// Runs every input of a target, of which there are at least so many: whatever was found stays found.
+/// Runs every input of a target, and checks that there are at least `least` of them.
 pub(crate) fn replay(target: &str, least: usize, run: impl Fn(&[u8])) {
     let mut count = 0;
     for entry in fs::read_dir(of(target)).expect("the corpus is committed") {
@@ -17,7 +17,7 @@ pub(crate) fn replay(target: &str, least: usize, run: impl Fn(&[u8])) {
     assert!(count >= least, "{count} inputs");
 }
 
-/// Renews a target's beginnings.
+/// Writes a target's seed inputs again.
 pub(crate) fn write<N: AsRef<str>>(target: &str, inputs: impl IntoIterator<Item = (N, Vec<u8>)>) {
     fs::create_dir_all(of(target)).expect("a directory");
     for (name, bytes) in inputs {

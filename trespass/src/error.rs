@@ -1,5 +1,5 @@
-//! The errors of making a connection or a listener. Each is an [`io::Error`] too, of the kind that
-//! `std::net` gives for the like.
+//! Errors of making a connection or a listener. Each converts into an [`io::Error`] of the kind
+//! that `std::net` uses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,60 +7,60 @@ use std::net::SocketAddr;
 use crate::config::ConfigError;
 use crate::handshake::HandshakeError;
 
-/// Why there is no connection to an address, or no listener at it.
+/// Why a connection to an address, or a listener at it, could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The configuration is refused.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The address names no host.
+    /// The address does not resolve.
     #[error("the address cannot be resolved: {0}")]
     Resolve(#[source] io::Error),
     /// TCP did not connect.
     #[error("TCP did not connect to {address}: {source}")]
     Tcp {
-        /// Where to.
+        /// The peer's address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The connection manager did not connect, where the connection begins with it.
+    /// rdma_cm did not connect ([`Bootstrap::RdmaCm`](crate::Bootstrap::RdmaCm)).
     #[error("rdma_cm did not connect to {address}: {source}")]
     RdmaCm {
-        /// Where to.
+        /// The peer's address.
         address: SocketAddr,
-        /// What it said, with the kind that `std::net` would give, and what to do.
+        /// The rdma_cm error, of the kind that `std::net` uses, with what to do.
         source: io::Error,
     },
-    /// A listener cannot listen at the address.
+    /// A TCP listener cannot be bound to the address.
     #[error("cannot listen at {address}: {source}{}", busy(.source))]
     Bind {
-        /// Where.
+        /// The local address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A listener cannot listen at the address by the connection manager.
+    /// An rdma_cm listener cannot be bound to the address.
     #[error("cannot listen at {address} by rdma_cm: {source}")]
     BindRdmaCm {
-        /// Where.
+        /// The local address.
         address: SocketAddr,
-        /// What it said, with the kind that `std::net` would give, and what to do.
+        /// The rdma_cm error, of the kind that `std::net` uses, with what to do.
         source: io::Error,
     },
-    /// TCP connected, or the connection manager, but the two sides came to no agreement.
+    /// The transport connected, but the handshake failed.
     #[error("no connection to {address}: {source}")]
     Handshake {
-        /// Where to.
+        /// The peer's address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         source: HandshakeError,
     },
 }
 
 impl ConnectError {
-    /// The kind that `std::net` would give for the like.
+    /// The kind that `std::net` uses for such an error.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Config(_) => io::ErrorKind::InvalidInput,
@@ -80,7 +80,7 @@ impl From<ConnectError> for io::Error {
     }
 }
 
-/// What to do about a port that is taken.
+/// What to do about a port that is in use.
 fn busy(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::AddrInUse => {
@@ -121,7 +121,7 @@ mod tests {
         ]
     }
 
-    /// Who looks for the words of an error finds them as a heading.
+    /// A user who searches for an error's words finds a heading with them.
     #[test]
     fn every_error_message_has_a_heading_in_troubleshooting() {
         let text = include_str!("../../docs/troubleshooting.md");
@@ -131,7 +131,7 @@ mod tests {
         let busy = ConnectError::Bind { address: ADDRESS, source: io::ErrorKind::AddrInUse.into() };
         let mut messages: Vec<String> = handshake_errors()
             .into_iter()
-            // The peer's own words, TCP's, and what no peer of this project sends.
+            // Skips the peer's own text, TCP's errors, and what no peer of this project sends.
             .filter(|(error, _)| {
                 use HandshakeError as E;
                 matches!(
@@ -155,7 +155,7 @@ mod tests {
         for message in &messages {
             assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");
         }
-        // Nor is there one that no program prints.
+        // Every documented cause exists.
         let causes = Cause::CODES.into_iter().map(|(_, cause)| cause).chain([Cause::Unknown(0)]);
         messages.extend(causes.map(|cause| cause.description().to_owned()));
         for heading in headings {
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Of the fitting kind, and the error itself can be had back.
+    /// The kind fits, and the source error can be downcast.
     #[test]
     fn every_error_is_an_io_error() {
         for (error, kind) in handshake_errors() {

@@ -1,8 +1,8 @@
-//! Sockets that carry their bytes by RDMA where there is RDMA, and by TCP where there is none.
+//! Sockets that use RDMA where it works, and TCP where it does not.
 //!
-//! Whoever knows [`std::net`] knows most of this crate: [`Listener`] and [`Stream`] are used as `TcpListener` and `TcpStream` are, and fail
-//! with the same kinds of error. Both sides need it: it begins on a TCP connection, tries whether RDMA works
-//! between the two, and tells which of them it became.
+//! The API is that of [`std::net`]: [`Listener`] and [`Stream`] are used as `TcpListener` and
+//! `TcpStream` are, and fail with the same kinds of error. Both sides use this crate. A connection
+//! begins over TCP, tries RDMA between the two hosts, and reports which transport it uses.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -15,11 +15,11 @@
 //!
 //! let server = thread::spawn(move || -> std::io::Result<()> {
 //!     let (mut stream, peer) = listener.accept()?;
-//!     println!("{peer} is here, over {}", stream.transport());
+//!     println!("{peer} connected over {}", stream.transport());
 //!     let mut request = String::new();
-//!     stream.read_to_string(&mut request)?; // until the client has shut down its half
+//!     stream.read_to_string(&mut request)?; // until the client shuts down its write half
 //!     stream.write_all(request.to_uppercase().as_bytes())
-//! }); // dropped, it is closed, once what was written is on its way
+//! }); // the drop sends the written bytes, then closes the stream
 //!
 //! let mut stream = Stream::connect(addr)?;
 //! stream.write_all(b"hello")?;
@@ -33,7 +33,8 @@
 //!
 //! # Messages
 //!
-//! A [`SeqPacket`] carries messages instead of bytes: each arrives whole, so that no program has to find their ends.
+//! A [`SeqPacket`] carries messages instead of bytes. Each arrives whole, so no program has to find
+//! its end.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -51,17 +52,17 @@
 //! assert_eq!(&message[..3], b"one");
 //! assert_eq!(packets.recv(&mut message)?, 3);
 //! assert_eq!(&message[..3], b"two");
-//! // Behind the last message there is no empty one, but the end.
+//! // The end is an error, because a length of 0 is an empty message.
 //! assert_eq!(packets.recv(&mut message).unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
 //! client.join().unwrap()
 //! # }
 //! ```
 //!
-//! # Which way it goes
+//! # The transport
 //!
-//! [`Stream::transport`] says what carries a connection, and [`Stream::fallback_reason`] why it is not RDMA, if it is not. A
-//! [`Builder`] chooses ([`Policy`]), and so can whoever starts the program, by `TRESPASS_TRANSPORT`. Over both ways a program sees the
-//! same.
+//! [`Stream::transport`] returns the transport, and [`Stream::fallback_reason`] why it is not RDMA.
+//! A program chooses with [`Builder::policy`]. The person who starts it can override that with
+//! `TRESPASS_TRANSPORT`. The API behaves the same over both transports.
 //!
 //! ```no_run
 //! use trespass::{Builder, Policy};
@@ -73,47 +74,57 @@
 //! # }
 //! ```
 //!
-//! Where there is no TCP, or shall be none, a connection begins with RDMA's own connection manager: [`Builder::bootstrap`] with
-//! [`Bootstrap::RdmaCm`], on both sides. RDMA carries it then, or there is no connection.
+//! Without TCP, a connection begins with rdma_cm: set [`Builder::bootstrap`] to
+//! [`Bootstrap::RdmaCm`] on both sides. Such a connection uses RDMA or fails.
 //!
-//! # Waiting for many things
+//! # Waiting for several connections
 //!
-//! - Calls wait, for ever or as long as [`Stream::set_read_timeout`] and [`Stream::set_write_timeout`] say.
-//! - Or they do not ([`Stream::set_nonblocking`]), and the program waits for the [descriptor](Stream#impl-AsFd-for-Stream) with what it has:
-//!   `poll`, `epoll`, mio. That the descriptor is *readable* means: make the calls you are interested in until they would
-//!   block. It is never writable; a program that waits for room waits for the same.
-//! - Or a [`Worker`] does it for many connections on one thread.
+//! - A blocking call waits without limit, or as long as [`Stream::set_read_timeout`] and
+//!   [`Stream::set_write_timeout`] allow.
+//! - A non-blocking program ([`Stream::set_nonblocking`]) waits for the
+//!   [descriptor](Stream#impl-AsFd-for-Stream) with `poll`, `epoll` or mio. When it is *readable*,
+//!   repeat the calls of interest until they would block. It is never writable: wait for space in
+//!   the same way.
+//! - A [`Worker`] serves many connections on one thread.
 //!
-//! # Without a copy
+//! # Zero copy
 //!
-//! Blocks of the connection's [`pool`] go out as they are, one or several as one message: [`Stream::buffer`],
-//! [`Stream::send_buf`], [`Stream::send_blocks`], and back by [`Stream::completion`]. What arrives can be had where it lies:
-//! [`Stream::recv_buf`], and [`SeqPacket::recv_part_buf`] where it is larger than the receive buffer. Memory that is not of the
-//! pool becomes a block by [`Pool::adopt`].
+//! [`Stream::buffer`] takes a block of the connection's [`pool`]. [`Stream::send_buf`] and
+//! [`Stream::send_blocks`] send blocks in place, and [`Stream::completion`] returns them.
+//! [`Stream::recv_buf`] receives in place, and so does [`SeqPacket::recv_part_buf`] for messages
+//! larger than the receive buffer. [`Pool::adopt`] makes a block of other memory.
 //!
-//! # What is different from `std::net`
+//! # Differences from `std::net`
 //!
-//! - There is no thread behind a connection, and most of the work is not the system's: bytes move while a call runs. A program that
-//!   makes no calls for a long time neither sends nor receives; its peer waits.
-//! - A connection belongs to one thread at a time, so there is no `try_clone`, and no `Read` for `&Stream`. Whoever reads on one
-//!   thread and writes on another has two connections, or a [`Worker`].
-//! - When the peer's program is killed, reading fails with [`ConnectionReset`](std::io::ErrorKind::ConnectionReset): the end of a stream is always one
-//!   that the peer has meant.
-//! - Dropping a connection waits until what was written is on its way, at most 1 s ([`Stream::set_linger`]). Over RDMA large pieces are
-//!   read by the peer where they lie, so it waits until the peer has read them: a thread that has both ends shuts down, and reads, before it drops.
-//! - A [`Listener`] shakes hands while it accepts: a client is connected when its server has accepted, or waits to accept.
+//! - No thread runs behind a connection, and the kernel does little of the work: bytes move while a
+//!   call runs. While a program makes no calls it neither sends nor receives, and its peer waits.
+//! - A connection belongs to one thread at a time. There is no `try_clone`, and no `Read` for
+//!   `&Stream`. To read on one thread and write on another, use two connections or a [`Worker`].
+//! - When the peer's process is killed, reading fails with
+//!   [`ConnectionReset`](std::io::ErrorKind::ConnectionReset). An end of stream is always one that
+//!   the peer sent.
+//! - A drop waits until written bytes are sent, 1 s at most ([`Stream::set_linger`]). Over RDMA the
+//!   peer reads large pieces from this side's memory, so the drop waits for that too. A thread that
+//!   has both ends must shut down and read before it drops.
+//! - A [`Listener`] runs handshakes while it accepts. A client's connect returns once its server
+//!   accepts.
 //!
 //! # What a peer can do
 //!
-//! - Whatever it sends is checked before it is believed. One that breaks the protocol loses its connection, and all others go on. One that
-//!   does not read stops who writes to it; one that writes without an end fills the receive buffer ([`Builder::rcvbuf`]), and no more.
-//! - Nothing is encrypted, and nobody proves who they are: as with plain TCP, the network has to be trusted, or to be made so below.
-//! - Over RDMA a peer reads long messages out of this process's pool. The key that it is told for that is the pool's, of a few megabytes at a
-//!   time: with the means of an attacker it reads what else waits there to be read, for other peers, too, as long as its connection lives. It
-//!   can write nothing, and what was received is never readable. Who serves peers that must not see each other's data
-//!   switches that off ([`Builder::rendezvous`]); messages then go in frames.
+//! - Every byte of a peer is checked before it is used. A peer that breaks the protocol loses its
+//!   connection, and the others continue. A peer that does not read blocks the program that writes
+//!   to it. A peer that never stops writing fills the receive buffer ([`Builder::rcvbuf`]) and no
+//!   more.
+//! - Nothing is encrypted, and nobody is authenticated. As with plain TCP, the network must be
+//!   trusted or protected at a lower layer.
+//! - Over RDMA a peer reads long messages from this process's pool. The key that it gets for that
+//!   covers a few megabytes of the pool. With a modified program it can read other data there that
+//!   waits to be read, for other peers too, while its connection exists. It cannot write, and
+//!   received data is never readable. A server whose peers must not see each other's data disables
+//!   [`Builder::rendezvous`]; messages then go in frames.
 //!
-//! Without the feature `rdma` this is the same crate over TCP alone, with nothing of RDMA in it; both builds understand each other.
+//! Without the feature `rdma`, the crate works over TCP alone and depends on nothing of RDMA. Both
+//! builds interoperate.
 
 mod api;
 mod config;
@@ -142,7 +153,7 @@ pub use session::readiness::Readiness;
 pub use session::stats::Stats;
 pub use wire::{Cause, Kind, Policy, RejectReason};
 
-/// What the fuzz targets in `fuzz/` call.
+/// Entry points for the fuzz targets in `fuzz/`.
 #[cfg(fuzzing)]
 pub mod testing {
     pub use crate::handshake::hostile::hostile_handshake;

@@ -3,67 +3,68 @@
 macro_rules! common {
     ($type:ident) => {
         impl $type {
-            /// The peer's address.
+            /// Returns the peer's address.
             ///
             /// # Errors
             ///
-            /// None: it is a result as [`std::net`] has it.
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
                 Ok(self.0.connection.info.peer)
             }
 
-            /// This side's address.
+            /// Returns the local address.
             ///
             /// # Errors
             ///
-            /// None: it is a result as [`std::net`] has it.
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn local_addr(&self) -> io::Result<SocketAddr> {
                 Ok(self.0.connection.info.local)
             }
 
-            /// What carries the connection.
+            /// The transport of the connection: RDMA or TCP.
             #[must_use]
             pub fn transport(&self) -> Transport {
                 self.0.connection.info.transport()
             }
 
-            /// Why it is not RDMA that carries it, if it is not.
+            /// Why the connection uses TCP instead of RDMA. `None` over RDMA.
             #[must_use]
             pub fn fallback_reason(&self) -> Option<&FallbackReason> {
                 self.0.connection.info.fallback.as_ref()
             }
 
-            /// The name of the RDMA device that carries it, if it is one.
+            /// The name of the RDMA device. `None` over TCP.
             #[must_use]
             pub fn device(&self) -> Option<&str> {
                 self.0.connection.device()
             }
 
-            /// What the peer's program wanted to be known with the connection ([`Builder::user_data`](crate::Builder::user_data)): bytes of
-            /// a stranger, 1024 at most.
+            /// The bytes that the peer's program set with
+            /// [`Builder::user_data`](crate::Builder::user_data), 1024 at most. The peer chooses
+            /// them, so check them before use.
             #[must_use]
             pub fn peer_user_data(&self) -> &[u8] {
                 &self.0.connection.peer_user_data
             }
 
-            /// What the connection has done so far.
+            /// Counters of the connection since it was made.
             #[must_use]
             pub fn stats(&self) -> Stats {
                 self.0.connection.stats()
             }
 
-            /// The pool that its memory comes from.
+            /// The pool that the connection takes its memory from.
             #[must_use]
             pub fn pool(&self) -> &Pool {
                 &self.0.connection.pool
             }
 
-            /// Ends one direction, or both. What was written still goes out, and the peer sees the end behind it; what the peer goes
-            /// on sending after the end of this side's reading is thrown away.
+            /// Closes one direction or both. Written bytes are still sent, and the peer reads the
+            /// end after them. After a shutdown of reading, later bytes of the peer are discarded.
             ///
             /// # Errors
             ///
-            /// None: it is a result as [`std::net`] has it.
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
                 let protocol = &mut self.0.connection.protocol;
                 if matches!(how, Shutdown::Write | Shutdown::Both) {
@@ -76,111 +77,117 @@ macro_rules! common {
                 Ok(())
             }
 
-            /// Whether calls return [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
+            /// Sets whether calls return [`WouldBlock`](io::ErrorKind::WouldBlock) instead of
+            /// waiting.
             ///
             /// # Errors
             ///
-            /// None: it is a result as [`std::net`] has it.
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
                 self.0.timeouts.set_nonblocking(nonblocking);
                 Ok(())
             }
 
-            /// How long a call waits for something to arrive; `None` is for ever. When the time is up it fails as one of [`std::net`] does.
+            /// Sets how long a call waits for data. `None` waits without limit. After the timeout a
+            /// call fails with the error kind that [`std::net::TcpStream`] uses.
             ///
             /// # Errors
             ///
-            /// A time of zero is refused.
+            /// A timeout of zero is refused.
             pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
                 self.0.timeouts.set(Direction::Read, timeout)
             }
 
-            /// What [`set_read_timeout`](Self::set_read_timeout) has set.
+            /// The timeout that [`set_read_timeout`](Self::set_read_timeout) set.
             ///
             /// # Errors
             ///
-            /// None: it is a result as [`std::net`] has it.
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
                 Ok(self.0.timeouts.get(Direction::Read))
             }
 
-            /// How long a call waits for room; `None` is for ever.
+            /// Sets how long a call waits for buffer space. `None` waits without limit.
             ///
             /// # Errors
             ///
-            /// A time of zero is refused.
+            /// A timeout of zero is refused.
             pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
                 self.0.timeouts.set(Direction::Write, timeout)
             }
 
-            /// What [`set_write_timeout`](Self::set_write_timeout) has set.
+            /// The timeout that [`set_write_timeout`](Self::set_write_timeout) set.
             ///
             /// # Errors
             ///
-            /// None: it is a result as [`std::net`] has it.
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
                 Ok(self.0.timeouts.get(Direction::Write))
             }
 
-            /// How long dropping may wait until what was written is on its way. Zero resets the connection at once; `None` is what the
-            /// configuration says.
+            /// Sets how long a drop waits for written bytes to be sent, as `SO_LINGER` does. Zero
+            /// resets the connection at once. `None` uses
+            /// [`Builder::linger`](crate::Builder::linger).
             ///
             /// # Errors
             ///
-            /// None: it is a result as [`std::net`] has it.
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
                 self.0.linger.set(linger.unwrap_or_else(|| self.0.connection.linger()));
                 Ok(())
             }
 
-            /// Whether what does not fill a frame is held back, so that small pieces go together, as with `TCP_CORK`: until this is switched
-            /// off again, until a flush, until a call waits for what the peer sends, or for 200 ms. Time counts while calls run. What is full goes at once;
-            /// so does a message where the two sides do not put several into a frame ([`Builder::coalescing`](crate::Builder::coalescing)).
+            /// Sets whether partial frames are held back, as with `TCP_CORK`, so that small writes
+            /// share a frame. They are held until uncorking, a flush, a call that waits for data of
+            /// the peer, or 200 ms. The 200 ms are checked while calls run. Full frames are sent at
+            /// once. So are messages, unless both sides allow several in a frame
+            /// ([`Builder::coalescing`](crate::Builder::coalescing)).
             ///
-            /// A server whose clients have several requests under way corks once, and then takes and answers one after the other: what
-            /// has come together is answered together, when there is no more to take.
+            /// A server whose clients pipeline requests corks once. It then answers request after
+            /// request, and the answers leave together when it waits for more.
             ///
             /// # Errors
             ///
-            /// None: it is a result as [`std::net`] has it.
+            /// None.
             pub fn set_cork(&mut self, corked: bool) -> io::Result<()> {
                 self.0.cork(corked)
             }
 
-            /// Takes in what has arrived, sends what is left to send, and says what calls would find.
+            /// Receives what has arrived, sends what is pending, and returns which calls can make
+            /// progress.
             ///
             /// # Errors
             ///
-            /// The system does not say what has arrived. A connection that has failed is no error here: it is readable and writable, and
-            /// the calls say why.
+            /// The system cannot report events. A failed connection is no error here: it counts as
+            /// readable and writable, and the next call returns its error.
             pub fn readiness(&mut self) -> io::Result<Readiness> {
                 self.0.readiness()
             }
 
-            /// What the program waits for: for nothing else does the [descriptor](#impl-AsFd-for-Stream) become readable for long. At
-            /// first it is both.
+            /// Sets which readiness wakes the [descriptor](#impl-AsFd-for-Stream). The default is
+            /// both.
             pub fn set_interest(&mut self, interest: Readiness) {
                 self.0.set_interest(interest);
             }
 
-            /// A block of the connection's pool, of at least so many bytes, to be filled and given to
-            /// [`send_buf`](Self::send_buf). What is in it at first is left from others.
+            /// Takes a block of at least `len` bytes from the connection's pool, to fill and to
+            /// send with [`send_buf`](Self::send_buf). Its contents are old bytes of this process.
             ///
             /// # Errors
             ///
-            /// [`WouldBlock`](io::ErrorKind::WouldBlock): the pool has none now; drop some, or wait.
+            /// [`WouldBlock`](io::ErrorKind::WouldBlock): the pool is empty. Drop blocks, or wait.
             /// [`InvalidInput`](io::ErrorKind::InvalidInput): no block is that large.
             pub fn buffer(&self, len: usize) -> io::Result<Block> {
                 crate::session::buffers::take(&self.0.connection.pool, len)
             }
 
-            /// Sends the first `len` bytes of a block without a copy. It comes back by [`completion`](Self::completion). A block of any
-            /// pool may be sent; what is registered with another device than the one that carries the connection is copied as it
-            /// goes.
+            /// Sends the first `len` bytes of a block without a copy.
+            /// [`completion`](Self::completion) returns the block. A block of any pool is accepted.
+            /// It is copied if it is registered with a device other than the connection's.
             ///
             /// # Errors
             ///
-            /// As a write; the block comes back with the error.
+            /// Those of a write. The error contains the block.
             pub fn send_buf(&mut self, block: Block, len: usize) -> Result<Ticket, SendRefused> {
                 let mut block = Some(block);
                 let taken =
@@ -192,42 +199,46 @@ macro_rules! common {
                 }
             }
 
-            /// Sends several blocks without a copy, of each the first so many bytes, in their order: as one message, or as bytes of the
-            /// stream. What is short goes in one frame, as far as the device takes so many pieces at a time; what is long is read by
-            /// the peer where it lies. There is no bound for a message but the agreed one, as there is for a block; at most 1024
-            /// blocks may be lent at a time.
+            /// Sends the first bytes of each block without a copy, in order: as one message, or as
+            /// bytes of the stream. Each pair is a block and its count of bytes. Short ones share a
+            /// frame, up to the device's limit of scatter/gather entries. The peer reads long ones
+            /// from this side's memory. The message limit is the one that both sides agreed on. At
+            /// most 1024 blocks may be lent at a time.
             ///
-            /// The blocks are taken out of the vector, which can be filled again. Each comes back by
-            /// [`completion`](Self::completion), under the one ticket.
+            /// The call empties the vector, which can be filled again.
+            /// [`completion`](Self::completion) returns each block with the one ticket.
             ///
             /// # Errors
             ///
-            /// As a write; the blocks are still in the vector then.
+            /// Those of a write. The blocks then stay in the vector.
             pub fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
                 self.0.call(Direction::Write, |connection| connection.send_blocks(blocks))
             }
 
-            /// A block that was lent and has come back. They come with other calls; this one does not wait, nor look for more.
+            /// Returns a lent block whose send is complete. It does not wait: other calls find the
+            /// completions.
             pub fn completion(&mut self) -> Option<Completion> {
                 self.0.connection.completion()
             }
 
-            /// Waits for a lent block to come back, as long as a write may take. `None`: nothing is lent.
+            /// Waits until a lent block returns, up to the write timeout. `None` means that no
+            /// block is lent.
             ///
             /// # Errors
             ///
-            /// As a write. When the connection has failed its blocks come back all the same.
+            /// Those of a write. A failed connection still returns its blocks.
             pub fn next_completion(&mut self) -> io::Result<Option<Completion>> {
                 self.0.call(Direction::Write, Connection::next_completion)
             }
         }
 
-        /// The descriptor to wait for, with `poll`, `epoll`, kqueue or what is built on them. It is not the socket's: nothing is to be
-        /// done with it but to wait until it is *readable*.
+        /// The descriptor to wait for with `poll`, `epoll`, kqueue or a library over them. It is
+        /// not the socket's. Use it for nothing but waiting until it is *readable*.
         ///
-        /// It is readable when there is something to read, or, after a call to write was refused, when there is room; never
-        /// writable. It may also be readable for nothing, so the connection should be in non-blocking mode. Level-triggered or
-        /// edge-triggered: when it is, make the calls that the program is interested in until they would block.
+        /// It is readable when data has arrived, or when there is space after a refused write. It
+        /// is never writable. It may be readable without cause, so put the connection in
+        /// non-blocking mode. It works level-triggered and edge-triggered: when it is readable,
+        /// repeat the calls of interest until they would block.
         #[cfg(unix)]
         impl std::os::fd::AsFd for $type {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {

@@ -1,4 +1,4 @@
-//! The calls of a configuration that make connections and listeners.
+//! [`Config`] and [`Builder`] methods that make connections and listeners.
 
 use std::io;
 use std::net::ToSocketAddrs;
@@ -16,7 +16,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As both.
+    /// Those of both.
     pub fn connect(self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
         self.build()?.connect(addr)
     }
@@ -25,7 +25,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As both.
+    /// Those of both.
     pub fn connect_seq_packet(self, addr: impl ToSocketAddrs) -> io::Result<SeqPacket> {
         self.build()?.connect_seq_packet(addr)
     }
@@ -34,37 +34,38 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As both.
+    /// Those of both.
     pub fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
         self.build()?.bind(addr)
     }
 }
 
 impl Config {
-    /// Connects a stream with the first of the addresses that takes it.
+    /// Connects a stream to the first address that accepts.
     ///
     /// # Errors
     ///
-    /// A [`ConnectError`], as an [`io::Error`] of the kind that [`std::net`] gives: the address names no host, nobody listens there, or
-    /// not a program of this protocol, or there is no RDMA and it is required.
+    /// A [`ConnectError`] as an [`io::Error`] of the kind that [`std::net`] uses. The address does
+    /// not resolve, nobody listens there, the listener is no trespass program, or RDMA is required
+    /// and does not work.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
         Stream::new(self.connect_any(addr, Kind::Stream)?)
     }
 
-    /// Connects for messages with the first of the addresses that takes it.
+    /// Connects for messages to the first address that accepts.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// Those of [`connect`](Self::connect).
     pub fn connect_seq_packet(&self, addr: impl ToSocketAddrs) -> io::Result<SeqPacket> {
         SeqPacket::new(self.connect_any(addr, Kind::SeqPacket)?)
     }
 
-    /// Listens at the first of the addresses that can be listened at.
+    /// Listens at the first address that can be bound.
     ///
     /// # Errors
     ///
-    /// A [`ConnectError`], as an [`io::Error`] of the kind that [`std::net`] gives.
+    /// A [`ConnectError`] as an [`io::Error`] of the kind that [`std::net`] uses.
     pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
         Listener::new(self.listen(addr)?, self)
     }

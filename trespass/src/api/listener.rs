@@ -1,4 +1,4 @@
-//! The listener: it accepts connections, and drives the handshakes of its clients side by side.
+//! The listener: it accepts connections and runs the handshakes of its clients side by side.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,19 +22,21 @@ use crate::session::readiness::{Poller, Until};
 use crate::transport::pools::{pool_of, usable_pool};
 use crate::wire::Kind;
 
-/// Handshakes that may be under way at a time. Whoever else comes waits in the system's queue.
+/// Handshakes at a time. Other clients wait in the system's backlog.
 const MAX_HANDSHAKES: usize = 128;
 
-/// The key of what listens; handshakes have those below.
+/// The token of the listening socket. Handshakes use the tokens below it.
 const ACCEPTOR: Token = Token(MAX_HANDSHAKES);
 
-/// Accepts connections, used as [`std::net::TcpListener`] is; also where they begin with rdma_cm ([`Builder::bootstrap`]).
+/// Accepts connections as [`std::net::TcpListener`] does, over TCP or rdma_cm
+/// ([`Builder::bootstrap`]).
 ///
-/// All of its work is done in the calls to accept, on their thread. The handshakes of several clients go on side by side, each
-/// with a deadline ([`Builder::handshake_deadline`]), so that a client which says nothing, or nothing sensible, holds up nobody. What
-/// was wrong with a client is told to the trace; the listener goes on.
+/// All work happens in the accept calls, on the caller's thread. Handshakes of several clients run
+/// side by side, each with a deadline ([`Builder::handshake_deadline`]), so a silent or broken
+/// client delays nobody. A failed handshake is logged, and the listener continues.
 ///
-/// A listener accepts either streams or messages. A client of the other kind is rejected with words.
+/// A call accepts either streams or messages. It rejects a client of the other kind and tells it
+/// why.
 pub struct Listener {
     acceptor: Acceptor,
     local: SocketAddr,
@@ -48,11 +50,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens, with everything at its start value.
+    /// Listens with default parameters.
     ///
     /// # Errors
     ///
-    /// As [`std::net::TcpListener::bind`], and what the environment says is refused ([`Builder`]).
+    /// Those of [`std::net::TcpListener::bind`], or an environment variable has an invalid value
+    /// ([`Builder`]).
     pub fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
         Builder::new().bind(addr)
     }
@@ -74,70 +77,71 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// The address of the listener.
     ///
     /// # Errors
     ///
-    /// None: it is a result as [`std::net`] has it.
+    /// None. The method returns a result because the one of [`std::net::TcpListener`] does.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
 
-    /// Whether accepting returns [`WouldBlock`](ErrorKind::WouldBlock) instead of waiting. What it accepts waits in any case, until
-    /// it is told otherwise.
+    /// Sets whether accepting returns [`WouldBlock`](ErrorKind::WouldBlock) instead of waiting.
+    /// Accepted connections are in blocking mode in either case.
     ///
     /// # Errors
     ///
-    /// None: it is a result as [`std::net`] has it.
+    /// None. The method returns a result because the one of [`std::net::TcpListener`] does.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.timeouts.set_nonblocking(nonblocking);
         Ok(())
     }
 
-    /// How long accepting waits for a client whose handshake is done; `None`, as at the start, is for ever. When the time is up it fails as
-    /// a read does whose time is up ([`Stream::set_read_timeout`]), and nobody is lost: who is in the middle of a handshake then is for the
-    /// next call. What it accepts waits for ever in any case, until it is told otherwise.
+    /// Sets how long accepting waits for a client whose handshake is complete. `None`, the default,
+    /// waits without limit. A timeout fails as a read timeout does ([`Stream::set_read_timeout`])
+    /// and loses nobody: later calls continue unfinished handshakes. Accepted connections have no
+    /// timeout.
     ///
     /// # Errors
     ///
-    /// A time of zero is refused.
+    /// A timeout of zero is refused.
     pub fn set_accept_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.timeouts.set(Direction::Read, timeout)
     }
 
-    /// What [`set_accept_timeout`](Self::set_accept_timeout) has set.
+    /// The timeout that [`set_accept_timeout`](Self::set_accept_timeout) set.
     ///
     /// # Errors
     ///
-    /// None: it is a result as [`std::net`] has it.
+    /// None. The method returns a result because the one of [`std::net::TcpListener`] does.
     pub fn accept_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.timeouts.get(Direction::Read))
     }
 
-    /// Accepts a stream, and says whose.
+    /// Accepts a stream. Returns it with the peer's address.
     ///
     /// # Errors
     ///
-    /// The system cannot accept, for want of descriptors for example; nobody has come in time
-    /// ([`set_accept_timeout`](Self::set_accept_timeout)). The next call may.
+    /// The system cannot accept, for example without free descriptors, or no client came within the
+    /// timeout ([`set_accept_timeout`](Self::set_accept_timeout)). A later call may succeed.
     pub fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
         let connection = self.accept_kind(Kind::Stream)?;
         let peer = connection.info.peer;
         Ok((Stream::new(connection)?, peer))
     }
 
-    /// Accepts a connection for messages, and says whose.
+    /// Accepts a connection for messages. Returns it with the peer's address.
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept).
+    /// Those of [`accept`](Self::accept).
     pub fn accept_seq_packet(&mut self) -> io::Result<(SeqPacket, SocketAddr)> {
         let connection = self.accept_kind(Kind::SeqPacket)?;
         let peer = connection.info.peer;
         Ok((SeqPacket::new(connection)?, peer))
     }
 
-    /// Streams, one after the other, without end.
+    /// Returns an iterator over accepted streams. It does not end.
     pub fn incoming(&mut self) -> Incoming<'_> {
         Incoming(self)
     }
@@ -147,7 +151,8 @@ impl Listener {
         if self.poller.is_exported() {
             let at = self.next_deadline();
             let will_wake = self.poller.wake_at(at);
-            // Who has to wait for room is taken in when it is time.
+            // With all places used, a sleeping listener accepts later: the deadline of the oldest
+            // handshake wakes it.
             let may_accept = self.may_accept && !(will_wake && self.is_full());
             if may_accept || !self.ready.is_empty() {
                 self.poller.wake();
@@ -169,8 +174,8 @@ impl Listener {
             if !polls_again {
                 return Err(timed_out(deadline));
             }
-            // When time is up there is a last look at what has happened. What goes on happening, of clients that are never done, is
-            // no reason to look for longer.
+            // After the deadline, look once more at what has happened. Clients that never complete
+            // must not extend it.
             let over = deadline.is_over();
             let until = deadline.or(self.next_deadline());
             let happened = self.sleep(until)?;
@@ -178,7 +183,7 @@ impl Listener {
         }
     }
 
-    /// Sleeps, and goes on with those handshakes that something happened to. Whether something did.
+    /// Sleeps, then continues the handshakes that have events. Returns whether there were any.
     fn sleep(&mut self, until: Until) -> io::Result<bool> {
         let (mut happened, mut moved) = (false, [false; MAX_HANDSHAKES]);
         let may_accept = &mut self.may_accept;
@@ -200,7 +205,7 @@ impl Listener {
         Ok(happened)
     }
 
-    /// Accepts whoever waits, as long as there is room.
+    /// Accepts waiting clients while there are places.
     fn accept_pending(&mut self, kind: Kind) -> io::Result<()> {
         while self.may_accept {
             let Some(at) = self.free_place() else { return Ok(()) };
@@ -210,7 +215,7 @@ impl Listener {
                     self.may_accept = false;
                     break;
                 }
-                // Of a client that has gone again.
+                // The client has disconnected again.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) =>
                 {
@@ -233,7 +238,7 @@ impl Listener {
         Ok(())
     }
 
-    /// A place for one more, if there is one, or somebody has had his chance.
+    /// A free place, or the place of a handshake that has had its minimum time.
     fn free_place(&mut self) -> Option<usize> {
         if let Some(free) = self.handshakes.iter().position(Option::is_none) {
             return Some(free);
@@ -253,7 +258,7 @@ impl Listener {
         })
     }
 
-    /// Whether there is no room, and everybody is to have his chance yet.
+    /// Whether all places are used by handshakes within their minimum time.
     fn is_full(&self) -> bool {
         let now = Instant::now();
         let waits = |handshake: &Option<PendingHandshake>| {
@@ -270,7 +275,7 @@ impl Listener {
         Some(handshake)
     }
 
-    /// Goes on with a handshake.
+    /// Continues a handshake.
     fn progress_handshake(&mut self, at: usize) {
         let Some(handshake) = &mut self.handshakes[at] else { return };
         let peer = handshake.peer();
@@ -286,7 +291,7 @@ impl Listener {
         }
     }
 
-    /// When something is to be done whatever happens.
+    /// When the next timer expires.
     fn next_deadline(&mut self) -> Option<Instant> {
         let room = self
             .may_accept
@@ -298,7 +303,7 @@ impl Listener {
     }
 }
 
-/// The streams of [`Listener::incoming`].
+/// The iterator of [`Listener::incoming`].
 #[derive(Debug)]
 pub struct Incoming<'a>(&'a mut Listener);
 
@@ -310,7 +315,8 @@ impl Iterator for Incoming<'_> {
     }
 }
 
-/// The descriptor to wait for: it is readable when a connection can be accepted, and may be so for nothing.
+/// The descriptor to wait for. It is readable when a connection can be accepted, and may be
+/// readable without cause.
 #[cfg(unix)]
 impl std::os::fd::AsFd for Listener {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {

@@ -1,5 +1,5 @@
-//! The types that a program uses: sockets ([`Stream`], [`SeqPacket`]), listeners ([`Listener`]), and many of both on one thread
-//! ([`Worker`]). What they share is in [`session`](crate::session).
+//! The public types: [`Stream`] and [`SeqPacket`], their [`Listener`], and [`Worker`] for many
+//! connections on one thread. [`session`](crate::session) has their common parts.
 
 mod common;
 mod connect;

@@ -18,31 +18,31 @@ use crate::session::stats::Stats;
 
 /// A stream of bytes, used as [`std::net::TcpStream`] is.
 ///
-/// What is written arrives in order, once, or the connection fails. Reads and writes may be of any size, and the pieces in which
-/// bytes arrive say nothing about those in which they were written.
+/// Written bytes arrive in order, once, or the connection fails. Reads and writes have any size.
+/// The sizes of reads say nothing about those of the writes.
 ///
-/// A stream belongs to one thread at a time; it can be sent to another. It has no thread of its own: bytes move while one of its
-/// calls runs, and a call that waits moves those of both directions.
+/// A stream belongs to one thread at a time and can be sent to another. No thread runs behind it:
+/// bytes move while one of its calls runs. A call that waits moves the bytes of both directions.
 ///
-/// A write that may wait returns when what it took is on its way, so that nothing is left behind in a program that goes
-/// on to other things. In non-blocking mode bytes may stay in this process; they go on with the next calls, for which the
-/// [descriptor](#impl-AsFd-for-Stream) becomes readable.
+/// A blocking write returns when its bytes have been handed to the transport, so a program may then
+/// do other work. In non-blocking mode, bytes may remain in this process. Later calls send them,
+/// and the [descriptor](#impl-AsFd-for-Stream) becomes readable for that.
 ///
 /// # Dropping
 ///
-/// What was written still goes out, for which dropping waits at most as long as it lingers (1 s, or
-/// [`set_linger`](Self::set_linger)). Then the connection is reset.
+/// A drop sends the written bytes first. It waits up to the linger time (1 s, or
+/// [`set_linger`](Self::set_linger)) and then resets the connection.
 pub struct Stream(pub(crate) CloseOnDrop);
 
 common!(Stream);
 
 impl Stream {
-    /// Connects, with everything at its start value.
+    /// Connects with default parameters.
     ///
     /// # Errors
     ///
-    /// As [`std::net::TcpStream::connect`], and: there is no program of this protocol at the other end, or what the environment says is
-    /// refused ([`Builder`]).
+    /// Those of [`std::net::TcpStream::connect`], and: the listener is no trespass program, or an
+    /// environment variable has an invalid value ([`Builder`]).
     pub fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
         Builder::new().connect(addr)
     }
@@ -51,11 +51,12 @@ impl Stream {
         CloseOnDrop::new(connection).map(Self)
     }
 
-    /// Takes what has arrived in the blocks in which it lies, without a copy. An empty one is the end.
+    /// Receives without a copy, in the blocks where the bytes arrived. An empty result is the end
+    /// of the stream.
     ///
     /// # Errors
     ///
-    /// As a read.
+    /// Those of a read.
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
         self.0.call(Direction::Read, Connection::recv_chunk)
     }
@@ -71,7 +72,7 @@ impl Read for Stream {
         let (first, more) = buffers[first..].split_at_mut(1);
         let mut read = self.read(&mut first[0])?;
         let mut full = read == first[0].len();
-        // The rest takes what is here, and waits for nothing.
+        // Later buffers take only what has arrived already.
         for buffer in more {
             if !full {
                 break;
@@ -87,7 +88,7 @@ impl Read for Stream {
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The peer has the first pieces while the next are copied.
+        // Sends in pieces, so that the peer receives the first while later ones are copied.
         let piece = self.0.piece(Direction::Write);
         self.write_vectored(&[IoSlice::new(&bytes[..bytes.len().min(piece)])])
     }

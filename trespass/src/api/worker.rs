@@ -1,6 +1,6 @@
-//! A worker: many connections on one thread, like an event loop. This file has its slots and keys;
-//! [`progress`] has the event loop, [`calls`] the calls on a connection, and [`handshakes`] the
-//! making of connections.
+//! A worker: many connections on one thread, like an event loop. This file has its slots and keys,
+//! [`progress`] the event loop, [`calls`] the calls on a connection, and [`handshakes`] the making
+//! of connections.
 
 mod calls;
 mod handshakes;
@@ -30,63 +30,65 @@ use crate::transport::WorkerCq;
 use crate::transport::pools::pool_of;
 use crate::wire::Kind;
 
-/// Events of the system that are taken at a time.
+/// System events taken in one call.
 const EVENTS_PER_POLL: usize = 256;
-/// The key of the worker's completion queue.
+/// The token of the worker's completion queue.
 const WORKER_CQ: Token = Token(usize::MAX - 1);
-/// No connection lingers longer, whatever it was told: later times are more than a clock has.
+/// The upper bound of a linger time, because later times do not fit a clock value.
 const MAX_LINGER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Names something of a worker: a connection, or a listener. Keys of what is gone are never used again.
+/// Identifies a connection or a listener of a worker. The key of a closed one is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     index: u32,
     generation: u32,
 }
 
-/// What a worker has to tell.
+/// An event that [`Worker::poll`] reports.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A client has come.
+    /// A client has connected.
     Accepted {
-        /// Where.
+        /// The listener that accepted it.
         listener: Key,
-        /// The listener's [tag](Worker::set_tag), which is the connection's as well until that has one of its own.
+        /// The listener's [tag](Worker::set_tag). The connection has it too, until it is given
+        /// another.
         tag: u64,
-        /// The connection.
+        /// The new connection.
         key: Key,
-        /// Whose it is.
+        /// The client's address.
         peer: SocketAddr,
     },
-    /// A connection of the worker's own has come about.
+    /// A connection that the worker made is established.
     Connected {
-        /// Which.
+        /// The connection.
         key: Key,
         /// Its [tag](Worker::set_tag).
         tag: u64,
     },
-    /// A connection of the worker's own has not come about, or a listener cannot accept. The key of the connection is no more.
+    /// A connection attempt failed, or a listener cannot accept. The key of the connection is no
+    /// longer valid.
     Failed {
-        /// Which.
+        /// The connection or the listener.
         key: Key,
         /// Its [tag](Worker::set_tag).
         tag: u64,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
-    /// Calls would find something. It is told at every [`poll`](Worker::poll) until they have.
+    /// Calls can make progress. Each [`poll`](Worker::poll) reports it until they have made it.
     Ready {
-        /// Of which connection.
+        /// The connection.
         key: Key,
         /// Its [tag](Worker::set_tag).
         tag: u64,
-        /// Which calls.
+        /// The calls that can make progress.
         readiness: Readiness,
     },
-    /// A block that was lent comes back.
+    /// The send of a lent block is complete.
     Completed {
-        /// Of which connection.
+        /// The connection.
         key: Key,
         /// Its [tag](Worker::set_tag).
         tag: u64,
@@ -95,18 +97,19 @@ pub enum Event {
     },
 }
 
-/// Many connections on one thread, which share what can be shared: what is waited for, the pool, and, over RDMA, the completion queue.
+/// Many connections on one thread. They share the descriptor to wait for, the pool and, over RDMA,
+/// the completion queue.
 ///
-/// Streams that come with all of their own ([`add`](Self::add)) keep their completion queue.
+/// A stream that [`add`](Self::add) moves in keeps its own completion queue.
 ///
-/// A worker does everything in [`poll`](Self::poll): it sends what calls have left since, takes in what has arrived, goes on with
-/// handshakes, and says what has become of it. Its other calls never wait, and cost no system call: what they send goes with the
-/// next poll.
+/// [`poll`](Self::poll) does all the work: it sends what earlier calls queued, receives, continues
+/// handshakes, and reports events. Other calls never wait and make no system call. The next poll
+/// sends what they queued.
 ///
 /// ```
 /// use trespass::{Builder, Event, Kind, Worker};
 ///
-/// // Echoes messages until the first client is gone.
+/// // Echoes messages until the first client closes its connection.
 /// fn serve(worker: &mut Worker) -> std::io::Result<()> {
 ///     let (mut events, mut message) = (Vec::new(), vec![0; 4096]);
 ///     loop {
@@ -145,33 +148,34 @@ pub struct Worker {
     poller: Poller,
     config: Config,
     pool: Pool,
-    /// That is the pool of connections over RDMA.
+    /// `pool` is the pool of an RDMA connection, and stays.
     pool_is_settled: bool,
-    /// Where queue pairs complete.
+    /// The completion queue of the queue pairs, and its channel.
     pub(crate) worker_cq: WorkerCq,
     slots: Vec<WorkerSlot>,
     free: Vec<u32>,
     handshakes: usize,
-    /// Connections that the program has closed, and that are not yet gone.
+    /// Connections that the program has closed and that still send.
     closing: usize,
-    /// Connections that calls or the system have done something to, to be given a turn.
+    /// Connections with events or calls since their last turn.
     dirty: Vec<u32>,
-    /// Connections that calls would find something of when it was last looked.
+    /// Connections that were ready when they were last examined.
     maybe_ready: Vec<u32>,
-    /// Connections that wait for memory, or for the program to give some back: the poller is woken for it.
+    /// Connections that wait for a block. The pool wakes the poller for them.
     awaiting_memory: Vec<u32>,
     timers: BinaryHeap<Reverse<(Instant, Key)>>,
     pending_events: VecDeque<Event>,
-    /// Looks since the system was last asked, of a worker that spins.
+    /// Polls since the system was last asked, for a worker that spins.
     polls: u32,
 }
 
 struct WorkerSlot {
     generation: u32,
-    /// The program's.
+    /// The program's tag.
     tag: u64,
     state: SlotState,
-    /// The first of its timers: a later one waits until this is over, so that turns make no more of them.
+    /// The earliest of its timers. No later timer is added before this one expires, so turns add
+    /// none.
     due: Option<Instant>,
     dirty: bool,
     maybe_ready: bool,
@@ -193,7 +197,7 @@ enum SlotState {
         connection: Box<Connection>,
         readiness_state: ReadinessState,
     },
-    /// The program has closed it; what was written still has to go.
+    /// The program has closed it, and written bytes are still to be sent.
     Closing {
         connection: Box<Connection>,
         until: Instant,
@@ -201,11 +205,11 @@ enum SlotState {
 }
 
 impl Worker {
-    /// A worker without connections.
+    /// Makes a worker without connections.
     ///
     /// # Errors
     ///
-    /// The system has no descriptors, or no memory for the pool.
+    /// The system has no free descriptors, or no memory for the pool.
     pub fn new(config: &Config) -> io::Result<Self> {
         Ok(Self {
             poller: Poller::new(EVENTS_PER_POLL)?,
@@ -226,13 +230,11 @@ impl Worker {
         })
     }
 
-    // What there is.
-
-    /// Listens. Who comes is told by [`Event::Accepted`].
+    /// Listens. [`Event::Accepted`] reports each client.
     ///
     /// # Errors
     ///
-    /// As [`Config::bind`].
+    /// Those of [`Config::bind`].
     pub fn listen(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
         let mut acceptor = Box::new(self.config.listen(addr)?);
         let key = self.allocate_slot();
@@ -242,11 +244,12 @@ impl Worker {
         Ok(key)
     }
 
-    /// Connects with the first of the addresses. What comes of it is told by [`Event::Connected`] or [`Event::Failed`].
+    /// Connects to the first address that accepts. [`Event::Connected`] or [`Event::Failed`]
+    /// reports the result.
     ///
     /// # Errors
     ///
-    /// The address names no host, or there is no socket for it.
+    /// The address does not resolve, or the system has no socket for it.
     pub fn connect(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
         let address = addr.to_socket_addrs()?.next();
         let address =
@@ -257,34 +260,34 @@ impl Worker {
         self.start_handshake(key, handshake, None)
     }
 
-    /// Takes over a stream.
+    /// Moves a stream into the worker.
     ///
     /// # Errors
     ///
-    /// The system cannot wait for it here; it is closed then.
+    /// The system cannot register its descriptor. The stream is then closed.
     pub fn add(&mut self, stream: Stream) -> io::Result<Key> {
         let connection = stream.0.into_connection()?;
         self.open(connection)
     }
 
-    /// Takes over a connection for messages.
+    /// Moves a connection for messages into the worker.
     ///
     /// # Errors
     ///
-    /// The system cannot wait for it here; it is closed then.
+    /// The system cannot register its descriptor. The connection is then closed.
     pub fn add_seq_packet(&mut self, packets: SeqPacket) -> io::Result<Key> {
         let connection = packets.0.into_connection()?;
         self.open(connection)
     }
 
-    /// Closes a connection, or a listener: the key is no more. What was written still goes out, with the next polls; after the linger
-    /// time, which is the stream's own where that has one ([`Stream::set_linger`]), the connection is reset.
+    /// Closes a connection or a listener, and ends its key. Later polls send the written bytes.
+    /// After the linger time, or the one of [`Stream::set_linger`], the connection is reset.
     pub fn close(&mut self, key: Key) {
         if !self.has(key) {
             return;
         }
         let slot = self.slot(key.index);
-        // Else the calls that still have the key would go on.
+        // Otherwise calls with the old key would reach the connection.
         slot.generation = slot.generation.wrapping_add(1);
         match std::mem::replace(&mut slot.state, SlotState::Nothing) {
             SlotState::Open { mut connection, .. } => {
@@ -307,11 +310,11 @@ impl Worker {
         }
     }
 
-    /// Where a listener listens, or this side's end of a connection is.
+    /// The local address of a listener or a connection.
     ///
     /// # Errors
     ///
-    /// There is no such key, or no connection yet.
+    /// The key is unknown, or the connection is not established yet.
     pub fn local_addr(&self, key: Key) -> io::Result<SocketAddr> {
         match self.slot_state(key)? {
             SlotState::Listening { acceptor, .. } => acceptor.local_addr(),
@@ -319,76 +322,78 @@ impl Worker {
         }
     }
 
-    /// Where the peer's end of a connection is.
+    /// The peer's address of a connection.
     ///
     /// # Errors
     ///
-    /// There is no such connection.
+    /// No connection has this key.
     pub fn peer_addr(&self, key: Key) -> io::Result<SocketAddr> {
         Ok(self.connection(key)?.info.peer)
     }
 
-    /// What carries a connection.
+    /// The transport of a connection: RDMA or TCP.
     ///
     /// # Errors
     ///
-    /// There is no such connection.
+    /// No connection has this key.
     pub fn transport(&self, key: Key) -> io::Result<Transport> {
         Ok(self.connection(key)?.info.transport())
     }
 
-    /// Why it is not RDMA that carries a connection, if it is not.
+    /// Why a connection uses TCP instead of RDMA.
     ///
     /// # Errors
     ///
-    /// There is no such connection.
+    /// No connection has this key.
     pub fn fallback_reason(&self, key: Key) -> io::Result<Option<&FallbackReason>> {
         Ok(self.connection(key)?.info.fallback.as_ref())
     }
 
-    /// As [`Stream::peer_user_data`].
+    /// The bytes that the peer set ([`Stream::peer_user_data`]).
     ///
     /// # Errors
     ///
-    /// There is no such connection.
+    /// No connection has this key.
     pub fn peer_user_data(&self, key: Key) -> io::Result<&[u8]> {
         Ok(&self.connection(key)?.peer_user_data)
     }
 
-    /// Gives a connection, or a listener, a number of the program's own, which all of its events have: an index of what the program
-    /// keeps for it, for example. At first it is 0, or that of the listener which has accepted the connection.
+    /// Sets the program's tag of a connection or a listener, which all of its events carry: an
+    /// index into the program's own state, for example. It is 0 at first, or that of the accepting
+    /// listener.
     ///
     /// # Errors
     ///
-    /// There is no such connection, nor listener.
+    /// No connection or listener has this key.
     pub fn set_tag(&mut self, key: Key, tag: u64) -> io::Result<()> {
         self.slot_state(key)?;
         self.slot(key.index).tag = tag;
         Ok(())
     }
 
-    /// The number of [`set_tag`](Self::set_tag).
+    /// The tag that [`set_tag`](Self::set_tag) set.
     ///
     /// # Errors
     ///
-    /// There is no such connection, nor listener.
+    /// No connection or listener has this key.
     pub fn tag(&self, key: Key) -> io::Result<u64> {
         self.slot_state(key)?;
         Ok(self.slots[key.index as usize].tag)
     }
 
-    /// What a connection has done so far.
+    /// Counters of a connection since it was made.
     ///
     /// # Errors
     ///
-    /// There is no such connection.
+    /// No connection has this key.
     pub fn stats(&self, key: Key) -> io::Result<Stats> {
         Ok(self.connection(key)?.stats())
     }
 
-    /// The pool of the worker's connections. Where several devices carry them each has its own ([`pool_of`](Self::pool_of)), and this is
-    /// the first's; when that has failed it is the next one's. A block of any pool goes over any connection, but over another
-    /// device by a copy.
+    /// The pool of the worker's connections. With several devices, each has a pool
+    /// ([`pool_of`](Self::pool_of)), and this is the first device's; after that device fails, the
+    /// next one's. A block of any pool can be sent on any connection. It is copied for another
+    /// device.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
@@ -398,13 +403,14 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// There is no such connection.
+    /// No connection has this key.
     pub fn pool_of(&self, key: Key) -> io::Result<&Pool> {
         Ok(&self.connection(key)?.pool)
     }
 
-    /// Does all there is to do, waits for more if there is nothing to tell, at most so long (`None` is for ever), and appends what there
-    /// is to tell to `events`. It waits asleep, unless [`worker_spin`](crate::Builder::worker_spin) says otherwise.
+    /// Does all pending work, waits for events if there are none, up to `timeout` (`None` waits
+    /// without limit), and appends the events to `events`. It sleeps while it waits, unless
+    /// [`worker_spin`](crate::Builder::worker_spin) says otherwise.
     ///
     /// # Errors
     ///
@@ -442,8 +448,6 @@ impl Worker {
         }
     }
 
-    // Its slots.
-
     fn open(&mut self, connection: Connection) -> io::Result<Key> {
         let key = self.allocate_slot();
         match self.install(key.index, connection) {
@@ -464,7 +468,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Programs are to fill blocks that the device has which carries their connections.
+    /// Adopts the pool of the first RDMA connection, so that programs fill blocks of its device.
     fn settle_pool(&mut self, connection: &Connection) {
         let over_rdma = connection.info.transport() == Transport::Rdma;
         let is_better = self.pool.is_given_up() || over_rdma && !self.pool_is_settled;
@@ -476,7 +480,7 @@ impl Worker {
         }
     }
 
-    /// A free slot's key.
+    /// Returns the key of a free slot.
     fn allocate_slot(&mut self) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             let slot = WorkerSlot {
@@ -494,7 +498,7 @@ impl Worker {
         self.key(index)
     }
 
-    /// Empties a slot, whatever is in it.
+    /// Frees a slot.
     fn remove(&mut self, index: u32) {
         let registry = self.poller.registry();
         self.closing -= usize::from(matches!(self.slots[index as usize].state, SlotState::Closing { .. }));
@@ -536,7 +540,7 @@ impl Worker {
         self.slots.get(key.index as usize).is_some_and(|slot| slot.generation == key.generation)
     }
 
-    /// What moves the frames of a connection.
+    /// The transport driver of a connection.
     #[cfg(all(test, feature = "rdma"))]
     pub(crate) fn driver(&mut self, key: Key) -> &mut crate::transport::TransportDriver {
         let (connection, _) = self.open_connection(key).expect("open");
@@ -567,14 +571,14 @@ impl Worker {
         }
     }
 
-    /// Has it be given a turn.
+    /// Schedules a turn for the connection.
     fn mark_dirty(&mut self, index: u32) {
         if !std::mem::replace(&mut self.slot(index).dirty, true) {
             self.dirty.push(index);
         }
     }
 
-    /// Has it be looked at when there is something to tell.
+    /// Has the next delivery examine the connection.
     fn mark_ready(&mut self, index: u32) {
         if !std::mem::replace(&mut self.slot(index).maybe_ready, true) {
             self.maybe_ready.push(index);
@@ -593,8 +597,9 @@ fn no_connection() -> io::Error {
     )
 }
 
-/// The descriptor to wait for: it is readable when there is something for [`poll`](Worker::poll) to do, and may be so for nothing. What
-/// calls have left to be sent is not waited for: poll once, without waiting, before each wait.
+/// The descriptor to wait for. It is readable when [`poll`](Worker::poll) has work, and may be
+/// readable without cause. It does not report bytes that calls have queued: poll once without
+/// waiting before each wait.
 #[cfg(unix)]
 impl std::os::fd::AsFd for Worker {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -617,10 +622,10 @@ impl fmt::Debug for Worker {
 }
 
 impl Drop for Worker {
-    /// Closes all, and waits until what was written is on its way, no longer than the longest linger time.
+    /// Closes all connections, and waits until their bytes are sent, up to the longest linger time.
     fn drop(&mut self) {
         for index in 0..self.slots.len() as u32 {
-            // What the program has closed is on its way out already.
+            // Closed connections are sending already.
             if !matches!(self.slot(index).state, SlotState::Nothing | SlotState::Closing { .. }) {
                 self.close(self.key(index));
             }
@@ -664,7 +669,7 @@ mod tests {
         let mut client = TcpStream::connect(addr).unwrap();
         client.set_nodelay(true).unwrap();
         let mut events = Vec::new();
-        // The beginning of a message of 4096 bytes, and bytes of it.
+        // A header of a message of 4096 bytes, and its first 500 bytes.
         let begun = [b"TRSP".as_slice(), &[1, 1, 0, 8], &4096_u32.to_le_bytes(), &[0; 500]].concat();
         for byte in begun {
             client.write_all(&[byte]).unwrap();

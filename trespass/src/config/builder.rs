@@ -8,10 +8,10 @@ use super::{ConfigError, check, log};
 use crate::pool::Pool;
 use crate::wire::Policy;
 
-/// All parameters of connections and listeners. Every one has a start value that suits most programs.
+/// All parameters of connections and listeners. The defaults suit most programs.
 ///
-/// A wrong configuration is refused here, not when it is used: [`build`](Self::build) names the parameter, its value, the bound, and
-/// what to do.
+/// [`build`](Self::build) refuses an invalid configuration: the error names the parameter, its
+/// value, the bound, and what to do.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,9 +29,10 @@ use crate::wire::Policy;
 ///
 /// # The environment
 ///
-/// A person can override a program's choice: `TRESPASS_DEV` (`NAME` or `NAME:PORT`), `TRESPASS_GID_INDEX`, and `TRESPASS_TRANSPORT`
-/// (`auto`, `rdma` or `tcp`). `TRESPASS_LOG` (`off`, `error`, `warn`, `info`, `debug` or `trace`) writes what happens to the standard
-/// error output, if the program has no `tracing` subscriber of its own by then. A value that cannot be is an error, too.
+/// Environment variables override the program: `TRESPASS_DEV` (`NAME` or `NAME:PORT`),
+/// `TRESPASS_GID_INDEX`, and `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`). `TRESPASS_LOG` (`off`,
+/// `error`, `warn`, `info`, `debug` or `trace`) writes log events to standard error, unless the
+/// program has set a `tracing` subscriber. An invalid value is an error too.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     config: Config,
@@ -57,145 +58,171 @@ macro_rules! setters {
 }
 
 setters! {
-    /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive queue. Start value: no.
+    /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive
+    /// queue. Default: no.
     ///
-    /// A connection then begins with 5 receive slots, which it is certain of as long as it is there: 20 KiB at the slots of 4 KiB that are
-    /// the start value of [`slot_size`](Self::slot_size) then. It is given more, up to [`rx_slots`](Self::rx_slots), while its peer has
-    /// more to send than that, as far as the queue has room; what it does not use any more it is not given again. No peer is ever told of
-    /// a slot that is not posted. Where the queue is full, who sends much waits, and who sends little does not notice.
+    /// A connection then starts with 5 receive slots, reserved while it exists: 20 KiB at the 4 KiB
+    /// slots that [`slot_size`](Self::slot_size) then defaults to. While its peer has more to send,
+    /// it gets more, up to [`rx_slots`](Self::rx_slots) and the queue's free slots. It does not get
+    /// unused ones again. No peer is told of a slot that is not posted. With a full queue, peers
+    /// that send much wait, and peers that send little do not.
     ///
-    /// It is for many connections of which few do something at a time. A connection that has all that it may ever need from the start is
-    /// faster at first. The peer need not do the same. A peer that breaks the protocol may use slots that others were told of: its
-    /// connection ends, and what they send meanwhile is sent again by their devices ([`rnr_retry`](Self::rnr_retry)).
+    /// Use it for many connections of which few are active. A connection with all of its slots is
+    /// faster at first. The peer's setting is independent. A peer that breaks the protocol may
+    /// consume slots that were announced to others. Its connection then ends, and the devices of
+    /// the others retransmit ([`rnr_retry`](Self::rnr_retry)).
     ///
-    /// A [`Stream`](crate::Stream) and a [`SeqPacket`](crate::SeqPacket) have all their slots for themselves, from the start: with fewer
-    /// a thread that has both ends could not write before it reads. Over TCP this changes nothing. With [`Bootstrap::RdmaCm`] it is
-    /// refused.
+    /// A [`Stream`](crate::Stream) and a [`SeqPacket`](crate::SeqPacket) own all their slots from
+    /// the start: otherwise a thread that has both ends could not write before it reads. TCP
+    /// ignores this parameter. [`Bootstrap::RdmaCm`] refuses it.
     srq: bool;
-    /// Slots that a shared receive queue may hold: 64 to 1048576; less, if the device has less. A worker takes a fifth as many connections
-    /// at most, or half of that while others have much more than that under way; one more has no room, and uses TCP, if it may. The pool keeps as much memory for receiving. Start value: 16384.
+    /// Slots of a shared receive queue: 64 to 1048576, or the device's limit. A worker accepts at
+    /// most a fifth as many connections, or half of that while other connections use much more. Any
+    /// further connection uses TCP if its policy allows it. The pool reserves memory for all slots.
+    /// Default: 16384.
     srq_size: u32;
-    /// Slots of the peer's that only control frames may use: 2 up to a quarter of [`rx_slots`](Self::rx_slots). Start value: 2.
+    /// Slots of the peer that only control frames use: 2 to a quarter of
+    /// [`rx_slots`](Self::rx_slots). Default: 2.
     reserve: u32;
-    /// The longest message that is taken or sent: up to 1 GiB, which is the start value.
+    /// The maximum length of a message in bytes, in both directions: up to 1 GiB, the default.
     max_msg: u64;
-    /// Bytes that are taken in before the program reads them. Above it the peer has to wait. Start value: 1 MiB.
+    /// Bytes that are received before the program reads them. The peer waits beyond that. Default:
+    /// 1 MiB.
     rcvbuf: usize;
-    /// Bytes that a program may write before they are sent. Above it the program has to wait. Start value: 1 MiB.
+    /// Bytes that a program can write before they are sent. The program waits beyond that. Default:
+    /// 1 MiB.
     sndbuf: usize;
-    /// Whether several short messages may share a frame while others are in flight. Start value: yes.
+    /// Whether short messages share a frame while other frames are in flight. Default: yes.
     coalescing: bool;
-    /// Whether the header of a frame of data may go in the request's immediate data, so that it takes no bytes of a packet;
-    /// never over iWARP, which has none. Start value: yes.
+    /// Whether immediate data replaces the header of a data frame, so that the header uses no
+    /// payload bytes. Not used over iWARP, which has no immediate data. Default: yes.
     immediate: bool;
-    /// Frames up to this are given to the device with the request, if it can do that, or as much of it as it can; it need not read them itself.
-    /// A message has a header of 16 bytes in its frame, unless that goes in [immediate data](Self::immediate). Start value: 272.
+    /// Bytes up to which a frame is sent as inline data (`IBV_SEND_INLINE`), which the device need
+    /// not fetch. A device with a smaller limit lowers it. A frame has a header of 16 bytes, unless
+    /// that is in [immediate data](Self::immediate). Default: 272.
     inline: u32;
-    /// Whether the receiver may read long messages out of the sender's memory. Start value: yes.
+    /// Whether the receiver may READ long messages from the sender's memory. Default: yes.
     rendezvous: bool;
-    /// Long messages that may wait to be read at a time: 1 to 1024. Start value: 16.
+    /// Long messages that wait to be read at a time: 1 to 1024. Default: 16.
     max_rts: u16;
-    /// RDMA READs in flight at a time, each way; less, if the device can do less. SoftRoCE, which loses their bytes where packets are lost, is
-    /// given none but by Linux 6.1, which does not: else long messages go in frames there, as with [`rendezvous`](Self::rendezvous) switched off. Start value: 16.
+    /// RDMA READs in flight in each direction, or the device's limit. SoftRoCE loses READ data when
+    /// packets are lost, except in Linux 6.1. With any other kernel its long messages go in frames,
+    /// as without [`rendezvous`](Self::rendezvous). Default: 16.
     rd_atomic: u8;
-    /// Bytes of one RDMA READ: a multiple of 4 KiB up to 1 MiB, which is the start value.
+    /// Bytes of one RDMA READ: a multiple of 4 KiB up to 1 MiB, the default.
     read_piece: u32;
-    /// Bytes of the pieces into which a long message is copied if it is not registered: a power of two from
-    /// [`slot_size`](Self::slot_size), and from 4 KiB, to 1 MiB. Start value: 256 KiB.
+    /// Bytes of the pieces into which a long unregistered message is copied: a power of two, at
+    /// least [`slot_size`](Self::slot_size) and 4 KiB, at most 1 MiB. Default: 256 KiB.
     staged_block: u32;
-    /// Bytes of programs' memory ([`Pool::adopt`]) that stay registered while they are not being sent; beyond that what was sent the
-    /// longest ago is registered anew when it is sent again. Start value: 64 MiB.
+    /// Bytes of adopted memory ([`Pool::adopt`]) that stay registered while they are not in use.
+    /// Beyond it the least recently sent memory is deregistered, and registered again for its next
+    /// send. Default: 64 MiB.
     registrations: usize;
-    /// Bytes that the pool allocates at once. Start value: 64 MiB.
+    /// Bytes that the pool allocates at first. Default: 64 MiB.
     pool_initial: usize;
-    /// Bytes of them that are touched and registered before the first use: at most [`pool_initial`](Self::pool_initial). Start value:
-    /// 4 MiB.
+    /// Bytes of [`pool_initial`](Self::pool_initial) that are touched and registered before use.
+    /// Default: 4 MiB.
     pool_prewarm: usize;
-    /// Bytes that the pool never exceeds (but for what is not registered where the device refuses to: as much again). Each device that carries connections has a pool. When it is empty, senders wait; what is received has a part of it for itself, enough for both
-    /// ends of a connection, and an eighth at least. So it is at least 22 MiB at the start values of all else, and more for larger
-    /// [`rcvbuf`](Self::rcvbuf), [`sndbuf`](Self::sndbuf) and [`rx_slots`](Self::rx_slots); never less than 8 MiB. Start value: 1 GiB.
+    /// The maximum size of the pool in bytes. Each device with connections has a pool. (A device
+    /// that refuses to register memory adds at most as much unregistered memory.) With an empty
+    /// pool, senders wait. A part is reserved for receiving: enough for both ends of a connection,
+    /// and at least an eighth.
+    ///
+    /// The minimum is 22 MiB at the defaults, and never less than 8 MiB. It grows with
+    /// [`rcvbuf`](Self::rcvbuf), [`sndbuf`](Self::sndbuf) and [`rx_slots`](Self::rx_slots).
+    /// Default: 1 GiB.
     pool_max: usize;
-    /// Percent of [`pool_max`](Self::pool_max) at which the pool tells of it: 1 to 100. Start value: 80.
+    /// The percentage of [`pool_max`](Self::pool_max) at which the pool logs a warning: 1 to 100.
+    /// Default: 80.
     pool_high_water: u8;
-    /// Whether the pool asks for huge pages. Start value: no.
+    /// Whether the pool asks for huge pages. Default: no.
     huge_pages: bool;
-    /// Whether RDMA may, must or must not be used. `TRESPASS_TRANSPORT` goes before it. Start value: [`Policy::Auto`].
+    /// Whether RDMA may, must or must not be used. `TRESPASS_TRANSPORT` overrides it. Default:
+    /// [`Policy::Auto`].
     policy: Policy;
-    /// How connections begin. With [`Bootstrap::RdmaCm`] the route says which device, port and GID are used, so nothing else may; and every
-    /// connection has its completion queue and its receives for itself, a [`Worker`](crate::Worker)'s too. Start value:
-    /// [`Bootstrap::Tcp`].
+    /// How connections begin. With [`Bootstrap::RdmaCm`] the route determines the device, port and
+    /// GID, so setting them is refused. Each connection, also of a [`Worker`](crate::Worker), then
+    /// has its own completion queue and receives. Default: [`Bootstrap::Tcp`].
     bootstrap: Bootstrap;
-    /// Which entry of the port's GID table is used; `None` is the one that is the socket's address. `TRESPASS_GID_INDEX` goes before it.
+    /// The index in the port's GID table. `None` uses the entry of the socket's address.
+    /// `TRESPASS_GID_INDEX` overrides it.
     gid_index: Option<u8>;
-    /// The path's MTU: 256, 512, 1024, 2048 or 4096; `None` is the lesser one of both ports'.
+    /// The path MTU in bytes: 256, 512, 1024, 2048 or 4096. `None` uses the smaller of both ports'
+    /// MTUs.
     path_mtu: Option<u16>;
-    /// The traffic class, of which the upper six bits are the DSCP. Start value: 0.
+    /// The traffic class. Its upper six bits are the DSCP. Default: 0.
     traffic_class: u8;
-    /// The service level (InfiniBand), or the priority: 0 to 15. Start value: 0.
+    /// The InfiniBand service level, or the RoCE priority: 0 to 15. Default: 0.
     service_level: u8;
-    /// Routers that a packet may pass: at least 1. Start value: 64.
+    /// The hop limit of packets: at least 1. Default: 64.
     hop_limit: u8;
-    /// How long the device waits for an acknowledgement, as the verbs have it: 4.096 us times 2 to this power; 1 to 22. Start value: 14
-    /// (67 ms).
+    /// How long the device waits for an acknowledgement, in the verbs encoding: 4.096 us times 2 to
+    /// this power, 1 to
+    /// 22. Default: 14 (67 ms).
     ack_timeout: u8;
-    /// How often the device tries again: 0 to 7. Start value: 7.
+    /// How often the device retransmits: 0 to 7. Default: 7.
     retry_count: u8;
-    /// How often it tries again where no receive is posted: 0 to 7, and 7 is without end. In normal operation that never happens. Start
-    /// value: 7.
+    /// How often the device retries after an RNR NAK: 0 to 7, where 7 is without limit. In normal
+    /// operation no RNR NAK occurs. Default: 7.
     rnr_retry: u8;
-    /// How long it then waits, as the verbs have it: 0 to 31. Start value: 12 (0.64 ms).
+    /// The delay that an RNR NAK asks for, in the verbs encoding: 0 to 31. Default: 12 (0.64 ms).
     min_rnr_timer: u8;
-    /// How long the data path may take to prove itself before TCP is used: at least 1 ms, less than
-    /// [`handshake_deadline`](Self::handshake_deadline). Start value: 300 ms.
+    /// How long the RDMA path is probed before TCP is used: at least 1 ms, and less than
+    /// [`handshake_deadline`](Self::handshake_deadline). Default: 300 ms.
     probe_timeout: Duration;
-    /// How long a connection may take to come about: 10 ms to 10 minutes. Start value: 5 s.
+    /// The time limit of a handshake: 10 ms to 10 minutes. Default: 5 s.
     handshake_deadline: Duration;
-    /// How long closing may wait for what is not yet sent: up to an hour. Start value: 1 s.
+    /// How long closing waits for unsent bytes: up to an hour. Default: 1 s.
     linger: Duration;
-    /// How long a connection may be silent before it is tried: 100 ms to a day; `None` is never. Start value: 5 s.
+    /// How long a connection is silent before a keepalive probe: 100 ms to a day. `None` sends
+    /// none. Default: 5 s.
     keepalive: Option<Duration>;
-    /// How long a call that waits looks for completions before it sleeps, at most: up to 1 s; zero is not at all. It begins anew with each
-    /// completion. How long it is within that is learnt: who waits for long, as a rule, soon sleeps at once. Start value: 200 us, or zero
-    /// where the process may use one processor only. Over TCP threads sleep at once; a [`Worker`](crate::Worker) has a
-    /// [time of its own](Self::worker_spin).
+    /// How long a waiting call polls for completions before it sleeps: 0 to 1 s. Each completion
+    /// restarts the time. A connection adapts within this limit: after long waits it soon sleeps at
+    /// once. Default: 200 us, or zero if the process may use one processor only. Over TCP, threads
+    /// sleep at once. A [`Worker`](crate::Worker) uses [`worker_spin`](Self::worker_spin).
     spin: Duration;
-    /// How long a [`Worker`](crate::Worker) looks for what there is to do before it sleeps: up to an hour, which is as good as always, for
-    /// a thread that has a processor for itself. It begins anew whenever something has happened, is not learnt, and counts over TCP too.
-    /// While it looks, completions make no event, and the system is asked once in a while; also in a poll that does not wait. A worker
-    /// whose descriptor the program has does not look. Start value: not at all.
+    /// How long a [`Worker`](crate::Worker) polls before it sleeps: up to an hour, for a thread
+    /// with a processor of its own. Each event restarts the time. It does not adapt, and applies
+    /// over TCP too. While it polls, completions make no event, and it asks the system now and
+    /// then; so does a poll that does not wait. A worker whose descriptor the program holds does
+    /// not spin. Default: zero.
     worker_spin: Duration;
-    /// How often the state of connections is summed up in the trace: at least 1 s; `None` is never. Start value: 20 s.
+    /// The interval at which connection statistics are logged: at least 1 s. `None` logs none.
+    /// Default: 20 s.
     trace_interval: Option<Duration>;
-    /// Clients that may wait to be accepted: 1 to 65535; the system may lower it. Start value: 1024.
+    /// The backlog of a listener: 1 to 65535. The system may lower it. Default: 1024.
     backlog: u32;
-    /// How long to try again to listen at a port that is taken: up to an hour. Start value: not at all.
+    /// How long a listener retries while its port is in use: up to an hour. Default: zero.
     bind_patience: Duration;
 }
 
 impl Builder {
-    /// Everything at its start value.
+    /// All defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The device, `NAME` or `NAME:PORT`, instead of the one with the socket's address. `TRESPASS_DEV` goes before it.
+    /// The device, `NAME` or `NAME:PORT`, instead of the one with the socket's address.
+    /// `TRESPASS_DEV` overrides it.
     #[must_use]
     pub fn device(mut self, device: impl Into<String>) -> Self {
         self.device = Some(device.into());
         self
     }
 
-    /// Messages above this are read by the receiver out of the sender's memory, where RDMA carries them. Start value: 16 KiB, or what fits into
-    /// a slot if that is more.
+    /// Bytes above which the receiver READs a message from the sender's memory, over RDMA. Default:
+    /// 16 KiB, or a slot's payload if that is more.
     #[must_use]
     pub fn eager_max(mut self, eager_max: u32) -> Self {
         self.eager_max = Some(eager_max);
         self
     }
 
-    /// A pool of the program's own, for several listeners, workers and connections whose configurations differ, or for these alone. It was
-    /// made with what [`Config::pool_config`] says, or has more for each part; what else is said of the pool here does not count. Without
-    /// it, all connections of the process that want the same pool share it.
+    /// Uses a pool of the program, which several listeners, workers and connections can share
+    /// although their configurations differ. Make it with the values of [`Config::pool_config`] or
+    /// larger ones. The pool parameters of this builder then have no effect. Without this call,
+    /// connections of the process with equal pool parameters share a pool.
     ///
     /// ```
     /// use trespass::{Builder, Pool};
@@ -214,7 +241,7 @@ impl Builder {
         self
     }
 
-    /// For tests: streams have a shared receive queue too, each its own.
+    /// For tests: each stream has a shared receive queue for itself.
     #[doc(hidden)]
     #[must_use]
     pub fn __srq_alone(mut self, srq_alone: bool) -> Self {
@@ -222,19 +249,21 @@ impl Builder {
         self
     }
 
-    /// Bytes of a receive slot, and so of the longest frame: a power of two from 512 to 64 KiB. Start value: 8 KiB, or 4 KiB where
-    /// connections [share](Self::srq) them. Over SoftRoCE, where a frame costs much, it is 16 KiB for a connection that begins by
-    /// TCP, unless this, [`rx_slots`](Self::rx_slots), [`pool`](Self::pool) or [`srq`](Self::srq) was chosen, or what else was chosen
-    /// leaves no room for it.
+    /// Bytes of a receive slot, which is the maximum frame: a power of two from 512 to 64 KiB.
+    /// Default: 8 KiB, or 4 KiB with a [shared receive queue](Self::srq). A connection that begins
+    /// over TCP and runs over SoftRoCE, where each frame is expensive, uses 16 KiB. It keeps the
+    /// default if this, [`rx_slots`](Self::rx_slots), [`pool`](Self::pool) or [`srq`](Self::srq)
+    /// was set, or if another parameter rules out larger slots.
     #[must_use]
     pub fn slot_size(mut self, slot_size: u32) -> Self {
         self.slot_size = Some(slot_size);
         self
     }
 
-    /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
-    /// connections [share](Self::srq) them. Start value: 56, which with what the pool makes ahead is less than 512 KiB; over SoftRoCE, where
-    /// [slots are larger](Self::slot_size), 28.
+    /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size), it is the
+    /// memory of an idle connection without a [shared receive queue](Self::srq). Default: 56, for
+    /// less than 512 KiB with the pool's reserve; 28 over SoftRoCE, where [slots are
+    /// larger](Self::slot_size).
     #[must_use]
     pub fn rx_slots(mut self, rx_slots: u32) -> Self {
         self.config.rx_slots = rx_slots;
@@ -242,19 +271,20 @@ impl Builder {
         self
     }
 
-    /// Bytes that the peer's program gets to know with the connection ([`Stream::peer_user_data`](crate::Stream::peer_user_data)): up to 1024.
+    /// Bytes for the peer's program ([`Stream::peer_user_data`](crate::Stream::peer_user_data)): up
+    /// to 1024.
     #[must_use]
     pub fn user_data(mut self, user_data: impl Into<Vec<u8>>) -> Self {
         self.config.user_data = user_data.into();
         self
     }
 
-    /// Checks everything, with what the environment says.
+    /// Checks all parameters and the environment.
     ///
     /// # Errors
     ///
-    /// A parameter is out of its range, or does not go together with another, or a variable of the environment has a value that it cannot
-    /// have.
+    /// A parameter is out of its range or conflicts with another, or an environment variable has an
+    /// invalid value.
     pub fn build(self) -> Result<Config, ConfigError> {
         let environment = Environment::of_process()?;
         if let Some(level) = environment.log {
@@ -263,7 +293,7 @@ impl Builder {
         self.build_in(&environment)
     }
 
-    /// As [`Self::build`], in this environment.
+    /// [`Self::build`] with the given environment.
     pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
         let Self { mut config, device, eager_max, slot_size } = self;
         config.slots_are_chosen |= slot_size.is_some();

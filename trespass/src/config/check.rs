@@ -1,5 +1,5 @@
-//! The checks of a configuration (I20): each parameter within its range, and those that depend on
-//! each other consistent.
+//! The checks of a configuration (I20): the range of each parameter, and the relations between
+//! them.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
@@ -17,14 +17,14 @@ const KIB: u64 = 1 << 10;
 const GIB: u64 = 1 << 30;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What the pool's slots may be; peers' may be larger.
+/// The range of the pool's slot size. A peer's may be larger.
 const SLOT_SIZE: RangeInclusive<u64> = 512..=64 * KIB;
-/// What a shared receive queue may hold: what one connection may have granted at least.
+/// The range of a shared receive queue. The minimum is what one connection can be granted.
 const SRQ_SIZE: RangeInclusive<u32> = 64..=1 << 20;
 /// The largest block of the pool.
 const BLOCK: u64 = LARGEST_BLOCK as u64;
 
-/// Checks everything, and tells of the first thing that is wrong.
+/// Checks all parameters, and returns the first error.
 pub(super) fn check(config: &Config) -> CheckResult {
     frames(config)?;
     quotas(config)?;
@@ -114,7 +114,7 @@ fn pool(c: &Config) -> CheckResult {
     within("pool_high_water", c.pool_high_water, 1..=100)
 }
 
-/// A pool of the program's own has what the connections need.
+/// A pool of the program must have what the connections need.
 fn given_pool(needed: &PoolConfig, given: &PoolConfig) -> CheckResult {
     let parts =
         |pool: &PoolConfig| [pool.send_slots, pool.receive_slots, pool.receive_staged, pool.receive_margin];
@@ -154,7 +154,7 @@ fn route(c: &Config) -> CheckResult {
     within("min_rnr_timer", c.min_rnr_timer, 0..=31)
 }
 
-/// What the connection manager decides is not decided twice.
+/// With rdma_cm, parameters that the route determines must not be set.
 fn bootstrap(c: &Config) -> CheckResult {
     if c.bootstrap == Bootstrap::Tcp {
         return Ok(());
@@ -187,7 +187,7 @@ fn bootstrap(c: &Config) -> CheckResult {
     by_route("hop_limit", differs(c.hop_limit, start.hop_limit))
 }
 
-/// What the environment may have said in its place.
+/// The environment variable that overrides a parameter.
 fn variable(name: &str) -> String {
     match name {
         "device" => format!(", and unset {DEVICE}"),
@@ -224,9 +224,7 @@ fn listening(c: &Config) -> CheckResult {
     })
 }
 
-// How it is said.
-
-/// Bound and remedy are only made up if they are needed.
+/// Formats the bound and the remedy only for an error.
 fn must(
     holds: bool,
     parameter: &'static str,
@@ -268,7 +266,7 @@ fn power_of_two(parameter: &'static str, value: u64, range: RangeInclusive<u64>)
     })
 }
 
-/// A time as text.
+/// A duration as text.
 struct Shown(Duration);
 
 impl std::fmt::Display for Shown {

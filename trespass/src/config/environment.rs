@@ -1,8 +1,8 @@
 //! The environment variables: `TRESPASS_DEV`, `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` and
 //! `TRESPASS_LOG`.
 //!
-//! It goes before what the program says, since it is how a person helps a program that cannot be changed. A value that cannot be is an
-//! error, never ignored: who sets a variable wants it to count.
+//! They override the program, because a user sets them for programs that cannot be changed. An
+//! invalid value is an error and never ignored, so that no setting is lost silently.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,19 +13,19 @@ use tracing::level_filters::LevelFilter;
 use super::ConfigError;
 use crate::wire::Policy;
 
-/// Which device: `NAME` or `NAME:PORT`.
+/// The device: `NAME` or `NAME:PORT`.
 pub(crate) const DEVICE: &str = "TRESPASS_DEV";
-/// Which entry of the port's GID table: 0 to 255.
+/// The index in the port's GID table: 0 to 255.
 pub(crate) const GID_INDEX: &str = "TRESPASS_GID_INDEX";
-/// Which transport: `auto`, `rdma` or `tcp`.
+/// The transport: `auto`, `rdma` or `tcp`.
 pub(crate) const TRANSPORT: &str = "TRESPASS_TRANSPORT";
-/// What is told on the standard error output: `off`, `error`, `warn`, `info`, `debug` or `trace`.
+/// The log level of standard error: `off`, `error`, `warn`, `info`, `debug` or `trace`.
 pub(crate) const LOG: &str = "TRESPASS_LOG";
 
-/// No device's name is longer; the kernel's names have 63 characters.
+/// The maximum length of a device name. The kernel's limit is 63 too.
 const MAX_DEVICE_NAME: usize = 63;
 
-/// A device, and maybe a port of it.
+/// A device, and optionally a port of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceName {
     pub(crate) name: String,
@@ -33,7 +33,7 @@ pub(crate) struct DeviceName {
 }
 
 impl DeviceName {
-    /// Reads `NAME` or `NAME:PORT`; the parameter is for the error.
+    /// Parses `NAME` or `NAME:PORT`. An error names `parameter`.
     pub(crate) fn parse(parameter: &'static str, text: &str) -> Result<Self, ConfigError> {
         let refused = |remedy: &str| {
             let bound = "NAME or NAME:PORT, the port a number from 1 to 255";
@@ -64,7 +64,7 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// What the environment says; what it does not mention is `None`.
+/// The parsed environment variables. An unset one is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Environment {
     pub(crate) device: Option<DeviceName>,
@@ -74,12 +74,12 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// The process's.
+    /// Reads the environment of the process.
     pub(crate) fn of_process() -> Result<Self, ConfigError> {
         Self::read(|name| std::env::var_os(name))
     }
 
-    /// That in which a name has the value that the function gives.
+    /// Reads the variables through `value`, for tests.
     pub(crate) fn read(value: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
         let text = |name: &'static str| value(name).map(|value| readable(name, value)).transpose();
         Ok(Self {
@@ -91,7 +91,7 @@ impl Environment {
     }
 }
 
-/// The value as text.
+/// Converts the value to a string.
 fn readable(name: &'static str, value: OsString) -> Result<String, ConfigError> {
     let refused = |value: String, remedy| Err(ConfigError::new(name, value, "a word", remedy));
     match value.into_string() {
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Never ignored: each is an error that names the variable and the value.
+    /// An invalid value is an error that names the variable and the value.
     #[test]
     fn invalid_values_are_refused() {
         let long = "x".repeat(64);

@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// A configuration that is refused: by [`Builder::build`](crate::Builder::build), or because of the environment.
+/// The error of [`Builder::build`](crate::Builder::build) for an invalid parameter or environment
+/// variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{parameter} = {value} is refused: it must be {bound}; {remedy}")]
 pub struct ConfigError {
@@ -22,17 +23,17 @@ impl ConfigError {
         Self { parameter, value: value.into(), bound: bound.into(), remedy: remedy.into() }
     }
 
-    /// The builder's method, or the environment's variable.
+    /// The builder method or the environment variable.
     pub fn parameter(&self) -> &str {
         self.parameter
     }
 
-    /// What it was set to.
+    /// The refused value.
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// What it may be set to.
+    /// The accepted values.
     pub fn bound(&self) -> &str {
         &self.bound
     }

@@ -1,6 +1,6 @@
 //! A `tracing` subscriber that writes to standard error, for programs without one (`TRESPASS_LOG`).
 //!
-//! A program that has a `tracing` subscriber when it builds its first configuration keeps that, and the variable changes nothing.
+//! If the program has set a subscriber before its first configuration, the variable has no effect.
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::Write;
@@ -12,12 +12,12 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::set_global_default;
 use tracing::{Event, Level, Metadata, Subscriber, dispatcher};
 
-/// Begins to tell what is at least this important; unless somebody listens already.
+/// Installs the subscriber, unless the program has one.
 pub(crate) fn install(level: LevelFilter) {
     if level == LevelFilter::OFF || dispatcher::has_been_set() {
         return;
     }
-    // Somebody else may be quicker: then that one listens.
+    // Another thread may have set a subscriber first, which then stays.
     let _ = set_global_default(StderrSubscriber { level, to: Mutex::new(std::io::stderr()) });
 }
 
@@ -27,7 +27,7 @@ struct StderrSubscriber<W> {
     to: Mutex<W>,
 }
 
-/// There are no spans to tell apart.
+/// The id of every span, because spans are not told apart.
 const SPAN: u64 = 1;
 
 impl<W: Write + Send + 'static> Subscriber for StderrSubscriber<W> {
@@ -44,7 +44,7 @@ impl<W: Write + Send + 'static> Subscriber for StderrSubscriber<W> {
         let mut line = EventText { message: String::new(), fields: String::new() };
         event.record(&mut line);
         let text = line.finish(*event.metadata().level());
-        // Who cannot write to standard error cannot be told that either.
+        // If standard error cannot be written, there is nowhere to report it.
         if let Ok(mut to) = self.to.lock() {
             let _ = to.write_all(text.as_bytes());
         }
@@ -92,12 +92,12 @@ impl Visit for EventText {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, " {name}={value:?}"),
         };
-        // Writing to a string fails only if the value's own text does; what there is of it is told.
+        // Writing to a string fails only if the value's own `Debug` does. The text so far is kept.
         let _ = result;
     }
 }
 
-/// What is told while that runs.
+/// Returns the text that `emit` logs.
 #[cfg(test)]
 pub(crate) fn captured(level: LevelFilter, emit: impl FnOnce()) -> String {
     let page = tests::CapturedText::default();
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// What has been written.
+    /// The written text.
     #[derive(Clone, Default)]
     pub(super) struct CapturedText(Arc<Mutex<Vec<u8>>>);
 

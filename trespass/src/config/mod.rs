@@ -1,4 +1,4 @@
-//! The configuration of connections and listeners: the builder, the parameters and their checks, and the environment variables.
+//! The configuration: the builder, the parameters with their checks, and the environment variables.
 
 mod builder;
 mod check;

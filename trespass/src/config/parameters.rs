@@ -1,4 +1,4 @@
-//! The parameters of a configuration and their start values. Only
+//! The parameters of a configuration and their defaults. Only
 //! [`Builder::build`](super::Builder::build) makes one for use.
 
 use std::sync::LazyLock;
@@ -12,12 +12,13 @@ use crate::wire::{Limits, Policy};
 
 const MIB: usize = 1 << 20;
 
-/// What [`Builder::build`](super::Builder::build) has found to be consistent. It can be used for any number of connections and listeners.
+/// A checked configuration, made by [`Builder::build`](super::Builder::build). Any number of
+/// connections and listeners can use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     // Frames and messages.
     pub(crate) slot_size: u32,
-    /// The program has chosen that, or how many there are.
+    /// The program has set the slot size or the number of slots.
     pub(crate) slots_are_chosen: bool,
     pub(crate) rx_slots: u32,
     pub(crate) reserve: u32,
@@ -45,7 +46,7 @@ pub struct Config {
     pub(crate) srq: bool,
     pub(crate) srq_size: u32,
     pub(crate) srq_alone: bool,
-    // Which way.
+    // The transport.
     pub(crate) bootstrap: Bootstrap,
     pub(crate) policy: Policy,
     pub(crate) policy_of_environment: bool,
@@ -59,7 +60,7 @@ pub struct Config {
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) min_rnr_timer: u8,
-    // Time.
+    // Times.
     pub(crate) probe_timeout: Duration,
     pub(crate) handshake_deadline: Duration,
     pub(crate) linger: Duration,
@@ -67,45 +68,46 @@ pub struct Config {
     pub(crate) spin: Duration,
     pub(crate) worker_spin: Duration,
     pub(crate) trace_interval: Option<Duration>,
-    // Listening, and what the peer is told.
+    // Listeners, and the bytes for the peer.
     pub(crate) backlog: u32,
     pub(crate) bind_patience: Duration,
     pub(crate) user_data: Vec<u8>,
 }
 
-/// How a connection begins, and a listener is reached. Both sides must begin alike.
+/// How a connection begins, and how a listener is reached. Both sides must use the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Bootstrap {
-    /// With a TCP connection, over which both sides try RDMA, and which carries the bytes where that does not work.
+    /// Over a TCP connection, on which both sides agree on RDMA, and which carries the data if RDMA
+    /// does not work.
     #[default]
     Tcp,
-    /// With the connection manager of RDMA (rdma_cm): for iWARP, which knows no other way, for InfiniBand, and for whoever wants no TCP.
-    /// RDMA carries the bytes, or there is no connection. Its ports are not those of TCP, its addresses are those of the interfaces that
-    /// RDMA devices have.
+    /// Over rdma_cm: iWARP needs it, and InfiniBand or hosts without TCP can use it. The connection
+    /// uses RDMA or fails. The ports are not TCP's, and the addresses are those of interfaces with
+    /// RDMA devices.
     RdmaCm,
 }
 
-/// Bytes of a slot, where connections have their own and where they share.
+/// Bytes of a slot, with own receives and with shared ones.
 pub(super) const SLOT: u32 = 8 << 10;
 pub(super) const SHARED_SLOT: u32 = 4 << 10;
 
 /// Receives of a connection.
 const RX_SLOTS: u32 = 56;
 
-/// The same over a device whose frames are the better the fewer they are: as much memory.
+/// The same for a device with expensive frames: fewer and larger slots of the same total size.
 const LONG_SLOT: u32 = 16 << 10;
 const LONG_RX_SLOTS: u32 = 28;
 
-/// Bytes of a frame's header, in front of what fits into a slot.
+/// Bytes of a frame header, which precedes a slot's payload.
 const FRAME_HEADER: u64 = 16;
 
-/// What is given to the device with the request: a message of 256 bytes, with its header.
+/// Inline data: a message of 256 bytes with its header.
 const INLINE: u32 = 256 + FRAME_HEADER as u32;
 
-/// How long a thread looks for completions, where others can bring them meanwhile.
+/// The default spin time with more than one processor.
 const SPIN: Duration = Duration::from_micros(200);
 
-/// Whether this process may use one processor only: whoever looks for what others are to bring keeps it from them.
+/// Whether the process may use one processor only. Spinning would keep the peer from it.
 static ONE_PROCESSOR: LazyLock<bool> =
     LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|count| count.get() == 1));
 
@@ -166,12 +168,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What fits into a slot is never read by the peer.
+    /// The minimum of `eager_max`, because the peer does not READ what fits a slot.
     pub(super) fn least_eager_max(&self) -> u64 {
         u64::from(self.slot_size).saturating_sub(FRAME_HEADER).min(self.max_msg)
     }
 
-    /// The same over a device that wants long frames, if that is another: the program has chosen nothing that does not go together with it.
+    /// The configuration for a device that wants long frames. `None` if the program has set a
+    /// conflicting parameter.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no slots"))]
     pub(crate) fn with_long_frames(&self) -> Option<Self> {
         if self.slots_are_chosen || self.srq || self.given_pool.is_some() {
@@ -182,17 +185,18 @@ impl Config {
         check(&config).is_ok().then_some(config)
     }
 
-    /// What fits into a slot is never read by the peer; a message is no longer than it may be.
+    /// `eager_max` raised to a slot's payload and lowered to the maximum message.
     pub(super) fn suitable_eager_max(&self) -> u32 {
         self.least_eager_max().max(self.eager_max.into()).min(self.max_msg) as u32
     }
 
-    /// The pool that its connections share: what a pool that is made for them ([`Builder::pool`](super::Builder::pool)) must have at least.
+    /// The configuration of the pool that its connections share, and the minimum for
+    /// [`Builder::pool`](super::Builder::pool).
     #[must_use]
     pub fn pool_config(&self) -> PoolConfig {
         let standing = |slots: u32| slots as usize * self.slot_size as usize;
         let one = self.needs();
-        // Slots that connections share are there however many connections there are.
+        // The shared slots are allocated whatever the number of connections.
         let shared = if self.srq { standing(self.srq_size) } else { 0 };
         PoolConfig {
             slot_size: self.slot_size as usize,
@@ -209,7 +213,7 @@ impl Config {
         }
     }
 
-    /// What a connection needs memory for.
+    /// The memory needs of a connection.
     fn needs(&self) -> ConnectionSetup {
         let mut setup = ConnectionSetup::new(protocol::ConnectionKind::Stream, LinkType::Rc);
         (setup.own.slot_size, setup.own.rx_slots) = (self.slot_size, self.rx_slots);
@@ -219,5 +223,5 @@ impl Config {
     }
 }
 
-/// Both ends of a connection may be in one process, and share its pool.
+/// Both ends of a connection may be in one process and share a pool.
 const ENDS: usize = 2;

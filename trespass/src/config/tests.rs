@@ -1,4 +1,4 @@
-//! I20: a wrong configuration is refused when it is built.
+//! I20: `build` refuses an invalid configuration.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// As little memory as there can be.
+/// The smallest memory that is valid.
 fn tiny(b: Builder) -> Builder {
     let b = b.slot_size(512).rx_slots(16).eager_max(1024).rcvbuf(1024).sndbuf(1024).staged_block(4096);
     b.read_piece(4096).pool_initial(0).pool_prewarm(0)
 }
 
-/// What is refused, and the parameter that the refusal names.
+/// Invalid configurations, and the parameter that the error names.
 const REFUSED: &[(&str, &str, Set)] = &[
     ("slot_size", "0", |b| b.slot_size(0)),
     ("slot_size", "256", |b| b.slot_size(256)),
@@ -107,7 +107,7 @@ fn i20_a_wrong_configuration_is_refused_by_name() {
     }
 }
 
-/// The edges of what is refused.
+/// The edges of the valid ranges.
 pub(crate) const ALLOWED: &[Set] = &[
     |b| b,
     |b| b.slot_size(512).staged_block(4096),
@@ -144,7 +144,7 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.registrations(0).rendezvous(false).coalescing(false).immediate(false),
 ];
 
-/// What is allowed, a peer can understand: it is a valid HELLO.
+/// A valid configuration makes a valid HELLO.
 #[test]
 fn i20_what_is_allowed_can_be_said() {
     for (index, set) in ALLOWED.iter().enumerate() {
@@ -167,7 +167,7 @@ fn i20_what_is_allowed_can_be_said() {
     }
 }
 
-/// What is allowed, the pool can be made of.
+/// A valid configuration makes a pool.
 #[test]
 fn i20_what_is_allowed_has_a_pool() {
     for (index, set) in ALLOWED.iter().enumerate() {
@@ -223,7 +223,7 @@ fn the_environment_goes_before_the_program() {
     assert_eq!(config.without_rdma().is_none(), cfg!(feature = "rdma"));
 }
 
-/// A program's own mistake is not hidden by the environment.
+/// The environment does not hide a program's own error.
 #[test]
 fn a_wrong_device_is_refused_though_the_environment_names_another() {
     let device = Some(DeviceName { name: "soft0".into(), port: None });
@@ -232,7 +232,7 @@ fn a_wrong_device_is_refused_though_the_environment_names_another() {
     assert_eq!(error.parameter(), "device");
 }
 
-/// Who requires RDMA of a program that was built without it hears so at once.
+/// A build without RDMA refuses [`Policy::RequireRdma`] at once.
 #[test]
 fn rdma_is_not_required_where_there_cannot_be_any() {
     let environment = Environment { transport: Some(Policy::RequireRdma), ..Environment::default() };
@@ -246,7 +246,7 @@ fn rdma_is_not_required_where_there_cannot_be_any() {
     }
 }
 
-/// What the route says is not said twice, and there is no TCP connection.
+/// With rdma_cm the route determines the device, and there is no TCP connection.
 #[cfg(feature = "rdma")]
 #[test]
 fn by_rdma_cm_the_route_decides() {
@@ -307,7 +307,7 @@ fn slots_are_long_where_a_frame_costs_much_unless_something_else_was_chosen() {
     }
 }
 
-/// The start value of one parameter follows from another, unless the program says otherwise.
+/// The default of one parameter follows from another, unless the program sets it.
 #[test]
 fn shared_slots_are_small_unless_they_are_chosen() {
     let slots = |set: Set| build(set).expect("allowed").slot_size;

@@ -1,41 +1,41 @@
-//! The outcome of the negotiation: the features and limits that both sides agreed on, and the
-//! protocol's setup made of them.
+//! The result of the negotiation: the features and limits that both sides support, and the
+//! protocol's setup from them.
 
 use super::{Attempt, Terms};
 use crate::config::Config;
 use crate::protocol::{self, ConnectionSetup, Keepalive, LinkType};
 use crate::wire::{Features, Hello, Kind, Limits};
 
-/// What both sides have agreed on.
+/// The terms that both sides agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
-    /// The attempt, and this side of it.
+    /// The attempt, and the role of this side.
     pub(crate) attempt: Attempt,
-    /// The minor version that both speak.
+    /// The minor version that both sides speak.
     pub(crate) minor: u8,
-    /// What it carries.
+    /// Streams or messages.
     pub(crate) kind: Kind,
-    /// What both can do.
+    /// The features that both sides support.
     pub(crate) features: Features,
-    /// What this side can take.
+    /// The limits of this side.
     pub(crate) own: Limits,
-    /// What the peer can take, and this side makes use of.
+    /// The limits of the peer, as far as this side uses them.
     pub(crate) peer: Limits,
-    /// Receive slots that this side begins with, and the peer.
+    /// The initial receive slots of this side, and of the peer.
     pub(crate) first_slots: (u32, u32),
-    /// What the peer's program wanted to be known: foreign bytes.
+    /// The bytes that the peer's program sent, unchecked.
     pub(crate) user_data: Vec<u8>,
 }
 
 impl Agreed {
-    /// Puts together what both sides have said.
+    /// Combines both sides' terms.
     pub(super) fn new(attempt: Attempt, own: &Terms, peer: &Hello, user_data: Vec<u8>) -> Self {
         let mut features = own.features.and(peer.features);
         let used = usable(&own.limits, &peer.limits);
         if reads(&own.limits).min(reads(&used)) == 0 {
             features = features.without(Features::READ);
         }
-        // A side that does not know of it takes it that all are there.
+        // A peer that does not know the feature counts all slots as granted from the start.
         let first = |limits: &Limits, first: Option<u32>| {
             first.filter(|_| features.has(Features::WINDOWS)).unwrap_or(limits.rx_slots)
         };
@@ -51,7 +51,7 @@ impl Agreed {
         }
     }
 
-    /// What the protocol needs to know. Whatever the peer has said, the protocol takes it.
+    /// The protocol's setup. It is valid whatever the peer sent.
     pub(crate) fn setup(&self, config: &Config, link: LinkType) -> ConnectionSetup {
         let kind = match self.kind {
             Kind::Stream => protocol::ConnectionKind::Stream,
@@ -77,8 +77,8 @@ impl Agreed {
     }
 }
 
-/// What this side makes use of: frames are never longer than its own slots, for its buffers are made for those, and its queues hold as
-/// many rendezvous as it admits itself.
+/// Lowers the peer's limits to what this side uses. A frame is never longer than this side's slots,
+/// because its buffers have that size. The number of rendezvous is at most this side's own limit.
 fn usable(own: &Limits, peer: &Limits) -> Limits {
     Limits {
         slot_size: peer.slot_size.min(own.slot_size),
@@ -89,7 +89,7 @@ fn usable(own: &Limits, peer: &Limits) -> Limits {
     }
 }
 
-/// READs that can be under way at all.
+/// READs in flight at a time.
 fn reads(limits: &Limits) -> u16 {
     limits.max_rts.min(limits.rd_atomic_in.into()).min(limits.rd_atomic_out.into())
 }
@@ -118,7 +118,7 @@ mod tests {
     use crate::wire::{Policy, Role};
 
     proptest! {
-        /// No HELLO that can be read, against no configuration that can be built, makes a connection impossible.
+        /// Any valid HELLO and any valid configuration make a valid setup.
         #[test]
         fn whatever_the_peer_says_the_protocol_takes(
             peer in properties::limits(), features: u64, which in 0..ALLOWED.len(),
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// What a side begins with counts where both know of that; else each has all granted, as ever.
+    /// The initial slots count if both sides know the feature. Otherwise all slots are granted.
     #[test]
     fn a_peer_that_knows_no_windows_has_all_receives_from_the_start() {
         let config = build(|b| b.srq(true)).expect("allowed");
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A device that answers no READ is sent none.
+    /// A device that answers no READs gets none.
     #[test]
     fn without_atomics_there_are_no_reads() {
         let config = build(|b| b).expect("allowed");

@@ -12,9 +12,9 @@
 //!    <==================== over RDMA ================= HELLO
 //! ```
 //!
-//! There is nothing to choose, so there is no READY: RDMA carries the connection, or there is none. Each HELLO also proves that the way
-//! that it went works. It goes in pieces of a receive slot's size, for which the CM_PREFIX says how many receives to post: so none of those
-//! that the connection has granted is used.
+//! No READY follows, because RDMA is the only transport. Each HELLO also proves that its direction
+//! works. HELLO is sent in pieces of a receive slot's size, and CM_PREFIX announces how many
+//! receives to post for it. So a HELLO uses none of the receives that the connection grants.
 
 use super::error::HandshakeError;
 use super::machine::{check_kind, check_role, rejection};
@@ -22,25 +22,25 @@ use super::{Agreed, Attempt, Terms};
 use crate::wire::Unavailable;
 use crate::wire::{CmPrefix, HandshakeMessage, Hello, REJECT_DATA, Role, WireError};
 
-/// One side of it.
+/// One side of the exchange.
 pub(crate) struct CmExchange {
     terms: Terms,
     attempt: Attempt,
-    /// What the peer has said by the connection manager, until its HELLO is whole.
+    /// The peer's CM_PREFIX, until its HELLO is complete.
     cm_prefix: Option<CmPrefix>,
-    /// Bytes of the pieces in which HELLOs go, both ways.
+    /// Bytes of a HELLO piece, in both directions.
     piece: usize,
-    /// What has come of the peer's HELLO. Never more than its CM_PREFIX has said, nor than a message can have.
+    /// The received part of the peer's HELLO. CM_PREFIX and the maximum message bound it.
     received: Vec<u8>,
 }
 
 impl CmExchange {
-    /// Begins as the client.
+    /// Starts as the client.
     pub(crate) fn client(terms: Terms, attempt: Attempt) -> Self {
         Self::new(terms, Attempt { role: Role::Client, ..attempt })
     }
 
-    /// Begins as the server; it learns from the client which attempt it is.
+    /// Starts as the server, which learns the attempt from the client.
     pub(crate) fn server(terms: Terms) -> Self {
         Self::new(terms, Attempt { conn_id: 0, generation: 0, role: Role::Server })
     }
@@ -49,18 +49,18 @@ impl CmExchange {
         Self { terms, attempt, cm_prefix: None, piece: 0, received: Vec::new() }
     }
 
-    /// What this side brings, before it is told.
+    /// This side's terms, until they are sent.
     pub(crate) fn terms(&mut self) -> &mut Terms {
         &mut self.terms
     }
 
-    /// What goes with the request, or with the answer to it.
+    /// The private data of the request or of the answer.
     pub(crate) fn cm_prefix(&self) -> Vec<u8> {
         let hello = self.hello();
         CmPrefix::of(&hello, hello.encode().len()).encode()
     }
 
-    /// What goes over the queue pair then, in [pieces](Self::piece).
+    /// The HELLO, to be sent over the queue pair in [pieces](Self::piece).
     pub(crate) fn hello_bytes(&self) -> Vec<u8> {
         self.hello().encode()
     }
@@ -82,7 +82,8 @@ impl CmExchange {
         }
     }
 
-    /// What has come with the request, or with the answer to it: nothing of that is known, not even where it ends.
+    /// Handles the private data of the request or of the answer. It is unchecked, and may have
+    /// trailing padding.
     pub(crate) fn prefix_received(&mut self, private_data: &[u8]) -> Result<(), HandshakeError> {
         let cm_prefix = match HandshakeMessage::decode_private(private_data)? {
             HandshakeMessage::CmPrefix(cm_prefix) => cm_prefix,
@@ -106,17 +107,18 @@ impl CmExchange {
         Ok(())
     }
 
-    /// How many bytes go at a time, but for the last.
+    /// Bytes of each piece except the last.
     pub(crate) fn piece(&self) -> usize {
         self.piece
     }
 
-    /// How many receives the peer's HELLO takes.
+    /// Receives that the peer's HELLO needs.
     pub(crate) fn receives(&self) -> usize {
         self.cm_prefix.map_or(0, |cm_prefix| cm_prefix.hello.div_ceil(self.piece))
     }
 
-    /// Something has come over the queue pair, of which nothing is known. When HELLO is whole, what was agreed on.
+    /// Handles an unchecked piece from the queue pair. Returns the agreed terms when HELLO is
+    /// complete.
     pub(crate) fn received(&mut self, piece: &[u8]) -> Result<Option<Agreed>, HandshakeError> {
         let Some(cm_prefix) = self.cm_prefix else {
             return Err(WireError::Unexpected("something else than HELLO").into());
@@ -153,15 +155,15 @@ impl CmExchange {
         }
     }
 
-    /// Bytes that are kept of the peer's HELLO.
+    /// Bytes allocated for the peer's HELLO.
     #[cfg(any(test, fuzzing))]
     pub(super) fn capacity(&self) -> usize {
         self.received.capacity()
     }
 }
 
-/// What the peer is told of this, by the connection manager or in one piece over the queue pair. Nothing, if it does not speak this
-/// protocol or cannot hear.
+/// The rejection to send in the private data or in one piece over the queue pair. `None` if the
+/// peer does not speak this protocol or cannot receive.
 pub(crate) fn rejection_message(error: &HandshakeError) -> Option<Vec<u8>> {
     rejection(error).map(|reject| reject.encode_within(REJECT_DATA))
 }
@@ -176,14 +178,14 @@ mod tests {
         [CmExchange::client(terms(Policy::Auto), ATTEMPT), CmExchange::server(terms(Policy::RequireRdma))]
     }
 
-    /// As a field of the connection manager's has it.
+    /// Pads the data as the private data field of a CM message does.
     fn carried(mut data: Vec<u8>, field: usize) -> Vec<u8> {
         assert!(data.len() <= field, "{} bytes", data.len());
         data.resize(field, 0);
         data
     }
 
-    /// Has both say all, and gives what they agreed on.
+    /// Runs the exchange of both sides, and returns the agreed terms.
     fn run_exchange(sides: &mut [CmExchange; 2]) -> Result<[Agreed; 2], HandshakeError> {
         let [client, server] = sides;
         server.prefix_received(&carried(client.cm_prefix(), REQUEST_DATA))?;
@@ -215,7 +217,7 @@ mod tests {
         assert_eq!((here.features, here.minor), (there.features, there.minor));
     }
 
-    /// A HELLO that is longer than a slot goes in pieces, also where the slots of both sides differ.
+    /// A HELLO longer than a slot is sent in pieces, also between sides with different slots.
     #[test]
     fn long_user_data_arrives_in_pieces() {
         for sizes in [[512, 512], [512, 8192], [8192, 512], [8192, 8192]] {
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!((here.minor, there.minor), (0, 0));
     }
 
-    /// What a peer of another major version says first, and what it is told.
+    /// A peer of another major version receives a rejection that it can read.
     #[test]
     fn another_major_version_is_rejected_with_words() {
         let [client, mut server] = pair();
@@ -271,7 +273,7 @@ mod tests {
         assert!(matches!(one.prefix_received(&other.cm_prefix()), Err(HandshakeError::Role("client"))));
     }
 
-    /// However much there is to be said, it fits a rejection.
+    /// A long text is cut to the size of a rejection.
     #[test]
     fn long_words_are_cut() {
         let reject = Reject::new(RejectReason::RdmaRequired, (0, 0), "ä".repeat(400));
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(read.text, "ä".repeat(60));
     }
 
-    /// What a stranger sends with its request, and what must come of it.
+    /// Private data of another program or of an attacker, and the expected errors.
     #[test]
     fn hostile_private_data_is_refused() {
         let good = pair()[0].cm_prefix();
@@ -320,7 +322,8 @@ mod tests {
         }
     }
 
-    /// A HELLO that is not what its CM_PREFIX has said: longer, shorter, in other pieces, of something else.
+    /// A HELLO that differs from its CM_PREFIX: longer, shorter, in other pieces, of another
+    /// attempt.
     #[test]
     fn hello_must_match_its_cm_prefix() {
         let begun = || {
@@ -353,7 +356,7 @@ mod tests {
         let (hello, mut server) = begun();
         server.received(&hello).expect("a HELLO").expect("whole");
         assert!(server.received(&hello).is_err(), "twice");
-        // Words in its place are read, whatever was announced.
+        // A rejection in its place is read, whatever length was announced.
         let (_, mut server) = begun();
         let words = Reject::new(RejectReason::Busy, (0, 0), "later".into()).encode_within(REJECT_DATA);
         assert!(matches!(server.received(&words), Err(HandshakeError::Rejected { .. })));

@@ -7,18 +7,18 @@ use std::time::Duration;
 use super::fallback::{FallbackReason, Side};
 use crate::wire::{Kind, Reject, RejectReason, WireError};
 
-/// What a side is waiting for.
+/// The step that a side is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// By the connection manager: the peer's address.
+    /// rdma_cm resolves the peer's address.
     Address,
-    /// By the connection manager: a route to the peer.
+    /// rdma_cm resolves a route to the peer.
     Route,
-    /// By the connection manager: the peer's answer.
+    /// The peer answers the rdma_cm request.
     Answer,
     /// The peer's HELLO.
     Hello,
-    /// The proof of the data path.
+    /// The probe of the data path.
     Probe,
     /// The peer's READY.
     Ready,
@@ -37,11 +37,11 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why there is no connection though the peer was reached.
+/// Why the handshake failed although the peer was reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The peer speaks another protocol: these are the first four bytes that it sent.
+    /// The peer speaks another protocol. The field has the first four bytes that it sent.
     #[error("the handshake failed: {}", WireError::Magic(*.0))]
     OtherProtocol([u8; 4]),
     /// The peer speaks another major version of the protocol.
@@ -52,48 +52,48 @@ pub enum HandshakeError {
         /// The peer's minor version.
         minor: u8,
     },
-    /// A message of the peer is malformed or comes out of turn; the text says what is wrong.
+    /// A message of the peer is malformed or unexpected. The text gives the details.
     #[error("the handshake failed: {0}")]
     Malformed(String),
-    /// The peer does not want the connection.
+    /// The peer rejects the connection.
     #[error("the peer (version {major}.{minor}) rejected the connection: {text}")]
     Rejected {
-        /// Why.
+        /// The reason.
         reason: RejectReason,
-        /// In its own words.
+        /// The peer's text.
         text: String,
-        /// Its major version.
+        /// The peer's major version.
         major: u8,
-        /// Its minor version.
+        /// The peer's minor version.
         minor: u8,
     },
-    /// One side wants bytes and the other messages.
+    /// One side uses streams and the other messages.
     #[error("this side wants to carry {own}, and the peer {peer}; use the same type on both sides")]
     Kind {
-        /// What this side wants.
+        /// This side's kind.
         own: Kind,
-        /// What the peer wants.
+        /// The peer's kind.
         peer: Kind,
     },
-    /// Both are clients, or both are servers.
+    /// Both sides are clients, or both are servers.
     #[error("the peer is a {0} too; a listener is needed on one side, and a connecting program on the other")]
     Role(&'static str),
-    /// RDMA is required, and there is none.
+    /// RDMA is required and does not work.
     #[error("{by} requires RDMA, and there is none: {reason}")]
     RdmaRequired {
-        /// Who requires it.
+        /// The side that requires it.
         by: Side,
-        /// Why there is none.
+        /// The reason that it does not work.
         reason: FallbackReason,
     },
-    /// It took too long.
+    /// The deadline passed.
     #[error(
         "no connection within {after:?}: still waiting for {step}; is a trespass program at the other end, and is it running?"
     )]
     TimedOut {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
-        /// How long.
+        /// The time limit.
         after: Duration,
     },
     /// The peer closed the connection.
@@ -101,21 +101,21 @@ pub enum HandshakeError {
         "the peer closed the connection where {step} was due; it may have ended, or not be a trespass program"
     )]
     Closed {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
     },
     /// TCP failed.
     #[error("TCP failed while waiting for {step}: {source}")]
     Io {
-        /// What was waited for.
+        /// The step that was waited for.
         step: Step,
-        /// How.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl HandshakeError {
-    /// The kind that `std::net` would give for the like.
+    /// The kind that `std::net` uses for such an error.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::OtherProtocol(_)

@@ -1,5 +1,5 @@
 //! I12 and I13: after any fault, on either side, both sides end on the same transport or with an
-//! error, in time.
+//! error, before the deadline.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ impl CaseRange {
         Err(Unavailable::new(Cause::NoDevice, ""))
     }
 
-    /// Whether it has an endpoint to tell of.
+    /// Whether it has an endpoint to send.
     fn prepares(self) -> bool {
         self.policy != Policy::TcpOnly && self.device && !self.faults.prepare
     }
@@ -41,7 +41,7 @@ impl CaseRange {
         self.connects() && self.faults.probe == ProbeFault::Not
     }
 
-    /// What it may name as what went wrong on its side.
+    /// The causes that it may report for its own side.
     fn causes(self) -> Vec<Cause> {
         let mut causes = Vec::new();
         let mut may = |when, cause| {
@@ -99,8 +99,8 @@ fn reason(outcome: &HandshakeResult) -> Option<&FallbackReason> {
     outcome.as_ref().ok().and_then(|established| established.path.as_ref().err())
 }
 
-/// I12: every combination of failures at prepare, connect and probe of both sides, of policies, and of a peer or a network lost at
-/// every step.
+/// I12: every combination of failures at prepare, connect and probe of both sides, of policies, and
+/// of a peer or a network lost at every step.
 #[test]
 fn i12_both_sides_end_alike_after_any_fault() {
     let (mut rdma, mut tcp, mut refused) = (0, 0, 0);
@@ -119,9 +119,10 @@ fn i12_both_sides_end_alike_after_any_fault() {
             }
         }
     }
-    // Four pairs of policies may use RDMA, and of all faults only one combination is none.
+    // Four pairs of policies allow RDMA, and only the combination without faults succeeds.
     assert_eq!(rdma, 4);
-    // Neither requires it: two policies each, all faults, less the one that works.
+    // Neither side requires RDMA: two policies each, and all fault combinations except the one that
+    // works.
     assert_eq!(tcp, 48 * 48 - 1);
     assert_eq!(rdma + tcp + refused, 72 * 72);
 }
@@ -151,7 +152,7 @@ fn check(simulation: &mut HandshakeSimulation, client: CaseRange, server: CaseRa
     assert_eq!(simulation.network.borrow().live, live, "a path is kept if it is used: {case}");
 }
 
-/// What one side reports has happened.
+/// A reported reason must have occurred.
 fn check_reason(outcome: &HandshakeResult, own: CaseRange, peer: CaseRange, case: &str) {
     let reason = match outcome {
         Ok(established) => established.path.as_ref().err(),
@@ -164,7 +165,7 @@ fn check_reason(outcome: &HandshakeResult, own: CaseRange, peer: CaseRange, case
     };
     let Some(reason) = reason else { return };
     let culprit = if reason.side() == Side::Local { own } else { peer };
-    // A probe that is lost is missed by both.
+    // Both sides miss a lost probe.
     let lost = own.faults.probe == ProbeFault::Lost || peer.faults.probe == ProbeFault::Lost;
     let failed_elsewhere = !own.works() || !peer.works();
     let known = culprit.causes().contains(&reason.cause())
@@ -199,7 +200,7 @@ fn check_undisturbed(
                         | HandshakeError::Rejected { reason: RejectReason::RdmaRequired, .. }
                 )
             };
-            // A client that requires RDMA and has none says nothing at all.
+            // A client that requires RDMA and has none sends nothing.
             let unheard = client.policy == Policy::RequireRdma && !client.prepares();
             assert!(clean(here), "{here:?}: {case}");
             assert!(clean(there) || unheard, "{there:?}: {case}");
@@ -208,7 +209,7 @@ fn check_undisturbed(
     }
 }
 
-/// Both can do RDMA, and nothing fails.
+/// RDMA works on both sides, and nothing fails.
 const GOOD: CaseRange = CaseRange {
     policy: Policy::Auto,
     device: true,
@@ -225,7 +226,7 @@ fn good_simulation() -> HandshakeSimulation {
     )
 }
 
-/// I13: what an earlier attempt has left, on TCP or in the data path, changes nothing.
+/// I13: messages of an earlier attempt, on TCP or on the data path, change nothing.
 #[test]
 fn i13_what_an_earlier_attempt_has_left_is_ignored() {
     let old = ATTEMPT.generation - 1;
@@ -253,7 +254,7 @@ fn i13_what_an_earlier_attempt_has_left_is_ignored() {
     }
 }
 
-/// A probe of another attempt alone proves nothing.
+/// A probe of another attempt proves nothing.
 #[test]
 fn i13_an_earlier_probe_proves_nothing() {
     let network: Rc<RefCell<FakeNetwork>> = Rc::default();
@@ -277,7 +278,7 @@ fn i13_an_earlier_probe_proves_nothing() {
     }
 }
 
-/// A peer that sends nothing but stale messages is not put up with for ever.
+/// A peer that sends only stale messages is disconnected.
 #[test]
 fn stale_messages_are_bounded() {
     let mut simulation = good_simulation();
@@ -313,7 +314,7 @@ fn plain(terms: super::Terms) -> (super::Terms, Result<FakePath, Unavailable>) {
     (terms, Err(Unavailable::new(Cause::NoDevice, "")))
 }
 
-/// Bytes and messages do not mix, and both sides say so.
+/// A stream and messages do not connect, and both sides report it.
 #[test]
 fn another_kind_is_rejected_in_words() {
     let packets = super::Terms { kind: Kind::SeqPacket, ..terms(Policy::Auto) };
@@ -337,7 +338,7 @@ fn another_kind_is_rejected_in_words() {
     };
 }
 
-/// Minor versions get along on what both know; what the programs tell each other arrives.
+/// Different minor versions use what both know, and the user data arrives.
 #[test]
 fn peers_of_another_minor_version_interoperate() {
     for (client, server) in [(0, 1), (1, 0), (7, 3)] {
@@ -373,7 +374,7 @@ fn tcp_takes_reads_out_of_what_is_agreed() {
     }
 }
 
-/// Peers of another major version read each other's rejections.
+/// Peers of another major version can read a rejection.
 #[test]
 fn another_major_version_is_rejected_in_words() {
     let mut simulation = good_simulation();
@@ -394,7 +395,7 @@ fn another_major_version_is_rejected_in_words() {
     assert_eq!(text, "it speaks version 1.0 of the protocol, and you 9.4; update the older one");
 }
 
-/// A rejection of any major version is read.
+/// A rejection of any major version can be read.
 #[test]
 fn a_rejection_of_another_major_version_is_read() {
     let mut simulation = good_simulation();
@@ -411,7 +412,7 @@ fn a_rejection_of_another_major_version_is_read() {
     assert_eq!(client.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
-/// What is left of a path may take a device's time to be taken down; the peer does not wait for that.
+/// The peer is told before a failed path is destroyed, because a device may take long for that.
 #[test]
 fn the_peer_hears_before_the_path_is_taken_down() {
     for policy in [Policy::Auto, Policy::RequireRdma] {

@@ -1,4 +1,4 @@
-//! A simulated data path for tests: it fails where the test says.
+//! A simulated data path for tests, with failures that the test chooses.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use super::{Agreed, Attempt, DataPath, Terms};
 use crate::wire::{Cause, Unavailable};
 use crate::wire::{Endpoint, Features, LinkLayer, Policy, Probe, Role};
 
-/// What goes wrong on one side.
+/// The faults of one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PathFaults {
     pub(super) prepare: bool,
@@ -18,30 +18,30 @@ pub(super) struct PathFaults {
     pub(super) probe: ProbeFault,
 }
 
-/// How the proof goes wrong.
+/// How the probe fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ProbeFault {
     #[default]
     Not,
     /// The device reports an error.
     Fails,
-    /// What is sent never comes, and nobody says so.
+    /// What is sent never arrives, without an error.
     Lost,
-    /// The device reports an error when everything has come: the other side sees nothing wrong.
+    /// The device reports an error after everything has arrived, so the other side sees no error.
     Late,
 }
 
-/// What is between the two sides.
+/// The network between the two sides.
 #[derive(Debug, Default)]
 pub(super) struct FakeNetwork {
     to_client: VecDeque<Vec<u8>>,
     to_server: VecDeque<Vec<u8>>,
-    /// Paths that were made and not dropped.
+    /// Paths that exist.
     pub(super) live: usize,
 }
 
 impl FakeNetwork {
-    /// Something that an earlier attempt has left.
+    /// Adds a message of an earlier attempt.
     pub(super) fn leave(&mut self, to: Role, bytes: Vec<u8>) {
         match to {
             Role::Client => self.to_client.push_back(bytes),
@@ -129,7 +129,7 @@ impl DataPath for FakePath {
             }
             self.send(attempt);
         }
-        // A server's own probe is acknowledged if it has come.
+        // A server's own probe is acknowledged when it has arrived.
         match self.faults.probe {
             ProbeFault::Lost => Poll::Pending,
             ProbeFault::Late => Poll::Ready(Err(Unavailable::new(Cause::ProbeFailed, "status 5"))),

@@ -1,19 +1,19 @@
-//! Where a handshake decides whether RDMA carries the connection or it falls back to TCP, and the reason for the fallback.
+//! The decision between RDMA and the fallback to TCP, with the reason for the fallback.
 //!
-//! RDMA carries it if both sides say in READY that the data path works. Otherwise TCP does, unless one side requires RDMA: then
-//! there is no connection.
+//! RDMA is used if both sides' READY confirm the data path. Otherwise TCP is used, unless one side
+//! requires RDMA: then the connection fails.
 
 use std::fmt;
 
 use crate::wire::{Cause, Policy, Unavailable};
 
-/// What carries a connection.
+/// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
-    /// A reliable connected queue pair.
+    /// RDMA: a reliable connected (RC) queue pair.
     Rdma,
-    /// The TCP connection that it began on.
+    /// The TCP connection of the handshake.
     Tcp,
 }
 
@@ -26,12 +26,12 @@ impl fmt::Display for Transport {
     }
 }
 
-/// One of the two sides of a connection.
+/// A side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// This one.
+    /// This side.
     Local,
-    /// The other.
+    /// The peer.
     Peer,
 }
 
@@ -44,7 +44,8 @@ impl fmt::Display for Side {
     }
 }
 
-/// Why a connection uses TCP though it might have used RDMA. As text it says what happened, on which side, and what to do.
+/// Why a connection uses TCP instead of RDMA. Its text says what happened, on which side, and what
+/// to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FallbackReason {
     side: Side,
@@ -53,22 +54,23 @@ pub struct FallbackReason {
 }
 
 impl FallbackReason {
-    /// On which side it was.
+    /// The side where it occurred.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// What it was.
+    /// The cause.
     pub fn cause(&self) -> Cause {
         self.cause
     }
 
-    /// The device, the error, the numbers; may be empty. If the other side has said it, it is foreign text without control characters.
+    /// Details such as the device or an error number. It may be empty. A peer's text is unchecked,
+    /// but has no control characters.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// The same in a rejection, which begins with "the peer rejected the connection: " over there.
+    /// The text for a rejection, which the peer prints after "the peer rejected the connection: ".
     pub(crate) fn as_peer_message(&self) -> String {
         match self.side {
             Side::Local => self.message_for("it"),
@@ -97,11 +99,11 @@ impl Unavailable {
     }
 }
 
-/// What one side says of its data path in READY: it works, or why TCP is to be used.
+/// A side's READY: the data path works, or the reason to use TCP.
 pub(super) type Verdict = Result<(), FallbackReason>;
 
-/// Decides what carries the connection, from both sides' verdicts: the data path, or the reason for TCP. A path that is not used
-/// goes to `spent`.
+/// Decides between the data path and TCP from both sides' verdicts. An unused path is moved to
+/// `spent`.
 pub(super) fn decide<D>(
     own: Verdict,
     peer: Verdict,
@@ -117,7 +119,7 @@ pub(super) fn decide<D>(
     }
 }
 
-/// The side that requires RDMA, so that there is no fallback to TCP.
+/// The side that requires RDMA, which rules out the fallback.
 pub(super) fn required_by(own: Policy, peer: Policy) -> Option<Side> {
     match (own, peer) {
         (Policy::RequireRdma, _) => Some(Side::Local),
@@ -126,8 +128,8 @@ pub(super) fn required_by(own: Policy, peer: Policy) -> Option<Side> {
     }
 }
 
-/// The reason for TCP where the peer has no endpoint. If this side has none either, its own reason counts, because its program can
-/// do something about that.
+/// The reason for TCP if the peer has no endpoint. If this side has none either, its own reason is
+/// returned, because its program can act on it.
 pub(super) fn without_peer_endpoint<D>(own: &Result<D, Unavailable>, peer: Unavailable) -> FallbackReason {
     match own {
         Err(why) => why.clone().on(Side::Local),
@@ -141,7 +143,7 @@ mod tests {
 
     const TROUBLESHOOTING: &str = include_str!("../../../docs/troubleshooting.md");
 
-    /// Who looks for the words of a reason finds them as a heading.
+    /// A user who searches for a reason's words finds a heading with them.
     #[test]
     fn every_reason_is_in_the_documentation() {
         for cause in Cause::CODES.into_iter().map(|(_, cause)| cause).chain([Cause::Unknown(0)]) {

@@ -1,11 +1,13 @@
 //! Fuzzing of the TCP handshake: a peer that sends any bytes, to either side.
 //!
-//! What must hold: nothing panics, nothing goes on for ever, there is never memory for more than one message, and RDMA is used only by a
-//! side that has it and after a whole HELLO and READY have come.
+//! It checks that nothing panics or loops, that memory is bounded by one message, and that RDMA is
+//! used only after a valid HELLO and READY, and only by a side that has it.
 //!
-//! The input: one byte of choices ([`InputFlags`]), then pieces, each a length (8 bits) and so many bytes, or what is left of the
-//! input. A piece is what one read gives; or, if so chosen, the body of a message that gets a valid beginning and checksum, since
-//! no fuzzer guesses those. `trespass/fuzz` feeds it from libFuzzer; the tests here from seeded random bytes and from the corpus.
+//! The input has one byte of choices ([`InputFlags`]), then pieces: each is a length (8 bits) and
+//! its bytes, or the rest of the input. One read returns one piece. With a choice, a piece becomes
+//! the body of a message with a valid header and checksum, because a fuzzer does not guess those.
+//! `trespass/fuzz` runs it under libFuzzer, and the tests here run it on seeded random bytes and on
+//! the corpus.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -18,10 +20,10 @@ use crate::wire::{
     Endpoint, Features, Kind, Limits, LinkLayer, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Policy, Role, checksum,
 };
 
-/// Calls after which a side must have ended: each takes a piece, or finds that there is none.
+/// Calls after which a side must have ended, because each takes a piece or finds none.
 const CALLS: usize = 5000;
 
-/// Runs one input. Panics if something is amiss.
+/// Runs one input. Panics if a check fails.
 #[cfg(fuzzing)]
 pub fn hostile_handshake(data: &[u8]) {
     run(data);
@@ -51,7 +53,7 @@ fn run(data: &[u8]) {
     panic!("it goes on for ever");
 }
 
-/// What the first byte says.
+/// The choices of the first byte.
 #[derive(Clone, Copy)]
 struct InputFlags(u8);
 
@@ -80,7 +82,7 @@ impl InputFlags {
     }
 }
 
-/// What a side brings that has nothing special.
+/// Default terms.
 pub(super) fn terms() -> Terms {
     Terms {
         first_slots: None,
@@ -138,7 +140,7 @@ impl DataPath for WorkingPath {
     }
 }
 
-/// A socket that gives one piece after the other, and then its end.
+/// A socket that returns one piece after the other, then its end.
 struct ScriptedSocket {
     pieces: VecDeque<Vec<u8>>,
     pause: bool,
@@ -157,7 +159,7 @@ impl ScriptedSocket {
     }
 }
 
-/// A message of the type and with the length of the fixed part that the piece begins with.
+/// A message with the type and the fixed length that the piece begins with.
 fn framed(piece: &[u8]) -> Vec<u8> {
     let [kind, units, body @ ..] = piece else { return piece.to_vec() };
     let mut bytes = b"TRSP".to_vec();
@@ -207,7 +209,7 @@ mod tests {
     use crate::corpus;
     use crate::wire::{Hello, Ready};
 
-    /// Whatever is found lies in the corpus from then on.
+    /// Every input that once failed stays in the corpus.
     #[test]
     fn fuzzing_corpus_passes() {
         corpus::replay("handshake", 4, run);
@@ -228,7 +230,7 @@ mod tests {
         }
     }
 
-    /// A handshake that goes well, as an input, in pieces.
+    /// A valid handshake as an input.
     pub(super) fn good(choices: u8) -> Vec<u8> {
         let terms = InputFlags(choices).terms();
         let role = super::super::fake::other(InputFlags(choices).role());
@@ -258,7 +260,7 @@ mod tests {
         data
     }
 
-    /// Good handshakes with a few bytes changed get further than noise.
+    /// Valid handshakes with a few changed bytes reach deeper code than random bytes.
     #[test]
     fn changed_handshakes_do_no_harm() {
         let mut rng = ChaCha8Rng::seed_from_u64(7);
@@ -272,7 +274,7 @@ mod tests {
         }
     }
 
-    /// What the other tests change does go well, so that they reach the end.
+    /// The unchanged handshakes succeed, so the changed ones reach the end.
     #[test]
     fn good_handshakes_end_well() {
         for choices in [0b010, 0b011, 0b110, 0b111] {
@@ -292,7 +294,7 @@ mod tests {
         }
     }
 
-    /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
+    /// Writes the seed inputs again: `cargo test -p trespass write_the_corpus -- --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {

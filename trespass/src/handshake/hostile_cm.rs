@@ -1,23 +1,24 @@
 //! Fuzzing of the rdma_cm handshake: a peer that sends any private data, and then any bytes over
 //! the queue pair.
 //!
-//! What must hold: nothing panics, there is never memory for more than one message, as many receives are asked for as a message can
-//! take, and there is an agreement only after a whole CM_PREFIX and a whole HELLO.
+//! It checks that nothing panics, that memory and posted receives are bounded by one message, and
+//! that terms are agreed only after a valid CM_PREFIX and HELLO.
 //!
-//! The input: one byte of choices, then pieces, each a length (16 bits) and so many bytes, or what is left. The first is the private
-//! data, the others come over the queue pair. Checksums are set right where chosen, since no fuzzer guesses those.
+//! The input has one byte of choices, then pieces: each is a length (16 bits) and its bytes, or the
+//! rest. The first piece is the private data, and the others arrive over the queue pair. With a
+//! choice, checksums are corrected, because a fuzzer does not guess them.
 
 use super::Attempt;
 use super::cm::{CmExchange, rejection_message};
 use crate::wire::{HandshakeMessage, MAX_MESSAGE, PREAMBLE, REJECT_DATA, Role, checksum};
 
-/// Runs one input. Panics if something is amiss.
+/// Runs one input. Panics if a check fails.
 #[cfg(fuzzing)]
 pub fn hostile_exchange(data: &[u8]) {
     run(data);
 }
 
-/// Whether there was an agreement.
+/// Returns whether terms were agreed.
 fn run(data: &[u8]) -> bool {
     let Some((&choices, mut data)) = data.split_first() else { return false };
     let mut side = side(choices);
@@ -65,7 +66,7 @@ fn side(choices: u8) -> CmExchange {
     }
 }
 
-/// The same with the checksum of the message that it begins with.
+/// Corrects the checksum of the message at the start.
 fn checked(piece: &[u8]) -> Vec<u8> {
     let mut bytes = piece.to_vec();
     let told = bytes.get(8..12).map_or(0, |len| u32::from_le_bytes(len.try_into().unwrap_or_default()));
@@ -84,16 +85,16 @@ mod tests {
     use super::*;
     use crate::corpus;
 
-    /// Whatever is found lies in the corpus from then on.
+    /// Every input that once failed stays in the corpus.
     #[test]
     fn fuzzing_corpus_passes() {
         corpus::replay("exchange", 4, |data| _ = run(data));
     }
 
-    /// An exchange that goes well, as an input.
+    /// A valid exchange as an input.
     fn good(choices: u8) -> Vec<u8> {
         let other = side(choices ^ 1);
-        // The client's number is 0 here, which is what a server begins with.
+        // The client's number is 0, as a server's is before it learns the attempt.
         let (mut data, hello) = (vec![choices], other.hello_bytes());
         let piece = if choices & 2 == 0 { 8192 } else { 512 };
         for piece in std::iter::once(&other.cm_prefix()[..]).chain(hello.chunks(piece)) {
@@ -120,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Good exchanges with a few bytes changed get further than noise.
+    /// Valid exchanges with a few changed bytes reach deeper code than random bytes.
     #[test]
     fn changed_exchanges_do_no_harm() {
         let (mut rng, mut ends) = (ChaCha8Rng::seed_from_u64(10), [0, 0]);
@@ -135,7 +136,7 @@ mod tests {
         assert!(ends[0] > 1000 && ends[1] > 1000, "{ends:?} are refused, and agreed on");
     }
 
-    /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
+    /// Writes the seed inputs again: `cargo test -p trespass write_the_corpus -- --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {

@@ -1,5 +1,5 @@
-//! Tests of the handshake over real TCP: good peers, and peers that send garbage, too much, too
-//! little, or too slowly.
+//! Tests of the handshake over real TCP, with valid peers and with peers that send garbage, too
+//! much, too little, or too slowly.
 
 use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
@@ -24,7 +24,7 @@ fn short(deadline: u64) -> Terms {
     Terms { deadline: Duration::from_millis(deadline), ..terms(Policy::Auto) }
 }
 
-/// A listener, and a socket that is connected to it.
+/// A listener, and a socket connected to it.
 fn pair() -> (TcpListener, TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
@@ -40,7 +40,7 @@ fn connect(stream: &TcpStream, terms: Terms) -> Result<super::Established<NoPath
     TcpHandshake::client(terms, ATTEMPT, none(), Instant::now()).run(stream)
 }
 
-/// What follows the handshake at once is left in the socket for who comes next.
+/// Bytes right behind the handshake stay in the socket for the next reader.
 #[test]
 fn blocking_both_sides_agree_and_nothing_is_read_beyond() {
     let (_listener, mut client, mut server) = pair();
@@ -61,7 +61,7 @@ fn blocking_both_sides_agree_and_nothing_is_read_beyond() {
     assert_eq!(server.read_timeout().expect("a socket"), None);
 }
 
-/// Goes on with several sides in turn, as a worker does.
+/// Drives several sides in turn, as a worker does.
 fn drive(sides: &mut [(TcpHandshake<FakePath>, TcpStream)]) -> Vec<Transport> {
     for (_, stream) in sides.iter() {
         stream.set_nonblocking(true).expect("a socket");
@@ -133,13 +133,13 @@ fn hello_bytes_of(conn_id: u64) -> Vec<u8> {
     std::mem::take(machine.outgoing())
 }
 
-/// What a hostile client sends, whether it then closes, and what must come of it.
+/// A hostile client's bytes, whether it then closes, and the expected result.
 struct Hostile {
     name: &'static str,
     sends: Vec<u8>,
     closes: bool,
     refused: fn(&HandshakeError) -> bool,
-    /// Whether it is told why.
+    /// The rejection that it receives.
     told: Option<RejectReason>,
 }
 
@@ -212,7 +212,7 @@ fn hostile() -> Vec<Hostile> {
     ]
 }
 
-/// A listener lives on whatever comes, and tells those that it can tell.
+/// A listener continues after any client, and rejects those that can read it.
 #[test]
 fn a_listener_outlives_hostile_clients() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -239,10 +239,10 @@ fn a_listener_outlives_hostile_clients() {
     client.join().expect("no panic").expect("a connection");
 }
 
-/// What a server sends, and what must come of it.
+/// A server's bytes, and the expected error.
 type Refused = (&'static str, Vec<u8>, fn(&HandshakeError) -> bool);
 
-/// A client that meets something else than a listener of this kind says what it met.
+/// A client names what it connected to instead of a listener of this kind.
 #[test]
 fn a_client_outlives_hostile_servers() {
     use HandshakeError as E;
@@ -278,7 +278,7 @@ fn a_client_outlives_hostile_servers() {
     }
 }
 
-/// A client that sends a byte now and then does not hold a server beyond its deadline.
+/// The deadline ends a client that sends single bytes slowly.
 #[test]
 fn a_slow_client_is_dropped_at_the_deadline() {
     let (_listener, mut client, server) = pair();
@@ -303,7 +303,7 @@ fn a_silent_peer_is_dropped_at_the_deadline() {
     let error = serve(&server, short(50)).expect_err("nothing comes");
     assert!(matches!(error, HandshakeError::TimedOut { step: Step::Hello, .. }), "{error:?}");
     assert_eq!(std::io::Error::from(error).kind(), ErrorKind::TimedOut);
-    // The client hears of it.
+    // The client receives the rejection.
     let error = connect(&client, short(10_000)).expect_err("refused");
     assert!(matches!(error, HandshakeError::Rejected { reason: RejectReason::TimedOut, .. }), "{error:?}");
     let (_listener, client, _server) = pair();
@@ -311,7 +311,7 @@ fn a_silent_peer_is_dropped_at_the_deadline() {
     assert!(matches!(error, HandshakeError::TimedOut { step: Step::Hello, .. }), "{error:?}");
 }
 
-/// Bytes that come one at a time are the same as bytes that come at once.
+/// Bytes that arrive one at a time have the same result as bytes that arrive together.
 #[test]
 fn a_dripping_client_is_served() {
     let (_listener, mut client, server) = pair();
@@ -332,7 +332,7 @@ fn a_dripping_client_is_served() {
     dripping.join().expect("no panic");
 }
 
-/// A stream that takes one byte at a time, and nothing every other time; and gives nothing.
+/// A stream that accepts one byte at a time, blocks every other time, and returns no data.
 struct Narrow {
     turn: bool,
     taken: Vec<u8>,
@@ -370,7 +370,7 @@ fn a_full_socket_loses_nothing() {
     assert_eq!(narrow.taken, hello_bytes());
 }
 
-/// The policy's refusal needs no network.
+/// The refusal by policy needs no network.
 #[test]
 fn a_client_that_requires_rdma_and_has_none_says_so_at_once() {
     let (_listener, client, _server) = pair();

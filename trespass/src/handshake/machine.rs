@@ -1,9 +1,10 @@
-//! The state machine of one side of a handshake over TCP, without I/O: messages and time in,
-//! messages and a result out.
+//! The state machine of one side of a TCP handshake, without I/O: it takes messages and the time,
+//! and returns messages and a result.
 //!
-//! Call order: [`HandshakeMachine::client`] or [`HandshakeMachine::server`]; then whenever something has happened [`HandshakeMachine::received`],
-//! [`HandshakeMachine::closed`] or [`HandshakeMachine::tick`], and after each of them send what [`HandshakeMachine::outgoing`] has and look at
-//! [`HandshakeMachine::take_result`]. What is there to send when the result is an error is the peer's due: words.
+//! Start with [`HandshakeMachine::client`] or [`HandshakeMachine::server`]. For each event call
+//! [`HandshakeMachine::received`], [`HandshakeMachine::closed`] or [`HandshakeMachine::tick`].
+//! After each call send [`HandshakeMachine::outgoing`] and check [`HandshakeMachine::take_result`].
+//! If the result is an error, the pending bytes are the rejection for the peer.
 
 use std::task::Poll;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use crate::wire::{
     RejectReason, Role, Unavailable, WireError,
 };
 
-/// Messages of earlier attempts that are ignored before it is assumed that the peer is not what it should be.
+/// Messages of earlier attempts that are ignored before the peer counts as broken.
 const MAX_STALE: u32 = 16;
 
 /// One side of a handshake.
@@ -24,9 +25,10 @@ pub(super) struct HandshakeMachine<D> {
     terms: Terms,
     attempt: Attempt,
     path: Result<D, Unavailable>,
-    /// What was given up of it. Taking it down may wait for a device, so that comes last: when the peer has heard.
+    /// The path that was given up. It is dropped after the peer is told, because a device may delay
+    /// that.
     spent: Option<D>,
-    /// Own endpoint, once the path is prepared.
+    /// This side's endpoint, once the path is prepared.
     endpoint: Option<Endpoint>,
     step: Step,
     agreed: Option<Agreed>,
@@ -42,7 +44,7 @@ pub(super) struct HandshakeMachine<D> {
 }
 
 impl<D: DataPath> HandshakeMachine<D> {
-    /// Begins as the client: its HELLO is there to be sent.
+    /// Starts as the client, with its HELLO in `outgoing`.
     pub(super) fn client(terms: Terms, attempt: Attempt, path: Result<D, Unavailable>, now: Instant) -> Self {
         let mut machine = Self::new(terms, Attempt { role: Role::Client, ..attempt }, path, now);
         machine.prepare();
@@ -56,7 +58,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         machine
     }
 
-    /// Begins as the server: it waits for HELLO, and makes nothing before that has come.
+    /// Starts as the server, which makes nothing before HELLO arrives.
     pub(super) fn server(terms: Terms, path: Result<D, Unavailable>, now: Instant) -> Self {
         Self::new(terms, Attempt { conn_id: 0, generation: 0, role: Role::Server }, path, now)
     }
@@ -89,38 +91,39 @@ impl<D: DataPath> HandshakeMachine<D> {
         }
     }
 
-    /// The data path, if there is one, or was.
+    /// The data path, also one that was given up.
     pub(super) fn path(&mut self) -> Option<&mut D> {
         self.path.as_mut().ok().or(self.spent.as_mut())
     }
 
-    /// What is waited for.
+    /// The step that is waited for.
     pub(super) fn step(&self) -> Step {
         self.step
     }
 
-    /// When [`Self::tick`] must be called at the latest. While the data path is tried it must be called often, too.
+    /// When [`Self::tick`] must be called at the latest. Call it often while the data path is
+    /// probed.
     pub(super) fn deadline(&self) -> Instant {
         let end = self.started + self.terms.deadline;
         self.probe_until.map_or(end, |until| until.min(end))
     }
 
-    /// The bytes that have gathered for the peer.
+    /// The pending bytes for the peer.
     pub(super) fn outgoing(&mut self) -> &mut Vec<u8> {
         &mut self.outgoing
     }
 
-    /// How it ended; once.
+    /// The result, once.
     pub(super) fn take_result(&mut self) -> Option<Result<Established<D>, HandshakeError>> {
         self.result.take()
     }
 
-    /// Whether it has ended.
+    /// Whether the handshake has ended.
     pub(super) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// A whole message has come, of which nothing is known.
+    /// Handles a complete, unchecked message.
     pub(super) fn received(&mut self, bytes: &[u8], now: Instant) {
         if self.over {
             return;
@@ -145,28 +148,28 @@ impl<D: DataPath> HandshakeMachine<D> {
         }
     }
 
-    /// What came is no message.
+    /// Handles bytes that are not a message.
     pub(super) fn malformed(&mut self, error: WireError) {
         if !self.over {
             self.reject(error.into());
         }
     }
 
-    /// The peer has closed TCP.
+    /// Handles the peer's end of the TCP connection.
     pub(super) fn closed(&mut self) {
         if !self.over {
             self.finish(Err(HandshakeError::Closed { step: self.step }));
         }
     }
 
-    /// TCP has failed, maybe before the last message was sent.
+    /// Handles an error of TCP, possibly before the last message was sent.
     pub(super) fn failed(&mut self, source: std::io::Error) {
         if !self.has_failed() {
             self.finish(Err(HandshakeError::Io { step: self.step, source }));
         }
     }
 
-    /// The result was taken too early: something is still to be sent.
+    /// Puts back a result that was taken while bytes were still pending.
     pub(super) fn put_back(&mut self, established: Established<D>) {
         self.result = Some(Ok(established));
     }
@@ -175,7 +178,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         matches!(self.result, Some(Err(_)))
     }
 
-    /// Time has passed, or something may have come over the data path.
+    /// Checks the deadlines and the data path.
     pub(super) fn tick(&mut self, now: Instant) {
         if self.has_failed() {
             return;
@@ -189,7 +192,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         }
     }
 
-    // What may go wrong with the data path is recorded, and the path given up, at once.
+    // Records a failure of the data path, and gives it up at once.
 
     fn give_up(&mut self, why: Unavailable) {
         if let Ok(path) = std::mem::replace(&mut self.path, Err(why)) {
@@ -233,13 +236,11 @@ impl<D: DataPath> HandshakeMachine<D> {
         Some(verdict)
     }
 
-    // HELLO.
-
     fn send_hello(&mut self) {
         let path = match (self.endpoint, &self.path) {
             (Some(endpoint), Ok(_)) => Ok(endpoint),
             (_, Err(why)) => Err(why.clone()),
-            // The peer has none, so none was prepared.
+            // The peer has no endpoint, so none was prepared.
             (None, Ok(_)) => Err(Unavailable::new(Cause::PeerGaveUp, "")),
         };
         let hello = Hello {
@@ -280,7 +281,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.after_hello(verdict, now)
     }
 
-    /// The peer has an endpoint: connects the own one with it.
+    /// Connects the endpoint with the peer's.
     fn connect_path(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
         if self.attempt.role == Role::Server {
             self.prepare();
@@ -315,8 +316,6 @@ impl<D: DataPath> HandshakeMachine<D> {
         Ok(())
     }
 
-    // READY.
-
     fn send_ready(&mut self, verdict: Verdict) {
         self.probe_until = None;
         self.step = Step::Ready;
@@ -343,7 +342,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         check_role(self.attempt.role, ready.role)?;
         let verdict = ready.verdict.map_err(|why| why.on(Side::Peer));
         if let (Err(reason), None) = (&verdict, &self.own_verdict) {
-            // There is no use in trying on.
+            // The path has failed, so no probe is needed.
             self.send_ready(Err(reason.clone()));
         }
         self.peer_verdict = Some(verdict);
@@ -352,7 +351,7 @@ impl<D: DataPath> HandshakeMachine<D> {
 
     // The end.
 
-    /// Ends it when both verdicts are known.
+    /// Ends the handshake when both verdicts are known.
     fn settle(&mut self) {
         if self.own_verdict.is_none() || self.peer_verdict.is_none() {
             return;
@@ -361,7 +360,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         let Some(mut agreed) = self.agreed.take() else { return };
         let path = std::mem::replace(&mut self.path, Err(Unavailable::unspecified()));
         let path = fallback::decide(own, peer, path, &mut self.spent);
-        // Both sides know both policies and both verdicts, so nothing more need be said.
+        // Both sides know both policies and both verdicts, so no message is needed.
         let result = match path {
             Ok(path) => Ok(Established { agreed, path: Ok(path) }),
             Err(reason) => {
@@ -372,7 +371,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.finish(result);
     }
 
-    /// There is no RDMA; whether that will do.
+    /// Fails if either side requires RDMA.
     fn require(&self, reason: &FallbackReason) -> Result<(), HandshakeError> {
         match fallback::required_by(self.terms.policy, self.peer_policy) {
             Some(by) => Err(HandshakeError::RdmaRequired { by, reason: reason.clone() }),
@@ -398,7 +397,8 @@ impl<D: DataPath> HandshakeMachine<D> {
 
     // Messages of other attempts.
 
-    /// A server does not know the attempt before HELLO has come.
+    /// Whether a message belongs to another attempt. A server does not know the attempt before
+    /// HELLO.
     fn is_other_attempt(&self, conn_id: u64, generation: u32) -> bool {
         let known = self.attempt.role == Role::Client || self.agreed.is_some();
         known && (conn_id, generation) != (self.attempt.conn_id, self.attempt.generation)
@@ -425,7 +425,7 @@ pub(super) fn check_kind(own: Kind, peer: Kind) -> Result<(), HandshakeError> {
     if own == peer { Ok(()) } else { Err(HandshakeError::Kind { own, peer }) }
 }
 
-/// What the peer is told. Nothing, if it does not speak this protocol or cannot hear.
+/// The rejection for the peer. `None` if it does not speak this protocol or cannot receive.
 pub(super) fn rejection(error: &HandshakeError) -> Option<Reject> {
     let mut seen = (0, 0);
     let (reason, text) = match error {

@@ -14,11 +14,13 @@
 //!       <---------------------------------------- READY
 //! ```
 //!
-//! RDMA is used if both READYs say that it works, else TCP, on the same socket; so both sides always decide the same. Where a side has
-//! no endpoint nothing is tried: both send READY at once, which costs no round trip.
+//! RDMA is used if both READYs confirm the path, otherwise TCP on the same socket. So both sides
+//! always decide alike. If a side has no endpoint, nothing is probed: both send READY at once,
+//! without a further round trip.
 //!
-//! [`fallback`] decides what carries the connection. [`machine`] is the state machine: it knows neither sockets nor verbs nor clocks; [`tcp`] moves its bytes over TCP; what there is of
-//! RDMA is behind [`DataPath`]. Where there is no TCP connection to begin with, but the connection manager's, it is [`cm`].
+//! [`fallback`] decides on the transport. [`machine`] is the state machine, without sockets, verbs
+//! or clocks. [`tcp`] moves its bytes over TCP. [`DataPath`] is the interface to RDMA. [`cm`] is
+//! the handshake of connections that begin with rdma_cm.
 
 mod agreed;
 mod cm;
@@ -56,21 +58,22 @@ pub use fallback::{FallbackReason, Side, Transport};
 
 use crate::wire::{Endpoint, Role, Unavailable};
 
-/// What RDMA can do for one connection. Dropping it takes everything back.
+/// The RDMA data path of one connection. A drop releases its resources.
 pub(crate) trait DataPath {
-    /// Makes the queue pair, and says how it is reached.
+    /// Makes the queue pair, and returns its endpoint.
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable>;
 
     /// Connects it with the peer's: ready to receive, receives posted, ready to send.
     fn connect(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable>;
 
-    /// Goes on with proving that data comes through both ways: the client sends its [`Probe`](crate::wire::Probe) and waits for the
-    /// server's; the server sends its own when it has the client's, and waits until that is acknowledged. Probes of other attempts are
-    /// ignored. Who calls keeps the time.
+    /// Continues the probe of both directions. The client sends its [`Probe`](crate::wire::Probe)
+    /// and waits for the server's. The server sends its own after the client's arrives, and waits
+    /// for the acknowledgement. Probes of other attempts are ignored. The caller keeps the
+    /// deadline.
     fn probe(&mut self, now: Instant) -> Poll<Result<(), Unavailable>>;
 }
 
-/// Where there is no RDMA at all.
+/// The data path of a build or host without RDMA.
 #[cfg(any(test, not(feature = "rdma")))]
 #[derive(Debug)]
 pub(crate) enum NoPath {}
@@ -90,14 +93,15 @@ impl DataPath for NoPath {
     }
 }
 
-/// Which attempt at which connection, and whose side of it: what tells its messages from those of others.
+/// Identifies an attempt to connect and the side, so that its messages are told from those of
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// A random number of the client's.
+    /// A random number that the client chooses.
     pub(crate) conn_id: u64,
-    /// Counts the attempts at that connection.
+    /// Counts the attempts of that connection.
     pub(crate) generation: u32,
-    /// This side.
+    /// The role of this side.
     pub(crate) role: Role,
 }
 
@@ -109,18 +113,18 @@ impl Attempt {
     }
 }
 
-/// A handshake that has come to a good end.
+/// A successful handshake.
 #[derive(Debug)]
 pub(crate) struct Established<D> {
-    /// What was agreed on.
+    /// The agreed terms.
     pub(crate) agreed: Agreed,
-    /// The data path that works, or why TCP is used.
+    /// The working data path, or why TCP is used.
     pub(crate) path: Result<D, FallbackReason>,
 }
 
 #[cfg(test)]
 impl<D> Established<D> {
-    /// What carries the connection.
+    /// The transport of the connection.
     pub(crate) fn transport(&self) -> Transport {
         if self.path.is_ok() { Transport::Rdma } else { Transport::Tcp }
     }

@@ -11,18 +11,19 @@ use super::{Established, HandshakeError, Step, Terms};
 use crate::wire::Unavailable;
 use crate::wire::{PREAMBLE, Preamble, Role};
 
-/// How long a message takes.
+/// The latency of a message.
 const HOP: Duration = Duration::from_millis(1);
 
-/// What happens to the wire, or to a side.
+/// A fault of the network or of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NetworkFault {
     Nothing,
-    /// A side ends when it has sent so many messages; the other sees the connection closed.
+    /// A side ends after it has sent the given number of messages, and the other sees the
+    /// connection closed.
     Ends(Role, usize),
-    /// A side's host dies then; the other sees nothing.
+    /// A side's host fails after that many messages, and the other sees nothing.
     Dies(Role, usize),
-    /// After so many messages of both sides, nothing gets through any more.
+    /// After the given number of messages of both sides, the network drops everything.
     Cut(usize),
 }
 
@@ -31,7 +32,7 @@ pub(super) type HandshakeResult = Result<Established<FakePath>, HandshakeError>;
 /// One side.
 pub(super) struct SimulatedSide {
     pub(super) machine: Option<HandshakeMachine<FakePath>>,
-    /// When what arrives: `None` is the end of the connection.
+    /// Arrival times and messages. `None` is the end of the connection.
     inbox: VecDeque<(Instant, Option<Vec<u8>>)>,
     sent: usize,
     pub(super) outcome: Option<HandshakeResult>,
@@ -75,13 +76,13 @@ impl HandshakeSimulation {
         }
     }
 
-    /// Something that arrives at a side before anything else.
+    /// Delivers a message to a side before anything else.
     pub(super) fn inject(&mut self, to: Role, message: Vec<u8>) {
         let now = self.now;
         self.half(to).inbox.push_front((now, Some(message)));
     }
 
-    /// Runs until both sides have an outcome, or are gone.
+    /// Runs until both sides have a result, or are gone.
     pub(super) fn run(&mut self) {
         loop {
             for role in [Role::Client, Role::Server] {
@@ -154,7 +155,7 @@ impl HandshakeSimulation {
         }
     }
 
-    /// A side's end of TCP is closed.
+    /// Closes a side's TCP connection.
     fn end(&mut self, role: Role, seen: bool) {
         let cut =
             matches!(self.fault, NetworkFault::Cut(after) if self.client.sent + self.server.sent >= after);
@@ -166,7 +167,7 @@ impl HandshakeSimulation {
 }
 
 impl SimulatedSide {
-    /// When there is something to do.
+    /// The time of the next event.
     fn next(&self, now: Instant) -> Option<Instant> {
         let machine = self.machine.as_ref()?;
         let probing = (machine.step() == Step::Probe).then_some(now + HOP);

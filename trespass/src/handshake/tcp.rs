@@ -1,7 +1,7 @@
 //! The I/O of a handshake over TCP: blocking with a deadline, or non-blocking.
 //!
-//! Before the peer's HELLO is accepted it costs one message's memory at most ([`MAX_MESSAGE`]), whatever the peer sends. Nothing is read
-//! beyond the last message of the handshake, since the first frame may follow at once.
+//! Until the peer's HELLO is accepted, memory is bounded by one message ([`MAX_MESSAGE`]). Nothing
+//! is read beyond the last message of the handshake, because the first frame may follow directly.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -15,10 +15,12 @@ use super::{Attempt, DataPath, Established, Terms};
 use crate::wire::Unavailable;
 use crate::wire::{MAX_MESSAGE, PREAMBLE, Preamble, WireError};
 
-/// How long a blocking handshake sleeps between looks at the data path: at first not at all, since it is proved in microseconds.
+/// Yields of a blocking handshake between polls of the data path, before it sleeps: a probe takes
+/// microseconds.
 const MAX_YIELDS: u32 = 200;
 const PATH_POLL_INTERVAL: Duration = Duration::from_micros(100);
-/// Reads and writes of one call of [`TcpHandshake::progress`]: a peer that never stops does not hold up others.
+/// Reads and writes of one [`TcpHandshake::progress`], so that a peer that never stops does not
+/// delay others.
 const MAX_STEPS: u32 = 64;
 
 /// One side of a handshake on a TCP connection.
@@ -28,32 +30,32 @@ pub(crate) struct TcpHandshake<D> {
     sent: usize,
 }
 
-/// What a handshake waits for.
+/// The events that a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitFor {
-    /// That the socket can be written to; that it can be read from is always waited for.
+    /// Wait until the socket is writable. Readability is always waited for.
     pub(crate) write: bool,
-    /// That something comes over the data path: by its completion channel, or by looking often.
+    /// Wait for the data path: by its completion channel, or by polling.
     pub(crate) path: bool,
-    /// When to go on in any case.
+    /// The time of the next timer.
     pub(crate) deadline: Instant,
 }
 
-/// What one read or write has brought.
+/// The result of one read or write.
 enum IoProgress {
-    /// Something; there may be more.
+    /// Bytes were moved, and there may be more.
     Some,
-    /// Nothing for now.
+    /// Nothing was moved.
     Nothing,
 }
 
 impl<D: DataPath> TcpHandshake<D> {
-    /// Begins as the client of a connected socket.
+    /// Starts as the client of a connected socket.
     pub(crate) fn client(terms: Terms, attempt: Attempt, path: Result<D, Unavailable>, now: Instant) -> Self {
         Self::new(HandshakeMachine::client(terms, attempt, path, now))
     }
 
-    /// Begins as the server of an accepted socket.
+    /// Starts as the server of an accepted socket.
     pub(crate) fn server(terms: Terms, path: Result<D, Unavailable>, now: Instant) -> Self {
         Self::new(HandshakeMachine::server(terms, path, now))
     }
@@ -62,13 +64,13 @@ impl<D: DataPath> TcpHandshake<D> {
         Self { machine, incoming: MessageBuffer::default(), sent: 0 }
     }
 
-    /// Bytes that are kept for the message that is coming in.
+    /// Bytes allocated for the incoming message.
     #[cfg(any(test, fuzzing))]
     pub(super) fn incoming_capacity(&self) -> usize {
         self.incoming.bytes.capacity()
     }
 
-    /// What to wait for before calling [`Self::progress`] again.
+    /// The events to wait for before the next [`Self::progress`].
     pub(crate) fn waits_for(&mut self) -> WaitFor {
         WaitFor {
             write: !self.machine.outgoing().is_empty(),
@@ -77,17 +79,18 @@ impl<D: DataPath> TcpHandshake<D> {
         }
     }
 
-    /// The data path, if there may be one.
+    /// The data path, also one that was given up.
     pub(crate) fn path(&mut self) -> Option<&mut D> {
         self.machine.path()
     }
 
-    /// The data path, while it is tried.
+    /// The data path, while it is probed.
     pub(crate) fn probing(&mut self) -> Option<&mut D> {
         if self.waits_for().path { self.machine.path() } else { None }
     }
 
-    /// Goes on as far as it can without waiting; the socket is non-blocking. The result comes once.
+    /// Continues as far as possible without waiting, on a non-blocking socket. It returns the
+    /// result once.
     pub(crate) fn progress(
         &mut self,
         stream: &mut (impl Read + Write),
@@ -107,7 +110,7 @@ impl<D: DataPath> TcpHandshake<D> {
         Poll::Pending
     }
 
-    /// Goes through with it. The socket is left blocking, without time limits.
+    /// Runs to the end. The socket is left in blocking mode without timeouts.
     pub(crate) fn run(mut self, stream: &TcpStream) -> Result<Established<D>, HandshakeError> {
         let mut waiting = BlockingWait { stream, nonblocking: false, polls: 0 };
         let result = loop {
@@ -132,7 +135,7 @@ impl<D: DataPath> TcpHandshake<D> {
         Ok(established)
     }
 
-    /// One look at everything: the clock, the data path, and one read or one write.
+    /// One step: checks the clock and the data path, and reads or writes once.
     fn step(&mut self, stream: &mut (impl Read + Write)) -> IoProgress {
         self.machine.tick(Instant::now());
         if !self.machine.outgoing().is_empty() {
@@ -163,7 +166,7 @@ impl<D: DataPath> TcpHandshake<D> {
         match stream.read(self.incoming.space()) {
             Ok(0) => self.machine.closed(),
             Ok(count) => match self.incoming.filled(count) {
-                // A blocking read may have taken its time.
+                // Asks the clock again, because a blocking read may have taken long.
                 Ok(Some(message)) => self.machine.received(&message, Instant::now()),
                 Ok(None) => {}
                 Err(error) => self.machine.malformed(error),
@@ -175,7 +178,7 @@ impl<D: DataPath> TcpHandshake<D> {
         IoProgress::Some
     }
 
-    /// The result. Success comes when everything is sent.
+    /// The result. Success is returned after all bytes are sent.
     fn result(&mut self) -> Option<Result<Established<D>, HandshakeError>> {
         let unsent = !self.machine.outgoing().is_empty();
         match self.machine.take_result()? {
@@ -187,8 +190,9 @@ impl<D: DataPath> TcpHandshake<D> {
         }
     }
 
-    /// Gives a peer that is refused its due, words, as far as the socket takes them at once. What it has sent meanwhile is thrown away:
-    /// a socket that is closed with unread bytes takes its last words back.
+    /// Sends a rejection to a refused peer, as far as the socket accepts it at once. It discards
+    /// what the peer has sent, because closing a socket with unread bytes resets it and loses the
+    /// rejection.
     fn send_rejection(&mut self, stream: &mut (impl Read + Write)) {
         let outgoing = self.machine.outgoing();
         if outgoing.is_empty() || stream.write(&outgoing[self.sent..]).is_err() {
@@ -203,7 +207,8 @@ impl<D: DataPath> TcpHandshake<D> {
     }
 }
 
-/// How a blocking handshake waits: in reads and writes with a time limit, or, while the data path is tried, in short sleeps.
+/// How a blocking handshake waits: in reads and writes with a timeout, or with short sleeps during
+/// the probe.
 struct BlockingWait<'a> {
     stream: &'a TcpStream,
     nonblocking: bool,
@@ -219,7 +224,7 @@ impl BlockingWait<'_> {
         if self.nonblocking {
             return Ok(());
         }
-        // Zero would mean no limit.
+        // A timeout of zero would mean none.
         let left = waits_for.deadline.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
         self.stream.set_read_timeout(Some(left))?;
         self.stream.set_write_timeout(Some(left))
@@ -237,7 +242,7 @@ impl BlockingWait<'_> {
     }
 }
 
-/// A message that is coming in. What there is memory for is never more than the peer may send.
+/// The incoming message. It allocates at most the length that the peer may send.
 #[derive(Default)]
 struct MessageBuffer {
     bytes: Vec<u8>,
@@ -245,7 +250,7 @@ struct MessageBuffer {
 }
 
 impl MessageBuffer {
-    /// Where the next bytes go; not beyond the end of the message.
+    /// The buffer for the next bytes, up to the end of the message.
     fn space(&mut self) -> &mut [u8] {
         if self.bytes.is_empty() {
             self.bytes.resize(PREAMBLE, 0);
@@ -253,7 +258,7 @@ impl MessageBuffer {
         &mut self.bytes[self.filled..]
     }
 
-    /// So many have come. The message, if it is whole.
+    /// Adds `count` received bytes. Returns the message if it is complete.
     fn filled(&mut self, count: usize) -> Result<Option<Vec<u8>>, WireError> {
         self.filled += count;
         if let Some(magic) = self.bytes[..self.filled].first_chunk() {
@@ -276,7 +281,7 @@ impl MessageBuffer {
     }
 }
 
-/// A socket that has nothing now, or a time limit of it that has passed.
+/// Whether the socket has no data, or its timeout has passed.
 fn would_block(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

@@ -1,4 +1,4 @@
-//! The terms of one side of a handshake: what its configuration wants and can take.
+//! The terms of one side of a handshake, from its configuration.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use crate::config::environment::TRANSPORT;
 use crate::protocol::FIRST_SLOTS_MIN;
 use crate::wire::{Cause, Features, Kind, Limits, MINOR, Policy, Unavailable};
 
-/// What one side brings to a handshake.
+/// The terms that one side sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
-    /// What it wants to carry.
+    /// Streams or messages.
     pub(crate) kind: Kind,
-    /// What it wants of RDMA.
+    /// Whether RDMA may, must or must not be used.
     pub(crate) policy: Policy,
-    /// What it can do.
+    /// The supported features.
     pub(crate) features: Features,
-    /// What it can take.
+    /// The limits of this side.
     pub(crate) limits: Limits,
-    /// Receive slots that it begins with, if not with all.
+    /// The initial receive slots. `None` grants all.
     pub(crate) first_slots: Option<u32>,
-    /// What its program wants the peer to know.
+    /// The bytes for the peer's program.
     pub(crate) user_data: Vec<u8>,
-    /// How long the data path may take to prove itself.
+    /// The time limit of the probe.
     pub(crate) probe_timeout: Duration,
-    /// How long everything may take.
+    /// The time limit of the handshake.
     pub(crate) deadline: Duration,
     /// The minor version, which tests change.
     pub(crate) minor: u8,
 }
 
 impl Config {
-    /// What this side brings to a handshake.
+    /// The terms of this configuration.
     pub(crate) fn terms(&self, kind: Kind) -> Terms {
         let mut features = Features::WINDOWS;
         for (wanted, feature) in [
@@ -57,7 +57,7 @@ impl Config {
         }
     }
 
-    /// What this side can take.
+    /// The limits of this configuration.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             slot_size: self.slot_size,
@@ -70,7 +70,7 @@ impl Config {
         }
     }
 
-    /// Why no data path is even looked for, if that is so.
+    /// Why RDMA is not tried.
     pub(crate) fn without_rdma(&self) -> Option<Unavailable> {
         if self.policy == Policy::TcpOnly {
             let detail = if self.policy_of_environment { format!("{TRANSPORT}=tcp") } else { String::new() };

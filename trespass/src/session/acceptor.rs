@@ -12,17 +12,17 @@ use mio::{Interest, Registry, Token};
 #[cfg(feature = "rdma")]
 pub(crate) use cm::CmListener;
 
-/// What listens. It does not block.
+/// The non-blocking listening socket or identifier.
 pub(crate) enum Acceptor {
     Tcp(TcpListener),
     #[cfg(feature = "rdma")]
     RdmaCm(CmListener),
 }
 
-/// Somebody who has come in.
+/// A client that has connected.
 pub(crate) enum IncomingClient {
     Tcp(std::net::TcpStream, SocketAddr),
-    /// The event of a request; dropping it rejects that.
+    /// The connection request event. Dropping it rejects the request.
     #[cfg(feature = "rdma")]
     RdmaCm(Box<sideway::rdmacm::Event>, SocketAddr),
 }
@@ -62,7 +62,7 @@ impl Acceptor {
         }
     }
 
-    /// The next who waits; if nobody does, an error of the kind `WouldBlock`.
+    /// Accepts the next client. If none waits, the error is `WouldBlock`.
     pub(crate) fn accept(&mut self) -> io::Result<IncomingClient> {
         match self {
             Self::Tcp(socket) => {

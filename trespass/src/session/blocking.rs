@@ -1,8 +1,10 @@
 //! The blocking connection that [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) wrap:
 //! calls, timeouts, spinning, sleeping and lingering.
 //!
-//! Every call is the same: try; if that has to wait, look for completions for a while ([`Builder::spin`](crate::Builder::spin)); take a
-//! turn and try again; then sleep until the system reports something, and so on. There is no thread but the program's. A writer that waits receives meanwhile, and a reader that waits sends.
+//! Each call tries. If it must wait, it polls for completions for a while
+//! ([`Builder::spin`](crate::Builder::spin)), takes a turn and tries again, then sleeps until the
+//! system reports an event. The program's thread does all of it, so a writer that waits also
+//! receives, and a reader that waits also sends.
 
 use std::cell::Cell;
 use std::io;
@@ -15,32 +17,32 @@ use crate::protocol::{CallBuffer, CallError};
 use crate::session::connection::{Connection, Direction, Refused};
 use crate::session::readiness::{Poller, Readiness, ReadinessState, Until};
 
-/// The only connection's key in its set.
+/// The token of the one connection in its poller.
 const CONNECTION: Token = Token(0);
 
-/// What is said of a connection that was given up at its end.
+/// The error text of a connection that was reset at the end of its linger time.
 pub(crate) const LINGER_EXPIRED: &str = "the peer did not take all within";
 
-/// Between two looks at the clock, so many for completions.
+/// Polls for completions between two reads of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;
 
-/// What a call does until it need not wait.
+/// A call that is tried until it need not wait.
 trait CallAttempt<T> {
-    /// Tries.
+    /// Tries the call.
     fn attempt(&mut self, connection: &mut Connection) -> Result<T, Refused>;
 
-    /// Looks for completions, and all that is to be done before if `all`.
+    /// Polls for completions. If `all`, first does the rest of the work.
     fn poll_once(&mut self, connection: &mut Connection, all: bool) -> PollOutcome<T> {
         if connection.poll_once(all) { PollOutcome::Moved } else { PollOutcome::Nothing }
     }
 }
 
-/// What a look has found.
+/// The result of a poll.
 enum PollOutcome<T> {
     Nothing,
-    /// Something, so that it can be tried again.
+    /// Something moved, so that the call can be tried again.
     Moved,
-    /// What the call waits for.
+    /// The result of the call.
     Done(T),
 }
 
@@ -50,7 +52,7 @@ impl<T, F: FnMut(&mut Connection) -> Result<T, Refused>> CallAttempt<T> for F {
     }
 }
 
-/// A call that fills a buffer, with whatever comes in one frame. `done` is what it returns then.
+/// A call that fills a buffer with the data of one frame. `done` makes its result.
 struct FillCall<'a, T, F> {
     buffer: &'a mut [u8],
     attempt: F,
@@ -74,7 +76,7 @@ impl<T, F: FnMut(&mut Connection, &mut [u8]) -> Result<T, Refused>> CallAttempt<
     }
 }
 
-/// How calls wait.
+/// The timeouts of a connection's calls.
 #[derive(Debug, Default)]
 pub(crate) struct Timeouts {
     nonblocking: Cell<bool>,
@@ -106,7 +108,7 @@ impl Timeouts {
         self.cell(direction).get()
     }
 
-    /// How long a call that begins now waits.
+    /// The deadline of a call that begins now.
     pub(crate) fn begin(&self, direction: Direction) -> Until {
         if self.nonblocking.get() {
             Until::Now
@@ -123,7 +125,7 @@ impl Timeouts {
     }
 }
 
-/// A connection, what reports its events, and how its calls wait.
+/// A connection with its poller and timeouts.
 pub(crate) struct BlockingConnection {
     pub(crate) connection: Connection,
     pub(crate) timeouts: Timeouts,
@@ -146,7 +148,7 @@ impl BlockingConnection {
         })
     }
 
-    /// Tries until it need not wait, or must not.
+    /// Runs the call until it succeeds, fails or times out.
     pub(crate) fn call<T>(
         &mut self,
         direction: Direction,
@@ -155,7 +157,7 @@ impl BlockingConnection {
         self.run_call(direction, attempt)
     }
 
-    /// The same of a call that fills a buffer.
+    /// Runs a call that fills a buffer.
     pub(crate) fn fill<T>(
         &mut self,
         buffer: &mut [u8],
@@ -174,7 +176,8 @@ impl BlockingConnection {
                 Ok(value)
             }
         };
-        // A program that is never told to wait still has to hear of it when the system takes more.
+        // A program in non-blocking mode must learn when the system takes more, although no call
+        // was refused.
         let left_behind = outcome.is_ok() && self.timeouts.is_nonblocking() && !self.try_flush();
         if left_behind && matches!(self.sleep(Until::Now), Ok(true)) {
             self.connection.progress();
@@ -187,8 +190,9 @@ impl BlockingConnection {
         outcome
     }
 
-    /// Whether all that was written is on its way. Over a device that is known without a system call, once what has completed is taken and
-    /// what is wanted then is posted: as by a turn, for the program may go and wait for the descriptor.
+    /// Whether all written bytes are sent. Over a device this needs no system call: it takes the
+    /// completions and posts the receives, as a turn does, because the program may then wait for
+    /// the descriptor.
     fn try_flush(&mut self) -> bool {
         if !self.connection.is_flushed() {
             while self.connection.poll_once(true) {}
@@ -202,7 +206,7 @@ impl BlockingConnection {
             && !matches!(until, Until::Now)
             && self.connection.protocol.is_corked()
         {
-            // Whoever waits for the peer writes nothing meanwhile, and may be waiting for the answer.
+            // Sends held bytes, because the caller waits for the peer's answer to them.
             self.connection.protocol.flush();
         }
         let (since, mut slept) = (Instant::now(), false);
@@ -235,8 +239,8 @@ impl BlockingConnection {
         outcome
     }
 
-    /// Looks for completions for a while, before a turn has the next one make an event and the thread sleeps: both cost more than what is
-    /// waited for, where that comes soon. What came of the call, if that is known then.
+    /// Polls for completions for a while before a turn arms the completion queue and the thread
+    /// sleeps, because both cost more than a short wait. Returns the call's result if there is one.
     fn spin<T>(
         &mut self,
         mut now: Instant,
@@ -252,7 +256,7 @@ impl BlockingConnection {
             for _ in 0..POLLS_PER_CLOCK_READ {
                 let outcome = match call.poll_once(&mut self.connection, all) {
                     PollOutcome::Nothing => {
-                        // No pause of the processor's here: it would be longer than the look.
+                        // A pause instruction here would take longer than the poll.
                         all = false;
                         continue;
                     }
@@ -274,7 +278,7 @@ impl BlockingConnection {
         None
     }
 
-    /// Sleeps until something happens. Whether something did.
+    /// Sleeps until an event or the deadline. Returns whether there was an event.
     fn sleep(&mut self, until: Until) -> io::Result<bool> {
         let awake = !self.connection.may_sleep(&self.poller);
         let until = if awake { Until::Now } else { until.or(self.connection.next_deadline()) };
@@ -287,7 +291,7 @@ impl BlockingConnection {
         Ok(happened)
     }
 
-    /// Makes the program's descriptor show what a call would find.
+    /// Makes the program's descriptor match what calls can do.
     fn publish_readiness(&mut self) {
         if !self.poller.is_exported() {
             return;
@@ -298,18 +302,19 @@ impl BlockingConnection {
         self.poller.wake_at(self.connection.next_deadline());
     }
 
-    /// How much a call had better move at a time, so that the peer has its part in it meanwhile. One that may be given up when its time is
-    /// over moves all or nothing.
+    /// Bytes to move at a time, so that the peer works on one piece while this side copies the
+    /// next. A call with a timeout moves all or nothing.
     pub(crate) fn piece(&self, direction: Direction) -> usize {
         let whole = self.timeouts.is_nonblocking() || self.timeouts.get(direction).is_some();
         self.connection.piece.filter(|_| !whole).unwrap_or(usize::MAX)
     }
 
-    /// After a write: what it took is on its way when it returns, if it may wait.
+    /// Finishes a write: a blocking one waits until its bytes are sent.
     pub(crate) fn finish_write<T>(&mut self, taken: T) -> io::Result<T> {
-        // It was taken, so it counts; that time is up, or the connection broken, is for the next call to tell.
+        // The bytes were accepted, so the write succeeds. The next call reports a timeout or a
+        // failure.
         let Self { timeouts, connection, .. } = self;
-        // As a rule one look says that it is.
+        // Usually one poll shows that they are sent.
         if !(timeouts.is_nonblocking()
             || connection.is_flushed()
             || connection.poll_once(false) && connection.is_flushed())
@@ -324,7 +329,7 @@ impl BlockingConnection {
         Ok(taken)
     }
 
-    /// What a call would find now.
+    /// The calls that can make progress.
     pub(crate) fn readiness(&mut self) -> io::Result<Readiness> {
         loop {
             self.connection.progress();
@@ -343,13 +348,13 @@ impl BlockingConnection {
         self.publish_readiness();
     }
 
-    /// Something was changed that may have to be sent.
+    /// Sends what a change made due.
     pub(crate) fn after_change(&mut self) {
         self.connection.post();
         self.publish_readiness();
     }
 
-    /// Holds back what does not fill a frame, or no longer does.
+    /// Starts or stops holding back partial frames.
     pub(crate) fn cork(&mut self, corked: bool) -> io::Result<()> {
         self.call(Direction::Write, |connection| {
             connection.protocol.cork(corked);
@@ -358,7 +363,7 @@ impl BlockingConnection {
         self.finish_write(())
     }
 
-    /// A half was shut down. The program may never call again, so the end goes as far as it can.
+    /// Sends the end of a half as far as possible, because the program may never call again.
     pub(crate) fn after_shutdown(&mut self) {
         self.connection.progress();
         self.publish_readiness();
@@ -369,13 +374,13 @@ impl BlockingConnection {
         self.poller.export_descriptor()
     }
 
-    /// Waits until all that was written is on its way.
+    /// Waits until all written bytes are sent.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.connection.protocol.flush();
         self.wait_until_sent()
     }
 
-    /// Waits until all is on its way but for what the program holds back.
+    /// Waits until all bytes are sent except those held back by the cork.
     fn wait_until_sent(&mut self) -> io::Result<()> {
         self.call(Direction::Write, |connection| {
             connection.post();
@@ -391,7 +396,7 @@ impl BlockingConnection {
     }
 }
 
-/// As [`std::net`] fails where time is up: with one kind on Windows, and another elsewhere.
+/// The timeout error of [`std::net`], whose kind differs on Windows.
 pub(crate) fn timed_out(until: Until) -> io::Error {
     match until {
         Until::Deadline(_) if cfg!(windows) => io::ErrorKind::TimedOut.into(),
@@ -400,7 +405,7 @@ pub(crate) fn timed_out(until: Until) -> io::Error {
 }
 
 impl BlockingConnection {
-    /// Closes, and waits no longer than it lingers until what was written is on its way.
+    /// Closes the connection, and waits for unsent bytes up to the linger time.
     fn close(&mut self) {
         let linger = self.linger.get();
         if linger.is_zero() {
@@ -427,7 +432,7 @@ impl BlockingConnection {
     }
 }
 
-/// Owns a blocking connection, and closes its connection at the end, unless that goes on elsewhere.
+/// Owns a blocking connection and closes it on drop, unless it was moved out.
 pub(crate) struct CloseOnDrop(Option<Box<BlockingConnection>>);
 
 impl CloseOnDrop {
@@ -435,7 +440,7 @@ impl CloseOnDrop {
         Ok(Self(Some(Box::new(BlockingConnection::new(connection)?))))
     }
 
-    /// Gives up the connection's own set: another one will report its events.
+    /// Deregisters the connection from its poller, so that a worker's can report its events.
     pub(crate) fn into_connection(mut self) -> io::Result<Connection> {
         let BlockingConnection { mut connection, poller, linger, .. } = *self.0.take().expect(OPEN);
         connection.deregister(&poller)?;
@@ -444,7 +449,7 @@ impl CloseOnDrop {
     }
 }
 
-/// Only `into_connection` takes it, and ends its owner.
+/// Only `into_connection` takes it, and consumes its owner.
 const OPEN: &str = "the owner has its connection as long as it lives";
 
 impl Deref for CloseOnDrop {

@@ -1,5 +1,5 @@
-//! Zero-copy buffers: blocks that are lent to a connection and come back, and received data in the
-//! blocks in which it arrived.
+//! Zero-copy buffers: blocks lent to a connection, and received data in the blocks where it
+//! arrived.
 
 use std::fmt;
 use std::io;
@@ -11,29 +11,30 @@ use crate::pool::{Block, LARGEST_BLOCK, Pool};
 use crate::protocol::{self, Chunk};
 use crate::session::readiness::WakeHandle;
 
-/// Names what was lent to a connection until it comes back by a [`Completion`]: a block, or several that went together. The tickets of a
-/// connection count upwards.
+/// Identifies a lent block, or several sent together, until a [`Completion`] returns them. A
+/// connection's tickets count upwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
-/// A block that was lent comes back. There is exactly one for each block, whatever becomes of the connection.
+/// A lent block that returns. Each block returns exactly once, even if the connection fails.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
-    /// Which.
+    /// The ticket of the send.
     pub ticket: Ticket,
-    /// The block, to be used again or dropped.
+    /// The block, to reuse or drop.
     pub block: Block,
-    /// Whether its bytes went out: over RDMA the peer's memory has them, over TCP the system's. Else the connection failed first.
+    /// Whether its bytes were sent: over RDMA to the peer's memory, over TCP to the kernel. `false`
+    /// means that the connection failed first.
     pub sent: bool,
-    /// How many blocks of the same ticket are still to come back, in whatever order: with 0 the ticket is done with.
+    /// Blocks of this ticket that have not returned yet, in any order. 0 ends the ticket.
     pub left: usize,
 }
 
-/// What is said where there is no block for it.
+/// The error text of an empty pool.
 pub(crate) const NO_BLOCK: &str = "the pool has no such block now";
 
-/// A block of a pool, for a program.
+/// Takes a block of a pool for the program.
 pub(crate) fn take(pool: &Pool, len: usize) -> io::Result<Block> {
     pool.take(len).ok_or_else(|| {
         if len > LARGEST_BLOCK {
@@ -47,12 +48,12 @@ pub(crate) fn take(pool: &Pool, len: usize) -> io::Result<Block> {
     })
 }
 
-/// A block that was not taken, and why.
+/// The error of a refused send, with the block.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
 pub struct SendRefused {
-    /// Why.
+    /// The reason.
     #[source]
     pub error: io::Error,
     /// The block.
@@ -65,25 +66,25 @@ impl From<SendRefused> for io::Error {
     }
 }
 
-/// Of a message that is received in parts.
+/// A received part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Part {
-    /// Bytes of this part.
+    /// Bytes in this part.
     pub len: usize,
-    /// Whether the message ends with it.
+    /// Whether the message ends with this part.
     pub last: bool,
-    /// Bytes of the whole message.
+    /// Bytes in the whole message.
     pub total: u64,
 }
 
-/// How far a message has come that is sent or received in parts.
+/// The progress of a message that is sent or received in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Bytes of it that were taken, from its beginning.
+    /// Bytes of the message that were transferred.
     pub done: u64,
-    /// Bytes of the whole message.
+    /// Bytes in the whole message.
     pub total: u64,
 }
 
@@ -99,13 +100,13 @@ impl From<protocol::ReceivedPart> for Part {
     }
 }
 
-/// What programs have dropped of what they had received, to be told to the connection when it is next looked after.
+/// Bytes of received buffers that the program has dropped. The connection's next turn credits them.
 #[derive(Debug, Default)]
 pub(crate) struct ReturnedBytes {
     charge: AtomicUsize,
-    /// The connection receives nothing before something is returned.
+    /// The connection receives nothing before a buffer is returned.
     waiting: AtomicBool,
-    /// Who looks after the connection.
+    /// Wakes the connection's owner.
     wake_handle: Mutex<Option<Arc<WakeHandle>>>,
 }
 
@@ -114,15 +115,15 @@ impl ReturnedBytes {
         *self.wake_handle.lock().unwrap_or_else(PoisonError::into_inner) = Some(wake_handle.clone());
     }
 
-    /// What was returned since.
+    /// Takes the bytes that were returned since the last call.
     pub(crate) fn take(&self) -> usize {
         if self.charge.load(Ordering::Relaxed) == 0 { 0 } else { self.charge.swap(0, Ordering::SeqCst) }
     }
 
-    /// Wakes the poller at the next return. False if there is one already.
+    /// Arranges a wake-up at the next return. False if one has happened already.
     ///
-    /// Either the store to `waiting` or the one to `charge` is first in the one order of all of these (SeqCst), so either this sees
-    /// the return, or the return sees that it has to ring.
+    /// The SeqCst order places either the store to `waiting` or the one to `charge` first. So
+    /// either this call sees the return, or the return sees that it must wake.
     pub(crate) fn wake_at_next(&self) -> bool {
         self.waiting.store(true, Ordering::SeqCst);
         self.charge.load(Ordering::SeqCst) == 0
@@ -138,8 +139,8 @@ impl ReturnedBytes {
     }
 }
 
-/// Bytes, or a message, in the blocks in which they arrived. They count against the connection's receive buffer, so a program that
-/// keeps many of these stops its peer; dropping one lets it go on.
+/// Received bytes, or a message, in the blocks where they arrived. They count against the receive
+/// buffer, so holding many of them blocks the peer, and dropping one continues.
 pub struct RecvBuf {
     first: Option<ReceivedPiece>,
     more: Vec<ReceivedPiece>,
@@ -165,24 +166,24 @@ impl RecvBuf {
         if self.first.is_none() { self.first = Some(piece) } else { self.more.push(piece) }
     }
 
-    /// How many bytes there are in all.
+    /// The total length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none: of a stream, its end; of messages, an empty one.
+    /// Whether the length is 0: the end of a stream, or an empty message.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes, as they lie in memory: one piece or several, in their order.
+    /// The bytes in one or several pieces, in order.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.first.iter().chain(&self.more).map(|piece| &piece.block.bytes()[piece.range.clone()])
     }
 
-    /// The bytes, if they lie in one piece.
+    /// The bytes, if they are contiguous.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
         match (&self.first, self.more.is_empty()) {
@@ -192,7 +193,7 @@ impl RecvBuf {
         }
     }
 
-    /// A copy of the bytes.
+    /// Copies the bytes.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
@@ -209,7 +210,7 @@ impl fmt::Debug for RecvBuf {
 
 impl Drop for RecvBuf {
     fn drop(&mut self) {
-        // The blocks first, so that they are there for what the return lets come.
+        // Frees the blocks first, so that data which the return admits finds them free.
         self.first = None;
         self.more.clear();
         if self.charge > 0 {

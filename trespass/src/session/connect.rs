@@ -27,7 +27,7 @@ use crate::transport::{CqSlot, RdmaPath};
 use crate::wire::Kind;
 use crate::wire::Unavailable;
 
-/// How long to wait before it is tried again to listen at a port that is taken: twice as long each time, and never very long.
+/// Delays between attempts to listen on a port in use. They double up to a limit.
 fn retry_delays() -> impl Iterator<Item = Duration> {
     const FIRST: Duration = Duration::from_millis(10);
     const LONGEST: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ fn retry_delays() -> impl Iterator<Item = Duration> {
 }
 
 impl Config {
-    /// Connects with the first of the addresses that takes it.
+    /// Connects to the first address that accepts.
     pub(crate) fn connect_any(&self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Connection> {
         let pool = pool_of(self)?;
         let mut last = None;
@@ -55,7 +55,7 @@ impl Config {
         }
     }
 
-    /// Goes through with what is made for threads that do other things meanwhile.
+    /// Drives a non-blocking handshake to its end.
     fn connect_by_cm(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
         const ONLY: Token = Token(0);
         let mut poller = Poller::new(1)?;
@@ -84,7 +84,7 @@ impl Config {
         Connection::new(socket, established, self, pool)
     }
 
-    /// What listens, and does not block.
+    /// Makes a non-blocking acceptor.
     pub(crate) fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<Acceptor> {
         let until = Instant::now() + self.bind_patience;
         let addresses: Vec<SocketAddr> = addr.to_socket_addrs()?.collect();
@@ -127,7 +127,7 @@ impl Config {
 
     fn bind_socket(&self, address: SocketAddr) -> io::Result<std::net::TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        // Elsewhere this would take the port away from whoever has it.
+        // Elsewhere than on Unix this option would take over a port in use.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
@@ -136,7 +136,7 @@ impl Config {
         Ok(socket.into())
     }
 
-    /// What every connection's socket is set to.
+    /// Sets the socket options of every connection.
     pub(crate) fn configure_socket(&self, socket: &TcpStream) -> io::Result<()> {
         socket.set_nodelay(true)?;
         if let Some(idle) = self.keepalive {
@@ -148,8 +148,8 @@ impl Config {
         Ok(())
     }
 
-    /// What this side brings to the handshake over a socket with that address, and what RDMA can do for that: for a worker's connection,
-    /// with the slot of its completion queue.
+    /// The terms for a handshake over a socket with that address, and the RDMA path to try. A
+    /// worker's connection brings the slot of its completion queue.
     pub(crate) fn offer(
         &self,
         kind: Kind,
@@ -159,7 +159,7 @@ impl Config {
     ) -> (Terms, Result<RdmaPath, Unavailable>) {
         let mut terms = self.terms(kind);
         if slot.is_none() {
-            // It shares with nobody.
+            // This connection shares no receives, so all slots count from the start.
             terms.first_slots = None;
         }
         let path = match self.without_rdma() {
@@ -186,7 +186,8 @@ impl Config {
             None => (self, pool_over(domain, Some(pool), self)?),
             Some(config) => {
                 terms.limits = config.limits();
-                // Its slots are others, but what the program has of the pool at hand can be sent. Where it cannot be registered it is copied.
+                // This pool has other slots, but the program may send blocks of the other one.
+                // Unregistered blocks are copied.
                 if let Err(error) = pool.register(domain) {
                     tracing::debug!(%error, "the pool's blocks will be copied");
                 }

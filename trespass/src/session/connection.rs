@@ -1,5 +1,5 @@
-//! A connection: its protocol state machine, its transport, and its pool. Its owner drives it: a
-//! [`Stream`](crate::Stream) for one, or a [`Worker`](crate::Worker) for many.
+//! A connection: its protocol state machine, its transport and its pool. A
+//! [`Stream`](crate::Stream) drives one, and a [`Worker`](crate::Worker) many.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,34 +27,34 @@ use crate::transport::pools::usable_pool;
 use crate::transport::{Driver, RdmaPath, TransportDriver, WorkCompletion};
 use crate::wire::Kind;
 
-/// Bytes that are copied before they are sent, in whole frames, where the peer reads nothing out of this side's memory.
+/// Bytes to copy before they are sent, in whole frames, if the peer does not READ.
 const PIECE: usize = 16 << 10;
 
-/// Which way a call goes.
+/// The direction of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// To the program.
+    /// From the connection to the program.
     Read,
-    /// From the program.
+    /// From the program to the connection.
     Write,
 }
 
 /// Why a call did nothing.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// Not now.
+    /// It would block.
     Blocked,
-    /// Never.
+    /// The connection has failed.
     Failed(io::Error),
 }
 
-/// Which connection it is.
+/// The facts of a connection that do not change.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionInfo {
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) kind: Kind,
-    /// Why it is not RDMA that carries it, if it is not.
+    /// Why the connection uses TCP instead of RDMA.
     pub(crate) fallback: Option<FallbackReason>,
 }
 
@@ -70,43 +70,45 @@ impl fmt::Display for ConnectionInfo {
     }
 }
 
-/// Blocks that were lent together: the protocol has a ticket for each of them, the program has the first.
+/// Blocks that were lent in one call. The protocol has a ticket for each of them, and the program
+/// has the first.
 struct LentBatch {
     tickets: Range<u64>,
-    /// How many have not come back.
+    /// Blocks that have not returned.
     left: usize,
 }
 
-/// A connection and what moves it.
+/// A connection: the protocol, its transport and its pool.
 pub(crate) struct Connection {
-    /// Dropped first: until then a device may have memory of the connection.
+    /// Dropped first, because until then a device may use memory of the connection.
     driver: TransportDriver,
     pub(crate) protocol: ProtocolMachine<Block>,
     pub(crate) pool: Pool,
     pub(crate) info: ConnectionInfo,
-    /// What the peer's program wanted to be known.
+    /// The bytes that the peer's program sent.
     pub(crate) peer_user_data: Vec<u8>,
     pub(crate) returns: Arc<ReturnedBytes>,
     completions: VecDeque<Completion>,
-    /// What was lent several blocks at a time, oldest first.
+    /// The calls that lent several blocks, oldest first.
     lent_batches: VecDeque<LentBatch>,
-    /// Blocks that have not come back yet.
+    /// Lent blocks that have not returned.
     lent: usize,
     linger: Duration,
-    /// How long a thread that waits looks for completions before it sleeps.
+    /// How long a waiting thread polls before it sleeps.
     pub(crate) spin: AdaptiveSpin,
     sndbuf: usize,
-    /// What is copied goes in pieces of this size, so that the peer takes one while the next is copied.
+    /// The size of copied pieces, so that the peer takes one while the next is copied.
     pub(crate) piece: Option<usize>,
-    /// What the device knows, if there is one.
+    /// The id of the device's protection domain, or 0.
     domain: usize,
-    /// When somebody last looked at the clock.
+    /// The time when the clock was last read.
     clock: Instant,
-    /// The peer has sent its last.
+    /// The peer has closed its end.
     peer_finished: bool,
-    /// A call was told that the connection has failed.
+    /// A call has reported the failure.
     failure_reported: bool,
-    /// What calls wait for memory, and how often some had come back when that was last asked.
+    /// The directions whose calls wait for memory, and the pool's count of returned blocks when it
+    /// was last read.
     awaiting_memory: [bool; 2],
     returns_seen: u64,
     sleeps: u64,
@@ -115,7 +117,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// A connection whose handshake is done. The socket is non-blocking; `pool` is for one over TCP.
+    /// The connection of a finished handshake. The socket is non-blocking. A TCP connection uses
+    /// `pool`.
     pub(crate) fn new(
         socket: TcpStream,
         established: Established<RdmaPath>,
@@ -135,7 +138,7 @@ impl Connection {
         Self::of(driver, link, agreed, ConnectionInfo { local, peer, kind, fallback }, config, pool)
     }
 
-    /// One that the connection manager has made.
+    /// The connection of a finished rdma_cm handshake.
     #[cfg(feature = "rdma")]
     pub(crate) fn managed(
         managed: crate::transport::rc::CmQueuePair<Pool>,
@@ -162,7 +165,7 @@ impl Connection {
         info.log_setup(&driver);
         let mut protocol = ProtocolMachine::new(&setup)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        // From now on there are deadlines.
+        // Starts the timers.
         protocol.tick(Instant::now());
         Ok(Self {
             protocol,
@@ -175,7 +178,7 @@ impl Connection {
             lent_batches: VecDeque::new(),
             lent: 0,
             linger: config.linger,
-            // What TCP brings, the system alone can say.
+            // Polling shows nothing of a TCP socket without a system call.
             spin: AdaptiveSpin::new(if link == LinkType::Rc { config.spin } else { Duration::ZERO }),
             sndbuf: config.sndbuf,
             piece: (link == LinkType::Rc).then(|| piece(&setup)),
@@ -191,7 +194,7 @@ impl Connection {
         })
     }
 
-    // What moves it.
+    // The transport.
 
     pub(crate) fn register(&mut self, poller: &Poller, token: Token) -> io::Result<()> {
         self.returns.set_wake_handle(poller.wake_handle());
@@ -206,12 +209,12 @@ impl Connection {
         Driver::<Pool>::on_event(&mut self.driver, event);
     }
 
-    /// Something of it has completed in its worker's completion queue.
+    /// Handles a completion from the worker's completion queue.
     pub(crate) fn completed(&mut self, completed: WorkCompletion) {
         self.driver.completed(&mut self.protocol, completed);
     }
 
-    /// Its worker's completion queue has failed.
+    /// Handles the failure of the worker's completion queue.
     pub(crate) fn completion_queue_failed(&mut self, error: &io::Error) {
         self.driver.completion_queue_failed(&mut self.protocol, error);
     }
@@ -222,7 +225,8 @@ impl Connection {
         self.clock = now;
         self.collect_returns();
         if self.protocol.next_deadline().is_some_and(|deadline| now >= deadline) {
-            // A program that has made no calls for long has not seen yet what came in time.
+            // Takes what arrived in time before the timers run, because the program may not have
+            // called for long.
             while self.driver.poll_once(
                 &mut self.protocol,
                 &mut self.pool,
@@ -240,12 +244,13 @@ impl Connection {
         }
     }
 
-    /// Moves what the system need not report, then looks for completions: the second of them alone if not `all`. Whether anything did.
+    /// Moves what needs no system event: polls for completions, and first does the rest if `all`.
+    /// Returns whether anything moved.
     pub(crate) fn poll_once(&mut self, all: bool) -> bool {
         self.poll_into(all, &mut CallBuffer::default())
     }
 
-    /// The same for a call that waits, whose `sink` takes what has come if that is what it waits for.
+    /// Polls for a waiting call, whose `sink` may take the data directly.
     #[inline]
     pub(crate) fn poll_into(&mut self, all: bool, sink: &mut CallBuffer<'_>) -> bool {
         let all = self.collect_returns() || all;
@@ -257,16 +262,16 @@ impl Connection {
         moved
     }
 
-    /// Whether a turn has something to do besides moving frames.
+    /// Whether a turn has work other than moving frames.
     pub(crate) fn has_work_due(&self, now: Instant) -> bool {
         self.next_deadline().is_some_and(|deadline| now >= deadline) || self.summary.is_due(now)
     }
 
-    /// Sends what a call has left to be sent.
+    /// Sends what a call has queued.
     #[inline]
     pub(crate) fn post(&mut self) {
         self.collect_returns();
-        // As a rule a call has left nothing.
+        // Usually nothing is queued.
         if !(self.protocol.is_quiet() && Driver::<Pool>::is_idle(&self.driver)) {
             let now = self.read_clock();
             self.driver.post(&mut self.protocol, &mut self.pool, now);
@@ -274,7 +279,7 @@ impl Connection {
         self.take_events();
     }
 
-    /// Now, for what is to be sent. Where nothing is, or the time does not matter to it, nothing is dated, and the clock is not asked.
+    /// The time for pending work. Without any it does not read the clock.
     #[inline]
     fn read_clock(&mut self) -> Instant {
         if self.protocol.is_timed() && !self.protocol.is_quiet() {
@@ -283,7 +288,7 @@ impl Connection {
         self.clock
     }
 
-    /// What the program no longer holds. Whether there was any.
+    /// Credits the buffers that the program has dropped. Returns whether there were any.
     fn collect_returns(&mut self) -> bool {
         let charge = self.returns.take();
         if charge > 0 {
@@ -292,7 +297,7 @@ impl Connection {
         charge > 0
     }
 
-    /// As a rule there is nothing to hear of.
+    /// Usually there are no events.
     #[inline]
     fn take_events(&mut self) {
         if self.protocol.has_events() {
@@ -317,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// The program's ticket of a block that has come back, and how many others that is still for.
+    /// The program's ticket of a returned block, and how many other blocks it still covers.
     fn returned(&mut self, protocol::Ticket(number): protocol::Ticket) -> (Ticket, usize) {
         let behind = self.lent_batches.partition_point(|batch| batch.tickets.start <= number);
         let batch = behind.checked_sub(1).and_then(|at| self.lent_batches.get_mut(at));
@@ -332,18 +337,18 @@ impl Connection {
         returned
     }
 
-    /// Whether nothing is left to do before something happens; whatever that may be, it will ring.
+    /// Whether nothing is left to do before an event, and every possible event wakes the poller.
     pub(crate) fn may_sleep(&mut self, poller: &Poller) -> bool {
         if Driver::<Pool>::is_starved(&self.driver) {
             self.pool_empty += 1;
             self.pool.wake_when_free(poller.task_waker());
-            // One may have come back just before.
+            // A block may have returned just before.
             self.progress();
         }
         if self.awaiting_memory != [false; 2]
             && self.pool.wake_when_more(poller.task_waker(), &mut self.returns_seen)
         {
-            // Some has come back since a call was refused: the next one may find it.
+            // Blocks have returned since a call was refused, so the next call may succeed.
             self.awaiting_memory = [false; 2];
             return false;
         }
@@ -354,7 +359,7 @@ impl Connection {
         true
     }
 
-    /// Whether it waits for memory, or for the program to give some back.
+    /// Whether a call waits for pool memory or for dropped buffers.
     pub(crate) fn awaits_memory(&self) -> bool {
         Driver::<Pool>::is_starved(&self.driver)
             || self.awaiting_memory != [false; 2]
@@ -366,7 +371,7 @@ impl Connection {
         own.into_iter().chain(self.protocol.next_deadline()).min()
     }
 
-    /// Whether all that was written is on its way.
+    /// Whether all written bytes are sent.
     pub(crate) fn is_flushed(&self) -> bool {
         Driver::<Pool>::is_flushed(&self.driver) && !self.protocol.has_unsent()
     }
@@ -375,8 +380,6 @@ impl Connection {
     pub(crate) fn driver(&mut self) -> &mut TransportDriver {
         &mut self.driver
     }
-
-    // What its program may know.
 
     pub(crate) fn readiness(&self) -> Readiness {
         let [no_read, no_write] =
@@ -391,7 +394,7 @@ impl Connection {
         self.completions.pop_front()
     }
 
-    /// The same, where it may be waited for. `None`: nothing is lent.
+    /// The next completion, for a call that may wait. `None` if no block is lent.
     pub(crate) fn next_completion(&mut self) -> Result<Option<Completion>, Refused> {
         match self.completion() {
             None if self.lent > 0 => Err(Refused::Blocked),
@@ -416,7 +419,7 @@ impl Connection {
         self.linger = linger;
     }
 
-    /// What a call that failed tells, with the kind that `std::net` has for it.
+    /// The error of a failed call, with the kind that `std::net` uses.
     pub(crate) fn refused(&mut self, direction: Direction, error: CallError) -> Refused {
         let kind = match &error {
             CallError::Blocked(why) => {
@@ -428,7 +431,7 @@ impl Connection {
             CallError::Failed(cause) => {
                 let kind = io_kind(cause);
                 let lost = matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
-                // Over TCP the first call hears of the reset, and whoever writes on writes to nobody.
+                // As over TCP, the first call reports the reset and later writes a broken pipe.
                 let again = std::mem::replace(&mut self.failure_reported, true);
                 if direction == Direction::Write && lost && (again || self.peer_finished) {
                     io::ErrorKind::BrokenPipe
@@ -442,13 +445,11 @@ impl Connection {
         Refused::Failed(io::Error::new(kind, error))
     }
 
-    // The calls.
-
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Refused> {
         self.protocol.read(buffer).map_err(|error| self.refused(Direction::Read, error))
     }
 
-    /// Of a call that may need memory.
+    /// Records whether a call waits for memory.
     fn after_memory_call<T>(
         &mut self,
         direction: Direction,
@@ -458,7 +459,7 @@ impl Connection {
         result.map_err(|error| self.refused(direction, error))
     }
 
-    /// Sends what fits a frame at once, if that can be.
+    /// Sends data that fits a frame at once, if nothing is queued before it.
     fn send_at_once(&mut self, kind: protocol::ConnectionKind, slices: &[IoSlice<'_>]) -> bool {
         let [bytes] = slices else { return false };
         let sent = self.driver.send_at_once(&mut self.protocol, &mut self.pool, kind, bytes);
@@ -466,7 +467,7 @@ impl Connection {
         sent
     }
 
-    /// As `write`, for one whose calls post what they have written.
+    /// `write` for callers that post at the end of the call.
     pub(crate) fn write_now(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
         match slices {
             [bytes] if self.send_at_once(protocol::ConnectionKind::Stream, slices) => Ok(bytes.len()),
@@ -479,7 +480,7 @@ impl Connection {
         self.after_memory_call(Direction::Write, written)
     }
 
-    /// What lies in one block. Nothing: the end.
+    /// The data in one block. An empty result is the end.
     pub(crate) fn recv_chunk(&mut self) -> Result<RecvBuf, Refused> {
         let taken = self.protocol.recv_chunk(&mut self.pool);
         let chunk = self.after_memory_call(Direction::Read, taken)?;
@@ -488,7 +489,7 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// As `send`, for one whose calls post what they have written.
+    /// `send` for callers that post at the end of the call.
     pub(crate) fn send_now(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
         if self.send_at_once(protocol::ConnectionKind::SeqPacket, slices) {
             Ok(())
@@ -507,7 +508,7 @@ impl Connection {
         self.after_memory_call(Direction::Write, sent)
     }
 
-    /// Takes the block only if it sends it.
+    /// Takes the block only if it is sent.
     pub(crate) fn send_block(&mut self, block: &mut Option<Block>, len: usize) -> Result<Ticket, Refused> {
         let Some(lent) = block.take() else { return Err(Refused::Blocked) };
         if len > lent.len() {
@@ -529,7 +530,7 @@ impl Connection {
         }
     }
 
-    /// Takes the blocks out of the vector only if it sends them.
+    /// Empties the vector only if the blocks are sent.
     pub(crate) fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> Result<Ticket, Refused> {
         if let Some((block, len)) = blocks.iter().find(|(block, len)| *len > block.len()) {
             let words = format!("the first {len} bytes of a block of {}", block.len());
@@ -553,7 +554,7 @@ impl Connection {
         }
     }
 
-    /// What the program has made itself is registered while a device may need it.
+    /// Registers adopted memory while a device may use it.
     fn before_lending(&self, block: &Block) {
         if self.info.fallback.is_none() {
             block.lend(self.domain);
@@ -568,8 +569,8 @@ impl Connection {
         }
     }
 
-    /// As `recv`. `None`: the message fits `buffer`, and is to be received in parts: it is longer than the receive buffer, or than a piece, of
-    /// which one is here.
+    /// `recv`, or `None` if the message fits `buffer` and must be received in parts: it is longer
+    /// than the receive buffer, or than a piece, of which one has arrived.
     pub(crate) fn recv_or_begin(
         &mut self,
         buffer: &mut [u8],
@@ -595,7 +596,7 @@ impl Connection {
         }
     }
 
-    /// What lies in one block of a message.
+    /// The data in one block of a message.
     pub(crate) fn recv_part_buf(&mut self) -> Result<(RecvBuf, Part), Refused> {
         let taken = self.protocol.recv_chunk(&mut self.pool);
         let Some(chunk) = self.after_memory_call(Direction::Read, taken)? else {
@@ -610,7 +611,7 @@ impl Connection {
     /// A whole message.
     pub(crate) fn recv_buf(&mut self) -> Result<RecvBuf, Refused> {
         if !self.protocol.message_complete() {
-            // Nothing can be taken whole, so this takes nothing, and says why.
+            // Nothing is received whole, so an empty receive returns the reason.
             return match self.protocol.recv(&mut []) {
                 Ok(_) => Err(end_of_messages()),
                 Err(error) => Err(self.refused(Direction::Read, error)),
@@ -619,7 +620,7 @@ impl Connection {
         let mut message = RecvBuf::new(&self.returns);
         loop {
             let taken = self.protocol.recv_chunk(&mut self.pool);
-            // Only the first piece may need a block of its own.
+            // Only the first piece may need another block.
             match self.after_memory_call(Direction::Read, taken)? {
                 Some(chunk) => {
                     let last = chunk.last;
@@ -637,21 +638,19 @@ impl Connection {
         self.sndbuf
     }
 
-    // Its end.
-
-    /// Lets what was written go, and takes nothing more.
+    /// Sends written bytes, and accepts no more.
     pub(crate) fn close(&mut self) {
         self.protocol.shutdown_write();
         self.protocol.shutdown_read();
     }
 
-    /// Whether nothing of it is left to be waited for. Over TCP the system takes care of what it has taken; over RDMA the peer's device must
-    /// have it.
+    /// Whether nothing is left to send. Over TCP the kernel keeps what it has accepted. Over RDMA
+    /// the peer's device must have it.
     pub(crate) fn is_over(&self) -> bool {
         self.protocol.failure().is_some() || self.protocol.is_closed() || self.protocol.is_delivered()
     }
 
-    /// Ends it at once.
+    /// Ends the connection at once.
     pub(crate) fn abort(&mut self) {
         self.protocol.abort();
         self.progress();
@@ -659,11 +658,11 @@ impl Connection {
 }
 
 impl ConnectionInfo {
-    /// The one line of each connection's set-up.
+    /// Logs one line for each new connection.
     fn log_setup(&self, driver: &TransportDriver) {
         match &self.fallback {
             Some(reason) => tracing::info!(connection = %self, %reason, "no RDMA"),
-            // In words it costs a query of the queue pair, which nobody makes who does not hear them.
+            // The description queries the queue pair, so make it only if it is logged.
             None if tracing::enabled!(tracing::Level::INFO) => {
                 let by = driver.describe().unwrap_or_default();
                 tracing::info!(connection = %self, "RDMA activated: {by}");
@@ -673,7 +672,7 @@ impl ConnectionInfo {
     }
 }
 
-/// The peer has sent its last message.
+/// The error after the peer's last message.
 fn end_of_messages() -> Refused {
     Refused::Failed(io::Error::new(
         io::ErrorKind::UnexpectedEof,
@@ -681,12 +680,12 @@ fn end_of_messages() -> Refused {
     ))
 }
 
-/// What the peer reads at a time, or a few frames.
+/// The size of a READ, or of a few frames.
 fn piece(setup: &ConnectionSetup) -> usize {
     if setup.read {
         return setup.stage;
     }
-    // The first frame of a message has the length of all of it.
+    // The first frame of a message also carries the message's length.
     (PIECE / setup.send_payload()).max(1) * setup.send_payload() - size_of::<u64>()
 }
 

@@ -1,8 +1,10 @@
-//! A connection as its program sees it: the calls, how they wait, and how it comes about.
+//! Connections from the program's side: the calls, how they wait, and how connections are made.
 //!
-//! - [`connection`] joins the protocol, the transport and the pool; [`blocking`] adds the waiting of a socket's calls.
+//! - [`connection`] joins the protocol, the transport and the pool. [`blocking`] adds blocking
+//!   calls.
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
-//! - [`connect`] makes connections; [`acceptor`] takes clients in, and [`pending`] has the handshakes that are under way.
+//! - [`connect`] makes connections, [`acceptor`] accepts clients, and [`pending`] has the
+//!   unfinished handshakes.
 
 pub(crate) mod acceptor;
 pub(crate) mod blocking;

@@ -1,8 +1,8 @@
-//! Handshakes in progress that do not block their thread, which is that of a listener or of a
-//! worker.
+//! Handshakes in progress, which do not block the thread of their listener or worker.
 //!
-//! Each costs one descriptor and one message's memory, and there are only so many. When there is no room for one more, the one that has
-//! taken longest makes room, if it has had its chance: whoever is slow, or means no good, keeps nobody out.
+//! Each uses one descriptor and the memory of one message, and their number is bounded. If a new
+//! one finds no place, the oldest one beyond its minimum time is dropped, so slow or hostile
+//! clients block nobody.
 
 #[cfg(feature = "rdma")]
 mod cm;
@@ -25,17 +25,17 @@ use crate::session::connection::Connection;
 use crate::transport::{CqSlot, WorkCompletion};
 use crate::wire::Kind;
 
-/// How long each may take whoever else comes.
+/// The minimum time of a handshake before another may replace it.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// A handshake that is under way.
+/// A handshake in progress.
 pub(crate) enum PendingHandshake {
     Tcp(Box<PendingTcpHandshake>),
     #[cfg(feature = "rdma")]
     RdmaCm(Box<PendingCmHandshake>),
 }
 
-/// The same of whichever it is.
+/// Calls the same method of each variant.
 macro_rules! whichever {
     ($pending:expr, $handshake:ident => $call:expr) => {
         match $pending {
@@ -47,7 +47,7 @@ macro_rules! whichever {
 }
 
 impl PendingHandshake {
-    /// Of a client that has come: to a worker, if it gives a slot of its completion queue.
+    /// The handshake of an accepted client. A worker passes a slot of its completion queue.
     pub(crate) fn accepted(
         client: IncomingClient,
         kind: Kind,
@@ -66,7 +66,7 @@ impl PendingHandshake {
         })
     }
 
-    /// Of a client of one's own: a worker's, if it gives a slot of its completion queue.
+    /// The handshake of a connecting client. A worker passes a slot of its completion queue.
     pub(crate) fn connecting(
         peer: SocketAddr,
         kind: Kind,
@@ -87,7 +87,7 @@ impl PendingHandshake {
         }
     }
 
-    /// Something of it has completed in the worker's completion queue.
+    /// Handles a completion from the worker's completion queue.
     pub(crate) fn completed(&mut self, completed: WorkCompletion) {
         match self {
             Self::Tcp(handshake) => handshake.completed(completed),
@@ -96,7 +96,7 @@ impl PendingHandshake {
         }
     }
 
-    /// The worker's completion queue has failed.
+    /// Handles the failure of the worker's completion queue.
     pub(crate) fn completion_queue_failed(&mut self, error: &io::Error) {
         match self {
             Self::Tcp(handshake) => handshake.completion_queue_failed(error),
@@ -109,12 +109,12 @@ impl PendingHandshake {
         whichever!(self, handshake => handshake.peer())
     }
 
-    /// When it has had its chance.
+    /// The end of its minimum time.
     pub(crate) fn grace_until(&self) -> Instant {
         whichever!(self, handshake => handshake.began()) + GRACE
     }
 
-    /// When to go on with it in any case.
+    /// When to continue at the latest.
     pub(crate) fn deadline(&mut self, config: &Config) -> Instant {
         whichever!(self, handshake => handshake.deadline(config))
     }
@@ -127,7 +127,7 @@ impl PendingHandshake {
         whichever!(self, handshake => handshake.deregister(registry))
     }
 
-    /// Goes on as far as it can without waiting. What it waits for then is reported under the key that it is registered with.
+    /// Continues as far as possible without waiting. Later events are reported under its token.
     pub(crate) fn progress(
         &mut self,
         config: &Config,
@@ -139,7 +139,7 @@ impl PendingHandshake {
         whichever!(self, handshake => handshake.progress(config, pool, now, registry, token))
     }
 
-    /// Makes a connection of it, once that has come to a good end. It is not registered any more.
+    /// Makes the connection of a finished handshake, which is no longer registered.
     pub(crate) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Connection> {
         match self {
             Self::Tcp(handshake) => handshake.finish(config, pool),

@@ -3,20 +3,21 @@
 //!
 //! # The two descriptors
 //!
-//! What a program waits for ("there are bytes for me") and what the system reports ("there are bytes on the socket", "there
-//! is a completion") differ both ways: a frame may bring nothing for the program, and bytes may lie here already while the
-//! socket is empty. So the descriptor that a program gets is one that this library owns: a set (epoll, kqueue) of what the
-//! system reports, and a waker that the library uses itself. It is *readable* when a call may find something, and is never
-//! writable: there is one question to ask of it, whichever way a program wants to go.
+//! Readiness for the program ("there are bytes for me") and system events ("the socket has bytes",
+//! "there is a completion") differ in both directions. A frame may bring nothing for the program,
+//! and received bytes may wait here while the socket is empty. So the program gets a descriptor of
+//! this library: a set (epoll, kqueue) of the system's event sources and of a waker. It is
+//! *readable* when a call may make progress, and never writable.
 //!
-//! Two rules make it right for level- and edge-triggered users:
-//! - whatever a call leaves behind that the program was not told it has to wait for, wakes the set, once as it becomes true
-//!   (an edge), and stays readable until a call has looked (a level);
-//! - before a call says `WouldBlock` it takes the set's events, then looks once more. What comes after that look is an event
-//!   of the set again.
+//! Two rules make it correct for level-triggered and edge-triggered users:
+//! - When a call leaves something undone that the program does not know of, the waker fires once as
+//!   that becomes true (an edge). The set stays readable until a call has looked (a level).
+//! - Before a call returns `WouldBlock`, it takes the set's events and then tries once more. What
+//!   arrives after that is a new event of the set.
 //!
-//! What is due at a time (a probe of a silent peer, the end of a cork) is done by calls, too. A program that has the descriptor need not
-//! make any before it is readable; so the set then has a timer ([`Poller::wake_at`]), on systems where a set can have one.
+//! Calls also run the timers: the keepalive of a silent peer, or the end of a cork. A program that
+//! waits for the descriptor need not call before it is readable, so the set then has a timer
+//! ([`Poller::wake_at`]) where the system supports one.
 
 use std::cell::Cell;
 use std::io;
@@ -29,55 +30,55 @@ use mio::{Events, Poll, Registry, Token};
 
 use crate::session::timer::Timer;
 
-/// What may be done now, or what a program waits for.
+/// The calls that can make progress, or that a program waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// There is something to read: bytes, a message, the end, or an error.
+    /// Reading can make progress: bytes, a message, the end, or an error.
     pub readable: bool,
-    /// There is room to write, or an error to be told.
+    /// Writing can make progress: buffer space, or an error.
     pub writable: bool,
 }
 
 impl Readiness {
-    /// Neither.
+    /// Neither direction.
     pub const NONE: Self = Self { readable: false, writable: false };
-    /// To read.
+    /// Reading only.
     pub const READ: Self = Self { readable: true, writable: false };
-    /// To write.
+    /// Writing only.
     pub const WRITE: Self = Self { readable: false, writable: true };
-    /// Both.
+    /// Both directions.
     pub const BOTH: Self = Self { readable: true, writable: true };
 
-    /// Whether it is neither.
+    /// Whether neither direction is set.
     #[must_use]
     pub fn is_none(self) -> bool {
         self == Self::NONE
     }
 
-    /// What is in both.
+    /// The intersection.
     fn and(self, other: Self) -> Self {
         Self { readable: self.readable && other.readable, writable: self.writable && other.writable }
     }
 
-    /// Whether something is in `self` that is not in `other`.
+    /// Whether `self` has a direction that `other` lacks.
     fn exceeds(self, other: Self) -> bool {
         self.readable && !other.readable || self.writable && !other.writable
     }
 }
 
-/// The keys of the waker and of the timer in the set.
+/// The tokens of the waker and of the timer.
 const WAKER: Token = Token(usize::MAX);
 const TIMER: Token = Token(usize::MAX - 2);
 
-/// How many events are taken at a time. More are not lost: they stay in the set.
+/// Events taken at a time. Further ones stay in the set.
 const EVENTS: usize = 256;
 
-/// Wakes a poller, from any thread.
+/// Wakes a poller from any thread.
 #[derive(Debug)]
 pub(crate) struct WakeHandle(mio::Waker);
 
 impl WakeHandle {
-    /// Makes the set readable, and wakes who waits for it. A failure to wake is permanent, and is logged.
+    /// Makes the set readable, and wakes its waiter. A failure is permanent and is logged.
     pub(crate) fn notify(&self) {
         if let Err(error) = self.0.wake() {
             tracing::error!(%error, "who waits for a connection cannot be woken");
@@ -91,23 +92,24 @@ impl Wake for WakeHandle {
     }
 }
 
-/// The event sources of a connection, a listener or a worker (epoll or kqueue), and a waker among them.
+/// The event sources of a connection, a listener or a worker (epoll or kqueue), with a waker.
 #[derive(Debug)]
 pub(crate) struct Poller {
     poll: Poll,
     events: Events,
     wake_handle: Arc<WakeHandle>,
-    /// The same, for those who wake tasks.
+    /// The waker as a task's waker.
     task_waker: std::task::Waker,
-    /// Whether the program has the set's descriptor: else there is nobody to ring for.
+    /// Whether the program has the set's descriptor. Otherwise nobody needs a wake-up.
     exported: Cell<bool>,
-    /// For the program, once it has the descriptor and something is due; and when it is set to, until that was taken.
+    /// The timer, once the program has the descriptor and a timer is due, and its time until it
+    /// fires.
     timer: Option<Timer>,
     timer_due: Option<Instant>,
 }
 
 impl Poller {
-    /// For so many events at a time.
+    /// A poller for `connections` event sources.
     pub(crate) fn new(connections: usize) -> io::Result<Self> {
         let poll = Poll::new()?;
         let wake_handle = Arc::new(WakeHandle(mio::Waker::new(poll.registry(), WAKER)?));
@@ -138,8 +140,8 @@ impl Poller {
         &self.task_waker
     }
 
-    /// Takes the set's events; sleeps until there is one, no longer than until the deadline. The wake-up is consumed by this;
-    /// whether it rang.
+    /// Takes the set's events, and sleeps until there is one or the deadline passes. It consumes
+    /// the wake-up, and returns whether there was one.
     pub(crate) fn wait(&mut self, until: Until, mut each: impl FnMut(&Event)) -> io::Result<bool> {
         loop {
             match self.poll.poll(&mut self.events, until.timeout()) {
@@ -159,13 +161,13 @@ impl Poller {
         Ok(woken)
     }
 
-    /// Whether the program may be waiting for the set's descriptor.
+    /// Whether the program may wait for the set's descriptor.
     pub(crate) fn is_exported(&self) -> bool {
         self.exported.get()
     }
 
-    /// Makes the set readable at that time, if the program has its descriptor. Where it will be earlier, that is enough: whoever looks then says
-    /// so again. Whether it will be.
+    /// Makes the set readable at `at`, if the program has the descriptor. An earlier pending timer
+    /// suffices, because its turn calls this again. Returns whether a timer is set.
     pub(crate) fn wake_at(&mut self, at: Option<Instant>) -> bool {
         let Some(at) = at.filter(|_| self.is_exported()) else { return false };
         if self.timer_due.is_none_or(|timer_due| at < timer_due) {
@@ -185,7 +187,8 @@ impl Poller {
         timer.set(at.saturating_duration_since(Instant::now()))
     }
 
-    /// The set's descriptor, for the program. What came before is not known to it: the first time the waker is used.
+    /// Exports the set's descriptor to the program. The first export fires the waker, because
+    /// earlier events are unknown to the program.
     #[cfg(unix)]
     pub(crate) fn export_descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
         use std::os::fd::AsFd;
@@ -199,11 +202,11 @@ impl Poller {
 /// How long to sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
-    /// Not at all.
+    /// Do not sleep.
     Now,
-    /// Until then.
+    /// Until that time.
     Deadline(Instant),
-    /// Until something happens.
+    /// Until an event.
     Event,
 }
 
@@ -217,7 +220,7 @@ impl Until {
         }
     }
 
-    /// Whether it is that late.
+    /// Whether the deadline has passed.
     pub(crate) fn is_over(self) -> bool {
         match self {
             Self::Now => true,
@@ -226,7 +229,7 @@ impl Until {
         }
     }
 
-    /// Whether it is that late now.
+    /// Whether the deadline has passed at `now`.
     pub(crate) fn has_passed_at(self, now: Instant) -> bool {
         match self {
             Self::Now => true,
@@ -250,14 +253,14 @@ impl From<Option<Instant>> for Until {
     }
 }
 
-/// What the descriptor of one connection shows its program.
+/// The readiness that a connection's descriptor has shown the program.
 #[derive(Debug)]
 pub(crate) struct ReadinessState {
-    /// What the program waits for at all.
+    /// The directions that the program waits for.
     interest: Readiness,
-    /// A call was told to wait until it may write.
+    /// A call to write was refused.
     refused_write: bool,
-    /// What the program was woken for since a call last took the set's events.
+    /// The readiness that has been signalled since a call last took the set's events.
     signalled: Readiness,
 }
 
@@ -272,22 +275,22 @@ impl ReadinessState {
         self.interest = interest;
     }
 
-    /// A call to write was told to wait, or was not.
+    /// Records whether a call to write was refused.
     pub(crate) fn set_write_refused(&mut self, refused: bool) {
         self.refused_write = refused;
     }
 
-    /// The set's events were taken, and with them the waker's.
+    /// Records that the set's events were taken, and the waker's with them.
     pub(crate) fn events_taken(&mut self) {
         self.signalled = Readiness::NONE;
     }
 
-    /// What of that is worth the program's attention.
+    /// The part of `ready` that the program waits for.
     pub(crate) fn wanted(&self, ready: Readiness) -> Readiness {
         ready.and(self.interest).and(Readiness { readable: true, writable: self.refused_write })
     }
 
-    /// Takes note of what is ready now; whether the program must be woken for it.
+    /// Records the readiness. Returns whether the program must be woken for it.
     pub(crate) fn update(&mut self, ready: Readiness) -> bool {
         let wanted = self.wanted(ready);
         let rings = wanted.exceeds(self.signalled);

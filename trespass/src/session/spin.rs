@@ -1,50 +1,50 @@
 //! Adaptive spinning: how long a thread polls for completions before it sleeps.
 //!
-//! To sleep and be woken costs more than what is waited for, where that comes soon; to look for what does not come soon takes time from
-//! others for nothing. So the time is learnt: a wait that sleeping made longer than it had to be has the next ones look for as long as they
-//! may, and one that was long anyway halves it, down to nothing. Without that, two sides that once have slept would sleep for ever, as
-//! neither answers before the other does.
+//! A sleep and a wake-up cost more than a short wait, and polling through a long wait wastes the
+//! processor. So the time adapts. If a sleep made a short wait long, the next waits poll for the
+//! maximum time. If a wait was long anyway, the time is halved, down to zero. Without the increase,
+//! two sides that once slept would sleep for ever, because neither answers before the other.
 //!
-//! Where being woken takes longer than a thread may look, all waits of two such sides are long, each for the other's sake. So who no longer
-//! looks tries it once in a while, and more and more seldom as long as that finds nothing: if it does, the other side finds its answer
-//! soon, and looks as well.
+//! If a wake-up takes longer than the maximum time, all waits of two such sides are long because of
+//! each other. So a thread that no longer polls tries it now and then, and less often as long as it
+//! finds nothing. When it succeeds, the other side finds its answer early and polls too.
 
 use std::time::Duration;
 
-/// What a thread begins with.
+/// The first time.
 const LEAST: Duration = Duration::from_micros(10);
 
-/// Waits between two tries of one that sleeps at once, at most.
+/// The maximum number of sleeping waits between two that poll.
 const SELDOM: u32 = 64;
 
-/// The time for one connection.
+/// The spin time of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveSpin {
     now: Duration,
     most: Duration,
-    /// Waits that sleep at once between two that try, and those of them that are left.
+    /// Sleeping waits between two that poll, and how many of them are left.
     pause: u32,
     left: u32,
 }
 
 impl AdaptiveSpin {
-    /// Never more than that; zero is never.
+    /// A spin time up to `most`. Zero never polls.
     pub(crate) fn new(most: Duration) -> Self {
         Self { now: LEAST.min(most), most, pause: 0, left: 0 }
     }
 
-    /// How long to look now. Zero: sleep at once.
+    /// How long to poll now. Zero means to sleep at once.
     pub(crate) fn time(&self) -> Duration {
         self.now
     }
 
-    /// What was waited for was found by looking.
+    /// Polling found the event.
     #[inline]
     pub(crate) fn found_by_polling(&mut self) {
         self.pause = 0;
     }
 
-    /// A wait that slept was over after so long.
+    /// A wait of that duration ended with a sleep.
     pub(crate) fn slept(&mut self, waited: Duration) {
         if waited <= self.most {
             (self.now, self.pause) = (self.most, 0);
@@ -71,7 +71,7 @@ mod tests {
         Duration::from_micros(us)
     }
 
-    /// How long each of so many waits looks, all of them long.
+    /// The spin times of `count` waits that are all long.
     fn long_waits(spin: &mut AdaptiveSpin, count: usize) -> Vec<Duration> {
         let mut wait = || {
             spin.slept(us(101));
@@ -100,7 +100,7 @@ mod tests {
         let tries: Vec<usize> = (0..waits.len()).filter(|at| waits[*at] == us(100)).collect();
         let between: Vec<usize> = tries.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
         assert_eq!(between[..7], [2, 4, 8, 16, 32, 64, 64]);
-        // One that finds something has the next ones look as well, until several were for nothing.
+        // After one success the next waits poll, until several have failed.
         while spin.time().is_zero() {
             spin.slept(us(101));
         }

@@ -1,30 +1,30 @@
-//! The statistics of a connection, and their periodic summary in the log.
+//! The statistics of a connection, and their periodic log line.
 
 use std::time::{Duration, Instant};
 
 use crate::protocol::ConnectionCounters;
 
-/// What a connection has done so far.
+/// Counters of a connection since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Bytes of the program that went out, with the lengths of gathered messages.
+    /// Payload bytes sent, with the length fields of messages that share a frame.
     pub bytes_sent: u64,
-    /// Bytes for the program that came in, with the lengths of gathered messages.
+    /// Payload bytes received, with the length fields of messages that share a frame.
     pub bytes_received: u64,
-    /// Frames that went out.
+    /// Frames sent.
     pub frames_sent: u64,
-    /// Frames that came in.
+    /// Frames received.
     pub frames_received: u64,
-    /// Frames among those that went out which only told the peer that it may send more.
+    /// Frames sent only to grant credits.
     pub credits_sent: u64,
-    /// RDMA READs that were posted.
+    /// RDMA READs posted.
     pub reads: u64,
-    /// How often a driver asked the system, or rang a device's doorbell, to move something.
+    /// System calls that moved data, or doorbells.
     pub posts: u64,
     /// How often the connection slept.
     pub sleeps: u64,
-    /// How often there was no block of the pool for it.
+    /// How often the pool had no block for it.
     pub pool_empty: u64,
 }
 
@@ -43,7 +43,7 @@ impl Stats {
         }
     }
 
-    /// What came since.
+    /// The difference to an earlier state.
     fn since(self, earlier: Self) -> Self {
         Self {
             bytes_sent: self.bytes_sent - earlier.bytes_sent,
@@ -59,7 +59,8 @@ impl Stats {
     }
 }
 
-/// Tells the trace now and then what a connection does. Nothing wakes up for it: an idle connection says nothing.
+/// Logs a connection's statistics at an interval. It wakes nobody, so an idle connection logs
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct StatsSummary {
     every: Option<Duration>,
@@ -72,7 +73,7 @@ impl StatsSummary {
         Self { every, due: every.map(|every| now + every), reported: Stats::default() }
     }
 
-    /// Whether it is time to tell.
+    /// Whether the interval has passed.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.due.is_some_and(|due| now >= due)
     }
@@ -136,7 +137,7 @@ mod tests {
         assert!(!StatsSummary::new(None, began).is_due(began + 1000 * every));
     }
 
-    /// Nobody asks it to.
+    /// The summary needs no call of the program.
     #[test]
     #[cfg_attr(miri, ignore = "opens sockets")]
     fn a_connection_logs_its_summary() {

@@ -1,5 +1,4 @@
-//! A timer in the poller, for programs that wait for its descriptor alone while the library has
-//! deadlines.
+//! A timer in the poller, for programs that wait only for its descriptor.
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod system {
@@ -14,24 +13,24 @@ mod system {
         timerfd_settime,
     };
 
-    /// Makes its set readable once, when its time has come.
+    /// Makes its set readable once, at its time.
     #[derive(Debug)]
     pub(crate) struct Timer(OwnedFd);
 
     impl Timer {
-        /// In a set, reported under that key.
+        /// Makes a timer in a set, reported under `token`.
         pub(crate) fn new(registry: &Registry, token: Token) -> io::Result<Self> {
-            // The clock of `Instant`.
+            // `Instant` uses this clock.
             let clock = TimerfdClockId::Monotonic;
             let timer = timerfd_create(clock, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
             registry.register(&mut SourceFd(&timer.as_raw_fd()), token, Interest::READABLE)?;
             Ok(Self(timer))
         }
 
-        /// From now on, instead of whatever it was set to.
+        /// Sets the timer, and replaces its earlier time.
         pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
             let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // Nothing at all would be never.
+            // Zero would disarm the timer.
             let after = Timespec::try_from(after.max(Duration::from_nanos(1)));
             let once = Itimerspec { it_interval: never, it_value: after.map_err(io::Error::other)? };
             timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)?;
@@ -40,7 +39,7 @@ mod system {
     }
 }
 
-/// There is none: what is due is done by the next call.
+/// No timer on this system: the next call runs what is due.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod system {
     use std::io;

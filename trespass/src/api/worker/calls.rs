@@ -13,83 +13,86 @@ use crate::session::readiness::Readiness;
 use crate::wire::Kind;
 
 impl Worker {
-    /// As [`Stream`](crate::Stream)'s `read`, without waiting.
+    /// Reads as [`Stream`](crate::Stream) does, without waiting.
     ///
     /// # Errors
     ///
-    /// As `read`, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    /// Those of `read`, and [`NotConnected`](ErrorKind::NotConnected): no connection has this key.
     pub fn read(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
         self.take(key, |connection| connection.read(buffer))
     }
 
-    /// As [`Stream`](crate::Stream)'s `write`, without waiting.
+    /// Writes as [`Stream`](crate::Stream) does, without waiting.
     ///
     /// # Errors
     ///
-    /// As `write`, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    /// Those of `write`, and [`NotConnected`](ErrorKind::NotConnected): no connection has this key.
     pub fn write(&mut self, key: Key, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(key, &[IoSlice::new(bytes)])
     }
 
-    /// As [`Stream`](crate::Stream)'s `write_vectored`, without waiting.
+    /// Writes from several buffers as [`Stream`](crate::Stream) does, without waiting.
     ///
     /// # Errors
     ///
-    /// As [`write`](Self::write).
+    /// Those of [`write`](Self::write).
     pub fn write_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.give(key, |connection| connection.write(slices))
     }
 
-    /// As [`SeqPacket::send`](crate::SeqPacket::send), without waiting.
+    /// [`SeqPacket::send`](crate::SeqPacket::send) without waiting.
     ///
     /// # Errors
     ///
-    /// As it, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    /// Those of that method, and [`NotConnected`](ErrorKind::NotConnected): no connection has this
+    /// key.
     pub fn send(&mut self, key: Key, message: &[u8]) -> io::Result<()> {
         self.send_vectored(key, &[IoSlice::new(message)])
     }
 
-    /// As [`SeqPacket::send_vectored`](crate::SeqPacket::send_vectored), without waiting.
+    /// [`SeqPacket::send_vectored`](crate::SeqPacket::send_vectored) without waiting.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// Those of [`send`](Self::send).
     pub fn send_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<()> {
         self.give(key, |connection| connection.send(slices))
     }
 
-    /// As [`SeqPacket::send_part`](crate::SeqPacket::send_part), without waiting.
+    /// [`SeqPacket::send_part`](crate::SeqPacket::send_part) without waiting.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// Those of [`send`](Self::send).
     pub fn send_part(&mut self, key: Key, total: u64, part: &[u8]) -> io::Result<usize> {
         self.give(key, |connection| connection.send_part(total, &[IoSlice::new(part)]))
     }
 
-    /// As [`SeqPacket::recv`](crate::SeqPacket::recv), without waiting.
+    /// [`SeqPacket::recv`](crate::SeqPacket::recv) without waiting.
     ///
     /// # Errors
     ///
-    /// As it, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    /// Those of that method, and [`NotConnected`](ErrorKind::NotConnected): no connection has this
+    /// key.
     pub fn recv(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
         self.take(key, |connection| connection.recv(buffer))
     }
 
-    /// As [`SeqPacket::recv_part`](crate::SeqPacket::recv_part), without waiting.
+    /// [`SeqPacket::recv_part`](crate::SeqPacket::recv_part) without waiting.
     ///
     /// # Errors
     ///
-    /// As [`recv`](Self::recv).
+    /// Those of [`recv`](Self::recv).
     pub fn recv_part(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<Part> {
         self.take(key, |connection| connection.recv_part(buffer))
     }
 
-    /// Takes a message, or what lies in one block of a stream, without a copy and without waiting.
+    /// Receives a message, or the bytes in one block of a stream, without a copy and without
+    /// waiting.
     ///
     /// # Errors
     ///
-    /// As [`recv`](Self::recv), or [`read`](Self::read).
+    /// Those of [`recv`](Self::recv), or [`read`](Self::read).
     pub fn recv_buf(&mut self, key: Key) -> io::Result<RecvBuf> {
         self.take(key, |connection| match connection.info.kind {
             Kind::Stream => connection.recv_chunk(),
@@ -97,11 +100,12 @@ impl Worker {
         })
     }
 
-    /// As [`SeqPacket::recv_part_buf`](crate::SeqPacket::recv_part_buf), without waiting.
+    /// [`SeqPacket::recv_part_buf`](crate::SeqPacket::recv_part_buf) without waiting.
     ///
     /// # Errors
     ///
-    /// As [`recv`](Self::recv), and [`InvalidInput`](ErrorKind::InvalidInput): the connection is a stream.
+    /// Those of [`recv`](Self::recv), and [`InvalidInput`](ErrorKind::InvalidInput): the connection
+    /// is a stream.
     pub fn recv_part_buf(&mut self, key: Key) -> io::Result<(RecvBuf, Part)> {
         self.take(key, |connection| match connection.info.kind {
             Kind::Stream => Err(connection.refused(Direction::Read, CallError::WrongKind)),
@@ -109,22 +113,22 @@ impl Worker {
         })
     }
 
-    /// A block of the worker's pool, of at least so many bytes.
+    /// Takes a block of at least `len` bytes from the worker's pool.
     ///
     /// # Errors
     ///
-    /// [`WouldBlock`](ErrorKind::WouldBlock): the pool has none now. [`InvalidInput`](ErrorKind::InvalidInput): no block is that
-    /// large.
+    /// [`WouldBlock`](ErrorKind::WouldBlock): the pool is empty.
+    /// [`InvalidInput`](ErrorKind::InvalidInput): no block is that large.
     pub fn buffer(&self, len: usize) -> io::Result<Block> {
         buffers::take(&self.pool, len)
     }
 
-    /// As [`Stream::send_buf`](crate::Stream::send_buf), without waiting. The block comes back by
-    /// [`Event::Completed`](crate::Event::Completed).
+    /// [`Stream::send_buf`](crate::Stream::send_buf) without waiting.
+    /// [`Event::Completed`](crate::Event::Completed) returns the block.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send); the block comes back with the error.
+    /// Those of [`send`](Self::send). The error contains the block.
     pub fn send_buf(&mut self, key: Key, block: Block, len: usize) -> Result<Ticket, SendRefused> {
         let mut block = Some(block);
         let taken = self.give(key, |connection| connection.send_block(&mut block, len));
@@ -135,32 +139,34 @@ impl Worker {
         }
     }
 
-    /// As [`Stream::send_blocks`](crate::Stream::send_blocks), without waiting. Each block comes back by
-    /// [`Event::Completed`](crate::Event::Completed).
+    /// [`Stream::send_blocks`](crate::Stream::send_blocks) without waiting.
+    /// [`Event::Completed`](crate::Event::Completed) returns each block.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send); the blocks are still in the vector then.
+    /// Those of [`send`](Self::send). The blocks then stay in the vector.
     pub fn send_blocks(&mut self, key: Key, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
         self.give(key, |connection| connection.send_blocks(blocks))
     }
 
-    /// As [`Stream::set_cork`](crate::Stream::set_cork), but that a [`poll`](Self::poll) that waits lets nothing go: it is for all connections.
+    /// [`Stream::set_cork`](crate::Stream::set_cork) for a connection of the worker. A
+    /// [`poll`](Self::poll) that waits does not release held bytes, because it waits for all
+    /// connections.
     ///
     /// # Errors
     ///
-    /// There is no such connection.
+    /// No connection has this key.
     pub fn set_cork(&mut self, key: Key, corked: bool) -> io::Result<()> {
         self.open_connection(key)?.0.protocol.cork(corked);
         self.mark_dirty(key.index);
         Ok(())
     }
 
-    /// As [`Stream::shutdown`](crate::Stream::shutdown).
+    /// [`Stream::shutdown`](crate::Stream::shutdown) for a connection of the worker.
     ///
     /// # Errors
     ///
-    /// There is no such connection.
+    /// No connection has this key.
     pub fn shutdown(&mut self, key: Key, how: Shutdown) -> io::Result<()> {
         let (connection, _) = self.open_connection(key)?;
         if matches!(how, Shutdown::Write | Shutdown::Both) {
@@ -173,18 +179,19 @@ impl Worker {
         Ok(())
     }
 
-    /// What of a connection is to be told. At first it is both.
+    /// Sets which readiness of a connection [`Event::Ready`](crate::Event::Ready) reports. The
+    /// default is both.
     ///
     /// # Errors
     ///
-    /// There is no such connection.
+    /// No connection has this key.
     pub fn set_interest(&mut self, key: Key, interest: Readiness) -> io::Result<()> {
         self.open_connection(key)?.1.set_interest(interest);
         self.mark_ready(key.index);
         Ok(())
     }
 
-    /// A call that takes from a connection. What that makes room for goes with the next poll.
+    /// Runs a call that receives. The next poll posts the receives that it freed.
     fn take<T>(
         &mut self,
         key: Key,
@@ -196,7 +203,7 @@ impl Worker {
         taken.map_err(into_io_error)
     }
 
-    /// A call that gives to a connection. If there is no room, sending what it has may make some.
+    /// Runs a call that sends. If the send buffer is full, it sends first and tries once more.
     fn give<T>(
         &mut self,
         key: Key,

@@ -1,4 +1,4 @@
-//! The handshakes of a worker: those of its listeners' clients, and of its own connections.
+//! A worker's handshakes: of its listeners' clients, and of the connections that it makes.
 
 use std::io::{self, ErrorKind};
 use std::task::Poll;
@@ -7,11 +7,11 @@ use std::time::Instant;
 use super::{Event, Key, SlotState, WORKER_CQ, Worker, token};
 use crate::session::pending::PendingHandshake;
 
-/// Handshakes that may be under way at a time.
+/// Handshakes at a time.
 const MAX_HANDSHAKES: usize = 1024;
 
 impl Worker {
-    /// Accepts whoever waits, as long as there is room.
+    /// Accepts waiting clients while there are places.
     pub(super) fn accept_pending(&mut self, index: u32) {
         let (listener, tag) = (self.key(index), self.slot(index).tag);
         while self.handshakes < MAX_HANDSHAKES || self.evict_slowest() {
@@ -38,14 +38,15 @@ impl Worker {
             match error.kind() {
                 ErrorKind::ConnectionAborted | ErrorKind::Interrupted => (),
                 ErrorKind::WouldBlock => *may_accept = false,
-                // Such as want of descriptors: tried again with the next client, or when one has gone.
+                // For example without free descriptors. It tries again with the next client, or
+                // after a connection closes.
                 _ => {
                     *may_accept = false;
                     self.pending_events.push_back(Event::Failed { key: listener, tag, error });
                 }
             }
         }
-        // It goes on when the slowest has had its chance.
+        // Continues after the slowest handshake's minimum time.
         if let Some(at) = self.slowest().map(|(_, at)| at) {
             self.schedule(index, at);
         }
@@ -71,7 +72,7 @@ impl Worker {
         }
     }
 
-    /// Has a handshake go on in a slot that is free.
+    /// Starts a handshake in a free slot.
     pub(super) fn start_handshake(
         &mut self,
         key: Key,
@@ -97,7 +98,8 @@ impl Worker {
         Ok(key)
     }
 
-    /// Goes on with a handshake. It may have made the first queue pair, and with it the worker's completion queue.
+    /// Continues a handshake, which may create the worker's completion queue with its first queue
+    /// pair.
     pub(super) fn progress_handshake(&mut self, index: u32) {
         self.drive_handshake(index);
         if let Err(error) = self.worker_cq.register(self.poller.registry(), WORKER_CQ) {
@@ -113,7 +115,7 @@ impl Worker {
         let (now, registry) = (Instant::now(), self.poller.registry());
         let Poll::Ready(result) = handshake.progress(&self.config, &self.pool, now, registry, token(index))
         else {
-            // The time to try the path is shorter than that for everything.
+            // The probe's deadline is before the handshake's.
             let deadline = handshake.deadline(&self.config);
             return self.schedule(index, deadline);
         };

@@ -7,9 +7,9 @@ use std::time::Instant;
 use super::{Event, SlotState, WORKER_CQ, Worker};
 use crate::session::readiness::Until;
 
-/// How often everything may have a turn before the program hears of it: peers that never stop do not hold it up.
+/// Rounds before a poll returns events, so that peers that never stop do not delay the program.
 const MAX_ROUNDS: u32 = 16;
-/// A worker that spins looks so often for completions before it asks the system, and the clock, once.
+/// Polls of the completion queue before a spinning worker asks the system and the clock once.
 const POLLS_PER_SYSTEM_CHECK: u32 = 64;
 
 impl Worker {
@@ -17,11 +17,11 @@ impl Worker {
         until.or(self.timers.peek().map(|Reverse((at, _))| *at)).or(self.worker_cq.next_deadline())
     }
 
-    /// Looks for what there is to do, again and again, before the next completion is made an event and the thread sleeps: both cost more
-    /// than what is waited for, where that comes soon. Whether the poll is over.
+    /// Polls repeatedly before it arms the completion queue and sleeps, because both cost more than
+    /// a short wait. Returns whether the poll is over.
     pub(super) fn spin(&mut self, limit: Until, events: &mut Vec<Event>) -> io::Result<bool> {
         let (before, time) = (events.len(), self.config.worker_spin);
-        // Who waits for the descriptor needs the next completion as an event.
+        // A program that waits on the descriptor needs the completion event.
         if time.is_zero() || self.poller.is_exported() {
             return Ok(false);
         }
@@ -50,7 +50,7 @@ impl Worker {
         }
     }
 
-    /// One look of a worker that spins. Whether anything had happened.
+    /// Polls once while spinning. Returns whether there was an event.
     fn poll_once(&mut self) -> io::Result<bool> {
         self.polls = (self.polls + 1) % POLLS_PER_SYSTEM_CHECK;
         if self.polls == 0 {
@@ -97,8 +97,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what has completed, and gives everything that something happened to a turn, until nothing more does. What completes then is
-    /// reported.
+    /// Takes completions and gives each connection with events a turn, until there are no more.
+    /// Later completions make an event.
     pub(super) fn work(&mut self) {
         for _ in 0..MAX_ROUNDS {
             let moved = self.poll_completions() | self.progress_dirty();
@@ -106,11 +106,11 @@ impl Worker {
                 return;
             }
         }
-        // Who waits for the descriptor is to come back soon.
+        // Wakes a program that waits on the descriptor, because work remains.
         self.poller.wake();
     }
 
-    /// Hands what has completed to whose it is. Whether anything had.
+    /// Gives each completion to its connection. Returns whether there were any.
     fn poll_completions(&mut self) -> bool {
         let (slots, dirty) = (&mut self.slots, &mut self.dirty);
         let reaped = self.worker_cq.poll(|cq_slot, completed| {
@@ -134,7 +134,7 @@ impl Worker {
         })
     }
 
-    /// Has the next completion be reported. Whether one may have come just before.
+    /// Arms the completion queue. Returns whether a completion may have arrived just before.
     fn arm(&mut self) -> bool {
         self.worker_cq.arm().unwrap_or_else(|error| {
             self.completion_queue_failed(&error);
@@ -142,7 +142,7 @@ impl Worker {
         })
     }
 
-    /// The worker's completion queue has failed: tells every connection that uses it.
+    /// Reports the failure of the worker's completion queue to each connection that uses it.
     pub(super) fn completion_queue_failed(&mut self, error: &io::Error) {
         tracing::error!(%error, "a worker's completion queue has failed");
         for index in 0..self.slots.len() as u32 {
@@ -157,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// Gives everything that something happened to a turn. Whether there was anything.
+    /// Gives a turn to each connection with events. Returns whether there were any.
     fn progress_dirty(&mut self) -> bool {
         let mut dirty = std::mem::take(&mut self.dirty);
         let any = !dirty.is_empty();
@@ -171,7 +171,7 @@ impl Worker {
                 SlotState::Closing { .. } => self.progress_closing(index),
             }
         }
-        // Turns may have made others dirty; those wait for the next round.
+        // Turns may schedule further turns, which belong to the next round.
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
         any
@@ -199,8 +199,8 @@ impl Worker {
         self.mark_ready(index);
     }
 
-    /// Has it be given a turn at that time, or earlier: where there is a timer already, the turn that it brings says so again. So there
-    /// is one for each slot, whoever makes however many events.
+    /// Schedules a turn at `at` or earlier. A slot has at most one timer: the turn of an earlier
+    /// timer schedules again.
     pub(super) fn schedule(&mut self, index: u32, at: Instant) {
         let key = self.key(index);
         let slot = self.slot(index);
@@ -210,7 +210,7 @@ impl Worker {
         }
     }
 
-    /// Lets a closed connection go when it may.
+    /// Removes a closed connection whose bytes are sent.
     fn progress_closing(&mut self, index: u32) {
         let SlotState::Closing { connection, until } = &mut self.slot(index).state else { return };
         connection.progress();
@@ -223,7 +223,7 @@ impl Worker {
         self.remove(index);
     }
 
-    /// Tells what there is to tell.
+    /// Appends the events of connections.
     pub(super) fn deliver_events(&mut self, events: &mut Vec<Event>) {
         events.extend(self.pending_events.drain(..));
         let mut maybe_ready = std::mem::take(&mut self.maybe_ready);

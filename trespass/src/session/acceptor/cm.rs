@@ -11,7 +11,7 @@ use sideway::rdmacm::{EventChannel, EventType, Identifier, PortSpace};
 use super::IncomingClient;
 use crate::session::cm_error::CmError;
 
-/// An identifier that listens, alone on its channel.
+/// A listening identifier, alone on its event channel.
 pub(crate) struct CmListener {
     channel: EventChannel,
     _id: Identifier,
@@ -59,7 +59,7 @@ impl CmListener {
                         format!("the device of {} was removed: nobody comes here any more", self.local);
                     return Err(io::Error::other(words));
                 }
-                // Of a request that is gone again before it was taken over.
+                // For example a request that was withdrawn before it was accepted.
                 other => tracing::trace!(event = %other, "the connection manager reports"),
             }
         }

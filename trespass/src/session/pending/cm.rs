@@ -1,5 +1,5 @@
-//! A handshake in progress that began with rdma_cm: its events, the queue pair, and then HELLO of
-//! both sides over that.
+//! A handshake in progress that began with rdma_cm: its events, the queue pair, and both sides'
+//! HELLO over the queue pair.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,53 +26,54 @@ use crate::transport::rc::{CmControl, CmQueuePair, QpParameters, named_device};
 use crate::wire::{Cause, Unavailable};
 use crate::wire::{HandshakeMessage, Kind, Role};
 
-/// How long a last word over the queue pair may take.
+/// How long to wait until a rejection over the queue pair is acknowledged.
 const REJECT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Queue pairs that a client may give up because their peer's connection manager has not forgotten the last connection of their number.
+/// Queue pairs that a client replaces because the peer's connection manager still has an old
+/// connection of the same number.
 const MAX_STALE: usize = 8;
 
-/// A handshake that is under way.
+/// A handshake in progress.
 pub(crate) struct PendingCmHandshake {
     /// Dropped before its identifier.
     pair: Option<CmQueuePair<Pool>>,
-    /// Those whose numbers were refused: while they are there the next has another one.
+    /// Queue pairs whose numbers were refused. While they exist, a new one gets another number.
     stale: Vec<CmQueuePair<Pool>>,
     id: Identifier,
-    /// The identifier is alone on it.
+    /// The event channel, of the identifier alone.
     channel: EventChannel,
     peer: SocketAddr,
     role: Role,
     exchange: CmExchange,
-    /// Of a server, until it is answered.
+    /// A client's request, until the server answers it.
     request: Option<ConnectRequest>,
     step: Step,
     /// This side's HELLO was sent.
     hello_sent: bool,
-    /// The connection manager says that both sides are ready; the client is the one to tell it.
+    /// rdma_cm has reported the connection as established. The client notifies it.
     established: bool,
-    /// The peer has hung up.
+    /// The peer has disconnected.
     disconnected: bool,
     agreed: Option<Agreed>,
-    /// What it has failed with, and until when to wait for the last word to be heard.
+    /// The error, and how long to wait until the peer has received the rejection.
     rejecting: Option<(io::Error, Instant)>,
     began: Instant,
 }
 
-/// What a client has asked for.
+/// A client's request.
 struct ConnectRequest {
     private_data: Vec<u8>,
     info: Option<ConnectionInfo>,
 }
 
-/// What went wrong.
+/// The kinds of failure.
 enum HandshakeFailure {
     Manager(CmError),
     Handshake(HandshakeError),
 }
 
 impl PendingCmHandshake {
-    /// Of a client whose request has come; its event is given up.
+    /// The handshake of a connection request.
     pub(super) fn requested(
         event: rdmacm::Event,
         peer: SocketAddr,
@@ -94,7 +95,7 @@ impl PendingCmHandshake {
         Ok(Self { request: Some(request), ..Self::new(Role::Server, id, channel, peer, exchange, step) })
     }
 
-    /// Of a client of one's own.
+    /// The handshake of a connecting client.
     pub(super) fn connecting(peer: SocketAddr, kind: Kind, config: &Config) -> io::Result<Self> {
         let resolving = || -> Result<(EventChannel, Identifier), CmError> {
             let channel = EventChannel::new()?;
@@ -180,7 +181,7 @@ impl PendingCmHandshake {
         self.fail(failure, now)
     }
 
-    /// Whether it is done.
+    /// Continues. Returns whether the handshake is finished.
     fn advance(
         &mut self,
         config: &Config,
@@ -203,7 +204,7 @@ impl PendingCmHandshake {
                 return Err(HandshakeError::Closed { step: self.step }.into());
             }
             let Some(pair) = &mut self.pair else { return Ok(false) };
-            // Once it is newly watched, something may have come just before.
+            // A completion may have arrived just before the queue pair was armed.
             let watched = pair.watch(registry, token);
             if !watched.map_err(|error| Unavailable::new(Cause::ProbeFailed, error.to_string()))? {
                 return Ok(false);
@@ -211,7 +212,7 @@ impl PendingCmHandshake {
         }
     }
 
-    // What the connection manager says.
+    // The events of rdma_cm.
 
     fn on_cm_event(
         &mut self,
@@ -222,7 +223,7 @@ impl PendingCmHandshake {
         registry: &Registry,
     ) -> Result<(), HandshakeFailure> {
         if event.cm_id() != &self.id {
-            // Of an identifier that was given up.
+            // The event belongs to a dropped identifier.
             return Ok(());
         }
         let left = (self.began + config.handshake_deadline).saturating_duration_since(now);
@@ -233,7 +234,7 @@ impl PendingCmHandshake {
             }
             EventType::RouteResolved => self.send_request(config, pool)?,
             EventType::ConnectResponse => self.on_response(event, false)?,
-            // Of a client by iWARP, whose devices connect queue pairs themselves.
+            // An iWARP device connects the queue pair of a client itself.
             EventType::Established if self.role == Role::Client => self.on_response(event, true)?,
             EventType::Established => self.established = true,
             EventType::Rejected => self.on_rejected(event, left, config, registry)?,
@@ -247,7 +248,7 @@ impl PendingCmHandshake {
         Ok(())
     }
 
-    /// The client asks for a connection.
+    /// Sends the connection request.
     fn send_request(&mut self, config: &Config, pool: &Pool) -> Result<(), HandshakeFailure> {
         let mut pair = self.create_queue_pair(config, pool)?;
         pair.prepare(&self.id)?;
@@ -260,7 +261,8 @@ impl PendingCmHandshake {
         Ok(())
     }
 
-    /// The server has accepted: the client connects its queue pair, unless it is, and speaks.
+    /// Handles the server's answer: connects the queue pair unless it is connected, and sends
+    /// HELLO.
     fn on_response(&mut self, event: &rdmacm::Event, is_connected: bool) -> Result<(), HandshakeFailure> {
         if self.hello_sent {
             return Ok(());
@@ -288,12 +290,13 @@ impl PendingCmHandshake {
         config: &Config,
         registry: &Registry,
     ) -> Result<(), HandshakeFailure> {
-        // The peer has not forgotten an earlier connection of a queue pair with that number: another pair has another number.
+        // The peer still has an old connection of this queue pair number, and another pair has
+        // another number.
         let is_stale = event.reject_reason() == Some(rdmacm::RejectReason::StaleConnection);
         if is_stale && self.role == Role::Client && self.stale.len() < MAX_STALE {
             tracing::debug!(peer = %self.peer, "the peer remembers the queue pair's number: with another one");
             if let Some(mut pair) = self.pair.take() {
-                // Its descriptor goes with it, and a set forgets what is closed.
+                // Its descriptor is about to close, and a poller forgets closed descriptors.
                 if let Err(error) = pair.unwatch(registry) {
                     tracing::debug!(%error, "a channel stays in the set");
                 }
@@ -309,7 +312,7 @@ impl PendingCmHandshake {
         }
     }
 
-    /// The server answers a request.
+    /// Answers a connection request.
     fn accept_request(
         &mut self,
         request: &ConnectRequest,
@@ -319,7 +322,7 @@ impl PendingCmHandshake {
         self.exchange.prefix_received(&request.private_data)?;
         let mut pair = self.create_queue_pair(config, pool)?;
         pair.prepare(&self.id)?;
-        // The rest comes when the client has proved to be one.
+        // Posts the connection's receives only after the client's HELLO.
         pair.post(self.exchange.receives(), false)?;
         pair.connect(&self.id)?;
         let limits = self.exchange.terms().limits;
@@ -331,7 +334,7 @@ impl PendingCmHandshake {
         Ok(())
     }
 
-    /// A queue pair of the device that the route leads to.
+    /// Makes a queue pair of the device that the route leads to.
     fn create_queue_pair(&mut self, config: &Config, pool: &Pool) -> Result<CmQueuePair<Pool>, Unavailable> {
         let context = self.id.get_device_context();
         let context = context.map_err(|error| Unavailable::new(Cause::NoDevice, error.to_string()))?;
@@ -344,9 +347,7 @@ impl PendingCmHandshake {
         CmQueuePair::new(&device, &whence, QpParameters::of(config), pool)
     }
 
-    // What both sides say over the queue pair.
-
-    /// Whether both have said all, and heard all.
+    /// Sends and receives HELLO. Returns whether both directions are complete.
     fn exchange_hellos(&mut self) -> Result<bool, HandshakeFailure> {
         let Some(pair) = &mut self.pair else { return Ok(false) };
         let (exchange, agreed) = (&mut self.exchange, &mut self.agreed);
@@ -359,11 +360,12 @@ impl PendingCmHandshake {
             }
             agreed.is_some() || outcome.is_err()
         });
-        // What was heard may say why nothing comes any more.
+        // The received piece may be a rejection that explains an error.
         outcome?;
         looked?;
         if any && !self.established {
-            // The client's last word to the connection manager may be late, or lost; what came shows that it was said.
+            // The client's ready-to-use message may be late or lost. Its HELLO proves that it was
+            // sent.
             if let Err(error) = self.id.notify(AsyncEventType::CommunicationEstablished) {
                 tracing::trace!(%error, "the connection manager knows already");
             }
@@ -378,9 +380,7 @@ impl PendingCmHandshake {
         Ok(self.agreed.is_some() && self.established && pair.is_acknowledged())
     }
 
-    // How it fails.
-
-    /// Tells the peer, if there is a way.
+    /// Rejects the peer, if it can still be reached.
     fn fail(&mut self, failure: HandshakeFailure, now: Instant) -> Poll<io::Result<()>> {
         let words = match &failure {
             HandshakeFailure::Handshake(error) => rejection_message(error),
@@ -397,7 +397,7 @@ impl PendingCmHandshake {
             }
             return Poll::Ready(Err(error));
         }
-        // A client that waits for the server's HELLO reads words in its place.
+        // A client that waits for the server's HELLO reads a rejection in its place.
         if let (Some(words), Some(pair)) = (words, &mut self.pair)
             && self.role == Role::Server
             && !self.hello_sent
@@ -410,7 +410,7 @@ impl PendingCmHandshake {
         Poll::Ready(Err(error))
     }
 
-    /// Waits until the last word is heard, or the time for it is over.
+    /// Waits until the rejection is acknowledged, or its time is over.
     fn finish_reject(&mut self, now: Instant) -> Poll<io::Result<()>> {
         let waits = match (&mut self.pair, &self.rejecting) {
             (Some(pair), Some((_, until))) => {
@@ -441,7 +441,7 @@ impl PendingCmHandshake {
     }
 }
 
-/// An identifier that looks for the peer's address.
+/// Makes an identifier that resolves the peer's address.
 fn resolve(
     channel: &EventChannel,
     peer: SocketAddr,
@@ -456,7 +456,7 @@ fn resolve(
     Ok(id)
 }
 
-/// What the peer is told: reads that this side answers at a time, and those that it has under way.
+/// The connection parameters: READs that this side answers at a time, and those that it starts.
 fn connection_parameter(
     pair: &CmQueuePair<Pool>,
     cm_prefix: &[u8],
@@ -474,9 +474,9 @@ fn connection_parameter(
     connection_parameter
 }
 
-/// Whether the system says that no device leads to an address.
+/// Whether the error means that no device has a route to the address.
 fn is_unreachable(error: &io::Error) -> bool {
-    // ENODEV has no kind of its own.
+    // `ErrorKind` has no variant for ENODEV.
     error.raw_os_error() == Some(19)
         || matches!(
             error.kind(),
@@ -486,7 +486,7 @@ fn is_unreachable(error: &io::Error) -> bool {
         )
 }
 
-/// What an event says that is a failure.
+/// The error of a failed event.
 fn cm_error(event: &rdmacm::Event) -> CmError {
     let words = event.error().map_or_else(|| event.event_type().to_string(), |error| error.to_string());
     let timed_out = event.status().error().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
@@ -513,7 +513,7 @@ impl From<HandshakeError> for HandshakeFailure {
 }
 
 impl From<Unavailable> for HandshakeFailure {
-    /// There is nothing else than RDMA.
+    /// Without RDMA, such a connection fails.
     fn from(why: Unavailable) -> Self {
         HandshakeError::RdmaRequired { by: Side::Local, reason: why.on(Side::Local) }.into()
     }
@@ -526,7 +526,8 @@ impl From<sideway::Error> for HandshakeFailure {
 }
 
 impl From<sideway::Error> for CmError {
-    /// The kernel resolves a loopback address, and reports then that no route begins at its device.
+    /// For a loopback address the kernel succeeds at first, then reports that no route begins at
+    /// its device.
     fn from(error: sideway::Error) -> Self {
         use sideway::ErrorKind as Kind;
         let words = error.to_string();

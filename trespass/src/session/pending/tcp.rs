@@ -16,21 +16,21 @@ use crate::session::connection::Connection;
 use crate::transport::{CqSlot, RdmaPath, WorkCompletion};
 use crate::wire::Kind;
 
-/// A handshake that is under way.
+/// A handshake in progress.
 pub(crate) struct PendingTcpHandshake {
     socket: TcpStream,
     peer: SocketAddr,
     kind: Kind,
     began: Instant,
-    /// Where it completes, if it is a worker's and has not yet got there.
+    /// A worker's completion queue slot, until the path takes it.
     slot: Option<CqSlot>,
-    /// `None`: TCP is not yet connected.
+    /// `None` until TCP is connected.
     handshake: Option<TcpHandshake<RdmaPath>>,
     established: Option<Established<RdmaPath>>,
 }
 
 impl PendingTcpHandshake {
-    /// Of a client that was accepted.
+    /// The handshake of an accepted client.
     pub(super) fn accepted(
         socket: std::net::TcpStream,
         peer: SocketAddr,
@@ -48,20 +48,20 @@ impl PendingTcpHandshake {
         Ok(Self { socket, peer, kind, began, slot: None, handshake, established: None })
     }
 
-    /// Of a client of one's own.
+    /// The handshake of a connecting client.
     pub(super) fn connecting(peer: SocketAddr, kind: Kind, slot: Option<CqSlot>) -> io::Result<Self> {
         let (socket, began) = (TcpStream::connect(peer)?, Instant::now());
         Ok(Self { socket, peer, kind, began, slot, handshake: None, established: None })
     }
 
-    /// Something of its path has completed in the worker's completion queue.
+    /// Handles a completion from the worker's completion queue.
     pub(super) fn completed(&mut self, completed: WorkCompletion) {
         if let Some(path) = self.handshake.as_mut().and_then(TcpHandshake::path) {
             path.completed(completed);
         }
     }
 
-    /// The worker's completion queue has failed.
+    /// Handles the failure of the worker's completion queue.
     pub(super) fn completion_queue_failed(&mut self, error: &io::Error) {
         if let Some(path) = self.handshake.as_mut().and_then(TcpHandshake::path) {
             path.completion_queue_failed(error);
@@ -76,7 +76,7 @@ impl PendingTcpHandshake {
         self.began
     }
 
-    /// When to go on with it in any case.
+    /// When to continue at the latest.
     pub(super) fn deadline(&mut self, config: &Config) -> Instant {
         match &mut self.handshake {
             Some(handshake) => handshake.waits_for().deadline,
@@ -92,7 +92,8 @@ impl PendingTcpHandshake {
         registry.deregister(&mut self.socket)
     }
 
-    /// Goes on as far as it can without waiting. What it waits for then is reported under the key that its socket has.
+    /// Continues as far as possible without waiting. Later events are reported under the socket's
+    /// token.
     pub(super) fn progress(
         &mut self,
         config: &Config,
@@ -118,10 +119,10 @@ impl PendingTcpHandshake {
                 && let Some(path) = handshake.probing()
             {
                 match path.watch(registry, token) {
-                    // From now on what comes is reported; it may have come just before.
+                    // A completion may have arrived just before the queue pair was armed.
                     Ok(true) => continue,
                     Ok(false) => {}
-                    // The path is given up when its time is over.
+                    // The probe's timeout gives the path up.
                     Err(error) => tracing::debug!(peer = %address, %error, "completions are not reported"),
                 }
             }
@@ -136,7 +137,7 @@ impl PendingTcpHandshake {
         }
     }
 
-    /// Sees whether TCP is connected by now.
+    /// Checks whether TCP is connected.
     fn connect(&mut self, config: &Config, pool: &Pool, now: Instant) -> Poll<io::Result<()>> {
         if let Some(error) = self.socket.take_error()? {
             return Poll::Ready(Err(error));
@@ -156,7 +157,7 @@ impl PendingTcpHandshake {
         Poll::Ready(Ok(()))
     }
 
-    /// Makes a connection of it. It is not registered any more.
+    /// Makes the connection of a finished handshake, which is no longer registered.
     pub(super) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Connection> {
         let established = self.established.ok_or(ErrorKind::NotConnected)?;
         let socket = std::net::TcpStream::from(self.socket);
