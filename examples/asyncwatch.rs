@@ -1,5 +1,4 @@
-//! Prints what a device says without being asked: `ibv_asyncwatch`, with its
-//! flags and lines.
+//! Prints the asynchronous events of a device: `ibv_asyncwatch`, with its flags and lines.
 //!
 //! ```text
 //! $ cargo run --example asyncwatch
@@ -7,8 +6,8 @@
 //!   event_type IBV_EVENT_PORT_ERR (10), port 1
 //! ```
 //!
-//! It goes on until it is interrupted, or the device is gone. A software device
-//! says something if it is told to:
+//! It runs until it is interrupted or the device is gone. A software device generates an event if a
+//! fault rule asks for it:
 //!
 //! ```text
 //! $ SOFT_RNIC_FAULTS='port_down=1s call=open_device' cargo run --example asyncwatch
@@ -41,7 +40,7 @@ fn asyncwatch() -> Result<(), Failure> {
     loop {
         let event = events.wait().map_err(Failure::work)?;
         say(line(&event))?;
-        // What C cannot say: it has the port's number only.
+        // The C program prints the port's number only.
         if !matches!(event.element(), AsyncElement::Port(_) | AsyncElement::Device) {
             note(format_args!("{}: {:?}", event.event_type(), event.element()));
         }
@@ -57,7 +56,7 @@ fn line(event: &AsyncEvent) -> String {
     format!("  event_type {} ({}), port {port}", name(kind), kind.raw())
 }
 
-/// C's names, of those that C's program knows.
+/// The names of the events that the C program knows.
 fn name(kind: AsyncEventType) -> &'static str {
     match kind {
         AsyncEventType::DeviceFatal => "IBV_EVENT_DEVICE_FATAL",

@@ -1,4 +1,4 @@
-//! Counters in a server's memory that many clients change at once, without the server doing anything.
+//! Counters in a server's memory that many clients change with atomics, without work by the server.
 //!
 //! ```text
 //! $ cargo run --example atomic_counters
@@ -6,12 +6,14 @@
 //! 400 tickets were drawn, each of them once; 117 times another client was faster
 //! ```
 //!
-//! - FETCH_ADD never fails: each client's additions all count.
-//! - COMPARE_SWAP is for what depends on the value: a client draws the ticket that it believes to be next, and if another one was
-//!   faster, the answer is the value that is there now, with which it tries again.
+//! - FETCH_ADD never fails: every addition of every client counts.
+//! - COMPARE_SWAP is for updates that depend on the value. A client draws the ticket that it
+//!   expects to be next. If another client was faster, the result is the current value, with which
+//!   it tries again.
 //!
-//! Each client is a thread with an open device of its own, so that nothing but the server's memory is shared; it could as well be on
-//! another host. The server's thread does nothing meanwhile, and looks at the memory at the end.
+//! Each client is a thread with its own open device, so that the threads share the server's memory
+//! only; a client could run on another host as well. The server's thread only reads the memory at
+//! the end.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -37,24 +39,24 @@ struct Arguments {
     #[command(flatten)]
     device: DeviceArg,
 
-    /// The number of clients
+    /// The number of clients.
     #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1000))]
     clients: u64,
 
-    /// How often each client adds one
+    /// The number of additions by each client.
     #[arg(short = 'n', long, default_value_t = 1000)]
     additions: u64,
 
-    /// How many tickets each client draws
+    /// The number of tickets that each client draws.
     #[arg(short, long, default_value_t = 100)]
     tickets: u64,
 }
 
-/// Where they are in the server's memory, in bytes. Atomics want multiples of 8.
+/// Offsets in the server's memory, in bytes. Atomics need multiples of 8.
 const COUNTER: usize = 0;
 const NEXT_TICKET: usize = 8;
 
-/// How long an atomic may take.
+/// The time limit of an atomic operation.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -72,7 +74,8 @@ fn atomic_counters() -> Result<(), Failure> {
     let path = LocalPath::choose(&context, 1, None)?;
     note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
 
-    // The server: memory that clients may change, and a queue pair for each of them. Nobody will poll their queue.
+    // The server: memory that clients may change, and a queue pair for each client. Nothing polls
+    // the server's completion queue.
     let pd = context.alloc_pd()?;
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteAtomic;
     let pool = pd.create_pool_builder().setup_access(access).setup_slices(16, 1).build()?;
@@ -95,7 +98,7 @@ fn atomic_counters() -> Result<(), Failure> {
     let (rkey, addr) = (pool.rkey(), counters.addr());
     let [counter, next_ticket] = [COUNTER, NEXT_TICKET].map(|at| RemoteWord { rkey, addr: addr + at as u64 });
     let work = |mut client: AtomicClient, pool: PoolBuilder| -> Result<(Vec<u64>, u64), Failure> {
-        // A pool belongs to the thread that it was built on.
+        // A pool must be built on the thread that uses it.
         let pool = pool.build().map_err(Failure::work)?;
         for _ in 0..additions {
             client.fetch_add(&pool, counter, 1)?;
@@ -134,14 +137,14 @@ fn atomic_counters() -> Result<(), Failure> {
     ))
 }
 
-/// A word of the server's memory.
+/// A 64-bit word of the server's memory.
 #[derive(Clone, Copy)]
 struct RemoteWord {
     rkey: u32,
     addr: u64,
 }
 
-/// A connection to the server. It can be sent to another thread; the pool that it works with is built there.
+/// A connection to the server. It can be sent to another thread, which then builds the pool.
 struct AtomicClient {
     cq: GenericCompletionQueue,
     qp: GenericQueuePair,
@@ -164,7 +167,7 @@ impl AtomicClient {
         Endpoint::new(&self.qp, path, first_psn())
     }
 
-    /// Adds to a word; what was there before.
+    /// Adds to a word and returns its old value.
     fn fetch_add(&mut self, pool: &Pool, word: RemoteWord, add: u64) -> Result<u64, Failure> {
         let room = pool.take().ok_or_else(|| Failure::work("no slice is free"))?;
         let mut list = pool.attach(self.qp.start_post_send())?;
@@ -174,7 +177,7 @@ impl AtomicClient {
         self.answer(pool)
     }
 
-    /// Writes `swap` if `compare` is there; what was there before.
+    /// Writes `swap` if the word equals `compare`; returns its old value.
     fn compare_swap(
         &mut self,
         pool: &Pool,
@@ -190,7 +193,7 @@ impl AtomicClient {
         self.answer(pool)
     }
 
-    /// Draws so many tickets; how often another client was faster.
+    /// Draws `tickets` tickets. Also returns how often another client was faster.
     fn draw(&mut self, pool: &Pool, next: RemoteWord, tickets: u64) -> Result<(Vec<u64>, u64), Failure> {
         let (mut drawn, mut believed, mut retries) = (Vec::new(), 0, 0);
         while (drawn.len() as u64) < tickets {
@@ -206,7 +209,7 @@ impl AtomicClient {
         Ok((drawn, retries))
     }
 
-    /// Waits for the one request that there is: the word that comes back, in this host's byte order.
+    /// Waits for the outstanding request and returns its result, in this host's byte order.
     fn answer(&mut self, pool: &Pool) -> Result<u64, Failure> {
         let start = Instant::now();
         while start.elapsed() < WAIT_LIMIT {

@@ -1,4 +1,4 @@
-//! Many clients on one thread: the other side of `many_clients`.
+//! The client side of `many_clients`: many clients on one thread.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,17 +10,18 @@ use crate::program::{Failure, say};
 use crate::reactor::Reactor;
 use crate::shared_queues::{ClientMessage, MessageCompletion, SharedQueues};
 
-/// How long nothing may happen.
+/// The time limit without an event or completion.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long an address or a route may take to be found.
+/// The time limit for resolving an address or a route.
 const RESOLUTION: Duration = Duration::from_secs(5);
 
-/// Connects so many times, so many at a time; asks once by each connection, waits for the answers, and hangs up.
+/// Opens `clients` connections, `window` at a time. Sends one request on each, waits for all
+/// answers, and disconnects.
 ///
 /// # Errors
 ///
-/// The server rejects one, or something else fails.
+/// The server rejects a connection, or an operation fails.
 pub fn run_clients(
     channel: &EventChannel,
     server: SocketAddr,
@@ -53,10 +54,10 @@ struct ClientLoad<'channel> {
     gone: u64,
 }
 
-/// The context of an identifier: the client's number.
+/// The context of an identifier without a queue pair: the client's number.
 struct ClientIndex(u64);
 
-/// The context of one that has a queue pair: its number.
+/// The context of an identifier with a queue pair: the queue pair's number.
 struct QpNumber(u32);
 
 impl ClientLoad<'_> {
@@ -83,7 +84,7 @@ impl ClientLoad<'_> {
         Ok(())
     }
 
-    /// Another client.
+    /// Starts to connect another client.
     fn start_client(&mut self) -> Result<(), Failure> {
         let id = self.channel.create_id(PortSpace::Tcp)?;
         id.setup_context(ClientIndex(self.ids.len() as u64));
@@ -92,12 +93,12 @@ impl ClientLoad<'_> {
         Ok(())
     }
 
-    /// A connection has come a step further.
+    /// Performs the next step of the connection that the event belongs to.
     fn handle_event(&mut self, event: &Event) -> Result<(), Failure> {
         if let Some(error) = event.error() {
             let words = String::from_utf8_lossy(event.private_data());
             let words = words.trim_end_matches('\0');
-            let said = if words.is_empty() { String::new() } else { format!(": it says `{words}`") };
+            let said = if words.is_empty() { String::new() } else { format!(": its reason is `{words}`") };
             return Err(Failure::work(format_args!("{error}{said}")));
         }
         let id = event.cm_id();
@@ -138,7 +139,8 @@ impl ClientLoad<'_> {
         queues.send(number.0, ClientMessage { client, count: 0 })
     }
 
-    /// Answers came. When all are there, all hang up: until then the server has as many clients as there are.
+    /// Takes the answers. When all have arrived, all clients disconnect; until then the server has
+    /// all of them at the same time.
     fn handle_messages(&mut self) -> Result<(), Failure> {
         let Some(queues) = &mut self.queues else { return Ok(()) };
         for (number, completion) in queues.take_completions()? {
@@ -148,12 +150,14 @@ impl ClientLoad<'_> {
                     self.answered += 1;
                 }
                 MessageCompletion::Received(answer) => {
-                    return Err(Failure::work(format_args!("client {client:?} was answered {answer:?}")));
+                    return Err(Failure::work(format_args!(
+                        "client {client:?} got the wrong answer {answer:?}"
+                    )));
                 }
                 MessageCompletion::Sent => {}
                 MessageCompletion::Flushed if self.answered == self.clients => {}
                 MessageCompletion::Flushed => {
-                    return Err(Failure::work(format_args!("client {client:?} could not ask")));
+                    return Err(Failure::work(format_args!("client {client:?} could not send its request")));
                 }
             }
         }
@@ -173,7 +177,8 @@ impl ClientLoad<'_> {
             return Ok(());
         };
         if let Some(connected) = queues.connections.remove(number.0) {
-            // The queue pair first, then the identifier, of which the event has the last handle.
+            // The queue pair must be dropped before its identifier, of which the event has the last
+            // handle.
             let client = usize::try_from(connected.data)?;
             drop(connected);
             self.ids[client] = None;

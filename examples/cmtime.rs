@@ -1,4 +1,4 @@
-//! How long the steps of making and ending connections take. Either side can be rdma-core's `cmtime`.
+//! Measures the steps of opening and closing connections. Either side can be rdma-core's `cmtime`.
 //!
 //! ```text
 //! $ cargo run --example cmtime -- -c 100                    # on one side
@@ -8,8 +8,9 @@
 //! full connect          ...
 //! ```
 //!
-//! All connections go through a step before the next one begins. From rdma-core 52 on, both sides agree by TCP on when: a client that
-//! finds nobody there takes the server for one of an earlier release, and does as its client did; a server listens for both.
+//! All connections complete a step before the next one begins. Since rdma-core 52 both sides
+//! synchronise by TCP. If nothing listens on the TCP port, the client behaves like a client of an
+//! earlier release. The server listens for both kinds of clients.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -24,42 +25,42 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use sideway::rdmacm::{EventChannel, PortSpace};
 
-/// Takes the time of each step of making and ending connections. Either side can be rdma-core's cmtime.
+/// Measures each step of opening and closing connections. Either side can be rdma-core's cmtime.
 #[derive(Parser)]
 struct Arguments {
-    /// The server's name or address; without it this side is the server
+    /// The server's name or address; without it this side is the server.
     #[arg(short, long, value_name = "ADDRESS")]
     server: Option<String>,
 
-    /// The local address to bind to
+    /// The local address to bind to.
     #[arg(short, long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
 
-    /// The number of connections: from rdma-core 52 on, the same on both sides
+    /// The number of connections; since rdma-core 52 it must be the same on both sides.
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
 
-    /// The server's port
+    /// The server's port.
     #[arg(short, long, default_value_t = 7471)]
     port: u16,
 
-    /// The first number that connections without queue pairs pretend to have
+    /// The first queue pair number that connections without queue pairs report.
     #[arg(short = 'q', long, default_value_t = 1000)]
     base_qpn: u32,
 
-    /// The number of threads that do the work
+    /// The number of worker threads.
     #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     threads: u32,
 
-    /// How often to look for an address or a route again
+    /// The number of retries of a failed address or route resolution.
     #[arg(short, long, default_value_t = 2)]
     retries: u32,
 
-    /// How long an address or a route may take to be found, in milliseconds
+    /// The time limit for resolving an address or a route, in milliseconds.
     #[arg(short, long, default_value_t = 2000)]
     timeout: u64,
 
-    /// Be as before rdma-core 52
+    /// Behave like rdma-core before 52.
     #[arg(long)]
     earlier: bool,
 }
@@ -111,7 +112,7 @@ fn serve(arguments: &Arguments, context: &RunContext, options: StepOptions) -> R
         .map_err(|error| Failure::setup(format_args!("cannot listen at {address} by TCP: {error}")))?;
     let mut ready = [PollFd::new(&by_tcp, PollFlags::IN), PollFd::new(&context.channel, PollFlags::IN)];
     while let Err(Errno::INTR) = poll(&mut ready, None) {}
-    // Whoever agrees by TCP does so before he connects.
+    // A client that synchronises by TCP does so before it connects.
     if ready[0].revents().is_empty() {
         return earlier::serve(context);
     }

@@ -1,4 +1,4 @@
-//! What the workers of the example `worker` are given to do, and whether they did it: deposits.
+//! The workload of the example `worker`: deposits to accounts, and a check of the results.
 
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
@@ -6,46 +6,46 @@ use std::time::Duration;
 use crate::program::Failure;
 use crate::waking_channel::WakingSender;
 
-/// How many accounts there are.
+/// The number of accounts.
 pub const ACCOUNTS: u64 = 64;
 
-/// How long an answer may take.
+/// The time limit of an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// What comes in a worker's mailbox.
+/// A message to a worker.
 #[derive(Debug)]
 pub enum Task {
-    /// Something to do.
+    /// A deposit to make.
     Deposit(Deposit),
-    /// There is nothing left to do.
+    /// The worker must end.
     Stop,
 }
 
-/// A deposit, and who waits for the answer.
+/// A deposit, and the channel for its answer.
 #[derive(Debug)]
 pub struct Deposit {
     /// The account's number, below [`ACCOUNTS`].
     pub account: u64,
-    /// How much.
+    /// The amount to add.
     pub amount: u64,
-    /// Where the answer goes.
+    /// The channel for the answer.
     pub answer: Sender<Answer>,
 }
 
-/// What became of one.
+/// The result of a deposit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Answer {
     /// The account's number.
     pub account: u64,
-    /// What is in it now.
+    /// The balance after the deposit.
     pub balance: u64,
 }
 
-/// Makes deposits with all workers in turn, and waits for the answers.
+/// Sends deposits to all workers in turn, and waits for the answers.
 ///
 /// # Errors
 ///
-/// One is missing.
+/// An answer is missing.
 pub fn make(producer: u64, deposits: u64, senders: &[WakingSender<Task>]) -> Result<Vec<Answer>, Failure> {
     let (answer, answers) = mpsc::channel();
     for n in 0..deposits {
@@ -54,7 +54,7 @@ pub fn make(producer: u64, deposits: u64, senders: &[WakingSender<Task>]) -> Res
             return Err(Failure::work("a worker has ended"));
         }
     }
-    // So that there is nobody left who could answer when all workers have ended.
+    // The channel must disconnect when all workers have ended.
     drop(answer);
     (0..deposits)
         .map(|n| {
@@ -64,11 +64,12 @@ pub fn make(producer: u64, deposits: u64, senders: &[WakingSender<Task>]) -> Res
         .collect()
 }
 
-/// As each deposit is of 1, the balances of an account are 1, 2, 3, to the number of its deposits, each once.
+/// Checks the answers. Each deposit is 1, so that the balances of an account must be 1, 2, 3, and
+/// so on, each once.
 ///
 /// # Errors
 ///
-/// They are not.
+/// A deposit was lost or made twice.
 pub fn check(mut answers: Vec<Answer>) -> Result<(), Failure> {
     answers.sort_unstable();
     for of_one in answers.chunk_by(|a, b| a.account == b.account) {

@@ -1,4 +1,4 @@
-//! Finding devices, and addresses.
+//! Finds devices and addresses.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -29,8 +29,8 @@ impl DeviceArg {
     }
 }
 
-/// The devices that `SIDEWAY_PROVIDER` chooses, else the system's if it lists one, else software ones, which is
-/// said on stderr.
+/// The devices of the provider that `SIDEWAY_PROVIDER` names. By default these are the system's if
+/// it has any, else software devices, with a notice on stderr.
 ///
 /// # Errors
 ///
@@ -39,7 +39,7 @@ pub fn list() -> Result<DeviceList, Failure> {
     Ok(DeviceList::from_provider(provider()?)?)
 }
 
-/// The library of [`list`]'s devices.
+/// The provider of [`list`]'s devices.
 ///
 /// # Errors
 ///
@@ -56,11 +56,11 @@ pub fn provider() -> Result<Provider, Failure> {
     Ok(selection.provider())
 }
 
-/// The device of this name, or the first there is.
+/// The device with this name, or the first device.
 ///
 /// # Errors
 ///
-/// There is no device at all, or none of this name.
+/// No device exists, or none with this name.
 pub fn one<'list>(devices: &'list DeviceList, name: Option<&str>) -> Result<Device<'list>, FindDeviceError> {
     match name {
         Some(name) => devices.find(name),
@@ -68,7 +68,7 @@ pub fn one<'list>(devices: &'list DeviceList, name: Option<&str>) -> Result<Devi
     }
 }
 
-/// The device of this name, or all there are, of which there is at least one.
+/// The device with this name, or all devices, at least one.
 ///
 /// # Errors
 ///
@@ -84,11 +84,11 @@ pub fn all<'list>(
     }
 }
 
-/// The first address of this name.
+/// The first address of this host name.
 ///
 /// # Errors
 ///
-/// There is none.
+/// The name has no address.
 pub fn resolve(name: &str, port: u16) -> Result<SocketAddr, Failure> {
     let mut found = (name, port)
         .to_socket_addrs()

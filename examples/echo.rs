@@ -1,7 +1,8 @@
-//! Messages to and fro: how many, how fast, how late.
+//! Echoed messages: rate, bandwidth and latency, like `stride-perf msg grid`.
 //!
-//! Time is that of `stride-perf msg grid`: a message's begins when it may be sent, as a place among those in flight is free, and ends when its
-//! answer was received. That the connection has no room for it yet is part of it. What is counted is the messages: their answers come on top.
+//! The time of a message begins when the number in flight allows it to be sent, and ends when its
+//! answer has arrived. It includes the wait for room in the connection. The rate counts the
+//! messages and not their answers.
 //!
 //! ```sh
 //! echo server 127.0.0.1:7000
@@ -21,12 +22,12 @@ use hdrhistogram::Histogram;
 use rdma_examples::program::{self, Bootstrap, Failure, say};
 use trespass::{Builder, Config, Event, Key, Kind, SeqPacket, Worker};
 
-/// Room for the largest messages of the grid, each way.
+/// Room for the largest messages of the grid, in each direction.
 const BUFFER: usize = 32 << 20;
 const GRID_SIZES: [usize; 6] = [128, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20];
 const GRID_IN_FLIGHT: [usize; 5] = [1, 4, 16, 64, 256];
 
-/// Sends messages to and fro, over RDMA, or over TCP where there is none.
+/// Echoes messages over RDMA, or over TCP without RDMA.
 #[derive(Parser)]
 struct Arguments {
     /// How connections begin; the same on both sides.
@@ -38,36 +39,36 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Sends back what comes, to any number of clients.
+    /// Echoes the messages of any number of clients.
     Server {
-        /// Where to listen.
+        /// The address to listen at.
         addr: String,
-        /// How long to keep each message, in microseconds.
+        /// Delay each answer by this many microseconds.
         #[arg(long, default_value_t = 0)]
         delay_us: u64,
-        /// Ends when so many clients are gone.
+        /// End after this number of clients [default: never].
         #[arg(long)]
         clients: Option<usize>,
     },
-    /// Sends, and measures what comes back, from when a message may be sent to its answer: as stride-perf msg grid does, which sends so
-    /// many, not for so long.
+    /// Sends messages and measures their answers, like stride-perf msg grid. A run has a duration
+    /// instead of a number of messages.
     Client(ClientArgs),
 }
 
 #[derive(Args)]
 struct ClientArgs {
-    /// Where the server listens.
+    /// The server's address.
     addr: String,
-    /// Bytes of a message.
+    /// The size of a message in bytes.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=16 << 20))]
     size: u32,
-    /// Messages that are on their way at a time.
+    /// The number of messages in flight.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     in_flight: u32,
-    /// How long to send, in seconds.
+    /// The duration in seconds.
     #[arg(long, default_value_t = 1.0)]
     duration: f64,
-    /// Goes through a grid of sizes and messages on their way, for that long each.
+    /// Measure a grid of sizes and numbers in flight, each for the duration.
     #[arg(long)]
     grid: bool,
 }
@@ -96,7 +97,7 @@ fn serve(config: &Config, addr: &str, delay: Duration, clients: Option<usize>) -
             Ok(count) => program::note(format_args!("{peer} is gone after {count} messages")),
             Err(error) => program::note(format_args!("{peer}: {error}")),
         }));
-        // Threads that have ended need not be waited for, but where their number counts.
+        // Ended threads are joined only if their number counts.
         if clients.is_none() {
             serving.retain(|thread| !thread.is_finished());
         }
@@ -107,7 +108,7 @@ fn serve(config: &Config, addr: &str, delay: Duration, clients: Option<usize>) -
     Ok(())
 }
 
-/// Until the client is gone.
+/// Echoes until the client is gone.
 fn echo(mut packets: SeqPacket, delay: Duration) -> std::io::Result<u64> {
     let (mut message, mut count) = (vec![0; 16 << 20], 0);
     loop {
@@ -169,13 +170,13 @@ fn connect(worker: &mut Worker, addr: &str) -> Result<Key, Failure> {
     }
 }
 
-/// What came of one size and number in flight.
+/// The result for one size and number in flight.
 struct GridCell {
     latencies: Histogram<u64>,
     took: Duration,
 }
 
-/// Keeps so many messages on their way until time is up, then waits for the last of them.
+/// Keeps `in_flight` messages on their way for the duration, then waits for the last answers.
 fn run(
     worker: &mut Worker,
     key: Key,
@@ -186,11 +187,12 @@ fn run(
     let (message, mut answer) = (vec![0x5a; size], vec![0; size]);
     let mut latencies = Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(Failure::work)?;
     let began = Instant::now();
-    // Since when each place has been free, the longest in front; and since when each had been that was taken.
+    // When each free place became free, oldest first; and the same for the places in use.
     let mut free = VecDeque::from(vec![began; in_flight]);
     let (mut under_way, mut events) = (VecDeque::with_capacity(in_flight), Vec::new());
     loop {
-        // Asked once a round: who would send, and then does not, has nothing to wait for.
+        // Read once in each round, so that the loop cannot stop sending after it decided to wait
+        // for room.
         let sends = began.elapsed() < duration;
         if !sends && under_way.is_empty() {
             return Ok(GridCell { latencies, took: began.elapsed() });
@@ -207,12 +209,15 @@ fn run(
         loop {
             match worker.recv(key, &mut answer) {
                 Ok(len) if len == size => {
-                    let since = under_way.pop_front().ok_or_else(|| Failure::work("an answer to nothing"))?;
+                    let since =
+                        under_way.pop_front().ok_or_else(|| Failure::work("an answer without a message"))?;
                     let now = Instant::now();
                     latencies.saturating_record((now - since).as_nanos() as u64);
                     free.push_back(now);
                 }
-                Ok(len) => return Err(Failure::work(format_args!("{len} bytes came back of {size}"))),
+                Ok(len) => {
+                    return Err(Failure::work(format_args!("an answer has {len} bytes instead of {size}")));
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(Failure::work(error)),
             }

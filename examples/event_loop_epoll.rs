@@ -1,14 +1,14 @@
-//! Many queue pairs on one completion channel, and the device's asynchronous
-//! events, in an event loop of one thread: with epoll.
+//! Many queue pairs on one completion channel, and the device's asynchronous events, in an event
+//! loop of one thread with epoll.
 //!
 //! ```text
 //! $ cargo run --example event_loop_epoll
 //! 8 queue pairs made 1000 writes each, in 8000 wake-ups
 //! ```
 //!
-//! epoll tells of a descriptor as long as it is readable. So it is enough to
-//! take one event each time that it tells: one system call to sleep, one for
-//! the event. `event_loop_mio` is the same with mio, which tells once.
+//! epoll reports a descriptor as long as it is readable. Therefore the loop takes one event each
+//! time: one system call to sleep, and one for the event. `event_loop_mio` is the same with mio,
+//! which reports a descriptor once.
 
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ struct Arguments {
 const COMPLETIONS: u64 = 0;
 const DEVICE: u64 = 1;
 
-/// How long nothing may happen.
+/// The time limit without an event.
 const IDLE_LIMIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
 fn main() -> ExitCode {

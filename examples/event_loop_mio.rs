@@ -1,14 +1,14 @@
-//! Many queue pairs on one completion channel, and the device's asynchronous
-//! events, in an event loop of one thread: with mio.
+//! Many queue pairs on one completion channel, and the device's asynchronous events, in an event
+//! loop of one thread with mio.
 //!
 //! ```text
 //! $ cargo run --example event_loop_mio
 //! 8 queue pairs made 1000 writes each, in 8000 wake-ups
 //! ```
 //!
-//! mio tells once that a descriptor has become readable. So whatever is there
-//! has to be taken before the next sleep: [`try_next`] until it has nothing.
-//! `event_loop_epoll` is the same with epoll itself.
+//! mio reports once that a descriptor has become readable. Therefore the loop must take all pending
+//! events before it sleeps: it calls [`try_next`] until no event is left. `event_loop_epoll` is the
+//! same with epoll itself.
 //!
 //! [`try_next`]: sideway::ibverbs::completion::CompletionChannel::try_next
 
@@ -33,7 +33,7 @@ struct Arguments {
 const COMPLETIONS: Token = Token(0);
 const DEVICE: Token = Token(1);
 
-/// How long nothing may happen.
+/// The time limit without an event.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {

@@ -1,4 +1,5 @@
-//! A file from here to there, out of blocks of the pool and into them: without a copy in between.
+//! Copies a file to another host, from blocks of the pool into blocks of the pool, so that the
+//! payload is not copied in between.
 //!
 //! ```sh
 //! file_copy receive 127.0.0.1:7000 COPY
@@ -16,12 +17,12 @@ use clap::{Parser, Subcommand};
 use rdma_examples::program::{self, Failure, say};
 use trespass::{Block, Listener, Stream};
 
-/// Bytes of a block.
+/// The size of a block in bytes.
 const PIECE: usize = 256 << 10;
-/// Blocks on their way at a time.
+/// The number of blocks in flight.
 const IN_FLIGHT: usize = 8;
 
-/// Copies a file over RDMA, or over TCP where there is none.
+/// Copies a file over RDMA, or over TCP without RDMA.
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -32,16 +33,16 @@ struct Arguments {
 enum Role {
     /// Receives one file.
     Receive {
-        /// Where to listen.
+        /// The address to listen at.
         addr: String,
-        /// What to write.
+        /// The file to write.
         file: PathBuf,
     },
     /// Sends a file.
     Send {
-        /// Where the receiver listens.
+        /// The receiver's address.
         addr: String,
-        /// What to read.
+        /// The file to read.
         file: PathBuf,
     },
 }
@@ -70,7 +71,7 @@ fn receive(addr: &str, path: &Path) -> Result<(), Failure> {
         total += arrived.len() as u64;
     }
     file.sync_all().map_err(|error| of_file(path, &error))?;
-    // The sender is to know that its file is safe.
+    // The answer tells the sender that its file is written.
     stream.write_all(&total.to_le_bytes()).map_err(Failure::work)?;
     report("received", total, began.elapsed(), &stream)
 }
@@ -91,7 +92,7 @@ fn send(addr: &str, path: &Path) -> Result<(), Failure> {
         }
         stream.send_buf(block, len).map_err(Failure::work)?;
         (total, under_way) = (total + len as u64, under_way + 1);
-        // A block that has come back carries the next piece.
+        // A returned block carries the next piece.
         while let Some(completion) = stream.completion() {
             under_way -= 1;
             spare.push(completion.block);
@@ -105,12 +106,12 @@ fn send(addr: &str, path: &Path) -> Result<(), Failure> {
     stream.read_exact(&mut taken).map_err(Failure::work)?;
     let taken = u64::from_le_bytes(taken);
     if taken != total {
-        return Err(Failure::work(format_args!("the receiver has {taken} bytes of {total}")));
+        return Err(Failure::work(format_args!("the receiver got {taken} of {total} bytes")));
     }
     report("sent", total, began.elapsed(), &stream)
 }
 
-/// As much as there is, up to the whole buffer.
+/// Reads until the buffer is full or the file ends.
 fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
     while len < buffer.len() {

@@ -1,4 +1,4 @@
-//! The least there is: a line each way.
+//! The smallest program over trespass: a line in each direction.
 //!
 //! ```sh
 //! hello server 127.0.0.1:7000
@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 use rdma_examples::program::{self, Bootstrap, Failure};
 use trespass::{Builder, Stream};
 
-/// Says hello over RDMA, or over TCP where there is none.
+/// Says hello over RDMA, or over TCP without RDMA.
 #[derive(Parser)]
 struct Arguments {
     /// How the connection begins; the same on both sides.
@@ -27,12 +27,12 @@ struct Arguments {
 enum Role {
     /// Answers one client.
     Server {
-        /// Where to listen.
+        /// The address to listen at.
         addr: String,
     },
     /// Greets a server.
     Client {
-        /// Where it listens.
+        /// The server's address.
         addr: String,
     },
 }

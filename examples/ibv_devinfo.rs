@@ -1,4 +1,4 @@
-//! What a device and its ports can do: `ibv_devinfo`, with its flags and its lines.
+//! The capabilities of a device and its ports: `ibv_devinfo`, with its flags and lines.
 //!
 //! ```text
 //! $ cargo run --example ibv_devinfo -- -d rxe0
@@ -8,7 +8,7 @@
 //! ...
 //! ```
 //!
-//! [`rdma_examples::devinfo`] says which lines of rdma-core's program are left out.
+//! [`rdma_examples::devinfo`] lists the lines of rdma-core's program that are left out.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ use rdma_examples::program::{self, Failure};
 use rdma_examples::{devices, devinfo};
 use sideway::ibverbs::device::DeviceList;
 
-/// Shows what devices and their ports can do.
+/// Shows the capabilities of devices and their ports.
 #[derive(Parser)]
 struct Arguments {
     /// The device to show [default: all]
@@ -28,7 +28,7 @@ struct Arguments {
     #[arg(short = 'i', long = "ib-port", value_name = "PORT", value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: Option<u8>,
 
-    /// Show the names of the devices only
+    /// Show only the names of the devices.
     #[arg(short, long)]
     list: bool,
 
@@ -55,7 +55,7 @@ fn ibv_devinfo() -> Result<(), Failure> {
     Ok(())
 }
 
-/// That there is no device is an answer, too.
+/// An empty list is a valid result.
 fn names(list: &DeviceList) -> String {
     let plural = if list.len() == 1 { "" } else { "s" };
     let mut text = format!("{} HCA{plural} found:\n", list.len());

@@ -1,4 +1,4 @@
-//! Queue pairs that are connected to themselves, to have something that completes.
+//! Queue pairs that are connected to themselves, as a source of completions.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{
@@ -43,9 +43,9 @@ impl LoopbackArgs {
 /// A queue pair that writes from one half of its memory to the other.
 #[derive(Debug)]
 pub struct LoopbackQp {
-    /// Where its writes complete.
+    /// The completion queue of its writes.
     pub cq: GenericCompletionQueue,
-    // The pair goes before its memory.
+    // Declared before the memory, so that it is dropped first.
     qp: GenericQueuePair,
     memory: RegisteredBuffer,
 }
@@ -53,11 +53,11 @@ pub struct LoopbackQp {
 impl LoopbackQp {
     const BYTES: u32 = 64;
 
-    /// Makes one whose completion queue is as described.
+    /// Creates a queue pair whose completion queue is built by `cq`.
     ///
     /// # Errors
     ///
-    /// The device has no more of something, or no address.
+    /// A device resource is exhausted, or the device has no address.
     pub fn new(
         pd: &ProtectionDomain,
         path: &LocalPath,
@@ -78,20 +78,20 @@ impl LoopbackQp {
     ///
     /// # Errors
     ///
-    /// There are too many already, or the pair has failed.
+    /// The send queue is full, or the queue pair has failed.
     pub fn write(&mut self, wr_id: u64) -> Result<(), Failure> {
         let here = self.memory.as_ptr().addr() as u64;
         let mut guard = self.qp.start_post_send();
         let write = guard
             .construct_wr(wr_id, WorkRequestFlags::Signaled)
             .setup_write(self.memory.rkey(), here + u64::from(Self::BYTES));
-        // SAFETY: the memory outlives the queue pair, and nobody looks at it.
+        // SAFETY: the memory outlives the queue pair, and nothing reads it.
         unsafe { write.setup_sge(self.memory.lkey(), here, Self::BYTES) };
         guard.post().map_err(Failure::work)
     }
 }
 
-/// Workers on one completion channel, each with so many writes to do, one after the other.
+/// Queue pairs on one completion channel. Each performs a number of writes, one after the other.
 #[derive(Debug)]
 pub struct LoopbackQps {
     qps: Vec<LoopbackQp>,
@@ -99,7 +99,8 @@ pub struct LoopbackQps {
 }
 
 impl LoopbackQps {
-    /// Makes so many workers. The context of a worker's completion queue is its index.
+    /// Creates `workers` queue pairs. The context of a completion queue is the index of its queue
+    /// pair.
     ///
     /// # Errors
     ///
@@ -119,11 +120,11 @@ impl LoopbackQps {
         Ok(Self { left: vec![writes; qps.len()], qps })
     }
 
-    /// Arms every queue, and posts the first write of each worker.
+    /// Arms every completion queue, and posts the first write of each queue pair.
     ///
     /// # Errors
     ///
-    /// Something fails.
+    /// An operation fails.
     pub fn start(&mut self) -> Result<(), Failure> {
         for index in 0..self.qps.len() {
             self.qps[index].write(0)?;
@@ -132,16 +133,18 @@ impl LoopbackQps {
         Ok(())
     }
 
-    /// The queue with this context has something to poll: arms it again, then drains it, and gives the worker more to do.
+    /// Handles an event of the completion queue with this context: arms it again, drains it, and
+    /// posts the next write.
     ///
     /// # Errors
     ///
-    /// A write has failed, or something else.
+    /// A write has failed, or an operation fails.
     pub fn handle_completions(&mut self, cq_context: u64) -> Result<(), Failure> {
         let index = usize::try_from(cq_context)?;
         let (qp, left) = (&mut self.qps[index], &mut self.left[index]);
         let mut done = 0;
-        // Arming gives a poller: what came before it makes no event, and must be found now.
+        // Arming returns a poller. Completions before the arming cause no event, so that they must
+        // be polled now.
         let mut poller = qp.cq.arm(Notify::Any).map_err(Failure::work)?;
         while let Some(wc) = poller.next() {
             if wc.status() != WorkCompletionStatus::Success {
@@ -152,13 +155,13 @@ impl LoopbackQps {
         poller.finish().map_err(Failure::work)?;
         *left = left.saturating_sub(done);
         if done > 0 && *left > 0 {
-            // Whether it completes at once or later: the queue is armed, so there will be an event.
+            // The queue is armed, so that the completion causes an event, however early it arrives.
             qp.write(0)?;
         }
         Ok(())
     }
 
-    /// Whether there is nothing left to do.
+    /// Whether all writes are complete.
     pub fn is_done(&self) -> bool {
         self.left.iter().all(|left| *left == 0)
     }

@@ -1,17 +1,20 @@
-//! A server that takes a thousand clients at a time, on one thread: with epoll.
+//! A server for a thousand clients at the same time, on one thread with epoll.
 //!
 //! ```text
 //! $ cargo run --example many_clients -- -n 1000               # on one side
 //! 1000 clients came, 1000 at a time at most: 1000 messages in, 1000 out, in 402 wake-ups; 0 rejected, 0 lost
+//!
 //! $ cargo run --example many_clients -- 127.0.0.1 -n 1000     # on the other
 //! 1000 clients connected, asked, were answered and hung up
 //! ```
 //!
-//! epoll watches two descriptors, whatever the number of clients: the event channel of the connection manager, where clients come and
-//! go, and the channel of the one completion queue that all connections have. The identifier's context says which queue pair is
-//! meant, the completion's number says which client it was.
+//! epoll watches two descriptors, whatever the number of clients. One is the event channel of the
+//! connection manager, which reports new and closed connections. The other is the completion
+//! channel of the one completion queue that all connections share. An identifier's context gives
+//! its queue pair, and a completion's queue pair number gives its client.
 //!
-//! Who is one too many is rejected, and told why. With an address the program is as many clients.
+//! A client beyond the limit is rejected with a reason. With an address the program is that many
+//! clients.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,29 +27,30 @@ use rdma_examples::{client_load, devices, reactor};
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairAttribute, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, Event, EventChannel, EventType, Identifier, PortSpace};
 
-/// Serves many clients on one thread; or is many clients.
+/// Serves many clients on one thread, or runs many clients.
 #[derive(Parser)]
 struct Arguments {
-    /// The server's name or address; without it this side is the server
+    /// The server's name or address; without it this side is the server.
     host: Option<String>,
 
-    /// The server's port
+    /// The server's port.
     #[arg(short, long, default_value_t = 7471)]
     port: u16,
 
-    /// The address to listen at
+    /// The address to listen at.
     #[arg(short, long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     bind: IpAddr,
 
-    /// The number of clients; the server ends when so many have gone [default: 1000; of a server, no end]
+    /// The number of clients; the server ends when this many have disconnected [default: 1000 for
+    /// clients, unlimited for a server]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: Option<u32>,
 
-    /// How many clients the server takes at a time
+    /// The number of clients that the server accepts at the same time.
     #[arg(short, long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     most: u32,
 
-    /// How many clients connect at a time
+    /// The number of clients that connect at the same time.
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
 }
@@ -69,7 +73,7 @@ fn many_clients() -> Result<(), Failure> {
     }
     let listener = channel.create_id(PortSpace::Tcp)?;
     listener.bind_addr(SocketAddr::new(arguments.bind, arguments.port))?;
-    // Those who wait for an answer: it comes soon.
+    // The backlog of requests; the server answers them soon.
     listener.listen(1024)?;
     note(format_args!("listening at {}", SocketAddr::new(arguments.bind, arguments.port)));
     let mut server =
@@ -80,19 +84,19 @@ fn many_clients() -> Result<(), Failure> {
 
 struct ManyClientsServer {
     most: u32,
-    /// What the connections share, on the device that the first client came by.
+    /// The shared queues, on the device of the first client.
     queues: Option<SharedQueues<ClientState>>,
     counts: ServerCounts,
 }
 
-/// What a queue pair has besides.
+/// The server's data for a connection.
 struct ClientState {
     id: Identifier,
-    /// It has hung up; what is on its way to it still has to complete.
+    /// The client has disconnected, but some requests have not completed yet.
     is_leaving: bool,
 }
 
-/// The context of a guest's identifier: the number of its queue pair.
+/// The context of a client's identifier: the number of its queue pair.
 struct QpNumber(u32);
 
 #[derive(Default)]
@@ -111,14 +115,14 @@ impl ServerCounts {
     fn line(&self) -> String {
         let Self { came, most, messages_in, messages_out, wake_ups, rejected, lost, .. } = self;
         format!(
-            "{came} clients came, {most} at a time at most: {messages_in} handle_messages in, {messages_out} out, in {wake_ups} \
-             take_completions-ups; {rejected} rejected, {lost} lost"
+            "{came} clients came, {most} at a time at most: {messages_in} messages in, {messages_out} out, in {wake_ups} \
+             wake-ups; {rejected} rejected, {lost} lost"
         )
     }
 }
 
 impl ManyClientsServer {
-    /// Serves until so many have gone, or for ever.
+    /// Serves until this number of clients have disconnected; `None` serves forever.
     fn serve(&mut self, channel: &EventChannel, clients: Option<u32>) -> Result<(), Failure> {
         let reactor = reactor::Reactor::new(channel)?;
         while clients.is_none_or(|clients| self.counts.gone < u64::from(clients)) {
@@ -140,12 +144,12 @@ impl ManyClientsServer {
         Ok(())
     }
 
-    /// Somebody comes, or goes.
+    /// Handles a connection manager event.
     fn handle_event(&mut self, event: Event) -> Result<(), Failure> {
         match event.event_type() {
             EventType::ConnectRequest => self.request(event.into_cm_id()),
             EventType::Disconnected => {
-                // The answer to the client's; the server is the one that hears of it.
+                // Disconnects the server's side as well; only the server gets this event.
                 let _ = event.cm_id().disconnect();
                 self.handle_departure(event.cm_id())
             }
@@ -173,7 +177,7 @@ impl ManyClientsServer {
         };
         if let Some(refusal) = refusal {
             self.counts.rejected += 1;
-            // If the client has gone by itself there is nobody to tell.
+            // The client may have exited already.
             let _ = id.reject(refusal.as_bytes());
             return Ok(());
         }
@@ -193,7 +197,7 @@ impl ManyClientsServer {
         Ok(())
     }
 
-    /// A client is gone: so is its queue pair, when nothing is on its way any more.
+    /// Handles the end of a connection. Its queue pair is destroyed when its sends have completed.
     fn handle_departure(&mut self, id: &Identifier) -> Result<(), Failure> {
         let (Some(queues), Some(number)) = (&mut self.queues, id.get_context::<QpNumber>()) else {
             return Ok(());
@@ -201,7 +205,8 @@ impl ManyClientsServer {
         let Some(connected) = queues.connections.get_mut(number.0) else { return Ok(()) };
         connected.data.is_leaving = true;
         connected.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error))?;
-        // What it has taken of the shared receive queue comes back by its completions, which would go with the queue pair.
+        // Receives that the queue pair took from the shared receive queue return with their
+        // completions, which the destruction of the queue pair would discard.
         self.handle_messages()?;
         self.remove_if_idle(number.0);
         Ok(())
@@ -216,12 +221,12 @@ impl ManyClientsServer {
         {
             let gone = queues.connections.remove(number);
             self.counts.gone += 1;
-            // Queue pair first, then the identifier.
+            // The queue pair must be dropped before its identifier.
             drop(gone.map(|connected| (connected.qp, connected.data.id)));
         }
     }
 
-    /// Messages came in, and are answered; or went out.
+    /// Answers received messages, and counts sent ones.
     fn handle_messages(&mut self) -> Result<(), Failure> {
         let Some(queues) = &mut self.queues else { return Ok(()) };
         for (number, completion) in queues.take_completions()? {

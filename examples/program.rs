@@ -1,4 +1,4 @@
-//! How a program begins and ends: arguments in, lines out, an exit code.
+//! Start and end of a program: arguments, output, exit code.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -6,39 +6,40 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Why a program ends before its end.
+/// The reason for an early end.
 ///
-/// It is no [`Error`] itself, so that every error can become one by `?`.
+/// It does not implement [`Error`], so that `?` can convert every error to it.
 #[derive(Debug)]
 pub enum Failure {
-    /// Something that was given or found is not as it must be: exit code 2.
+    /// An argument or the environment is unsuitable: exit code 2.
     Setup(String),
-    /// It began well, and then the work failed: exit code 1.
+    /// The work failed after it had begun: exit code 1.
     Work(String),
-    /// There is nothing left to say, such as after `--help`, or when nobody reads the output: exit code 0.
+    /// Nothing is left to print, for example after `--help` or when the output's reader is gone:
+    /// exit code 0.
     Finished,
 }
 
 impl Failure {
-    /// The work failed.
+    /// Reports that the work failed.
     pub fn work(reason: impl fmt::Display) -> Self {
         Self::Work(reason.to_string())
     }
 
-    /// Something that was given or found is not as it must be.
+    /// Reports an unsuitable argument or environment.
     pub fn setup(reason: impl fmt::Display) -> Self {
         Self::Setup(reason.to_string())
     }
 }
 
 impl<E: Error> From<E> for Failure {
-    /// Most errors come up before the work begins.
+    /// Most errors occur before the work begins.
     fn from(error: E) -> Self {
         Self::setup(error)
     }
 }
 
-/// Runs a program, and says on stderr why it failed.
+/// Runs a program, and prints the reason of a failure to stderr.
 pub fn run(program: impl FnOnce() -> Result<(), Failure>) -> ExitCode {
     let (reason, code) = match program() {
         Ok(()) | Err(Failure::Finished) => return ExitCode::SUCCESS,
@@ -49,16 +50,16 @@ pub fn run(program: impl FnOnce() -> Result<(), Failure>) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The program's arguments.
+/// Parses the program's arguments.
 ///
 /// # Errors
 ///
-/// They are wrong, which takes one line to say; or they ask for help, which has been given.
+/// The arguments are wrong, which is reported in one line; or they ask for help, which is printed.
 pub fn arguments<A: clap::Parser>() -> Result<A, Failure> {
     parse(std::env::args_os())
 }
 
-/// These arguments, the first of which is the program's name.
+/// Parses these arguments, the first of which is the program's name.
 ///
 /// # Errors
 ///
@@ -71,14 +72,14 @@ pub fn parse<A: clap::Parser>(
         if !error.use_stderr() {
             return say(text.trim_end()).err().unwrap_or(Failure::Finished);
         }
-        // What follows the first paragraph is the usage, for which there is `--help`.
+        // The text after the first paragraph is the usage, which `--help` prints.
         let reason = text.split("\n\n").next().unwrap_or_default();
         let reason = reason.strip_prefix("error: ").unwrap_or(reason);
         Failure::Setup(reason.split_whitespace().collect::<Vec<_>>().join(" "))
     })
 }
 
-/// How the connections of a program over trespass begin.
+/// The way in which a program over trespass opens its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Bootstrap {
     /// With a TCP connection.
@@ -102,7 +103,8 @@ impl From<Bootstrap> for trespass::Bootstrap {
 ///
 /// # Errors
 ///
-/// Nobody reads it any more (`show_gids | head`), which is no failure; or the file system is full, which is.
+/// [`Failure::Finished`] if the reader is gone (`show_gids | head`); a work failure if the write
+/// fails otherwise.
 pub fn say(line: impl fmt::Display) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
@@ -112,8 +114,8 @@ pub fn say(line: impl fmt::Display) -> Result<(), Failure> {
     })
 }
 
-/// Writes a line to stderr, in one piece, as another program may be writing to the same terminal. When
-/// nobody reads it, there is nobody left to tell.
+/// Writes a line to stderr with one call, because other programs may write to the same terminal.
+/// Errors are ignored, because they could not be reported.
 pub fn note(line: impl fmt::Display) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

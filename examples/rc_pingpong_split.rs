@@ -1,18 +1,14 @@
-//! `rc_pingpong` the long way: every step that [`connect`] takes is spelled
-//! out, and the queue pair is split into its sending and its receiving half.
+//! `rc_pingpong` step by step: it performs each step of [`connect`] by itself, and splits the queue
+//! pair into its sending and its receiving half.
 //!
-//! Two things are split here:
+//! - [`ModifySteps`] has the states of a queue pair and the attributes of each. `modify` reports an
+//!   attribute that is wrong, missing or superfluous. To see that, replace `setup_min_rnr_timer`
+//!   with `setup_port` in [`ModifySteps::to_ready_to_receive`].
+//! - [`SendHalf`] has the sending half and the completion queue of sends, [`RecvHalf`] the
+//!   receiving half and the completion queue of receives. They share nothing and could run on two
+//!   threads. Ping and pong only wait for each other, so that one thread suffices here.
 //!
-//! - the way up. The states of a queue pair and what each of them needs stand
-//!   in [`ModifySteps`], with the error that `modify` gives if an attribute is wrong,
-//!   missing or too many. Try it: in [`ModifySteps::to_ready_to_receive`], replace
-//!   `setup_min_rnr_timer` by `setup_port`, and read what the program says.
-//! - the queue pair. The [`SendHalf`] has the sending half and the completion
-//!   queue of sends, the [`RecvHalf`] the receiving half and the completion
-//!   queue of receives. They share nothing and could live on two threads; as
-//!   ping and pong only ever wait for one another, they take turns on one.
-//!
-//! Flags, lines and the exchange of addresses are those of `ibv_rc_pingpong`.
+//! It has the flags, lines and exchange of addresses of `ibv_rc_pingpong`.
 //!
 //! [`connect`]: sideway::ibverbs::connect::connect
 
@@ -43,7 +39,8 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
-    // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.
+    // Declared before the queue pair, so that it is dropped after it: the device writes to the
+    // buffers as long as the queue pair exists.
     let buffers = PingPongBuffers::new(&pd, plan.size)?;
     // One channel for both queues.
     let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
@@ -62,8 +59,8 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     let mut qp = if plan.extended_only { builder.build_ex()?.into() } else { builder.build_generic()? };
 
     let local = Endpoint::new(&qp, &path, pingpong::first_psn());
-    // Changing the state needs neither half; the control can be cloned and goes anywhere. But nobody may post
-    // meanwhile, which only a whole queue pair can know: here it is for us to see to it.
+    // Changing the state needs neither half, and the control handle can be cloned. But nothing may
+    // be posted during the change. A whole queue pair guarantees that; here the program must.
     let steps = ModifySteps { control: qp.control().clone(), plan: &plan, path: &path, local: &local };
     let (send_queue, recv_queue) = qp.split();
     let mut sender = SendHalf { queue: send_queue, cq: send_cq, buffers: &buffers };
@@ -75,7 +72,7 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     };
 
     steps.to_init()?;
-    // From here on, and before the peer can send anything.
+    // The queue pair accepts receives from now on, and the peer cannot send yet.
     receiver.post()?;
     say(format_args!("  local address:  {}", wire::describe(&local)))?;
 
@@ -85,7 +82,8 @@ fn rc_pingpong_split() -> Result<(), Failure> {
             steps.to_ready(&remote)?;
             remote
         }
-        // The client sends as soon as it has the server's address, so the server has to be ready by then.
+        // The client sends as soon as it has the server's address, so that the server must be ready
+        // before.
         None => exchange::answer(plan.port, &local, |remote| steps.to_ready(remote))?,
     };
     say(format_args!("  remote address: {}", wire::describe(&remote)))?;
@@ -101,7 +99,7 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     if plan.check { report::validity(&buffers.wrong_pages(turns.latest())) } else { Ok(()) }
 }
 
-/// Both halves, in turn, until all messages went out and came in.
+/// Runs both halves in turn until all messages were sent and received.
 fn run(
     sender: &mut SendHalf<'_>,
     receiver: &mut RecvHalf<'_>,
@@ -128,7 +126,7 @@ fn run(
     Ok(())
 }
 
-/// The way of the queue pair from reset to ready-to-send.
+/// The state changes of the queue pair from reset to ready-to-send.
 struct ModifySteps<'a> {
     control: QueuePairControl,
     plan: &'a PingPongPlan,
@@ -137,7 +135,8 @@ struct ModifySteps<'a> {
 }
 
 impl ModifySteps<'_> {
-    /// Receives can be posted. The peer has no business in the memory, so it may do nothing but send.
+    /// Receives can be posted in this state. The peer may only send, because it needs no access to
+    /// the memory.
     fn to_init(&self) -> Result<(), Failure> {
         let mut attr = QueuePairAttribute::new();
         attr.setup_state(QueuePairState::Init)
@@ -147,13 +146,13 @@ impl ModifySteps<'_> {
         self.modify(&attr, "INIT")
     }
 
-    /// The peer sends, and is sent to.
+    /// Makes the queue pair ready for both directions.
     fn to_ready(&self, remote: &Endpoint) -> Result<(), Failure> {
         self.to_ready_to_receive(remote)?;
         self.to_ready_to_send()
     }
 
-    /// What the peer sends is received.
+    /// In this state the queue pair receives.
     fn to_ready_to_receive(&self, remote: &Endpoint) -> Result<(), Failure> {
         let mut attr = QueuePairAttribute::new();
         attr.setup_state(QueuePairState::ReadyToReceive)
@@ -163,13 +162,13 @@ impl ModifySteps<'_> {
             .setup_max_dest_read_atomic(1)
             .setup_min_rnr_timer(12);
 
-        // setup address vector
+        // The address vector.
         let mut ah_attr = AddressHandleAttribute::new();
         ah_attr
             .setup_dest_lid(remote.lid)
             .setup_port(self.path.port_num())
             .setup_service_level(self.plan.service_level);
-        // RoCE goes by GID; on InfiniBand both sides choose.
+        // RoCE addresses peers by GID; on InfiniBand both sides may choose.
         if remote.gid.is_none() && self.path.link_layer() == LinkLayer::Ethernet {
             return Err(Failure::setup(
                 "the peer has no GID, which RoCE needs: give it an index (-g, `show_gids`)",
@@ -182,7 +181,7 @@ impl ModifySteps<'_> {
         self.modify(&attr, "RTR")
     }
 
-    /// What is posted is sent.
+    /// In this state the queue pair sends.
     fn to_ready_to_send(&self) -> Result<(), Failure> {
         let mut attr = QueuePairAttribute::new();
         attr.setup_state(QueuePairState::ReadyToSend)
@@ -194,9 +193,10 @@ impl ModifySteps<'_> {
         self.modify(&attr, "RTS")
     }
 
-    /// One step. The error as a value says what a program could act on, and as text what a person could do.
+    /// One change. A program can act on the error's value, and its text tells a person what to do.
     fn modify(&self, attr: &QueuePairAttribute, state: &str) -> Result<(), Failure> {
-        // SAFETY: this program has one thread, which posts nothing until this returns, and no list is open.
+        // SAFETY: this program has one thread, which posts nothing until the call returns, and no
+        // post guard is open.
         unsafe { self.control.modify(attr) }.map_err(|error| {
             Failure::setup(format_args!("Failed to modify QP to {state}: {error:?}\n{error}"))
         })
@@ -214,14 +214,14 @@ impl SendHalf<'_> {
     fn send(&mut self, turn: u32) -> Result<(), Failure> {
         let mut guard = self.queue.start_post_send();
         let send = guard.construct_wr(SEND, WorkRequestFlags::Signaled).setup_send();
-        // SAFETY: the ball outlives the queue pair. Nobody writes to this message until the send has
-        // completed: the next one comes in beside it, and the one after that is sent only in answer to our
-        // next send, which waits for this one.
+        // SAFETY: the buffers outlive the queue pair. Nothing writes to this message until the send
+        // has completed: the next message arrives in the other buffer. The one after that is sent
+        // only in answer to our next send, which waits for this one.
         unsafe { send.setup_sge(self.buffers.lkey(), self.buffers.addr(turn), self.buffers.size()) };
         guard.post().map_err(Failure::work)
     }
 
-    /// Takes what has completed; false if nothing has.
+    /// Takes all completions; false if none was found.
     fn poll(&mut self, turns: &mut Turns, sleeps: bool) -> Result<bool, Failure> {
         poll(&mut self.cq, sleeps, SEND, || turns.sent())
     }
@@ -236,11 +236,11 @@ struct RecvHalf<'a> {
 }
 
 impl RecvHalf<'_> {
-    /// Fills the receive queue anew, when it is time.
+    /// Refills the receive queue if it is almost empty.
     fn post(&mut self) -> Result<(), Failure> {
         let mut guard = self.queue.start_post_recv();
         for turn in self.receives.refill() {
-            // SAFETY: the ball outlives the queue pair, and makes no reference to its memory.
+            // SAFETY: the buffers outlive the queue pair, and nothing holds a reference to them.
             unsafe {
                 guard.construct_wr(RECEIVE).setup_sge(
                     self.buffers.lkey(),
@@ -252,7 +252,7 @@ impl RecvHalf<'_> {
         guard.post().map_err(Failure::work)
     }
 
-    /// Takes what has completed; false if nothing has.
+    /// Takes all completions; false if none was found.
     fn poll(&mut self, turns: &mut Turns, sleeps: bool) -> Result<bool, Failure> {
         poll(&mut self.cq, sleeps, RECEIVE, || {
             turns.received();
@@ -261,7 +261,7 @@ impl RecvHalf<'_> {
     }
 }
 
-/// Takes what has completed of one kind; false if nothing has.
+/// Takes all completions of one kind; false if none was found.
 fn poll(
     cq: &mut GenericCompletionQueue,
     sleeps: bool,

@@ -1,4 +1,4 @@
-//! epoll over the two things that a program with many connections waits for.
+//! epoll over the connection manager's events and completions, for programs with many connections.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -12,23 +12,23 @@ use crate::program::Failure;
 const CONNECTIONS: u64 = 0;
 const MESSAGES: u64 = 1;
 
-/// What there is to see to.
+/// The sources that have something to take.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ready {
     /// The event channel has events.
     pub connections: bool,
-    /// The completion channel has.
+    /// The completion channel has events.
     pub messages: bool,
 }
 
-/// Waits for events of the connection manager, and for completions.
+/// Waits for connection manager events and completions.
 #[derive(Debug)]
 pub struct Reactor {
     epoll: OwnedFd,
 }
 
 impl Reactor {
-    /// For an event channel at first.
+    /// Watches an event channel.
     ///
     /// # Errors
     ///
@@ -39,11 +39,11 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// For a completion channel as well.
+    /// Watches a completion channel, too.
     ///
     /// # Errors
     ///
-    /// There is one already.
+    /// It watches one already.
     pub fn add_messages(&self, channel: &impl AsFd) -> Result<(), Failure> {
         self.add(channel, MESSAGES)
     }
@@ -52,11 +52,11 @@ impl Reactor {
         Ok(epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(what), epoll::EventFlags::IN)?)
     }
 
-    /// Sleeps until there is something to see to.
+    /// Sleeps until a source has something to take.
     ///
     /// # Errors
     ///
-    /// Nothing happens for so long.
+    /// Nothing happens within the time limit.
     pub fn wait(&self, patience: Option<Duration>) -> Result<Ready, Failure> {
         let limit = patience.map(Timespec::try_from).transpose()?;
         let mut ready = Vec::with_capacity(2);

@@ -1,4 +1,5 @@
-//! Reads and writes in a peer that the connection manager led to. Either side can be rdma-core's `rping`.
+//! Reads and writes the memory of a peer that the connection manager connected to. Either side can
+//! be rdma-core's `rping`.
 //!
 //! ```text
 //! $ cargo run --example rping -- -s -v                            # on one side
@@ -7,11 +8,13 @@
 //! ...
 //! ```
 //!
-//! The client says where its text is; the server reads it there, and says so. The client says where an answer may go; the server
-//! writes the same text there, and says so.
+//! The client sends the address of its text, and the server reads the text and confirms it. Then
+//! the client sends the address of a second buffer. The server writes the same text there and
+//! confirms it.
 //!
-//! Connections come from [`Listener`] and [`Connector`]. Then each side sleeps until something completes or the peer hangs up: both are
-//! descriptors. None of this is unsafe: buffers are slices of pools, those that the peer may read and write among them.
+//! [`Listener`] and [`Connector`] open the connections. Each side sleeps until a request completes
+//! or the peer disconnects, because both have a descriptor. The program needs no `unsafe`: all
+//! buffers are slices of pools, including those that the peer may access.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -37,62 +40,63 @@ use sideway::rdmacm::{
     Listener, PortSpace,
 };
 
-/// Reads and writes in a peer that the connection manager led to. Either side can be rdma-core's rping.
+/// Reads and writes the memory of a peer, connected by the connection manager. Either side can be
+/// rdma-core's rping.
 #[derive(Clone, Parser)]
 struct Arguments {
-    /// Be the server
+    /// Be the server.
     #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
     server: bool,
 
-    /// Be the client
+    /// Be the client.
     #[arg(short, long, requires = "address")]
     client: bool,
 
-    /// The address to listen at, or the server's name or address
+    /// The address to listen at, or the server's name or address.
     #[arg(short, long)]
     address: Option<String>,
 
-    /// The client's own address
+    /// The client's own address.
     #[arg(short = 'I', long, value_name = "ADDRESS", conflicts_with = "server")]
     source: Option<IpAddr>,
 
-    /// The server's port
+    /// The server's port.
     #[arg(short, long, default_value_t = 7174)]
     port: u16,
 
-    /// The number of pings; 0 is no end
+    /// The number of pings; 0 never ends.
     #[arg(short = 'C', long, default_value_t = 0)]
     count: u64,
 
-    /// The size of a ping, in bytes; a server reads no more than it has room for
+    /// The size of a ping, in bytes; a server refuses longer pings.
     #[arg(short = 'S', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(26..=65535))]
     size: u32,
 
-    /// Say what was sent, and what was read
+    /// Print the sent and the received text.
     #[arg(short, long)]
     verbose: bool,
 
-    /// Check what comes back
+    /// Check the returned text.
     #[arg(short = 'V', long)]
     validate: bool,
 
-    /// Serve many clients, one after the other and at a time, until killed
+    /// Serve many clients, also at the same time, until killed.
     #[arg(short = 'P', long, conflicts_with = "client")]
     persistent: bool,
 
-    /// Say what happens
+    /// Print each step.
     #[arg(short, long)]
     debug: bool,
 
-    /// Make queue pairs without the connection manager, which is done anyway
+    /// Create queue pairs without the connection manager; always the case.
     #[arg(short)]
     q: bool,
 }
 
-/// How long an address or a route may take to be found.
+/// The time limit for resolving an address or a route.
 const RESOLUTION: Duration = Duration::from_secs(2);
 
-/// How much of a side's may be outstanding: C's number.
+/// The depth of the send queue, as in the C program.
 const DEPTH: u32 = 16;
 
 /// The `wr_id` of reads and writes in the peer's memory.
@@ -140,7 +144,7 @@ fn serve_one(arguments: &Arguments, request: ConnectionRequest) -> Result<(), Fa
         buffer = again;
     }
     note("server DISCONNECT EVENT...");
-    // The answer to the client's; if that has gone altogether, there is nobody to answer.
+    // Answers the client's disconnect. The client may have exited already.
     let _ = connection.id().disconnect();
     Ok(())
 }
@@ -154,7 +158,8 @@ fn ping(arguments: &Arguments, provider: Provider) -> Result<(), Failure> {
     let mut qp = PingQp::new(&connector.get_device_context()?)?;
     connector.prepare(&mut qp.inner)?;
     qp.receive()?;
-    // Before the connection: the server may use it as soon as it knows of it.
+    // Created before the connection, because the server may use the buffers as soon as it is
+    // connected.
     let (mut source, sink) = (PingBuffer::new(&qp, arguments.size)?, PingBuffer::new(&qp, arguments.size)?);
     let connection = connector.connect(&mut qp.inner, &ConnectionParameter::new()).map_err(Failure::work)?;
     arguments.debug_note("connected");
@@ -197,7 +202,7 @@ impl Arguments {
     }
 }
 
-/// A buffer for what is read and written, in memory that the peer may read and write as well.
+/// A buffer that the peer may read and write.
 struct PingBuffer {
     pool: Pool,
     slice: Slice,
@@ -212,20 +217,20 @@ impl PingBuffer {
         Ok(Self { pool, slice })
     }
 
-    /// What the peer is told of it.
+    /// Its address, which is sent to the peer.
     fn remote(&self, size: u32) -> RemoteBuffer {
         RemoteBuffer { addr: self.slice.addr(), rkey: self.pool.rkey(), size }
     }
 }
 
-/// What was waited for.
+/// The event that ended a wait.
 enum PeerAction {
     Received(RemoteBuffer),
     InPeer(Slice),
     HungUp,
 }
 
-/// A queue pair and what belongs to it.
+/// A queue pair with its completion queue and message buffers.
 struct PingQp {
     inner: GenericQueuePair,
     cq: GenericCompletionQueue,
@@ -246,7 +251,7 @@ impl PingQp {
     }
 
     fn take(&self) -> Result<Slice, Failure> {
-        self.messages.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+        self.messages.take().ok_or_else(|| Failure::work("no slice is free"))
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
@@ -264,7 +269,8 @@ impl PingQp {
         list.post().map_err(Failure::work)
     }
 
-    /// One ping of the client's: reads its text, and writes it where it wants it. False if it has hung up.
+    /// Answers one ping: reads the client's text, and writes it to the client's second buffer.
+    /// `None` if the client has disconnected.
     fn answer(
         &mut self,
         arguments: &Arguments,
@@ -279,7 +285,7 @@ impl PingQp {
         };
         if source.size > arguments.size {
             return Err(Failure::work(format_args!(
-                "the client's pings have {} bytes, and there is room for {} (-S)",
+                "the client's pings have {} bytes; the limit is {} (-S)",
                 source.size, arguments.size
             )));
         }
@@ -298,7 +304,7 @@ impl PingQp {
         let PeerAction::Received(sink) = self.wait(connection, &pool)? else {
             return Err(unexpected("the end of the connection"));
         };
-        // With the zero, if there is one.
+        // Including the final zero byte, if the text has one.
         slice.set_len((text.len() + 1).min(source.size as usize).min(sink.size as usize))?;
         let mut list = pool.attach(self.inner.start_post_send())?;
         let write = list.construct_wr(IN_PEER, WorkRequestFlags::Signaled);
@@ -317,11 +323,11 @@ impl PingQp {
         }
     }
 
-    /// Sleeps until the peer has sent something, a read or write in its memory is done, or it has hung up.
+    /// Sleeps until a message arrives, a read or write completes, or the peer disconnects.
     fn wait(&mut self, connection: &Connection, buffer: &Pool) -> Result<PeerAction, Failure> {
         let events = connection.id().event_channel();
         loop {
-            // Armed, so that what completes after this look makes an event.
+            // This arms the queue, so that later completions cause an event.
             if let Some(done) = self.poll(buffer)? {
                 if let PeerAction::Received(_) = done {
                     self.receive()?;
@@ -344,7 +350,7 @@ impl PingQp {
         }
     }
 
-    /// What has completed, if anything has that is waited for.
+    /// Takes completions until one ends the wait; `None` if none does.
     fn poll(&mut self, buffer: &Pool) -> Result<Option<PeerAction>, Failure> {
         let mut poller = self.cq.arm(Notify::Any).map_err(Failure::work)?;
         while let Some(wc) = poller.next() {
@@ -359,7 +365,7 @@ impl PingQp {
                 let mut bytes = [0; RemoteBuffer::BYTES];
                 if returned.byte_len != Some(RemoteBuffer::BYTES as u32) {
                     return Err(Failure::work(format_args!(
-                        "a message of {:?} bytes came",
+                        "received a message of {:?} bytes",
                         returned.byte_len
                     )));
                 }
@@ -373,5 +379,5 @@ impl PingQp {
 }
 
 fn unexpected(what: &str) -> Failure {
-    Failure::work(format_args!("{what} came in the middle of a ping"))
+    Failure::work(format_args!("unexpected during a ping: {what}"))
 }

@@ -1,25 +1,25 @@
-//! What `rping` says and sends, as rdma-core's does.
+//! The messages and texts of `rping`, as in rdma-core's program.
 
 use sideway::memory::Slice;
 
 use crate::program::Failure;
 
-/// Where a side has a buffer that the other may read or write: the message of both.
+/// A buffer that the peer may access: the message of both sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteBuffer {
     /// The buffer's address.
     pub addr: u64,
-    /// The key to it.
+    /// The buffer's remote key.
     pub rkey: u32,
-    /// Its size.
+    /// The buffer's size in bytes.
     pub size: u32,
 }
 
 impl RemoteBuffer {
-    /// The length of the message.
+    /// The length of the message in bytes.
     pub const BYTES: usize = 16;
 
-    /// In network byte order: address, key, size.
+    /// Address, key and size in network byte order.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -28,7 +28,7 @@ impl RemoteBuffer {
         bytes
     }
 
-    /// What the other side has written.
+    /// Parses the peer's message.
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let [a, b, c, d, e, f, g, h, rkey @ .., s, t, u, v] = bytes;
         Self {
@@ -39,7 +39,8 @@ impl RemoteBuffer {
     }
 }
 
-/// The text of a ping: `rdma-ping-0: ABC...`, so long that a zero follows as the last byte of the buffer.
+/// The text of a ping: `rdma-ping-0: ABC...`. A zero byte ends it and is the last byte of the
+/// buffer.
 pub fn text(ping: u64, size: usize) -> Vec<u8> {
     const LETTERS: std::ops::RangeInclusive<u8> = b'A'..=b'z';
     let letters = LETTERS.count() as u64;
@@ -53,11 +54,11 @@ pub fn text(ping: u64, size: usize) -> Vec<u8> {
     text
 }
 
-/// The text in a buffer, up to its first zero; all of it, if there is none.
+/// The text in a buffer, up to its first zero byte, or all of it without one.
 ///
 /// # Errors
 ///
-/// None that is known.
+/// The slice cannot be read.
 pub fn read_text(slice: &Slice) -> Result<Vec<u8>, Failure> {
     let mut text = vec![0; slice.len()];
     slice.copy_to_slice(0, &mut text)?;

@@ -1,4 +1,5 @@
-//! What many connections of one thread share: a completion queue and its channel, a receive queue, and memory for messages.
+//! The queues that many connections of one thread share: a completion queue with its channel, a
+//! shared receive queue, and memory for messages.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -16,12 +17,12 @@ use sideway::memory::{Pool, Slice};
 use crate::pingpong::{RECEIVE, SEND, report};
 use crate::program::Failure;
 
-/// What goes from one side to the other: two numbers, in this host's byte order.
+/// The message in both directions: two numbers in this host's byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientMessage {
-    /// The client's number, which the answer has as well.
+    /// The client's number, which the answer repeats.
     pub client: u64,
-    /// Of an answer, how many messages the server has answered.
+    /// In an answer, the number of messages that the server has answered.
     pub count: u64,
 }
 
@@ -38,32 +39,33 @@ impl ClientMessage {
     }
 }
 
-/// What has become of a message.
+/// The result of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum MessageCompletion {
-    /// This one came in.
+    /// This message was received.
     Received(ClientMessage),
-    /// One went out.
+    /// A message was sent.
     Sent,
-    /// One went nowhere, as the connection is gone.
+    /// A message was not sent, because the connection is closed.
     Flushed,
 }
 
-/// A connection's queue pair, and whatever else belongs to it.
+/// A connection's queue pair, and the caller's data for it.
 #[derive(Debug)]
 pub struct ConnectedQp<T> {
     /// The queue pair.
     pub qp: GenericQueuePair,
-    /// Messages that are on their way out.
+    /// The number of outstanding sends.
     pub sending: u32,
-    /// The rest.
+    /// The caller's data.
     pub data: T,
 }
 
-/// What the connections share, and the connections.
+/// The connections and their shared queues.
 #[derive(Debug)]
 pub struct SharedQueues<T> {
-    /// By the number that completions have. They go before their queues.
+    /// By queue pair number, as in completions. Declared before the queues, so that it is dropped
+    /// first.
     pub connections: QueuePairTable<ConnectedQp<T>>,
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
@@ -73,11 +75,11 @@ pub struct SharedQueues<T> {
 }
 
 impl<T> SharedQueues<T> {
-    /// For so many connections at a time, of which each has a message on its way in and one on its way out.
+    /// Creates queues for `most` connections at a time, each with one message in either direction.
     ///
     /// # Errors
     ///
-    /// The device has no more of something.
+    /// A device resource is exhausted.
     pub fn new(context: &DeviceContext, most: u32) -> Result<Self, Failure> {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
@@ -90,28 +92,28 @@ impl<T> SharedQueues<T> {
             let slice = queues.take()?;
             queues.receive(slice)?;
         }
-        // Armed from the beginning, so that the first completion makes an event.
+        // Armed from the start, so that the first completion causes an event.
         queues.poll()?;
         Ok(queues)
     }
 
-    /// The device.
+    /// The device's context.
     pub fn context(&self) -> &DeviceContext {
         self.pd.context()
     }
 
-    /// A queue pair for another connection.
+    /// Creates a queue pair for another connection.
     ///
     /// # Errors
     ///
-    /// The device has no more of them.
+    /// The device has no more queue pairs.
     pub fn create_qp(&self) -> Result<GenericQueuePair, Failure> {
         let mut builder = self.pd.create_qp_builder();
         builder.setup_send_cq(&self.cq).setup_recv_cq(&self.cq).setup_srq(&self.srq);
         Ok(builder.setup_max_send_wr(1).setup_max_recv_wr(0).build_generic()?)
     }
 
-    /// Adds a connection; the number of its queue pair.
+    /// Adds a connection, and returns the number of its queue pair.
     pub fn add(&mut self, qp: GenericQueuePair, data: T) -> u32 {
         let number = qp.qp_number();
         self.connections.insert(number, ConnectedQp { qp, sending: 0, data });
@@ -122,7 +124,7 @@ impl<T> SharedQueues<T> {
     ///
     /// # Errors
     ///
-    /// There is no such connection, or its queue is full.
+    /// The connection does not exist, or its queue is full.
     pub fn send(&mut self, number: u32, message: ClientMessage) -> Result<(), Failure> {
         let mut slice = self.take()?;
         message.write(&mut slice)?;
@@ -134,17 +136,17 @@ impl<T> SharedQueues<T> {
         Ok(())
     }
 
-    /// Takes the event that the channel has, if it has one; then what has completed, and of which queue pair.
+    /// Takes the channel's event, if any, and all completions with their queue pair numbers.
     ///
     /// # Errors
     ///
-    /// Something failed other than by a connection's end.
+    /// A request failed for another reason than the end of its connection.
     pub fn take_completions(&mut self) -> Result<Vec<(u32, MessageCompletion)>, Failure> {
         self.channel.try_next().map_err(Failure::work)?;
         self.poll()
     }
 
-    /// Arms the queue, and takes all that is in it.
+    /// Arms the queue and takes all its completions.
     fn poll(&mut self) -> Result<Vec<(u32, MessageCompletion)>, Failure> {
         let mut done = Vec::new();
         let mut slices = Vec::new();
@@ -168,7 +170,7 @@ impl<T> SharedQueues<T> {
     }
 
     fn take(&self) -> Result<Slice, Failure> {
-        self.pool.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+        self.pool.take().ok_or_else(|| Failure::work("no slice is free"))
     }
 
     fn receive(&mut self, slice: Slice) -> Result<(), Failure> {
@@ -179,13 +181,13 @@ impl<T> SharedQueues<T> {
 }
 
 impl<T> AsFd for SharedQueues<T> {
-    /// Readable when there is something to [take](Hub::wake).
+    /// Readable if [`take_completions`](SharedQueues::take_completions) has something to take.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 }
 
-/// A message that came in, with its slice to receive another into; or one that went out.
+/// The result of a completion. A received message comes with its slice, for the next receive.
 fn completed(
     pool: &Pool,
     wc: &GenericWorkCompletion<'_>,
@@ -195,17 +197,17 @@ fn completed(
         (WorkCompletionStatus::Success, RECEIVE) => {
             let bytes = wc.byte_len().unwrap_or(0);
             if bytes as usize != ClientMessage::BYTES {
-                return Err(Failure::work(format_args!("a message of {bytes} bytes came")));
+                return Err(Failure::work(format_args!("received a message of {bytes} bytes")));
             }
             Ok((MessageCompletion::Received(ClientMessage::read(&returned.slice)?), Some(returned.slice)))
         }
         (WorkCompletionStatus::Success, _) => Ok((MessageCompletion::Sent, None)),
-        // The peer hung up, or died: the connection manager tells of it.
+        // The peer disconnected or died, which the connection manager reports as well.
         (_, SEND) => Ok((MessageCompletion::Flushed, None)),
         _ => Err(report::failed(wc)),
     }
 }
 
 fn unknown(number: u32) -> Failure {
-    Failure::work(format_args!("there is no queue pair {number:#08x}"))
+    Failure::work(format_args!("unknown queue pair {number:#08x}"))
 }

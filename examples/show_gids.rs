@@ -1,5 +1,5 @@
-//! Lists the GIDs of all ports: the addresses that RoCE connections go by, and
-//! the indices to name them by (`-g`, `-x`, `sgid_index`).
+//! Lists the GIDs of all ports. RoCE addresses peers by GID, and programs name a GID by its index
+//! (`-g`, `-x`, `sgid_index`).
 //!
 //! ```text
 //! $ cargo run --example show_gids
@@ -49,7 +49,8 @@ fn row(device: String, entry: &GidEntry) -> [String; 7] {
         gid.to_string(),
         gid.to_ipv4_mapped().map_or_else(String::new, |address| address.to_string()),
         entry.gid_type().to_string(),
-        // An InfiniBand port has none, and one in another network namespace has no name here.
+        // An InfiniBand port has none, and one of another network namespace has no name in this
+        // one.
         entry.netdev_name().unwrap_or_default(),
     ]
 }

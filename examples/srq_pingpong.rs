@@ -1,13 +1,14 @@
-//! Messages to and fro over many reliable connections that share a receive queue: `ibv_srq_pingpong`, with its
-//! flags, its lines and its way to exchange addresses, so that either side can
-//! be the C program.
+//! Exchanges messages over many reliable connections that share a receive queue:
+//! `ibv_srq_pingpong`, with its flags, lines and exchange of addresses, so that either side can be
+//! the C program.
 //!
 //! ```text
 //! server$ cargo run --example srq_pingpong
 //! client$ cargo run --example srq_pingpong -- SERVER
 //! ```
 //!
-//! One completion queue tells of all queue pairs, and a table leads from its completions to each: [`srq`].
+//! All queue pairs share one completion queue, and a table finds the queue pair of a completion:
+//! [`srq`].
 
 use std::process::ExitCode;
 

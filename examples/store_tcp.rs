@@ -1,4 +1,5 @@
-//! A store of keys and values: a request and an answer in a line each, over TCP. `store` is the same program over trespass.
+//! A key-value store over TCP, with a line for each request and answer. `store` is the same program
+//! over trespass.
 //!
 //! ```sh
 //! store_tcp server 127.0.0.1:7000
@@ -18,10 +19,10 @@ use rdma_examples::program::{self, Failure};
 
 type Store = Mutex<BTreeMap<String, String>>;
 
-/// The longest line.
+/// The largest length of a line.
 const LINE: u64 = 64 * 1024;
 
-/// Keeps values under keys.
+/// Stores values under keys.
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -30,14 +31,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Keeps them until it is stopped.
+    /// Serves clients until it is stopped.
     Server {
-        /// Where to listen.
+        /// The address to listen at.
         addr: String,
     },
-    /// Asks a server.
+    /// Sends a request to a server.
     Client {
-        /// Where it listens.
+        /// The server's address.
         addr: String,
         /// `get KEY` or `set KEY VALUE`.
         #[arg(required = true)]
@@ -67,7 +68,7 @@ fn serve(addr: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Answers a client until it has gone.
+/// Answers a client until it is gone.
 fn answer_all(stream: TcpStream, store: &Store) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
@@ -101,7 +102,7 @@ fn ask(addr: &str, request: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The next line, without its end; none at the end of all.
+/// The next line without its end; `None` at the end of the stream.
 fn line(stream: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
     let len = stream.take(LINE).read_line(&mut line)?;

@@ -1,4 +1,4 @@
-//! A table in plain text, with every cell in the middle of its column:
+//! A plain-text table with centred cells:
 //!
 //! ```text
 //!   Dev   | Port | Index
@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-/// Rows under a heading; columns are as wide as their widest cell.
+/// Rows under a heading; each column is as wide as its widest cell.
 #[derive(Clone, Debug)]
 pub struct TextTable<const COLUMNS: usize> {
     heading: [&'static str; COLUMNS],
@@ -16,7 +16,7 @@ pub struct TextTable<const COLUMNS: usize> {
 }
 
 impl<const COLUMNS: usize> TextTable<COLUMNS> {
-    /// A table that has no rows yet.
+    /// A table without rows.
     pub fn new(heading: [&'static str; COLUMNS]) -> Self {
         Self { heading, rows: Vec::new() }
     }
@@ -35,7 +35,7 @@ impl<const COLUMNS: usize> TextTable<COLUMNS> {
 }
 
 impl<const COLUMNS: usize> fmt::Display for TextTable<COLUMNS> {
-    /// All lines but for the last line's end.
+    /// All lines, without a newline after the last one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widths = self.widths();
         let line = |cells: [&str; COLUMNS]| {

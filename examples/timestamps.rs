@@ -1,4 +1,4 @@
-//! When work completed, by the device's clock.
+//! The completion times of requests, by the device's clock.
 //!
 //! ```text
 //! $ cargo run --example timestamps -- -n 2
@@ -8,8 +8,8 @@
 //!       29382019482711 |                   - |   1795275592.401938475 s    |   1795275592.401938480 s
 //! ```
 //!
-//! A completion carries ticks of the device's clock, which a [`ClockConverter`]
-//! turns into time, and where the device can, the time of day itself.
+//! A completion has a timestamp in ticks of the device's clock, which a [`ClockConverter`] converts
+//! to time. Some devices also report the time of day.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -31,12 +31,12 @@ struct Arguments {
     #[command(flatten)]
     device: DeviceArg,
 
-    /// The number of writes
+    /// The number of writes.
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     writes: u64,
 }
 
-/// How long a write may take.
+/// The time limit of a write.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -52,7 +52,8 @@ fn timestamps() -> Result<(), Failure> {
     let ticks = WorkCompletionFields::STANDARD | WorkCompletionFields::CompletionTimestamp;
     let both = ticks | WorkCompletionFields::CompletionTimestampWallclock;
     let mut builder = context.create_cq_builder();
-    // A generic queue would do without timestamps rather than fail, so the device is asked first.
+    // A generic queue without timestamps would be created where they are not supported, so that the
+    // program asks for them with an extended queue first.
     let fields = match builder.setup_wc_flags(both).build_ex() {
         Ok(_) => both,
         Err(CreateCompletionQueueError::Unsupported(_)) => {
@@ -87,14 +88,14 @@ fn timestamps() -> Result<(), Failure> {
     say(table)
 }
 
-/// The next completion's.
+/// The timestamps of the next completion.
 fn stamps(cq: &mut GenericCompletionQueue) -> Result<(u64, Option<u64>), Failure> {
     let start = Instant::now();
     while start.elapsed() < IDLE_LIMIT {
         let mut poller = cq.start_poll().map_err(Failure::work)?;
         if let Some(wc) = poller.next() {
             let ticks =
-                wc.completion_timestamp().ok_or_else(|| Failure::work("a completion without time"))?;
+                wc.completion_timestamp().ok_or_else(|| Failure::work("a completion without a timestamp"))?;
             return Ok((ticks, wc.completion_timestamp_wallclock()));
         }
         poller.finish().map_err(Failure::work)?;

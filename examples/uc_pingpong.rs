@@ -1,14 +1,14 @@
-//! A message to and fro over an unreliable connection: `ibv_uc_pingpong`, with its
-//! flags, its lines and its way to exchange addresses, so that either side can
-//! be the C program.
+//! Exchanges a message over an unreliable connection: `ibv_uc_pingpong`, with its flags, lines and
+//! exchange of addresses, so that either side can be the C program.
 //!
 //! ```text
 //! server$ cargo run --example uc_pingpong
 //! client$ cargo run --example uc_pingpong -- SERVER
 //! ```
 //!
-//! On the way up an unreliable connection needs fewer attributes than a reliable one, which [`connect`] knows; everything else is
-//! the same: [`single`]. A message that is lost is lost, and ends the single by its time limit.
+//! An unreliable connection needs fewer attributes than a reliable one; [`connect`] sets the right
+//! ones. Everything else is shared: [`single`]. After a lost message the program ends by its
+//! timeout.
 //!
 //! [`connect`]: sideway::ibverbs::connect::connect
 

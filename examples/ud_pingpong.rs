@@ -1,14 +1,14 @@
-//! A datagram to and fro: `ibv_ud_pingpong`, with its
-//! flags, its lines and its way to exchange addresses, so that either side can
-//! be the C program.
+//! Exchanges a datagram: `ibv_ud_pingpong`, with its flags, lines and exchange of addresses, so
+//! that either side can be the C program.
 //!
 //! ```text
 //! server$ cargo run --example ud_pingpong
 //! client$ cargo run --example ud_pingpong -- SERVER
 //! ```
 //!
-//! What is different from a connection, in [`single`]: the queue pair is made ready without a peer ([`activate_ud`]), each send names
-//! an address handle, number and Q_Key of the peer, and each receive has 40 bytes before the message for a header.
+//! [`single`] handles three differences to a connection. [`activate_ud`] makes the queue pair ready
+//! without a peer. Each send names the peer's address handle, number and Q_Key. Each receive has 40
+//! bytes for a header in front of the message.
 //!
 //! [`activate_ud`]: sideway::ibverbs::connect::activate_ud
 

@@ -57,7 +57,8 @@ impl<T> WakingSender<T> {
         // sees the other.
         fence(Ordering::SeqCst);
         if self.wakeup.sleeping.swap(false, Ordering::Relaxed) {
-            // The write fails only if the counter is at 2^64 - 2, and then the receiver wakes anyway.
+            // The write fails only if the counter is at 2^64 - 2, and then the receiver wakes
+            // anyway.
             let _ = write(&self.wakeup.eventfd, &1_u64.to_ne_bytes());
         }
         sent

@@ -1,17 +1,20 @@
-//! One thread a processor: each has its own completion queue, queue pairs and memory, and nothing is locked.
+//! A thread for each processor, with separate completion queue, queue pairs and memory, and without
+//! locks.
 //!
 //! ```text
 //! $ cargo run --example worker
 //! 2 workers keep 64 accounts: 3 producers made 1000 deposits each, and each was answered right; workers slept 31 times
 //! ```
 //!
-//! Each [`AccountWorker`] keeps some of the accounts. The rest of the program, a few producers here, gives a deposit to any worker by a
-//! channel; that one asks the keeper of the account by a message over the queue pair between them, and sends its answer, the new
-//! balance, back by a channel. Between itself and itself it has a queue pair as well, so that there is no other case.
+//! Each [`AccountWorker`] owns some of the accounts. A producer thread sends a deposit to any
+//! worker through a channel. That worker forwards the deposit to the account's owner, as a message
+//! over the queue pair between them, and sends the new balance back through a channel. A worker
+//! also has a queue pair to itself, so that its own accounts are no special case.
 //!
-//! A worker polls. When there was nothing to do for a while it sleeps, until a completion or a letter comes.
+//! A worker polls. After a number of polls without work it sleeps until a completion or a task
+//! arrives.
 //!
-//! None of this is unsafe: the messages are slices of a pool.
+//! The program needs no `unsafe`: the messages are slices of a pool.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -36,32 +39,34 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::memory::{Pool, Slice};
 
-/// Keeps accounts with one thread a processor.
+/// Keeps accounts with one thread for each processor.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
     device: DeviceArg,
 
-    /// The number of workers [default: one a processor, but not more than 8]
+    /// The number of workers [default: one for each processor, at most 8]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: Option<u32>,
 
-    /// The number of threads that make deposits
+    /// The number of threads that make deposits.
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     producers: u64,
 
-    /// The number of deposits of each
+    /// The number of deposits by each of these threads.
     #[arg(short = 'n', long, default_value_t = 1000)]
     deposits: u64,
 }
 
-/// How many questions to a keeper may be without an answer: it has a receive for each, and we have one for each answer.
+/// The largest number of unanswered requests to a worker. The receiver has a receive posted for
+/// each request, and the sender one for each answer.
 const WINDOW: usize = 16;
 
-/// How many messages a queue pair takes in each direction: a window of questions, and of answers to the other side's.
+/// The number of messages on a queue pair in each direction: a window of requests and one of
+/// answers.
 const DEPTH: usize = 2 * WINDOW;
 
-/// How often a worker looks before it sleeps.
+/// The number of polls before a worker sleeps.
 const SPINS: u32 = 2000;
 
 fn main() -> ExitCode {
@@ -104,7 +109,7 @@ fn worker() -> Result<(), Failure> {
         (kept, answers)
     });
 
-    // A worker that failed is why there are answers missing, and not the other way round.
+    // A failed worker causes missing answers, so that its error is reported first.
     let mut sleeps = 0;
     for result in kept {
         sleeps += result.map_err(|_| Failure::work("a worker panicked"))??;
@@ -121,13 +126,13 @@ fn worker() -> Result<(), Failure> {
     ))
 }
 
-/// Those that this process may run on.
+/// The processors that this process may use.
 fn processors() -> Result<Vec<usize>, Failure> {
     let allowed = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)).collect())
 }
 
-/// Connects every worker with every one, itself among them.
+/// Connects every worker with every worker, including itself.
 fn connect_all(workers: &mut [AccountWorker], path: &LocalPath) -> Result<(), Failure> {
     let endpoint = |pair: &PeerQp| Endpoint::new(&pair.qp, path, first_psn());
     let endpoints: Vec<Vec<_>> =
@@ -141,7 +146,7 @@ fn connect_all(workers: &mut [AccountWorker], path: &LocalPath) -> Result<(), Fa
     Ok(())
 }
 
-/// What one thread has, before and while it runs. All of it is its own.
+/// The objects of one thread, which shares none of them.
 struct AccountWorker {
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
@@ -164,13 +169,13 @@ impl AccountWorker {
         Ok(Self { cq, channel, pd: pd.clone(), unconnected })
     }
 
-    /// Works until it is told to stop; how often it slept.
+    /// Works until it gets the stop task. Returns how often it slept.
     fn run(self, mut tasks: WakingReceiver<Task>, processor: usize) -> Result<u64, Failure> {
         let mut only = CpuSet::new();
         only.set(processor);
         sched_setaffinity(None, &only)?;
         let Self { mut cq, mut channel, pd, unconnected } = self;
-        // Here, so that the memory is near the processor that uses it.
+        // Created on this thread, so that the memory is near its processor.
         let mut state = WorkerState::new(&pd, unconnected)?;
         let (mut idle, mut sleeps) = (0, 0);
         loop {
@@ -178,7 +183,7 @@ impl AccountWorker {
             let mut task = tasks.take();
             idle = if found || task.is_some() { 0 } else { idle + 1 };
             if idle > SPINS {
-                // Armed before the last look, so that what comes after it makes an event.
+                // Armed before the last poll, so that later completions cause an event.
                 if !poll(&mut cq, true, &mut state)? {
                     task = tasks.sleep(channel.as_fd())?;
                     channel.try_next().map_err(Failure::work)?;
@@ -195,7 +200,7 @@ impl AccountWorker {
     }
 }
 
-/// Sees to everything that has completed; false if nothing has.
+/// Handles all completions; false if none was found.
 fn poll(cq: &mut GenericCompletionQueue, arms: bool, state: &mut WorkerState) -> Result<bool, Failure> {
     let mut poller = start_poll(cq, arms)?;
     let mut any = false;
@@ -207,14 +212,14 @@ fn poll(cq: &mut GenericCompletionQueue, arms: bool, state: &mut WorkerState) ->
     Ok(any)
 }
 
-/// Everything that a worker works on.
+/// The state that a running worker changes.
 struct WorkerState {
-    /// By the number that completions have.
+    /// By queue pair number, as in completions.
     pairs: QueuePairTable<PeerQp>,
-    /// These numbers, by the other worker's.
+    /// Queue pair numbers, by the number of the other worker.
     numbers: Vec<u32>,
     pool: Pool,
-    /// The balances of the accounts that this worker keeps.
+    /// The balances of the accounts that this worker owns.
     balances: HashMap<u64, u64>,
 }
 
@@ -237,7 +242,7 @@ impl WorkerState {
         Ok(Self { pairs, numbers, pool, balances: HashMap::new() })
     }
 
-    /// Asks the keeper of the account for a deposit.
+    /// Forwards a deposit to the account's owner.
     fn forward(&mut self, deposit: Deposit) -> Result<(), Failure> {
         let owner = deposit.account as usize % self.numbers.len();
         let pair = find(&mut self.pairs, self.numbers[owner])?;
@@ -255,7 +260,7 @@ impl WorkerState {
             pair.sending -= 1;
         } else {
             let message = PeerMessage::read(&returned.slice)?;
-            // Before the answer, for which the other side may send the next question.
+            // Before the answer, which allows the peer to send its next request.
             pair.receive(&self.pool, returned.slice)?;
             if message.is_answer {
                 pair.answered(message)?;
@@ -274,16 +279,16 @@ fn find(pairs: &mut QueuePairTable<PeerQp>, number: u32) -> Result<&mut PeerQp, 
 }
 
 fn take(pool: &Pool) -> Result<Slice, Failure> {
-    pool.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+    pool.take().ok_or_else(|| Failure::work("no slice is free"))
 }
 
-/// The way to another worker, and what is to go there.
+/// The queue pair to another worker, with the messages that wait for it.
 struct PeerQp {
     qp: GenericQueuePair,
     sending: usize,
-    /// To be asked, when an earlier question has been answered.
+    /// Requests that wait until an earlier one is answered.
     questions: VecDeque<Deposit>,
-    /// Asked. Answers come in the same order, as messages do.
+    /// Sent requests. Answers arrive in the same order, because messages do.
     asked: VecDeque<Deposit>,
     answers: VecDeque<PeerMessage>,
 }
@@ -300,7 +305,8 @@ impl PeerQp {
         list.post().map_err(Failure::work)
     }
 
-    /// Sends as much as the queue has room for, and of questions no more than the other side has receives.
+    /// Sends as many messages as the queue has room for, and as many requests as the peer has
+    /// receives.
     fn send_what_waits(&mut self, pool: &Pool) -> Result<(), Failure> {
         while self.sending < DEPTH {
             let message = if let Some(answer) = self.answers.pop_front() {
@@ -324,24 +330,24 @@ impl PeerQp {
         Ok(())
     }
 
-    /// Passes an answer on to who made the deposit.
+    /// Passes an answer on to the producer of the deposit.
     fn answered(&mut self, message: PeerMessage) -> Result<(), Failure> {
         let Some(deposit) = self.asked.pop_front().filter(|deposit| deposit.account == message.account)
         else {
-            return Err(Failure::work("an answer to what nobody asked"));
+            return Err(Failure::work("an answer without a request"));
         };
-        // If nobody waits for it any more, it is not the worker's business.
+        // The producer may have given up.
         let _ = deposit.answer.send(Answer { account: message.account, balance: message.amount });
         Ok(())
     }
 }
 
-/// What goes between two workers.
+/// A message between two workers.
 #[derive(Clone, Copy)]
 struct PeerMessage {
     is_answer: bool,
     account: u64,
-    /// Of the deposit; in an answer the balance.
+    /// In a request the amount, in an answer the balance.
     amount: u64,
 }
 

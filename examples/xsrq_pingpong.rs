@@ -1,12 +1,14 @@
-//! Messages to and fro over extended reliable connections, between a server and several clients: `ibv_xsrq_pingpong`, with its
-//! flags, its lines and its way to exchange addresses, so that either side can be the C program.
+//! Exchanges messages over extended reliable connections, between a server and several clients:
+//! `ibv_xsrq_pingpong`, with its flags, lines and exchange of addresses, so that either side can be
+//! the C program.
 //!
 //! ```text
 //! server$ cargo run --example xsrq_pingpong -- -c 2
 //! client$ cargo run --example xsrq_pingpong -- SERVER
 //! ```
 //!
-//! Each message names the shared receive queue that it is for, and its completion the target that it came by: [`xrc`].
+//! Each message names its shared receive queue, and each completion the target that received it:
+//! [`xrc`].
 
 use std::process::ExitCode;
 

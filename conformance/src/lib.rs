@@ -14,8 +14,8 @@
 //! the cases.
 //!
 //! The test program has three parts. Each runs in a separate process, because a process has one
-//! software device. `CONFORMANCE_SUITE` names the only part to run, and so does a filter that begins
-//! with its name: `cargo test -p conformance -- soft_inline::ud`.
+//! software device. `CONFORMANCE_SUITE` names the only part to run, and so does a filter that
+//! begins with its name: `cargo test -p conformance -- soft_inline::ud`.
 //!
 //! | part | runs on |
 //! | --- | --- |

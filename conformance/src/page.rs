@@ -48,7 +48,7 @@ fn complaints(page: &str, reports: &[CaseReport], on_softroce: bool) -> Vec<Stri
     let stale = |pattern: &&&str| !has(pattern, &needs);
     let unknown = |pattern: &&&str| if on_softroce { stale(pattern) } else { !has(pattern, &|_| true) };
     let needless = lacks.iter().filter(unknown).chain(wrong.iter().filter(stale));
-    let needless = needless.map(|pattern| format!("names {pattern}, which no case needs"));
+    let needless = needless.map(|pattern| format!("lists {pattern}, which no case needs"));
     // The flavours of a case have the same notes, and the set removes the duplicates.
     missing.chain(needless).collect::<BTreeSet<_>>().into_iter().collect()
 }
@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn an_entry_that_no_case_needs_is_refused() {
         let cases = [report("m::lacks_a", None, None), report("m::wrong", None, None)];
-        assert_eq!(complaints(TEXT, &cases, false), ["names m::w*g, which no case needs"]);
-        let both = ["names m::lacks_*, which no case needs", "names m::w*g, which no case needs"];
+        assert_eq!(complaints(TEXT, &cases, false), ["lists m::w*g, which no case needs"]);
+        let both = ["lists m::lacks_*, which no case needs", "lists m::w*g, which no case needs"];
         assert_eq!(complaints(TEXT, &cases, true), both);
         assert_eq!(complaints(TEXT, &[], false), both);
     }

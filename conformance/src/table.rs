@@ -1,4 +1,5 @@
-//! Checks and renews the table of results for each verb and device, `docs/generated/conformance.md`.
+//! Checks and renews the table of results for each verb and device,
+//! `docs/generated/conformance.md`.
 //!
 //! A run of all cases recomputes its device's column. If the result differs from the committed
 //! column, the run fails and writes the corrected page. So a change in the verbs covered or the
@@ -35,12 +36,12 @@ const CM: &str = "rdma_";
 const INTRODUCTION: &str = "\
 # What passes where
 
-What comes of each function's cases of the conformance suite (`conformance/`) on each device. A case is counted for the function
-that it is about, whatever else it calls. [soft-rnic-conformance.md](../soft-rnic-conformance.md) has the cases that are skipped,
-and what they follow instead.
+The suite `conformance/` counts the cases of each function on each device. A case counts for the
+function that it tests. [soft-rnic-conformance.md](../soft-rnic-conformance.md) explains the skipped
+cases.
 
-Made by the suite itself, which fails when a column is no longer true, and says how to renew it. SoftRoCE old is
-rdma-core 44 with kernel 6.1, new is 56.1 with 6.12.
+The suite writes this page, and fails when a column is out of date. SoftRoCE old is rdma-core 44
+with kernel 6.1, new is 56.1 with 6.12.
 
 ";
 
@@ -53,35 +54,32 @@ const WITHOUT: &[(&str, &str)] = &[
         "`ibv_destroy_ah`, `ibv_dealloc_dmah`, `ibv_destroy_flow`, `ibv_destroy_flow_action`, `ibv_modify_flow_action_esp`, \
          `ibv_destroy_counters`, `ibv_attach_counters_point_flow`, `ibv_read_counters`, `ibv_modify_wq`, `ibv_destroy_wq`, \
          `ibv_destroy_rwq_ind_table`, `ibv_post_wq_recv`",
-        "called by the cases about what makes these objects, or of objects that no device here has",
+        "called by the cases that make these objects, or of objects that no device here supports",
     ),
     (
         "`ibv_destroy_comp_cntr`, `ibv_set_comp_cntr`, `ibv_set_err_comp_cntr`, `ibv_inc_comp_cntr`, `ibv_inc_err_comp_cntr`, \
          `ibv_read_comp_cntr`, `ibv_read_err_comp_cntr`, `ibv_qp_attach_comp_cntr`, `_ibv_query_comp_cntr_caps`",
-        "of completion counters, which no device here has; sideway's tests have them over a made-up device",
+        "of completion counters, which no device here supports; sideway tests them over a fake device",
     ),
     (
         "`ibv_wr_send_tso`, `ibv_wc_read_cvlan`, `ibv_wc_read_flow_tag`, `ibv_wc_read_tm_info`",
-        "of raw packets, flows and tags, which no device here has; asking for them is refused in the cases of \
-         `ibv_create_qp_ex` and `ibv_create_cq_ex`",
+        "of raw packets, flows and tags, which no device here supports; the cases of `ibv_create_qp_ex` and \
+         `ibv_create_cq_ex` check that they are refused",
     ),
-    (
-        "`ibv_fork_init`, `ibv_is_fork_initialized`",
-        "for the whole process and for good; sideway's tests have them",
-    ),
+    ("`ibv_fork_init`, `ibv_is_fork_initialized`", "process-wide and irrevocable; sideway tests them"),
     (
         "`ibv_dm_export_dmabuf_fd`, `ibv_export_buf_dmabuf_fd`",
-        "memory of a software device is no dma-buf; sideway's tests have them over a made-up device",
+        "memory of a software device is no dma-buf; sideway tests them over a fake device",
     ),
     (
         "`ibv_resolve_eth_l2_from_gid`",
-        "asks the host's neighbours, which are no device's; `soft-rnic` has a test of its own host's",
+        "asks the host's neighbours; `soft-rnic` tests it with the host's addresses",
     ),
     (
         "`_ibv_query_gid_ex`, `_ibv_query_gid_table`, `__ibv_get_device_list`, `___ibv_query_port`, `__ibv_reg_mr`, \
          `__ibv_reg_mr_iova`, `ibv_reg_mr_iova2`, `verbs_get_ctx`, `ibv_cq_ex_to_cq`, `ibv_is_qpt_supported`, \
          `ibv_flow_label_to_udp_sport`, `ibv_inc_rkey`, `ibv_wr_set_inline_data_list`",
-        "what the header's functions are made of, or what they are called by; `rdma-mummy-sys` tests them against the C header",
+        "internal functions of the header; `rdma-mummy-sys` tests them against the C header",
     ),
 ];
 
@@ -91,13 +89,13 @@ const WITHOUT_CM: &[(&str, &str)] = &[
         "`rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, `rshutdown`, `rclose`, `rrecv`, `rrecvfrom`, `rrecvmsg`, `rsend`, \
          `rsendto`, `rsendmsg`, `rread`, `rreadv`, `rwrite`, `rwritev`, `rpoll`, `rselect`, `rgetpeername`, `rgetsockname`, \
          `rsetsockopt`, `rgetsockopt`, `rfcntl`, `riomap`, `riounmap`, `riowrite`, `repoll_create`, `repoll_ctl`, `repoll_wait`",
-        "sockets, which are made of the functions above",
+        "sockets, which use the functions above",
     ),
     (
         "`rdma_seterrno`, `rdma_reg_msgs`, `rdma_reg_read`, `rdma_reg_write`, `rdma_dereg_mr`, `rdma_post_recvv`, \
          `rdma_post_sendv`, `rdma_post_readv`, `rdma_post_writev`, `rdma_post_recv`, `rdma_post_send`, `rdma_post_read`, \
          `rdma_post_write`, `rdma_post_ud_send`, `rdma_get_send_comp`, `rdma_get_recv_comp`",
-        "the header's own, made of verbs; `rdma-mummy-sys` tests them against the C header",
+        "inline functions over verbs; `rdma-mummy-sys` tests them against the C header",
     ),
 ];
 
@@ -117,17 +115,17 @@ pub(crate) fn is_current(column: Column, reports: &[CaseReport]) -> bool {
     }
     let renewed = write(&renew(read(&committed), column, &verbs, reports));
     if renewed == committed {
-        println!("docs/generated/conformance.md has what came of it ({})", column.title());
+        println!("docs/generated/conformance.md is up to date ({})", column.title());
         return true;
     }
-    eprintln!("docs/generated/conformance.md is not what came of it ({}):", column.title());
+    eprintln!("docs/generated/conformance.md is out of date ({}):", column.title());
     let lines = |page: &str| page.lines().map(str::to_owned).collect::<Vec<_>>();
     let (before, after) = (lines(&committed), lines(&renewed));
     before.iter().filter(|line| !after.contains(line)).for_each(|line| eprintln!("- {line}"));
     after.iter().filter(|line| !before.contains(line)).for_each(|line| eprintln!("+ {line}"));
     match leave(&renewed) {
-        Ok(path) => eprintln!("if that is meant: cp {} docs/generated/conformance.md", path.display()),
-        Err(error) => eprintln!("the page as it would have to be cannot be written: {error}"),
+        Ok(path) => eprintln!("if that is intended: cp {} docs/generated/conformance.md", path.display()),
+        Err(error) => eprintln!("cannot write the corrected page: {error}"),
     }
     false
 }
@@ -192,8 +190,8 @@ fn wrong(verbs: &Verbs, reports: &[CaseReport]) -> Vec<String> {
     let cases = reports.iter().map(|case| case.name.as_str());
     let lost = cases.clone().filter(|name| !patterns().any(|pattern| matches(pattern, name)));
     let vain = patterns().filter(|pattern| !cases.clone().any(|name| matches(pattern, name)));
-    let lost = lost.map(|name| format!("the case {name} is about no verb"));
-    lost.chain(vain.map(|pattern| format!("no case is {pattern}"))).collect()
+    let lost = lost.map(|name| format!("the case {name} belongs to no verb"));
+    lost.chain(vain.map(|pattern| format!("no case matches {pattern}"))).collect()
 }
 
 /// A cell, for example `12 passed` or `10 passed; 2 skipped: reason`.
@@ -250,8 +248,25 @@ fn part<'a>(
     }
     page.push_str("\nNo case is about these:\n\n");
     for (verbs, reason) in without {
-        let _ = writeln!(page, "- {verbs}: {reason}");
+        let _ = writeln!(page, "{}", wrapped(&format!("- {verbs}: {reason}")));
     }
+}
+
+/// A list item, wrapped at 100 columns.
+fn wrapped(item: &str) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for word in item.split(' ') {
+        if column > 0 && column + 1 + word.len() > 100 {
+            text.push_str("\n  ");
+            column = 2;
+        } else if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += word.len();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -272,7 +287,7 @@ mod tests {
             report("m::dc", Some("why")),
         ];
         assert!(wrong(&verbs, &cases).is_empty());
-        assert_eq!(wrong(&verbs, &cases[..1]), ["no case is m::a*", "no case is m::*c"]);
+        assert_eq!(wrong(&verbs, &cases[..1]), ["no case matches m::a*", "no case matches m::*c"]);
         let rows = renew(Rows::new(), Column::RoceOld, &verbs, &cases);
         let rows = renew(rows, Column::Inline, &verbs, &cases[..1]);
         assert_eq!(rows["ibv_a"], ["", "", "1 skipped: no/way", ""]);
@@ -323,10 +338,10 @@ mod tests {
         let has_reason = |verb: &str| reasons.contains(&format!("`{verb}`"));
         let lost: Vec<_> =
             verbs.iter().filter(|verb| !rows.contains_key(**verb) && !has_reason(verb)).collect();
-        assert!(lost.is_empty(), "no case is about {lost:?}, and `WITHOUT` has no reason");
+        assert!(lost.is_empty(), "{lost:?} has neither a case nor a reason in `WITHOUT`");
         let unknown: Vec<_> = rows.keys().filter(|verb| !verbs.contains(&verb.as_str())).collect();
-        assert!(unknown.is_empty(), "there are no verbs {unknown:?}");
+        assert!(unknown.is_empty(), "these verbs do not exist: {unknown:?}");
         let both: Vec<_> = rows.keys().filter(|verb| has_reason(verb)).collect();
-        assert!(both.is_empty(), "there are cases about {both:?}, which `WITHOUT` has");
+        assert!(both.is_empty(), "{both:?} has cases and stands in `WITHOUT`");
     }
 }

@@ -1,4 +1,4 @@
-//! The client: goes through the steps with all connections, one step after the other.
+//! The client: all connections perform a step before the next one begins.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use super::sync::Sync;
 use super::{RunContext, StepOptions};
 use crate::program::{Failure, say};
 
-/// Makes and ends connections: one to warm up, then all of them with queue pairs, then all without.
+/// Opens and closes connections: one to warm up, then all with queue pairs, then all without.
 ///
 /// # Errors
 ///
@@ -34,9 +34,9 @@ pub fn run(
     say(connect(&StepRun::new(StepOptions { pretended: Some(base), ..options }, handlers, context), sync)?)
 }
 
-/// Where a client goes.
+/// The destination of a client.
 pub(super) fn route(run: &StepRun<'_>) -> Result<Route, Failure> {
-    run.handlers.route.ok_or_else(|| Failure::work("a server goes nowhere"))
+    run.handlers.route.ok_or_else(|| Failure::work("a server has no destination"))
 }
 
 /// The table of a run.
@@ -111,7 +111,7 @@ pub(super) fn bind(run: &StepRun<'_>, source: SocketAddr) -> Result<(), Failure>
     Ok(())
 }
 
-/// A step that the threads do.
+/// Runs a step on the worker threads.
 fn together(run: &StepRun<'_>, title: &str, step: CmStep, task: StepTask) -> Result<(), Failure> {
     say(format_args!("\t{title}"))?;
     run.times.start(step);
@@ -141,7 +141,7 @@ pub(super) fn destroy_ids(run: &StepRun<'_>) {
     run.times.end(CmStep::DestroyId);
 }
 
-/// What is to be done for a connection.
+/// Runs a job for one connection.
 fn work(run: &StepRun<'_>, StepJob { task, connection }: StepJob) -> Result<(), Failure> {
     let connection = &run.connections[connection];
     match task {
@@ -167,7 +167,7 @@ fn work(run: &StepRun<'_>, StepJob { task, connection }: StepJob) -> Result<(), 
             run.done(CmStep::Disconnect);
             Ok(())
         }
-        StepTask::Accept | StepTask::HangUp => Err(Failure::work("a client has nothing to accept")),
+        StepTask::Accept | StepTask::HangUp => Err(Failure::work("a client accepts no connections")),
     }
 }
 
@@ -214,13 +214,14 @@ fn handle(run: &StepRun<'_>, event: &Event) -> Result<(), Failure> {
     }
     match event.event_type() {
         EventType::ConnectResponse => run.push(StepJob { task: StepTask::Establish, connection }),
-        // Each side hangs up; when the server has, the client need not know.
+        // Each side disconnects; the client need not wait for the server.
         _ => event.error().map_or(Ok(()), |error| Err(Failure::work(error)))?,
     }
     Ok(())
 }
 
-/// Whether the event is of an address or a route. One that was not found is looked for again.
+/// Handles an event of address or route resolution; false for other events. A failed resolution is
+/// retried.
 pub(super) fn is_resolved(run: &StepRun<'_>, event: &Event, number: usize) -> Result<bool, Failure> {
     let Some(connection) = run.connections.get(number) else { return Ok(true) };
     let tries_again = || {

@@ -1,4 +1,5 @@
-//! Both sides as they were before rdma-core 52: nobody agrees on anything, and a server answers until it is killed.
+//! Both sides as before rdma-core 52: they do not synchronise, and a server runs until it is
+//! killed.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, channel};
@@ -14,7 +15,7 @@ use super::steps::{self, CmStep};
 use super::{RunContext, StepOptions};
 use crate::program::{Failure, note, say};
 
-/// Makes and ends connections, and says how long each step took.
+/// Opens and closes connections, and prints the time of each step.
 ///
 /// # Errors
 ///
@@ -48,7 +49,7 @@ fn go_through(run: &StepRun<'_>) -> Result<(), Failure> {
     }
     run.handle_events_until(CmStep::ResolveRoute)?;
     run.times.end(CmStep::ResolveRoute);
-    // C has its protection domain since the addresses were resolved.
+    // The C program allocates its protection domain when the addresses are resolved.
     if let Some(first) = run.connections.first() {
         first.with_id(|id| run.context.verbs(id).map(drop))?;
     }
@@ -83,7 +84,7 @@ fn go_through(run: &StepRun<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A queue pair that takes receives, as `rdma_create_qp` makes it.
+/// A queue pair that can receive, as `rdma_create_qp` creates it.
 fn create_qp(context: &RunContext, id: &Identifier) -> Result<BasicQueuePair, Failure> {
     let mut qp = context.create_qp(id)?;
     id.modify_qp(&mut qp, QueuePairState::Init)?;
@@ -114,14 +115,14 @@ fn handle(run: &StepRun<'_>, event: &Event) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The connections that are there, by the numbers of their queue pairs.
+/// The established connections, by the numbers of their queue pairs.
 type ConnectedClients = Mutex<HashMap<u32, (BasicQueuePair, Identifier)>>;
 
-/// Answers whoever wants to connect, until it is killed.
+/// Accepts every client until the program is killed.
 ///
 /// # Errors
 ///
-/// No events come any more.
+/// Reading an event fails.
 pub fn serve(context: &RunContext) -> Result<(), Failure> {
     let clients = ConnectedClients::default();
     let (requests, to_accept) = channel();
@@ -158,7 +159,7 @@ fn accept_all(context: &RunContext, clients: &ConnectedClients, requests: Receiv
         let mut parameter = ConnectionParameter::new();
         parameter.setup_queue_pair(qp.control());
         id.setup_user_data(number.into());
-        // Before the answer, after which the client may hang up.
+        // Before the accept, because the client may disconnect right after it.
         clients.lock().unwrap_or_else(PoisonError::into_inner).insert(number, (qp, id.clone()));
         Ok(id.accept(&parameter)?)
     };
@@ -171,7 +172,7 @@ fn accept_all(context: &RunContext, clients: &ConnectedClients, requests: Receiv
 
 fn end_all(clients: &ConnectedClients, goodbyes: Receiver<Identifier>) {
     for id in goodbyes {
-        // The client may have gone before it is answered.
+        // The client may have exited before it gets the answer.
         let _ = id.disconnect();
         let number = id.user_data() as u32;
         let gone = clients.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);

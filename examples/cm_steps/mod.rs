@@ -1,7 +1,7 @@
-//! `cmtime`: how long the steps of making and ending a connection take.
+//! `cmtime`: the time of each step of opening and closing a connection.
 //!
-//! Either side can be rdma-core's program: of releases 52 to 58, where both sides go through the steps together and agree by TCP on
-//! when; or of an earlier one, where the server only answers.
+//! Either side can be rdma-core's program. In releases 52 to 58 both sides synchronise by TCP
+//! before each step; in earlier releases the server only answers.
 
 pub mod client;
 pub mod earlier;

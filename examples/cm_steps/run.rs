@@ -1,6 +1,7 @@
-//! Connections that are made together, step by step.
+//! Connections that are opened together, step by step.
 //!
-//! As in C, one thread goes through the steps, another takes the events, and others do the work.
+//! As in the C program, one thread performs the steps, another handles the events, and worker
+//! threads do the work of each connection.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -20,42 +21,43 @@ use sideway::rdmacm::{ConnectionParameter, Event, EventChannel, Identifier};
 use super::steps::{CmStep, Times};
 use crate::program::Failure;
 
-/// What a run is about.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct StepOptions {
-    /// How many connections.
+    /// The number of connections.
     pub connections: u32,
-    /// How many threads do the work.
+    /// The number of worker threads.
     pub threads: u32,
-    /// How long an address or a route may take to be found.
+    /// The time limit for resolving an address or a route.
     pub timeout: Duration,
-    /// How often to look for an address or a route again.
+    /// The number of retries of a failed resolution.
     pub retries: u32,
-    /// Connections without queue pairs: the number that the first pretends to have.
+    /// For connections without queue pairs: the queue pair number that the first one reports to the
+    /// peer.
     pub pretended: Option<u32>,
 }
 
-/// Where a client's connections go.
+/// The source and destination of a client's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// The address to bind to.
     pub source: Option<SocketAddr>,
-    /// The server.
+    /// The server's address.
     pub server: SocketAddr,
 }
 
-/// What a side does.
+/// The behaviour of one side.
 #[derive(Clone, Copy)]
 pub(super) struct RunHandlers {
-    /// Where it connects to; `None` of a server.
+    /// The destination; `None` for a server.
     pub(super) route: Option<Route>,
-    /// Something that is to be done for a connection.
+    /// Runs a job on a worker thread.
     pub(super) work: fn(&StepRun<'_>, StepJob) -> Result<(), Failure>,
-    /// Something has happened to one.
+    /// Handles an event.
     pub(super) event: fn(&StepRun<'_>, &Event) -> Result<(), Failure>,
 }
 
-/// A connection, perhaps not yet.
+/// A connection in any state.
 #[derive(Default)]
 pub struct PendingConnection {
     id: Mutex<Option<Identifier>>,
@@ -73,7 +75,7 @@ impl PendingConnection {
         self.qp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its identifier.
+    /// Calls `work` with its identifier.
     pub(super) fn with_id<T>(
         &self,
         work: impl FnOnce(&Identifier) -> Result<T, Failure>,
@@ -84,7 +86,7 @@ impl PendingConnection {
         }
     }
 
-    /// Does a step, and takes its time.
+    /// Performs a step and records its time.
     pub(super) fn timed<T>(&self, step: CmStep, work: impl FnOnce() -> T) -> T {
         self.times.start(step);
         let result = work();
@@ -93,21 +95,21 @@ impl PendingConnection {
     }
 }
 
-/// What all runs have in common.
+/// The objects that all runs share.
 pub struct RunContext {
-    /// Where events come from.
+    /// The event channel.
     pub channel: EventChannel,
     verbs: OnceLock<(ProtectionDomain, GenericCompletionQueue)>,
     opening: Mutex<()>,
 }
 
 impl RunContext {
-    /// With nothing made of a device yet.
+    /// A context without verbs objects.
     pub fn new(channel: EventChannel) -> Self {
         Self { channel, verbs: OnceLock::new(), opening: Mutex::new(()) }
     }
 
-    /// What all connections share of the device, made with the first of them.
+    /// The protection domain and completion queue of all connections, created on first use.
     pub(super) fn verbs(
         &self,
         id: &Identifier,
@@ -124,7 +126,7 @@ impl RunContext {
         Ok(self.verbs.get_or_init(|| verbs))
     }
 
-    /// A queue pair of an identifier's device.
+    /// Creates a queue pair on the identifier's device.
     pub(super) fn create_qp(&self, id: &Identifier) -> Result<BasicQueuePair, Failure> {
         let (pd, cq) = self.verbs(id)?;
         let mut builder = pd.create_qp_builder();
@@ -133,16 +135,16 @@ impl RunContext {
     }
 }
 
-/// What the connections share that are made together.
+/// A run: connections that perform each step together.
 pub struct StepRun<'shared> {
-    /// What it is about.
+    /// Its parameters.
     pub options: StepOptions,
     pub(super) context: &'shared RunContext,
     pub(super) handlers: RunHandlers,
     pub(super) connections: Vec<PendingConnection>,
-    /// Of all connections together.
+    /// The times of all connections together.
     pub(super) times: Times,
-    /// How many connections are done with a step.
+    /// The number of connections that have completed each step.
     completed: [AtomicU32; CmStep::COUNT],
     pub(super) requests: AtomicUsize,
     pub(super) hung_up: AtomicU32,
@@ -153,7 +155,7 @@ pub struct StepRun<'shared> {
 }
 
 impl<'shared> StepRun<'shared> {
-    /// So many connections, of which there is nothing yet.
+    /// A run with unconnected connections.
     pub(super) fn new(options: StepOptions, handlers: RunHandlers, context: &'shared RunContext) -> Self {
         Self {
             options,
@@ -171,14 +173,14 @@ impl<'shared> StepRun<'shared> {
         }
     }
 
-    /// Goes through the steps, beside the threads that take the events and do the work.
+    /// Performs the steps, while other threads handle the events and run the jobs.
     ///
     /// # Errors
     ///
-    /// What fails first in any of them.
+    /// The first failure in any of the threads.
     pub(super) fn go(&self, steps: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
-        // What a thread needs to begin is no part of any step.
+        // Starting the threads must not count as part of a step.
         let started = Barrier::new(self.options.threads as usize + 2);
         thread::scope(|scope| {
             for _ in 0..self.options.threads {
@@ -197,17 +199,17 @@ impl<'shared> StepRun<'shared> {
             let result = steps();
             self.note(result);
             self.jobs.end();
-            // It counts to one, which always fits.
+            // The counter becomes 1, which always succeeds.
             let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
         });
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
     }
 
-    /// Takes the events of all connections, until it is told to end.
+    /// Handles the events of all connections until `end` is readable.
     fn handle_events(&self, end: &OwnedFd) -> Result<(), Failure> {
         let channel = &self.context.channel;
         loop {
-            // An event stays where it was put: it is as large as two cache lines.
+            // The event is handled in place, because it is as large as two cache lines.
             match channel.try_get_cm_event() {
                 Ok(Some(event)) => {
                     (self.handlers.event)(self, &event)?;
@@ -225,7 +227,7 @@ impl<'shared> StepRun<'shared> {
         }
     }
 
-    /// Remembers the first failure.
+    /// Keeps the first failure.
     #[inline]
     fn note(&self, result: Result<(), Failure>) {
         if let Err(failure) = result {
@@ -234,38 +236,38 @@ impl<'shared> StepRun<'shared> {
         }
     }
 
-    /// Gives the threads something to do.
+    /// Queues a job for the worker threads.
     pub fn push(&self, job: StepJob) {
         self.jobs.push(job);
     }
 
-    /// A connection is done with a step; how many are.
+    /// Records that a connection has completed a step. Returns the number of connections that have.
     pub fn done(&self, step: CmStep) -> u32 {
         self.completed[step as usize].fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Gives way until all are done with a step.
+    /// Yields the processor until all connections have completed a step.
     ///
     /// # Errors
     ///
-    /// Something fails.
+    /// Any operation fails.
     pub(super) fn wait_for(&self, step: CmStep) -> Result<(), Failure> {
         while !self.all_completed(step) {
             if self.failed.load(Ordering::Relaxed) {
-                // What it was is remembered already.
+                // `failure` has the reason already.
                 return Err(Failure::Finished);
             }
-            // A thread leads on: it is looked after again and again, as C does.
+            // A worker completes the step; like the C program, this thread polls for it.
             thread::yield_now();
         }
         Ok(())
     }
 
-    /// Takes events until all are done with a step, where no other thread does.
+    /// Handles events on this thread until all connections have completed a step.
     ///
     /// # Errors
     ///
-    /// Something fails.
+    /// Any operation fails.
     pub(super) fn handle_events_until(&self, step: CmStep) -> Result<(), Failure> {
         while !self.all_completed(step) {
             let event = self.context.channel.get_cm_event().map_err(Failure::work)?;
@@ -278,7 +280,7 @@ impl<'shared> StepRun<'shared> {
         self.completed[step as usize].load(Ordering::Acquire) >= self.options.connections
     }
 
-    /// What the peer is told of a connection's queue pair, or of one that is only pretended.
+    /// The parameters that announce a connection's queue pair, or a queue pair number without one.
     pub(super) fn parameter(&self, connection: &PendingConnection, retries: u8) -> ConnectionParameter {
         let mut parameter = ConnectionParameter::new();
         parameter.setup_retry_count(retries).setup_rnr_retry_count(0);
@@ -289,7 +291,8 @@ impl<'shared> StepRun<'shared> {
         parameter
     }
 
-    /// Brings a connection's queue pair to a state; the two halves of it are steps of their own.
+    /// Changes the state of a connection's queue pair. Querying the attributes and applying them
+    /// count as separate steps.
     pub(super) fn modify(
         &self,
         connection: &PendingConnection,
@@ -300,7 +303,7 @@ impl<'shared> StepRun<'shared> {
             QueuePairState::ReadyToReceive => (CmStep::RtrQpAttr, CmStep::RtrQp),
             _ => (CmStep::RtsQpAttr, CmStep::RtsQp),
         };
-        // They are as large as three cache lines, and stay where they are written.
+        // The attributes are written in place, because they are as large as three cache lines.
         let mut attributes = QueuePairAttribute::new();
         connection.with_id(|id| Ok(connection.timed(attr, || id.init_qp_attr(state, &mut attributes))?))?;
         connection.timed(modify, || match &mut *connection.qp() {
@@ -312,37 +315,37 @@ impl<'shared> StepRun<'shared> {
     }
 }
 
-/// Something to do for a connection of this number.
+/// A job for one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct StepJob {
-    /// What.
+    /// The kind of job.
     pub task: StepTask,
-    /// For which connection.
+    /// The number of the connection.
     pub connection: usize,
 }
 
-/// What the threads do.
+/// The kinds of jobs.
 #[derive(Clone, Copy, Debug)]
 pub enum StepTask {
-    /// Looks for the address.
+    /// Resolves the address.
     ResolveAddr,
-    /// Looks for the route.
+    /// Resolves the route.
     ResolveRoute,
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     CreateQp,
-    /// Brings it to `Init`.
+    /// Changes its state to `Init`.
     Init,
-    /// The peer has accepted.
+    /// Establishes the connection after the peer's accept.
     Establish,
-    /// The peer wants to connect.
+    /// Accepts the peer's request.
     Accept,
-    /// Hangs up.
+    /// Disconnects.
     Disconnect,
-    /// The peer has hung up.
+    /// Disconnects after the peer did.
     HangUp,
 }
 
-/// What is to be done, in order.
+/// The jobs that wait for a worker.
 #[derive(Default)]
 struct JobQueue {
     waiting: Mutex<QueuedJobs>,
@@ -352,7 +355,7 @@ struct JobQueue {
 #[derive(Default)]
 struct QueuedJobs {
     jobs: VecDeque<StepJob>,
-    /// Who sleeps, and has not been woken.
+    /// The number of sleeping workers that no job has woken yet.
     sleepers: u32,
     ended: bool,
 }
@@ -366,16 +369,16 @@ impl JobQueue {
         let mut waiting = self.waiting();
         waiting.jobs.push_back(job);
         let somebody_sleeps = waiting.sleepers > 0;
-        // Whoever is woken is not woken again.
+        // This worker is woken now, so that the next job wakes another one.
         waiting.sleepers -= u32::from(somebody_sleeps);
         drop(waiting);
-        // That is a system call even where nobody sleeps.
+        // A notification is a system call even if no worker sleeps.
         if somebody_sleeps {
             self.more.notify_one();
         }
     }
 
-    /// Sleeps until there is something; `None` at the end.
+    /// Waits for a job; `None` at the end.
     fn take(&self) -> Option<StepJob> {
         let mut waiting = self.waiting();
         loop {

@@ -1,4 +1,4 @@
-//! The server: accepts as many connections as the client makes, and goes through the steps with it.
+//! The server: accepts as many connections as the client opens, and performs the steps with it.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use super::sync::Sync;
 use super::{RunContext, StepOptions};
 use crate::program::{Failure, say};
 
-/// Accepts connections: one to warm up, then all of them with queue pairs, then all without.
+/// Accepts connections: one to warm up, then all with queue pairs, then all without.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ fn work(run: &StepRun<'_>, StepJob { task, connection }: StepJob) -> Result<(), 
             connection.with_id(|id| id.accept(&parameter).map_err(Failure::work))
         }
         StepTask::HangUp => {
-            // The client may have gone before it is answered.
+            // The client may have exited before it gets the answer.
             let _ = connection.with_id(|id| Ok(connection.timed(CmStep::Disconnect, || id.disconnect())))?;
             if run.hung_up.load(Ordering::Acquire) >= run.options.connections {
                 run.times.end(CmStep::Disconnect);
@@ -62,7 +62,7 @@ fn work(run: &StepRun<'_>, StepJob { task, connection }: StepJob) -> Result<(), 
             run.done(CmStep::Disconnect);
             Ok(())
         }
-        other => Err(Failure::work(format_args!("a server has nothing to do with {other:?}"))),
+        other => Err(Failure::work(format_args!("a server has no job {other:?}"))),
     }
 }
 
@@ -74,7 +74,7 @@ fn handle(run: &StepRun<'_>, event: &Event) -> Result<(), Failure> {
                 say("\tAccepting")?;
                 run.times.start(CmStep::Connect);
             }
-            // Who is one too many is rejected, as the event is dropped.
+            // Dropping the event rejects a request beyond the expected number.
             let Some(connection) = run.connections.get(number) else { return Ok(()) };
             let id = event.cm_id().clone();
             id.setup_user_data(number as u64);

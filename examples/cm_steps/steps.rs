@@ -1,4 +1,4 @@
-//! The steps of making and ending a connection, how long each took, and the tables of it.
+//! The steps of opening and closing a connection, their times, and the printed tables.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CmStep {
-    /// From the identifier to the connection.
+    /// From creating the identifier to the established connection.
     FullConnect,
     /// `rdma_create_id`.
     CreateId,
@@ -33,7 +33,7 @@ pub enum CmStep {
     RtsQpAttr,
     /// `ibv_modify_qp` to `ReadyToSend`.
     RtsQp,
-    /// From `rdma_connect` to the connection.
+    /// From `rdma_connect` to the established connection.
     Connect,
     /// `rdma_establish`.
     Establish,
@@ -46,10 +46,10 @@ pub enum CmStep {
 }
 
 impl CmStep {
-    /// How many there are.
+    /// The number of steps.
     pub const COUNT: usize = 17;
 
-    /// With their names in the table of rdma-core 52 and later.
+    /// The steps with their names in the table of rdma-core 52 and later.
     const NAMED: [(Self, &str); Self::COUNT] = [
         (Self::FullConnect, "full connect"),
         (Self::CreateId, "create id"),
@@ -70,7 +70,7 @@ impl CmStep {
         (Self::DestroyQp, "destroy qp"),
     ];
 
-    /// Those that earlier releases tell apart, with the names that they have there.
+    /// The steps in the table of earlier releases, with their names there.
     const EARLIER: [(Self, &str); 8] = [
         (Self::CreateId, "create id"),
         (Self::Bind, "bind addr"),
@@ -83,27 +83,27 @@ impl CmStep {
     ];
 }
 
-/// When the steps began and ended: of one connection, or of all together. Threads may share it.
+/// Start and end of each step, for one connection or for all together. Threads may share it.
 #[derive(Debug, Default)]
 pub struct Times([[AtomicU64; 2]; CmStep::COUNT]);
 
 impl Times {
-    /// A step begins.
+    /// Records the start of a step.
     pub fn start(&self, step: CmStep) {
         self.0[step as usize][0].store(now(), Ordering::Relaxed);
     }
 
-    /// A step began when another did.
+    /// Records that a step started together with another one.
     pub fn start_with(&self, step: CmStep, other: CmStep) {
         self.0[step as usize][0].store(self.0[other as usize][0].load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// A step ends.
+    /// Records the end of a step.
     pub fn end(&self, step: CmStep) {
         self.0[step as usize][1].store(now(), Ordering::Relaxed);
     }
 
-    /// How long a step took, in nanoseconds; `None` if it was not done.
+    /// The duration of a step in nanoseconds; `None` if the step was not performed.
     pub fn took(&self, step: CmStep) -> Option<u64> {
         let [start, end] = &self.0[step as usize];
         let (start, end) = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
@@ -111,16 +111,17 @@ impl Times {
     }
 }
 
-/// Nanoseconds since something or other, and not 0. It is read twice in each step, so as little as possible is done with it.
+/// The monotonic clock in nanoseconds, plus one so that it is never 0. Each step reads it twice, so
+/// that it must be cheap.
 fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + 1
 }
 
-/// Of one step: how long the connections took for it, in nanoseconds.
+/// The times of one step over all connections, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StepTimes {
-    /// Until the last was done with it.
+    /// Until the last connection completed it.
     total: u64,
     sum: u64,
     max: u64,
@@ -147,7 +148,7 @@ pub fn table(all: &Times, each: &[&Times], threads: u32, has_pairs: bool) -> Str
     );
     for (step, name) in CmStep::NAMED {
         let StepTimes { total, sum, max, min } = row(step, all, each);
-        // Its sum means nothing: the connections are made at the same time.
+        // Connections are opened at the same time, so that the sum of their times means nothing.
         let sum = if step == CmStep::FullConnect { 0 } else { sum };
         let columns = [total / connections, total, sum / connections, sum, max, min].map(|ns| ns / 1000);
         let _ = write!(table, "\n{name:<13} ");

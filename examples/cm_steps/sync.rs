@@ -1,4 +1,4 @@
-//! How client and server agree on when the next step comes: by bytes over TCP, as rdma-core's do.
+//! Synchronises client and server before each step, by bytes over TCP as in rdma-core's program.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,16 +7,17 @@ use crate::program::Failure;
 
 use super::steps::CmStep;
 
-/// The way to the other side.
+/// The TCP connection to the other side.
 #[derive(Debug)]
 pub struct Sync(TcpStream);
 
 impl Sync {
-    /// To a server; `None` if it is of an earlier release, and does not listen.
+    /// Connects to a server; `None` if nothing listens there, because the server is of an earlier
+    /// release.
     ///
     /// # Errors
     ///
-    /// It cannot be asked.
+    /// The connection fails for another reason.
     pub fn connect(server: SocketAddr) -> Result<Option<Self>, Failure> {
         match TcpStream::connect(server) {
             Ok(stream) => Self::new(stream).map(Some),
@@ -25,11 +26,11 @@ impl Sync {
         }
     }
 
-    /// From a client that is there already.
+    /// Accepts a client that has connected already.
     ///
     /// # Errors
     ///
-    /// It is gone again.
+    /// The client is gone again.
     pub fn accept(listener: &TcpListener) -> Result<Self, Failure> {
         Self::new(listener.accept()?.0)
     }
@@ -39,21 +40,22 @@ impl Sync {
         Ok(Self(stream))
     }
 
-    /// The client: everything is ready for what comes after a step, or for the first; waits until the server is, too.
+    /// For the client: announces that it is ready for the step after `after`, and waits for the
+    /// server.
     ///
     /// # Errors
     ///
-    /// The server is gone, or elsewhere.
+    /// The server is gone, or at another step.
     pub fn propose(&mut self, after: Option<CmStep>) -> Result<(), Failure> {
         self.0.write_all(&[number(after)]).map_err(lost)?;
         self.expect(after)
     }
 
-    /// The server: the same, the other way round.
+    /// For the server: waits for the client's announcement, and answers it.
     ///
     /// # Errors
     ///
-    /// The client is gone, or elsewhere.
+    /// The client is gone, or at another step.
     pub fn agree(&mut self, after: Option<CmStep>) -> Result<(), Failure> {
         self.expect(after)?;
         self.0.write_all(&[number(after)]).map_err(lost)
@@ -66,7 +68,7 @@ impl Sync {
             return Ok(());
         }
         Err(Failure::work(format_args!(
-            "the other side is after step {}, and this one after step {}: is it of another release?",
+            "the other side is after step {}, this one after step {}: it may be of another release",
             byte[0],
             number(after)
         )))

@@ -1,11 +1,11 @@
-//! Optional features. The irregular tabs and blank lines are C's.
+//! Optional features. The C program has the same irregular tabs and blank lines.
 
 use sideway::ibverbs::device_attr::DeviceAttr;
 use sideway::sys::types::ibv_device_attr_ex;
 
 use super::{OutputLines, flags};
 
-/// All features, in C's order.
+/// All features, in the order of the C program.
 pub(super) fn all(lines: &mut OutputLines, attr: &DeviceAttr) {
     let raw = attr.raw();
     on_demand_paging(lines, raw);

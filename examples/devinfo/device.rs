@@ -1,4 +1,4 @@
-//! What a device is, and how much it can do.
+//! Identity and limits of a device.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) fn identity(lines: &mut OutputLines, device: &Device<'_>, attr: &Devi
     lines.field(1, "node_guid", attr.node_guid());
     lines.field(1, "sys_image_guid", attr.sys_image_guid());
     lines.field(1, "vendor_id", format_args!("0x{:04x}", attr.vendor_id()));
-    // C prints it with a sign.
+    // The C program prints a signed number.
     lines.field(1, "vendor_part_id", attr.vendor_part_id().cast_signed());
     lines.field(1, "hw_ver", format_args!("0x{:X}", attr.hw_ver()));
     if let Some(board) = board_id(&name) {
@@ -48,7 +48,7 @@ fn transport_name(transport: TransportType) -> &'static str {
     }
 }
 
-/// How many and how much of everything.
+/// All limits of the device.
 pub(super) fn limits(lines: &mut OutputLines, attr: &DeviceAttr) {
     lines.field(1, "max_mr_size", format_args!("{:#x}", attr.max_mr_size()));
     lines.field(1, "page_size_cap", format_args!("{:#x}", attr.page_size_cap()));

@@ -1,4 +1,4 @@
-//! Bits that have names.
+//! Names of flag bits.
 
 use std::fmt::{Display, UpperHex};
 use std::ops::{BitAnd, Not};
@@ -11,10 +11,10 @@ use sideway::sys::types::{
 
 use super::OutputLines;
 
-/// Names of bits, in the order in which they are printed.
+/// Names of bits, in printing order.
 pub(super) type Names<T> = [(T, &'static str)];
 
-/// One line for each bit that is set and has a name.
+/// One line for each set bit that has a name.
 pub(super) fn known<T>(lines: &mut OutputLines, value: T, names: &Names<T>)
 where
     T: Copy + Default + PartialEq + BitAnd<Output = T>,
@@ -26,7 +26,7 @@ where
     }
 }
 
-/// As [`known`], and one line for all bits that have no name.
+/// Like [`known`], with one more line for all bits without a name.
 pub(super) fn all<T>(lines: &mut OutputLines, value: T, names: &Names<T>)
 where
     T: Copy + Default + PartialEq + BitAnd<Output = T> + Not<Output = T> + UpperHex + Display,
@@ -65,7 +65,7 @@ pub(super) const DEVICE: &Names<u32> = &[
     (C::IBV_DEVICE_MANAGED_FLOW_STEERING.0, "MANAGED_FLOW_STEERING"),
 ];
 
-/// Of the upper half of the extended flags; the lower one repeats [`DEVICE`].
+/// The upper half of the extended flags; the lower half repeats [`DEVICE`].
 pub(super) const DEVICE_EX: &Names<u64> = &[
     (IBV_DEVICE_RAW_SCATTER_FCS, "RAW_SCATTER_FCS"),
     (IBV_DEVICE_PCI_WRITE_END_PADDING, "PCI_WRITE_END_PADDING"),
@@ -101,6 +101,6 @@ pub(super) const TAG_MATCHING: &Names<u32> = &[(M::IBV_TM_CAP_RC.0, "IBV_TM_CAP_
 pub(super) const QP_TYPES: &Names<u32> =
     &[(1 << Q::IBV_QPT_RAW_PACKET.0, "SUPPORT_RAW_PACKET"), (1 << Q::IBV_QPT_UD.0, "SUPPORT_UD")];
 
-/// As [`QP_TYPES`], for pacing.
+/// Types of queue pairs that support pacing, as bits.
 pub(super) const PACED_QP_TYPES: &Names<u32> =
     &[QP_TYPES[0], QP_TYPES[1], (1 << Q::IBV_QPT_RC.0, "SUPPORT_RC")];

@@ -1,9 +1,8 @@
-//! What `ibv_devinfo` prints about a device, line for line as rdma-core's
-//! program of this name has it, so that scripts can read either.
+//! The output of `ibv_devinfo` about a device, line for line like rdma-core's program, so that
+//! scripts can parse either.
 //!
-//! It is compared with the programs of rdma-core 44 and 56, so what came after
-//! them is left out: completion counters (`max_comp_cntr`, `comp_cntr_caps`;
-//! rdma-core 65) and a port's `effective_speed` (rdma-core 62).
+//! The tests compare it with rdma-core 44 and 56. Later additions are left out: completion counters
+//! (`max_comp_cntr`, `comp_cntr_caps`; rdma-core 65) and a port's `effective_speed` (rdma-core 62).
 
 mod capabilities;
 mod device;
@@ -43,7 +42,7 @@ pub fn describe(device: &Device<'_>, port: Option<u8>, verbose: bool) -> Result<
     Ok(lines.text)
 }
 
-/// Text that grows line by line.
+/// Output that grows line by line.
 #[derive(Debug, Default)]
 struct OutputLines {
     text: String,
@@ -55,7 +54,7 @@ impl OutputLines {
         self.text.push('\n');
     }
 
-    /// `label: value`, `indent` tabs deep, with tabs up to the column that values of this depth stand in.
+    /// Appends `label: value` after `indent` tabs. More tabs align the values of the same depth.
     fn field(&mut self, indent: usize, label: &str, value: impl std::fmt::Display) {
         const TAB: usize = 8;
         let values_at = if indent < 3 { 40 } else { 48 };

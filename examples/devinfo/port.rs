@@ -37,7 +37,7 @@ pub(super) fn all(
     Ok(())
 }
 
-/// What is always printed.
+/// The lines that are always printed.
 fn state(lines: &mut OutputLines, attr: &PortAttr) {
     let state = attr.port_state();
     lines.field(3, "state", format_args!("{} ({})", state_name(state), state.raw()));
@@ -77,9 +77,10 @@ fn limits(lines: &mut OutputLines, attr: &PortAttr) {
     lines.field(3, "active_speed", format_args!("{gbps} ({})", speed.raw()));
 }
 
-/// RoCE version 2 as an IP address is written, everything else with all digits; other types not at all.
+/// RoCE version 2 GIDs are printed as IP addresses, others with all digits; unknown types are left
+/// out.
 fn gid(lines: &mut OutputLines, entry: &GidEntry, link_layer: LinkLayer) {
-    // C takes a GID without an interface identifier for an empty entry.
+    // The C program takes a GID without an interface identifier for an empty entry.
     if entry.gid().raw[8..] == [0; 8] {
         return;
     }
@@ -106,7 +107,7 @@ fn mtu_name(mtu: Mtu) -> String {
     mtu.bytes().map_or_else(|| "invalid MTU".to_owned(), |bytes| bytes.to_string())
 }
 
-/// How many virtual lanes a port has, from their code.
+/// The number of virtual lanes of a port, from its code.
 fn virtual_lanes(code: u8) -> &'static str {
     match code {
         1 => "1",
@@ -118,7 +119,7 @@ fn virtual_lanes(code: u8) -> &'static str {
     }
 }
 
-/// C's own names, with its spelling.
+/// The C program's names, with its spelling.
 fn physical_state_name(state: PhysicalState) -> &'static str {
     match state {
         PhysicalState::Sleep => "SLEEP",

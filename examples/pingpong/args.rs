@@ -13,22 +13,22 @@ use crate::program::{Failure, note};
 /// The arguments of every ping-pong program.
 #[derive(Clone, Debug, clap::Args)]
 struct CommonArgs {
-    /// The server's name or address; without it this side is the server
+    /// The server's name or address; without it this side is the server.
     host: Option<String>,
 
-    /// The TCP port for the exchange of addresses
+    /// The TCP port for the exchange of addresses.
     #[arg(short, long, default_value_t = 18515, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
     #[command(flatten)]
     device: DeviceArg,
 
-    /// The device's port
+    /// The device's port.
     #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: u8,
 
-    /// The service level
+    /// The service level.
     #[arg(short = 'l', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
     sl: u8,
 
@@ -36,7 +36,7 @@ struct CommonArgs {
     #[arg(short, long, value_name = "INDEX")]
     gid_idx: Option<u8>,
 
-    /// Sleep until a completion arrives instead of polling
+    /// Sleep until a completion arrives instead of polling.
     #[arg(short, long)]
     events: bool,
 
@@ -48,16 +48,16 @@ struct CommonArgs {
 /// The number of exchanges and receives, for all programs but `xsrq_pingpong`.
 #[derive(Clone, Debug, clap::Args)]
 struct ExchangeArgs {
-    /// The number of receives to post at a time
+    /// The number of receives to post at a time.
     #[arg(short, long, value_name = "DEPTH", default_value_t = 500)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH))]
     rx_depth: u32,
 
-    /// The number of exchanges
+    /// The number of exchanges.
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
 
-    /// Check the received data
+    /// Check the received data.
     #[arg(short, long)]
     chk: bool,
 }
@@ -65,11 +65,11 @@ struct ExchangeArgs {
 /// The message and the packets that the device cuts it into.
 #[derive(Clone, Debug, clap::Args)]
 struct MessageArgs {
-    /// The size of the message, in bytes
+    /// The size of the message, in bytes.
     #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
 
-    /// The path MTU: 256, 512, 1024, 2048 or 4096 bytes
+    /// The path MTU: 256, 512, 1024, 2048 or 4096 bytes.
     #[arg(short, long, default_value = "1024", value_parser = mtu)]
     mtu: Mtu,
 }
@@ -86,7 +86,7 @@ pub struct Args {
     #[command(flatten)]
     message: MessageArgs,
 
-    /// Insist on posting with ibv_wr_*; the default where the device supports it
+    /// Insist on posting with ibv_wr_*; the default where the device supports it.
     #[arg(short = 'N', long = "new_send")]
     new_send: bool,
 
@@ -117,8 +117,8 @@ pub struct UdArgs {
     #[command(flatten)]
     exchange: ExchangeArgs,
 
-    /// The size of the datagram, in bytes; the C program has the same default, other than its help
-    /// text says
+    /// The size of the datagram, in bytes. The C program has the same default, although its help
+    /// text names another.
     #[arg(short, long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
 }
@@ -136,7 +136,7 @@ pub struct SrqArgs {
     #[command(flatten)]
     message: MessageArgs,
 
-    /// The number of queue pairs
+    /// The number of queue pairs.
     #[arg(short = 'q', long = "num-qp", value_name = "NUM", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_PAIRS))]
     num_qp: u32,
@@ -156,11 +156,11 @@ pub struct XsrqArgs {
     #[command(flatten)]
     message: MessageArgs,
 
-    /// The number of clients that the server waits for
+    /// The number of clients that the server waits for.
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS))]
     clients: u32,
 
-    /// The number of exchanges with each client
+    /// The number of exchanges with each client.
     #[arg(short = 'n', long = "num-tests", value_name = "ITERS", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     num_tests: u32,
@@ -179,27 +179,27 @@ const MAX_DEPTH: i64 = i32::MAX as i64 - 1;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Flags of ibv_rc_pingpong that this program does not support")]
 struct UnsupportedFlags {
-    /// On-demand paging
+    /// On-demand paging.
     #[arg(short, long)]
     odp: bool,
 
-    /// Implicit on-demand paging
+    /// Implicit on-demand paging.
     #[arg(short = 'O', long)]
     iodp: bool,
 
-    /// Prefetch for on-demand paging
+    /// Prefetch for on-demand paging.
     #[arg(short = 'P', long)]
     prefetch: bool,
 
-    /// Timestamps of completions
+    /// Timestamps of completions.
     #[arg(short, long)]
     ts: bool,
 
-    /// Device memory
+    /// Device memory.
     #[arg(short = 'j', long)]
     dm: bool,
 
-    /// Unprotected memory of confidential guests
+    /// Unprotected memory of confidential guests.
     #[arg(short = 'U', long)]
     allow_cc_unprotected: bool,
 }
@@ -210,7 +210,7 @@ impl UnsupportedFlags {
             (self.odp, "-o (--odp)", "memory is always pinned"),
             (self.iodp, "-O (--iodp)", "memory is always pinned"),
             (self.prefetch, "-P (--prefetch)", "memory is always pinned"),
-            (self.ts, "-t (--ts)", "time is taken for the whole run only"),
+            (self.ts, "-t (--ts)", "only the whole run is timed"),
             (self.dm, "-j (--dm)", "the message is always in the host's memory"),
             (self.allow_cc_unprotected, "-U (--allow-cc-unprotected)", "all memory is protected"),
         ];
@@ -296,7 +296,7 @@ impl TryFrom<SrqArgs> for PingPongPlan {
         let (depth, sharing) = (args.exchange.rx_depth, args.num_qp);
         if depth < sharing {
             return Err(Failure::setup(format_args!(
-                "-r {depth}: {sharing} queue pairs (-q) need a receive each at least"
+                "-r {depth}: {sharing} queue pairs (-q) need at least one receive each"
             )));
         }
         let qp_type = QueuePairType::ReliableConnection;
@@ -307,7 +307,7 @@ impl TryFrom<SrqArgs> for PingPongPlan {
 impl From<XsrqArgs> for PingPongPlan {
     fn from(XsrqArgs { common, message, clients, num_tests }: XsrqArgs) -> Self {
         let clients = if common.host.is_some() { 1 } else { clients };
-        // At most one message of each client is on its way at a time, and one is being answered.
+        // Each client has at most one message on its way and one that is being answered.
         let exchange = ExchangeArgs { rx_depth: 2 * clients, iters: num_tests, chk: false };
         Self { sharing: clients, ..Self::connected(common, &exchange, &message, QueuePairType::XrcSend) }
     }
@@ -354,11 +354,11 @@ impl PingPongPlan {
 }
 
 impl PingPongPlan {
-    /// Opens the device, chooses port and address, and says which and why.
+    /// Opens the device, chooses port and address, and prints the choice with its reason.
     ///
     /// # Errors
     ///
-    /// There is no such device, port or address, or it cannot do what is planned.
+    /// The device, port or address does not exist, or does not support the plan.
     pub fn open(&self) -> Result<(DeviceContext, LocalPath), Failure> {
         let list = devices::list()?;
         let context = devices::one(&list, self.ib_dev.as_deref())?.open()?;
@@ -368,7 +368,7 @@ impl PingPongPlan {
         Ok((context, path))
     }
 
-    /// Compares the plan with what device and port can do.
+    /// Compares the plan with the limits of device and port.
     ///
     /// # Errors
     ///
@@ -376,7 +376,7 @@ impl PingPongPlan {
     fn check(&self, context: &DeviceContext, path: &LocalPath) -> Result<(), Failure> {
         let (name, port) = (context.name(), path.port_num());
         let device = context.query_device()?;
-        // Everything that is received completes in one queue, together with one send of each queue pair.
+        // One queue takes the completions of all receives, and of one send for each queue pair.
         let sends = i32::try_from(self.sharing.max(1))?;
         let receives = if self.sharing > 0 { device.max_srq_wr() } else { device.max_qp_wr() };
         let queues = [("receive", receives), ("completion", device.max_cqe().saturating_sub(sends))];
@@ -398,7 +398,7 @@ impl PingPongPlan {
         let Some(mtu) = self.mtu else {
             return match path.mtu().bytes() {
                 Some(most) if self.size > most => Err(Failure::setup(format_args!(
-                    "-s {}: a datagram is one packet, and those of port {port} of {name} have at most {most} bytes",
+                    "-s {}: a datagram is one packet, of at most {most} bytes on port {port} of {name}",
                     self.size
                 ))),
                 _ => Ok(()),

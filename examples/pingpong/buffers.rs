@@ -1,4 +1,4 @@
-//! The message that goes to and fro, and the memory that it is in.
+//! The memory of the exchanged message.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
@@ -6,22 +6,24 @@ use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 
 use crate::program::Failure;
 
-/// Registered memory for two messages, taken in turn: while one is on its way out, the next one comes in
-/// beside it. What came in is what goes out next, so the message really travels.
+/// Registered memory for two messages, which alternate: while one is being sent, the next one
+/// arrives in the other buffer. The received message is the next to be sent, so that the same bytes
+/// travel.
 ///
-/// Nothing here ever makes a reference to the memory, since the device may write to it at any time.
+/// This type never makes a reference to the memory, because the device may write to it at any time.
 pub struct PingPongBuffers {
     memory: RegisteredBuffer,
     size: u32,
-    /// How much lies before each message, for the header of a datagram.
+    /// The size of the header in front of a datagram.
     header: u32,
-    /// From the one message to the other: whole pages.
+    /// The distance between the two messages, a multiple of the page size.
     stride: usize,
     page: usize,
 }
 
 impl PingPongBuffers {
-    /// C's filling; with it, the first byte of each page is another if the message is to be checked.
+    /// The C program's filling. If the message is to be checked, the first byte of each page
+    /// differs.
     const FILLING: u8 = 0x7b;
     const PAGE_MARK: u8 = 0;
 
@@ -29,12 +31,12 @@ impl PingPongBuffers {
     ///
     /// # Errors
     ///
-    /// There is not so much memory, or it cannot be registered.
+    /// The memory is not available, or cannot be registered.
     pub fn new(pd: &ProtectionDomain, size: u32) -> Result<Self, Failure> {
         Self::with_header(pd, size, 0)
     }
 
-    /// The same, with room for a header of this length before each message.
+    /// Like [`new`](Self::new), with room for a header in front of each message.
     ///
     /// # Errors
     ///
@@ -45,34 +47,34 @@ impl PingPongBuffers {
         let kind = BufferKind::for_device(pd.context());
         let buffer = Buffer::new(kind, 2 * stride)
             .map_err(|error| Failure::setup(format_args!("{error}; choose shorter messages with -s")))?;
-        // SAFETY: so many bytes were allocated just now, and nobody else knows of them yet.
+        // SAFETY: the buffer was allocated with this length just now, and nothing else uses it yet.
         unsafe { buffer.as_ptr().write_bytes(Self::FILLING, buffer.len()) };
         let memory = pd.reg_buffer(buffer, AccessFlags::LocalWrite)?;
         Ok(Self { memory, size, header, stride, page })
     }
 
-    /// The key to both messages.
+    /// The local key of both messages.
     pub fn lkey(&self) -> u32 {
         self.memory.lkey()
     }
 
-    /// Where a message is. Even and odd turns take turns.
+    /// The address of a message. Even and odd turns alternate.
     pub fn addr(&self, turn: u32) -> u64 {
         self.message(turn).addr() as u64
     }
 
-    /// Where a message comes in: its header's place, and the length of both.
+    /// The address and length for a receive, including the header.
     pub fn receive_target(&self, turn: u32) -> (u64, u32) {
         (self.addr(turn) - u64::from(self.header), self.size + self.header)
     }
 
-    /// How long a message is.
+    /// The size of a message.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Writes the marks that [`wrong_pages`](Self::wrong_pages) looks for. To be called before anything is
-    /// posted, or the device sends who knows what.
+    /// Writes the marks that [`wrong_pages`](Self::wrong_pages) checks. Must be called before the
+    /// message is posted.
     pub fn mark(&self, turn: u32) {
         for page in (0..self.size as usize).step_by(self.page) {
             // SAFETY: `page` is below the message's size; the write makes no reference.
@@ -80,8 +82,8 @@ impl PingPongBuffers {
         }
     }
 
-    /// The pages of a message that are not as [`mark`](Self::mark) left them. A byte that once went wrong
-    /// stays wrong while the message travels, so looking once, at the end, is enough.
+    /// The pages of a message that differ from what [`mark`](Self::mark) wrote. A wrong byte stays
+    /// wrong while the message travels, so that one check at the end suffices.
     pub fn wrong_pages(&self, turn: u32) -> Vec<usize> {
         let page = self.page;
         let mut wrong: Vec<usize> = (0..self.size as usize)
@@ -96,7 +98,8 @@ impl PingPongBuffers {
         wrong
     }
 
-    /// The pages of a message whose mark is missing, whatever else is in them: for messages that a peer has filled.
+    /// The pages of a message without a mark, whatever their other bytes are: for messages that a
+    /// peer has filled.
     pub fn wrong_marks(&self, turn: u32) -> Vec<usize> {
         let places = (0..self.size as usize).step_by(self.page);
         // SAFETY: `place` is below the message's size; the read makes no reference.

@@ -3,8 +3,8 @@
 //! | client | server |
 //! | --- | --- |
 //! | connects, and sends its address | |
-//! | | gets ready for the client, and sends its own address |
-//! | sends `done`, and gets ready for the server | |
+//! | | connects its queue pair to the client's, and sends its own address |
+//! | sends `done`, and connects its queue pair | |
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -16,19 +16,20 @@ use sideway::ibverbs::connect::Endpoint;
 use super::wire::{self, XrcAddress};
 use crate::program::Failure;
 
-/// How long the other side may take for its next step. On the server that includes finding a route.
+/// The time limit for a step of the other side, which on the server includes the resolution of a
+/// route.
 const STEP_LIMIT: Duration = Duration::from_secs(20);
 
-/// The client's part: the server's address.
+/// The client's part: sends its address and returns the server's.
 ///
 /// # Errors
 ///
-/// There is no server, or it does not behave as one.
+/// No server listens, or it does not follow the protocol.
 pub fn call(host: &str, port: u16, local: &Endpoint) -> Result<Endpoint, Failure> {
     call_all(host, port, slice::from_ref(local)).map(|mut all| all.remove(0))
 }
 
-/// The same, of as many addresses on the one side as on the other.
+/// Like [`call`], with a list of addresses of the same length on both sides.
 ///
 /// # Errors
 ///
@@ -41,12 +42,12 @@ pub fn call_all(host: &str, port: u16, local: &[Endpoint]) -> Result<Vec<Endpoin
     Ok(remote)
 }
 
-/// The server's part: waits for a client, and gives its address to `connect_to`, after which the client may
-/// send; returns it as well.
+/// The server's part: waits for a client and calls `connect_to` with its address, after which the
+/// client may send. Returns the address as well.
 ///
 /// # Errors
 ///
-/// The port is taken, the client does not behave as one, or what `connect_to` says.
+/// The port is taken, the client does not follow the protocol, or `connect_to` fails.
 pub fn answer(
     port: u16,
     local: &Endpoint,
@@ -55,7 +56,7 @@ pub fn answer(
     answer_all(port, slice::from_ref(local), |all| connect_to(&all[0])).map(|mut all| all.remove(0))
 }
 
-/// The same, of as many addresses on the one side as on the other.
+/// Like [`answer`], with a list of addresses of the same length on both sides.
 ///
 /// # Errors
 ///
@@ -68,24 +69,25 @@ pub fn answer_all(
     answer_on(&listen(port)?, local, connect_to)
 }
 
-/// Waits for clients.
+/// Listens for clients.
 ///
 /// # Errors
 ///
 /// The port is taken.
 pub fn listen(port: u16) -> Result<TcpListener, Failure> {
-    // A socket for IPv6 takes IPv4, too, unless the system says otherwise.
+    // A socket for IPv6 also accepts IPv4, unless the system's configuration prevents it.
     let any: [SocketAddr; 2] = [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
     TcpListener::bind(&any[..]).map_err(|error| {
         Failure::setup(format_args!("cannot listen on TCP port {port}: {error}; choose another with -p"))
     })
 }
 
-/// The client's part where both directions have ends of their own. The connection is needed again at the end.
+/// The client's part for extended reliable connections. The TCP connection is needed again at the
+/// end.
 ///
 /// # Errors
 ///
-/// There is no server, or it does not behave as one.
+/// No server listens, or it does not follow the protocol.
 pub fn call_xrc(host: &str, port: u16, local: &XrcAddress) -> Result<(TcpStream, XrcAddress), Failure> {
     let mut stream = connect(host, port)?;
     send(&mut stream, wire::encode_xrc(local).as_bytes())?;
@@ -93,11 +95,12 @@ pub fn call_xrc(host: &str, port: u16, local: &XrcAddress) -> Result<(TcpStream,
     Ok((stream, remote))
 }
 
-/// The server's part: the next client's address is given to `connect_to`, after which the client may send.
+/// The server's part for extended reliable connections: `connect_to` gets the next client's
+/// address, after which the client may send.
 ///
 /// # Errors
 ///
-/// The client does not behave as one, or what `connect_to` says.
+/// The client does not follow the protocol, or `connect_to` fails.
 pub fn answer_xrc(
     listener: &TcpListener,
     local: &XrcAddress,
@@ -111,11 +114,11 @@ pub fn answer_xrc(
     Ok(stream)
 }
 
-/// Both sides stay until the other has what was sent to it: the client says first that it has.
+/// Keeps both sides alive until the other has received everything; the client confirms first.
 ///
 /// # Errors
 ///
-/// The other side is gone, or says something else.
+/// The other side is gone, or does not follow the protocol.
 pub fn finish(peers: &mut [TcpStream], is_client: bool) -> Result<(), Failure> {
     let say = |peers: &mut [TcpStream]| peers.iter_mut().try_for_each(|peer| send(peer, wire::END));
     if is_client {
@@ -167,7 +170,7 @@ fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
             Err(error) => last = Some(error),
         }
     }
-    Err(last.map_or_else(|| failed(&"it has no address"), |error| failed(&error)))
+    Err(last.map_or_else(|| failed(&"the name has no address"), |error| failed(&error)))
 }
 
 fn limit(stream: &TcpStream) -> Result<(), Failure> {
@@ -175,17 +178,17 @@ fn limit(stream: &TcpStream) -> Result<(), Failure> {
     Ok(stream.set_write_timeout(Some(STEP_LIMIT))?)
 }
 
-/// Each address in a piece of its own.
+/// Sends each address with a separate write.
 fn send_all(stream: &mut TcpStream, endpoints: &[Endpoint]) -> Result<(), Failure> {
     endpoints.iter().try_for_each(|endpoint| send(stream, wire::encode(endpoint).as_bytes()))
 }
 
-/// An address of the peer for each of ours.
+/// Receives one address of the peer for each local one.
 fn receive_all(stream: &mut TcpStream, local: &[Endpoint]) -> Result<Vec<Endpoint>, Failure> {
     local.iter().map(|local| Ok(wire::decode(&receive(stream)?, local)?)).collect()
 }
 
-/// In one piece, because C reads in one piece.
+/// One write, because the C program expects the text in one read.
 fn send(stream: &mut TcpStream, text: &[u8]) -> Result<(), Failure> {
     stream.write_all(text).map_err(|error| gone(&error))
 }
@@ -243,7 +246,7 @@ mod tests {
         assert_eq!(server.join().unwrap(), (2, Some(2)));
     }
 
-    /// What a server makes of a client that sends this and then nothing more.
+    /// The server's error for a client that sends these bytes and nothing else.
     fn answer_to(sent: &[u8]) -> String {
         let (listener, port) = listener();
         let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();

@@ -1,4 +1,4 @@
-//! What is said about the work, when it went well and when it did not.
+//! The printed results and errors.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use sideway::ibverbs::completion::{GenericWorkCompletion, WorkCompletionOperatio
 
 use crate::program::{Failure, say};
 
-/// C's two lines: how fast it was.
+/// Prints the C program's two lines about the speed.
 ///
 /// # Errors
 ///
@@ -26,11 +26,11 @@ fn speed_lines(size: u32, iters: u32, elapsed: Duration) -> String {
     )
 }
 
-/// C's line for each page of the message that is not as it was sent.
+/// Prints the C program's line for each page of the message that has wrong data.
 ///
 /// # Errors
 ///
-/// There is such a page.
+/// A page has wrong data.
 pub fn validity(wrong_pages: &[usize]) -> Result<(), Failure> {
     for page in wrong_pages {
         say(format_args!("invalid data in page {page}"))?;
@@ -46,12 +46,12 @@ pub fn validity(wrong_pages: &[usize]) -> Result<(), Failure> {
     }
 }
 
-/// Everything that a completion says about why its work request failed, and what usually causes it.
+/// All fields of a failed completion, with the usual cause.
 #[cold]
 pub fn failed(wc: &GenericWorkCompletion<'_>) -> Failure {
     let status = wc.status();
     let hint = status.hint().unwrap_or("the status has no common cause");
-    // After an error the device does not say what failed; the number does.
+    // The opcode of a failed completion is not valid, but its number identifies the request.
     let opcode = match wc.wr_id() {
         super::SEND => WorkCompletionOperationType::Send,
         super::RECEIVE => WorkCompletionOperationType::Receive,
@@ -65,7 +65,7 @@ pub fn failed(wc: &GenericWorkCompletion<'_>) -> Failure {
     ))
 }
 
-/// A completion of something that was never posted.
+/// A completion of a request that was never posted.
 #[cold]
 pub fn unknown(wr_id: u64) -> Failure {
     Failure::work(format_args!("completion for unknown wr_id {wr_id}"))

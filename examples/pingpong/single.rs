@@ -1,6 +1,8 @@
-//! A message to and fro between two queue pairs: the short way, with one completion queue for everything,
-//! [`PingPongPlan::open`] for device and address and [`connect`] or [`activate_ud`] for the queue pair. `rc_pingpong`, `uc_pingpong`
-//! and `ud_pingpong` differ in the queue pair's type only.
+//! Exchanges a message between two queue pairs, with one completion queue for everything.
+//!
+//! [`PingPongPlan::open`] chooses device and address, and [`connect`] or [`activate_ud`] prepares
+//! the queue pair. `rc_pingpong`, `uc_pingpong` and `ud_pingpong` differ in the queue pair's type
+//! only.
 
 use std::time::Instant;
 
@@ -18,20 +20,21 @@ use super::{
 };
 use crate::program::{Failure, note, say};
 
-/// The Q_Key of both sides, C's.
+/// The Q_Key of both sides, as in the C program.
 pub const QKEY: u32 = 0x1111_1111;
 
-/// Plays it, from the device to the speed.
+/// Runs all of it, from opening the device to printing the speed.
 ///
 /// # Errors
 ///
-/// Whatever is not as it must be, or fails.
+/// The arguments do not fit the device, or an operation fails.
 pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
     let is_datagram = plan.qp_type == QueuePairType::UnreliableDatagram;
-    // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.
+    // Declared before the queue pair, so that it is dropped after it: the device writes to the
+    // buffers as long as the queue pair exists.
     let header = if is_datagram { GlobalRoutingHeader::LEN as u32 } else { 0 };
     let buffers = PingPongBuffers::with_header(&pd, plan.size, header)?;
     let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
@@ -59,8 +62,8 @@ pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
         idle: IdleTimeout::new(plan.timeout),
     };
     let options = options(plan);
-    // The server has its receives posted before the client hears of it, and the client before it sends:
-    // no message ever finds none.
+    // The server posts its receives before the client gets its address, and the client before it
+    // sends, so that every message finds a receive.
     let connect_to = |ping_pong: &mut PingPong<'_>, remote: &Endpoint| {
         if is_datagram {
             activate_ud(&mut ping_pong.qp, &path, QKEY, local.packet_seq_num, &options)?;
@@ -91,7 +94,7 @@ pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     if plan.check { report::validity(&buffers.wrong_pages(ping_pong.turns.latest())) } else { Ok(()) }
 }
 
-/// Peers have no business in the memory; and as C does, the MTU is not negotiated.
+/// Peers need no access to the memory. Like the C program, this one does not negotiate the MTU.
 pub(super) fn options(plan: &PingPongPlan) -> ConnectOptions {
     ConnectOptions {
         access_flags: AccessFlags::empty(),
@@ -101,13 +104,13 @@ pub(super) fn options(plan: &PingPongPlan) -> ConnectOptions {
     }
 }
 
-/// One side of the game.
+/// One side of the exchange.
 struct PingPong<'ball> {
     cq: GenericCompletionQueue,
-    /// Where to sleep, if the program does not poll all the time.
+    /// The channel to sleep on; `None` polls.
     channel: Option<CompletionChannel>,
     qp: GenericQueuePair,
-    /// Where datagrams go; a connected pair knows by itself.
+    /// The destination of datagrams; a connected pair has none.
     peer: Option<(AddressHandle, u32)>,
     buffers: &'ball PingPongBuffers,
     turns: Turns,
@@ -132,7 +135,7 @@ impl PingPong<'_> {
         Ok(())
     }
 
-    /// Takes what has completed; false if nothing has.
+    /// Takes all completions; false if none was found.
     fn poll(&mut self) -> Result<bool, Failure> {
         let mut poller = start_poll(&mut self.cq, self.channel.is_some())?;
         let mut any = false;
@@ -158,7 +161,7 @@ impl PingPong<'_> {
         let mut guard = self.qp.start_post_recv();
         for turn in self.receives.refill() {
             let (addr, length) = self.buffers.receive_target(turn);
-            // SAFETY: the ball outlives the queue pair, and makes no reference to its memory.
+            // SAFETY: the buffers outlive the queue pair, and nothing holds a reference to them.
             unsafe { guard.construct_wr(RECEIVE).setup_sge(self.buffers.lkey(), addr, length) };
         }
         guard.post().map_err(Failure::work)
@@ -172,9 +175,9 @@ impl PingPong<'_> {
             Some((ah, number)) => request.setup_ud_address(ah, *number, QKEY).setup_send(),
             None => request.setup_send(),
         };
-        // SAFETY: the ball outlives the queue pair. Nobody writes to this message until the send has
-        // completed: the next one comes in beside it, and the one after that is sent only in answer to our
-        // next send, which waits for this one.
+        // SAFETY: the buffers outlive the queue pair. Nothing writes to this message until the send
+        // has completed: the next message arrives in the other buffer. The one after that is sent
+        // only in answer to our next send, which waits for this one.
         unsafe { send.setup_sge(self.buffers.lkey(), self.buffers.addr(turn), self.buffers.size()) };
         guard.post().map_err(Failure::work)
     }

@@ -1,7 +1,7 @@
-//! Messages to and fro over many queue pairs that share a receive queue: `srq_pingpong`.
+//! Exchanges messages over many queue pairs that share a receive queue: `srq_pingpong`.
 //!
-//! The exchanges of all pairs are counted together. Each side has two messages: one that comes in, whoever sent it, and one that
-//! goes out, which nobody writes to.
+//! The exchanges of all pairs are counted together. Each side has two buffers: all messages are
+//! received into one, and sent from the other, which nothing writes to.
 
 use std::time::Instant;
 
@@ -19,20 +19,21 @@ use super::{
 };
 use crate::program::{Failure, note, say};
 
-/// The message that comes in, and the one that goes out.
+/// The buffer for receiving; the next one is for sending.
 const IN: u32 = 0;
 const OUT: u32 = 1;
 
-/// Plays it, from the device to the speed.
+/// Runs all of it, from opening the device to printing the speed.
 ///
 /// # Errors
 ///
-/// Whatever is not as it must be, or fails.
+/// The arguments do not fit the device, or an operation fails.
 pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
-    // Before the queues, so that it goes after them: the device writes to it as long as there is one.
+    // Declared before the queues, so that it is dropped after them: the device writes to the
+    // buffers as long as the queues exist.
     let buffers = PingPongBuffers::new(&pd, plan.size)?;
     if plan.check {
         buffers.mark(OUT);
@@ -65,7 +66,7 @@ pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
         receives: ReceiveRefill::shared(plan.rx_depth, plan.sharing),
         idle: IdleTimeout::new(plan.timeout),
     };
-    // Before any pair can take one.
+    // Before any pair can receive.
     ping_pong.post_receives()?;
     let options = single::options(plan);
     let mut connect_to = |remote: &[Endpoint]| -> Result<(), Failure> {
@@ -94,11 +95,13 @@ pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let start = Instant::now();
     ping_pong.run(&local)?;
     report::speed(plan.size, plan.iters, start.elapsed())?;
-    // C fills its messages otherwise; the last one to come in may be one that it began with.
+    // The C program fills its messages differently, and the last received message may be one of its
+    // first.
     if plan.check { report::validity(&buffers.wrong_marks(IN)) } else { Ok(()) }
 }
 
-/// C's program exchanges as many addresses as it can ever have, those of queue pairs that there are not being zero.
+/// The C program always exchanges its maximum number of addresses; those without a queue pair are
+/// zero.
 fn padded(local: &[Endpoint]) -> Vec<Endpoint> {
     let nobody = Endpoint { qp_number: 0, packet_seq_num: 0, lid: 0, gid: None, ..local[0].clone() };
     let mut all = local.to_vec();
@@ -109,19 +112,19 @@ fn padded(local: &[Endpoint]) -> Vec<Endpoint> {
 /// One of the queue pairs.
 struct SharedQp {
     qp: GenericQueuePair,
-    /// A message came in that is not answered yet; or the first is to be sent.
+    /// A received message is not answered yet, or the first message is to be sent.
     is_due: bool,
-    /// The last message is still on its way out.
+    /// The last send has not completed yet.
     is_sending: bool,
 }
 
-/// One side of the game.
+/// One side of the exchange.
 struct SrqPingPong<'ball> {
     cq: GenericCompletionQueue,
-    /// Where to sleep, if the program does not poll all the time.
+    /// The channel to sleep on; `None` polls.
     channel: Option<CompletionChannel>,
     srq: SharedReceiveQueue,
-    /// By the number that their completions have.
+    /// By queue pair number, as in completions.
     members: QueuePairTable<SharedQp>,
     buffers: &'ball PingPongBuffers,
     iters: u32,
@@ -151,7 +154,7 @@ impl SrqPingPong<'_> {
         Ok(())
     }
 
-    /// Takes a completion; whose it is, or none if there is none.
+    /// Takes a completion, and returns the number of its queue pair.
     fn poll(&mut self) -> Result<Option<u32>, Failure> {
         let mut poller = start_poll(&mut self.cq, self.channel.is_some())?;
         let Some(wc) = poller.next() else {
@@ -184,7 +187,7 @@ impl SrqPingPong<'_> {
         let mut guard = self.srq.start_post_recv();
         for _ in self.receives.refill() {
             let (addr, length) = self.buffers.receive_target(IN);
-            // SAFETY: the ball outlives the queues, and makes no reference to its memory.
+            // SAFETY: the buffers outlive the queues, and nothing holds a reference to them.
             unsafe { guard.construct_wr(RECEIVE).setup_sge(self.buffers.lkey(), addr, length) };
         }
         guard.post().map_err(Failure::work)
@@ -199,7 +202,7 @@ impl SrqPingPong<'_> {
         self.posted += 1;
         let mut guard = member.qp.start_post_send();
         let send = guard.construct_wr(SEND, WorkRequestFlags::Signaled).setup_send();
-        // SAFETY: the ball outlives the queue pair, and nobody writes to the message that goes out.
+        // SAFETY: the buffers outlive the queue pair, and nothing writes to the send buffer.
         unsafe { send.setup_sge(self.buffers.lkey(), self.buffers.addr(OUT), self.buffers.size()) };
         guard.post().map_err(Failure::work)
     }

@@ -1,4 +1,4 @@
-//! Whose turn it is, what to post next, and when to give up.
+//! The order of turns, the number of posted receives, and the idle timeout.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,11 @@ use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, Ge
 
 use crate::program::Failure;
 
-/// The exchanges, counted.
+/// Counts the exchanges.
 ///
-/// A side sends when it has received the message before, and when its own last send has completed. Message
-/// `n` of either side comes in at turn `n`; the client's very first one it has from nobody.
+/// A side sends when it has received the previous message and its own last send has completed.
+/// Message `n` of either side arrives at turn `n`. The client's first message follows no received
+/// one.
 #[derive(Clone, Debug)]
 pub struct Turns {
     iters: u32,
@@ -20,27 +21,28 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// A number of exchanges, the first of which is opened by one of the sides: the client.
+    /// Starts with no exchanges; `opens` is true for the client, which sends first.
     pub fn new(iters: u32, opens: bool) -> Self {
         Self { iters, opens, posted: 0, sent: 0, received: 0 }
     }
 
-    /// Whether all messages went out and came in.
+    /// Whether all messages were sent and received.
     pub fn is_over(&self) -> bool {
         self.sent >= self.iters && self.received >= self.iters
     }
 
-    /// A message came in.
+    /// Records a received message.
     pub fn received(&mut self) {
         self.received += 1;
     }
 
-    /// A message went out.
+    /// Records a completed send.
     pub fn sent(&mut self) {
         self.sent += 1;
     }
 
-    /// Whether to send now; then the turn whose message to send, which is the last that came in.
+    /// Returns the turn whose message to send now, namely the last received one; `None` if it is
+    /// not this side's turn.
     pub fn take_turn(&mut self) -> Option<u32> {
         let allowed = self.received + u32::from(self.opens);
         if self.posted == self.iters || self.sent < self.posted || self.posted >= allowed {
@@ -50,37 +52,37 @@ impl Turns {
         Some(self.latest())
     }
 
-    /// The turn at which the last message came in. The client's first one is where turn -1 would be, which
-    /// is beside turn 0.
+    /// The turn of the last received message. The client's first message counts as turn -1, which
+    /// uses the other buffer than turn 0.
     pub fn latest(&self) -> u32 {
         self.received.wrapping_sub(1)
     }
 }
 
-/// The receives that are posted, counted.
+/// Counts the posted receives, and refills the queue in batches.
 ///
-/// As in C, the queue is filled anew when it is all but empty.
+/// As in the C program, the queue is refilled when it is almost empty.
 #[derive(Clone, Debug)]
 pub struct ReceiveRefill {
     depth: u32,
-    /// With so few left the queue is filled anew.
+    /// The number of posted receives at which the queue is refilled.
     reserve: u32,
     outstanding: u32,
     next: u32,
 }
 
 impl ReceiveRefill {
-    /// None yet.
+    /// Starts with no posted receives.
     pub fn new(depth: u32) -> Self {
         Self::shared(depth, 1)
     }
 
-    /// None yet, of a queue that so many queue pairs share.
+    /// The same for a queue that `pairs` queue pairs share.
     pub fn shared(depth: u32, pairs: u32) -> Self {
         Self { depth, reserve: pairs, outstanding: 0, next: 0 }
     }
 
-    /// The turns to post receives for now; none most of the time.
+    /// The turns for which to post receives now; empty most of the time.
     pub fn refill(&mut self) -> impl Iterator<Item = u32> + use<> {
         let first = self.next;
         let count = if self.outstanding <= self.reserve { self.depth - self.outstanding } else { 0 };
@@ -89,13 +91,13 @@ impl ReceiveRefill {
         (0..count).map(move |n| first.wrapping_add(n))
     }
 
-    /// One has completed.
+    /// Records a completed receive.
     pub fn taken(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 }
 
-/// How long to go on polling an empty completion queue: a peer that dies says nothing.
+/// Limits the polling of an empty completion queue, because a dead peer causes no completion.
 #[derive(Clone, Debug)]
 pub struct IdleTimeout {
     limit: Option<Duration>,
@@ -104,26 +106,26 @@ pub struct IdleTimeout {
 }
 
 impl IdleTimeout {
-    /// The clock is looked at once in so many polls.
+    /// The number of polls between two readings of the clock.
     const POLLS: u32 = 1024;
 
-    /// Without a limit there is no end to it.
+    /// `None` never expires.
     pub fn new(limit: Option<Duration>) -> Self {
         Self { limit, polls: 0, since: None }
     }
 
-    /// Something completed.
+    /// Records a completion, which restarts the timeout.
     #[inline]
     pub fn completed(&mut self) {
         self.polls = 0;
         self.since = None;
     }
 
-    /// Nothing completed.
+    /// Records a poll without completion.
     ///
     /// # Errors
     ///
-    /// That has been so for too long.
+    /// The timeout has expired.
     #[inline]
     pub fn poll_was_empty(&mut self) -> Result<(), Failure> {
         self.polls += 1;
@@ -133,7 +135,7 @@ impl IdleTimeout {
     #[cold]
     fn check_clock(&mut self) -> Result<(), Failure> {
         self.polls = 0;
-        // The peer may need this very processor.
+        // The peer may need this processor.
         std::thread::yield_now();
         let waited = self.since.get_or_insert_with(Instant::now).elapsed();
         match self.limit {
@@ -142,11 +144,11 @@ impl IdleTimeout {
         }
     }
 
-    /// Nothing completed, and every queue of the channel is armed: sleeps until one has something.
+    /// Sleeps until a completion queue of the channel has a completion. All of them must be armed.
     ///
     /// # Errors
     ///
-    /// That takes too long, or the device is gone.
+    /// The timeout expires, or the device is gone.
     pub fn sleep(&self, channel: &mut CompletionChannel) -> Result<(), Failure> {
         match self.limit {
             None => channel.wait().map(drop).map_err(Failure::work),
@@ -166,7 +168,7 @@ impl IdleTimeout {
     }
 }
 
-/// Begins to poll; arms the queue before that if the program is going to sleep for want of completions.
+/// Starts to poll; arms the queue first if the program sleeps when the queue is empty.
 ///
 /// # Errors
 ///
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(server.take_turn(), Some(0));
         client.received();
         assert_eq!(client.take_turn(), Some(0));
-        // The client's second message may come in before the server's first send has completed.
+        // The client's second message may arrive before the server's first send has completed.
         server.received();
         assert_eq!(server.take_turn(), None);
         server.sent();

@@ -1,25 +1,25 @@
-//! How one side tells the other where its queue pair is: C's text.
+//! The text with which the sides exchange the addresses of their queue pairs, as in the C program.
 //!
 //! ```text
 //! 0000:000011:cf45d8:00000000000000000000ffff0a4d0001
 //! LID  QPN    PSN    GID
 //! ```
 //!
-//! All fields are hexadecimal and of fixed width, and a zero byte ends the text. A GID of nothing but zeros
-//! means that there is none: the peer is addressed by its LID.
+//! All fields are hexadecimal and of fixed width, and a zero byte ends the text. A GID of zeros
+//! means that the side has none, and its peer addresses it by LID.
 
 use std::net::Ipv6Addr;
 
 use sideway::ibverbs::address::Gid;
 use sideway::ibverbs::connect::Endpoint;
 
-/// The length of the text, with the zero byte at its end.
+/// The length of the text, with the final zero byte.
 pub const LENGTH: usize = 52;
 
-/// What the client says when it has the server's address, with the zero byte at its end.
+/// The client's confirmation that it has the server's address, with the final zero byte.
 pub const DONE: &[u8; 5] = b"done\0";
 
-/// Where one side of an extended reliable connection is, in both directions.
+/// The addresses of one side of an extended reliable connection, for both directions.
 ///
 /// ```text
 /// 0000:458002:458003:3809ee:458001:00000000000000000000ffff7f000001
@@ -29,26 +29,26 @@ pub const DONE: &[u8; 5] = b"done\0";
 pub struct XrcAddress {
     /// The target.
     pub receive: Endpoint,
-    /// The initiator's number.
+    /// The initiator's queue pair number.
     pub send_qpn: u32,
     /// The shared receive queue's number.
     pub srqn: u32,
 }
 
 impl XrcAddress {
-    /// The initiator.
+    /// The address of the initiator.
     pub fn sender(&self) -> Endpoint {
         Endpoint { qp_number: self.send_qpn, ..self.receive.clone() }
     }
 }
 
-/// The length of such a text, with the zero byte at its end.
+/// The length of this text, with the final zero byte.
 pub const XRC_LENGTH: usize = 66;
 
-/// What each side says at the end, with the zero byte at its end.
+/// Each side's final message, with its zero byte.
 pub const END: &[u8; 4] = b"END\0";
 
-/// The text for it.
+/// Formats an address.
 pub fn encode_xrc(address: &XrcAddress) -> String {
     let XrcAddress { receive, send_qpn, srqn } = address;
     let Endpoint { lid, qp_number, packet_seq_num, .. } = receive;
@@ -57,11 +57,11 @@ pub fn encode_xrc(address: &XrcAddress) -> String {
     format!("{lid:04x}:{target:06x}:{send:06x}:{psn:06x}:{srqn:06x}:{gid:032x}\0")
 }
 
-/// What a text says; link layer and MTU are taken to be those of `local`.
+/// Parses an address. Link layer and MTU, which the text lacks, are taken from `local`.
 ///
 /// # Errors
 ///
-/// The text is of another form.
+/// The text is not in this format.
 pub fn decode_xrc(text: &[u8; XRC_LENGTH], local: &XrcAddress) -> Result<XrcAddress, WireError> {
     parse_xrc(text, local).ok_or_else(|| WireError { text: text.escape_ascii().to_string() })
 }
@@ -72,7 +72,7 @@ fn parse_xrc(text: &[u8; XRC_LENGTH], local: &XrcAddress) -> Option<XrcAddress> 
     Some(XrcAddress { receive: endpoint, send_qpn: send.try_into().ok()?, srqn: srqn.try_into().ok()? })
 }
 
-/// C's line about it, from its `LID` on.
+/// The C program's line about it, from `LID` on.
 pub fn describe_xrc(address: &XrcAddress) -> String {
     let XrcAddress { receive, send_qpn, srqn } = address;
     let Endpoint { lid, qp_number, packet_seq_num, .. } = receive;
@@ -82,19 +82,18 @@ pub fn describe_xrc(address: &XrcAddress) -> String {
     )
 }
 
-/// The text for an endpoint.
+/// Formats an endpoint.
 pub fn encode(endpoint: &Endpoint) -> String {
     let Endpoint { lid, qp_number, packet_seq_num, .. } = endpoint;
     let gid = u128::from_be_bytes(gid_of(endpoint).raw);
     format!("{lid:04x}:{:06x}:{:06x}:{gid:032x}\0", qp_number & 0xff_ffff, packet_seq_num & 0xff_ffff)
 }
 
-/// The endpoint in a text. The text does not have the link layer and MTU; they are taken to be those of
-/// `local`.
+/// Parses an endpoint. Link layer and MTU, which the text lacks, are taken from `local`.
 ///
 /// # Errors
 ///
-/// The text is of another form.
+/// The text is not in this format.
 pub fn decode(text: &[u8; LENGTH], local: &Endpoint) -> Result<Endpoint, WireError> {
     parse(text, local).ok_or_else(|| WireError { text: text.escape_ascii().to_string() })
 }
@@ -103,14 +102,14 @@ fn parse(text: &[u8; LENGTH], local: &Endpoint) -> Option<Endpoint> {
     endpoint(fields(text, [4, 6, 6, 32])?, local)
 }
 
-/// Numbers of so many digits each.
+/// Parses hexadecimal fields with these numbers of digits.
 fn fields<const COUNT: usize>(text: &[u8], digits: [usize; COUNT]) -> Option<[u128; COUNT]> {
     let text = str::from_utf8(text.strip_suffix(b"\0")?).ok()?;
     let mut fields = text.split(':');
     let mut found = [0; COUNT];
     for (number, digits) in found.iter_mut().zip(digits) {
         let field = fields.next().filter(|field| field.len() == digits)?;
-        // `from_str_radix` would take a sign, too.
+        // `from_str_radix` would accept a sign.
         let hexadecimal = field.bytes().all(|byte| byte.is_ascii_hexdigit());
         *number = hexadecimal.then(|| u128::from_str_radix(field, 16).ok())??;
     }
@@ -125,7 +124,7 @@ fn endpoint([lid, qp_number, psn, gid]: [u128; 4], local: &Endpoint) -> Option<E
     Some(Endpoint { qp_number, packet_seq_num, lid, gid, ..local.clone() })
 }
 
-/// The line that is printed about an endpoint, from its `LID` on.
+/// The printed line about an endpoint, from `LID` on.
 pub fn describe(endpoint: &Endpoint) -> String {
     let Endpoint { lid, qp_number, packet_seq_num, .. } = endpoint;
     let gid = Ipv6Addr::from(gid_of(endpoint));
@@ -136,7 +135,7 @@ fn gid_of(endpoint: &Endpoint) -> Gid {
     endpoint.gid.unwrap_or(Gid::ZERO)
 }
 
-/// What came from the peer is no address.
+/// The peer's text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireError {
     text: String,
@@ -209,7 +208,7 @@ mod tests {
         let good = encode(&endpoint(None));
         let error = decode(&[b'x'; LENGTH], &endpoint(None)).unwrap_err().to_string();
         assert!(error.contains(&"x".repeat(LENGTH)), "{error}");
-        // Each byte in turn is one that cannot stand there.
+        // Each byte in turn is replaced by one that is not allowed there.
         for place in 0..LENGTH {
             for wrong in [b'g', b'+', b' ', b'\n', 0xff] {
                 let mut text = bytes(&good);

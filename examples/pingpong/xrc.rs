@@ -1,11 +1,12 @@
-//! Messages to and fro over extended reliable connections: `xsrq_pingpong`.
+//! Exchanges messages over extended reliable connections: `xsrq_pingpong`.
 //!
-//! The server opens a game with each of its clients, and all games go on side by side. Each side has one shared receive queue and,
-//! for each game, an initiator to send with and a target to be sent to. Two messages are enough: one that comes in, whoever sent it,
-//! and one that goes out, which nobody writes to.
+//! The server exchanges messages with all its clients at the same time. Each side has one shared
+//! receive queue, and for each peer an initiator for sending and a target for receiving. Two
+//! buffers suffice: all messages are received into one, and sent from the other, which nothing
+//! writes to.
 //!
-//! All clients of a host are in one XRC domain, that of a file, as C's are: C's server may send to the queue of one client by the target
-//! of another.
+//! All clients of a host share the XRC domain of one file, as in the C program: its server may send
+//! to the queue of one client through the target of another.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,20 +28,21 @@ use super::{
 };
 use crate::program::{Failure, note, say};
 
-/// The message that comes in, and the one that goes out.
+/// The buffer for receiving; the next one is for sending.
 const IN: u32 = 0;
 const OUT: u32 = 1;
 
-/// Plays it, from the device to the end of the last game.
+/// Runs all of it, from opening the device to the last exchange.
 ///
 /// # Errors
 ///
-/// Whatever is not as it must be, or fails.
+/// The arguments do not fit the device, or an operation fails.
 pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
-    // Before the queues, so that it goes after them: the device writes to it as long as there is one.
+    // Declared before the queues, so that it is dropped after them: the device writes to the
+    // buffers as long as the queues exist.
     let buffers = PingPongBuffers::new(&pd, plan.size)?;
     let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
     let mut builder = context.create_cq_builder();
@@ -64,7 +66,7 @@ pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
         buffers: &buffers,
         idle: IdleTimeout::new(plan.timeout),
     };
-    // Before anybody knows where to send to.
+    // Before any peer gets an address to send to.
     (0..plan.rx_depth).try_for_each(|_| ping_pong.post_receive())?;
     let mut peers = match &plan.host {
         Some(host) => vec![ping_pong.call(host, plan)?],
@@ -75,43 +77,45 @@ pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     say("success")
 }
 
-/// The file of the domain, C's; without it the domain is this process's own, which is enough unless C's server has other clients here.
+/// The C program's file of the domain. Without it the domain belongs to this process alone, which
+/// fails only if the C program's server has other clients on this host.
 fn domain_file() -> Option<OwnedFd> {
     const FILE: &str = "/tmp/xrc_domain";
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    // One of another user's cannot be opened for creation everywhere.
+    // A file of another user cannot be opened for creation on every system.
     let open = |flags| rustix::fs::open(FILE, flags, Mode::RUSR | Mode::RGRP);
     let file = open(flags | OFlags::CREATE).or_else(|_| open(flags));
     file.inspect_err(|error| note(format_args!("{FILE}: {error}; the XRC domain is not shared"))).ok()
 }
 
-/// A client and this side, or the server and this side.
+/// A connection to one peer.
 struct XrcConnection {
     initiator: GenericQueuePair,
     _target: XrcTarget,
-    /// The queue at the other end.
+    /// The number of the peer's queue.
     srqn: u32,
     turns: Turns,
 }
 
-/// One side of all games.
+/// One side, with all its connections.
 struct XrcPingPong<'ball> {
     path: LocalPath,
     options: ConnectOptions,
     pd: ProtectionDomain,
     domain: XrcDomain,
     cq: GenericCompletionQueue,
-    /// Where to sleep, if the program does not poll all the time.
+    /// The channel to sleep on; `None` polls.
     channel: Option<CompletionChannel>,
     srq: SharedReceiveQueue,
     connections: Vec<XrcConnection>,
-    /// Whose game a completion is of: by the initiator's number for what was sent, by the target's for what came.
+    /// The connection of a completion: by the initiator's number for sends, by the target's for
+    /// receives.
     by_qp_number: QueuePairTable<usize>,
     buffers: &'ball PingPongBuffers,
     idle: IdleTimeout,
 }
 
-/// What is there before the other side is known.
+/// The local ends of a connection whose peer is not known yet.
 struct XrcEnds {
     initiator: GenericQueuePair,
     target: XrcTarget,
@@ -149,7 +153,7 @@ impl XrcPingPong<'_> {
         builder.setup_qp_type(QueuePairType::XrcSend).setup_send_cq(&self.cq).setup_max_send_wr(1);
         let (target, initiator) = (self.domain.create_target()?, builder.build_generic()?);
         let srqn = self.srq.srqn().ok_or_else(|| Failure::setup("the shared receive queue has no number"))?;
-        // C's programs begin with the same number in both directions.
+        // The C program starts with the same number in both directions.
         let receive = Endpoint::of_xrc_target(&target, &self.path, super::first_psn());
         let local = XrcAddress { send_qpn: initiator.qp_number(), receive, srqn };
         Ok(XrcEnds { initiator, target, local })
@@ -164,7 +168,7 @@ impl XrcPingPong<'_> {
         let connection = self.connections.len();
         self.by_qp_number.insert(initiator.qp_number(), connection);
         self.by_qp_number.insert(target.qp_number(), connection);
-        // The server opens.
+        // The server sends first.
         let turns = Turns::new(plan.iters, plan.host.is_none());
         self.connections.push(XrcConnection { initiator, _target: target, srqn: remote.srqn, turns });
         Ok(())
@@ -185,7 +189,7 @@ impl XrcPingPong<'_> {
         Ok(())
     }
 
-    /// Takes a completion; whose it is, or none if there is none.
+    /// Takes a completion, and returns the index of its connection.
     fn poll(&mut self) -> Result<Option<usize>, Failure> {
         let mut poller = start_poll(&mut self.cq, self.channel.is_some())?;
         let Some(wc) = poller.next() else {
@@ -198,7 +202,7 @@ impl XrcPingPong<'_> {
         let number = wc.qp_num().unwrap_or(u32::MAX);
         let connection = match self.by_qp_number.get(number) {
             Some(connection) => *connection,
-            // It came by another process's target.
+            // The message came through the target of another process.
             None if self.connections.len() == 1 && wc.wr_id() == RECEIVE => 0,
             None => {
                 return Err(Failure::work(format_args!("completion of unknown queue pair {number:#08x}")));
@@ -219,7 +223,7 @@ impl XrcPingPong<'_> {
     fn post_receive(&mut self) -> Result<(), Failure> {
         let mut guard = self.srq.start_post_recv();
         let (addr, length) = self.buffers.receive_target(IN);
-        // SAFETY: the ball outlives the queues, and makes no reference to its memory.
+        // SAFETY: the buffers outlive the queues, and nothing holds a reference to them.
         unsafe { guard.construct_wr(RECEIVE).setup_sge(self.buffers.lkey(), addr, length) };
         guard.post().map_err(Failure::work)
     }
@@ -231,7 +235,7 @@ impl XrcPingPong<'_> {
         }
         let mut guard = initiator.start_post_send();
         let send = guard.construct_wr(SEND, WorkRequestFlags::Signaled).setup_xrc_srqn(*srqn).setup_send();
-        // SAFETY: the ball outlives the queue pair, and nobody writes to the message that goes out.
+        // SAFETY: the buffers outlive the queue pair, and nothing writes to the send buffer.
         unsafe { send.setup_sge(self.buffers.lkey(), self.buffers.addr(OUT), self.buffers.size()) };
         guard.post().map_err(Failure::work)
     }

@@ -1,4 +1,4 @@
-//! The programs that sleep until something happens, over software devices of their own.
+//! The programs that sleep until an event occurs, each over a separate software device.
 
 use crate::common::{RunningProgram, example, run_with};
 

@@ -1,5 +1,5 @@
-//! How a program's error paths are tested without hardware: the worked example of `docs/soft-rnic-faults.md`, which quotes
-//! the parts between the marks.
+//! Tests a program's error paths without hardware. `docs/soft-rnic-faults.md` quotes the parts
+//! between the marks as its worked example.
 
 use std::error::Error;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, W
 use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 use soft_rnic::faults::{self, Action, Call, Opcode, Rule};
 
-/// How long a completion may take to come.
+/// The time limit of a completion.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 // [code under test]
@@ -46,7 +46,7 @@ impl Client {
         Ok(Self { pd, path, value, store, connection: None, reconnected: 0 })
     }
 
-    /// Writes the value to the store. A connection that has broken is made anew, at most three times.
+    /// Writes the value to the store. Reconnects after a broken connection, at most three times.
     fn write(&mut self) -> Result<(), Box<dyn Error>> {
         for _ in 0..=3 {
             let mut connection = match self.connection.take() {
@@ -80,7 +80,7 @@ impl Client {
         };
         let (mut client, mut store) = (pair()?, pair()?);
         let ends = (Endpoint::new(&client, &self.path, 1), Endpoint::new(&store, &self.path, 2));
-        // A short way to the end of the retries.
+        // A short timeout and few retries, so that the failure comes soon.
         let options = ConnectOptions { timeout: 8, retry_cnt: 2, ..ConnectOptions::default() };
         connect(&mut client, &self.path, &ends.0, &ends.1, &options)?;
         connect(&mut store, &self.path, &ends.1, &ends.0, &options)?;
@@ -92,7 +92,8 @@ impl Client {
         let write = guard
             .construct_wr(1, WorkRequestFlags::Signaled)
             .setup_write(self.store.rkey(), self.store.as_ptr() as u64);
-        // SAFETY: the buffer outlives the completion, which is waited for, and nothing refers to its bytes.
+        // SAFETY: the buffer outlives the completion, which the caller waits for. Nothing refers to
+        // its bytes.
         unsafe { write.setup_sge(self.value.lkey(), self.value.as_ptr() as u64, 64) };
         guard.post()?;
         let end = Instant::now() + WAIT_LIMIT;
@@ -108,17 +109,18 @@ impl Client {
     }
 
     fn set_value(&self, byte: u8) {
-        // SAFETY: within the buffer, to whose bytes nothing refers; no request is outstanding.
+        // SAFETY: within the buffer, to whose bytes nothing refers. No request is outstanding.
         unsafe { self.value.as_ptr().write_bytes(byte, 64) };
     }
 
     fn stored(&self) -> Vec<u8> {
-        // SAFETY: as above.
+        // SAFETY: within the buffer, to whose bytes nothing refers. No request is outstanding.
         (0..64).map(|at| unsafe { self.store.as_ptr().add(at).read_volatile() }).collect()
     }
 }
 
-/// Rules are the whole process's: tests take turns, and each begins and ends without any.
+/// Fault rules apply to the whole process. Tests run one at a time, and each starts and ends
+/// without rules.
 struct FaultRulesLock(#[allow(dead_code)] MutexGuard<'static, ()>);
 
 fn lock_fault_rules() -> FaultRulesLock {
@@ -148,7 +150,7 @@ fn a_lost_connection_is_made_anew() {
     let _lock = lock_fault_rules();
     let mut client = Client::new(&soft0()).unwrap();
     client.set_value(7);
-    // The first two writes get no answer, however often they are sent.
+    // The device never answers the first two writes, whatever the number of retries.
     faults::set(faults::parse("drop opcode=rdma_write first=2").unwrap(), 1).unwrap();
     client.write().unwrap();
     assert_eq!((client.reconnected, client.stored()), (2, vec![7; 64]));
@@ -169,7 +171,7 @@ fn without_memory_for_a_queue_pair_nothing_is_left_behind() {
     let mut client = Client::new(&soft0()).unwrap();
     faults::set([Rule::new(Action::Errno(libc::ENOMEM)).call(Call::CreateQp).nth(2)], 1).unwrap();
     client.write().unwrap_err();
-    // The next attempt finds everything as it was.
+    // The next attempt succeeds, because nothing has changed.
     client.write().unwrap();
 }
 
@@ -182,7 +184,7 @@ fn chance_finds_what_nobody_thought_of() {
         faults::set(faults::parse(rules).unwrap(), seed).unwrap();
         for value in 1..10 {
             client.set_value(value);
-            // Failing is allowed; saying that it worked when it did not is not.
+            // A write may fail, but must not report a success that did not happen.
             if client.write().is_ok() {
                 assert_eq!(client.stored(), vec![value; 64], "seed {seed}");
             }
@@ -192,7 +194,7 @@ fn chance_finds_what_nobody_thought_of() {
 }
 // [end]
 
-/// The page shows this code, and no other.
+/// The page quotes exactly this code.
 #[test]
 fn the_guide_quotes_this_file() {
     let (this, guide) = (include_str!("faults.rs"), include_str!("../../docs/soft-rnic-faults.md"));
@@ -201,7 +203,7 @@ fn the_guide_quotes_this_file() {
         let (part, _) = after.split_once("// [end]").unwrap();
         assert!(
             guide.contains(part.trim()),
-            "docs/soft-rnic-faults.md does not have the part [{mark}] as it is"
+            "docs/soft-rnic-faults.md does not quote the part [{mark}] exactly"
         );
     }
 }

@@ -1,9 +1,9 @@
-//! The programs over an RDMA device, with and against their originals in C
-//! (Debian: ibverbs-utils).
+//! The programs over an RDMA device, alone and together with the C programs of Debian's
+//! ibverbs-utils.
 //!
-//! Where there is no device, or no such program, the tests that need it are
-//! ignored, and it is said why; with `SIDEWAY_TEST_REQUIRE_DEVICE=1` they fail.
-//! `cargo xtask softroce --suite` runs them over SoftRoCE.
+//! A test whose device or C program is missing is ignored, with the reason; with
+//! `SIDEWAY_TEST_REQUIRE_DEVICE=1` it fails. `cargo xtask softroce --suite` runs them over
+//! SoftRoCE.
 
 mod common;
 #[path = "interop/connections.rs"]
@@ -28,15 +28,15 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use test_device::TestDevice;
 
-/// What a test needs besides a device.
+/// The requirements of a test, in addition to a device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
-    /// A program of ibverbs-utils, or of rdmacm-utils.
+    /// A program of ibverbs-utils or rdmacm-utils.
     C(&'static str),
     /// Extended reliable connections.
     Xrc,
-    /// The same, and a program of ibverbs-utils.
+    /// Extended reliable connections, and a program of ibverbs-utils.
     XrcAndC(&'static str),
     /// The kernel's files about the device.
     Kernel,
@@ -67,7 +67,7 @@ impl InteropTest {
         Self { name: name.into(), needs, run: Box::new(run) }
     }
 
-    /// Why it cannot run here.
+    /// The reason why it cannot run here.
     fn obstacle(&self, dut: Option<&TestDevice>) -> Option<String> {
         match self.needs {
             Needs::Xrc | Needs::XrcAndC(_) if dut.is_some_and(|dut| !dut.has_xrc) => {
@@ -81,10 +81,10 @@ impl InteropTest {
             }
             Needs::C(program) | Needs::XrcAndC(program) if common::c_program(program).is_none() => {
                 let package = if program.starts_with("ibv_") { "ibverbs-utils" } else { "rdmacm-utils" };
-                Some(format!("there is no `{program}` in C on the PATH (Debian: {package})"))
+                Some(format!("the C program `{program}` is not on the PATH (Debian: {package})"))
             }
             Needs::Guest if dut.is_some_and(|dut| !dut.is_guest) => {
-                Some("it needs the known network of `cargo xtask softroce`".to_owned())
+                Some("the test needs the known network of `cargo xtask softroce`".to_owned())
             }
             _ => None,
         }
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
 
 fn run() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Busy polling processes side by side only hinder one another.
+    // Busy-polling processes that run at the same time slow each other down.
     arguments.test_threads = Some(1);
     let required = test_harness::device_is_required();
 
@@ -123,9 +123,10 @@ fn trial(test: InteropTest, dut: &Result<Arc<TestDevice>, String>, required: boo
         println!("{}: {obstacle}", test.name);
     }
     let ignored = match &obstacle {
-        // The known network cannot be demanded of any other place, nor C programs and the kernel of software.
+        // The known network exists in the guest only.
         Some(_) if test.needs == Needs::Guest => true,
-        // Nor what the device does not have.
+        // A device may lack extended reliable connections, and a software device is unknown to the
+        // kernel and to C programs.
         Some(_) if dut.as_ref().is_ok_and(|dut| !dut.has_xrc && test.needs.is_xrc()) => true,
         Some(_) if dut.as_ref().is_ok_and(|dut| dut.is_soft) => true,
         Some(_) => !required,

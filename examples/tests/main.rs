@@ -1,4 +1,5 @@
-//! The tests of the examples that run under the standard harness. One program, because each costs seconds to link.
+//! The tests of the examples that run under the standard harness. One program, because each costs
+//! seconds to link.
 
 mod common;
 mod events;

@@ -1,5 +1,5 @@
-//! What the programs do where there is nothing to work with: one line on
-//! stderr, and exit code 2. No test here needs an RDMA device or a library.
+//! The programs without a device or library: one line on stderr, and exit code 2. No test here
+//! needs an RDMA device or a library.
 
 use crate::common::{Output, example, run, run_with};
 
@@ -17,7 +17,7 @@ const PROGRAMS: [&str; 10] = [
 ];
 const PING_PONGS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
 
-/// A program that finds no library, and may not do without.
+/// Runs a program that must use the library but cannot find it.
 fn without_library(name: &str, arguments: &[&str]) -> Output {
     without_library_by(name, arguments, "system")
 }
@@ -86,7 +86,7 @@ fn an_unknown_provider_is_an_error() {
     assert!(line.contains("SIDEWAY_PROVIDER=nonsense"), "{line}");
 }
 
-/// There is no such device, so every program ends soon, whatever there is.
+/// The named device does not exist, so that every program ends soon.
 #[test]
 fn a_software_device_in_place_of_the_systems_is_noticed_once() {
     let notices = |name: &str, provider: &str| {
@@ -95,7 +95,7 @@ fn a_software_device_in_place_of_the_systems_is_noticed_once() {
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     for name in PROGRAMS {
-        // Empty is as good as not set.
+        // An empty variable counts as unset.
         for provider in ["", "auto"] {
             let [line] = &notices(name, provider)[..] else { panic!("{:?}", notices(name, provider)) };
             for word in ["libibverbs.so.1", "software devices", "never of hardware"] {

@@ -1,4 +1,4 @@
-//! The programs over trespass, each against itself.
+//! The programs over trespass, each with itself.
 
 use std::fs;
 use std::path::Path;
@@ -7,13 +7,13 @@ use crate::common::{Output, RunningProgram, example, run_with};
 
 const TCP: [(&str, &str); 1] = [("TRESPASS_TRANSPORT", "tcp")];
 
-/// Over the software device, which has a connection manager of its own.
+/// Over the software device, which has a connection manager.
 const SOFT: [(&str, &str); 1] = [("SIDEWAY_PROVIDER", "soft")];
 
-/// The same for programs that begin by TCP, and else would go on by it.
+/// The same for programs that begin with TCP and would otherwise stay on it.
 const BY_DEVICE: [(&str, &str); 2] = [SOFT[0], ("TRESPASS_TRANSPORT", "rdma")];
 
-/// A server at a port of its own, and that.
+/// A server on a new port, and its address.
 fn server(name: &str, arguments: &[&str]) -> (RunningProgram, String) {
     server_in(name, arguments, &TCP)
 }
@@ -22,7 +22,7 @@ fn server_in(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Run
     let mut server = RunningProgram::start(&example(name).unwrap(), arguments, variables).unwrap();
     let mut addr = None;
     server
-        .wait_for("said where it listens", |text| {
+        .wait_for("printed its address", |text| {
             addr = text.lines().find_map(|line| line.strip_prefix("listening at ")).map(str::to_owned);
             addr.is_some()
         })
@@ -34,7 +34,7 @@ fn client(name: &str, arguments: &[&str]) -> Output {
     run_with(&example(name).unwrap(), arguments, &TCP).unwrap()
 }
 
-/// The distribution has an `echo`, too; `ls` is none of ours.
+/// The distribution has an `echo`, too, and `ls` is not an example.
 #[test]
 fn no_other_program_is_taken_for_an_example() {
     let error = example("ls").unwrap_err();
@@ -51,10 +51,10 @@ fn hello_says_hello_and_what_carried_it() {
     assert!(guest.contains("world was here from 127.0.0.1:") && guest.contains("over TCP"), "{guest}");
 }
 
-/// Over the software device, with what each connection says of itself.
+/// Over the software device, with log messages about each connection.
 const TELLING: [(&str, &str); 3] = [BY_DEVICE[0], BY_DEVICE[1], ("TRESPASS_LOG", "info")];
 
-/// Both begin by TCP, and each side tells of its connection in one line.
+/// Both begin with TCP, and each side logs one line about its connection.
 #[test]
 fn hello_becomes_rdma_by_itself_and_says_by_what() {
     let (server, addr) = server_in("hello", &["server", "127.0.0.1:0"], &TELLING);
@@ -108,7 +108,7 @@ fn both_begin_by_rdma_cm_where_they_are_told_to() {
     server.finish().unwrap().ok().unwrap();
 }
 
-/// The rows that it measured: bytes, in flight, QPS, Gb/s, P90, P99.
+/// The measured rows: bytes, in flight, QPS, Gb/s, P90, P99.
 fn rows(text: &str) -> Vec<Vec<f64>> {
     text.lines().filter_map(|line| line.split_whitespace().map(|word| word.parse().ok()).collect()).collect()
 }
@@ -123,8 +123,8 @@ fn echo_measures_what_comes_back() {
     assert!(text.contains("\nfrom when a message may be sent to its answer:\n"), "{text}");
     let [row] = &rows(&text)[..] else { panic!("{text}") };
     assert_eq!(row[..2], [5000.0, 3.0]);
-    assert!(row[2] > 0.0 && row[2] <= 500.0, "2 ms each make 500 a second at most: {text}");
-    assert!(row[4] >= 2000.0, "each takes 2 ms at least: {text}");
+    assert!(row[2] > 0.0 && row[2] <= 500.0, "with 2 ms each at most 500 fit into a second: {text}");
+    assert!(row[4] >= 2000.0, "each takes at least 2 ms: {text}");
     let empty = client("echo", &["client", &addr, "--size", "0", "--duration", "0.05"]).ok().unwrap();
     assert_eq!(rows(&empty).len(), 1, "{empty}");
     let output = server.finish().unwrap();
@@ -202,7 +202,7 @@ fn a_store_keeps_what_it_is_given() {
     }
 }
 
-/// The difference that the documentation shows is that between the two programs.
+/// The documentation shows the actual difference between the two programs.
 #[test]
 fn the_documented_difference_is_what_it_takes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -210,13 +210,14 @@ fn the_documented_difference_is_what_it_takes() {
     let document = read("../docs/moving-from-tcp.md");
     let (_, rest) = document.split_once("```diff\n").unwrap();
     let (diff, _) = rest.split_once("```").unwrap();
-    // Less what goes, the one is the other less what comes. The comments on top tell of the one and the other.
+    // Without the removed lines the first program equals the second without the added ones. The
+    // comments at the top are left out, because they differ by purpose.
     let without = |path: &str, sign: char| {
         let mut others = diff.lines().filter_map(|line| line.strip_prefix(sign)).peekable();
         let text = read(path);
         let kept = text.lines().filter(|line| !line.starts_with("//!") && others.next_if_eq(line).is_none());
         let kept: Vec<_> = kept.map(str::to_owned).collect();
-        assert_eq!(others.next(), None, "a line that {path} has not, or not there");
+        assert_eq!(others.next(), None, "{path} lacks a line, or has it elsewhere");
         kept
     };
     assert_eq!(without("store_tcp.rs", '-'), without("store.rs", '+'));

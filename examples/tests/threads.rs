@@ -1,4 +1,5 @@
-//! The programs of many threads, over software devices of their own. They check their results themselves, and say what they found.
+//! The programs with many threads, each over separate software devices. They check and print their
+//! own results.
 
 use crate::common::{example, run_with};
 
@@ -31,7 +32,7 @@ fn an_atomic_that_fails_ends_the_program() {
 fn every_deposit_is_answered_once() {
     for mode in ["inline", "deferred"] {
         let environment = [SOFT, ("SOFT_RNIC_MODE", mode)];
-        // More workers than processors, one, and what fits the machine.
+        // More workers than processors, a single worker, and the default.
         for (arguments, start) in [
             (
                 &["-w", "5", "-p", "4", "-n", "500"][..],

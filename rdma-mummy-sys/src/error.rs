@@ -1,15 +1,15 @@
-//! What can be wrong with the libraries.
+//! The errors of loading a library and of functions that it lacks.
 
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 
-/// One place that was tried, and what the dynamic loader said.
+/// A path that was tried, and the dynamic loader's error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The name or path that was given to the loader.
     pub path: PathBuf,
-    /// The loader's own words.
+    /// The loader's error text.
     pub reason: String,
 }
 
@@ -17,30 +17,30 @@ pub struct Attempt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The library is not there, or the loader refused it.
+    /// The library does not exist, or the loader refused it.
     NotFound {
         /// The shared object's name.
         library: &'static str,
-        /// What was tried, in this order.
+        /// The paths that were tried, in this order.
         tried: Vec<Attempt>,
     },
     /// The library lacks functions that every supported release has.
     TooOld {
         /// The shared object's name.
         library: &'static str,
-        /// What was loaded.
+        /// The path of the loaded library.
         path: PathBuf,
         /// The functions it does not export.
         missing: Vec<&'static str>,
     },
-    /// The library works on another libibverbs than the one that this provider loaded.
+    /// The library uses another libibverbs than the one that this provider loaded.
     OtherVerbs {
         /// The shared object's name.
         library: &'static str,
-        /// What was loaded.
+        /// The path of the loaded library.
         path: PathBuf,
     },
-    /// A program brought a table of its own, which does not include this library.
+    /// The program's own tables do not include this library.
     NotProvided {
         /// The shared object's name.
         library: &'static str,
@@ -61,10 +61,10 @@ impl LoadError {
     }
 }
 
-/// Whether this program has musl's C library inside, whose `dlopen` always fails then.
+/// Whether musl's C library is linked statically, so that `dlopen` always fails.
 const IS_STATIC: bool = cfg!(all(target_env = "musl", target_feature = "crt-static"));
 
-/// The distribution's package of a library, to name in the remedy.
+/// The distribution's package of a library, for the remedy in the error text.
 fn package(library: &str) -> &'static str {
     match library {
         "libibverbs.so.1" => {
@@ -119,16 +119,16 @@ impl fmt::Display for LoadError {
 
 impl Error for LoadError {}
 
-/// A function that the loaded library does not have, because it is older than the function.
+/// The loaded library lacks a function, because it is older than the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingSymbol {
     /// The shared object's name.
     pub library: &'static str,
     /// The function.
     pub name: &'static str,
-    /// The symbol version that it came with; empty for one that has none.
+    /// The symbol version of the function; empty for a function without one.
     pub version: &'static str,
-    /// The release of rdma-core that added it; empty where that is not known.
+    /// The release of rdma-core that added it; empty if unknown.
     pub since: &'static str,
 }
 

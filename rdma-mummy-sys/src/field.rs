@@ -1,8 +1,8 @@
-//! Reading fields of structs that a C library allocated.
+//! Reads fields of structs that a C library allocated.
 //!
-//! Such a struct may end (or, for `verbs_context`, begin) earlier than its type in this crate, when the
-//! library is older. So no reference to one is ever made, and a field is reached by a wrapping
-//! offset from the pointer: neither claims that the rest of the struct is there.
+//! If the library is older, such a struct may end (or, for `verbs_context`, begin) earlier than its
+//! type in this crate. Therefore no reference to one is ever made. A field is reached by a wrapping
+//! offset from the pointer, which does not claim that the rest of the struct exists.
 
 /// Reads the field at `offset` of the struct at `base`.
 ///
@@ -15,7 +15,7 @@
 #[doc(hidden)]
 #[inline(always)]
 pub unsafe fn read<S, F: Copy>(base: *mut S, offset: usize, _type: fn(&S) -> &F) -> F {
-    // SAFETY: the caller says that the field is there.
+    // SAFETY: the field exists and is readable (`# Safety`).
     unsafe { base.wrapping_byte_add(offset).cast::<F>().read() }
 }
 
@@ -36,8 +36,8 @@ macro_rules! field {
     };
 }
 
-/// `operation!(base, Struct, op)`: a function pointer that the caller of the enclosing function promised not
-/// to be null; as free as the call through it in C.
+/// `operation!(base, Struct, op)`: a function pointer that must not be null, as the `# Safety`
+/// section of the enclosing function demands. The call costs what it costs in C.
 macro_rules! operation {
     ($base:expr, $S:ident, $($op:ident).+) => {{
         let operation = field!($base, $S, $($op).+);

@@ -1,28 +1,25 @@
 //! The raw ABI of libibverbs, librdmacm, mlx5dv and efadv, loaded with `dlopen` at run time.
 //!
-//! A program that uses this crate links against none of these libraries: it
-//! starts on a machine without rdma-core, and the first use says what is
-//! missing ([`LoadError`]).
+//! A program that uses this crate does not link to these libraries. It starts on a machine without
+//! rdma-core, and the first use reports the missing library ([`LoadError`]).
 //!
-//! - [`types`] holds the structs, constants and enumerations of the C headers.
-//!   Enumerations are newtypes: a value that this crate has never heard of is
-//!   a value, not undefined behaviour.
-//! - [`Provider`] is one loaded set of libraries. It is a value, so that several
-//!   can be open in one process; [`Provider::open`] finds the default one.
-//! - [`Verbs`], [`RdmaCm`], [`Mlx5dv`] and [`Efadv`] are its function tables.
-//!   A function that every rdma-core has is a field to call; one that came
-//!   later is a method that returns the function or a [`MissingSymbol`].
+//! - [`types`] has the structs, constants and enumerations of the C headers. Enumerations are
+//!   newtypes, so that an unknown value is not undefined behaviour.
+//! - [`Provider`] is one loaded set of libraries. It is a value, so that a process can open
+//!   several. [`Provider::open`] finds the default one.
+//! - [`Verbs`], [`RdmaCm`], [`Mlx5dv`] and [`Efadv`] are its function tables. A function of every
+//!   rdma-core is a field. A later one is a method that returns the function or a
+//!   [`MissingSymbol`].
 //! - [`verbs`], [`rdmacm`], [`mlx5dv`] and [`efadv`] are the inline functions of the C headers.
 //!
-//! Add it with `cargo add rdma-mummy-sys --path CLONE/rdma-mummy-sys`, or `--git URL`; never by the bare name,
-//! which belongs to another project on the public registry.
+//! Add it with `cargo add rdma-mummy-sys --path CLONE/rdma-mummy-sys`, or `--git URL`. Never add it
+//! by the bare name, which belongs to another project on the public registry.
 //!
 //! # Safety
 //!
-//! Everything here is as unsafe as the C functions are. A struct that was
-//! allocated by a library may be shorter than its type in this crate, when the
-//! library is older: never make a reference to one, and never read a field
-//! that the library's size or flags do not announce.
+//! Every function is as unsafe as the C function. If a library is older, a struct that it allocated
+//! may be shorter than its type in this crate. Never make a reference to such a struct, and never
+//! read a field that the library's size or flags do not announce.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -31,7 +28,7 @@ compile_error!("rdma-mummy-sys needs Linux: RDMA verbs are an interface of its k
 #[cfg(all(target_os = "linux", not(target_pointer_width = "64")))]
 compile_error!("rdma-mummy-sys needs a 64-bit processor: its bindings are made for x86-64 and aarch64");
 
-// Elsewhere there is nothing but the error above.
+// On other targets only the error above is compiled.
 #[cfg(target_os = "linux")]
 #[macro_use]
 mod table;

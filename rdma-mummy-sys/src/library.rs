@@ -1,4 +1,4 @@
-//! Opening a shared object and looking symbols up in it.
+//! Opens a shared object and looks up its symbols.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -9,21 +9,21 @@ use libloading::os::unix::{Library as Dl, RTLD_LOCAL, RTLD_NOW};
 
 use crate::error::{Attempt, LoadError};
 
-/// An open shared object. It is never closed: its functions end up in tables
-/// that live as long as the process.
+/// An open shared object. It is never closed, because its functions are in tables that live as long
+/// as the process.
 pub(crate) struct Library {
     handle: *mut c_void,
     path: PathBuf,
-    /// Whether the object defines symbol versions at all.
+    /// Whether the object defines symbol versions.
     versioned: bool,
 }
 
 impl Library {
-    /// Opens `name` in `folder`, or wherever the dynamic loader finds it.
+    /// Opens `name` in `folder`, or in the dynamic loader's search path.
     pub(crate) fn open(name: &'static str, folder: Option<&Path>) -> Result<Self, LoadError> {
         let path = folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name));
-        // SAFETY: loading runs the constructors of rdma-core's library and of what it needs, which any
-        // program that links against it runs as well.
+        // SAFETY: loading runs the constructors of rdma-core's library and of its dependencies, as
+        // it does in any program that links to it.
         match unsafe { Dl::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => {
                 let mut library = Self { handle: library.into_raw(), path, versioned: false };
@@ -42,10 +42,11 @@ impl Library {
         &self.path
     }
 
-    /// The function `name` in its default version, or plainly where the object has no versions.
+    /// The function `name` in its default version. If the object has no versions, the lookup
+    /// ignores them.
     ///
-    /// A versioned object that lacks this version does not have this function: an older
-    /// one of the same name may have another prototype.
+    /// If a versioned object lacks this version, the result is `None`: an older function of the
+    /// same name may have another prototype.
     pub(crate) fn find(&self, name: &str, version: &str) -> Option<NonNull<c_void>> {
         let name = CString::new(name).ok()?;
         if self.versioned && !version.is_empty() {
@@ -54,7 +55,7 @@ impl Library {
         self.find_plain(&name)
     }
 
-    /// The address that `name` has for this object and what it depends on.
+    /// The address of `name` in this object or its dependencies, whatever its version.
     pub(crate) fn find_plain(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: the handle is open (never closed), the name ends with a NUL.
         NonNull::new(unsafe { libc::dlsym(self.handle, name.as_ptr()) })
@@ -71,7 +72,8 @@ impl Library {
         self.find_plain(name)
     }
 
-    /// Asks for functions that have been there, in these versions, since the first release of each library.
+    /// Looks for functions that have existed, in these versions, since the first release of each
+    /// library.
     #[cfg(target_env = "gnu")]
     fn defines_versions(&self) -> bool {
         const ANCHORS: [(&CStr, &CStr); 4] = [
@@ -89,7 +91,7 @@ impl Library {
     }
 }
 
-/// The loader's own words, which libloading keeps as the error's source.
+/// The loader's error text, which libloading keeps as the error's source.
 fn reason(error: &libloading::Error) -> String {
     match error {
         libloading::Error::DlOpen { source } => source.to_string(),

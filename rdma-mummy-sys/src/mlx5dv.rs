@@ -1,7 +1,7 @@
 //! The inline functions of `infiniband/mlx5dv.h`, by their C names.
 //!
-//! What [`verbs`](crate::verbs) says of parameters, failures and older libraries holds here too: the
-//! operations of [`mlx5dv_qp_ex`] are there as far as the queue pair was created with the flags for them.
+//! The rules of [`verbs`](crate::verbs) about parameters, failures and older libraries apply here
+//! too: [`mlx5dv_qp_ex`] has an operation if the queue pair was created with its flag.
 
 use core::ffi::{c_int, c_void};
 use core::mem::size_of;
@@ -10,7 +10,7 @@ use crate::Mlx5dv;
 use crate::table::{Unsupported, set_errno};
 use crate::types::*;
 
-/// Functions that do nothing but call an operation of an mlx5 queue pair.
+/// Functions that only call an operation of an mlx5 queue pair.
 macro_rules! mlx5_wr_functions {
     ($(
         $(#[doc = $doc:literal])*
@@ -18,29 +18,29 @@ macro_rules! mlx5_wr_functions {
         fn $name:ident($mqp:ident: *mut mlx5dv_qp_ex $(, $arg:ident: $ty:ty)* $(,)?) = $op:ident;
     )*) => {$(
         $(#[doc = $doc])*
-        ///
         /// # Safety
         ///
-        /// - `mqp` belongs to a live extended queue pair of an mlx5 device, which has an open batch of work
-        ///   requests, and no other thread is posting to it.
+        /// - `mqp` belongs to a live extended queue pair of an mlx5 device. It has an open batch of
+        ///   work requests, and no other thread is posting to it.
         #[doc = concat!("- ", $when)]
         #[doc = concat!("  So `", stringify!($op), "` is there and not null.")]
         /// - Every other pointer is valid for what the manual page says the function does with it.
         #[inline]
         pub unsafe fn $name($mqp: *mut mlx5dv_qp_ex $(, $arg: $ty)*) {
-            // SAFETY: the caller's promises, first that the operation is there.
+            // SAFETY: the queue pair is live and was created for this operation, and the arguments
+            // are valid (`# Safety`).
             unsafe { operation!($mqp, mlx5dv_qp_ex, $op)($mqp $(, $arg)*) }
         }
     )*};
 }
 
 mlx5_wr_functions! {
-    /// Says where the request that was begun last goes to, on a DC initiator.
+    /// Sets the destination of the last request, on a DC initiator.
     #[when = "It is a DC initiator."]
     fn mlx5dv_wr_set_dc_addr(mqp: *mut mlx5dv_qp_ex, ah: *mut ibv_ah, remote_dctn: u32, remote_dc_key: u64)
         = wr_set_dc_addr;
 
-    /// Says where the request that was begun last goes to, and in which stream.
+    /// Sets the destination and the stream of the last request, on a DC initiator.
     #[when = "It is a DC initiator that was created with streams."]
     fn mlx5dv_wr_set_dc_addr_stream(
         mqp: *mut mlx5dv_qp_ex,
@@ -50,7 +50,7 @@ mlx5_wr_functions! {
         stream_id: u16,
     ) = wr_set_dc_addr_stream;
 
-    /// Begins a request that lays interleaved memory out behind one key.
+    /// Begins a request that makes interleaved memory accessible through one key.
     #[when = "It was created with `MLX5DV_QP_EX_WITH_MR_INTERLEAVED`."]
     fn mlx5dv_wr_mr_interleaved(
         mqp: *mut mlx5dv_qp_ex,
@@ -61,7 +61,7 @@ mlx5_wr_functions! {
         data: *mut mlx5dv_mr_interleaved,
     ) = wr_mr_interleaved;
 
-    /// Begins a request that lays a list of memory out behind one key.
+    /// Begins a request that makes a list of memory ranges accessible through one key.
     #[when = "It was created with `MLX5DV_QP_EX_WITH_MR_LIST`."]
     fn mlx5dv_wr_mr_list(
         mqp: *mut mlx5dv_qp_ex,
@@ -71,7 +71,7 @@ mlx5_wr_functions! {
         sge: *mut ibv_sge,
     ) = wr_mr_list;
 
-    /// Begins a request that configures a key, by the setters that follow.
+    /// Begins a request that configures a key with the setters that follow.
     #[when = "It was created with `MLX5DV_QP_EX_WITH_MKEY_CONFIGURE`."]
     fn mlx5dv_wr_mkey_configure(
         mqp: *mut mlx5dv_qp_ex,
@@ -80,16 +80,16 @@ mlx5_wr_functions! {
         attr: *mut mlx5dv_mkey_conf_attr,
     ) = wr_mkey_configure;
 
-    /// Sets what the key that is being configured gives access to.
+    /// Sets the access flags of the key that is being configured.
     #[when = "It was created with `MLX5DV_QP_EX_WITH_MKEY_CONFIGURE`."]
     fn mlx5dv_wr_set_mkey_access_flags(mqp: *mut mlx5dv_qp_ex, access_flags: u32) = wr_set_mkey_access_flags;
 
-    /// Lays a list of memory out behind the key that is being configured.
+    /// Sets a list of memory ranges as the layout of the key that is being configured.
     #[when = "It was created with `MLX5DV_QP_EX_WITH_MKEY_CONFIGURE`."]
     fn mlx5dv_wr_set_mkey_layout_list(mqp: *mut mlx5dv_qp_ex, num_sges: u16, sge: *const ibv_sge)
         = wr_set_mkey_layout_list;
 
-    /// Lays interleaved memory out behind the key that is being configured.
+    /// Sets interleaved memory as the layout of the key that is being configured.
     #[when = "It was created with `MLX5DV_QP_EX_WITH_MKEY_CONFIGURE`."]
     fn mlx5dv_wr_set_mkey_layout_interleaved(
         mqp: *mut mlx5dv_qp_ex,
@@ -124,7 +124,7 @@ mlx5_wr_functions! {
     fn mlx5dv_wr_raw_wqe(mqp: *mut mlx5dv_qp_ex, wqe: *const c_void) = wr_raw_wqe;
 }
 
-/// Whether a signature error was found through a key: 0 or an error number.
+/// Checks whether a signature error was found through a key: 0 or an error number.
 ///
 /// Fails with `EOPNOTSUPP` before rdma-core 36.
 ///
@@ -139,15 +139,15 @@ pub unsafe fn mlx5dv_mkey_check(
     err_info: *mut mlx5dv_mkey_err,
 ) -> c_int {
     match lib._mlx5dv_mkey_check {
-        // SAFETY: the caller's promises; the size is that of the struct.
+        // SAFETY: key and result are valid (`# Safety`), and the size is the struct's.
         Some(check) => unsafe { check(mkey, err_info, size_of::<mlx5dv_mkey_err>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
 }
 
-/// Steers the packets that match, by these actions.
+/// Applies these actions to matching packets.
 ///
-/// Fails with `EOPNOTSUPP` before rdma-core 63, whose actions are of another size.
+/// Fails with `EOPNOTSUPP` before rdma-core 63, whose actions have another size.
 ///
 /// # Safety
 ///
@@ -162,7 +162,8 @@ pub unsafe fn mlx5dv_create_flow(
     actions_attr: *mut mlx5dv_flow_action_attr,
 ) -> *mut ibv_flow {
     match lib.__mlx5dv_create_flow {
-        // SAFETY: the caller's promises; the size is that of one action.
+        // SAFETY: matcher, value and actions are valid (`# Safety`), and one action has
+        // this size.
         Some(create) => unsafe {
             create(matcher, match_value, num_actions, actions_attr, size_of::<mlx5dv_flow_action_attr>())
         },
@@ -170,7 +171,7 @@ pub unsafe fn mlx5dv_create_flow(
     }
 }
 
-/// What the device says of a port: 0 or an error number.
+/// Queries the device-specific attributes of a port: 0 or an error number.
 ///
 /// Fails with `EOPNOTSUPP` before rdma-core 35.
 ///
@@ -186,15 +187,15 @@ pub unsafe fn mlx5dv_query_port(
     info: *mut mlx5dv_port,
 ) -> c_int {
     match lib._mlx5dv_query_port {
-        // SAFETY: the caller's promises; the size is that of the struct.
+        // SAFETY: context and result are valid (`# Safety`), and the size is the struct's.
         Some(query) => unsafe { query(context, port_num, info, size_of::<mlx5dv_port>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
 }
 
-/// How many bytes the export of each kind of object takes.
+/// The export size of each kind of object, in bytes.
 ///
-/// Before rdma-core 63, which can export nothing, all are zero and `errno` is `EOPNOTSUPP`.
+/// Before rdma-core 63, which added the export, all sizes are zero and `errno` is `EOPNOTSUPP`.
 ///
 /// # Safety
 ///
@@ -202,19 +203,19 @@ pub unsafe fn mlx5dv_query_port(
 #[inline]
 pub unsafe fn mlx5dv_get_export_sizes(lib: &Mlx5dv, sizes: *mut mlx5dv_export_sizes) {
     match lib._mlx5dv_get_export_sizes {
-        // SAFETY: the caller's promise; the size is that of the struct.
+        // SAFETY: the result is valid for writing (`# Safety`), and the size is the struct's.
         Some(get) => unsafe { get(sizes, size_of::<mlx5dv_export_sizes>()) },
         None => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the result is valid for writing (`# Safety`).
             unsafe { sizes.write_bytes(0, 1) };
             set_errno(libc::EOPNOTSUPP);
         }
     }
 }
 
-/// Nanoseconds of the wall clock for a time stamp of the device.
+/// Converts a timestamp of the device to nanoseconds of the wall clock.
 ///
-/// It is right as long as the clock information is not older than
+/// The result is right as long as the clock information is not older than
 /// `mlx5dv_context::max_clock_info_update_nsec`.
 ///
 /// # Safety
@@ -222,11 +223,12 @@ pub unsafe fn mlx5dv_get_export_sizes(lib: &Mlx5dv, sizes: *mut mlx5dv_export_si
 /// - `clock_info` is valid for reading.
 #[inline]
 pub unsafe fn mlx5dv_ts_to_ns(clock_info: *mut mlx5dv_clock_info, device_timestamp: u64) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the clock information is valid for reading (`# Safety`).
     let clock = unsafe { clock_info.read() };
     let mult = u64::from(clock.mult);
     let after = device_timestamp.wrapping_sub(clock.last_cycles) & clock.mask;
-    // A distance of more than half the counter's range means that the time stamp is the older one.
+    // A distance of more than half the counter's range means that the timestamp is older than the
+    // clock information.
     if after > clock.mask / 2 {
         let before = clock.last_cycles.wrapping_sub(device_timestamp) & clock.mask;
         let elapsed = before.wrapping_mul(mult).wrapping_sub(clock.frac).wrapping_shr(clock.shift);
@@ -237,7 +239,7 @@ pub unsafe fn mlx5dv_ts_to_ns(clock_info: *mut mlx5dv_clock_info, device_timesta
     }
 }
 
-/// Where a field of at most 32 bits lies in its word: how far from the right, and its mask.
+/// The shift and the mask, within its word, of a field of at most 32 bits.
 const fn place(bit_off: usize, bit_sz: usize) -> (u32, u32) {
     debug_assert!(bit_sz >= 1 && (bit_off % 32) + bit_sz <= 32, "a field must lie within one word");
     (32 - bit_sz as u32 - (bit_off as u32 & 31), u32::MAX >> (32 - bit_sz as u32))
@@ -251,7 +253,7 @@ const fn place(bit_off: usize, bit_sz: usize) -> (u32, u32) {
 #[inline]
 pub unsafe fn devx_set(p: *mut c_void, value: u32, bit_off: usize, bit_sz: usize) {
     let (shift, mask) = place(bit_off, bit_sz);
-    // SAFETY: the caller's promise; commands need not be aligned.
+    // SAFETY: the word is valid for reading and writing (`# Safety`); the accesses are unaligned.
     unsafe {
         let word = p.cast::<u32>().add(bit_off / 32);
         let others = u32::from_be(word.read_unaligned()) & !(mask << shift);
@@ -267,7 +269,7 @@ pub unsafe fn devx_set(p: *mut c_void, value: u32, bit_off: usize, bit_sz: usize
 #[inline]
 pub unsafe fn devx_get(p: *const c_void, bit_off: usize, bit_sz: usize) -> u32 {
     let (shift, mask) = place(bit_off, bit_sz);
-    // SAFETY: the caller's promise; commands need not be aligned.
+    // SAFETY: the word is valid for reading (`# Safety`); the access is unaligned.
     let word = unsafe { p.cast::<u32>().add(bit_off / 32).read_unaligned() };
     (u32::from_be(word) >> shift) & mask
 }
@@ -279,7 +281,7 @@ pub unsafe fn devx_get(p: *const c_void, bit_off: usize, bit_sz: usize) -> u32 {
 /// - The 64-bit word that `bit_off` lies in is valid for writing.
 #[inline]
 pub unsafe fn devx_set64(p: *mut c_void, v: u64, bit_off: usize) {
-    // SAFETY: the caller's promise; commands need not be aligned.
+    // SAFETY: the word is valid for writing (`# Safety`); the access is unaligned.
     unsafe { p.cast::<u64>().add(bit_off / 64).write_unaligned(v.to_be()) }
 }
 
@@ -290,6 +292,6 @@ pub unsafe fn devx_set64(p: *mut c_void, v: u64, bit_off: usize) {
 /// - The 64-bit word that `bit_off` lies in is valid for reading.
 #[inline]
 pub unsafe fn devx_get64(p: *const c_void, bit_off: usize) -> u64 {
-    // SAFETY: the caller's promise; commands need not be aligned.
+    // SAFETY: the word is valid for reading (`# Safety`); the access is unaligned.
     u64::from_be(unsafe { p.cast::<u64>().add(bit_off / 64).read_unaligned() })
 }

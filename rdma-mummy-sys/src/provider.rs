@@ -9,13 +9,13 @@ use crate::error::LoadError;
 use crate::library::Library;
 use crate::{Efadv, Mlx5dv, RdmaCm, Verbs};
 
-/// The environment variable that names another folder to load the libraries from.
+/// The environment variable with the folder to load the libraries from.
 pub const LIB_DIR_VARIABLE: &str = "RDMA_MUMMY_LIB_DIR";
 
-/// One set of libraries: libibverbs, and librdmacm and the direct verbs once they are asked for.
+/// One set of libraries: libibverbs, and on first use librdmacm and the direct verbs.
 ///
-/// A provider is a small value to copy around; what it points to lives as long as the process. What
-/// was made with the functions of one provider may only be given to functions of the same.
+/// A provider is a small value to copy; the libraries live as long as the process. An object that
+/// one provider's functions created may only be passed to functions of the same provider.
 #[derive(Clone, Copy)]
 pub struct Provider(&'static Inner);
 
@@ -25,7 +25,7 @@ struct Inner {
     rdmacm: OnceLock<Result<RdmaCm, LoadError>>,
     mlx5dv: OnceLock<Result<Mlx5dv, LoadError>>,
     efadv: OnceLock<Result<Efadv, LoadError>>,
-    /// Where further libraries of this provider come from; `None` for a program's own tables.
+    /// The source of the provider's other libraries; `None` for a program's own tables.
     origin: Option<LibraryOrigin>,
 }
 
@@ -45,11 +45,11 @@ impl LibraryOrigin {
 }
 
 impl Provider {
-    /// The default: the folder that `RDMA_MUMMY_LIB_DIR` names, else the system's libraries.
+    /// The default: the libraries in the folder of `RDMA_MUMMY_LIB_DIR`, else the system's.
     ///
     /// # Errors
     ///
-    /// [`LoadError`] says what was tried. A later call tries again.
+    /// [`LoadError`] lists the paths that were tried. A later call tries again.
     pub fn open() -> Result<Self, LoadError> {
         match std::env::var_os(LIB_DIR_VARIABLE) {
             Some(folder) if !folder.is_empty() => Self::from_folder(Path::new(&folder)),
@@ -57,11 +57,11 @@ impl Provider {
         }
     }
 
-    /// The libraries that the dynamic loader finds by name.
+    /// The libraries in the dynamic loader's search path.
     ///
     /// # Errors
     ///
-    /// [`LoadError`] says what was tried.
+    /// [`LoadError`] lists the paths that were tried.
     pub fn system() -> Result<Self, LoadError> {
         Self::load(LibraryOrigin::System)
     }
@@ -70,31 +70,33 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] says what was tried.
+    /// [`LoadError`] lists the paths that were tried.
     pub fn from_folder(folder: &Path) -> Result<Self, LoadError> {
         Self::load(LibraryOrigin::Folder(folder.to_owned()))
     }
 
-    /// A provider of the program's own: a software device, or a stand-in for tests.
+    /// A provider that the program implements: a software device, or a stand-in for tests.
     ///
-    /// The tables are leaked, as those of a loaded library are: make a provider once, not in a loop.
+    /// The tables are leaked, like those of a loaded library. Therefore create a provider once, not
+    /// in a loop.
     ///
     /// # Safety
     ///
-    /// Every function in the tables does what the C function of the same name does, for as long as the
-    /// process lives: what it returns is valid as the manual says, and so are the operations in the structs
-    /// that it returns.
+    /// Every function in the tables does what the C function of the same name does, as long as the
+    /// process lives. The objects that it returns are valid according to the manual, and so are the
+    /// operations in their structs.
     pub unsafe fn from_tables(name: &'static str, verbs: Verbs, rdmacm: Option<RdmaCm>) -> Self {
-        // SAFETY: the caller's promise; without a table there is no function.
+        // SAFETY: the caller guarantees it for these tables (`# Safety`). The absent ones have no
+        // functions.
         unsafe { Self::from_tables_with_direct(name, verbs, rdmacm, None, None) }
     }
 
-    /// The same, with direct verbs.
+    /// Like [`from_tables`](Self::from_tables), with direct verbs.
     ///
     /// # Safety
     ///
-    /// As [`from_tables`](Self::from_tables). The functions that tell whether a device is theirs (`mlx5dv_is_supported`,
-    /// `efadv_query_device`) can be asked about any device of `verbs`.
+    /// As [`from_tables`](Self::from_tables). The functions that tell whether they support a device
+    /// (`mlx5dv_is_supported`, `efadv_query_device`) accept any device of `verbs`.
     pub unsafe fn from_tables_with_direct(
         name: &'static str,
         verbs: Verbs,
@@ -128,7 +130,7 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] says what was tried, or that this provider has none.
+    /// [`LoadError`] lists the paths that were tried, or reports that this provider has none.
     pub fn rdmacm(self) -> Result<&'static RdmaCm, &'static LoadError> {
         self.0.rdmacm.get_or_init(|| self.further(RdmaCm::LIBRARY, RdmaCm::load)).as_ref()
     }
@@ -137,7 +139,7 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] says what was tried, or that this provider has none.
+    /// [`LoadError`] lists the paths that were tried, or reports that this provider has none.
     pub fn mlx5dv(self) -> Result<&'static Mlx5dv, &'static LoadError> {
         self.0.mlx5dv.get_or_init(|| self.further(Mlx5dv::LIBRARY, Mlx5dv::load)).as_ref()
     }
@@ -146,12 +148,12 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] says what was tried, or that this provider has none.
+    /// [`LoadError`] lists the paths that were tried, or reports that this provider has none.
     pub fn efadv(self) -> Result<&'static Efadv, &'static LoadError> {
         self.0.efadv.get_or_init(|| self.further(Efadv::LIBRARY, Efadv::load)).as_ref()
     }
 
-    /// Each origin is loaded once; only success is remembered.
+    /// Loads each origin once; only a success is cached.
     fn load(origin: LibraryOrigin) -> Result<Self, LoadError> {
         static LOADED: Mutex<Option<HashMap<LibraryOrigin, Provider>>> = Mutex::new(None);
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,8 +179,9 @@ impl Provider {
         Ok(provider)
     }
 
-    /// Loads another library of the same origin, which must work on the same libibverbs: two libraries
-    /// of one name share what was loaded first, and each keeps its own idea of a context.
+    /// Loads another library of the same origin and checks that it uses the same libibverbs. The
+    /// dynamic loader may resolve its dependency to a library of the same name that was loaded
+    /// earlier, and the two do not share contexts.
     fn further<T>(
         self,
         name: &'static str,
@@ -197,7 +200,7 @@ impl Provider {
 }
 
 impl PartialEq for Provider {
-    /// The same loaded set, not merely the same kind.
+    /// Equal only for the same loaded set, not for two sets of the same kind.
     fn eq(&self, other: &Self) -> bool {
         core::ptr::eq(self.0, other.0)
     }

@@ -1,11 +1,11 @@
-//! What a generated function table is made of.
+//! The parts of a generated function table.
 
 use core::ffi::{c_char, c_int};
 
 use crate::types::{__be16, __be64, ibv_rate};
 
-/// Makes the struct of one library's functions. A line is: symbol version,
-/// first release, prototype.
+/// Defines the struct of one library's functions. A line has the symbol version, the first release
+/// and the prototype.
 macro_rules! library_table {
     (
         #[doc = $doc:literal]
@@ -14,9 +14,8 @@ macro_rules! library_table {
         optional { $($oversion:literal $osince:literal fn $oname:ident($($oargs:tt)*) $(-> $oret:ty)?;)* }
     ) => {
         #[doc = $doc]
-        ///
-        /// A plain field is a function that every release has; an `Option` is one
-        /// that came later, and the method of the same name says what is missing.
+        /// A plain field is a function of every release. An `Option` is a later one, and the method
+        /// of the same name reports its absence.
         #[derive(Clone, Copy, Debug)]
         pub struct $Table {
             $(pub $rname: unsafe extern "C" fn($($rargs)*) $(-> $rret)?,)*
@@ -27,9 +26,8 @@ macro_rules! library_table {
             /// The shared object's name.
             pub const LIBRARY: &'static str = $library;
 
-            /// A table in which every function fails with `EOPNOTSUPP`: the base of
-            /// a table that a program brings, as in
-            /// `Table { function: mine, ..Table::unsupported() }`.
+            /// A table in which every function fails with `EOPNOTSUPP`. A program's own table
+            /// starts from it: `Table { function: mine, ..Table::unsupported() }`.
             pub const fn unsupported() -> Self {
                 $(
                     #[allow(unused_variables)]
@@ -40,7 +38,7 @@ macro_rules! library_table {
                 Self { $($rname,)* $($oname: None,)* }
             }
 
-            /// Looks every function up in an open library.
+            /// Looks up every function in an open library.
             #[allow(irrefutable_let_patterns, unused_mut)] // A library may have no required function.
             pub(crate) fn load(library: &$crate::library::Library) -> Result<Self, $crate::LoadError> {
                 let mut missing: Vec<&'static str> = Vec::new();
@@ -51,8 +49,8 @@ macro_rules! library_table {
                     }
                 )*
                 if let ($(Some($rname),)*) = ($($rname,)*) {
-                    // SAFETY: the library exports a function of this name and symbol version; the C
-                    // header that declares it gave its prototype.
+                    // SAFETY: the library exports a function with this name and symbol version. The
+                    // header that declares it defines its prototype.
                     return Ok(unsafe { Self {
                         $($rname: core::mem::transmute::<
                             core::ptr::NonNull<core::ffi::c_void>,
@@ -68,7 +66,7 @@ macro_rules! library_table {
             }
 
             $(
-                /// The function, if the library has it.
+                /// The function, unless the library is older.
                 ///
                 /// # Errors
                 ///
@@ -88,9 +86,10 @@ macro_rules! library_table {
     };
 }
 
-/// What a function returns that does nothing but refuse.
+/// The return value of an unsupported function.
 pub(crate) trait Unsupported {
-    /// Sets `errno` to `EOPNOTSUPP`; `failure` is what the library's `int` functions return for that.
+    /// Sets `errno` to `EOPNOTSUPP`. `failure` is the value that the library's `int` functions
+    /// return then.
     fn unsupported(failure: c_int) -> Self;
 }
 

@@ -1,12 +1,13 @@
-//! Every inline function of the C headers has a function of its name here.
+//! Checks that every inline function of the C headers exists in Rust.
 //!
-//! `src/bindings/inlines.txt` is generated from the headers, so that a new release's inline function fails
-//! this test until it is written.
+//! `src/bindings/inlines.txt` is generated from the headers, so that an inline function of a new
+//! release fails this test until it is written.
 
-/// What the generated list says: header and name, a line each.
+/// The generated list: a header and a name in each line.
 const LISTED: &str = include_str!("../src/bindings/inlines.txt");
 
-/// C names that the header hides behind a macro, or that begin with an underscore, and what they are here.
+/// C names that the header hides behind a macro, or that begin with an underscore, with their names
+/// here.
 const RENAMED: [(&str, &str); 9] = [
     ("__ibv_get_device_list", "ibv_get_device_list"),
     ("___ibv_query_port", "ibv_query_port"),
@@ -19,13 +20,13 @@ const RENAMED: [(&str, &str); 9] = [
     ("_devx_get64", "devx_get64"),
 ];
 
-/// A function's own path, if it is one: nothing else that has a name is callable and has no size.
+/// The path of a function: only functions are callable and have size zero.
 fn path_of<F: Copy>(_: F) -> &'static str {
     assert_eq!(size_of::<F>(), 0, "{} is not a function", std::any::type_name::<F>());
     std::any::type_name::<F>()
 }
 
-/// Names each function twice: for the compiler, and as text.
+/// Names each function twice: as a path for the compiler, and as text.
 macro_rules! functions {
     ($($header:literal in $module:ident { $($name:ident)* })*) => {
         vec![$($(($header, stringify!($name), path_of(rdma_mummy_sys::$module::$name)),)*)*]

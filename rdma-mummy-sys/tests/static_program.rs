@@ -1,4 +1,4 @@
-//! What a program that cannot load libraries at all says: `--target x86_64-unknown-linux-musl`.
+//! The error of a program that cannot load libraries at all: `--target x86_64-unknown-linux-musl`.
 
 #![cfg(all(target_env = "musl", target_feature = "crt-static", not(miri)))]
 

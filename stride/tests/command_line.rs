@@ -1,4 +1,4 @@
-//! What bad input gets where no device is needed to tell.
+//! Errors in the command line that need no device to be found.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{Ended, Running, command, run};
 
-/// The value, the limit and the remedy are in one line.
+/// The error's single line names the value, the limit and the remedy.
 #[track_caller]
 fn refused(flags: &str, words: &[&str]) {
     let ended = run(flags);
@@ -169,7 +169,7 @@ fn messages_that_cannot_be_are_refused() {
     refused("msg lat -i 1", &["-i 1", "-d"]);
     refused("msg bw -l 2", &["-l"]);
     refused("msg bw --transport ib", &["'ib'", "rdma"]);
-    // What they do, or cannot do, anyway.
+    // These flags would have no effect, or none that is possible.
     refused("write lat --poll", &["'--poll'"]);
     refused("tcp lat --poll", &["'--poll'"]);
 }
@@ -208,7 +208,7 @@ fn a_missing_library_is_named_with_its_package() {
 
 #[test]
 fn a_library_that_is_too_old_is_told_from_a_missing_one() {
-    // A library that has none of the functions is the oldest there can be.
+    // A library without any function stands for the oldest one.
     let folder = Folder::new("too-old");
     symlink(a_library_without_verbs(), folder.0.join("libibverbs.so.1")).unwrap();
     let ended = with_libraries(&folder.0);
@@ -224,7 +224,8 @@ fn an_unknown_provider_is_named() {
     assert!(ended.refused().contains("no-such"), "{ended:#?}");
 }
 
-/// A software device in place of the system's is never silent, and never said of one that was asked for.
+/// A run that falls back to a software device always says so, and one that was asked for a software
+/// device never does.
 #[test]
 fn a_software_device_in_place_of_the_systems_is_noticed_once() {
     let notices = |provider: Option<&str>| {
@@ -249,7 +250,7 @@ fn a_software_device_in_place_of_the_systems_is_noticed_once() {
 fn no_device_is_an_error_where_there_is_none() {
     let some = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut entries| entries.next().is_some());
     if some {
-        // With a device, the tests in `device` say what happens.
+        // With a device, the tests in `device` cover this.
         return;
     }
     for flags in ["write bw", "write bw 127.0.0.1", "write lat --loopback", "write bw -d mlx5_0"] {
@@ -274,7 +275,7 @@ fn a_library_without_verbs() -> PathBuf {
     libraries.next().expect("the C library is loaded").into()
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,5 @@
-//! The memory of a side goes when the device has let go of it, and not before: over a device that is not there.
+//! A side's memory is released when the device has deregistered it, and not before: over a made-up
+//! device.
 
 #[path = "../../sideway/tests/support/fake/mod.rs"]
 #[allow(dead_code, unreachable_pub, reason = "this program uses a part")]
@@ -26,13 +27,13 @@ fn test() -> TestPlan {
     RunPlan::new(cli::parse(words).unwrap()).unwrap().test
 }
 
-/// How many sides have their memory mapped.
+/// The number of sides whose memory is mapped.
 fn mapped() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("/memfd:sideway")).count()
 }
 
-/// One test, because both count what the process has mapped.
+/// A single test, because it counts the mappings of the whole process.
 #[test]
 fn the_memory_of_a_side_goes_when_the_device_lets_go_of_it() {
     let test = test();
@@ -50,7 +51,7 @@ fn the_memory_of_a_side_goes_when_the_device_lets_go_of_it() {
             } else {
                 drop(side);
             }
-            // A file of memory that a peer may still be writing to stays, and so does its address.
+            // Memory that a peer may still write to stays mapped, at the same address.
             assert_eq!(mapped(), before + usize::from(refusals == 1), "{connected}, {refusals} refusals");
             let destroyed = fake.world.destroyed.lock().unwrap().clone();
             let at = |what| destroyed.iter().position(|gone| *gone == what).unwrap();

@@ -1,4 +1,5 @@
-//! The integration tests of stride-perf that run under the standard harness. One program, because each costs seconds to link.
+//! The integration tests of stride-perf under the standard harness. They share one program, because
+//! each program takes seconds to link.
 
 mod command_line;
 mod common;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::common::{Ended, FAILURE, Running, command, is_bandwidth, is_latency};
 
-/// The program over a software device, unless the flags say TCP.
+/// The program over a software device, unless the flags select TCP.
 fn soft(flags: &str) -> Command {
     let mut command = command(flags);
     command.env("SIDEWAY_PROVIDER", "soft").env_remove("TRESPASS_TRANSPORT").env_remove("TRESPASS_DEV");
@@ -16,14 +16,14 @@ fn run(flags: &str) -> Ended {
     Running::start(&mut soft(flags)).end()
 }
 
-/// A server that listens, and its port.
+/// A listening server, and its port.
 fn server(flags: &str) -> (Running, String) {
     let mut server = Running::start(&mut soft(&format!("{flags} -p 0")));
     let waiting = server.await_line("waiting for a client on TCP port");
     (server, waiting.rsplit(' ').next().unwrap().to_owned())
 }
 
-/// Runs a server and a client; what both printed.
+/// Runs a server and a client; returns the output of both.
 #[track_caller]
 fn pair(of_server: &str, of_client: &str) -> (Ended, Ended) {
     let (server, port) = server(of_server);
@@ -68,7 +68,8 @@ fn is_echo(row: &[f64], cell: [f64; 3]) {
     let [bytes, count, in_flight, gigabits, p90, p99, rate] = row[..] else { panic!("{row:?}") };
     assert_eq!([bytes, count, in_flight], cell, "{row:?}");
     assert!(gigabits > 0.0 && rate > 0.0 && p90 > 0.0 && p90 <= p99, "{row:?}");
-    // As many are answered in a second as there are places, times how often one becomes free: within what its slowest tenth hides.
+    // By Little's law, requests per second equal those in flight divided by the latency; the bound
+    // allows for the slowest tenth.
     assert!(rate * p99 / 1e6 > 0.5 * in_flight.min(count / 2.0) || in_flight == 1.0, "{row:?}");
 }
 
@@ -98,7 +99,7 @@ fn one_cell_of_the_grid_is_chosen_by_size_and_depth() {
     }
 }
 
-/// The server hears of the end of each size, and goes on with the next.
+/// The server learns of the end of each size, and goes on with the next.
 #[test]
 fn a_time_takes_the_place_of_a_number() {
     for flags in ["--transport rdma", "--transport rdma --api pool", "--transport tcp"] {
@@ -119,7 +120,7 @@ fn a_time_takes_the_place_of_a_number() {
     assert!(ended.stderr.contains("-n 5 has no effect with -D 1"), "{ended:#?}");
 }
 
-/// Both sides' buffers together hold a fraction of what is to be in flight.
+/// The buffers of both sides hold a fraction of the requests in flight.
 #[test]
 fn requests_that_do_not_fit_wait_for_room_without_stopping_the_answers() {
     for transport in ["rdma", "tcp"] {

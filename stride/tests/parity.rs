@@ -1,7 +1,7 @@
-//! The table of perftest's flags against the programs that have them: the distribution's, and this one.
+//! The table of perftest's flags against the programs: the distribution's, and this one.
 //!
-//! A program that is not installed is skipped, with a line that says so; with `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails. One of another
-//! release has other flags, and is skipped.
+//! A program that is not installed is skipped with a message; with `SOFT_RNIC_REQUIRE_PROGRAMS=1`
+//! it fails. A program of another release has other flags, and is skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 const DATA: &str = include_str!("../perftest-flags.toml");
 
-/// Where this is set, a program that is not installed is a failure.
+/// If this is set, a program that is not installed is a failure.
 const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
 
 const PROGRAMS: [&str; 8] =
@@ -45,7 +45,7 @@ impl Flag {
     }
 }
 
-/// The flags of perftest's help, as it writes them: `-a, --all`. Of a value, and of what a flag does, nothing.
+/// The flags in perftest's help, as it writes them: `-a, --all`, without values and descriptions.
 fn flags_of(help: &str) -> BTreeSet<String> {
     let name = |word: &str| {
         let end = word.find(|c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c)).unwrap_or(word.len());
@@ -62,12 +62,12 @@ fn flags_of(help: &str) -> BTreeSet<String> {
     lines.collect()
 }
 
-/// Says why a program is left out. Not by a macro, whose words a test that passes keeps to itself.
+/// Prints the reason for a skip. Not by a macro, whose output the harness captures.
 fn skip(program: &str, reason: &str) {
     std::io::stderr().write_all(format!("SKIPPED {program}: {reason}\n").as_bytes()).unwrap();
 }
 
-/// What a program prints for this flag; none where it is not installed.
+/// The output of a program for a flag; `None` if it is not installed.
 fn said_by(program: &str, flag: &str) -> Option<String> {
     match Command::new(program).arg(flag).output() {
         Ok(output) => Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()),
@@ -81,7 +81,7 @@ fn said_by(program: &str, flag: &str) -> Option<String> {
     }
 }
 
-/// What a program prints for its help; none where it is not installed, or of another release than the data.
+/// The help of a program; `None` if it is not installed, or of another release than the data.
 fn help_of(program: &str, release: &str) -> Option<String> {
     let version = said_by(program, "--version")?;
     let version = version.trim().trim_start_matches("Version: ");
@@ -111,7 +111,7 @@ fn the_data_has_what_perftest_has() {
     }
 }
 
-/// The flags of our help: those that a line begins with, and the first words of no line else.
+/// The flags in this program's help: the first words of lines that begin with a dash.
 fn our_flags(help: &str) -> BTreeSet<String> {
     let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
     lines
@@ -155,7 +155,7 @@ fn every_flag_has_a_place_and_a_reason() {
     }
 }
 
-/// That a flag which is not in the data would be seen.
+/// Checks that a flag missing from the data would be noticed.
 #[test]
 fn help_is_read_as_it_is_written() {
     let help = "\

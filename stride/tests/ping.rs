@@ -1,4 +1,4 @@
-//! `stride-perf ping`: whether a server is there, over the device.
+//! `stride-perf ping`: round trips to a server, over the device.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -90,7 +90,7 @@ fn servers_of_both_kinds_answer() {
     }
 }
 
-/// A client whose lines can be seen as they come.
+/// A client whose lines the test reads as they come.
 struct Client {
     child: Child,
     lines: PathBuf,
@@ -104,7 +104,7 @@ impl Client {
         Self { child: command.spawn().unwrap(), lines }
     }
 
-    /// Waits until it has reached the server so often.
+    /// Waits until it has printed `count` round trips.
     #[track_caller]
     fn await_pings(&self, count: u32) {
         let (deadline, words) = (Instant::now() + LIMIT, format!(": seq={count} "));
@@ -141,7 +141,7 @@ fn whoever_has_seen_enough_gets_a_summary() {
     assert!(trips.len() > 1, "{ended:#?}");
     summary_is_of(&summary, &trips);
     server.await_line("gave up: interrupted");
-    // A server that goes is noticed, and what was seen until then is told.
+    // The client notices when its server ends, and prints the summary so far.
     let client = Client::start("left", port);
     client.await_pings(1);
     server.kill();

@@ -1,4 +1,4 @@
-//! The files of results: their schema, their documentation, and what becomes of files that are there.
+//! Result files: their schema, their documentation, and the handling of existing files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ fn soft(flags: &str) -> Command {
     command
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -56,7 +56,7 @@ fn schema() -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// A document, which the schema allows.
+/// Parses a document and validates it against the schema.
 #[track_caller]
 fn valid(text: &str) -> Value {
     let document: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"));
@@ -67,7 +67,7 @@ fn valid(text: &str) -> Value {
     document
 }
 
-/// How many samples a row's histogram has.
+/// The number of samples in a row's histogram.
 fn samples(result: &Value) -> u64 {
     let buckets = result["histogram"]["buckets_us"].as_array().unwrap();
     buckets.iter().map(|bucket| bucket[1].as_u64().unwrap()).sum()
@@ -189,7 +189,7 @@ fn client_and_server_both_write_what_they_know() {
             let (result, is_its_own) = (&document["results"][0], document["role"] == measures);
             assert_eq!(result["histogram"].is_object(), is_its_own, "{document}");
             let seconds = result["intervals"].as_array().unwrap().len();
-            // A number of messages takes what it takes: on a busy machine more than a second.
+            // On a busy machine a given number of messages may take more than a second.
             if flags.contains("-D") || !is_its_own {
                 assert_eq!(seconds > 0, is_its_own, "{document}");
             }
@@ -222,7 +222,7 @@ fn standard_output_is_the_files_alone() {
     let ended = folder.run(&format!("{flags} --jsonl -")).succeeded();
     let objects: Vec<Value> = ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(objects.iter().map(|object| &object["msg_bytes"]).collect::<Vec<_>>(), [2, 4, 8]);
-    // A run that measures nothing says so in the document, too.
+    // A run without measurements records that in the document, too.
     let ended = folder.run("write bw -d no_such --loopback --json -");
     let document = valid(&ended.stdout);
     assert_eq!((&document["status"], ended.status.code()), (&"failed".into(), Some(2)));
@@ -241,7 +241,7 @@ fn what_is_there_is_not_overwritten_unless_by_force() {
         assert_eq!(folder.text(name), "precious");
         folder.run(&format!("{flags} --force")).succeeded();
         assert_ne!(folder.text(name), "precious");
-        // One that measures nothing leaves it, even by force.
+        // A run without measurements leaves the file, even with --force.
         fs::write(folder.0.join(name), "precious").unwrap();
         assert_eq!(folder.run(&format!("{flags} --force -d no_such")).status.code(), Some(2));
         assert_eq!(folder.text(name), "precious");
@@ -263,7 +263,7 @@ fn lines_are_added_to_those_that_are_there() {
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["run_id"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!((two.lines().count(), ids.len()), (2, 2));
-    // Half a line of another program stays by itself.
+    // An incomplete line of another program stays separate.
     fs::write(folder.0.join("all.jsonl"), "{\"half\":").unwrap();
     folder.run(flags).succeeded();
     let text = folder.text("all.jsonl");
@@ -307,10 +307,11 @@ fn a_full_disk_is_said_and_the_table_goes_on() {
     }
 }
 
-/// Lines that fit stay, and of one that does not, nothing does. (For whole documents: the tests of `replaced`.)
+/// Complete lines stay, and no part of a line that does not fit is written. (The tests of
+/// `replaced` cover whole documents.)
 #[test]
 fn a_disk_that_gets_full_keeps_the_lines_that_fit() {
-    // A limit of the size of files stands for a full disk; memory that is shared counts as files, too.
+    // A limit on file sizes stands for a full disk; shared memory counts as a file, too.
     const LIMIT: u64 = 64 << 20;
     let folder = Folder::new("fuller");
     let path = folder.0.join("a.jsonl");
@@ -372,7 +373,7 @@ fn expectations_decide_the_exit_code() {
     let ended = run(&format!("{grid} --expect-p99 0.001"));
     assert_eq!(ended.status.code(), Some(1), "{ended:#?}");
     assert!(ended.stderr.contains("messages of 64 bytes, 4 in flight: a 99th percentile"), "{ended:#?}");
-    // An error goes before.
+    // An error takes precedence.
     assert_eq!(run("write bw -d no_such --expect-bw 1e9").status.code(), Some(2));
 }
 
@@ -401,7 +402,7 @@ fn the_documentation_has_every_key_and_no_other() {
     assert!(known.len() > 70, "{known:?}");
     assert_eq!(documented.difference(&known).collect::<Vec<_>>(), Vec::<&String>::new());
     assert_eq!(known.difference(&documented).collect::<Vec<_>>(), Vec::<&String>::new());
-    // The columns are named in the text, one after another.
+    // The text names the columns in order.
     for column in stride::result::COLUMNS {
         assert!(text.contains(column), "{column}");
     }

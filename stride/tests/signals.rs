@@ -1,4 +1,5 @@
-//! Ctrl-C, at any time and on either side: what was measured is kept, and the other side is told.
+//! Interruption at any time and on either side keeps the results so far, and the other side is
+//! told.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -6,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Ended, FAILURE, Running, command};
 
-/// What shells say of a program that SIGINT ended.
+/// The exit status that shells use for a program that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
-/// A run ends in this time, even if it does not notice the signal by itself.
+/// The time in which a run ends, even if it does not notice the signal by itself.
 const NOTICE: Duration = Duration::from_secs(15);
 
 fn soft(flags: &str) -> Command {
@@ -34,7 +35,8 @@ fn is_interrupted(ended: &Ended) {
 fn what_was_measured_so_far_is_kept() {
     let path = std::env::temp_dir().join(format!("stride-signals-{}.json", std::process::id()));
     let _ = std::fs::remove_file(&path);
-    // The sizes at the end take minutes. Of two threads that poll for each other, and share a processor, each message takes a time slice.
+    // The last sizes take minutes. If two polling threads share a processor, each message takes a
+    // time slice.
     for test in [
         "write bw -n 20000",
         "write lat -n 1000",
@@ -65,7 +67,7 @@ fn what_was_measured_so_far_is_kept() {
     }
 }
 
-/// One size that takes days: all that is known is what was seen meanwhile.
+/// A size that takes days, so that only the live progress is known.
 #[test]
 fn seconds_are_seen_and_kept() {
     let path = std::env::temp_dir().join(format!("stride-seconds-{}.json", std::process::id()));
@@ -91,7 +93,7 @@ fn seconds_are_seen_and_kept() {
         assert!((3..30).contains(&intervals.len()), "{document}");
         let count = |value: &serde_json::Value| value["iterations"].as_u64().unwrap();
         let seen: u64 = intervals.iter().map(count).sum();
-        // A second in which others had the processors may have none.
+        // A second in which other processes had the processors may have no messages.
         assert!(seen > 0 && seen <= count(result), "{document}");
         assert_eq!(result["interrupted"], true);
         let seconds: f64 = intervals.iter().map(|interval| interval["duration_s"].as_f64().unwrap()).sum();

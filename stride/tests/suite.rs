@@ -19,7 +19,7 @@ fn run(flags: &str) -> Ended {
     Running::start(&mut soft(flags)).end()
 }
 
-/// A folder that goes with its test.
+/// A folder that is removed with its test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -30,7 +30,7 @@ impl Folder {
         Self(path)
     }
 
-    /// A suite of this text; its name.
+    /// Writes a suite file; returns its name.
     fn suite(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
@@ -44,7 +44,7 @@ impl Drop for Folder {
     }
 }
 
-/// The line that counts, and those that follow it.
+/// The line with the counts, and those that follow it.
 #[track_caller]
 fn summary(ended: &Ended) -> (String, Vec<&str>) {
     let at = ended.stdout.rfind("# suite ").unwrap_or_else(|| panic!("{ended:#?}"));
@@ -106,7 +106,7 @@ fn a_server_that_stays_serves_them_all() {
             (&"finished".into(), 1)
         );
     }
-    // What is there stays, and that is known before anything runs.
+    // Existing files stay, and the error comes before any test runs.
     let json = folder.0.join("result.json");
     let again = run(&format!("suite {suite} 127.0.0.1 -p {port} --json {}", json.display()));
     assert!(again.refused().contains("result.first.json exists"), "{again:#?}");
@@ -124,7 +124,7 @@ fn what_cannot_be_had_is_skipped_and_counted() {
     assert!(lines[0].starts_with("#   cuda: skipped: ") && lines.len() == 1, "{lines:?}");
     assert!(ended.stderr.lines().any(|line| line.starts_with("cuda: skipped: ")), "{ended:#?}");
     assert_eq!(ended.rows().len(), 10);
-    // Where nothing is left, nothing was shown.
+    // A suite whose tests were all skipped has shown nothing.
     let folder = Folder::new("skipped");
     let suite = folder.suite(
         "none.toml",
@@ -228,7 +228,7 @@ fn the_shipped_ones_are_listed_and_measure_what_they_say() {
         ("blog-latency", "-n 10 --max-msg-size 64", 12),
         ("alluxio-basic", "-n 10", 6),
         ("alluxio-latency", "-n 10", 6),
-        // Both ways, three sizes each, a second in place of ten.
+        // Both directions, three sizes each, for one second instead of ten.
         ("alluxio-stress", "-D 1 -q 2", 6),
     ] {
         assert!(names.contains(&suite));

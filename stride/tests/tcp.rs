@@ -1,4 +1,4 @@
-//! `stride-perf tcp`: the system's TCP, with the table of the other tests.
+//! `stride-perf tcp`: the operating system's TCP, with the table of the other tests.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Ended, Running, command, is_bandwidth, is_latency, run};
 
-/// A server that listens, and its port.
+/// A listening server, and its port.
 fn server(flags: &str) -> (Running, String) {
     let mut server = Running::start(&mut command(&format!("{flags} -p 0")));
     let waiting = server.await_line("on TCP port");
@@ -45,7 +45,7 @@ fn every_size_is_measured_between_two_processes() {
     }
 }
 
-/// The server hears of the end of each size, and goes on with the next.
+/// The server learns of the end of each size, and goes on with the next.
 #[test]
 fn a_time_takes_the_place_of_a_number() {
     for test in ["tcp bw", "tcp lat"] {
@@ -101,7 +101,7 @@ fn what_has_no_effect_is_told() {
     assert!(ended.refused().contains("-n 1 is below"), "{ended:#?}");
 }
 
-/// Of a client and a server of different tests both say so.
+/// A client and a server of different tests both report that.
 #[test]
 fn another_kind_of_test_is_refused() {
     let (server, port) = server("tcp bw");
@@ -129,7 +129,7 @@ fn a_peer_that_dies_is_noticed() {
         let (survivor, port) = server(test);
         let client = Running::start(&mut command(&format!("{test} 127.0.0.1 -p {port}")));
         kill(client, survivor);
-        // One that is only stopped says nothing.
+        // A stopped peer sends nothing.
         let (stopped, port) = server(test);
         let client = Running::start(&mut command(&format!("{test} 127.0.0.1 -p {port}")));
         sleep(Duration::from_millis(500));
@@ -139,12 +139,12 @@ fn a_peer_that_dies_is_noticed() {
     }
 }
 
-/// Who comes to the measured port without having been told the words is not measured.
+/// A connection to the measured port without the token is rejected.
 #[test]
 fn strangers_at_the_measured_port_are_sent_away() {
     let control = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (server, port) = server("tcp bw");
-    // A client whose words are handed on, up to the place where the server waits.
+    // A client whose messages are relayed up to the one with the server's port.
     let client = Running::start(&mut command(&format!(
         "tcp bw -n 5 -s 64 127.0.0.1 -p {}",
         control.local_addr().unwrap().port()

@@ -1,14 +1,15 @@
-//! Tests of the standard harness that need a process without any other test.
+//! Runs a test of the standard harness in a separate process.
 
 use std::env;
 use std::process::Command;
 
-/// Names the test that a process was started for.
+/// The environment variable that names a child process's only test.
 const ALONE: &str = "TEST_HARNESS_ALONE";
 
-/// Ends a `#[test]` here, after it has run in a process of its own; in that process, goes on.
+/// Runs the rest of a `#[test]` in a separate process, and returns from the test in this one.
 ///
-/// For what belongs to a process: the configuration of a software device, its faults, open files, mappings.
+/// A test needs it if it changes the state of its process: the configuration of a software device,
+/// fault rules, open files, mappings.
 #[macro_export]
 macro_rules! alone {
     ($test:ident) => {
@@ -18,15 +19,16 @@ macro_rules! alone {
     };
 }
 
-/// Whether this process was started for the test of this path. If not, starts one, and fails if the test fails there.
+/// Whether this process was started for the test with this path. If not, runs the test in a child
+/// process.
 ///
 /// # Panics
 ///
-/// If the test did not pass in the process that was started for it.
+/// If the test does not pass in the child process.
 #[must_use]
 #[track_caller]
 pub fn is_alone(path: &str) -> bool {
-    // The harness leaves the crate's name out.
+    // Test names do not include the crate's name.
     let (_, name) = path.split_once("::").unwrap_or(("", path));
     if env::var_os(ALONE).is_some_and(|test| test == name) {
         return true;
@@ -35,9 +37,9 @@ pub fn is_alone(path: &str) -> bool {
     command.args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"]).env(ALONE, name);
     let output = command.output().expect("this program starts");
     let [words, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    // A name that the harness does not know is no failure to it.
+    // For an unknown name the harness runs no test and reports success.
     let passed = output.status.success() && words.contains("test result: ok. 1 passed");
     eprint!("{errors}");
-    assert!(passed, "{name} in a process of its own: {}\n{words}", output.status);
+    assert!(passed, "{name} in a separate process: {}\n{words}", output.status);
     false
 }

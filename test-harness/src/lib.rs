@@ -132,7 +132,8 @@ pub struct RunOptions<'a> {
 }
 
 impl<D: Clone + Send + 'static> Suite<D> {
-    /// Names the part of a program that this suite is (see [`run_parts`]): `PART::` stands before the name of each case.
+    /// Names the part of a program that this suite is (see [`run_parts`]): `PART::` stands before
+    /// the name of each case.
     #[must_use]
     pub fn of_part(self, part: &'static str) -> Self {
         Self { part, ..self }
@@ -191,7 +192,8 @@ fn selects_all(arguments: &Arguments) -> bool {
     arguments.filter.is_none() && arguments.skip.is_empty()
 }
 
-/// Prints the line of counts that `cargo xtask softroce --suite` adds up, and returns the exit code.
+/// Prints the line of counts that `cargo xtask softroce --suite` adds up, and returns the exit
+/// code.
 #[must_use]
 pub fn print_summary(arguments: &Arguments, conclusion: &Conclusion, required: bool) -> ExitCode {
     if arguments.list {

@@ -1,4 +1,4 @@
-//! Programs of several suites, each of which needs a process of its own.
+//! Test programs with several suites, each of which needs a separate process.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -7,10 +7,11 @@ use libtest_mimic::Arguments;
 
 use crate::FAILURE;
 
-/// Runs each part in a process of its own, one after the other; in such a process, runs the part that `variable` names.
+/// Runs each part in a child process, one after the other. In a child process, runs the part that
+/// `variable` names.
 ///
-/// For suites that differ in what belongs to a process, such as the devices. The names of a part's tests begin with `PART::`, so that
-/// a filter can choose it.
+/// Suites need it if they differ in a property of the process, such as its devices. The names of a
+/// part's tests begin with `PART::`, so that a filter can select it.
 pub fn run_parts(
     variable: &str,
     parts: &[&'static str],
@@ -20,7 +21,7 @@ pub fn run_parts(
         return match parts.iter().find(|part| wanted == **part) {
             Some(part) => run(part),
             None => {
-                eprintln!("{variable} is {wanted:?}, and must be one of {}", parts.join(", "));
+                eprintln!("{variable} is {wanted:?}; it must be one of {}", parts.join(", "));
                 ExitCode::from(FAILURE)
             }
         };
@@ -37,7 +38,7 @@ pub fn run_parts(
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
 }
 
-/// Runs this program again for a part; whether all went well.
+/// Runs this program again for a part, and returns whether it succeeded.
 fn passes(variable: &str, part: &str, arguments: &Arguments) -> bool {
     if !arguments.list {
         println!("\n--- {part}");

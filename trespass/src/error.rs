@@ -1,58 +1,13 @@
-//! What goes wrong before there is a connection. Every one of these is an [`io::Error`] too, of the kind that `std::net` would give.
+//! The errors of making a connection or a listener. Each is an [`io::Error`] too, of the kind that
+//! `std::net` gives for the like.
 
 use std::io;
 use std::net::SocketAddr;
 
+use crate::config::ConfigError;
 use crate::handshake::HandshakeError;
 
-/// A configuration that is refused: by [`Builder::build`](crate::Builder::build), or because of the environment.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{parameter} = {value} is refused: it must be {bound}; {remedy}")]
-pub struct ConfigError {
-    parameter: &'static str,
-    value: String,
-    bound: String,
-    remedy: String,
-}
-
-impl ConfigError {
-    pub(crate) fn new(
-        parameter: &'static str,
-        value: impl Into<String>,
-        bound: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { parameter, value: value.into(), bound: bound.into(), remedy: remedy.into() }
-    }
-
-    /// The builder's method, or the environment's variable.
-    pub fn parameter(&self) -> &str {
-        self.parameter
-    }
-
-    /// What it was set to.
-    pub fn value(&self) -> &str {
-        &self.value
-    }
-
-    /// What it may be set to.
-    pub fn bound(&self) -> &str {
-        &self.bound
-    }
-
-    /// What to do.
-    pub fn remedy(&self) -> &str {
-        &self.remedy
-    }
-}
-
-impl From<ConfigError> for io::Error {
-    fn from(error: ConfigError) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, error)
-    }
-}
-
-/// Why there is no connection to an address.
+/// Why there is no connection to an address, or no listener at it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -75,8 +30,24 @@ pub enum ConnectError {
     RdmaCm {
         /// Where to.
         address: SocketAddr,
-        /// What it said.
-        source: CmError,
+        /// What it said, with the kind that `std::net` would give, and what to do.
+        source: io::Error,
+    },
+    /// A listener cannot listen at the address.
+    #[error("cannot listen at {address}: {source}{}", busy(.source))]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A listener cannot listen at the address by the connection manager.
+    #[error("cannot listen at {address} by rdma_cm: {source}")]
+    BindRdmaCm {
+        /// Where.
+        address: SocketAddr,
+        /// What it said, with the kind that `std::net` would give, and what to do.
+        source: io::Error,
     },
     /// TCP connected, or the connection manager, but the two sides came to no agreement.
     #[error("no connection to {address}: {source}")]
@@ -93,8 +64,11 @@ impl ConnectError {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Config(_) => io::ErrorKind::InvalidInput,
-            Self::Resolve(source) | Self::Tcp { source, .. } => source.kind(),
-            Self::RdmaCm { source, .. } => source.kind(),
+            Self::Resolve(source)
+            | Self::Tcp { source, .. }
+            | Self::RdmaCm { source, .. }
+            | Self::Bind { source, .. }
+            | Self::BindRdmaCm { source, .. } => source.kind(),
             Self::Handshake { source, .. } => source.kind(),
         }
     }
@@ -104,43 +78,6 @@ impl From<ConnectError> for io::Error {
     fn from(error: ConnectError) -> Self {
         Self::new(error.kind(), error)
     }
-}
-
-/// Why a listener does not listen, or has not accepted. What is wrong with one client ([`AcceptError::Handshake`]) is not the
-/// listener's end: the next call accepts the next.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AcceptError {
-    /// The configuration is refused.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The address cannot be listened at.
-    #[error("cannot listen at {address}: {source}{}", busy(.source))]
-    Bind {
-        /// Where.
-        address: SocketAddr,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The address cannot be listened at by the connection manager.
-    #[error("cannot listen at {address} by rdma_cm: {source}")]
-    RdmaCm {
-        /// Where.
-        address: SocketAddr,
-        /// What it said.
-        source: CmError,
-    },
-    /// TCP does not accept.
-    #[error("accepting failed: {0}")]
-    Tcp(#[source] io::Error),
-    /// A client came, but the two sides came to no agreement.
-    #[error("no connection with {peer}: {source}")]
-    Handshake {
-        /// The client.
-        peer: SocketAddr,
-        /// Why.
-        source: HandshakeError,
-    },
 }
 
 /// What to do about a port that is taken.
@@ -153,82 +90,17 @@ fn busy(source: &io::Error) -> &'static str {
     }
 }
 
-impl AcceptError {
-    /// The kind that `std::net` would give for the like.
-    pub fn kind(&self) -> io::ErrorKind {
-        match self {
-            Self::Config(_) => io::ErrorKind::InvalidInput,
-            Self::Bind { source, .. } | Self::Tcp(source) => source.kind(),
-            Self::RdmaCm { source, .. } => source.kind(),
-            Self::Handshake { source, .. } => source.kind(),
-        }
-    }
-}
-
-impl From<AcceptError> for io::Error {
-    fn from(error: AcceptError) -> Self {
-        Self::new(error.kind(), error)
-    }
-}
-
-/// What the connection manager of RDMA did not do. As text it says what, with which address, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CmError {
-    /// There is none that can be used.
-    #[error("there is no connection manager of RDMA: {0}")]
-    NotThere(String),
-    /// No RDMA device has the address, or leads to it.
-    #[error(
-        "no RDMA device leads there: {0}; see `rdma link` for the interfaces that have one, and `ip route get`"
-    )]
-    NoDevice(String),
-    /// Somebody else listens at the port.
-    #[error(
-        "{0}; see who has it (`rdma resource show cm_id`), choose another port, or let `Builder::bind_patience` wait for it"
-    )]
-    InUse(String),
-    /// Nobody listens there, or whoever does has rejected the request without words.
-    #[error(
-        "{0}; is a program there that listens by rdma_cm (`Bootstrap::RdmaCm`)? One that listens by TCP does not"
-    )]
-    Refused(String),
-    /// The peer's connection manager does not answer.
-    #[error("{0}; does the peer's RDMA device reach this one's network?")]
-    Unreachable(String),
-    /// Something else failed.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl CmError {
-    /// Where [`Builder::build`](crate::Builder::build) refuses it already.
-    #[cfg(not(feature = "rdma"))]
-    pub(crate) fn built_without() -> Self {
-        Self::NotThere("this program was built without RDMA; build it with the feature `rdma`".into())
-    }
-
-    /// The kind that `std::net` would give for the like.
-    pub fn kind(&self) -> io::ErrorKind {
-        match self {
-            Self::NotThere(_) => io::ErrorKind::Unsupported,
-            Self::NoDevice(_) => io::ErrorKind::AddrNotAvailable,
-            Self::InUse(_) => io::ErrorKind::AddrInUse,
-            Self::Refused(_) => io::ErrorKind::ConnectionRefused,
-            Self::Unreachable(_) => io::ErrorKind::TimedOut,
-            Self::Failed(_) => io::ErrorKind::Other,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::handshake::{Cause, Side, Step, Unavailable};
-    use crate::wire::{Kind, RejectReason, WireError};
-    use crate::{blocking, buffers, pool, protocol};
+    use crate::handshake::{Side, Step};
+    use crate::session::cm_error::CmError;
+    use crate::session::{blocking, buffers};
+    use crate::wire::{Cause, Unavailable};
+    use crate::wire::{Kind, RejectReason};
+    use crate::{pool, protocol};
 
     const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
 
@@ -238,7 +110,7 @@ mod tests {
         let reason = Unavailable::new(Cause::NoDevice, "").on(Side::Peer);
         let rejected = E::Rejected { reason: RejectReason::Busy, text: "later".into(), major: 1, minor: 0 };
         vec![
-            (E::Malformed(WireError::Type(9)), io::ErrorKind::InvalidData),
+            (E::Malformed("messages of type 9 do not exist".into()), io::ErrorKind::InvalidData),
             (rejected, io::ErrorKind::ConnectionRefused),
             (E::Kind { own: Kind::Stream, peer: Kind::SeqPacket }, io::ErrorKind::InvalidData),
             (E::Role("client"), io::ErrorKind::InvalidData),
@@ -254,9 +126,9 @@ mod tests {
     fn every_error_message_has_a_heading_in_troubleshooting() {
         let text = include_str!("../../docs/troubleshooting.md");
         let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
-        let refused = HandshakeError::Malformed(WireError::Magic(*b"HTTP"));
-        let version = HandshakeError::Malformed(WireError::Version { major: 2, minor: 0 });
-        let busy = AcceptError::Bind { address: ADDRESS, source: io::ErrorKind::AddrInUse.into() };
+        let refused = HandshakeError::OtherProtocol(*b"HTTP");
+        let version = HandshakeError::Version { major: 2, minor: 0 };
+        let busy = ConnectError::Bind { address: ADDRESS, source: io::ErrorKind::AddrInUse.into() };
         let mut messages: Vec<String> = handshake_errors()
             .into_iter()
             // The peer's own words, TCP's, and what no peer of this project sends.
@@ -300,10 +172,6 @@ mod tests {
             let inner = connect.get_ref().and_then(|inner| inner.downcast_ref::<ConnectError>());
             assert!(matches!(inner, Some(ConnectError::Handshake { .. })), "{inner:?}");
         }
-        for (error, kind) in handshake_errors() {
-            let accept: io::Error = AcceptError::Handshake { peer: ADDRESS, source: error }.into();
-            assert_eq!(accept.kind(), kind);
-        }
         use io::ErrorKind as K;
         type Of = fn(String) -> CmError;
         let managers: [(Of, K); 6] = [
@@ -315,19 +183,19 @@ mod tests {
             (CmError::Failed, K::Other),
         ];
         for (error, kind) in managers {
-            let source = error("so".into());
-            let connect = ConnectError::RdmaCm { address: ADDRESS, source: source.clone() };
+            let source = || error("so".into()).into();
+            let connect = ConnectError::RdmaCm { address: ADDRESS, source: source() };
             assert_eq!(io::Error::from(connect).kind(), kind);
-            assert_eq!(io::Error::from(AcceptError::RdmaCm { address: ADDRESS, source }).kind(), kind);
+            let bind = ConnectError::BindRdmaCm { address: ADDRESS, source: source() };
+            assert_eq!(io::Error::from(bind).kind(), kind);
         }
         let config = || ConfigError::new("rx_slots", "3", "at least 16", "set 16");
         assert_eq!(io::Error::from(config()).kind(), io::ErrorKind::InvalidInput);
         assert_eq!(io::Error::from(ConnectError::from(config())).kind(), io::ErrorKind::InvalidInput);
-        assert_eq!(io::Error::from(AcceptError::from(config())).kind(), io::ErrorKind::InvalidInput);
         let refused = || io::ErrorKind::ConnectionRefused.into();
         let tcp = ConnectError::Tcp { address: ADDRESS, source: refused() };
         assert_eq!(io::Error::from(tcp).kind(), io::ErrorKind::ConnectionRefused);
-        let busy = AcceptError::Bind { address: ADDRESS, source: io::ErrorKind::AddrInUse.into() };
+        let busy = ConnectError::Bind { address: ADDRESS, source: io::ErrorKind::AddrInUse.into() };
         assert!(busy.to_string().contains("`ss -ltnp`"), "{busy}");
         assert_eq!(io::Error::from(busy).kind(), io::ErrorKind::AddrInUse);
     }

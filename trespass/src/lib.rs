@@ -115,50 +115,32 @@
 //!
 //! Without the feature `rdma` this is the same crate over TCP alone, with nothing of RDMA in it; both builds understand each other.
 
-mod acceptor;
-mod blocking;
-mod buffers;
-mod builder;
-mod common;
-mod connect;
-mod connection;
+mod api;
+mod config;
 #[cfg(test)]
 mod corpus;
-mod drivers;
-mod environment;
 mod error;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod handshake;
-mod listener;
-mod log;
-mod pending;
 pub mod pool;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod protocol;
-mod readiness;
-mod seq_packet;
+mod session;
 #[cfg(test)]
 mod sim;
-mod spin;
-mod stats;
-mod stream;
-mod timer;
+mod transport;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "what queue pairs alone need"))]
 mod wire;
-mod worker;
 
-pub use buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
-pub use builder::{Bootstrap, Builder, Config};
-pub use error::{AcceptError, CmError, ConfigError, ConnectError};
-pub use handshake::{Cause, FallbackReason, HandshakeError, Side, Step, Transport};
-pub use listener::{Incoming, Listener};
+pub use api::{Event, Incoming, Key, Listener, SeqPacket, Stream, Worker};
+pub use config::{Bootstrap, Builder, Config, ConfigError};
+pub use error::ConnectError;
+pub use handshake::{FallbackReason, HandshakeError, Side, Step, Transport};
 pub use pool::{Block, Pool, PoolConfig, PoolError, PoolStats};
-pub use readiness::Readiness;
-pub use seq_packet::SeqPacket;
-pub use stats::Stats;
-pub use stream::Stream;
-pub use wire::{Kind, Policy, RejectReason, WireError};
-pub use worker::{Event, Key, Worker};
+pub use session::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
+pub use session::readiness::Readiness;
+pub use session::stats::Stats;
+pub use wire::{Cause, Kind, Policy, RejectReason};
 
 /// What the fuzz targets in `fuzz/` call.
 #[cfg(fuzzing)]

@@ -85,7 +85,7 @@ impl ConnectedPair {
         guard.post().unwrap();
         let mut guard = self.here.start_post_send();
         let send = guard.construct_wr(1, WorkRequestFlags::Signaled).setup_send();
-        // SAFETY: both blocks are borrowed until both requests have completed.
+        // SAFETY: `from` is borrowed until the SEND has completed, and has so many bytes.
         unsafe { send.setup_sge(from.lkey().unwrap(), from.as_ptr() as u64, from.len() as u32) };
         guard.post().unwrap();
         assert!(self.wait(2).iter().all(|(_, status)| *status == WorkCompletionStatus::Success));

@@ -1,7 +1,8 @@
-//! `cargo xtask api`: what the crates offer, as committed listings, and whether that still has what it had.
+//! `cargo xtask api`: lists the public API of the crates in committed files, and checks that
+//! nothing of the baseline is missing.
 //!
-//! Both are read from rustdoc's JSON. Its format changes with the compiler, so the compiler is named here beside the two
-//! tools that read what it writes.
+//! Both tools read rustdoc's JSON, whose format changes with the compiler. Therefore the compiler
+//! is pinned here beside the two tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +12,18 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::soft_libs::target_folder;
 
-/// Its rustdoc writes the format that both tools below read.
+/// The toolchain whose rustdoc writes the format that both tools read.
 const TOOLCHAIN: &str = "1.95.0";
 const PUBLIC_API: Tool = Tool { package: "cargo-public-api", version: "0.52.0", options: &[] };
-/// Without a client for the registry's index: what it compares is given to it.
+/// Built without a registry client, because it gets both versions as files.
 const SEMVER_CHECKS: Tool =
     Tool { package: "cargo-semver-checks", version: "0.51.0", options: &["--no-default-features"] };
 
-/// The packages that are listed. rdma-mummy-sys is not: it is generated, and `cargo xtask bindings --check` holds it to
-/// the headers.
+/// The listed packages. rdma-mummy-sys is not among them, because it is generated and `cargo xtask
+/// bindings --check` compares it with the headers.
 const PACKAGES: [&str; 3] = ["sideway", "soft-rnic", "trespass"];
 
-/// Implementations without information: of blanket and auto traits, by `derive`, and (below) by `bitflags!`.
+/// Leaves out implementations without information: of blanket and auto traits, and by `derive`.
 const OMITTED: &str = "--omit=blanket-impls,auto-trait-impls,auto-derived-impls";
 
 /// The traits that `bitflags!` implements for every flag type.
@@ -41,10 +42,10 @@ const FLAG_TRAITS: [&str; 10] = [
 
 const BASELINE: &str = "docs/generated/api/baseline";
 
-/// How `cargo xtask api` was asked to work.
+/// The arguments of `cargo xtask api`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Write nothing: fail if a listing is not as it should be, or something is gone that was in the baseline
+    /// Write nothing: fail if a listing is out of date or an item of the baseline is missing
     #[arg(long)]
     check: bool,
     /// Install the compiler and the tools if they are missing
@@ -70,7 +71,7 @@ impl Tool {
             return Ok(());
         }
         let mut command = Command::new("cargo");
-        // They read a few megabytes: they need not be as fast as they can be.
+        // The tools read a few megabytes, so that a quick build matters more than their speed.
         command.envs([("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")]);
         command.args(["install", "--locked", self.package, "--version", self.version]).args(self.options);
         ensure!(install, "{} {} is not installed: {command:?}", self.package, self.version);
@@ -78,7 +79,6 @@ impl Tool {
     }
 }
 
-/// Runs the chore.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     if args.install {
         succeed(Command::new("rustup").args(["toolchain", "install", TOOLCHAIN, "--profile", "minimal"]))?;
@@ -95,7 +95,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         } else if fs::read_to_string(&committed).unwrap_or_default() != listing {
             let fresh = folder.join(format!("{package}.txt"));
             fs::write(&fresh, listing)?;
-            // It fails because the files differ.
+            // The command fails because the files differ; that is expected.
             Command::new("git")
                 .args(["--no-pager", "diff", "--no-index"])
                 .args([committed, fresh])
@@ -104,7 +104,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         }
     }
     if !different.is_empty() {
-        // Not an error of the chore, which would come with a backtrace.
+        // An error value would print a backtrace.
         eprintln!(
             "api: the public API of {} differs from docs/generated/api: if that is intended, run `cargo xtask api`",
             different.join(" and ")
@@ -118,12 +118,12 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails if something is gone, or has changed, that programs of the baseline may use.
+/// Fails if an item that programs of the baseline may use is missing or has changed.
 fn compare(root: &Path, folder: &Path) -> Result<ExitCode> {
     let Some(revision) = baseline(root)? else { return Ok(ExitCode::SUCCESS) };
     let sources = folder.join("baseline");
     let archive = folder.join("baseline.tar");
-    // Files that the baseline does not have would be of another one.
+    // Files that the baseline lacks would belong to another revision.
     if sources.exists() {
         fs::remove_dir_all(&sources)?;
     }
@@ -148,7 +148,8 @@ fn compare(root: &Path, folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The revision that the file names, unless it is neither in the clone nor to be had: that is a skip, which is said.
+/// The revision that the file names. If it is neither in the clone nor available, prints that the
+/// check is skipped.
 fn baseline(root: &Path) -> Result<Option<String>> {
     let text = fs::read_to_string(root.join(BASELINE)).with_context(|| format!("cannot read {BASELINE}"))?;
     let revision = text.lines().find(|line| !line.starts_with('#')).unwrap_or_default().trim().to_owned();
@@ -162,7 +163,7 @@ fn baseline(root: &Path) -> Result<Option<String>> {
         let object = format!("{revision}^{{commit}}");
         Ok::<_, anyhow::Error>(git(root).args(["cat-file", "-e", &object]).output()?.status.success())
     };
-    // A clone may be shallow, as that of a CI service.
+    // A clone of a CI service may be shallow.
     if !is_there()? {
         git(root).args(["fetch", "--depth=1", "origin", &revision]).status()?;
     }
@@ -176,7 +177,7 @@ fn baseline(root: &Path) -> Result<Option<String>> {
     Ok(Some(revision))
 }
 
-/// Lists the public API of a package, one item a line.
+/// The public API of a package, with one item in each line.
 fn listing(package: &str, json: &Path) -> Result<String> {
     let output = Command::new(PUBLIC_API.package)
         .args(["public-api", "--color=never", OMITTED, "--rustdoc-json"])
@@ -228,16 +229,16 @@ fn implementation(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("impl ")?.split_once(" for ")
 }
 
-/// Where the documentation of a package as data is kept.
+/// The path of a package's rustdoc JSON.
 fn json(folder: &Path, package: &str, when: &str) -> PathBuf {
     folder.join(format!("{package}-{when}.json"))
 }
 
-/// Has rustdoc write it.
+/// Runs rustdoc.
 fn rustdoc(root: &Path, folder: &Path, package: &str, when: &str) -> Result<PathBuf> {
     let name = package.replace('-', "_");
     let mut command = cargo();
-    // This crate alone may use what is not stable: libraries would look for it and use it, too.
+    // Only this crate gets unstable features: libraries would detect and use them, too.
     command.env("RUSTC_BOOTSTRAP", &name);
     command.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow");
     command.args(["rustdoc", "--quiet", "--locked", "--lib", "--all-features", "--package", package]);
@@ -248,7 +249,7 @@ fn rustdoc(root: &Path, folder: &Path, package: &str, when: &str) -> Result<Path
     Ok(path)
 }
 
-/// The one of the toolchain that was named.
+/// Cargo of the pinned toolchain.
 fn cargo() -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", TOOLCHAIN, "cargo"]);

@@ -1,18 +1,18 @@
-//! `cargo xtask c-lib`: builds and installs the C companion of rdma-mummy-sys.
-//! `cargo xtask bindings` makes the generated half of its sources.
+//! `cargo xtask c-lib`: builds and installs the C companion of rdma-mummy-sys. `cargo xtask
+//! bindings` generates half of its sources.
 //!
-//! Building needs a C compiler and `ar`, and nothing of rdma-core: what is
-//! known of rdma-core is in the committed sources.
+//! Building needs a C compiler and `ar`, and nothing of rdma-core, because the committed sources
+//! contain all facts about rdma-core.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-/// The name that `-l` and pkg-config know.
+/// The name for `-l` and pkg-config.
 const NAME: &str = "rdma-core-mummy";
 
-/// How `cargo xtask c-lib` was asked to work.
+/// The arguments of `cargo xtask c-lib`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to install [default: target/c-lib]
@@ -20,7 +20,6 @@ pub(crate) struct Args {
     prefix: Option<PathBuf>,
 }
 
-/// Runs the chore.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let prefix = args.prefix.clone().unwrap_or_else(|| root.join("target/c-lib"));
     let prefix = std::path::absolute(prefix)?;
@@ -52,7 +51,7 @@ fn tool(variable: &str, default: &str) -> Command {
     Command::new(std::env::var_os(variable).unwrap_or_else(|| default.into()))
 }
 
-/// What the packager or the cross-compiling user adds.
+/// The flags that packagers and cross-compiling users set.
 fn flags() -> Vec<String> {
     let flags = std::env::var("CFLAGS").unwrap_or_default();
     flags.split_whitespace().map(str::to_owned).collect()
@@ -64,7 +63,7 @@ fn execute(command: &mut Command) -> Result<()> {
         format!("cannot run `{program}`: install a C compiler and binutils, or name them in CC and AR")
     })?;
     if !status.success() {
-        bail!("`{program}` failed ({status}); its own words are above");
+        bail!("`{program}` failed ({status}); see its output above");
     }
     Ok(())
 }

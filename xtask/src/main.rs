@@ -1,4 +1,4 @@
-//! The chores of the project, as `cargo xtask <CHORE>`.
+//! The project's development commands, as `cargo xtask <COMMAND>`.
 
 mod api;
 mod bench;
@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "The chores of the project")]
+#[command(name = "cargo xtask", about = "The project's development commands")]
 struct Cli {
     #[command(subcommand)]
     command: XtaskCommand,
@@ -22,11 +22,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum XtaskCommand {
-    /// List what the crates offer (docs/generated/api), or check that, and that nothing is gone
+    /// List the public API of the crates (docs/generated/api), or check the lists against the
+    /// baseline
     Api(api::Args),
-    /// Measure speed, as ratios within one interleaved run
+    /// Measure performance, as ratios within one interleaved run
     Bench(bench::Args),
-    /// Make the generated bindings of rdma-mummy-sys again
+    /// Regenerate the bindings of rdma-mummy-sys
     #[command(disable_help_flag = true)]
     Bindings {
         /// See `cargo xtask bindings --help`
@@ -35,7 +36,7 @@ enum XtaskCommand {
     },
     /// Build and install the C companion of rdma-mummy-sys
     CLib(c_lib::Args),
-    /// Make docs/generated/stride-parity.md of stride/perftest-flags.toml, or check it
+    /// Generate docs/generated/stride-parity.md from stride/perftest-flags.toml, or check it
     Parity(parity::Args),
     Prose(prose::Args),
     /// Build the software device as libibverbs.so.1, for C programs
@@ -60,7 +61,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Compiles and runs the generator, which is a program of its own: see there.
+/// Compiles and runs the generator, which is a separate program; it says why.
 fn bindings(root: &Path, arguments: &[String]) -> anyhow::Result<ExitCode> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)

@@ -1,4 +1,5 @@
-//! `cargo xtask parity`: what stride-perf has of each of perftest's flags, from data that stride's tests hold against both programs.
+//! `cargo xtask parity`: documents stride-perf's support for each of perftest's flags. stride's
+//! tests compare the data with both programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,15 +12,15 @@ use serde::Deserialize;
 /// The data.
 const DATA: &str = "stride/perftest-flags.toml";
 
-/// What is made of it.
+/// The generated document.
 const DOCUMENT: &str = "docs/generated/stride-parity.md";
 
-/// How many programs there are.
+/// The number of perftest's programs.
 const ALL: usize = 8;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Only say whether the document is what it should be
+    /// Only check whether the document is up to date
     #[arg(long)]
     check: bool,
 }
@@ -69,11 +70,11 @@ fn document(data: &str) -> Result<String> {
         "\
 # perftest's flags and stride-perf's
 
-`cargo xtask parity` made this of `{DATA}`; tests hold that against the `--help` of the distribution's eight programs
-(perftest {release}) and of stride-perf.
+`cargo xtask parity` makes this page from `{DATA}`. Tests compare that with
+the `--help` of the distribution's eight programs (perftest {release}) and of stride-perf.
 
-Of {} flags stride-perf has {} by the same or another name, and {} by another way; {} are to come, {} it has no need of, and {} it does
-not have.
+Of {} flags stride-perf has {} by the same or another name, and {} in another way. {} are planned,
+{} are not needed, and {} are missing.
 
 | perftest | of | stride-perf | |
 | --- | --- | --- | --- |
@@ -106,7 +107,7 @@ not have.
     Ok(text)
 }
 
-/// Which programs have it, in few words.
+/// The programs that have the flag, in short form.
 fn programs(names: &[String]) -> String {
     if names.is_empty() || names.len() == ALL {
         return "all".to_owned();

@@ -1,9 +1,9 @@
-//! `cargo xtask soft-libs`: makes the shared objects of the software device, for
-//! programs that were not made for it.
+//! `cargo xtask soft-libs`: builds the shared objects of the software device, for programs that
+//! link to libibverbs.
 //!
-//! The Rust code is a static library; the C compiler's linker makes the shared
-//! object of it, because rustc passes a version script of its own, with which
-//! none of ours could be combined.
+//! The Rust code becomes a static library, which the C compiler links into the shared object. rustc
+//! cannot do that: it passes its own version script to the linker, which cannot be combined with
+//! ours.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// A shared object: its name, the script that gives its symbols their versions, below the workspace's folder, and what it
-/// is made of.
+/// A shared object: its name, its version script relative to the workspace, and its contents.
 struct SoftLibrary {
     soname: &'static str,
     version_script: &'static str,
@@ -23,7 +22,8 @@ struct SoftLibrary {
 enum LibrarySource {
     /// The static library of this package.
     Package(&'static str),
-    /// A file of assembly that jumps to another library, made before and found beside it.
+    /// An assembly file that jumps to another library, which is built before and found in the same
+    /// folder.
     Jumps { file: &'static str, to: &'static str },
 }
 
@@ -43,24 +43,23 @@ const LIBRARIES: [SoftLibrary; 2] = [
     },
 ];
 
-/// What Rust's standard library needs of the system's.
+/// The system libraries that Rust's standard library needs.
 const NEEDED: [&str; 6] = ["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
 
-/// How `cargo xtask soft-libs` was asked to work.
+/// The arguments of `cargo xtask soft-libs`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to put the libraries (default: target/soft-rnic/lib, or target/soft-rnic/TARGET/lib)
+    /// The output folder (default: target/soft-rnic/lib, or target/soft-rnic/TARGET/lib)
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Cargo's profile to build them with
+    /// The cargo profile
     #[arg(long, value_name = "NAME", default_value = "release")]
     profile: String,
-    /// Build for another processor; CC names its C compiler
+    /// The target to build for; CC names its C compiler
     #[arg(long, value_name = "TARGET")]
     target: Option<String>,
 }
 
-/// Runs the chore.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let out = std::path::absolute(args.out.clone().unwrap_or_else(|| default_folder(root, args)))?;
     std::fs::create_dir_all(&out)
@@ -72,13 +71,13 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds them where [`run`] does by default.
+/// Builds them in the default folder of [`run`].
 pub(crate) fn build(root: &Path) -> Result<()> {
     let args = Args { out: None, profile: "release".to_owned(), target: None };
     run(root, &args).map(|_| ())
 }
 
-/// Cargo's.
+/// Cargo's target folder.
 pub(crate) fn target_folder(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
@@ -87,7 +86,7 @@ fn default_folder(root: &Path, args: &Args) -> PathBuf {
     target_folder(root).join("soft-rnic").join(args.target.as_deref().unwrap_or_default()).join("lib")
 }
 
-/// Builds a package's static library and returns where it is.
+/// Builds a package's static library and returns its path.
 fn archive(root: &Path, args: &Args, package: &str) -> Result<PathBuf> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root).args(["build", "--quiet", "--message-format=json-render-diagnostics"]);
@@ -97,7 +96,7 @@ fn archive(root: &Path, args: &Args, package: &str) -> Result<PathBuf> {
     }
     let output =
         cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    ensure!(output.status.success(), "{package} does not build; cargo's words are above");
+    ensure!(output.status.success(), "{package} does not build; see cargo's output above");
     str::from_utf8(&output.stdout)?
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -105,10 +104,11 @@ fn archive(root: &Path, args: &Args, package: &str) -> Result<PathBuf> {
         .flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default())
         .filter_map(|file| file.as_str().map(PathBuf::from))
         .find(|file| file.extension().is_some_and(|extension| extension == "a"))
-        .with_context(|| format!("cargo made no static library of {package}"))
+        .with_context(|| format!("cargo built no static library of {package}"))
 }
 
-/// Makes the shared object, beside its name and then in its place: a program that runs keeps the old one.
+/// Links the shared object to a temporary name and renames it, so that a running program keeps the
+/// old one.
 fn link(root: &Path, args: &Args, library: &SoftLibrary, out: &Path) -> Result<()> {
     let soname = library.soname;
     let new = out.join(format!(".{soname}.{}", std::process::id()));
@@ -116,7 +116,8 @@ fn link(root: &Path, args: &Args, library: &SoftLibrary, out: &Path) -> Result<(
     let mut command = Command::new(&compiler);
     command.arg("-shared").arg("-o").arg(&new).arg(format!("-Wl,-soname,{soname}"));
     command.arg(format!("-Wl,--version-script={}", root.join(library.version_script).display()));
-    // Nothing undefined, nothing bound late, and never unloaded: its threads run its code.
+    // No undefined symbols and no lazy binding. The library is never unloaded, because its threads
+    // run its code.
     command.args(["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete"]);
     match library.made_of {
         LibrarySource::Package(package) => {
@@ -135,7 +136,7 @@ fn link(root: &Path, args: &Args, library: &SoftLibrary, out: &Path) -> Result<(
     })?;
     if !status.success() {
         let _ = std::fs::remove_file(&new);
-        bail!("`{}` could not link {soname} ({status}); its own words are above", compiler.display());
+        bail!("`{}` could not link {soname} ({status}); see its output above", compiler.display());
     }
     std::fs::rename(&new, out.join(soname)).with_context(|| format!("cannot write to {}", out.display()))
 }

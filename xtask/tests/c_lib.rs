@@ -1,9 +1,8 @@
-//! The C companion: what its archive exports, that its headers say what
-//! rdma-core's say, and that programs made with it run with and without
-//! rdma-core.
+//! Tests of the C companion: the exports of its archive, its headers compared with rdma-core's, and
+//! programs with and without rdma-core.
 //!
-//! A check whose tools or libraries this machine lacks is listed and counted
-//! as ignored, with what it lacks in brackets.
+//! A check whose tools or libraries are missing on this machine is ignored, with the reason in
+//! brackets.
 
 #[path = "c_lib/facts.rs"]
 mod facts;
@@ -21,7 +20,7 @@ const HEADERS: [&str; 5] = ["verbs.h", "rdma_cma.h", "rdma_verbs.h", "rsocket.h"
 static ROOT: LazyLock<PathBuf> =
     LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default());
 
-/// An installation of its own, so that these tests need no other command first.
+/// A separate installation, so that these tests need no other command first.
 static INSTALLED: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     let prefix = scratch().join("prefix");
     let mut install = Command::new(env!("CARGO_BIN_EXE_xtask"));
@@ -61,7 +60,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// A test; with a reason not to run it, an ignored one that shows the reason.
+/// A test, or an ignored one that shows the reason.
 fn trial(name: &str, lacking: Option<String>, test: fn() -> Result<(), String>) -> Trial {
     let trial = Trial::test(name, move || test().map_err(Failed::from));
     match lacking {
@@ -90,7 +89,7 @@ fn lacks_development() -> Option<String> {
     linked.err().map(|_| "libibverbs-dev and librdmacm-dev".to_owned())
 }
 
-/// The pinned headers, where `cargo xtask bindings` left them.
+/// The pinned headers, as `cargo xtask bindings` unpacked them.
 fn originals() -> PathBuf {
     ROOT.join("target/bindings/headers/usr/include")
 }
@@ -133,7 +132,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The compiler for a language, told about our headers and to forgive nothing.
+/// The compiler for a language, with the companion's headers and warnings as errors.
 fn compiler(language: &str) -> Result<Command, String> {
     let prefix = INSTALLED.clone()?;
     let mut command = Command::new(if language == "c" { "cc" } else { "c++" });
@@ -172,7 +171,7 @@ fn only_prefixed_symbols() -> Result<(), String> {
         return Err(format!("global symbols without the prefix: {foreign:?}"));
     }
     if names.len() < 150 {
-        return Err(format!("only {} symbols: is that the whole library?", names.len()));
+        return Err(format!("only {} symbols: the library is incomplete", names.len()));
     }
     let needed = text(&run(Command::new("nm").args(["-u", "-P"]).arg(archive()?))?);
     let prefixes = ["ibv_", "_ibv_", "rdma_", "mlx5dv_"];
@@ -194,7 +193,7 @@ fn headers_are_clean() -> Result<(), String> {
     let usual =
         ["infiniband/verbs.h", "infiniband/sa.h", "rdma/rdma_cma.h", "rdma/rdma_verbs.h", "rdma/rsocket.h"];
     let ours = HEADERS.map(|header| format!("rdma-mummy/{header}"));
-    // With the kernel's own headers as well, which share some names with the originals.
+    // With the kernel's headers as well, which share some names with the originals.
     let all = usual.map(|header| format!("#include <{header}>\n")).concat()
         + "#include <rdma/ib_user_ioctl_verbs.h>\n";
     let single = ours.iter().map(String::as_str).chain(usual).map(|header| format!("#include <{header}>\n"));
@@ -208,7 +207,8 @@ fn headers_are_clean() -> Result<(), String> {
 }
 
 fn headers_cannot_be_mixed_up() -> Result<(), String> {
-    // Ours first: a third header that includes the original gets nothing new. The original first: it is said.
+    // If the companion's header comes first, a third header that includes the original gets nothing
+    // new. If the original comes first, the companion's header reports it.
     let later = write("mixed_later.c", "#define INFINIBAND_VERBS_H\n#include <rdma-mummy/verbs.h>\n");
     match run(compiler("c")?.arg("-fsyntax-only").arg(later)) {
         Err(words) if words.contains("include <rdma-mummy/verbs.h> in its place, or before it") => Ok(()),
@@ -235,7 +235,7 @@ fn layouts() -> Result<(), String> {
     run(compiler("c")?.arg("-fsyntax-only").arg(source)).map(drop)
 }
 
-/// The same assertions hold for the headers that ours are made from.
+/// The same assertions hold for the original headers.
 fn original_layouts() -> Result<(), String> {
     with_originals(&assertions("original_layout.c", &facts::layouts(&ROOT)?))
 }
@@ -273,8 +273,8 @@ fn inline_functions_in_cpp() -> Result<(), String> {
     run(&mut Command::new(build("c++", &tests("inlines.c"), "inlines_cpp")?)).map(drop)
 }
 
-/// The two examples, built with what pkg-config says.
-/// The examples, built for one test: a program that another test runs cannot be written.
+/// The two examples, built with pkg-config's flags. Each test builds them separately, because a
+/// program that another test runs cannot be overwritten.
 fn hellos(test: &str) -> Result<[PathBuf; 2], String> {
     let path = INSTALLED.clone()?.join("lib/pkgconfig");
     let mut ask = Command::new("pkg-config");
@@ -296,14 +296,15 @@ fn hello_with_rdma_core() -> Result<(), String> {
     for program in hellos("with")? {
         let words = text(&run(Command::new(program).env_remove("RDMA_MUMMY_LIB_DIR"))?);
         if !words.contains("device") || !words.contains("event channel: ") {
-            return Err(format!("it said only: {words}"));
+            return Err(format!("its output: {words}"));
         }
     }
     Ok(())
 }
 
 fn hello_without_rdma_core() -> Result<(), String> {
-    // What the loader finds first is no library: by its name there is none, either.
+    // The first file that the loader finds is not a library, and the library's name leads nowhere
+    // else.
     let broken = scratch().join("broken");
     for library in ["libibverbs.so.1", "librdmacm.so.1"] {
         write(&format!("broken/{library}"), "");
@@ -332,8 +333,8 @@ fn missing_library() -> Result<(), String> {
     run(Command::new(program).arg("missing").env("RDMA_MUMMY_LIB_DIR", "/nonexistent")).map(drop)
 }
 
-/// Stand-ins for both libraries, with every function that is required and nothing else, and with the symbol
-/// versions that a script gives them.
+/// Stand-ins for both libraries, with exactly the required functions and the symbol versions of a
+/// script.
 fn stand_ins(folder: &str, versions: Option<&str>) -> Result<PathBuf, String> {
     for (library, tag) in [("libibverbs.so.1", "VERBS"), ("librdmacm.so.1", "RDMACM")] {
         let functions = facts::required(&ROOT, tag)?;

@@ -184,7 +184,8 @@ impl CmChannel {
     /// The next event, which must arrive within this limit.
     pub(crate) fn event_within(&self, limit: Duration) -> CmEvent {
         assert!(self.is_ready(limit), "no event comes");
-        self.take().unwrap_or_else(|error| panic!("an event was announced, and the answer is error {error}"))
+        self.take()
+            .unwrap_or_else(|error| panic!("an event is pending, but taking it fails with error {error}"))
     }
 
     /// The next event, which must be of this kind; it is acknowledged.

@@ -81,7 +81,7 @@ unsafe fn name(lib: &Verbs, device: *mut ibv_device) -> String {
     unsafe { CStr::from_ptr((lib.ibv_get_device_name)(device)) }.to_str().unwrap().to_owned()
 }
 
-/// What can be learned of a device without opening it.
+/// The properties of a device in the device list, before it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedDevice {
     pub(crate) name: String,
@@ -120,9 +120,9 @@ impl Device {
     pub(crate) fn open(provider: Provider, wanted: &str) -> Result<Self, i32> {
         let lib = provider.verbs();
         let context = with_list(provider, |list| {
-            // SAFETY: devices of a list that has not been freed.
+            // SAFETY: `with_list` frees the list only after this closure.
             let device = list.iter().find(|device| unsafe { name(lib, **device) } == wanted);
-            // SAFETY: likewise.
+            // SAFETY: `with_list` frees the list only after this closure.
             device.map(|device| RawHandle::new("a context", unsafe { (lib.ibv_open_device)(*device) }))
         })?;
         let raw = context.unwrap_or(Err(libc::ENODEV))?;

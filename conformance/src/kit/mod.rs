@@ -33,7 +33,7 @@ mod window;
 mod wr;
 mod xrc;
 
-pub use test_device::TestTarget;
+pub(crate) use test_device::TestTarget;
 
 pub(crate) use cm::{
     Cm, CmChannel, CmDevice, CmId, ConnectRequest, ConnectedPair, EventCopy, Hints, IdWithChannel, Info,

@@ -1,4 +1,4 @@
-//! RunningProgram programs, none of them for longer than it may.
+//! Runs programs with a time limit.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// No program needs this long, not even in a virtual machine without hardware support.
+/// No program needs this long, even in a virtual machine without hardware support.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One of this package's programs: in the folder that `RDMA_EXAMPLES_DIR` names, else beside this test program, where cargo puts it. What
-/// else has that name on the `PATH` is not one of them.
+/// The path of one of this package's programs: in the folder that `RDMA_EXAMPLES_DIR` names, else
+/// next to this test program, where cargo puts it. A program of the same name on the `PATH` is
+/// ignored.
 pub(crate) fn example(name: &str) -> Result<PathBuf, String> {
     let folder = match env::var_os("RDMA_EXAMPLES_DIR") {
         Some(folder) => PathBuf::from(folder),
@@ -25,18 +26,18 @@ pub(crate) fn example(name: &str) -> Result<PathBuf, String> {
         return Ok(path);
     }
     Err(format!(
-        "there is no example {}: build it with `cargo build -p rdma-examples --examples`, or say with RDMA_EXAMPLES_DIR where it is",
+        "the example {} does not exist: build it with `cargo build -p rdma-examples --examples`, or set RDMA_EXAMPLES_DIR to its folder",
         path.display()
     ))
 }
 
-/// This is target/PROFILE/deps/TEST, that is target/PROFILE/examples.
+/// This program is target/PROFILE/deps/TEST, and the examples are in target/PROFILE/examples.
 fn beside() -> Result<PathBuf, String> {
     let this = env::current_exe().map_err(|error| error.to_string())?;
     let profile = this.ancestors().nth(2);
     profile
         .map(|profile| profile.join("examples"))
-        .ok_or_else(|| format!("{} is in no folder", this.display()))
+        .ok_or_else(|| format!("{} has no parent folder", this.display()))
 }
 
 /// A program on the `PATH`.
@@ -45,7 +46,7 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// A program in C, which may have the name of one of ours.
+/// A C program, which may have the same name as an example of this package.
 pub(crate) fn c_program(name: &str) -> Option<PathBuf> {
     let ours = example(name).ok();
     let folders = env::var_os("PATH")?;
@@ -53,7 +54,7 @@ pub(crate) fn c_program(name: &str) -> Option<PathBuf> {
     found.find(|path| Some(path) != ours.as_ref())
 }
 
-/// What a program said and how it ended.
+/// The output of a program and its exit code.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) title: String,
@@ -64,12 +65,12 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// What it said on stdout, if it ended well.
+    /// Its stdout, if it succeeded.
     pub(crate) fn ok(self) -> Result<String, String> {
         if self.code == Some(0) { Ok(self.stdout) } else { Err(format!("failed: {self}")) }
     }
 
-    /// Its single line on stderr, if it failed with this code and said nothing else.
+    /// Its single line on stderr, if it failed with this code and printed nothing else.
     pub(crate) fn error(self, code: i32) -> Result<String, String> {
         let line = self.stderr.strip_suffix('\n').filter(|line| !line.contains('\n'));
         match line.and_then(|line| line.strip_prefix("error: ")) {
@@ -80,7 +81,7 @@ impl Output {
 }
 
 impl Output {
-    /// The line on stderr that says why it failed, if it did with this code.
+    /// The line on stderr with the reason, if it failed with this code.
     pub(crate) fn error_line(&self, code: i32) -> Result<String, String> {
         let line = self.stderr.lines().rev().find_map(|line| line.strip_prefix("error: "));
         match line {
@@ -98,7 +99,7 @@ impl std::fmt::Display for Output {
     }
 }
 
-/// A program that runs. It is killed when this goes.
+/// A running program, killed on drop.
 #[derive(Debug)]
 pub(crate) struct RunningProgram {
     title: String,
@@ -109,7 +110,7 @@ pub(crate) struct RunningProgram {
 }
 
 impl RunningProgram {
-    /// Starts a program with these arguments, and these variables in its environment.
+    /// Starts a program with these arguments and environment variables.
     pub(crate) fn start(
         program: &Path,
         arguments: &[&str],
@@ -129,7 +130,7 @@ impl RunningProgram {
         Ok(Self { title, child, stdout, stderr, started: Instant::now() })
     }
 
-    /// Waits until a condition holds, which may depend on what the program has said on stdout.
+    /// Waits until a condition on the program's stdout holds.
     pub(crate) fn wait_for(
         &mut self,
         what: &str,
@@ -147,7 +148,7 @@ impl RunningProgram {
         }
     }
 
-    /// Whether it has said this on stdout by now.
+    /// Whether its stdout contains this text by now.
     pub(crate) fn has_said(&self, words: &str) -> bool {
         self.stdout.text().contains(words)
     }
@@ -164,9 +165,9 @@ impl RunningProgram {
         Ok(self.output())
     }
 
-    /// As if the machine had lost power.
+    /// Kills the program, as if its machine had lost power.
     pub(crate) fn kill(&mut self) {
-        // It may have ended by itself, which is as good.
+        // The program may have ended already, which is harmless.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -193,7 +194,7 @@ pub(crate) fn run(program: &Path, arguments: &[&str]) -> Result<Output, String> 
     run_with(program, arguments, &[])
 }
 
-/// As [`run`], with these variables in its environment.
+/// As [`run`], with these environment variables.
 pub(crate) fn run_with(
     program: &Path,
     arguments: &[&str],
@@ -202,7 +203,7 @@ pub(crate) fn run_with(
     RunningProgram::start(program, arguments, environment)?.finish()
 }
 
-/// What a program writes, read as it comes.
+/// A program's output, read while the program runs.
 #[derive(Debug)]
 struct Pipe {
     text: Arc<Mutex<Vec<u8>>>,
@@ -231,10 +232,10 @@ impl Pipe {
         String::from_utf8_lossy(&self.text.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// All of it; the program has ended.
+    /// The complete output; the program has ended.
     fn finish(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
-            // A reader that panicked has nothing to add.
+            // The output that a panicked reader collected is still valid.
             let _ = reader.join();
         }
         self.text()

@@ -1,6 +1,8 @@
-//! The programs of the connection manager against one another and against C's (Debian: rdmacm-utils).
+//! The programs of the connection manager, with each other and with the C programs of Debian's
+//! rdmacm-utils.
 //!
-//! Nobody can be asked whether somebody listens at a port of the connection manager: so who finds nobody there calls again.
+//! No call tells whether a port of the connection manager has a listener. Therefore a client
+//! without one tries again.
 
 use std::path::PathBuf;
 use std::thread;
@@ -10,10 +12,10 @@ use crate::common::{Output, RunningProgram, c_program, example};
 use crate::test_device::{TestDevice, is_listening};
 use crate::{InteropTest, Needs};
 
-/// How long a server may take to listen.
+/// The time limit until a server listens.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// Who is one of the sides.
+/// The program on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PingPongProgram {
     C,
@@ -22,7 +24,7 @@ enum PingPongProgram {
 
 use PingPongProgram::{C, Ours};
 
-/// All pairs of server and client that have one of ours in them.
+/// All combinations of server and client with at least one example of this package.
 const PAIRS: [(PingPongProgram, PingPongProgram); 3] = [(Ours, C), (C, Ours), (Ours, Ours)];
 
 impl PingPongProgram {
@@ -35,7 +37,7 @@ impl PingPongProgram {
 
     fn program(self, name: &str) -> Result<PathBuf, String> {
         match self {
-            C => c_program(name).ok_or_else(|| format!("C's {name} is gone")),
+            C => c_program(name).ok_or_else(|| format!("the C program {name} is gone")),
             Ours => example(name),
         }
     }
@@ -78,7 +80,7 @@ pub(crate) fn add(tests: &mut Vec<InteropTest>) {
     tests.push(InteropTest::new("many_clients::one_too_many", Needs::Nothing, one_too_many));
 }
 
-/// Runs a client until somebody listens.
+/// Runs a client until a server listens.
 fn call(
     dut: &TestDevice,
     program: &str,
@@ -93,7 +95,7 @@ fn call(
     loop {
         let output = RunningProgram::start(&path, &flags, &[])?.finish()?;
         let words = [&output.stdout, &output.stderr];
-        // C's words, and ours.
+        // The messages of the C program and of the example.
         let nobody = ["RDMA_CM_EVENT_REJECTED, error", "InvalidServiceId"];
         let found = !nobody.iter().any(|nobody| words.iter().any(|words| words.contains(nobody)));
         if found || start.elapsed() > WAIT_LIMIT {
@@ -114,7 +116,7 @@ fn serve(
     RunningProgram::start(&server.program(program)?, &flags.split_whitespace().collect::<Vec<_>>(), &[])
 }
 
-/// What the lines say that begin so.
+/// The rest of the lines that begin with the label.
 fn lines<'said>(said: &'said str, label: &str) -> Vec<&'said str> {
     said.lines().filter_map(|line| line.strip_prefix(label)).collect()
 }
@@ -134,13 +136,14 @@ fn rping(
     if Some(sent.len()) == count && sent == read { Ok(()) } else { Err(format!("{client}\n{server}")) }
 }
 
-/// One server that stays, and clients that come one after the other, and three at a time.
+/// One persistent server, and clients one after the other, then three at the same time.
 fn persistent(dut: &TestDevice, server: PingPongProgram, client: PingPongProgram) -> Result<(), String> {
     let port = dut.tcp_port()?;
     let _serving = serve(dut, "rping", server, port, "-s -P -a ADDRESS -p PORT")?;
     let call = || call(dut, "rping", client, port, "-c -V -v -C 20 -a ADDRESS -p PORT")?.ok();
     let mut said = vec![call()?, call()?];
-    // C's server keeps the last request alone until its thread has taken it, so of two at once it may lose one.
+    // The C server keeps only the last request until its thread has taken it, and may lose one of
+    // two.
     let at_once = if server == Ours { 3 } else { 1 };
     thread::scope(|scope| {
         let calls: Vec<_> = (0..at_once).map(|_| scope.spawn(call)).collect();
@@ -152,7 +155,8 @@ fn persistent(dut: &TestDevice, server: PingPongProgram, client: PingPongProgram
     if said.iter().all(|said| lines(said, "ping data: ").len() == 20) { Ok(()) } else { Err(said.join("\n")) }
 }
 
-/// Our client takes rdma-core's server for what it is, of whatever release; and our server C's client.
+/// The example's client detects the release of rdma-core's server, and its server that of the
+/// client.
 fn cmtime(
     dut: &TestDevice,
     server: PingPongProgram,
@@ -160,10 +164,10 @@ fn cmtime(
     flags: &str,
 ) -> Result<(), String> {
     let agrees = server == client || knows_threads()?;
-    // Earlier releases know neither.
+    // Earlier releases have neither flag.
     let flags = if agrees { flags } else { flags.split(" -n").next().unwrap_or_default() };
     let port = dut.tcp_port()?;
-    // On one device, pretended queue pairs of both sides must not have the same numbers.
+    // On one device the queue pair numbers that both sides invent must differ.
     let numbers = if agrees { "-q 5000" } else { "" };
     let mut serving = serve(dut, "cmtime", server, port, &format!("-p PORT {flags} {numbers}"))?;
     if agrees {
@@ -181,7 +185,7 @@ fn cmtime(
     earlier_table(&client)
 }
 
-/// Whether C's is of rdma-core 52 or later.
+/// Whether the C program is of rdma-core 52 or later.
 fn knows_threads() -> Result<bool, String> {
     let Some(path) = c_program("cmtime") else { return Ok(true) };
     Ok(RunningProgram::start(&path, &["-?"], &[])?.finish()?.stdout.contains("num_threads"))
@@ -197,10 +201,10 @@ fn new_tables(said: &str) -> Result<(), String> {
     let steps = ["full connect ", "create id ", "cm connect ", "destroy qp "];
     let all = steps.iter().all(|step| rows.iter().filter(|row| row.starts_with(step)).count() == 2);
     let kinds = lines(said, "qp_conn ").len() == 1 && lines(said, "cm_conn ").len() == 1;
-    if rows.len() == 34 && all && kinds { Ok(()) } else { Err(format!("not the tables: {said}")) }
+    if rows.len() == 34 && all && kinds { Ok(()) } else { Err(format!("unexpected tables: {said}")) }
 }
 
-/// A table of 8 steps, and no complaints.
+/// A table of 8 steps, and no errors.
 fn earlier_table(said: &str) -> Result<(), String> {
     let steps = [
         "create id",
@@ -217,7 +221,7 @@ fn earlier_table(said: &str) -> Result<(), String> {
     if rows.len() == steps.len() && found.count() == steps.len() && !said.contains("rror") {
         Ok(())
     } else {
-        Err(format!("not the table: {said}"))
+        Err(format!("unexpected table: {said}"))
     }
 }
 
@@ -236,7 +240,7 @@ fn finds_nobody(dut: &TestDevice) -> Result<(), String> {
     if said.contains("InvalidServiceId") && said.contains(&port) { Ok(()) } else { Err(said) }
 }
 
-/// The server is killed in the middle of it; our client ends, and says so.
+/// The server is killed during a ping; the example's client ends with an error.
 fn survives_its_server(dut: &TestDevice, server: PingPongProgram) -> Result<(), String> {
     let port = dut.tcp_port()?;
     let mut serving = serve(dut, "rping", server, port, "-s -a ADDRESS -p PORT")?;
@@ -246,22 +250,22 @@ fn survives_its_server(dut: &TestDevice, server: PingPongProgram) -> Result<(), 
         serving.kill();
         client.join().map_err(|_| "the client's thread panicked".to_owned())?
     })?;
-    // Either the connection manager says it, or the queue pair: whichever is first.
+    // The connection manager or the queue pair reports it, whichever comes first.
     let said = output.error_line(1)?;
     let reasons = ["hung up", "Failed status", "InvalidServiceId", "end of the connection"];
     if reasons.iter().any(|reason| said.contains(reason)) { Ok(()) } else { Err(said) }
 }
 
-/// The client is killed in the middle of it; our server ends.
+/// The client is killed during a ping; the example's server ends.
 fn survives_its_client(dut: &TestDevice) -> Result<(), String> {
     let port = dut.tcp_port()?;
     let serving = serve(dut, "rping", Ours, port, "-s -v -a ADDRESS -p PORT")?;
     let flags = ["-c", "-a", &dut.address, "-p", &port.to_string()];
     let start = Instant::now();
-    // Until a client has found the server, and sent something.
+    // Repeats until a client has reached the server and sent a ping.
     loop {
         let mut client = RunningProgram::start(&example("rping")?, &flags, &[])?;
-        // It ends by itself if nobody listens yet.
+        // The client ends by itself if no server listens yet.
         match client.wait_for("found the server", |_| serving.has_said("server ping data: ")) {
             Ok(()) => {
                 client.kill();
@@ -272,7 +276,7 @@ fn survives_its_client(dut: &TestDevice) -> Result<(), String> {
         }
     }
     let output = serving.finish()?;
-    // Behind it the device may say that the client, which is being killed, is not gone yet.
+    // The device may also report that the client, which is being killed, is not gone yet.
     let well = output.code == Some(0) && output.stderr.contains("server DISCONNECT EVENT...\n");
     let reasons = ["Failed status", "in the middle of a ping"];
     let told = output.code == Some(1) && reasons.iter().any(|reason| output.stderr.contains(reason));
@@ -295,10 +299,11 @@ fn one_too_many(dut: &TestDevice) -> Result<(), String> {
     let _serving = serve(dut, "many_clients", Ours, port, "-b ADDRESS -p PORT -m 3")?;
     let flags = "ADDRESS -p PORT -n ";
     let said = call(dut, "many_clients", Ours, port, &format!("{flags}4"))?.error_line(1)?;
-    if !said.contains("ConsumerReject") || !said.ends_with(": it says `no more clients`") {
+    if !said.contains("ConsumerReject") || !said.ends_with(": its reason is `no more clients`") {
         return Err(said);
     }
-    // Those that it had taken have gone with their process, and there is room again.
+    // The killed clients' queue pairs are destroyed with their processes, so that new ones can be
+    // created.
     let start = Instant::now();
     loop {
         let output = call(dut, "many_clients", Ours, port, &format!("{flags}3"))?;

@@ -1,4 +1,4 @@
-//! `show_gids` against the kernel's own files, `ibv_devinfo` against C's.
+//! `show_gids` compared with the kernel's files, and `ibv_devinfo` compared with the C program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ pub(crate) fn add(tests: &mut Vec<InteropTest>) {
     }
 }
 
-/// Device, port, index, GID, version, network interface: what the table has, and the kernel.
+/// Device, port, index, GID, version, network interface, from the table and from the kernel.
 type ListingRow = [String; 6];
 
 fn compare_gids(only: Option<&TestDevice>) -> Result<(), String> {
@@ -46,10 +46,10 @@ fn compare_table(rows: &BTreeSet<ListingRow>, expected: &BTreeSet<ListingRow>) -
     if rows == expected && !rows.is_empty() {
         return Ok(());
     }
-    Err(format!("there is\n{expected:#?}\nand the table has\n{rows:#?}"))
+    Err(format!("expected\n{expected:#?}\nbut the table has\n{rows:#?}"))
 }
 
-/// The table against what this process is told, which is another one.
+/// Compares the table with the library's answers in this process.
 fn library_gids() -> Result<(), String> {
     let mut rows = BTreeSet::new();
     for device in DeviceList::new().map_err(|error| error.to_string())?.iter() {
@@ -79,7 +79,7 @@ fn every_device() -> Result<(), String> {
     if names == listed && names == shown { Ok(()) } else { Err(format!("{names:?}, {listed:?}, {shown:?}")) }
 }
 
-/// The rows that `show_gids` prints, found to be well-formed.
+/// The rows that `show_gids` prints, after a check of their format.
 fn shown_gids(device: Option<&str>) -> Result<BTreeSet<ListingRow>, String> {
     let arguments = device.map_or(vec![], |device| vec!["-d", device]);
     let text = run(&example("show_gids")?, &arguments)?.ok()?;
@@ -94,7 +94,7 @@ fn shown_gids(device: Option<&str>) -> Result<BTreeSet<ListingRow>, String> {
     for line in lines {
         let bars = |line: &str, bar| line.match_indices(bar).map(|(at, _)| at).collect::<Vec<_>>();
         if bars(line, '|') != bars(rule, '+') {
-            return Err(format!("columns are not below one another:\n{text}"));
+            return Err(format!("columns are not aligned:\n{text}"));
         }
         let cells: Vec<String> = line.split('|').map(|cell| cell.trim().to_owned()).collect();
         let [device, port, index, gid, ipv4, version, netdev] =
@@ -143,7 +143,7 @@ fn kernel_gids(only: Option<&str>) -> std::io::Result<BTreeSet<ListingRow>> {
     Ok(rows)
 }
 
-/// Lines that newer releases of C's program have, and ours does not.
+/// Lines of newer C programs that the example does not print.
 const ONLY_IN_C: [&str; 4] = ["max_comp_cntr:", "comp_cntr_caps:", "QP_ATTACH_", "effective_speed:"];
 
 fn compare_devinfo(flags: &[&str]) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! The ping-pong programs against one another and against C's.
+//! The ping-pong programs, with each other and with the C programs.
 
 use std::path::PathBuf;
 use std::thread;
@@ -8,20 +8,20 @@ use crate::common::{Output, RunningProgram, example, on_path};
 use crate::test_device::{TestDevice, is_listening};
 use crate::{InteropTest, Needs};
 
-/// Who plays one of the sides.
+/// The program on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PingPongProgram {
     C,
     Rust,
     Split,
-    /// Ours of another kind, and C's twin of it.
+    /// An example of another kind; with `C` on the other side its C counterpart.
     Kin(&'static str),
     Twin(&'static str),
 }
 
 const C_PROGRAM: &str = "ibv_rc_pingpong";
 
-/// Ours whose output has C's four lines, and their twins.
+/// The examples whose output has the C program's four lines, and their counterparts.
 const KIN: [(&str, &str); 2] = [("uc_pingpong", "ibv_uc_pingpong"), ("ud_pingpong", "ibv_ud_pingpong")];
 
 impl PingPongProgram {
@@ -43,7 +43,7 @@ impl PingPongProgram {
     }
 }
 
-/// All that have one of ours in them.
+/// All combinations with at least one example of this package.
 const PAIRS: [(PingPongProgram, PingPongProgram); 8] = [
     (PingPongProgram::C, PingPongProgram::Rust),
     (PingPongProgram::Rust, PingPongProgram::C),
@@ -115,7 +115,7 @@ pub(crate) fn add(tests: &mut Vec<InteropTest>) {
     }
 }
 
-/// A server that listens, and its client.
+/// Starts a server, waits until it listens, and starts its client.
 fn start(
     dut: &TestDevice,
     (server, server_flags): (PingPongProgram, &[&str]),
@@ -131,7 +131,7 @@ fn start(
     Ok((server, client))
 }
 
-/// Both sides' stdout, if both ended well.
+/// The stdout of both sides, if both succeeded.
 fn finish((server, client): (RunningProgram, RunningProgram)) -> Result<(String, String), String> {
     let client = client.finish()?;
     if client.code != Some(0) {
@@ -156,32 +156,34 @@ fn play(
     check(&server, &client, &flags)
 }
 
-/// Whether both sides say what they should, in C's words.
+/// Checks that both sides print the C program's lines.
 fn check(server: &str, client: &str, flags: &[&str]) -> Result<(), String> {
     let number = |flag: &str, default: u64| -> u64 {
         let at = flags.iter().position(|given| *given == flag);
         at.and_then(|at| flags.get(at + 1)?.parse().ok()).unwrap_or(default)
     };
     let (size, iters) = (number("-s", 4096), number("-n", 1000));
-    let failed = |what: &str| Err(format!("{what}; the server said\n{server}and the client\n{client}"));
+    let failed = |what: &str| Err(format!("{what}; the server printed\n{server}and the client\n{client}"));
     // `ibv_ud_pingpong` has a colon in one of its lines.
     let (server, client) = (&server.replace(": GID", ", GID"), &client.replace(": GID", ", GID"));
     for text in [server, client] {
         let lines: Vec<&str> = text.lines().collect();
-        let [local, remote, bytes, each] = lines[..] else { return failed("there are not four lines") };
+        let [local, remote, bytes, each] = lines[..] else {
+            return failed("the output does not have four lines");
+        };
         if !is_address(local, "  local address:  ") || !is_address(remote, "  remote address: ") {
-            return failed("an address is of another form");
+            return failed("an address has another format");
         }
         let bytes_begin = format!("{} bytes in ", size * iters * 2);
         if !is_measure(bytes, &bytes_begin, "Mbit/sec")
             || !is_measure(each, &format!("{iters} iters in "), "usec/iter")
         {
-            return failed("the speed is of another form");
+            return failed("the speed has another format");
         }
     }
     let address = |text: &str, line: usize| text.lines().nth(line).map(|line| line[18..].to_owned());
     if address(server, 0) != address(client, 1) || address(server, 1) != address(client, 0) {
-        return failed("they do not agree on who they are");
+        return failed("they print different addresses");
     }
     Ok(())
 }
@@ -212,18 +214,18 @@ fn is_measure(line: &str, begin: &str, unit: &str) -> bool {
     two_places(seconds) && speed.is_some_and(two_places)
 }
 
-/// Without `-g`, which C's program cannot do without on Ethernet.
+/// Without `-g`, which the C program needs on Ethernet.
 fn choose_a_gid(dut: &TestDevice, player: PingPongProgram) -> Result<(), String> {
     let flags = ["-n", "5", "-s", "64"];
     let (server, client) = finish(start(dut, (player, &flags), (player, &flags))?)?;
     let gid = format!("GID {}", std::net::Ipv6Addr::from(dut.gid));
     if !server.contains(&gid) {
-        return Err(format!("{gid} was to be chosen:\n{server}"));
+        return Err(format!("the server did not choose {gid}:\n{server}"));
     }
     check(&server, &client, &flags)
 }
 
-/// The server checks, and the client did not mark.
+/// The server checks the data, but the client did not mark it.
 fn play_unmarked(dut: &TestDevice, server: PingPongProgram) -> Result<(), String> {
     let flags = ["-g", dut.gid_index.as_str(), "-n", "5", "-s", "9000"];
     let (server, client) =
@@ -240,7 +242,7 @@ fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// One side is killed in the middle of it; the other one has to end, and to say why.
+/// One side is killed during the exchange; the other must end with an error.
 fn lose_the_peer(
     dut: &TestDevice,
     server: PingPongProgram,

@@ -1,4 +1,4 @@
-//! What the programs refuse, and with which words.
+//! Arguments and peers that the programs refuse, and the error messages.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -83,8 +83,8 @@ pub(crate) fn add(tests: &mut Vec<InteropTest>) {
     ));
 }
 
-/// A client that lies about where it is: nobody of the network has this address. Both ends of the route are
-/// named, and the long way has the error as it is typed: the second of the two that the project began with.
+/// A client sends an address that no host has. The error names both ends of the route, and
+/// `rc_pingpong_split` prints the typed error as well.
 fn time_out(program: &str, dut: &TestDevice) -> Result<(), String> {
     let output = serve(program, dut, address("00000000000000000000ffff0a4d00de").as_bytes())?;
     let gid = "0000:0000:0000:0000:0000:ffff:0a4d:00de";
@@ -101,7 +101,7 @@ fn refuse(program: &str, dut: &TestDevice, flags: &[&str], expected: &str) -> Re
     expect(&output, expected)
 }
 
-/// Exit code 2, and the words on stderr.
+/// Checks for exit code 2 and this text on stderr.
 fn expect(output: &Output, words: &str) -> Result<(), String> {
     if output.code == Some(2) && output.stderr.contains(words) {
         return Ok(());
@@ -109,12 +109,12 @@ fn expect(output: &Output, words: &str) -> Result<(), String> {
     Err(format!("exit code 2 and \"{words}\" were expected: {output}"))
 }
 
-/// What a client sends.
+/// The text that a client sends.
 fn address(gid: &str) -> String {
     format!("0000:000011:000001:{gid}\0")
 }
 
-/// What becomes of a server whose client sends this and then nothing more.
+/// The output of a server whose client sends these bytes and nothing else.
 fn serve(program: &str, dut: &TestDevice, sent: &[u8]) -> Result<Output, String> {
     let port = dut.tcp_port()?;
     let port_text = port.to_string();
@@ -127,7 +127,7 @@ fn serve(program: &str, dut: &TestDevice, sent: &[u8]) -> Result<Output, String>
     server.finish()
 }
 
-/// The first of the two errors that the project began with, made on a device.
+/// Makes a modify fail on a real device: an attribute is not allowed for the state.
 fn wrong_modify(dut: &TestDevice) -> Result<(), String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let list = DeviceList::new().map_err(|e| text(&e))?;

@@ -1,4 +1,4 @@
-//! The device that the tests run over.
+//! The device under test.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -31,7 +31,8 @@ pub(crate) struct TestDevice {
 }
 
 impl TestDevice {
-    /// The device that `SOFTROCE_DEVICE` names, else the first; or why there is none.
+    /// The device that `SOFTROCE_DEVICE` names, else the first one; or the reason why none was
+    /// found.
     pub(crate) fn find() -> Result<Self, String> {
         let list = DeviceList::new().map_err(|error| error.to_string())?;
         let device = match env::var("SOFTROCE_DEVICE") {
@@ -41,7 +42,7 @@ impl TestDevice {
         let context = device.map_err(|error| error.to_string())?.open().map_err(|error| error.to_string())?;
         let path = LocalPath::choose(&context, 1, None).map_err(|error| error.to_string())?;
         let (Some(gid_index), Some(gid)) = (path.gid_index(), path.gid()) else {
-            return Err(format!("{} has no GID to go by", context.name()));
+            return Err(format!("{} has no usable GID", context.name()));
         };
         Ok(Self {
             device: context.name(),
@@ -58,7 +59,7 @@ impl TestDevice {
         })
     }
 
-    /// A TCP port that nobody listens on, and that no test was given before.
+    /// A TCP port without a listener, different for each call.
     pub(crate) fn tcp_port(&self) -> Result<u16, String> {
         let mut given = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -72,7 +73,7 @@ impl TestDevice {
     }
 }
 
-/// That of the guest, or of this host; else of the GID, which has it where it is one of RoCE v2.
+/// The address of the guest or of this host, else the IP address in a RoCE v2 GID.
 fn address(gid: Gid, is_soft: bool) -> String {
     if is_soft {
         return Ipv4Addr::LOCALHOST.to_string();
@@ -81,7 +82,7 @@ fn address(gid: Gid, is_soft: bool) -> String {
     env::var("SOFTROCE_ADDRESS").unwrap_or_else(|_| address.to_canonical().to_string())
 }
 
-/// Whether somebody listens on a TCP port, found out without disturbing them.
+/// Whether a socket listens on a TCP port, found without connecting to it.
 pub(crate) fn is_listening(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let port = format!("{port:04X}");

@@ -1,4 +1,4 @@
-//! `xsrq_pingpong` and C's `ibv_xsrq_pingpong`: one server, several clients.
+//! `xsrq_pingpong` and `ibv_xsrq_pingpong`: one server, several clients.
 
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ fn play(dut: &TestDevice, server: &str, client: &str, clients: usize, flags: &[&
         words.push(client.finish()?.ok()?);
     }
     let server = serving.finish()?.ok()?;
-    // Each client's two lines are two of the server's, the other way round.
+    // Each client's two address lines appear at the server in reverse order.
     let lines = |text: &str, label: &str| -> Vec<String> {
         let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix(label));
         lines.map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! What `cargo xtask bindings` makes from the C headers.
+//! The generated part of the crate, which `cargo xtask bindings` makes from the C headers.
 
 #[cfg(all(target_arch = "aarch64", target_env = "gnu"))]
 mod layout_aarch64;

@@ -1,4 +1,4 @@
-//! Device contexts: finding the operations of one, and what it can be asked.
+//! Device contexts: their extended operations and their queries.
 
 use core::ffi::c_int;
 use core::mem::{offset_of, size_of};
@@ -8,32 +8,33 @@ use crate::Verbs;
 use crate::table::Unsupported;
 use crate::types::*;
 
-/// What `ibv_context::abi_compat` holds where the context lies in a `verbs_context`.
+/// The value of `ibv_context::abi_compat` in a context that is part of a `verbs_context`.
 const ABI_IS_EXTENDED: usize = usize::MAX;
 
-/// The extended context that `ctx` is the last field of, or null where the library has none.
+/// The extended context whose last field is `ctx`, or null if the library has none.
 ///
-/// The result may begin *inside* the type `verbs_context`, when the library is older: it is an address to
-/// count offsets from, not one to read from. [`verbs_get_ctx_op!`](crate::verbs_get_ctx_op) reads from it.
+/// If the library is older, the struct begins *after* the returned address. The result is a base
+/// for offsets, not an address to read from; [`verbs_get_ctx_op!`](crate::verbs_get_ctx_op) reads
+/// from it.
 ///
 /// # Safety
 ///
 /// - `ctx` is a live context of a loaded library.
 #[inline]
 pub unsafe fn verbs_get_ctx(ctx: *mut ibv_context) -> *mut verbs_context {
-    // SAFETY: the context is live, and every release's has this field.
+    // SAFETY: the context is live (`# Safety`), and has this field in every release.
     if unsafe { field!(ctx, ibv_context, abi_compat) }.addr() != ABI_IS_EXTENDED {
         return ptr::null_mut();
     }
     ctx.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
 }
 
-/// The operation at `offset` of the extended context, if that context is long enough to have it.
+/// The operation at `offset` of the extended context, if the context is long enough.
 ///
 /// # Safety
 ///
 /// - `ctx` is a live context of a loaded library.
-/// - `offset` is that of the field which `of` names.
+/// - `offset` is the offset of the field that `of` names.
 #[doc(hidden)]
 #[inline(always)]
 pub unsafe fn operation<F: Copy>(
@@ -41,27 +42,27 @@ pub unsafe fn operation<F: Copy>(
     offset: usize,
     of: fn(&verbs_context) -> &Option<F>,
 ) -> Option<F> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the context is live (`# Safety`).
     let extended = unsafe { verbs_get_ctx(ctx) };
     if extended.is_null() {
         return None;
     }
-    // SAFETY: the size lies right before the context, in every release that has extended contexts.
+    // SAFETY: the size lies right before the context in every release with extended contexts.
     let size = unsafe { field!(extended, verbs_context, sz) };
-    // The struct ends where the context does, so its size says where it begins.
+    // The struct ends where the context does, so that its size determines where it begins.
     if size < size_of::<verbs_context>() - offset {
         return None;
     }
-    // SAFETY: the field lies within the size that the library gave.
+    // SAFETY: the field lies within the size that the library reported.
     unsafe { crate::field::read(extended, offset, of) }
 }
 
-/// `verbs_get_ctx_op!(context, op)`: the operation `op` of the extended context, as an `Option` of the
-/// function.
+/// `verbs_get_ctx_op!(context, op)`: the operation `op` of the extended context, as an `Option` of
+/// the function.
 ///
-/// It is `None` where the library does not have extended contexts, where its `verbs_context` is too short
-/// for this operation, and where the driver leaves it empty. Expands to an unsafe call, for an unsafe block:
-/// the context must be a live one.
+/// It is `None` if the library has no extended contexts, if its `verbs_context` is too short for
+/// this operation, or if the driver leaves it empty. It expands to an unsafe call, so it needs an
+/// unsafe block: the context must be live.
 #[macro_export]
 macro_rules! verbs_get_ctx_op {
     ($context:expr, $op:ident) => {
@@ -73,14 +74,14 @@ macro_rules! verbs_get_ctx_op {
     };
 }
 
-/// Functions that do nothing but call an operation of the extended context.
+/// Functions that only call an operation of the extended context.
 macro_rules! context_functions {
     ($(
         $(#[doc = $doc:literal])*
         fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $op:ident of $object:ident$(.$field:ident)?;
     )*) => {$(
         $(#[doc = $doc])*
-        ///
+        /// Fails with `EOPNOTSUPP` if the context lacks the operation.
         #[doc = concat!("Calls `", stringify!($op), "` of the context.")]
         /// Fails with `EOPNOTSUPP` where there is none.
         ///
@@ -91,9 +92,10 @@ macro_rules! context_functions {
         #[inline]
         pub unsafe fn $name($($arg: $ty),*) -> $ret {
             let context = context_functions!(@context $object $($field)?);
-            // SAFETY: the caller's object is live, so its context is.
+            // SAFETY: the object is live (`# Safety`), and with it its context.
             match unsafe { verbs_get_ctx_op!(context, $op) } {
-                // SAFETY: the library gave this function for these arguments, which the caller answers for.
+                // SAFETY: the library provides this function for these arguments, which are valid
+                // (`# Safety`).
                 Some(operation) => unsafe { operation($($arg),*) },
                 None => $crate::table::Unsupported::unsupported(libc::EOPNOTSUPP),
             }
@@ -101,33 +103,34 @@ macro_rules! context_functions {
     )*};
     (@context $object:ident) => { $object };
     (@context $object:ident $field:ident) => {
-        // SAFETY: the caller's object is live, and every release's begins with the fields up to this one.
+        // SAFETY: the object is live (`# Safety`). It has the fields up to this one in every
+        // release.
         unsafe { (*$object).$field }
     };
 }
 
 context_functions! {
-    /// Asks for the current values of the clocks that `values.comp_mask` names.
+    /// Reads the current values of the clocks that `values.comp_mask` names.
     fn ibv_query_rt_values_ex(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int
         = query_rt_values of context;
 }
 
-/// The devices of this machine, as an array that ends with a null pointer.
+/// The devices of this machine, as an array with a final null pointer.
 ///
 /// # Safety
 ///
 /// - `num_devices` is null or valid for writing.
 #[inline]
 pub unsafe fn ibv_get_device_list(lib: &Verbs, num_devices: *mut c_int) -> *mut *mut ibv_device {
-    // SAFETY: the caller's promise is all that the function asks for.
+    // SAFETY: the count is null or valid for writing (`# Safety`).
     unsafe { (lib.ibv_get_device_list)(num_devices) }
 }
 
-/// The attributes of a device, with those that came later than [`ibv_device_attr`].
+/// The attributes of a device, including those that are newer than [`ibv_device_attr`].
 ///
-/// Where the context has no such operation, or the operation does not work, the classic attributes are
-/// asked for and the rest is zero. A library that is older than this crate's `attr` may leave its last
-/// fields as they were: zero them before.
+/// If the context lacks the operation, or the operation is not implemented, the classic attributes
+/// are queried and the rest is zero. An older library may leave the last fields of `attr`
+/// unchanged: zero them before the call.
 ///
 /// # Safety
 ///
@@ -141,19 +144,19 @@ pub unsafe fn ibv_query_device_ex(
     input: *const ibv_query_device_ex_input,
     attr: *mut ibv_device_attr_ex,
 ) -> c_int {
-    // SAFETY: an input that is not null is valid, as the caller says.
+    // SAFETY: the input is valid, because it is not null (`# Safety`).
     if !input.is_null() && unsafe { (*input).comp_mask } != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: the context is live.
+    // SAFETY: the context is live (`# Safety`).
     if let Some(operation) = unsafe { verbs_get_ctx_op!(context, query_device_ex) } {
-        // SAFETY: the pointers are valid, and the size is that of `attr`.
+        // SAFETY: the pointers are valid (`# Safety`), and the size is the struct's.
         let ret = unsafe { operation(context, input, attr, size_of::<ibv_device_attr_ex>()) };
         if ret != libc::EOPNOTSUPP && ret != libc::ENOSYS {
             return ret;
         }
     }
-    // SAFETY: `attr` is valid for writing, the context is live.
+    // SAFETY: `attr` is valid for writing and the context is live (`# Safety`).
     unsafe {
         attr.write_bytes(0, 1);
         (lib.ibv_query_device)(context, &raw mut (*attr).orig_attr)
@@ -162,7 +165,7 @@ pub unsafe fn ibv_query_device_ex(
 
 /// The attributes of a port.
 ///
-/// A library without the extended query fills in what it knows, and the rest is zero.
+/// A library without the extended query fills in the fields that it has, and the rest is zero.
 ///
 /// # Safety
 ///
@@ -175,11 +178,12 @@ pub unsafe fn ibv_query_port(
     port_num: u8,
     port_attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the context is live.
+    // SAFETY: the context is live (`# Safety`).
     match unsafe { verbs_get_ctx_op!(context, query_port) } {
-        // SAFETY: the pointers are valid, and the size is that of `port_attr`.
+        // SAFETY: the pointers are valid (`# Safety`), and the size is the struct's.
         Some(operation) => unsafe { operation(context, port_num, port_attr, size_of::<ibv_port_attr>()) },
-        // SAFETY: the exported function fills the beginning of the struct, which was the whole of it once.
+        // SAFETY: the pointers are valid (`# Safety`). The exported function fills the beginning of
+        // the struct, which was the whole struct in its time.
         None => unsafe {
             port_attr.write_bytes(0, 1);
             (lib.ibv_query_port)(context, port_num, port_attr.cast())
@@ -205,7 +209,7 @@ pub unsafe fn ibv_query_gid_ex(
     flags: u32,
 ) -> c_int {
     match lib._ibv_query_gid_ex {
-        // SAFETY: the caller's promise; the size is that of the entry.
+        // SAFETY: context and entry are valid (`# Safety`), and the size is the entry's.
         Some(query) => unsafe {
             query(context, port_num, gid_index, entry, flags, size_of::<ibv_gid_entry>())
         },
@@ -230,7 +234,7 @@ pub unsafe fn ibv_query_gid_table(
     flags: u32,
 ) -> isize {
     match lib._ibv_query_gid_table {
-        // SAFETY: the caller's promise; the size is that of an entry.
+        // SAFETY: context and entries are valid (`# Safety`), and one entry has this size.
         Some(query) => unsafe { query(context, entries, max_entries, flags, size_of::<ibv_gid_entry>()) },
         None => {
             crate::table::set_errno(libc::EOPNOTSUPP);
@@ -239,7 +243,7 @@ pub unsafe fn ibv_query_gid_table(
     }
 }
 
-/// What completion counters the device has.
+/// The completion counters that the device supports.
 ///
 /// Fails with `EOPNOTSUPP` before rdma-core 65.
 ///
@@ -254,26 +258,26 @@ pub unsafe fn ibv_query_comp_cntr_caps(
     caps: *mut ibv_comp_cntr_caps,
 ) -> c_int {
     match lib._ibv_query_comp_cntr_caps {
-        // SAFETY: the caller's promise; the size is that of the struct.
+        // SAFETY: context and result are valid (`# Safety`), and the size is the struct's.
         Some(query) => unsafe { query(context, caps, size_of::<ibv_comp_cntr_caps>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
 }
 
-/// Whether `caps`, a set of queue pair types that a device gave, contains `qpt`.
+/// Whether `caps`, a set of queue pair types from the device, contains `qpt`.
 #[inline]
 pub const fn ibv_is_qpt_supported(caps: u32, qpt: ibv_qp_type) -> c_int {
-    // A type that has no bit, such as a driver's own, is in no set.
+    // A type without a bit, such as a driver's own, is in no set.
     if qpt.0 >= u32::BITS {
         return 0;
     }
     ((caps >> qpt.0) & 1) as c_int
 }
 
-/// The UDP source port that RoCE v2 derives from a flow label: one of 0xC000 to 0xFFFF.
+/// The UDP source port that RoCE v2 derives from a flow label, in 0xC000 to 0xFFFF.
 #[inline]
 pub const fn ibv_flow_label_to_udp_sport(fl: u32) -> u16 {
-    /// The low bits of a flow label, which become the port's, and the six above, which are mixed in.
+    /// The low bits of a flow label, which become the port's; the six bits above are mixed in.
     const LOW: u32 = 0x3fff;
     const HIGH: u32 = 0xf_c000;
     const FIRST_PORT: u16 = 0xc000;

@@ -12,7 +12,7 @@ context_functions! {
     /// Ends the steering of packets: 0 or an error number.
     fn ibv_destroy_flow(flow_id: *mut ibv_flow) -> c_int = ibv_destroy_flow of flow_id.context;
 
-    /// Makes an action that encrypts or decrypts the packets of a flow (ESP).
+    /// Creates an action that encrypts or decrypts the packets of a flow (ESP).
     fn ibv_create_flow_action_esp(
         ctx: *mut ibv_context,
         esp: *mut ibv_flow_action_esp_attr,
@@ -25,7 +25,7 @@ context_functions! {
     /// Destroys an action: 0 or an error number.
     fn ibv_destroy_flow_action(action: *mut ibv_flow_action) -> c_int = destroy_flow_action of action.context;
 
-    /// Makes a set of counters.
+    /// Creates a set of counters.
     fn ibv_create_counters(
         context: *mut ibv_context,
         init_attr: *mut ibv_counters_init_attr,
@@ -34,7 +34,7 @@ context_functions! {
     /// Destroys a set of counters: 0 or an error number.
     fn ibv_destroy_counters(counters: *mut ibv_counters) -> c_int = destroy_counters of counters.context;
 
-    /// Lets a counter of the set count what a flow steers: 0 or an error number.
+    /// Lets a counter of the set count the packets of a flow: 0 or an error number.
     fn ibv_attach_counters_point_flow(
         counters: *mut ibv_counters,
         attr: *mut ibv_counter_attach_attr,

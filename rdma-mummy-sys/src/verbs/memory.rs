@@ -6,20 +6,20 @@ use crate::Verbs;
 use crate::table::Unsupported;
 use crate::types::*;
 
-/// Whether a registration needs [`Verbs::ibv_reg_mr_iova2`], which alone takes optional flags.
+/// Whether a registration needs [`Verbs::ibv_reg_mr_iova2`], the only function for optional flags.
 const fn is_optional(access: c_int) -> bool {
     access as u32 & IBV_ACCESS_OPTIONAL_RANGE.0 != 0
 }
 
 /// Registers memory at its own address.
 ///
-/// With flags of [`IBV_ACCESS_OPTIONAL_RANGE`], before rdma-core 28, it fails with `EOPNOTSUPP`.
+/// With flags of [`IBV_ACCESS_OPTIONAL_RANGE`], it fails with `EOPNOTSUPP` before rdma-core 28.
 ///
 /// # Safety
 ///
 /// - `pd` is a live protection domain of `lib`.
-/// - `addr` is valid for `length` bytes, until the region is deregistered, for all that `access` lets the
-///   device do.
+/// - `addr` is valid for `length` bytes, until the region is deregistered, for all accesses that
+///   `access` permits to the device.
 #[inline]
 pub unsafe fn ibv_reg_mr(
     lib: &Verbs,
@@ -29,26 +29,27 @@ pub unsafe fn ibv_reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     if !is_optional(access) {
-        // SAFETY: the caller's promises.
+        // SAFETY: the domain is live and the memory valid (`# Safety`).
         return unsafe { (lib.ibv_reg_mr)(pd, addr, length, access) };
     }
     match lib.ibv_reg_mr_iova2 {
-        // SAFETY: the caller's promises.
+        // SAFETY: the domain is live and the memory valid (`# Safety`).
         Some(register) => unsafe { register(pd, addr, length, addr.addr() as u64, access as c_uint) },
         None => Unsupported::unsupported(0),
     }
 }
 
-/// Registers memory at an address of the caller's choice, which peers use.
+/// Registers memory at an address that the caller chooses, and by which peers access it.
 ///
-/// Without flags of [`IBV_ACCESS_OPTIONAL_RANGE`] it works with every library where `iova` is `addr`, else
-/// since rdma-core 25; with such flags since rdma-core 28. Otherwise it fails with `EOPNOTSUPP`.
+/// Without flags of [`IBV_ACCESS_OPTIONAL_RANGE`] it works with every library if `iova` is `addr`,
+/// else since rdma-core 25. With such flags it works since rdma-core 28. Otherwise it fails with
+/// `EOPNOTSUPP`.
 ///
 /// # Safety
 ///
 /// - `pd` is a live protection domain of `lib`.
-/// - `addr` is valid for `length` bytes, until the region is deregistered, for all that `access` lets the
-///   device do.
+/// - `addr` is valid for `length` bytes, until the region is deregistered, for all accesses that
+///   `access` permits to the device.
 #[inline]
 pub unsafe fn ibv_reg_mr_iova(
     lib: &Verbs,
@@ -60,32 +61,33 @@ pub unsafe fn ibv_reg_mr_iova(
 ) -> *mut ibv_mr {
     if is_optional(access) {
         return match lib.ibv_reg_mr_iova2 {
-            // SAFETY: the caller's promises.
+            // SAFETY: the domain is live and the memory valid (`# Safety`).
             Some(register) => unsafe { register(pd, addr, length, iova, access as c_uint) },
             None => Unsupported::unsupported(0),
         };
     }
     match lib.ibv_reg_mr_iova {
-        // SAFETY: the caller's promises.
+        // SAFETY: the domain is live and the memory valid (`# Safety`).
         Some(register) => unsafe { register(pd, addr, length, iova, access) },
-        // SAFETY: the caller's promises; its own address is what plain registration gives a region.
+        // SAFETY: the domain is live and the memory valid (`# Safety`). Plain registration uses the
+        // memory's own address.
         None if iova == addr.addr() as u64 => unsafe { (lib.ibv_reg_mr)(pd, addr, length, access) },
         None => Unsupported::unsupported(0),
     }
 }
 
-/// Makes a memory window.
+/// Allocates a memory window.
 ///
-/// Fails with `EOPNOTSUPP` where the device has none.
+/// Fails with `EOPNOTSUPP` if the device has none.
 ///
 /// # Safety
 ///
 /// - `pd` is a live protection domain.
 #[inline]
 pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: the domain is live, so its context is.
+    // SAFETY: the domain is live (`# Safety`), and with it its context.
     match unsafe { field!(field!(pd, ibv_pd, context), ibv_context, ops.alloc_mw) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: the domain is live (`# Safety`).
         Some(operation) => unsafe { operation(pd, type_) },
         None => Unsupported::unsupported(0),
     }
@@ -98,27 +100,27 @@ pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
 /// - `mw` is a live memory window, and not used afterwards if this succeeds.
 #[inline]
 pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the window is live, so its context is.
+    // SAFETY: the window is live (`# Safety`), and with it its context.
     match unsafe { field!(field!(mw, ibv_mw, context), ibv_context, ops.dealloc_mw) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: the window is live and not used afterwards (`# Safety`).
         Some(operation) => unsafe { operation(mw) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
 }
 
-/// Binds a memory window of type 1 to a part of a region, or to nothing: 0 or an error number.
+/// Binds a memory window of type 1 to a range of a region, or unbinds it: 0 or an error number.
 ///
-/// `EINVAL` says that the window is of another type, or that an unbinding has a range; `EPERM` that window
-/// and region belong to different protection domains.
+/// `EINVAL` means that the window has another type, or that an unbinding has a range. `EPERM` means
+/// that window and region belong to different protection domains.
 ///
 /// # Safety
 ///
 /// - `qp` and `mw` are live and of one device; `mw_bind` is valid, and its region is null or live.
 #[inline]
 pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: the caller's request is valid.
+    // SAFETY: the request is valid (`# Safety`).
     let info = unsafe { (*mw_bind).bind_info };
-    // SAFETY: the window is live.
+    // SAFETY: the window is live (`# Safety`).
     if unsafe { field!(mw, ibv_mw, type_) } != ibv_mw_type::IBV_MW_TYPE_1 {
         return libc::EINVAL;
     }
@@ -126,19 +128,20 @@ pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw
         if info.addr != 0 || info.length != 0 {
             return libc::EINVAL;
         }
-    // SAFETY: window and region are live.
+    // SAFETY: window and region are live (`# Safety`).
     } else if unsafe { field!(mw, ibv_mw, pd) != field!(info.mr, ibv_mr, pd) } {
         return libc::EPERM;
     }
-    // SAFETY: the window is live, so its context is.
+    // SAFETY: the window is live (`# Safety`), and with it its context.
     match unsafe { field!(field!(mw, ibv_mw, context), ibv_context, ops.bind_mw) } {
-        // SAFETY: the caller's promises.
+        // SAFETY: queue pair, window and request are valid (`# Safety`).
         Some(operation) => unsafe { operation(qp, mw, mw_bind) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
 }
 
-/// The key that a memory window of type 2 gets next: its lowest byte, which the program owns, goes up by one.
+/// The next key of a memory window of type 2: the program owns its lowest byte, which is
+/// incremented.
 #[inline]
 pub const fn ibv_inc_rkey(rkey: u32) -> u32 {
     const TAG: u32 = 0xff;
@@ -155,7 +158,7 @@ context_functions! {
         num_sge: u32,
     ) -> c_int = advise_mr of pd.context;
 
-    /// Makes a region that swallows what is written to it.
+    /// Allocates a region that discards data written to it and reads as zero.
     fn ibv_alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr = alloc_null_mr of pd.context;
 
     /// Allocates memory on the device.
@@ -188,7 +191,7 @@ pub unsafe fn ibv_memcpy_to_dm(
     host_addr: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the memory is live with this operation, and the bytes are readable (`# Safety`).
     unsafe { operation!(dm, ibv_dm, memcpy_to_dm)(dm, dm_offset, host_addr, length) }
 }
 
@@ -205,6 +208,6 @@ pub unsafe fn ibv_memcpy_from_dm(
     dm_offset: u64,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the memory is live with this operation, and the bytes are writable (`# Safety`).
     unsafe { operation!(dm, ibv_dm, memcpy_from_dm)(host_addr, dm, dm_offset, length) }
 }

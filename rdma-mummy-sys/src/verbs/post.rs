@@ -7,7 +7,7 @@ use crate::types::*;
 
 /// Whether an extended queue pair that was created with `send_ops` has the field at `offset`.
 ///
-/// The two last fields are the only ones that did not come with the struct itself.
+/// Only the two last fields are newer than the struct.
 #[doc(hidden)]
 #[inline(always)]
 pub const fn qp_ex_has(offset: usize, send_ops: u64) -> bool {
@@ -22,16 +22,16 @@ pub const fn qp_ex_has(offset: usize, send_ops: u64) -> bool {
     }
 }
 
-/// `qp_ex_op!(qp, op, send_ops)`: the operation `op` of an extended queue pair, as an `Option` of the
-/// function.
+/// `qp_ex_op!(qp, op, send_ops)`: the operation `op` of an extended queue pair, as an `Option` of
+/// the function.
 ///
-/// `send_ops` (a `u64`) are the `send_ops_flags` that the queue pair was created with: the library's struct
-/// is known to be long enough for these, and for what came with the struct itself. Anything else is `None`
-/// unread. For an operation that is as old as the struct the flags do not matter and the test of them
-/// vanishes.
+/// `send_ops` (a `u64`) are the `send_ops_flags` that the queue pair was created with. The
+/// library's struct is known to be long enough for these, and for the fields as old as the struct.
+/// Any other field is `None` and not read. For an operation as old as the struct the test vanishes
+/// at compile time.
 ///
-/// Expands to an unsafe call, for an unsafe block: `qp` must be a live extended queue pair, created with
-/// these flags.
+/// It expands to an unsafe call, so it needs an unsafe block: `qp` must be a live extended queue
+/// pair, created with these flags.
 #[macro_export]
 macro_rules! qp_ex_op {
     ($qp:expr, $op:ident, $send_ops:expr) => {
@@ -47,7 +47,7 @@ macro_rules! qp_ex_op {
     };
 }
 
-/// Functions that do nothing but call an operation of an extended queue pair.
+/// Functions that only call an operation of an extended queue pair.
 macro_rules! wr_functions {
     ($(
         $(#[doc = $doc:literal])*
@@ -64,7 +64,8 @@ macro_rules! wr_functions {
         /// - Every other pointer is valid for what the manual page says the function does with it.
         #[inline]
         pub unsafe fn $name($qp: *mut ibv_qp_ex $(, $arg: $ty)*) $(-> $ret)? {
-            // SAFETY: the caller's promises, first that the operation is there.
+            // SAFETY: the queue pair is live and was created for this operation, and the arguments
+            // are valid (`# Safety`).
             unsafe { operation!($qp, ibv_qp_ex, $op)($qp $(, $arg)*) }
         }
     )*};
@@ -75,12 +76,12 @@ wr_functions! {
     #[when = "`send_ops_flags` were given when it was created, and it has no open batch."]
     fn ibv_wr_start(qp: *mut ibv_qp_ex) = wr_start;
 
-    /// Gives the open batch to the device. After an error none of it was posted, says the manual; SoftRoCE may
-    /// have queued it all the same.
+    /// Posts the open batch. According to the manual nothing was posted after an error; SoftRoCE
+    /// may have queued the batch anyway.
     #[when = "It has an open batch, every request of which has its setters called."]
     fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int = wr_complete;
 
-    /// Drops the open batch.
+    /// Discards the open batch.
     #[when = "It has an open batch."]
     fn ibv_wr_abort(qp: *mut ibv_qp_ex) = wr_abort;
 
@@ -94,7 +95,7 @@ wr_functions! {
     fn ibv_wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64)
         = wr_atomic_fetch_add;
 
-    /// Begins a request that writes eight bytes of the peer's memory at once.
+    /// Begins a request that writes eight bytes of the peer's memory atomically.
     #[when = "It was created with `IBV_QP_EX_WITH_ATOMIC_WRITE` and has an open batch."]
     fn ibv_wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, atomic_wr: *const c_void)
         = wr_atomic_write;
@@ -109,7 +110,7 @@ wr_functions! {
     fn ibv_wr_flush(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, len: usize, type_: u8, level: u8)
         = wr_flush;
 
-    /// Begins a request that takes a key of this side out of use.
+    /// Begins a request that invalidates a local key.
     #[when = "It was created with `IBV_QP_EX_WITH_LOCAL_INV` and has an open batch."]
     fn ibv_wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) = wr_local_inv;
 
@@ -121,7 +122,7 @@ wr_functions! {
     #[when = "It was created with `IBV_QP_EX_WITH_RDMA_WRITE` and has an open batch."]
     fn ibv_wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) = wr_rdma_write;
 
-    /// Begins a request that writes the peer's memory and consumes a receive request there.
+    /// Begins a request that writes the peer's memory and consumes one of its receive requests.
     #[when = "It was created with `IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM` and has an open batch."]
     fn ibv_wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: __be32)
         = wr_rdma_write_imm;
@@ -134,7 +135,7 @@ wr_functions! {
     #[when = "It was created with `IBV_QP_EX_WITH_SEND_WITH_IMM` and has an open batch."]
     fn ibv_wr_send_imm(qp: *mut ibv_qp_ex, imm_data: __be32) = wr_send_imm;
 
-    /// Begins a request that sends a message and takes a key of the peer out of use.
+    /// Begins a request that sends a message and invalidates a key of the peer.
     #[when = "It was created with `IBV_QP_EX_WITH_SEND_WITH_INV` and has an open batch."]
     fn ibv_wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) = wr_send_inv;
 
@@ -142,34 +143,34 @@ wr_functions! {
     #[when = "It was created with `IBV_QP_EX_WITH_TSO` and has an open batch."]
     fn ibv_wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16) = wr_send_tso;
 
-    /// Says where the request that was begun last goes to, on a datagram queue pair.
+    /// Sets the destination of the last request, on a datagram queue pair.
     #[when = "It is of type UD and has an open batch with a request in it."]
     fn ibv_wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32)
         = wr_set_ud_addr;
 
-    /// Says which shared receive queue the request that was begun last goes to.
+    /// Sets the shared receive queue that the last request is for.
     #[when = "It is of type XRC and has an open batch with a request in it."]
     fn ibv_wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) = wr_set_xrc_srqn;
 
-    /// Copies the data of the request that was begun last.
+    /// Copies the data of the last request.
     #[when = "It has an open batch with a request in it, and `addr` is readable for `length` bytes."]
     fn ibv_wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) = wr_set_inline_data;
 
-    /// Copies the data of the request that was begun last from several buffers.
+    /// Copies the data of the last request from several buffers.
     #[when = "It has an open batch with a request in it, and all `num_buf` buffers are readable."]
     fn ibv_wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, buf_list: *const ibv_data_buf)
         = wr_set_inline_data_list;
 
-    /// Gives the buffer of the request that was begun last.
+    /// Sets the buffer of the last request.
     #[when = "It has an open batch with a request in it. The buffer is untouched until that is complete."]
     fn ibv_wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) = wr_set_sge;
 
-    /// Gives the buffers of the request that was begun last.
+    /// Sets the buffers of the last request.
     #[when = "It has an open batch with a request in it. The buffers are untouched until that is complete."]
     fn ibv_wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) = wr_set_sge_list;
 }
 
-/// Functions that call a classic operation of the context that an object belongs to.
+/// Functions that call a classic operation of the object's context.
 macro_rules! post_functions {
     ($(
         $(#[doc = $doc:literal])*
@@ -182,12 +183,13 @@ macro_rules! post_functions {
         /// # Safety
         ///
         #[doc = concat!("- `", stringify!($object), "` is live, and its context has `", stringify!($op), "`.")]
-        /// - The list of requests and all they point to are valid; the buffers stay untouched by others
-        ///   until the requests are complete.
+        /// - The list of requests and all they point to are valid; the buffers stay untouched by
+        ///   others until the requests are complete.
         /// - The last argument is valid for writing.
         #[inline]
         pub unsafe fn $name($object: *mut $Object $(, $arg: $ty)*) -> c_int {
-            // SAFETY: the caller's promises, first that the object is live and its context has the operation.
+            // SAFETY: the object is live, its context has the operation, and the arguments are
+            // valid (`# Safety`).
             unsafe { operation!(field!($object, $Object, context), ibv_context, ops.$op)($object $(, $arg)*) }
         }
     )*};
@@ -212,8 +214,8 @@ post_functions! {
 /// # Safety
 ///
 /// - `wq` is live, and its `post_recv` is not null.
-/// - The list of requests and all they point to are valid; the buffers stay untouched by others until the
-///   requests are complete.
+/// - The list of requests and all they point to are valid; nothing else accesses the buffers until
+///   the requests are complete.
 /// - `bad_recv_wr` is valid for writing.
 #[inline]
 pub unsafe fn ibv_post_wq_recv(
@@ -221,14 +223,14 @@ pub unsafe fn ibv_post_wq_recv(
     recv_wr: *mut ibv_recv_wr,
     bad_recv_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the queue is live with this operation, and the arguments are valid (`# Safety`).
     unsafe { operation!(wq, ibv_wq, post_recv)(wq, recv_wr, bad_recv_wr) }
 }
 
 /// Posts a list of tag matching operations to a shared receive queue.
 ///
-/// Returns 0, or an error number and the first operation that was not posted; `EOPNOTSUPP` where the context
-/// has no such operation.
+/// Returns 0, or an error number and the first operation that was not posted; `EOPNOTSUPP` if the
+/// context lacks the operation.
 ///
 /// # Safety
 ///
@@ -241,12 +243,12 @@ pub unsafe fn ibv_post_srq_ops(
     op: *mut ibv_ops_wr,
     bad_op: *mut *mut ibv_ops_wr,
 ) -> c_int {
-    // SAFETY: the queue is live, so its context is.
+    // SAFETY: the queue is live (`# Safety`), and with it its context.
     match unsafe { verbs_get_ctx_op!(field!(srq, ibv_srq, context), post_srq_ops) } {
-        // SAFETY: the caller's promises.
+        // SAFETY: the queue is live and the arguments are valid (`# Safety`).
         Some(operation) => unsafe { operation(srq, op, bad_op) },
         None => {
-            // SAFETY: the caller's promise.
+            // SAFETY: `bad_op` is valid for writing (`# Safety`).
             unsafe { bad_op.write(op) };
             crate::table::Unsupported::unsupported(libc::EOPNOTSUPP)
         }

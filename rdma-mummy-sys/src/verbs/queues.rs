@@ -1,4 +1,4 @@
-//! Making and changing queues: completion queues, queue pairs, shared receive queues, work queues.
+//! Creates and changes queues: completion queues, queue pairs, shared receive queues, work queues.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -9,7 +9,7 @@ use crate::table::Unsupported;
 use crate::types::*;
 
 context_functions! {
-    /// Makes an extended completion queue.
+    /// Creates an extended completion queue.
     fn ibv_create_cq_ex(context: *mut ibv_context, cq_attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex
         = create_cq_ex of context;
 
@@ -33,7 +33,7 @@ context_functions! {
     /// Destroys a work queue: 0 or an error number.
     fn ibv_destroy_wq(wq: *mut ibv_wq) -> c_int = destroy_wq of wq.context;
 
-    /// Makes a table that spreads packets over receive work queues.
+    /// Creates a table that spreads packets over receive work queues.
     fn ibv_create_rwq_ind_table(
         context: *mut ibv_context,
         init_attr: *mut ibv_rwq_ind_table_init_attr,
@@ -44,44 +44,45 @@ context_functions! {
         = destroy_rwq_ind_table of rwq_ind_table.context;
 }
 
-/// Makes a queue pair with attributes that came later than [`ibv_qp_init_attr`].
+/// Creates a queue pair with attributes that are newer than [`ibv_qp_init_attr`].
 ///
-/// Attributes with nothing but a protection domain go to the function that every library has; for others
-/// it fails with `EOPNOTSUPP` where the context has no such operation.
+/// With no such attribute but a protection domain it calls the function of every library. Otherwise
+/// it fails with `EOPNOTSUPP` if the context lacks the operation.
 ///
 /// # Safety
 ///
 /// - `context` is a live context of `lib`.
-/// - `qp_init_attr_ex` is valid, and what it points to belongs to that context.
+/// - `qp_init_attr_ex` is valid, and its objects belong to that context.
 #[inline]
 pub unsafe fn ibv_create_qp_ex(
     lib: &Verbs,
     context: *mut ibv_context,
     qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the attributes are the caller's own, valid struct.
+    // SAFETY: the attributes are a valid struct (`# Safety`).
     let (mask, pd) = unsafe { ((*qp_init_attr_ex).comp_mask, (*qp_init_attr_ex).pd) };
     if mask == ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 {
-        // SAFETY: the extended attributes begin with the classic ones.
+        // SAFETY: the attributes are valid (`# Safety`), and begin with the classic ones.
         return unsafe { (lib.ibv_create_qp)(pd, qp_init_attr_ex.cast()) };
     }
-    // SAFETY: the context is live.
+    // SAFETY: the context is live (`# Safety`).
     match unsafe { verbs_get_ctx_op!(context, create_qp_ex) } {
-        // SAFETY: the caller's promises.
+        // SAFETY: context and attributes are valid (`# Safety`).
         Some(operation) => unsafe { operation(context, qp_init_attr_ex) },
         None => Unsupported::unsupported(0),
     }
 }
 
-/// Makes a shared receive queue with attributes that came later than [`ibv_srq_init_attr`].
+/// Creates a shared receive queue with attributes that are newer than [`ibv_srq_init_attr`].
 ///
-/// A basic queue with nothing but a protection domain goes to the function that every library has; for any
-/// other (XRC, tag matching) it fails with `EOPNOTSUPP` where the context has no such operation.
+/// For a basic queue with no such attribute but a protection domain it calls the function of every
+/// library. For another queue (XRC, tag matching) it fails with `EOPNOTSUPP` if the context lacks
+/// the operation.
 ///
 /// # Safety
 ///
 /// - `context` is a live context of `lib`.
-/// - `srq_init_attr_ex` is valid, and what it points to belongs to that context.
+/// - `srq_init_attr_ex` is valid, and its objects belong to that context.
 #[inline]
 pub unsafe fn ibv_create_srq_ex(
     lib: &Verbs,
@@ -90,43 +91,43 @@ pub unsafe fn ibv_create_srq_ex(
 ) -> *mut ibv_srq {
     const PD: u32 = ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_PD.0;
     const TYPE: u32 = ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_TYPE.0;
-    // SAFETY: the attributes are the caller's own, valid struct.
+    // SAFETY: the attributes are a valid struct (`# Safety`).
     let (mask, srq_type, pd) =
         unsafe { ((*srq_init_attr_ex).comp_mask, (*srq_init_attr_ex).srq_type, (*srq_init_attr_ex).pd) };
     let is_basic = mask == PD || (mask == PD | TYPE && srq_type == ibv_srq_type::IBV_SRQT_BASIC);
     if is_basic {
-        // SAFETY: the extended attributes begin with the classic ones.
+        // SAFETY: the attributes are valid (`# Safety`), and begin with the classic ones.
         return unsafe { (lib.ibv_create_srq)(pd, srq_init_attr_ex.cast()) };
     }
-    // SAFETY: the context is live.
+    // SAFETY: the context is live (`# Safety`).
     match unsafe { verbs_get_ctx_op!(context, create_srq_ex) } {
-        // SAFETY: the caller's promises.
+        // SAFETY: context and attributes are valid (`# Safety`).
         Some(operation) => unsafe { operation(context, srq_init_attr_ex) },
         None => Unsupported::unsupported(0),
     }
 }
 
-/// Makes a work queue, which queue pairs take their receive requests from.
+/// Creates a work queue, from which queue pairs take their receive requests.
 ///
-/// Fails with `EOPNOTSUPP` where the context has no such operation.
+/// Fails with `EOPNOTSUPP` if the context lacks the operation.
 ///
 /// # Safety
 ///
 /// - `context` is a live context.
-/// - `wq_init_attr` is valid, and what it points to belongs to that context.
+/// - `wq_init_attr` is valid, and its objects belong to that context.
 #[inline]
 pub unsafe fn ibv_create_wq(context: *mut ibv_context, wq_init_attr: *mut ibv_wq_init_attr) -> *mut ibv_wq {
-    // SAFETY: the context is live.
+    // SAFETY: the context is live (`# Safety`).
     let Some(operation) = (unsafe { verbs_get_ctx_op!(context, create_wq) }) else {
         return Unsupported::unsupported(0);
     };
-    // SAFETY: the caller's promises.
+    // SAFETY: context and attributes are valid (`# Safety`).
     let wq = unsafe { operation(context, wq_init_attr) };
     if wq.is_null() {
         return wq;
     }
-    // SAFETY: the queue is new, so nobody else uses it, and the library leaves these fields to its caller;
-    // every release's struct has them.
+    // SAFETY: the queue is new, so that nothing else uses it. The library leaves these fields to
+    // its caller, and every release's struct has them.
     unsafe {
         address(wq, core::mem::offset_of!(ibv_wq, wq_context), |w| &w.wq_context)
             .write((*wq_init_attr).wq_context);

@@ -1,6 +1,6 @@
-//! Tests that many functions share, one macro a kind of function.
+//! Tests that many functions share: one macro for each kind of function.
 
-/// Tests written out, each named after the function that it is about.
+/// Generates tests, each with the name of the function under test.
 macro_rules! tests {
     ($($(#[$attribute:meta])* fn $name:ident() $body:block)*) => {
         pub(crate) const WRITTEN: &[&str] = &[$(stringify!($name)),*];
@@ -21,7 +21,8 @@ macro_rules! context_cases {
                 $(let $arg: $ty = samples.next();)*
                 let call = |object: &HeldObject<$Object>| -> $ret {
                     clear_errno();
-                    // SAFETY: the object is live, and the operations use none of the other arguments.
+                    // SAFETY: the object is live, and the operations use none of the other
+                    // arguments.
                     unsafe { rdma_mummy_sys::verbs::$name(object.ptr, $($arg),*) }
                 };
                 for release in RELEASES {
@@ -94,7 +95,7 @@ macro_rules! classic_cases {
             fn $name() {
                 let mut samples = Samples::default();
                 $(let $arg: $ty = samples.next();)*
-                // A context alone, as before contexts could be extended, and the releases' own.
+                // A context alone, as before extended contexts, and the releases' own.
                 let whole = core::mem::offset_of!(verbs_context, context);
                 for front in RELEASES.map(|release| release.verbs_context).into_iter().chain([whole]) {
                     let fake = Fake::<verbs_context>::cut(front, 0);

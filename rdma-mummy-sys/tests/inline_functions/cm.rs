@@ -11,7 +11,7 @@ use rdma_mummy_sys::{Verbs, rdmacm};
 use super::fake::*;
 use super::word::*;
 
-/// An identifier with everything that a connected one has.
+/// An identifier with all objects of a connected one.
 struct ConnectedId {
     context: FakeContext,
     qp: HeldObject<ibv_qp>,
@@ -43,7 +43,7 @@ impl ConnectedId {
 }
 
 thread_local! {
-    /// What the operations return, in the order of the calls; 0 when it is used up.
+    /// The return values of the operations, in the order of the calls; 0 afterwards.
     static RESULTS: RefCell<VecDeque<c_int>> = const { RefCell::new(VecDeque::new()) };
 }
 
@@ -55,25 +55,26 @@ fn will_return(results: &[c_int]) {
     RESULTS.with_borrow_mut(|queue| *queue = results.iter().copied().collect());
 }
 
-/// The pieces of a request, as numbers.
+/// The entries of a request, as numbers.
 ///
 /// # Safety
 ///
-/// `list` points to `n` pieces.
+/// `list` points to `n` entries.
 unsafe fn pieces(list: *const ibv_sge, n: c_int) -> Vec<u64> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the list has this many entries (`# Safety`).
     let each = (0..n as usize).map(|at| unsafe { list.add(at).read() });
     each.flat_map(|piece| [piece.addr, piece.length.word(), piece.lkey.word()]).collect()
 }
 
 unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     assert!(!bad.is_null());
-    // SAFETY: the request is live and initialised, down to the members that its operation does not use.
+    // SAFETY: the request is live and initialised, including the members that its operation does
+    // not use.
     let (request, list) = unsafe { (*wr, pieces((*wr).sg_list, (*wr).num_sge)) };
     assert!(request.next.is_null());
     let mut words = vec![qp.word(), request.wr_id, u64::from(request.opcode.0), request.send_flags.word()];
-    // SAFETY: every member of the union is initialised, as the function under test zeroes what it does not
-    // set.
+    // SAFETY: every member of the union is initialised, because the function under test zeroes
+    // those that it does not set.
     unsafe {
         let ud = request.wr.ud;
         words.extend([ud.ah.word(), ud.remote_qpn.word(), ud.remote_qkey.word()]);
@@ -107,7 +108,7 @@ unsafe fn record_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     assert!(!bad.is_null());
-    // SAFETY: the caller's promise.
+    // SAFETY: the request is live and initialised (`# Safety`).
     let (request, list) = unsafe { (*wr, pieces((*wr).sg_list, (*wr).num_sge)) };
     assert!(request.next.is_null());
     record(operation, [vec![queue, request.wr_id], list].concat());
@@ -124,7 +125,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited: c_int) -> c_int {
     next_result()
 }
 
-/// Says that the event is of the completion queue that the channel was made for in [`ConnectedId`].
+/// Returns an event of the completion queue that the channel was made for in [`ConnectedId`].
 unsafe extern "C" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -161,7 +162,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 }
 
 const WR_ID: u64 = 0x77_000;
-/// Where the pieces lie, in a region of 0x100 bytes at `START`.
+/// The address of the entries, in a region of 0x100 bytes.
 const START: u64 = 0x10_000;
 const LKEY: u32 = 0x1234;
 
@@ -181,12 +182,13 @@ fn piece(n: u64) -> ibv_sge {
     ibv_sge { addr: START + n, length: 8, lkey: LKEY }
 }
 
-/// The numbers of the destination of an RDMA request, as the datagram's of the same union.
+/// The destination of an RDMA request as numbers, read as the datagram's member of the union.
 fn remote(addr: u64, rkey: u32) -> [u64; 3] {
     [addr, rkey.word(), 0]
 }
 
-/// Runs a posting function in each release, once with success and once with an error of the device.
+/// Calls a posting function in each release, once with success and once with an error of the
+/// device.
 fn check_post(
     operation: &'static str,
     expected: &dyn Fn(&ConnectedId) -> Vec<u64>,
@@ -233,7 +235,7 @@ const NOWHERE: [u64; 3] = [0; 3];
 /// A peer's address whose upper half is the datagram's second word, so that a mix-up would show.
 const PEER: u64 = 0x1_2345_6789;
 
-/// What [`wait`] does at each step, for a completion that comes while it sleeps.
+/// Checks each step of [`wait`], for a completion that arrives during the sleep.
 fn check_wait(
     function: unsafe fn(&Verbs, *mut rdma_cm_id, *mut ibv_wc) -> c_int,
     cq_of: fn(&ConnectedId) -> *mut ibv_cq,
@@ -250,7 +252,7 @@ fn check_wait(
         let arm = ("req_notify_cq", vec![cq.word(), 0]);
         let sleep = ("ibv_get_cq_event", vec![channel]);
         let acknowledge = ("ibv_ack_cq_events", vec![cq.word(), 1]);
-        // Results of the steps, what is returned, `errno`, and the steps.
+        // Results of the steps, the returned value, `errno`, and the steps.
         let scripts = [
             (vec![1], 1, 0, vec![&poll]),
             (vec![-5], -1, -5, vec![&poll]),
@@ -262,7 +264,7 @@ fn check_wait(
         for (results, returned, error, steps) in scripts {
             will_return(&results);
             clear_errno();
-            // SAFETY: the identifier is live and has everything.
+            // SAFETY: the identifier is live and has all objects of a connected one.
             assert_eq!(unsafe { function(&lib, connected.id.ptr(), wc) }, returned, "{results:?}");
             assert_eq!(errno(), error, "{results:?}");
             let done: Vec<_> = calls().into_iter().map(|call| (call.operation, call.arguments)).collect();
@@ -272,7 +274,7 @@ fn check_wait(
     }
 }
 
-/// Runs a function that registers memory.
+/// Calls a function that registers memory.
 fn check_register(
     function: unsafe fn(&Verbs, *mut rdma_cm_id, *mut c_void, usize) -> *mut ibv_mr,
     access: u64,
@@ -335,7 +337,7 @@ tests! {
         for (result, returned, error) in [(0, 0, 0), (libc::EBUSY, -1, libc::EBUSY)] {
             will_return(&[result]);
             clear_errno();
-            // SAFETY: the region is only handed on.
+            // SAFETY: the recorder does not access the region.
             assert_eq!(unsafe { rdmacm::rdma_dereg_mr(&table(), mr) }, returned);
             assert_eq!(errno(), error);
             assert_called("ibv_dereg_mr", &[mr.word()]);

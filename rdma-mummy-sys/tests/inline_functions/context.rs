@@ -1,4 +1,4 @@
-//! What a device context can be asked.
+//! The queries of a device context.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -15,7 +15,7 @@ context_cases! {
 }
 
 thread_local! {
-    /// What the extended query of a device returns.
+    /// The return value of the extended query of a device.
     static QUERY_RESULT: Cell<c_int> = const { Cell::new(0) };
 }
 
@@ -29,7 +29,7 @@ unsafe extern "C" fn query_device_ex(
     QUERY_RESULT.get()
 }
 
-/// The classic query: fills in its part, and fails the test unless all is zero before.
+/// The classic query: fills in its part, and fails the test unless all bytes were zero.
 unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     record("ibv_query_device", vec![context.word(), attr.word()]);
     // SAFETY: the attributes are the beginning of the extended ones, all of them bytes.
@@ -47,7 +47,7 @@ unsafe extern "C" fn query_port(
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
     record("ibv_query_port", vec![context.word(), port_num.word(), attr.word()]);
-    // SAFETY: the attributes are the beginning of today's, all of them bytes.
+    // SAFETY: the attributes are the beginning of the current struct, all of them bytes.
     unsafe {
         assert!(all_zero(attr.cast::<ibv_port_attr>()));
         (*attr.cast::<ibv_port_attr>()).lid = 42;
@@ -59,11 +59,11 @@ unsafe extern "C" fn query_port(
 ///
 /// The struct at `at` is readable and its padding initialised.
 unsafe fn all_zero<T>(at: *const T) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the struct is readable with initialised padding (`# Safety`).
     (0..size_of::<T>()).all(|n| unsafe { at.cast::<u8>().add(n).read() } == 0)
 }
 
-/// Memory full of ones, as a careless caller's.
+/// Memory filled with ones, as a careless caller may pass it.
 fn ones<T>() -> Fake<T> {
     let fake = Fake::<T>::new();
     // SAFETY: the block is as long as the struct.
@@ -82,7 +82,7 @@ tests! {
             // SAFETY: the context is live.
             assert!(unsafe { verbs::verbs_get_ctx(context.ptr()) }.is_null());
         }
-        // A context without anything before it.
+        // A context without an extended part in front.
         let plain = Fake::<ibv_context>::new();
         // SAFETY: the context is live.
         assert!(unsafe { verbs::verbs_get_ctx(plain.ptr()) }.is_null());
@@ -161,7 +161,7 @@ tests! {
             assert_eq!(call(), RESULT as c_int);
             assert_called("query_port", &[asked, 3, port, 56]);
         }
-        // Older than the operation.
+        // A library older than the operation.
         let context = FakeContext::shorter_by(offset_of!(verbs_context, query_port) + 8);
         let attr = ones::<ibv_port_attr>();
         // SAFETY: everything is live.
@@ -219,7 +219,7 @@ tests! {
     }
 
     fn ibv_flow_label_to_udp_sport() {
-        // What the C header's function gives.
+        // The results of the C header's function.
         let expected = [
             (0, 0xc000), (0x1, 0xc001), (0x3fff, 0xffff), (0x4000, 0xc001), (0x12345, 0xe341), (0xfffff, 0xffc0),
             (0xabcde, 0xfcf4), (0xfc000, 0xc03f), (0xffffffff, 0xffc0),
@@ -230,7 +230,7 @@ tests! {
     }
 }
 
-/// Whether each of the operations that came after rdma-core 44 is found in a context.
+/// Which of the operations that are newer than rdma-core 44 are found in a context.
 fn newest(context: &FakeContext) -> [bool; 6] {
     let context = context.ptr();
     // SAFETY: the context is live.
@@ -253,7 +253,7 @@ fn operations_that_a_library_is_too_old_for_are_not_looked_for() {
         let context = FakeContext::shorter_by((6 - known) * 8);
         let free_buf = recorder!(free_buf(buf: *mut ibv_buf));
         for n in 0..known {
-            // Any function will do, as none is called.
+            // Any function serves, because none is called.
             context.0.field((5 - n) * 8, |context| &context.free_buf).write(Some(free_buf));
         }
         let expected: [bool; 6] = core::array::from_fn(|n| n >= 6 - known);

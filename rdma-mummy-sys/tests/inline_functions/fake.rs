@@ -1,4 +1,4 @@
-//! Structs as a library of some release allocates them, and functions that record how they are called.
+//! Structs as the library of a given release allocates them, and functions that record their calls.
 
 use core::ffi::c_void;
 use core::marker::PhantomData;
@@ -10,10 +10,11 @@ use rdma_mummy_sys::types::*;
 
 use super::word::AbiWord;
 
-/// How many bytes a release's structs are shorter than the bindings.
+/// The number of bytes by which a release's structs are shorter than the bindings.
 ///
-/// The sizes were measured with a C program that prints `sizeof`, compiled on x86-64 against the headers of
-/// rdma-core 44.0 and 65.0. What a struct lacks are pointers, so the difference is the same on aarch64.
+/// The sizes were measured with a C program that prints `sizeof`, compiled on x86-64 against the
+/// headers of rdma-core 44.0 and 65.0. The missing fields are pointers, so that the difference is
+/// the same on aarch64.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Release {
     /// 65: 696 bytes, 44: 648. The missing ones are at the front.
@@ -30,7 +31,7 @@ pub(crate) struct Release {
     pub(crate) efadv_qp: usize,
 }
 
-/// The release that the bindings are made from, and the oldest one that is tested against.
+/// The release that the bindings are made from, and the oldest one that is tested.
 pub(crate) const RELEASES: [Release; 2] = [
     Release { verbs_context: 0, qp_ex: 0, cq_ex: 0, mlx5dv_qp_ex: 0, efadv_cq: 0, efadv_qp: 0 },
     Release { verbs_context: 48, qp_ex: 8, cq_ex: 0, mlx5dv_qp_ex: 0, efadv_cq: 8, efadv_qp: 16 },
@@ -43,9 +44,9 @@ const _: () = {
     assert!(size_of::<efadv_cq>() == 24 && size_of::<efadv_qp>() == 16);
 };
 
-/// A zeroed struct, of which bytes at the front or at the back were never allocated.
+/// A zeroed struct without some bytes at the front or at the back, which were never allocated.
 ///
-/// Under Miri, an access to what was cut off is an error.
+/// Under Miri, an access to a missing byte is an error.
 pub(crate) struct Fake<T> {
     block: *mut u8,
     layout: Layout,
@@ -70,7 +71,7 @@ impl<T> Fake<T> {
     pub(crate) fn cut(front: usize, back: usize) -> Self {
         let layout =
             Layout::from_size_align(size_of::<T>() - front - back, align_of::<T>()).expect("a layout");
-        // SAFETY: no struct is cut down to nothing.
+        // SAFETY: the layout has a size above zero, because no struct is cut to nothing.
         let block = unsafe { alloc_zeroed(layout) };
         if block.is_null() {
             handle_alloc_error(layout);
@@ -78,19 +79,19 @@ impl<T> Fake<T> {
         Self { block, layout, front, of: PhantomData }
     }
 
-    /// Where the whole struct would begin.
+    /// The address at which the whole struct would begin.
     pub(crate) fn ptr(&self) -> *mut T {
         self.block.wrapping_sub(self.front).cast()
     }
 
-    /// The place of a field, which must not be one that was cut off.
+    /// The address of a field, which must be allocated.
     pub(crate) fn field<F>(&self, offset: usize, _: fn(&T) -> &F) -> Field<'_, F> {
         assert!(offset >= self.front && offset + size_of::<F>() <= self.front + self.layout.size());
         Field { at: self.ptr().wrapping_byte_add(offset).cast(), of: PhantomData }
     }
 }
 
-/// A field of a struct that is allocated.
+/// A field of an allocated struct.
 pub(crate) struct Field<'a, F> {
     at: *mut F,
     of: PhantomData<&'a mut F>,
@@ -98,14 +99,14 @@ pub(crate) struct Field<'a, F> {
 
 impl<F> Field<'_, F> {
     pub(crate) fn write(self, value: F) {
-        // SAFETY: the field lies within a live block, as was checked when this was made.
+        // SAFETY: the field lies within a live block, as [`Fake::field`] checked.
         unsafe { self.at.write(value) }
     }
 }
 
 impl<T> Drop for Fake<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed once.
+        // SAFETY: allocated with this layout in `new`, and freed once.
         unsafe { dealloc(self.block, self.layout) }
     }
 }
@@ -121,7 +122,7 @@ macro_rules! set {
 pub(crate) struct FakeContext(pub(crate) Fake<verbs_context>);
 
 impl FakeContext {
-    /// One that begins `front` bytes late, as an older library's does, and says so.
+    /// A context that begins `front` bytes late, as in an older library, with the right size in it.
     pub(crate) fn shorter_by(front: usize) -> Self {
         let fake = Fake::cut(front, 0);
         set!(fake, verbs_context, sz = size_of::<verbs_context>() - front);
@@ -133,23 +134,23 @@ impl FakeContext {
         Self(fake)
     }
 
-    /// Makes it a context of a library that has no extended ones.
+    /// Makes it a context of a library without extended contexts.
     pub(crate) fn make_plain(&self) {
         set!(self.0, verbs_context, context.abi_compat = core::ptr::null_mut::<c_void>());
     }
 
-    /// What programs hold.
+    /// The pointer that programs hold.
     pub(crate) fn ptr(&self) -> *mut ibv_context {
         self.0.ptr().wrapping_byte_add(offset_of!(verbs_context, context)).cast()
     }
 }
 
-/// What a function is called on: a context, or an object that points to its context.
+/// The object of a call: a context, or an object that points to its context.
 pub(crate) trait Object: Sized {
     fn on(context: &FakeContext) -> HeldObject<Self>;
 }
 
-/// An object, and its memory where it has its own.
+/// An object, with its memory if it is not the context itself.
 pub(crate) struct HeldObject<T> {
     pub(crate) ptr: *mut T,
     pub(crate) fake: Option<Fake<T>>,
@@ -178,7 +179,7 @@ objects! {
     ibv_wq ibv_xrcd
 }
 
-/// A call that a recorder saw.
+/// A recorded call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RecordedCall {
     pub(crate) operation: &'static str,
@@ -189,10 +190,10 @@ thread_local! {
     static CALLS: RefCell<Vec<RecordedCall>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The example that recorders return.
+/// The value that recorders return.
 pub(crate) const RESULT: u64 = 99;
 
-/// The example, in the type of a result.
+/// [`RESULT`], in the type of a result.
 pub(crate) fn expected_like<T: AbiWord>(_: T) -> T {
     T::sample(RESULT)
 }
@@ -201,18 +202,19 @@ pub(crate) fn record(operation: &'static str, arguments: Vec<u64>) {
     CALLS.with_borrow_mut(|calls| calls.push(RecordedCall { operation, arguments }));
 }
 
-/// What was called since the last question.
+/// Takes the calls recorded since the last time.
 pub(crate) fn calls() -> Vec<RecordedCall> {
     CALLS.take()
 }
 
-/// Fails unless exactly this was called since the last question.
+/// Fails unless exactly this call was recorded since the last time.
 #[track_caller]
 pub(crate) fn assert_called(operation: &'static str, arguments: &[u64]) {
     assert_eq!(calls(), [RecordedCall { operation, arguments: arguments.to_vec() }]);
 }
 
-/// `recorder!(name(arg: type, ..) -> type)`: a C function that records its arguments and returns [`RESULT`].
+/// `recorder!(name(arg: type, ..) -> type)`: a C function that records its arguments and returns
+/// [`RESULT`].
 macro_rules! recorder {
     ($name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         unsafe extern "C" fn recorder($($arg: $ty),*) $(-> $ret)? {
@@ -223,7 +225,7 @@ macro_rules! recorder {
     }};
 }
 
-/// Gives out examples, each another one.
+/// Yields examples, each different from the others.
 #[derive(Default)]
 pub(crate) struct Samples(u64);
 

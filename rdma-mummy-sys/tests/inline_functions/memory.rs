@@ -23,7 +23,7 @@ struct_cases! {
     ibv_memcpy_to_dm(offset: u64, from: *const c_void, length: usize) -> c_int = memcpy_to_dm;
 }
 
-/// A table in which every way to register memory is recorded; `None` where a release lacks it.
+/// A table that records every way to register memory; `None` if a release lacks it.
 fn table(iova: bool, iova2: bool) -> Verbs {
     let reg_mr_iova = recorder!(ibv_reg_mr_iova(
         pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_int,

@@ -28,7 +28,7 @@ struct_cases! {
     mlx5dv_wr_raw_wqe(wqe: *const c_void) = wr_raw_wqe;
 }
 
-/// A command of four words, aligned for nothing.
+/// A command of four words without alignment.
 #[repr(C, packed)]
 struct DevxCommand {
     _before: u8,
@@ -45,7 +45,7 @@ impl DevxCommand {
     }
 }
 
-/// What the C header's functions leave of a command of ones after the fields of [`fill`].
+/// A command of ones after the C header's functions have set the fields of [`fill`].
 const FILLED: [u8; 16] =
     [0xeb, 0xff, 0xff, 0xff, 0x12, 0x34, 0x56, 0x78, 0, 0, 0x0f, 0xff, 0xff, 0xbc, 0xff, 0xff];
 
@@ -126,7 +126,7 @@ tests! {
             mlx5dv_clock_info { nsec, last_cycles, frac, mult, shift, mask }
         };
         let stamps = [500, 600, 400, 0x10, 0x8000, 0xffff, 0];
-        // What the C header's function gives for these stamps.
+        // The results of the C header's function for these timestamps.
         let expected = [
             (
                 clock(1_000_000, 500, 7, 1 << 21, 21, 0xffff),

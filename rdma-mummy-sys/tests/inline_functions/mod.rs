@@ -1,8 +1,8 @@
-//! Every inline function, with structs as libraries of rdma-core 44 and 65 allocate them.
+//! Tests of every inline function, with structs as rdma-core 44 and 65 allocate them.
 //!
-//! The structs are allocated no longer than those releases do, and filled with C functions that record
-//! how they are called. So a wrong operation, a wrong argument, or (under Miri) one byte read beyond what
-//! a library has, fails a test. To run them under Miri:
+//! The structs are no longer than in those releases, and filled with C functions that record their
+//! calls. A wrong operation or a wrong argument fails a test. Under Miri so does a read of one byte
+//! beyond the library's struct:
 //!
 //! ```sh
 //! cargo +nightly miri test -p rdma-mummy-sys --test main inline_functions::

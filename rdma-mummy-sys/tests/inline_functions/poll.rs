@@ -45,10 +45,10 @@ tests! {
     }
 }
 
-/// The flags that the late readers came with, oldest first.
+/// The flags of the late readers, oldest first.
 const LATE: [u64; 5] = [1 << 7, 1 << 8, 1 << 9, 1 << 10, 1 << 11];
 
-/// Which of the late readers are there, of a queue that ends with the n-th of them and was created with
+/// Which of the late readers exist in a queue that ends with the n-th of them and was created with
 /// `flags`.
 fn late_readers(n: usize, flags: u64) -> [bool; 5] {
     let offsets = [
@@ -61,7 +61,7 @@ fn late_readers(n: usize, flags: u64) -> [bool; 5] {
     let end = n.checked_sub(1).map_or(offset_of!(ibv_cq_ex, read_dlid_path_bits), |n| offsets[n]);
     let fake = Fake::<ibv_cq_ex>::ending_with(end);
     for offset in &offsets[..n] {
-        // Any function will do, as none is called.
+        // Any function serves, because none is called.
         let reader = recorder!(read_completion_ts(cq: *mut ibv_cq_ex) -> u64);
         fake.field(*offset, |cq| &cq.read_completion_ts).write(Some(reader));
     }
@@ -84,7 +84,7 @@ fn a_reader_is_looked_for_only_where_the_flags_say_it_is() {
     assert_eq!(late_readers(0, 0), [false; 5]);
     assert_eq!(late_readers(0, 0x7f), [false; 5], "the standard flags");
     for n in 1..=5 {
-        // The n-th flag says that the struct reaches as far as the n-th reader.
+        // The n-th flag means that the struct reaches to the n-th reader.
         let expected: [bool; 5] = core::array::from_fn(|reader| reader < n);
         assert_eq!(late_readers(n, LATE[n - 1]), expected);
         assert_eq!(late_readers(n, LATE[n - 1] | 0x7f), expected);

@@ -83,7 +83,7 @@ tests! {
     }
 }
 
-/// What `qp_ex_op!` finds of `wr_send`, `wr_atomic_write` and `wr_flush`.
+/// The results of `qp_ex_op!` for `wr_send`, `wr_atomic_write` and `wr_flush`.
 fn found(fake: &Fake<ibv_qp_ex>, send_ops: u64) -> [bool; 3] {
     let qp = fake.ptr();
     // SAFETY: the queue pair is live, and long enough for the flags.
@@ -129,7 +129,7 @@ fn an_operation_is_looked_for_only_where_the_flags_say_it_is() {
     assert_eq!(found(&new, send), [true, false, false]);
     assert_eq!(found(&new, send | atomic_write), [true, true, false]);
     assert_eq!(found(&new, flush), [true, true, true]);
-    // An operation that is empty is none, although the flags say that the struct has it.
+    // A null operation is none, although the flags say that the struct has its field.
     assert_eq!(found(&Fake::new(), send | flush | atomic_write), [false; 3]);
 }
 
@@ -138,6 +138,7 @@ fn an_operation_is_looked_for_only_where_the_flags_say_it_is() {
 #[should_panic(expected = "this ibv_qp_ex has no wr_send")]
 fn a_missing_operation_is_named_in_a_debug_build() {
     let fake = Fake::<ibv_qp_ex>::new();
-    // SAFETY: none; the promise is broken on purpose, and the debug build's check comes before the call.
+    // SAFETY: none. The rule is broken on purpose, and the debug build's check comes before the
+    // call.
     unsafe { verbs::ibv_wr_send(fake.ptr()) };
 }

@@ -1,4 +1,4 @@
-//! Making and changing queues, and the domains that they are made in.
+//! Creation and changes of queues and domains.
 
 use core::ffi::{c_int, c_void};
 use std::cell::Cell;
@@ -61,7 +61,7 @@ tests! {
                 (*attr).comp_mask = mask;
                 verbs::ibv_create_qp_ex(&lib, context.ptr(), attr)
             };
-            // A protection domain alone is the classic function's, whatever the context has.
+            // A protection domain alone is left to the classic function, whatever the context has.
             assert_eq!(call(only_pd), <*mut ibv_qp>::sample(RESULT));
             assert_called("ibv_create_qp", &[pd.word(), attr.word()]);
             for mask in [0, only_pd | 1 << 6, 1 << 6] {
@@ -91,10 +91,10 @@ tests! {
         let with_xrcd = ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_XRCD.0;
         let (basic, xrc) = (ibv_srq_type::IBV_SRQT_BASIC, ibv_srq_type::IBV_SRQT_XRC);
         let tm = ibv_srq_type::IBV_SRQT_TM;
-        // Mask, type, and whether the classic function makes this queue.
+        // Mask, type, and whether the classic function creates this queue.
         let asked = [
             (with_pd, basic, true),
-            // The type does not count where the mask does not name it.
+            // The type is ignored if the mask does not name it.
             (with_pd, xrc, true),
             (with_pd | with_type, basic, true),
             (with_pd | with_type, xrc, false),
@@ -172,7 +172,7 @@ tests! {
             assert!(call().is_unsupported());
             set!(context.0, verbs_context, create_wq = Some(create_wq));
 
-            // What the driver's failure leaves is handed on, and nothing is initialised.
+            // The driver's failure is returned, and nothing is initialised.
             NEW_WQ.set(core::ptr::null_mut());
             assert!(call().is_null());
             assert_called("create_wq", &[context.ptr().word(), attr.word()]);
@@ -194,7 +194,7 @@ tests! {
                 assert_eq!(libc::pthread_mutex_destroy(mutex), 0);
             }
         }
-        // A library that is too old to have the operation.
+        // A library older than the operation.
         let context = FakeContext::shorter_by(core::mem::offset_of!(verbs_context, create_wq) + 8);
         clear_errno();
         // SAFETY: the context is live; without the operation the attributes are not read.

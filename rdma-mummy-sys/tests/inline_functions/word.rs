@@ -1,4 +1,4 @@
-//! Arguments and results as plain numbers, so that one recorder can hold those of every function.
+//! Arguments and results as numbers, so that one recorder type can hold those of every function.
 
 use core::ffi::c_int;
 use core::fmt::Debug;
@@ -7,16 +7,16 @@ use rdma_mummy_sys::types::*;
 
 /// A type that a C function takes or returns.
 pub(crate) trait AbiWord: Copy {
-    /// The n-th example: each n gives another one.
+    /// The n-th example, different for each n.
     fn sample(n: u64) -> Self;
 
     /// The value as a number.
     fn word(self) -> u64;
 }
 
-/// What an `Option` of an operation looks like when it fails for want of one.
+/// The return value of a function that is not supported.
 pub(crate) trait ErrorReturn: AbiWord + Debug {
-    /// Whether this is what a function returns that is not supported, `errno` included where it counts.
+    /// Whether the value means "not supported", including `errno` if it counts.
     fn is_unsupported(self) -> bool;
 }
 
@@ -70,7 +70,7 @@ macro_rules! newtypes {
 
 newtypes! { ib_uverbs_advise_mr_advice ibv_mw_type ibv_wc_opcode }
 
-/// Addresses far from anything that is allocated; nobody may read there.
+/// Addresses far from all allocations, which nothing may read.
 fn address(n: u64) -> usize {
     n as usize * 0x1000
 }
@@ -109,12 +109,12 @@ impl<T> ErrorReturn for *mut T {
 
 /// This thread's `errno`.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the location is this thread's own.
+    // SAFETY: the location is this thread's `errno`.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets this thread's `errno` to something that no function under test leaves there.
+/// Sets this thread's `errno` to a value that no function under test leaves.
 pub(crate) fn clear_errno() {
-    // SAFETY: the location is this thread's own.
+    // SAFETY: the location is this thread's `errno`.
     unsafe { *libc::__errno_location() = 0 };
 }

@@ -1,7 +1,7 @@
-//! What the generated files say: structs with their layout, and constants.
+//! The contents of the generated files: structs with their layout, and constants.
 //!
-//! The numbers in the layout file are asserted of the Rust types when the crate is compiled, so
-//! they are the types' own.
+//! The compiler asserts the numbers of the layout file for the Rust types, so that they are the
+//! types' own.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ const LAYOUT: &str = include_str!("../../src/bindings/layout_x86_64.rs");
 #[cfg(target_arch = "aarch64")]
 const LAYOUT: &str = include_str!("../../src/bindings/layout_aarch64.rs");
 
-/// A struct or union that C has a name for.
+/// A struct or union with a name in C.
 pub(crate) struct Type {
     pub(crate) name: String,
     /// With the keyword: `struct ibv_qp`.
@@ -21,7 +21,7 @@ pub(crate) struct Type {
     pub(crate) fields: Vec<Field>,
 }
 
-/// A field, or a field of a nested struct that C has no name for.
+/// A field, or a field of a nested struct without a name in C.
 #[derive(Debug)]
 pub(crate) struct Field {
     /// As C spells it: `wr.rdma.rkey`.
@@ -43,7 +43,7 @@ struct Declaration {
     fields: Vec<(String, String)>,
 }
 
-/// Every type that C has a name for and that is not opaque.
+/// Every type that has a name in C and is not opaque.
 pub(crate) fn types() -> Vec<Type> {
     let declarations = declarations();
     let mut layout = layout();
@@ -52,7 +52,7 @@ pub(crate) fn types() -> Vec<Type> {
     for (name, declaration) in &declarations {
         let Some(&size) = layout.get(&format!("Size of {name}")) else { continue };
         let is_opaque = declaration.fields.iter().all(|(field, _)| field == "_unused");
-        // What bindgen names itself is reached through the struct that it is in.
+        // Types that bindgen names are reached through the struct that contains them.
         if is_opaque || name.contains("__bindgen_") {
             continue;
         }
@@ -66,7 +66,7 @@ pub(crate) fn types() -> Vec<Type> {
     types
 }
 
-/// The one struct that is not bindgen's own: its offsets are read from the type.
+/// The one struct that bindgen did not generate: its offsets are read from the type.
 fn ctrl_seg() -> Type {
     use rdma_mummy_sys::types::mlx5_wqe_ctrl_seg as Seg;
     macro_rules! fields {
@@ -86,7 +86,7 @@ fn ctrl_seg() -> Type {
     }
 }
 
-/// The offsets of members that have no name in C, which the layout file says nothing about.
+/// The offsets of anonymous members, which the layout file lacks.
 fn anonymous() -> BTreeMap<String, i64> {
     use rdma_mummy_sys::types::*;
     macro_rules! offsets {
@@ -115,7 +115,7 @@ fn anonymous() -> BTreeMap<String, i64> {
     })
 }
 
-/// The fields of `name`, which lies at `base` and `prefix` of the struct that is asked about.
+/// The fields of `name`, which lies at `base` with `prefix` in the named struct.
 fn walk(
     name: &str,
     prefix: &str,
@@ -140,12 +140,12 @@ fn walk(
     }
 }
 
-/// A field whose C name is a word of Rust's has an underscore behind it.
+/// A field that is a Rust keyword has an underscore at its end.
 fn c_spelling(field: &str) -> &str {
     field.strip_suffix('_').unwrap_or(field)
 }
 
-/// Reads `types.rs`, which a formatter wrote: a field is on a line of its own, four spaces in.
+/// Parses `types.rs`, as a formatter wrote it: each field has a line, four spaces in.
 fn declarations() -> BTreeMap<String, Declaration> {
     let mut declarations = BTreeMap::new();
     let mut open: Option<(String, Declaration)> = None;
@@ -169,7 +169,7 @@ fn declarations() -> BTreeMap<String, Declaration> {
     declarations
 }
 
-/// Reads the assertions: what is asserted, and the number that is subtracted from it.
+/// Parses the assertions: the asserted expression, and the number that is subtracted from it.
 fn layout() -> BTreeMap<String, i64> {
     let mut pieces = LAYOUT.split('"').skip(1);
     let mut layout = BTreeMap::new();
@@ -183,7 +183,7 @@ fn layout() -> BTreeMap<String, i64> {
 
 /// Every constant with a number.
 pub(crate) fn constants() -> Vec<Constant> {
-    // On one line each, as a long one takes several.
+    // Joined to one line, because a long constant takes several.
     let text = TYPES.split_whitespace().collect::<Vec<_>>().join(" ");
     let statements = text.split("pub const ").skip(1).filter_map(|rest| rest.split_once(';'));
     let constant = |(statement, _): (&str, &str)| {

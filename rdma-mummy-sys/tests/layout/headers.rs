@@ -1,4 +1,4 @@
-//! The text of the C headers, to say whether a name is there at all.
+//! Searches the text of the C headers for names.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ impl Headers {
         self.body(c_name).is_some_and(|body| path.split('.').all(|name| has_word(body, name)))
     }
 
-    /// What is between the braces of a struct's definition.
+    /// The text between the braces of a struct's definition.
     fn body(&self, c_name: &str) -> Option<&str> {
         let bodies = self
             .text

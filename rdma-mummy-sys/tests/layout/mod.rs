@@ -1,15 +1,15 @@
-//! The bindings against the C headers of this machine.
+//! Compares the bindings with the C headers of this machine.
 //!
-//! A C program prints the size, the alignment and every offset of every struct, and the value of every
-//! constant, that the bindings have and these headers know; all must be equal. The lists come from
-//! the bindings themselves. Headers of an older release lack some fields and constants: a name may be left out
-//! only if it is really not there. `RDMA_HEADERS` names another include folder, such as the pinned one:
+//! A C program prints the size, alignment and offsets of every struct, and the value of every
+//! constant, that both the bindings and these headers have. All of them must be equal. Headers of
+//! an older release lack some fields and constants, and only names that really do not occur in them
+//! may be left out. `RDMA_HEADERS` names another include folder, such as the pinned one:
 //!
 //! ```sh
 //! RDMA_HEADERS=target/bindings/headers/usr/include cargo test -p rdma-mummy-sys --test main layout:: -- --nocapture
 //! ```
 //!
-//! Without a C compiler or headers it says `layout: SKIPPED` and why.
+//! Without a C compiler or headers it prints `layout: SKIPPED` and the reason.
 
 #![cfg(all(target_env = "gnu", not(miri)))]
 
@@ -25,19 +25,19 @@ use bindings::{Constant, Type};
 use headers::Headers;
 use probe::Probe;
 
-/// What is compared at least: fewer means that the test has lost sight of something.
+/// The smallest number of comparisons; fewer mean that the test has lost its input.
 const MINIMUM: usize = 2000;
 
-/// Structs that grow at their front: an offset counts from the end.
+/// Structs that grow at their front: their offsets count from the end.
 const GROWS_AT_THE_FRONT: [&str; 1] = ["verbs_context"];
 
-/// The folder that `RDMA_HEADERS` names, from the workspace's root if it is relative; else the system's.
+/// The folder of `RDMA_HEADERS`, relative to the workspace's root; else the system's.
 fn folder() -> PathBuf {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     std::env::var_os("RDMA_HEADERS").map_or_else(|| "/usr/include".into(), |folder| root.join(folder))
 }
 
-/// Says something past the harness, which keeps what a passing test prints to itself.
+/// Prints past the test harness, which captures the output of a passing test.
 fn report(line: &str) {
     writeln!(std::io::stderr(), "{line}").expect("standard error");
 }
@@ -66,7 +66,7 @@ fn the_bindings_are_laid_out_as_in_c() {
     ));
 }
 
-/// Everything that is asked of the C compiler.
+/// All questions to the C compiler.
 fn probes(types: &[Type], constants: &[Constant]) -> Vec<Probe> {
     let mut probes = Vec::new();
     for ty in types {
@@ -78,7 +78,7 @@ fn probes(types: &[Type], constants: &[Constant]) -> Vec<Probe> {
     probes
 }
 
-/// What the C program said otherwise than the bindings say.
+/// The answers of the C program that differ from the bindings.
 fn differences(types: &[Type], constants: &[Constant], values: &BTreeMap<Probe, i64>) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut compare = |probe: &Probe, expected: i64| {
@@ -88,7 +88,7 @@ fn differences(types: &[Type], constants: &[Constant], values: &BTreeMap<Probe, 
     };
     for ty in types {
         let Some(&c_size) = values.get(&Probe::size(&ty.c_name)) else { continue };
-        // A field that is not there explains a smaller size, and nothing else does.
+        // Only a missing field explains a smaller size.
         let offsets = ty.fields.iter().map(|field| Probe::offset(&ty.c_name, &field.path));
         let is_older = offsets.clone().any(|probe| !values.contains_key(&probe));
         if !is_older || c_size > ty.size {
@@ -109,7 +109,7 @@ fn differences(types: &[Type], constants: &[Constant], values: &BTreeMap<Probe, 
     wrong
 }
 
-/// What the compiler did not know although the headers have it.
+/// The questions that the compiler rejected although the headers have the name.
 fn unexplained(headers: &Headers, unknown: &[Probe]) -> Vec<String> {
     let has = |probe: &&Probe| match probe {
         Probe::Size(ty) | Probe::Alignment(ty) => headers.defines(ty),
@@ -120,7 +120,7 @@ fn unexplained(headers: &Headers, unknown: &[Probe]) -> Vec<String> {
 }
 
 mod checks {
-    //! That the test can fail.
+    //! Checks that the test can fail.
 
     use super::*;
 
@@ -128,7 +128,7 @@ mod checks {
         (bindings::types(), bindings::constants())
     }
 
-    /// What a C program would print that agrees.
+    /// The answers of a C program that agrees.
     fn agreeing(types: &[Type], constants: &[Constant]) -> BTreeMap<Probe, i64> {
         let mut values = BTreeMap::new();
         for ty in types {

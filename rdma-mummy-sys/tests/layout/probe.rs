@@ -1,4 +1,4 @@
-//! The C program: written, compiled without what the headers do not know, and run.
+//! The C program: written, compiled without the names that the headers lack, and run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -48,17 +48,18 @@ impl fmt::Display for Probe {
     }
 }
 
-/// What came of asking.
+/// The result of a run.
 pub(crate) struct ProbeOutcome {
     pub(crate) values: BTreeMap<Probe, i64>,
-    /// What the headers do not know.
+    /// The questions with names that the headers lack.
     pub(crate) unknown: Vec<Probe>,
 }
 
-/// How often the compiler is asked again without what it refused.
+/// The number of compilations, each without the lines that the last one rejected.
 const ROUNDS: usize = 5;
 
-/// Asks everything of the headers in `include`; an `Err` says why nothing could be asked.
+/// Asks all questions of the headers in `include`; an `Err` has the reason why that was not
+/// possible.
 pub(crate) fn run(include: &Path, probes: &[Probe]) -> Result<ProbeOutcome, String> {
     if !include.join("infiniband/verbs.h").exists() {
         return Err(format!("no infiniband/verbs.h in {}", include.display()));
@@ -83,11 +84,11 @@ struct Compiler {
     include: PathBuf,
     source: PathBuf,
     program: PathBuf,
-    /// The number of the line before the first question.
+    /// The number of lines before the first question.
     before: usize,
 }
 
-/// Which headers there are differs between releases.
+/// The set of headers differs between releases.
 const PREAMBLE: &str = "\
 #include <stddef.h>
 #include <stdio.h>
@@ -121,7 +122,7 @@ impl Compiler {
         })
     }
 
-    /// One question a line, so that an error says which one it is about.
+    /// One question in each line, so that an error names its question.
     fn write(&self, probes: &[Probe], refused: &BTreeSet<usize>) {
         let mut text = PREAMBLE.to_owned();
         for (number, probe) in probes.iter().enumerate() {
@@ -155,7 +156,7 @@ impl Compiler {
         version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("clang"))
     }
 
-    /// The numbers of the questions that errors are about.
+    /// The numbers of the questions with errors.
     fn lines_with_errors(&self, output: &Output) -> BTreeSet<usize> {
         let text = String::from_utf8_lossy(&output.stderr);
         let source = format!("{}:", self.source.display());
@@ -173,7 +174,7 @@ impl Drop for Compiler {
     }
 }
 
-/// Runs the program, and sorts what it says.
+/// Runs the program and parses its output.
 fn answers(program: &Path, probes: &[Probe], refused: &BTreeSet<usize>) -> ProbeOutcome {
     let output = Command::new(program).output().expect("the program was just compiled");
     assert!(output.status.success(), "{}", output.status);

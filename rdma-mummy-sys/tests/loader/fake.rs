@@ -1,10 +1,10 @@
-//! Libraries that are made for a test.
+//! Builds libraries for the tests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder of a test's own, made anew by the test and kept for the process that it starts.
+/// A test's folder, which the test creates empty and its child process uses.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -25,7 +25,7 @@ impl Folder {
     }
 }
 
-/// A library to be: functions without arguments, and the number that each returns.
+/// The source of a library: functions without arguments, each with the number that it returns.
 pub(crate) struct FakeSource {
     functions: BTreeMap<String, String>,
     needed: Option<PathBuf>,
@@ -47,13 +47,13 @@ impl FakeSource {
         self
     }
 
-    /// Makes it depend on another library, by that one's name.
+    /// Makes it depend on another library, by its name.
     pub(crate) fn needing(mut self, library: &Path) -> Self {
         self.needed = Some(library.to_owned());
         self
     }
 
-    /// Makes the library; false where there is no rustc.
+    /// Builds the library; false without rustc.
     pub(crate) fn build(self, folder: &Folder, soname: &str) -> bool {
         let mut text = String::from(
             "#![no_std]\n#[panic_handler]\nfn panic(_: &core::panic::PanicInfo) -> ! { loop {} }\n",
@@ -81,8 +81,8 @@ pub(crate) fn answer_of(version: &str) -> i32 {
     digits.split('.').fold(0, |sum, part| sum * 100 + part.parse::<i32>().expect("a number"))
 }
 
-/// Makes a library whose functions have these versions, the first of each function's being the default; false
-/// where there is no C compiler.
+/// Builds a library whose functions have these versions; the first version of a function is its
+/// default. False without a C compiler.
 pub(crate) fn build_versioned(folder: &Folder, soname: &str, functions: &[(String, String)]) -> bool {
     let mut text = String::new();
     let mut map = String::new();
@@ -112,7 +112,7 @@ pub(crate) fn build_versioned(folder: &Folder, soname: &str, functions: &[(Strin
     run(&mut command)
 }
 
-/// Runs a compiler: false where there is none, a failed test where it fails.
+/// Runs a compiler: false if it does not exist, a failed test if it fails.
 fn run(command: &mut Command) -> bool {
     let Ok(output) = command.output() else { return false };
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));

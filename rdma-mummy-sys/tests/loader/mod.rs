@@ -1,8 +1,8 @@
 //! Finding, opening and refusing libraries.
 //!
-//! The libraries are made by the tests, with the rustc that runs them (and cc, where symbol
-//! versions matter). What a process has loaded stays loaded and changes what comes next, so each test
-//! runs in a process of its own.
+//! The tests build the libraries with the rustc that runs them (and cc for symbol versions). A
+//! loaded library stays loaded and changes later results, so that each test runs in a separate
+//! process.
 
 #![cfg(not(any(miri, all(target_env = "musl", target_feature = "crt-static"))))]
 
@@ -20,10 +20,10 @@ use rdma_mummy_sys::{LIB_DIR_VARIABLE, LoadError, Mlx5dv, Provider, RdmaCm, Verb
 const VERBS: &str = "libibverbs.so.1";
 const RDMACM: &str = "librdmacm.so.1";
 
-/// The environment variable that tells a process that it is a test's own.
+/// The environment variable with which a test starts its child process.
 const CHILD: &str = "LOADER_TEST_CHILD";
 
-/// Runs `body` in a process of its own, in which `RDMA_MUMMY_LIB_DIR` is `lib_dir`.
+/// Runs `body` in a separate process, in which `RDMA_MUMMY_LIB_DIR` is `lib_dir`.
 fn isolated(test: &str, lib_dir: Option<&Path>, body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some() {
         return body();
@@ -38,10 +38,10 @@ fn isolated(test: &str, lib_dir: Option<&Path>, body: impl FnOnce()) {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
-    // A skip in there is one out here.
+    // A skip of the child is a skip of this test.
     text.lines()
         .filter_map(|line| line.find("loader: ").map(|at| &line[at..]))
-        // Past the harness, which keeps what a passing test prints to itself.
+        // Past the test harness, which captures the output of a passing test.
         .for_each(|line| writeln!(std::io::stderr(), "{line}").expect("standard error"));
 }
 
@@ -49,12 +49,12 @@ fn skip(reason: &str) {
     println!("loader: SKIPPED: {reason}");
 }
 
-/// Every function that a library must have, doing nothing.
+/// Every function that a library must export, without effect.
 fn complete(library: &str) -> FakeSource {
     FakeSource::new(tables::required(library))
 }
 
-/// What a library cannot be loaded for.
+/// The error of loading a library.
 #[track_caller]
 fn refused(folder: &Path) -> LoadError {
     Provider::from_folder(folder).expect_err("a library that cannot be used")
@@ -192,14 +192,14 @@ fn a_missing_optional_function_is_named_with_its_release() {
 fn of_two_versions_of_a_function_the_named_one_is_taken() {
     let folder = Folder::new("versions");
     isolated("of_two_versions_of_a_function_the_named_one_is_taken", None, || {
-        // A library of the future, whose default has another prototype.
+        // A future library, whose default version has another prototype.
         let mut versions = vec![("ibv_fork_init".into(), "IBVERBS_9.0".into())];
         versions.extend(tables::required_versions(VERBS));
         if !fake::build_versioned(&folder, VERBS, &versions) {
             return skip("no C compiler to make a library with versions with");
         }
         let provider = Provider::from_folder(folder.path()).expect("all that is required");
-        // SAFETY: the function takes nothing and returns a number: of which version it is.
+        // SAFETY: the function takes nothing and returns the number of its version.
         assert_eq!(unsafe { (provider.verbs().ibv_fork_init)() }, fake::answer_of("IBVERBS_1.1"));
     });
 }
@@ -224,7 +224,7 @@ fn a_function_of_another_version_is_another_function() {
 }
 
 unsafe extern "C" fn no_devices(n: *mut i32) -> *mut *mut ibv_device {
-    // SAFETY: the test gives a valid pointer.
+    // SAFETY: the test passes a valid pointer.
     unsafe { n.write(1234) };
     core::ptr::null_mut()
 }
@@ -234,7 +234,7 @@ fn two_providers_are_open_at_once() {
     let (one, two) = (Folder::new("one"), Folder::new("two"));
     isolated("two_providers_are_open_at_once", None, || {
         let table = Verbs { ibv_get_device_list: no_devices, ..Verbs::unsupported() };
-        // SAFETY: a list of no devices is what the function may return, and the others refuse.
+        // SAFETY: an empty list of devices is a valid result, and the other functions refuse.
         let own = unsafe { Provider::from_tables("own", table, None) };
         let mut n = 0;
         // SAFETY: the pointer is valid.
@@ -255,7 +255,7 @@ fn two_providers_are_open_at_once() {
         if let Ok(system) = Provider::system() {
             assert!(system != first && system != second && system != own);
             let mut n = -1;
-            // SAFETY: the pointer is valid, and the library's own list goes back to it.
+            // SAFETY: the pointer is valid, and the list is returned to the library that made it.
             unsafe {
                 let list = (system.verbs().ibv_get_device_list)(&raw mut n);
                 if !list.is_null() {
@@ -295,7 +295,7 @@ fn a_provider_without_a_library_says_so() {
     });
 }
 
-/// Two folders with libibverbs and librdmacm each; every librdmacm needs a libibverbs by name.
+/// Two folders, each with libibverbs and a librdmacm that needs libibverbs by name.
 fn two_pairs(one: &Folder, two: &Folder) -> bool {
     [(one, "51"), (two, "52")].into_iter().all(|(folder, answer)| {
         complete(VERBS).build(folder, VERBS)
@@ -315,7 +315,7 @@ fn libraries_of_one_folder_belong_together() {
         }
         let provider = Provider::from_folder(one.path()).expect("all that is required");
         let rdmacm = provider.rdmacm().expect("all that is required");
-        // SAFETY: the function of this library uses no argument.
+        // SAFETY: this library's function uses no argument.
         assert_eq!(unsafe { (rdmacm.rdma_listen)(core::ptr::null_mut(), 0) }, 51);
     });
 }
@@ -329,7 +329,8 @@ fn a_library_that_works_on_another_libibverbs_is_refused() {
         }
         let first = Provider::from_folder(one.path()).expect("all that is required");
         let second = Provider::from_folder(two.path()).expect("all that is required");
-        // The dynamic loader gives the second librdmacm the libibverbs that it loaded first.
+        // The dynamic loader resolves the second librdmacm's dependency to the libibverbs loaded
+        // first.
         let error = second.rdmacm().expect_err("it works on the first one's libibverbs");
         let path = two.path().join(RDMACM);
         assert_eq!(error, &LoadError::OtherVerbs { library: RDMACM, path: path.clone() });

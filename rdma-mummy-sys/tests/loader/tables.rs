@@ -1,4 +1,4 @@
-//! What the generated tables say of each library, and where a loaded table points.
+//! The generated tables' lines for each library, and the addresses in a loaded table.
 
 use std::ffi::CString;
 
@@ -38,8 +38,8 @@ pub(crate) fn required_versions(library: &str) -> Vec<(String, String)> {
     lines.map(|line| (line.name, line.version)).collect()
 }
 
-/// Fails unless every function in `table` (as `Debug` prints it) is the one that the dynamic loader gives,
-/// asked for the version, and asked for no version, which is the library's default.
+/// Checks every function in `table`, printed with `Debug`. Its address must equal both lookups of
+/// the dynamic loader: with the version, and without one, which yields the library's default.
 #[cfg(target_env = "gnu")]
 pub(crate) fn check_defaults(library: &str, table: &str) {
     let name = CString::new(library).expect("no NUL");
@@ -50,9 +50,9 @@ pub(crate) fn check_defaults(library: &str, table: &str) {
     for line in lines(library).iter().filter(|line| !line.version.is_empty()) {
         let (name, version) =
             (CString::new(&*line.name).expect("no NUL"), CString::new(&*line.version).expect("no NUL"));
-        // SAFETY: an open handle and strings with a NUL at their end.
+        // SAFETY: the handle is open, and the strings end with a zero byte.
         let versioned = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) }.addr();
-        // SAFETY: as above.
+        // SAFETY: the handle is open, and the string ends with a zero byte.
         let default = unsafe { libc::dlsym(handle, name.as_ptr()) }.addr();
         let loaded = address(table, &line.name);
         assert_eq!(loaded, versioned, "{} {}", line.name, line.version);

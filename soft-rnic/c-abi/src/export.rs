@@ -27,56 +27,56 @@ macro_rules! exports {
             #[unsafe(export_name = concat!($prefix, stringify!($oname)))]
             unsafe extern "C" fn $oname($($oarg: $oty),*) $(-> $oret)? {
                 match $table.$oname {
-                    // SAFETY: the caller meets the C function's conditions, and the table's entry
-                    // has the same ones.
+                    // SAFETY: the caller keeps what the library asks for this function, and the
+                    // table's asks for no more.
                     Some(function) => unsafe { function($($oarg),*) },
-                    None => $crate::export::Refusal::refuse($failure),
+                    None => $crate::export::FailureValue::refuse($failure),
                 }
             }
         )*
         $(
             #[unsafe(export_name = concat!($prefix, stringify!($rname)))]
             extern "C" fn $rname($(_: $rty),*) $(-> $rret)? {
-                $crate::export::Refusal::refuse($rfailure)
+                $crate::export::FailureValue::refuse($rfailure)
             }
         )*
     };
 }
 
 /// The return value of a function that always fails.
-pub(crate) trait Refusal {
+pub(crate) trait FailureValue {
     /// Sets `errno` to `EOPNOTSUPP`; an `int` function returns `failure`.
     fn refuse(failure: c_int) -> Self;
 }
 
-impl Refusal for () {
+impl FailureValue for () {
     fn refuse(_: c_int) {
         set_errno(libc::EOPNOTSUPP);
     }
 }
 
-impl Refusal for c_int {
+impl FailureValue for c_int {
     fn refuse(failure: c_int) -> Self {
         set_errno(libc::EOPNOTSUPP);
         failure
     }
 }
 
-impl Refusal for isize {
+impl FailureValue for isize {
     fn refuse(_: c_int) -> Self {
         set_errno(libc::EOPNOTSUPP);
         -(libc::EOPNOTSUPP as isize)
     }
 }
 
-impl Refusal for ibv_fork_status {
+impl FailureValue for ibv_fork_status {
     fn refuse(_: c_int) -> Self {
         set_errno(libc::EOPNOTSUPP);
         Self::IBV_FORK_DISABLED
     }
 }
 
-impl<T> Refusal for *mut T {
+impl<T> FailureValue for *mut T {
     fn refuse(_: c_int) -> Self {
         set_errno(libc::EOPNOTSUPP);
         core::ptr::null_mut()

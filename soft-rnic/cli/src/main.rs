@@ -22,8 +22,8 @@ struct Cli {
 /// The subcommands; each has a module with its name.
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
-    Status(status::Args),
+    Run(run::RunArgs),
+    Status(status::StatusArgs),
 }
 
 /// This program's failure, an exit status that few of the programs that it runs use.

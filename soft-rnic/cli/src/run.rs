@@ -20,7 +20,7 @@ const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// The program replaces this process, so that its exit status and its signals are the program's. An
 /// option that is not given leaves its environment variable as it is.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct RunArgs {
     /// The folder with the device's libibverbs.so.1
     #[arg(long, value_name = "DIR", env = "SOFT_RNIC_LIB_DIR")]
     lib_dir: Option<PathBuf>,
@@ -57,7 +57,7 @@ enum Mode {
 }
 
 /// Replaces this process by the program; returns only if the program cannot be started.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let folder = library::folder(args.lib_dir.as_deref())?;
     let error = command(args, &folder, env::var_os(LIBRARY_PATH).as_deref()).exec();
     let program = args.program[0].display();
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-fn command(args: &Args, folder: &Path, library_path: Option<&OsStr>) -> Command {
+fn command(args: &RunArgs, folder: &Path, library_path: Option<&OsStr>) -> Command {
     let mut command = Command::new(&args.program[0]);
     command.args(&args.program[1..]).env(LIBRARY_PATH, prepended(folder, library_path));
     let mode = args.mode.map(|mode| match mode {
@@ -112,7 +112,7 @@ mod tests {
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
-        args: Args,
+        args: RunArgs,
     }
 
     fn started(line: &[&str], library_path: Option<&str>) -> (Vec<String>, BTreeMap<String, String>) {

@@ -16,7 +16,7 @@ use soft_rnic::status::{self, Moved, NoAnswer, Peer, Process, Statistics, Traffi
 /// device that is still open. Each process counts the messages that it sends and reads. A short
 /// message, which travels in the slot of its receive, counts as `slot`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct StatusArgs {
     /// Name of the fabric to show; the default one has no name (SOFT_RNIC_FABRIC)
     #[arg(long, value_name = "NAME", env = "SOFT_RNIC_FABRIC", default_value = "", hide_env_values = true)]
     fabric: String,
@@ -29,18 +29,19 @@ pub(crate) struct Args {
 }
 
 /// A process and its statistics.
-struct Row {
+struct StatusRow {
     process: Process,
     command: Option<String>,
 }
 
 /// Prints the processes. An empty list is not a failure.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let fabric = (!args.all_fabrics).then_some(args.fabric.as_str());
     let mut processes = status::processes(fabric).context("cannot look for processes")?;
     processes.sort_by(|a, b| (&a.fabric, a.pid).cmp(&(&b.fabric, b.pid)));
-    let rows = processes.into_iter().map(|process| Row { command: process.pid.and_then(command), process });
-    let rows: Vec<Row> = rows.collect();
+    let rows =
+        processes.into_iter().map(|process| StatusRow { command: process.pid.and_then(command), process });
+    let rows: Vec<StatusRow> = rows.collect();
     let text = if args.json { format!("{:#}\n", json(&rows)) } else { table(&rows, fabric) };
     match io::stdout().lock().write_all(text.as_bytes()) {
         // The user closed the pager.
@@ -58,7 +59,7 @@ fn command(pid: u32) -> Option<String> {
     (!line.trim().is_empty()).then(|| line.trim().to_owned())
 }
 
-fn table(rows: &[Row], fabric: Option<&str>) -> String {
+fn table(rows: &[StatusRow], fabric: Option<&str>) -> String {
     if rows.is_empty() {
         let of = match fabric {
             None => "of any fabric".to_owned(),
@@ -68,7 +69,7 @@ fn table(rows: &[Row], fabric: Option<&str>) -> String {
         return format!("no process {of} has a queue pair on a software device\n");
     }
     let mut text = String::new();
-    for Row { process, command } in rows {
+    for StatusRow { process, command } in rows {
         let pid = process.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
         let command = printable(command.as_deref().unwrap_or("?"));
         let fabric = match process.fabric.as_str() {
@@ -179,8 +180,8 @@ fn printable(words: &str) -> String {
     }
 }
 
-fn json(rows: &[Row]) -> Value {
-    let processes = rows.iter().map(|Row { process, command }| {
+fn json(rows: &[StatusRow]) -> Value {
+    let processes = rows.iter().map(|StatusRow { process, command }| {
         let mut object = json!({ "pid": process.pid, "command": command, "fabric": process.fabric });
         match &process.answer {
             Ok(statistics) => object["statistics"] = json_of(statistics),

@@ -1,48 +1,51 @@
-//! What connection managers say to each other: the messages of the specification (chapter 12) with what they need here.
+//! The messages between connection managers: those of the InfiniBand specification (chapter 12),
+//! with the fields needed here.
 //!
-//! A message comes from another process of this user: it is decoded whole or not at all, and nothing in it is believed.
+//! A message comes from another process of this user. It is decoded as a whole or rejected, and no
+//! field in it is trusted.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use super::types::{Data, Ece, PortSpace};
+use super::types::{Ece, PortSpace, PrivateData};
 use crate::faults::CmMessage;
 
-/// Private data of each message, at most: what the kernel's messages have room for, behind the addresses.
+/// The most private data of each message: the room that the kernel's messages have behind the
+/// addresses.
 pub(super) const REQ_DATA: usize = 56;
 pub(super) const REP_DATA: usize = 196;
 pub(super) const REJ_DATA: usize = 148;
 pub(super) const SIDR_REQ_DATA: usize = 180;
 pub(super) const SIDR_REP_DATA: usize = 136;
 
-/// The longest message.
+/// The longest message, in bytes.
 pub(super) const MESSAGE: usize = 512;
 
-/// Of the encoding.
+/// The version of the encoding.
 const VERSION: u8 = 1;
 
 /// The type of a connection's queue pairs, which must be the same at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Service {
+pub(super) enum QpService {
     Reliable = 2,
     Unreliable = 3,
-    /// The initiator of an XRC connection asks.
+    /// Sent by the initiator of an XRC connection.
     Xrc = 9,
 }
 
 /// The two ends of a connection, as its active side names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ends {
+pub(super) struct Endpoints {
     pub(super) space: PortSpace,
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
 }
 
-/// A side's queue pair, and what it can do.
+/// The queue pair of one end, with its capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Side {
+pub(super) struct EndpointParams {
     pub(super) qp_num: u32,
-    /// Where the other side begins to send.
+    /// The packet sequence number with which the other end begins to send.
     pub(super) psn: u32,
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
@@ -50,60 +53,60 @@ pub(super) struct Side {
     pub(super) rnr_retry_count: u8,
     pub(super) srq: bool,
     pub(super) ece: Ece,
-    pub(super) data: Data,
+    pub(super) data: PrivateData,
 }
 
-/// A request.
+/// A connection request (REQ).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Req {
-    pub(super) ends: Ends,
-    pub(super) service: Service,
+pub(super) struct ReqBody {
+    pub(super) ends: Endpoints,
+    pub(super) service: QpService,
     pub(super) gid: [u8; 16],
     /// `ibv_mtu`.
     pub(super) mtu: u8,
     pub(super) traffic_class: u8,
-    /// 4.096 us times two to the power of this.
+    /// An exponent: the time is 4.096 us times two to the power of this.
     pub(super) ack_timeout: u8,
     pub(super) retry_count: u8,
-    pub(super) side: Side,
+    pub(super) side: EndpointParams,
 }
 
-/// What is said.
+/// The message type, with its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Body {
-    Req(Req),
-    /// The request or reply has come, and the program has yet to say something.
+pub(super) enum MadBody {
+    Req(ReqBody),
+    /// The request or reply has arrived, and the program has not decided yet.
     Mra,
-    Rep(Side),
+    Rep(EndpointParams),
     Rtu,
     Rej {
         reason: u8,
-        data: Data,
+        data: PrivateData,
     },
     Dreq,
     Drep,
     SidrReq {
-        ends: Ends,
+        ends: Endpoints,
         gid: [u8; 16],
-        data: Data,
+        data: PrivateData,
     },
     SidrRep {
         status: u8,
         qp_num: u32,
         qkey: u32,
         ece: Ece,
-        data: Data,
+        data: PrivateData,
     },
 }
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct CmMad {
     /// The sender's number of the connection.
     pub(super) from: u64,
-    /// The receiver's; 0 as long as the sender has not learned it.
+    /// The receiver's number of the connection; 0 until the sender has learned it.
     pub(super) to: u64,
-    pub(super) body: Body,
+    pub(super) body: MadBody,
 }
 
 fn put_address(out: &mut Vec<u8>, address: SocketAddr) {
@@ -121,7 +124,7 @@ fn put_data(out: &mut Vec<u8>, data: &[u8]) {
     out.extend(data);
 }
 
-impl Ends {
+impl Endpoints {
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.space as u8);
         put_address(out, self.source);
@@ -136,7 +139,7 @@ impl Ece {
     }
 }
 
-impl Side {
+impl EndpointParams {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.qp_num.to_le_bytes());
         out.extend(self.psn.to_le_bytes());
@@ -152,8 +155,8 @@ impl Side {
     }
 }
 
-impl Body {
-    /// What fault rules call it.
+impl MadBody {
+    /// The message type in fault rules.
     pub(super) fn kind(&self) -> CmMessage {
         match self {
             Self::Req(_) => CmMessage::Req,
@@ -169,71 +172,71 @@ impl Body {
     }
 }
 
-impl Message {
-    /// Puts the message in a buffer that is empty.
+impl CmMad {
+    /// Encodes the message into an empty buffer.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let kind = match &self.body {
-            Body::Req(_) => 1,
-            Body::Mra => 2,
-            Body::Rep(_) => 3,
-            Body::Rtu => 4,
-            Body::Rej { .. } => 5,
-            Body::Dreq => 6,
-            Body::Drep => 7,
-            Body::SidrReq { .. } => 8,
-            Body::SidrRep { .. } => 9,
+            MadBody::Req(_) => 1,
+            MadBody::Mra => 2,
+            MadBody::Rep(_) => 3,
+            MadBody::Rtu => 4,
+            MadBody::Rej { .. } => 5,
+            MadBody::Dreq => 6,
+            MadBody::Drep => 7,
+            MadBody::SidrReq { .. } => 8,
+            MadBody::SidrRep { .. } => 9,
         };
         out.extend([VERSION, kind]);
         out.extend(self.from.to_le_bytes());
         out.extend(self.to.to_le_bytes());
         match &self.body {
-            Body::Req(req) => {
+            MadBody::Req(req) => {
                 req.ends.encode(out);
                 out.extend([req.service as u8, req.mtu, req.traffic_class, req.ack_timeout, req.retry_count]);
                 out.extend(req.gid);
                 req.side.encode(out);
             }
-            Body::Rep(side) => side.encode(out),
-            Body::Rej { reason, data } => {
+            MadBody::Rep(side) => side.encode(out),
+            MadBody::Rej { reason, data } => {
                 out.push(*reason);
                 put_data(out, data);
             }
-            Body::SidrReq { ends, gid, data } => {
+            MadBody::SidrReq { ends, gid, data } => {
                 ends.encode(out);
                 out.extend(gid);
                 put_data(out, data);
             }
-            Body::SidrRep { status, qp_num, qkey, ece, data } => {
+            MadBody::SidrRep { status, qp_num, qkey, ece, data } => {
                 out.push(*status);
                 out.extend(qp_num.to_le_bytes());
                 out.extend(qkey.to_le_bytes());
                 ece.encode(out);
                 put_data(out, data);
             }
-            Body::Mra | Body::Rtu | Body::Dreq | Body::Drep => {}
+            MadBody::Mra | MadBody::Rtu | MadBody::Dreq | MadBody::Drep => {}
         }
     }
 
-    /// The message of a packet; `None` if it is none.
+    /// Decodes a packet; `None` if it is not a valid message.
     pub(super) fn decode(packet: &[u8]) -> Option<Self> {
-        let mut packet = Packet(packet);
+        let mut packet = MadReader(packet);
         (packet.byte()? == VERSION).then_some(())?;
         let kind = packet.byte()?;
         let (from, to) = (packet.u64()?, packet.u64()?);
         let body = match kind {
-            1 => Body::Req(packet.req()?),
-            2 => Body::Mra,
-            3 => Body::Rep(packet.side(REP_DATA)?),
-            4 => Body::Rtu,
-            5 => Body::Rej { reason: packet.byte()?, data: packet.data(REJ_DATA)? },
-            6 => Body::Dreq,
-            7 => Body::Drep,
-            8 => Body::SidrReq {
+            1 => MadBody::Req(packet.req()?),
+            2 => MadBody::Mra,
+            3 => MadBody::Rep(packet.side(REP_DATA)?),
+            4 => MadBody::Rtu,
+            5 => MadBody::Rej { reason: packet.byte()?, data: packet.data(REJ_DATA)? },
+            6 => MadBody::Dreq,
+            7 => MadBody::Drep,
+            8 => MadBody::SidrReq {
                 ends: packet.ends()?,
                 gid: packet.bytes()?,
                 data: packet.data(SIDR_REQ_DATA)?,
             },
-            9 => Body::SidrRep {
+            9 => MadBody::SidrRep {
                 status: packet.byte()?,
                 qp_num: packet.u24()?,
                 qkey: packet.u32()?,
@@ -246,10 +249,10 @@ impl Message {
     }
 }
 
-/// Takes a packet apart.
-struct Packet<'a>(&'a [u8]);
+/// The undecoded rest of a packet.
+struct MadReader<'a>(&'a [u8]);
 
-impl Packet<'_> {
+impl MadReader<'_> {
     fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -268,21 +271,21 @@ impl Packet<'_> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// A queue pair's number, or a packet's.
+    /// A 24-bit value: the number of a queue pair or of a packet.
     fn u24(&mut self) -> Option<u32> {
         self.u32().filter(|number| *number <= 0xff_ffff)
     }
 
-    /// A byte that is not more than this.
+    /// A byte that must not exceed `most`.
     fn at_most(&mut self, most: u8) -> Option<u8> {
         self.byte().filter(|byte| *byte <= most)
     }
 
-    fn data(&mut self, most: usize) -> Option<Data> {
+    fn data(&mut self, most: usize) -> Option<PrivateData> {
         let len = usize::from(self.byte()?);
         let (data, rest) = self.0.split_at_checked(len).filter(|_| len <= most)?;
         self.0 = rest;
-        Data::try_from(data).ok()
+        PrivateData::try_from(data).ok()
     }
 
     fn address(&mut self) -> Option<SocketAddr> {
@@ -294,7 +297,7 @@ impl Packet<'_> {
         })
     }
 
-    fn ends(&mut self) -> Option<Ends> {
+    fn ends(&mut self) -> Option<Endpoints> {
         let space = match self.byte()? {
             0 => PortSpace::Tcp,
             1 => PortSpace::Udp,
@@ -302,7 +305,7 @@ impl Packet<'_> {
             3 => PortSpace::Ipoib,
             _ => return None,
         };
-        let ends = Ends { space, source: self.address()?, destination: self.address()? };
+        let ends = Endpoints { space, source: self.address()?, destination: self.address()? };
         (ends.source.is_ipv4() == ends.destination.is_ipv4()).then_some(ends)
     }
 
@@ -310,8 +313,8 @@ impl Packet<'_> {
         Some(Ece { vendor_id: self.u32()?, options: self.u32()? })
     }
 
-    fn side(&mut self, most: usize) -> Option<Side> {
-        Some(Side {
+    fn side(&mut self, most: usize) -> Option<EndpointParams> {
+        Some(EndpointParams {
             qp_num: self.u24()?,
             psn: self.u24()?,
             responder_resources: self.byte()?,
@@ -324,15 +327,15 @@ impl Packet<'_> {
         })
     }
 
-    fn req(&mut self) -> Option<Req> {
+    fn req(&mut self) -> Option<ReqBody> {
         let ends = self.ends()?;
         let service = match self.byte()? {
-            2 => Service::Reliable,
-            3 => Service::Unreliable,
-            9 => Service::Xrc,
+            2 => QpService::Reliable,
+            3 => QpService::Unreliable,
+            9 => QpService::Xrc,
             _ => return None,
         };
-        Some(Req {
+        Some(ReqBody {
             ends,
             service,
             mtu: self.byte().filter(|mtu| (1..=5).contains(mtu))?,

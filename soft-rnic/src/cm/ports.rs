@@ -1,102 +1,110 @@
-//! Which ids of this process have which port.
+//! The port table: which ids of this process are bound to which port.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 
-use super::fabric::Fabric;
+use super::address_table::AddressTable;
 use super::transport::{PortLease, Transport};
 use super::types::{IdNumber, PortSpace};
 
 /// The ports of this process.
 #[derive(Default)]
-pub(super) struct Ports(HashMap<(PortSpace, u16), Port>);
+pub(super) struct PortTable(HashMap<(PortSpace, u16), BoundPort>);
 
-struct Port {
-    owners: Vec<Owner>,
+struct BoundPort {
+    owners: Vec<PortBinding>,
     _lease: PortLease,
 }
 
 /// An id that is bound to a port.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owner {
+pub(super) struct PortBinding {
     pub(super) id: IdNumber,
     pub(super) address: SocketAddr,
     pub(super) reuse: bool,
-    /// Its address family has the port to itself.
+    /// Binds the port for one address family only.
     pub(super) af_only: bool,
     pub(super) listens: bool,
 }
 
-impl Owner {
-    /// Whether another may be bound beside it; `reuse` if both want that.
-    fn admits(&self, other: &Self, reuse: bool, fabric: &Fabric) -> Result<(), c_int> {
+impl PortBinding {
+    /// Whether another id may be bound beside it. `reuse` says whether the other id allows sharing
+    /// the address.
+    fn admits(&self, other: &Self, reuse: bool, addresses: &AddressTable) -> Result<(), c_int> {
         let (ours, theirs) = (self.address, other.address);
         if !self.listens && reuse && self.reuse
             || self.af_only && other.af_only && ours.is_ipv4() != theirs.is_ipv4()
         {
             return Ok(());
         }
-        if fabric.is_any(ours.ip()) || fabric.is_any(theirs.ip()) {
+        if addresses.is_any(ours.ip()) || addresses.is_any(theirs.ip()) {
             return Err(libc::EADDRNOTAVAIL);
         }
         if ours.ip() == theirs.ip() { Err(libc::EADDRINUSE) } else { Ok(()) }
     }
 }
 
-impl Ports {
-    /// Enters an id under the port of its address, or under any free one if that is 0. The port comes back.
+impl PortTable {
+    /// Binds an id to the port of its address, or to any free port if that is 0. Returns the port.
     pub(super) fn bind(
         &mut self,
-        mut owner: Owner,
+        mut owner: PortBinding,
         space: PortSpace,
-        fabric: &Fabric,
+        addresses: &AddressTable,
         transport: &dyn Transport,
     ) -> Result<u16, c_int> {
         let port = owner.address.port();
         if port != 0
             && let Some(there) = self.0.get_mut(&(space, port))
         {
-            there.owners.iter().try_for_each(|other| other.admits(&owner, owner.reuse, fabric))?;
+            there.owners.iter().try_for_each(|other| other.admits(&owner, owner.reuse, addresses))?;
             there.owners.push(owner);
             return Ok(port);
         }
         let lease = transport.take_port(space, port)?;
         let port = lease.port;
         owner.address.set_port(port);
-        self.0.insert((space, port), Port { owners: vec![owner], _lease: lease });
+        self.0.insert((space, port), BoundPort { owners: vec![owner], _lease: lease });
         Ok(port)
     }
 
-    fn owners(&mut self, space: PortSpace, port: u16) -> &mut [Owner] {
+    fn owners(&mut self, space: PortSpace, port: u16) -> &mut [PortBinding] {
         self.0.get_mut(&(space, port)).map_or(&mut [], |port| &mut port.owners)
     }
 
-    /// Whether an id that is bound may listen: nobody may have the same, even if all let others in.
+    /// Whether a bound id may listen: no other id may have the same address, even if all allow
+    /// sharing.
     pub(super) fn listen(
         &mut self,
         id: IdNumber,
         space: PortSpace,
         port: u16,
-        fabric: &Fabric,
+        addresses: &AddressTable,
     ) -> Result<(), c_int> {
         let owners = self.owners(space, port);
         let place = owners.iter().position(|owner| owner.id == id).ok_or(libc::EINVAL)?;
         let owner = owners[place];
         let mut others = owners.iter().filter(|other| other.id != id);
         if owner.reuse {
-            others.try_for_each(|other| other.admits(&owner, false, fabric))?;
+            others.try_for_each(|other| other.admits(&owner, false, addresses))?;
         }
         owners[place].listens = true;
         Ok(())
     }
 
-    /// The id's options have changed.
-    pub(super) fn set(&mut self, id: IdNumber, space: PortSpace, port: u16, change: impl Fn(&mut Owner)) {
+    /// Updates an id's entry after its options have changed.
+    pub(super) fn set(
+        &mut self,
+        id: IdNumber,
+        space: PortSpace,
+        port: u16,
+        change: impl Fn(&mut PortBinding),
+    ) {
         self.owners(space, port).iter_mut().filter(|owner| owner.id == id).for_each(change);
     }
 
-    /// The id does not need the port any more.
+    /// Ends an id's use of the port.
     pub(super) fn release(&mut self, id: IdNumber, space: PortSpace, port: u16) {
         let Some(there) = self.0.get_mut(&(space, port)) else { return };
         there.owners.retain(|owner| owner.id != id);
@@ -110,27 +118,28 @@ impl Ports {
         self.0.contains_key(&(space, port))
     }
 
-    /// Who listens to an address: an id with this very address before one with any.
+    /// The listener for an address: an id bound to exactly this address before one bound to any
+    /// address.
     pub(super) fn listener(
         &self,
         space: PortSpace,
         address: SocketAddr,
-        fabric: &Fabric,
-    ) -> Result<IdNumber, Missing> {
-        let there = self.0.get(&(space, address.port())).ok_or(Missing::Port)?;
+        addresses: &AddressTable,
+    ) -> Result<IdNumber, ListenerMissing> {
+        let there = self.0.get(&(space, address.port())).ok_or(ListenerMissing::Port)?;
         let listeners = || there.owners.iter().filter(|owner| owner.listens);
         let exact = listeners().find(|owner| owner.address.ip() == address.ip());
         let any = || {
             listeners().find(|owner| {
-                fabric.is_any(owner.address.ip())
+                addresses.is_any(owner.address.ip())
                     && (!owner.af_only || owner.address.is_ipv4() == address.is_ipv4())
             })
         };
-        let device = |ip| fabric.path(ip).or_else(|| fabric.any_path()).map(|path| path.device.number);
+        let device = |ip| addresses.path(ip).or_else(|| addresses.any_path()).map(|path| path.device.number);
         let here = device(address.ip());
-        let others =
-            listeners().any(|owner| fabric.is_any(owner.address.ip()) || device(owner.address.ip()) == here);
-        let missing = if others { Missing::Address } else { Missing::Port };
+        let others = listeners()
+            .any(|owner| addresses.is_any(owner.address.ip()) || device(owner.address.ip()) == here);
+        let missing = if others { ListenerMissing::Address } else { ListenerMissing::Port };
         exact.or_else(any).map(|owner| owner.id).ok_or(missing)
     }
 
@@ -140,11 +149,11 @@ impl Ports {
     }
 }
 
-/// Why there is no listener.
+/// Why a request finds no listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missing {
-    /// Nobody listens to the port on the device that has the address.
+pub(super) enum ListenerMissing {
+    /// No id listens to the port on the device that has the address.
     Port,
-    /// Somebody does, but at another address of it.
+    /// An id listens to the port, but at another address of the device.
     Address,
 }

@@ -1,15 +1,16 @@
-//! Values by number. A number is of one value only: it has the generation of its slot in it.
+//! A slab: values by number. A number contains the generation of its slot, so that it never names a
+//! second value.
 
 /// Values by number.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<SlabSlot<T>>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Slot<T> {
-    /// From 1: no number is 0.
+struct SlabSlot<T> {
+    /// Starts at 1, so that no number is 0.
     generation: u32,
     value: Option<Box<T>>,
 }
@@ -33,11 +34,11 @@ impl<T> Slab<T> {
             return number(place.generation, slot);
         }
         let slot = self.slots.len() as u32;
-        self.slots.push(Slot { generation: 1, value });
+        self.slots.push(SlabSlot { generation: 1, value });
         number(1, slot)
     }
 
-    fn slot(&self, number: u64) -> Option<&Slot<T>> {
+    fn slot(&self, number: u64) -> Option<&SlabSlot<T>> {
         self.slots.get(number as u32 as usize).filter(|slot| u64::from(slot.generation) == number >> 32)
     }
 

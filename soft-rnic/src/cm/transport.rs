@@ -1,4 +1,5 @@
-//! What the connection manager needs of the world: other processes, ports that are this process's, time.
+//! The interface of the connection manager to its environment: other processes, port ownership, and
+//! time.
 
 use std::ffi::c_int;
 use std::io;
@@ -6,19 +7,19 @@ use std::time::Instant;
 
 use super::types::PortSpace;
 
-/// Whose a port is.
+/// The owner of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PortLocation {
-    /// This process's.
+    /// This process.
     ThisProcess,
-    /// Another's, which has this block.
+    /// Another process, which has this block.
     Block(u16),
     Nobody,
-    /// Somebody's who does not answer.
+    /// A process that does not answer.
     Unresponsive,
 }
 
-/// A port of this process, until it is dropped.
+/// A port of this process, held until it is dropped.
 pub(super) struct PortLease {
     pub(super) port: u16,
     _held: Box<dyn Send + Sync>,
@@ -30,17 +31,20 @@ impl PortLease {
     }
 }
 
-/// The world. Nothing waits, and nothing calls back.
+/// The environment of a state machine. Its functions never wait, and never call the state machine.
 pub(super) trait Transport: Send + Sync {
-    /// Makes a port this process's; 0 stands for any.
+    /// Takes a port for this process; 0 takes any port.
     ///
     /// # Errors
     ///
-    /// An error number: `EADDRINUSE` if it is another's, or none is free.
+    /// An error number: `EADDRINUSE` if another process has the port, or none is free.
     fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int>;
 
-    /// Whose a port is. `None`: [`Switch::found`](super::switch::Switch::found) will be told, until `until` or a little later. What is
-    /// said at once may be out of date; `fresh` has it asked for in any case.
+    /// The owner of a port. `None` means that
+    /// [`CmStateMachine::found`](super::state_machine::CmStateMachine::found) will be called, at
+    /// `until` or shortly after at the latest.
+    ///
+    /// An immediate answer may be out of date; with `fresh` the owner is always asked.
     fn find_port(
         &self,
         space: PortSpace,
@@ -50,21 +54,23 @@ pub(super) trait Transport: Send + Sync {
         fresh: bool,
     ) -> Option<PortLocation>;
 
-    /// Sends to the process that has a block: in order, and all, until it is said to be gone.
+    /// Sends a message to the owner of a block. Messages arrive in order and completely until the
+    /// owner is reported gone.
     ///
     /// # Errors
     ///
-    /// Nobody can be reached.
+    /// If no process can be reached.
     fn send(&self, block: u16, message: &[u8]) -> io::Result<()>;
 
-    /// Has [`Switch::expire`](super::switch::Switch::expire) called at this time.
+    /// Requests a call of [`CmStateMachine::expire`](super::state_machine::CmStateMachine::expire)
+    /// at this time.
     fn wake_at(&self, when: Instant);
 }
 
 #[cfg(any(fuzzing, all(test, not(loom))))]
-pub(super) use alone::Alone;
+pub(super) use alone::LoopbackTransport;
 
-/// For tests.
+/// An environment for tests.
 #[cfg(any(fuzzing, all(test, not(loom))))]
 mod alone {
     use std::collections::HashSet;
@@ -72,38 +78,38 @@ mod alone {
 
     use super::*;
 
-    /// The ports that are given out where any will do.
+    /// The ports that are taken if the caller asks for any port.
     const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
 
-    /// A world with nobody else in it.
+    /// An environment without other processes.
     #[derive(Clone, Default)]
-    pub(in crate::cm) struct Alone(Arc<Mutex<Ports>>);
+    pub(in crate::cm) struct LoopbackTransport(Arc<Mutex<LocalPorts>>);
 
     #[derive(Default)]
-    struct Ports {
+    struct LocalPorts {
         taken: HashSet<(PortSpace, u16)>,
         next: u16,
     }
 
-    struct Port {
-        of: Alone,
+    struct LocalPort {
+        of: LoopbackTransport,
         space: PortSpace,
         port: u16,
     }
 
-    impl Alone {
-        fn ports(&self) -> MutexGuard<'_, Ports> {
+    impl LoopbackTransport {
+        fn ports(&self) -> MutexGuard<'_, LocalPorts> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
-    impl Drop for Port {
+    impl Drop for LocalPort {
         fn drop(&mut self) {
             self.of.ports().taken.remove(&(self.space, self.port));
         }
     }
 
-    impl Transport for Alone {
+    impl Transport for LoopbackTransport {
         fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int> {
             let mut ports = self.ports();
             let port = if port == 0 {
@@ -119,7 +125,7 @@ mod alone {
             if !ports.taken.insert((space, port)) {
                 return Err(libc::EADDRINUSE);
             }
-            Ok(PortLease::new(port, Port { of: self.clone(), space, port }))
+            Ok(PortLease::new(port, LocalPort { of: self.clone(), space, port }))
         }
 
         fn find_port(

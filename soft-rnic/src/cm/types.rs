@@ -1,4 +1,4 @@
-//! What the two halves of the connection manager tell each other.
+//! The types of calls and events, shared by the connection manager and its users.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -9,21 +9,21 @@ use rdma_mummy_sys::types::{ibv_ah_attr, rdma_port_space};
 
 use crate::objects::device::Device;
 
-/// The longest private data of any call or event.
+/// The most private data of any call or event.
 pub(crate) const MAX_DATA: usize = 255;
 
 /// Private data.
-pub(crate) type Data = ArrayVec<u8, MAX_DATA>;
+pub(crate) type PrivateData = ArrayVec<u8, MAX_DATA>;
 
-/// An id: a stale number is nobody's.
+/// An id. The number of a destroyed id is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct IdNumber(pub(crate) u64);
 
-/// An id's membership of a multicast group.
+/// An id's membership in a multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct JoinNumber(pub(crate) u64);
 
-/// A port space: ports of different ones have nothing to do with each other.
+/// A port space. Equal port numbers in different spaces are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum PortSpace {
@@ -34,7 +34,7 @@ pub(crate) enum PortSpace {
 }
 
 impl PortSpace {
-    /// The C constant's space.
+    /// The space of a C constant.
     pub(crate) fn from_c(space: rdma_port_space) -> Option<Self> {
         Some(match space {
             rdma_port_space::RDMA_PS_TCP => Self::Tcp,
@@ -46,10 +46,10 @@ impl PortSpace {
     }
 }
 
-/// What one side tells the other when it connects or accepts.
+/// The parameters that one side sends to the other when it connects or accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parameters {
-    pub(crate) private_data: Data,
+pub(crate) struct ConnParams {
+    pub(crate) private_data: PrivateData,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
     pub(crate) flow_control: u8,
@@ -57,22 +57,26 @@ pub(crate) struct Parameters {
     pub(crate) rnr_retry_count: u8,
     pub(crate) srq: bool,
     pub(crate) qp_num: u32,
-    /// Of datagrams, on accepting: the key, if it is not the usual one (0).
+    /// On accepting for datagrams: the key; 0 selects the default.
     pub(crate) qkey: u32,
 }
 
-/// Enhanced connection establishment: what the two ends' devices agree on beyond the specification.
+/// Enhanced connection establishment: options of the devices beyond the specification, agreed on by
+/// both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ece {
     pub(crate) vendor_id: u32,
     pub(crate) options: u32,
 }
 
-/// What happened: the numbers are those of `enum rdma_cm_event_type`, of which some never happen here: routes are always found, and
-/// addresses stay; the last three are [written](super::Manager::write) by the library's half; whether a queue pair follows its connection is seen by the library only.
+/// The type of an event, with the numbers of `enum rdma_cm_event_type`.
+///
+/// Some types never occur here, because routes are always found and addresses never change. The
+/// library [writes](super::ConnectionManager::write) the last three. Only the library knows whether
+/// a queue pair follows its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Kind {
+pub(crate) enum CmEventKind {
     AddrResolved = 0,
     AddrError = 1,
     RouteResolved = 2,
@@ -91,78 +95,81 @@ pub(crate) enum Kind {
     User = 18,
 }
 
-/// How to send datagrams to the other side, or to a group.
+/// How to send datagrams to the peer, or to a group.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Address {
+pub(crate) struct UdAddress {
     pub(crate) ah_attr: ibv_ah_attr,
     pub(crate) qp_num: u32,
     pub(crate) qkey: u32,
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for UdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { qp_num, qkey, .. } = self;
-        f.debug_struct("Address").field("qp_num", qp_num).field("qkey", qkey).finish_non_exhaustive()
+        f.debug_struct("UdAddress").field("qp_num", qp_num).field("qkey", qkey).finish_non_exhaustive()
     }
 }
 
-/// What comes along with an event.
+/// The data of an event.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Details {
+pub(crate) enum EventDetails {
     #[default]
     Nothing,
-    /// Of a connection. Private data has the length of the message's field, as the kernel's has: what the other side gave, then
-    /// zeros.
-    Connection(Parameters),
-    /// Of datagrams.
-    Datagram { private_data: Data, address: Address },
-    /// What the program gave with an event of its own.
+    /// Data of a connection. As in the kernel, private data has the length of the message's field:
+    /// the peer's data, then zeros.
+    Connection(ConnParams),
+    /// Data about datagrams.
+    Datagram { private_data: PrivateData, address: UdAddress },
+    /// The argument of an event that the program has written.
     Argument(u64),
 }
 
-/// Something that happened to an id.
+/// An event of an id.
 #[derive(Clone, Debug)]
-pub(crate) struct Event {
-    /// To which id; to the listener, of a connection request.
+pub(crate) struct CmEvent {
+    /// The id; for a connection request, the listener.
     pub(crate) id: IdNumber,
-    /// What [`Manager::create`](super::Manager::create) or `set_uid` was told of it.
+    /// The value given to [`ConnectionManager::create`](super::ConnectionManager::create) or
+    /// `set_uid`.
     pub(crate) uid: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CmEventKind,
     pub(crate) status: c_int,
-    pub(crate) details: Details,
+    pub(crate) details: EventDetails,
     pub(crate) ece: Ece,
-    /// Of a connection request: the id that was made for it. It is on the listener's channel, has uid 0 and so no events
-    /// before `set_uid`. Who takes the event has to destroy it.
+    /// The id created for a connection request. It is on the listener's channel and has uid 0, so
+    /// it raises no events before `set_uid`. The program that takes the event must destroy it.
     pub(crate) request: Option<IdNumber>,
-    /// Of multicast: which membership, and what [`Manager::join`](super::Manager::join) was told of it.
+    /// For multicast: the membership, and the value given to
+    /// [`ConnectionManager::join`](super::ConnectionManager::join).
     pub(crate) join: Option<(JoinNumber, u64)>,
 }
 
-/// Where an id is.
+/// The device, port and GID that an id uses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Path {
+pub(crate) struct CmPath {
     pub(crate) device: &'static Device,
-    /// From 1.
+    /// Starts at 1.
     pub(crate) port: u8,
     pub(crate) sgid: [u8; 16],
     pub(crate) sgid_index: u8,
     pub(crate) pkey: u16,
 }
 
-/// What is known of an id's way. Addresses without a port have port 0.
+/// The route of an id, as far as it is known. Addresses without a port have port 0.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Route {
+pub(crate) struct CmRoute {
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
-    /// None as long as the id is bound to no address of a device.
-    pub(crate) path: Option<Path>,
-    /// Once the address is resolved.
+    /// `None` until the id is bound to an address of a device.
+    pub(crate) path: Option<CmPath>,
+    /// Known once the address is resolved.
     pub(crate) dgid: Option<[u8; 16]>,
-    /// The route is resolved: there is a path record, of which this is what is not constant. `ibv_mtu`.
+    /// The route is resolved: a path record exists, of which the following fields are the variable
+    /// part. `mtu` is an `ibv_mtu`.
     pub(crate) resolved: bool,
     pub(crate) mtu: u8,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
-    /// 4.096 us times two to the power of this.
+    /// An exponent: the time is 4.096 us times two to the power of this.
     pub(crate) packet_life_time: u8,
 }

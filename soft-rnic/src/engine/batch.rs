@@ -1,8 +1,8 @@
-//! Messages that the system moves: as many RDMA READs, or RDMA WRITEs and SENDs, at the front of a queue as one call takes.
+//! Batches: consecutive RDMA READs, or RDMA WRITEs and SENDs, that one system call moves.
 //!
-//! The hazards stand for all of them, and so do the comparisons of the generations. The system says how many bytes it has moved, and it moves
-//! range after range: the messages that lie within those bytes are done. What comes of the one that does not, the long
-//! way finds out, which begins it anew.
+//! The hazards and the comparisons of generations stand for all of them. The system says how many bytes
+//! it has moved, and it moves range after range: the messages within those bytes are done. The general
+//! path begins the first message that is not done again, and finds its outcome.
 //!
 //! SENDs claim their receives one after the other, before anything is moved, and finish them in this order afterwards. What is
 //! claimed and not done goes back, the latest first, so that the next message takes the earliest. No WRITE follows a
@@ -17,9 +17,10 @@ use super::connected::MAX_MESSAGE;
 use super::payload::Direction;
 use super::peer::PeerQp;
 use super::send::{ClaimedRecv, RecvMeta, RecvSges, map_for, unclaim_receive};
+use super::validate::revalidate;
 use super::{Deferred, Hazards};
 use crate::node::{PayloadPath, TransferSlotGuard};
-use crate::objects::region::Region;
+use crate::objects::region::RegionSlot;
 use crate::platform::copy;
 use crate::platform::vm::{self, Vm, VmError};
 use crate::queue_pair::send_queue::{PayloadKind, PostedSend, SendQueueConsumer};
@@ -27,7 +28,7 @@ use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrEntry, kind};
 use crate::shared::generation::GenerationSnapshot;
-use crate::shared::hazard::{Hazard, full_fence};
+use crate::shared::hazard::Hazard;
 use crate::shared::segment::MAX_SGE;
 use crate::shared::slot::EAGER;
 
@@ -45,7 +46,7 @@ struct WrBatch<'a> {
     remote: ArrayVec<libc::iovec, BATCH_RANGES>,
     /// Where each message ends, in bytes from the beginning of the first.
     ends: ArrayVec<usize, MAX_MESSAGES>,
-    sources: ArrayVec<(&'a Region, GenerationSnapshot), MAX_MESSAGES>,
+    sources: ArrayVec<(&'a RegionSlot, GenerationSnapshot), MAX_MESSAGES>,
     targets: ArrayVec<(&'a MrEntry, GenerationSnapshot), MAX_MESSAGES>,
     /// The receives of the SENDs, which are the last of the messages.
     claimed: ArrayVec<ClaimedRecv<'a>, MAX_MESSAGES>,
@@ -351,11 +352,10 @@ impl Qp {
             hazards.local.set(Hazard::new(self.number.index, batch.local_region));
         }
         hazards.remote.set(Hazard::new(peer.index, batch.remote_region));
-        full_fence();
-        if !peer.entry().is_current(peer.snapshot) || !batch.is_current() {
+        if revalidate(peer, || true, || batch.is_current()).is_err() {
             return 0;
         }
-        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current: the local ranges may be touched, and are written only by READs, whose
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots: the local ranges may be touched, and are written only by READs, whose
         // keys allow it; the remote ones lie in the peer's regions.
         let moved = unsafe {
             match batch.direction {

@@ -1,4 +1,4 @@
-//! Datagrams: to whatever queue pair each request names, delivered or silently lost.
+//! UD datagrams: each request names its receiver, and a datagram is delivered or silently lost.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::objects::multicast::is_group;
 use crate::queue_pair::send_queue::{DatagramDestination, PostedSend};
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
+use crate::shared::entry::gid_words;
 
 /// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 3.5.3: the high bit).
 const CONTROLLED: u32 = 1 << 31;
@@ -183,18 +184,4 @@ pub(super) enum DatagramTarget {
     Unicast,
     /// As the member of a group, by this entry of its owner's table.
     Multicast { entry: u32 },
-}
-
-/// A GID as two words.
-pub(crate) fn gid_words(gid: [u8; 16]) -> [u64; 2] {
-    let (low, high) = gid.split_at(8);
-    [low, high].map(|half| u64::from_ne_bytes(half.try_into().expect("half a GID is eight bytes")))
-}
-
-/// Two words as a GID.
-pub(crate) fn gid_of(words: [u64; 2]) -> [u8; 16] {
-    let mut gid = [0; 16];
-    gid[..8].copy_from_slice(&words[0].to_ne_bytes());
-    gid[8..].copy_from_slice(&words[1].to_ne_bytes());
-    gid
 }

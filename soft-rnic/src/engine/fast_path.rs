@@ -1,10 +1,10 @@
-//! The short way of the requests that nearly all are: an RDMA WRITE of one piece to memory that is mapped here, or that one call
-//! of the system reaches, an RDMA READ of one piece from memory that is mapped here, and a SEND of one piece that fits into the receive's
-//! slot.
+//! The fast path of RDMA WRITE, RDMA READ and SEND on an established connection.
 //!
-//! They do what every transfer does (`connected.rs`, `deliver.rs`), in the same order. Whatever is out of the ordinary, a key
-//! that does not fit, a generation that has changed, a receive that is not there, ends the short way before anything is touched,
-//! and the long one finds out what comes of the request.
+//! It takes a WRITE of one piece to memory that is mapped here or that one system call reaches, a READ
+//! of one piece from memory that is mapped here, and a SEND of one piece that fits into the slot of the
+//! receive. It does what the general path does (`write.rs`, `read.rs`, `send.rs`), in the same order. In
+//! every other case (a key that does not fit, a generation that has changed, no receive) it ends before
+//! anything is touched, and the general path finds the outcome.
 
 use std::sync::Arc;
 
@@ -14,18 +14,19 @@ use super::connected::MAX_MESSAGE;
 use super::payload::Direction;
 use super::peer::PeerQp;
 use super::send::sges_are_valid;
+use super::validate::revalidate;
 use super::{Deferred, Hazards};
 use crate::faults::Step;
 use crate::faults::injected::reach;
 use crate::node::{ExportId, PayloadPath, TransferSlotGuard, VmError};
-use crate::objects::region::Region;
+use crate::objects::region::RegionSlot;
 use crate::platform::{copy, vm};
 use crate::queue_pair::send_queue::{PayloadKind, PostedSend};
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrDescriptor, MrEntry, kind};
 use crate::shared::generation::GenerationSnapshot;
-use crate::shared::hazard::{Hazard, full_fence};
+use crate::shared::hazard::Hazard;
 use crate::shared::slot::{Delivery, EAGER};
 
 /// What the peer allows, for a transfer this way.
@@ -43,7 +44,7 @@ struct FastPiece<'a> {
     len: usize,
     /// An RDMA READ may fill it.
     writable: bool,
-    region: Option<(&'a Region, GenerationSnapshot, u32)>,
+    region: Option<(&'a RegionSlot, GenerationSnapshot, u32)>,
 }
 
 impl FastPiece<'_> {
@@ -63,7 +64,8 @@ impl FastPiece<'_> {
             Direction::Write => (there, self.at),
             Direction::Read => (self.at.cast_mut(), there.cast_const()),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: both may be touched for its length, as the direction has it: what is written to
+        // is `writable`, or the peer's, by the contract of `copy`.
         unsafe { copy::copy(to, from, self.len) }
     }
 }
@@ -88,11 +90,11 @@ impl Qp {
         let Some(piece) = self.single_piece(posted) else { return false };
         let done = match request.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_WRITE => {
-                self.fast_rdma(Direction::Write, posted, &piece, peer, transfer_slot, alone)
+                self.fast_write_or_read(Direction::Write, posted, &piece, peer, transfer_slot, alone)
             }
             ibv_wr_opcode::IBV_WR_RDMA_READ => {
                 let may = piece.writable && self.may_read(state, peer);
-                may && self.fast_rdma(Direction::Read, posted, &piece, peer, transfer_slot, false)
+                may && self.fast_write_or_read(Direction::Read, posted, &piece, peer, transfer_slot, false)
             }
             ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
                 self.fast_send(posted, &piece, peer, transfer_slot, deferred)
@@ -152,7 +154,7 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn fast_rdma(
+    fn fast_write_or_read(
         &self,
         direction: Direction,
         posted: &PostedSend<'_>,
@@ -165,15 +167,15 @@ impl Qp {
             return false;
         }
         if peer.process.is_own() {
-            self.fast_rdma_own_process(direction, posted, piece, peer, transfer_slot)
+            self.fast_copy_own_process(direction, posted, piece, peer, transfer_slot)
         } else {
-            self.fast_rdma_mapped(direction, posted, piece, peer, transfer_slot, alone)
+            self.fast_copy_mapped(direction, posted, piece, peer, transfer_slot, alone)
         }
     }
 
     /// Within the process: by its private tables.
     #[inline]
-    fn fast_rdma_own_process(
+    fn fast_copy_own_process(
         &self,
         direction: Direction,
         posted: &PostedSend<'_>,
@@ -193,21 +195,20 @@ impl Qp {
         let hazards = self.set_hazards(peer, piece, Hazard::NO_REGION, transfer_slot);
         // The source may lie in another region than the destination: the hazard stands for both.
         hazards.local.set(Hazard::new(peer.index, Hazard::ANY_REGION));
-        full_fence();
-        if !region.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
+        if revalidate(peer, || region.is_current(snapshot), || piece.is_current()).is_err() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so both sides may be touched; each lies within its region, or
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so both sides may be touched; each lies within its region, or
         // in the send queue.
         unsafe { piece.copy(direction, there) };
         peer.process.counters().add(transfer_slot, PayloadPath::Own, piece.len);
         true
     }
 
-    /// DatagramTarget or from memory of the peer.
+    /// To or from memory of the peer.
     #[inline(always)]
-    fn fast_rdma_mapped(
+    fn fast_copy_mapped(
         &self,
         direction: Direction,
         posted: &PostedSend<'_>,
@@ -240,19 +241,19 @@ impl Qp {
                 && self.fast_write_by_kernel(piece, peer, transfer_slot, (entry, snapshot, index), there);
         };
         reach(Step::BeforeMark);
-        let _marks = self.set_hazards(peer, piece, index, transfer_slot);
-        full_fence();
-        if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
+        let _hazards = self.set_hazards(peer, piece, index, transfer_slot);
+        if revalidate(peer, || entry.is_current(snapshot), || piece.is_current()).is_err() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: as in `fast_rdma_own_process`; the transfer slot keeps the peer's memory mapped.
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so both sides may be
+        // touched; each lies within its region, and the transfer slot keeps the peer's memory mapped.
         unsafe { piece.copy(direction, there) };
         peer.process.counters().add(transfer_slot, PayloadPath::Direct, piece.len);
         true
     }
 
-    /// DatagramTarget memory that only the system reaches: what `list.rs` does for several messages. Body and tail are ordered by being ranges of
+    /// To memory that only the system reaches: what `batch.rs` does for several messages. Body and tail are ordered by being ranges of
     /// their own; where that does not do it, the long way makes two calls.
     #[inline(always)]
     fn fast_write_by_kernel(
@@ -270,12 +271,11 @@ impl Qp {
         let remote = [vm::remote(there, source.len)];
         reach(Step::BeforeMark);
         let hazards = self.set_hazards(peer, source, index, transfer_slot);
-        full_fence();
-        if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !source.is_current() {
+        if revalidate(peer, || entry.is_current(snapshot), || source.is_current()).is_err() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so the source may be read, and the range lies in the peer's region.
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so the source may be read, and the range lies in the peer's region.
         let moved = unsafe { vm.write(&local, &remote) };
         drop(hazards);
         peer.process.counters().add_call(transfer_slot);
@@ -304,15 +304,14 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeMark);
-        let _marks = self.set_hazards(peer, piece, Hazard::NO_REGION, transfer_slot);
-        full_fence();
-        if !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
+        let _hazards = self.set_hazards(peer, piece, Hazard::NO_REGION, transfer_slot);
+        if revalidate(peer, || true, || piece.is_current()).is_err() {
             return false;
         }
         reach(Step::BeforeClaim);
         let index = peer.entry().cursor();
         let Some(slot) = peer.process.segment().slot(slots, index) else { return false };
-        let Some(offer) = slot.header.offer() else { return false };
+        let Some(posted_state) = slot.header.posted_state() else { return false };
         let room = slot.header.room();
         if piece.len > room.bytes as usize || !sges_are_valid(peer, &slot, room, piece.len) {
             return false;
@@ -335,7 +334,7 @@ impl Qp {
             src_qp: self.number.qpn,
             queue_pair: peer.index,
         };
-        if !slot.header.fulfil(offer, peer.process.number(), &delivery) {
+        if !slot.header.fulfil(posted_state, peer.process.number(), &delivery) {
             return false;
         }
         let next = slots.next(index);

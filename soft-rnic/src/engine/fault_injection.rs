@@ -1,4 +1,4 @@
-//! Executing requests while there are rules of faults.
+//! Fault injection: executing requests while fault rules are in force.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,8 +10,8 @@ use super::gather::GatherList;
 use super::payload::{Direction, LocalPiece, LocalPieces, RemotePiece, RemotePieces, RemotePlace};
 use super::retry::RetryWait;
 use super::{CopyError, Deferred, TransferCtx, WrOutcome};
-use crate::faults::injected::{Attempts, Injected, Tampering, reach};
-use crate::faults::{self, Action, Opcode, Seen, Step, effects};
+use crate::faults::injected::{Injected, LossBudget, Tampering, reach};
+use crate::faults::{self, Action, Opcode, RequestFacts, Step, effects};
 use crate::platform::copy;
 use crate::queue_pair::post::is_of_window;
 use crate::queue_pair::send_queue::PostedSend;
@@ -75,8 +75,8 @@ impl Qp {
         injected
     }
 
-    pub(crate) fn seen(&self, opcode: Opcode, size: u64) -> Seen {
-        Seen {
+    pub(crate) fn seen(&self, opcode: Opcode, size: u64) -> RequestFacts {
+        RequestFacts {
             device: self.context.device().number,
             port: self.port(),
             qpn: self.number.qpn,
@@ -136,10 +136,10 @@ impl Qp {
         let reliable = self.is_reliable();
         // When the last timer has run out, nothing is sent any more.
         let gave_up = injected.lost.is_some() && sending.wait.is_some_and(RetryWait::is_last_answer);
-        if gave_up || injected.lost.as_mut().is_some_and(Attempts::take) || !self.link_is_up() {
+        if gave_up || injected.lost.as_mut().is_some_and(LossBudget::take) || !self.link_is_up() {
             return if reliable { self.retry_unacknowledged(sending) } else { WrOutcome::Done };
         }
-        if injected.not_ready.as_mut().is_some_and(Attempts::take) {
+        if injected.not_ready.as_mut().is_some_and(LossBudget::take) {
             let timer = sending.peer.as_ref().map_or(USUAL_RNR_TIMER, |peer| peer.descriptor.min_rnr_timer);
             return if reliable { self.retry_rnr(sending, timer) } else { WrOutcome::Done };
         }
@@ -186,7 +186,8 @@ impl Qp {
         let tampering = Tampering::current();
         let length = ctx.gather_list.length();
         let writes = direction == Direction::Write;
-        // SAFETY: the caller's pieces.
+        // SAFETY: the contract of `move_payload`, which `move_payload_with_faults` shares, asks the
+        // caller for what this call needs.
         let mut changed = if writes { unsafe { changed(&ctx.gather_list.pieces, tampering) } } else { None };
         let pieces = match &mut changed {
             Some(bytes) => LocalPieces::from_iter([LocalPiece { at: bytes.as_mut_ptr(), len: length }]),

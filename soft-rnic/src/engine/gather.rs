@@ -1,9 +1,9 @@
-//! The requester's own memory: checking keys and finding pointers.
+//! The gather list of a request: checks local keys and finds pointers.
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_sge, ibv_wc_status};
 
 use super::payload::{LocalPiece, LocalPieces};
-use crate::objects::region::Region;
+use crate::objects::region::RegionSlot;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::{PayloadKind, PostedSend};
 use crate::shared::generation::GenerationSnapshot;
@@ -13,7 +13,8 @@ use crate::shared::hazard::{Hazard, HazardSlot};
 #[derive(Default)]
 pub(crate) struct GatherList<'a> {
     pub(crate) pieces: LocalPieces,
-    generations: arrayvec::ArrayVec<(&'a Region, GenerationSnapshot), { crate::shared::segment::MAX_SGE }>,
+    generations:
+        arrayvec::ArrayVec<(&'a RegionSlot, GenerationSnapshot), { crate::shared::segment::MAX_SGE }>,
 }
 
 impl GatherList<'_> {

@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_mummy_sys::types::*;
 
-use super::datagram::gid_words;
 use super::multicast::GROUP;
 use crate::node::{CALL_CELL, PeerProcess};
 use crate::queue_pair::xrc::RECEIVER;
+use crate::shared::entry::gid_words;
 use crate::shared::entry::{
     MembershipDescriptor, MrDescriptor, QpDescriptor, SlotsDescriptor, SrqDescriptor,
 };
 use crate::shared::generation::GenerationWriter;
 use crate::shared::hazard::TRANSFER_SLOTS;
 use crate::shared::segment::{HEAP_AT, MAX_SLOTS, Segment};
-use crate::shared::slot::Room;
+use crate::shared::slot::RecvCapacity;
 use crate::sync::{AtomicU32, Relaxed, Release};
-use crate::verbs::bench::{Bench, QKEY, destroy, in_state, inner, modify, number};
+use crate::verbs::bench::{QKEY, VerbsFixture, destroy, in_state, inner, modify, number};
 use crate::verbs::testing::table;
 
 /// What a peer says of itself where it can say anything and is still talked to.
@@ -90,7 +90,7 @@ pub(crate) fn send_into(
 ) -> HostileSends {
     static ONE_PEER: Mutex<()> = Mutex::new(());
     let _one = ONE_PEER.lock().unwrap_or_else(PoisonError::into_inner);
-    let bench = Bench::new(64);
+    let bench = VerbsFixture::new(64);
     let any = bench.qp(ibv_qp_type::IBV_QPT_UC, ptr::null_mut());
     let node = Arc::clone(inner(any).rnic.node());
     destroy(any);
@@ -119,7 +119,7 @@ pub(crate) fn send_into(
 }
 
 struct HostileRequester<'a> {
-    bench: &'a Bench,
+    bench: &'a VerbsFixture,
     process: &'a Arc<PeerProcess>,
     hostile_peer: &'a HostilePeer,
     qpn: u32,
@@ -288,7 +288,7 @@ impl HostileRequester<'_> {
                 entry.lkey.store(if kind & 32 == 0 { KEY } else { word32 }, Relaxed);
             }
             let bytes = if kind & 64 == 0 { u32::MAX } else { word32 };
-            slot.header.post(word32, Room { bytes, entries: u32::MAX >> (kind & 31), flags: word32 });
+            slot.header.post(word32, RecvCapacity { bytes, entries: u32::MAX >> (kind & 31), flags: word32 });
         }
     }
 

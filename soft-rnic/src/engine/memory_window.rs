@@ -1,4 +1,4 @@
-//! Requests about memory windows: binding and invalidating one's own, and invalidating one of the peer's along with a message.
+//! Memory windows: bind, local invalidate, and SEND with invalidate.
 //!
 //! Whose memory is taken away closes the window at once, and waits until nobody touches it: the request stays at the front
 //! meanwhile, and is looked at again like one that nobody has acknowledged.

@@ -1,13 +1,21 @@
-//! Executing requests: the sender does the whole transfer, in its own thread, under its transfer slot.
+//! The executor: the sender's thread executes each posted request whole, under its transfer slot.
 //!
-//! The order of every transfer: read the descriptors of what is to be touched, publish the hazards, look whether the descriptors still
-//! hold, touch, clear the hazards. [`Hazards`] clears them whatever happens.
+//! One file for each operation: [`write`], [`read`], [`send`], [`atomic`], [`flush`], `memory_window`.
+//! The general path runs from [`connected`] (RC, UC), `xrc`, [`datagram`] (UD) or `multicast` to the
+//! file of the operation. Two shortcuts come first: `fast_path` for the frequent cases, `batch` for
+//! several requests that one system call moves. [`retry`] holds timeouts and RNR, [`payload`] moves
+//! bytes, [`rpc`] asks the owner of memory to move them where nothing else reaches it.
+//!
+//! Every transfer reads the descriptors of what it touches, sets hazards, compares the generations
+//! again (`validate`), touches, and clears the hazards. [`Hazards`] clears them in every case.
 
+mod atomic;
 mod batch;
 pub(crate) mod connected;
 pub(crate) mod datagram;
 mod fast_path;
 mod fault_injection;
+mod flush;
 pub(crate) mod gather;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
@@ -15,9 +23,12 @@ mod memory_window;
 pub(crate) mod multicast;
 pub(crate) mod payload;
 pub(crate) mod peer;
+mod read;
 pub(crate) mod retry;
 pub(crate) mod rpc;
 pub(crate) mod send;
+mod validate;
+mod write;
 mod xrc;
 
 use std::sync::Arc;

@@ -1,13 +1,13 @@
-//! Datagrams to a group: a copy for each queue pair in it, of any process of the fabric.
+//! UD multicast: a copy for each queue pair of the group, of any process of the fabric.
 //!
-//! DatagramTarget a receiver its copy is as any other datagram (InfiniBand specification, chapter 10, unreliable datagram multicast): the Q_Key is looked at, a receive is
+//! To a receiver its copy is as any other datagram (InfiniBand specification, chapter 10, unreliable datagram multicast): the Q_Key is looked at, a receive is
 //! taken, and who has none posted gets none. What becomes of one copy is nothing to the others.
 
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::ibv_qp_create_flags;
 
-use super::datagram::{DatagramTarget, gid_words};
+use super::datagram::DatagramTarget;
 use super::gather::GatherList;
 use super::peer::PeerQp;
 use super::{Deferred, WrOutcome};
@@ -15,7 +15,7 @@ use crate::node::PeerProcess;
 use crate::queue_pair::send_queue::{DatagramDestination, PostedSend};
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::MembershipDescriptor;
+use crate::shared::entry::{MembershipDescriptor, gid_words};
 use crate::shared::hazard::full_fence;
 
 /// The queue pair number of every group (InfiniBand specification, chapter 4, addressing).

@@ -1,4 +1,4 @@
-//! Moving payload between pieces of this process's memory and pieces of a peer's.
+//! Payload: copies between this process's memory and a peer's, by mapping, kernel or owner.
 
 use arrayvec::ArrayVec;
 
@@ -80,7 +80,10 @@ impl Qp {
             ctx.count(ctx.mapped(), local.len);
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: hazards are published and a full fence has followed, so that the pieces on both
+        // sides may be touched; local pieces are written if the direction is `Read`.
+        // `RemotePlace::ByOwner` is not among them, by the contract of `copy_pieces`, which
+        // `move_payload` shares.
         unsafe {
             if faults::active() {
                 self.move_payload_with_faults(ctx, direction, remotes)
@@ -101,7 +104,10 @@ impl Qp {
         direction: Direction,
         remotes: &[RemotePiece],
     ) -> Result<(), CopyError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: hazards are published and a full fence has followed, so that the pieces on both
+        // sides may be touched; local pieces are written if the direction is `Read`.
+        // `RemotePlace::ByOwner` is not among them, by the contract of `copy_pieces`, which
+        // `move_payload_plainly` shares.
         unsafe {
             if remotes.iter().any(|remote| matches!(remote.place, RemotePlace::ByOwner)) {
                 copy_by_rpc(ctx, direction, remotes)

@@ -1,4 +1,4 @@
-//! The queue pair at the other end, as this process sees it.
+//! The peer queue pair: finding the connected queue pair, and reading its descriptor.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Requests that have to be tried again: nobody answered, or the receiver was not ready.
+//! Retries: acknowledgement timeouts, RNR, and waits for a peer that is connecting or busy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

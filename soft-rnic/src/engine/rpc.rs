@@ -1,4 +1,4 @@
-//! Where neither a shared mapping nor the kernel reaches a peer's memory, its owner moves the bytes.
+//! Remote procedure calls to the owner of memory, where neither a mapping nor the kernel reaches it.
 //!
 //! Every peer process has, in its segment, a cell for each transfer slot of this process: a request, and room for bytes in transit.
 //! The sender fills it in, rings, and waits a moment for the owner's service thread, which checks the request against its
@@ -130,7 +130,8 @@ fn rpc_cell(segment: &Segment, area: u64, transfer_slot: usize) -> Option<(&RpcC
     }
     // SAFETY: inside of the segment's mapping and aligned, as was checked; a `RpcCell` is atomics.
     let cell = unsafe { place.cast::<RpcCell>().as_ref() };
-    // SAFETY: as above: the room follows the cell.
+    // SAFETY: inside of the segment's mapping and aligned, as was checked; a `RpcCell` is atomics:
+    // the room follows the cell.
     Some((cell, unsafe { place.add(CALL_HEADER) }))
 }
 

@@ -1,4 +1,4 @@
-//! Messages that take a receive of the peer: SEND, RDMA WRITE with immediate data, datagrams.
+//! SEND, and every other message that consumes a receive: RDMA WRITE with immediate data, datagrams.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use super::fast_path::mapped_pointer;
 use super::payload::{Direction, RemotePiece, RemotePieces, RemotePlace};
 use super::peer::PeerQp;
 use super::rpc::abandon_to_owner;
+use super::validate::revalidate;
 use super::{CopyError, Deferred, TransferCtx, WrOutcome};
 use crate::faults::injected::{reach, skips_fast_path};
 use crate::faults::{self, Step};
@@ -23,7 +24,7 @@ use crate::shared::entry::{MrDescriptor, MrEntry, kind, notice};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::{Hazard, full_fence};
 use crate::shared::segment::{MAX_SGE, Slot, Slots};
-use crate::shared::slot::{Claim, Delivery, EAGER, Room, claim_first};
+use crate::shared::slot::{Claim, Delivery, EAGER, RecvCapacity, claim_first};
 use crate::sync::Relaxed;
 
 /// Bytes before a datagram's payload: the global route header.
@@ -54,7 +55,8 @@ pub(crate) struct RecvMeta {
 /// The hazards are set and a full fence has followed; all pieces may be read, and there is room for them.
 unsafe fn stream(ctx: TransferCtx<'_>, mut there: *mut u8) {
     for piece in &ctx.gather_list.pieces {
-        // SAFETY: the caller's promise.
+        // SAFETY: the hazards are set and a full fence has followed; all pieces may be read, and
+        // there is room for them, by the contract of `stream`.
         unsafe { copy::copy_streamed(there, piece.at, piece.len) };
         there = there.wrapping_add(piece.len);
     }
@@ -81,13 +83,8 @@ impl Qp {
     ) -> Result<WrOutcome, TransferError> {
         let TransferCtx { peer, gather_list, hazards, .. } = ctx;
         reach(Step::BeforeMark);
-        hazards.remote.publish(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
-        if !peer.entry().is_current(peer.snapshot) {
-            return Err(TransferError::Stale);
-        }
-        if !gather_list.is_current() {
-            return Err(TransferError::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
-        }
+        hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
+        revalidate(peer, || true, || gather_list.is_current())?;
         reach(Step::BeforeClaim);
         let claimed = self.claim_receive(peer, deferred)?;
         reach(Step::Claimed);
@@ -185,10 +182,7 @@ impl Qp {
             hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
         }
         hazards.remote.set(Hazard::new(peer.hazard_index, entries.hazard_region()));
-        full_fence();
-        if !entries.are_current(&peer.process) || !peer.entry().is_current(peer.snapshot) {
-            return Err(TransferError::Stale);
-        }
+        revalidate(peer, || entries.are_current(&peer.process), || true)?;
         let remotes = self.remote_pieces(ctx, &entries, meta.header)?;
         peer.kernel_cannot_copy
             .set(!remotes.iter().any(|remote| matches!(remote.place, RemotePlace::ByKernel(_))));
@@ -196,7 +190,8 @@ impl Qp {
             && length >= copy::STREAMED
             && !faults::active()
         {
-            // SAFETY: as for `move_payload`; the entry has room for the message.
+            // SAFETY: the hazards are set and `revalidate` has compared all snapshots; the entry has room
+            // for the message.
             unsafe { stream(ctx, *there) };
             ctx.count(ctx.mapped(), length);
             return Ok(false);
@@ -479,7 +474,7 @@ impl RecvSges {
     pub(super) fn check(
         peer: &PeerQp,
         claimed: &ClaimedRecv<'_>,
-        room: Room,
+        room: RecvCapacity,
         length: usize,
     ) -> Result<Self, TransferError> {
         let mut pieces = arrayvec::ArrayVec::new();
@@ -527,7 +522,7 @@ impl RecvSges {
 /// Whether the entries of a receive of the queue pair's own domain are good for so many bytes. The owner, who puts the bytes
 /// there, looks for itself: this tells the sender.
 #[inline]
-pub(super) fn sges_are_valid(peer: &PeerQp, slot: &Slot<'_>, room: Room, length: usize) -> bool {
+pub(super) fn sges_are_valid(peer: &PeerQp, slot: &Slot<'_>, room: RecvCapacity, length: usize) -> bool {
     let mut left = length as u64;
     for number in 0..(room.entries as usize).min(MAX_SGE) {
         if left == 0 {

@@ -1,4 +1,4 @@
-//! Requests of extended reliable connections: answered by the target, done to what the shared receive queue stands for.
+//! XRC requests: the target queue pair answers, the shared receive queue's owner receives.
 //!
 //! A message is checked as the target says (its state, its sequence, its permissions) and uses the queue's receives, completion
 //! queue and protection domain (InfiniBand specification, annex A14). Both may be of different processes. The hazards stand for

@@ -15,19 +15,19 @@ use crate::objects::rnic::Rnic;
 use crate::objects::setup::ProcessSetup;
 
 /// Ports that come up again at a given time.
-static DUE: Mutex<Vec<Due>> = Mutex::new(Vec::new());
+static DUE: Mutex<Vec<PortUpTimer>> = Mutex::new(Vec::new());
 /// The number of open contexts whose device has failed.
 static FAILED: AtomicUsize = AtomicUsize::new(0);
 /// The owner of a timer that belongs to no queue pair.
 const NOBODY: u32 = u32::MAX;
 
-struct Due {
+struct PortUpTimer {
     at: Instant,
     device: u8,
     port: u8,
 }
 
-fn due() -> MutexGuard<'static, Vec<Due>> {
+fn due() -> MutexGuard<'static, Vec<PortUpTimer>> {
     DUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn happen(rnic: &Rnic, device: &'static Device, port: u8, action: &Ac
 
 fn come_up_after(rnic: &Rnic, device: &Device, port: u8, lasting: Duration) {
     let at = Instant::now() + lasting;
-    due().push(Due { at, device: device.number, port });
+    due().push(PortUpTimer { at, device: device.number, port });
     if let Err(error) = rnic.node().wake_surely_at(at, NOBODY) {
         log::error!("port {port} of {} stays down, as nobody can keep the time: {error}", device.name);
     }
@@ -115,7 +115,9 @@ fn fail_device(rnic: &Rnic, device: &'static Device) {
         FAILED.fetch_add(1, Relaxed);
         context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: EventElement::Device });
     }
-    rnic.ear().removed(device.number);
+    if let Some(cm) = rnic.cm_handler().get() {
+        cm.device_removed(device.number);
+    }
 }
 
 /// Counts down when a context whose device had failed is closed.

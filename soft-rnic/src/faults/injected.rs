@@ -9,12 +9,12 @@ use super::{Action, Rule, RuleSet, Step, drawn_between, mix};
 
 /// The number of attempts that are still to be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attempts {
+pub(crate) enum LossBudget {
     Left(u32),
     All,
 }
 
-impl Attempts {
+impl LossBudget {
     fn of(times: Option<u32>) -> Self {
         times.map_or(Self::All, Self::Left)
     }
@@ -34,7 +34,7 @@ impl Attempts {
 
 /// A request that waits for requests of other queue pairs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HoldUntil {
     /// The request continues when the process has executed this many requests.
     pub(crate) executed: u64,
     pub(crate) until: Instant,
@@ -46,9 +46,9 @@ pub(crate) struct Injected {
     /// The generation of the rules.
     pub(crate) generation: u64,
     pub(crate) until: Option<Instant>,
-    pub(crate) held: Option<Held>,
-    pub(crate) lost: Option<Attempts>,
-    pub(crate) not_ready: Option<Attempts>,
+    pub(crate) held: Option<HoldUntil>,
+    pub(crate) lost: Option<LossBudget>,
+    pub(crate) not_ready: Option<LossBudget>,
     pub(crate) status: Option<ibv_wc_status>,
     pub(crate) tampering: Tampering,
 }
@@ -57,21 +57,22 @@ impl Injected {
     /// Adds an action; returns false if it does not concern the delivery of a request.
     pub(crate) fn take(&mut self, rule: &Rule, drawn: u64, set: &RuleSet) -> bool {
         match &rule.action {
-            Action::Drop(times) => self.lost = Some(Attempts::of(*times)),
-            Action::Rnr(times) => self.not_ready = Some(Attempts::of(*times)),
+            Action::Drop(times) => self.lost = Some(LossBudget::of(*times)),
+            Action::Rnr(times) => self.not_ready = Some(LossBudget::of(*times)),
             Action::Delay(least, most) => {
                 self.until = Some(Instant::now() + drawn_between(*least, *most, drawn));
             }
             Action::Hold(others, most) => {
                 let now = set.executed.load(std::sync::atomic::Ordering::Relaxed);
-                self.held = Some(Held { executed: now + u64::from(*others), until: Instant::now() + *most });
+                self.held =
+                    Some(HoldUntil { executed: now + u64::from(*others), until: Instant::now() + *most });
             }
             Action::Status(status) => self.status = Some(*status),
             Action::Flip(bits) => self.tampering.flip = Some((*bits, drawn)),
             Action::Split(pause) => self.tampering.split = Some(*pause),
-            Action::Crash(step) => self.tampering.end = Some((*step, End::Abort)),
-            Action::Stop(step) => self.tampering.end = Some((*step, End::Stop)),
-            Action::Pause(step, time) => self.tampering.end = Some((*step, End::Pause(*time))),
+            Action::Crash(step) => self.tampering.end = Some((*step, StepAction::Abort)),
+            Action::Stop(step) => self.tampering.end = Some((*step, StepAction::Stop)),
+            Action::Pause(step, time) => self.tampering.end = Some((*step, StepAction::Pause(*time))),
             _ => return false,
         }
         true
@@ -80,7 +81,7 @@ impl Injected {
 
 /// How a process ends, stops or pauses at a step of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum StepAction {
     Abort,
     Stop,
     Pause(Duration),
@@ -92,7 +93,7 @@ pub(crate) struct Tampering {
     /// The number of bits to flip, and a random number that chooses them.
     pub(crate) flip: Option<(u32, u64)>,
     pub(crate) split: Option<Duration>,
-    pub(crate) end: Option<(Step, End)>,
+    pub(crate) end: Option<(Step, StepAction)>,
 }
 
 thread_local! {
@@ -163,16 +164,16 @@ fn end_at(step: Step) {
     // Only once, because a retry continues the same message.
     TAMPERING.set(Tampering { end: None, ..tampering });
     match end {
-        End::Abort => {
+        StepAction::Abort => {
             eprintln!("soft-rnic: a fault rule aborts this process (crash={step})");
             std::process::abort();
         }
-        End::Stop => {
+        StepAction::Stop => {
             log::warn!("a fault rule stops this process (stop={step})");
             // SAFETY: a signal to this process accesses no memory.
             unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
         }
-        End::Pause(time) => {
+        StepAction::Pause(time) => {
             log::debug!("a fault rule holds this thread up (pause={step})");
             std::thread::sleep(time);
         }

@@ -33,7 +33,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub use parse::{RuleError, parse};
-pub(crate) use rule::Seen;
+pub(crate) use rule::RequestFacts;
 pub use rule::{Action, Rule, Trait, Which};
 pub use words::{Call, CmMessage, Opcode, Step};
 
@@ -58,13 +58,13 @@ pub(crate) struct RuleSet {
     /// Distinguishes this set from earlier ones.
     pub(crate) generation: u64,
     since: Instant,
-    rules: Vec<Entry>,
+    rules: Vec<RuleState>,
     /// Requests that the process has executed since the rules were set.
     pub(crate) executed: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RuleState {
     rule: Rule,
     matched: AtomicU64,
     fired: AtomicU64,
@@ -147,7 +147,7 @@ pub fn clear() {
 /// The counters of the rules in force, in their order.
 pub fn report() -> Vec<Report> {
     let Some(set) = current() else { return Vec::new() };
-    let report = |entry: &Entry| Report {
+    let report = |entry: &RuleState| Report {
         rule: entry.rule.clone(),
         matched: entry.matched.load(Relaxed),
         fired: entry.fired.load(Relaxed),
@@ -197,7 +197,7 @@ fn check(rules: &[Rule]) -> Result<(), SetError> {
 /// Replaces the rules without checking them.
 pub(crate) fn install(rules: Vec<Rule>, seed: u64) {
     static GENERATION: AtomicU64 = AtomicU64::new(1);
-    let entry = |rule| Entry {
+    let entry = |rule| RuleState {
         rule,
         matched: AtomicU64::new(0),
         fired: AtomicU64::new(0),
@@ -226,7 +226,7 @@ pub(crate) fn current() -> Option<Arc<RuleSet>> {
 
 impl RuleSet {
     /// Calls `act` with each action that applies to this request or receive, and a random number.
-    pub(crate) fn on_work(&self, seen: &Seen, act: impl FnMut(&Rule, u64)) {
+    pub(crate) fn on_work(&self, seen: &RequestFacts, act: impl FnMut(&Rule, u64)) {
         self.on(|rule| rule.matches_work(seen), seen, act);
     }
 

@@ -66,18 +66,18 @@ impl FromStr for Rule {
 }
 
 /// An error within a part of the text, with its offset in bytes.
-struct Wrong {
+struct ParseFailure {
     at: usize,
     found: String,
     allowed: String,
 }
 
-fn wrong<T>(at: usize, found: &str, allowed: impl Into<String>) -> Result<T, Wrong> {
-    Err(Wrong { at, found: found.to_owned(), allowed: allowed.into() })
+fn wrong<T>(at: usize, found: &str, allowed: impl Into<String>) -> Result<T, ParseFailure> {
+    Err(ParseFailure { at, found: found.to_owned(), allowed: allowed.into() })
 }
 
 fn rule(piece: &str, line: usize, column: usize) -> Result<Rule, RuleError> {
-    let located = |Wrong { at, found, allowed }: Wrong| RuleError {
+    let located = |ParseFailure { at, found, allowed }: ParseFailure| RuleError {
         rule: piece.trim().to_owned(),
         line,
         column: column + piece[..at].chars().count(),
@@ -127,7 +127,7 @@ const HELD: Duration = Duration::from_secs(1);
 /// The longest duration that a rule may give.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-fn action(begin: usize, word: &str) -> Result<Action, Wrong> {
+fn action(begin: usize, word: &str) -> Result<Action, ParseFailure> {
     let (name, value) = divide(begin, word);
     let end = (begin + word.len(), "");
     let needed = value.unwrap_or(end);
@@ -180,7 +180,7 @@ fn action(begin: usize, word: &str) -> Result<Action, Wrong> {
 const CONDITIONS: &str = "a condition: device=softN, port=, qpn=, qp_type=, opcode=, size=, call=, cm=, nth=, first=, from=, every= \
     or chance=";
 
-fn condition(rule: &mut Rule, begin: usize, word: &str) -> Result<(), Wrong> {
+fn condition(rule: &mut Rule, begin: usize, word: &str) -> Result<(), ParseFailure> {
     let (name, value) = divide(begin, word);
     let Some(value) = value else { return wrong(begin, word, CONDITIONS) };
     let count = || number(value, 1, u64::MAX);
@@ -231,7 +231,7 @@ fn condition(rule: &mut Rule, begin: usize, word: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn number((at, text): (usize, &str), least: u64, most: u64) -> Result<u64, Wrong> {
+fn number((at, text): (usize, &str), least: u64, most: u64) -> Result<u64, ParseFailure> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
@@ -242,7 +242,7 @@ fn number((at, text): (usize, &str), least: u64, most: u64) -> Result<u64, Wrong
     }
 }
 
-fn one_of<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str) -> Result<T, Wrong> {
+fn one_of<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str) -> Result<T, ParseFailure> {
     let name = plain(text);
     let name = name.strip_prefix(prefix).unwrap_or(&name);
     let names = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
@@ -252,7 +252,11 @@ fn one_of<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str)
     }
 }
 
-fn several<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str) -> Result<Vec<T>, Wrong> {
+fn several<T: Copy>(
+    (at, text): (usize, &str),
+    words: &[(&str, T)],
+    prefix: &str,
+) -> Result<Vec<T>, ParseFailure> {
     let mut at = at;
     text.split(',')
         .map(|part| {
@@ -263,14 +267,14 @@ fn several<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str
         .collect()
 }
 
-fn errno((at, text): (usize, &str)) -> Result<i32, Wrong> {
+fn errno((at, text): (usize, &str)) -> Result<i32, ParseFailure> {
     if text.starts_with(|c: char| c.is_ascii_digit()) {
         return number((at, text), 1, 4095).map(|error| error as i32);
     }
     one_of((at, text), ERRNOS, "")
 }
 
-fn device((at, text): (usize, &str)) -> Result<u8, Wrong> {
+fn device((at, text): (usize, &str)) -> Result<u8, ParseFailure> {
     let last = MAX_DEVICES - 1;
     let number = text.strip_prefix("soft").and_then(|number| number.parse().ok());
     match number.filter(|number| *number <= last) {
@@ -279,14 +283,14 @@ fn device((at, text): (usize, &str)) -> Result<u8, Wrong> {
     }
 }
 
-fn chance((at, text): (usize, &str)) -> Result<f64, Wrong> {
+fn chance((at, text): (usize, &str)) -> Result<f64, ParseFailure> {
     match text.parse() {
         Ok(chance) if (0.0..=1.0).contains(&chance) => Ok(chance),
         _ => wrong(at, text, "a probability from 0 to 1"),
     }
 }
 
-fn time((at, text): (usize, &str)) -> Result<Duration, Wrong> {
+fn time((at, text): (usize, &str)) -> Result<Duration, ParseFailure> {
     const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let with_unit = UNITS.iter().find_map(|(unit, length)| Some((text.strip_suffix(unit)?, length)));
     let seconds = with_unit.and_then(|(number, length)| Some(number.parse::<f64>().ok()? * length));
@@ -305,7 +309,7 @@ fn range((at, text): (usize, &str)) -> ((usize, &str), (usize, &str)) {
     }
 }
 
-fn delay(value: (usize, &str)) -> Result<Action, Wrong> {
+fn delay(value: (usize, &str)) -> Result<Action, ParseFailure> {
     let (first, last) = range(value);
     let (least, most) = (time(first)?, time(last)?);
     if most < least {
@@ -314,7 +318,7 @@ fn delay(value: (usize, &str)) -> Result<Action, Wrong> {
     Ok(Action::Delay(least, most))
 }
 
-fn hold((at, text): (usize, &str)) -> Result<Action, Wrong> {
+fn hold((at, text): (usize, &str)) -> Result<Action, ParseFailure> {
     let (others, most) = match text.split_once(':') {
         Some((others, most)) => (others, time((at + others.len() + 1, most))?),
         None => (text, HELD),
@@ -322,14 +326,14 @@ fn hold((at, text): (usize, &str)) -> Result<Action, Wrong> {
     Ok(Action::Hold(number((at, others), 1, u32::MAX.into())? as u32, most))
 }
 
-fn pause((at, text): (usize, &str)) -> Result<Action, Wrong> {
+fn pause((at, text): (usize, &str)) -> Result<Action, ParseFailure> {
     let Some((step, lasting)) = text.split_once(':') else {
         return wrong(at, text, "a step and a time: before_copy:20ms");
     };
     Ok(Action::Pause(one_of((at, step), Step::ALL, "")?, time((at + step.len() + 1, lasting))?))
 }
 
-fn size(value: (usize, &str)) -> Result<(u64, u64), Wrong> {
+fn size(value: (usize, &str)) -> Result<(u64, u64), ParseFailure> {
     let (first, last) = range(value);
     let least = if first.1.is_empty() { 0 } else { number(first, 0, u64::MAX)? };
     let most = if last.1.is_empty() { u64::MAX } else { number(last, 0, u64::MAX)? };

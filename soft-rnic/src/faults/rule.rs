@@ -295,7 +295,7 @@ impl Rule {
     }
 
     /// Whether the conditions match a request or receive, as the sender or receiver sees it.
-    pub(super) fn matches_work(&self, seen: &Seen) -> bool {
+    pub(super) fn matches_work(&self, seen: &RequestFacts) -> bool {
         let wants_receives = self.action == Action::SrqLimit || self.opcodes.contains(&Opcode::Recv);
         let wants_requests = self.opcodes.is_empty() || self.opcodes.iter().any(|o| *o != Opcode::Recv);
         let right_kind = match (&self.action, seen.opcode) {
@@ -323,7 +323,7 @@ impl Rule {
 
 /// A request or a receive, as the conditions of rules see it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct RequestFacts {
     pub(crate) device: u8,
     pub(crate) port: u8,
     pub(crate) qpn: u32,
@@ -332,7 +332,7 @@ pub(crate) struct Seen {
     pub(crate) size: u64,
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for RequestFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, port, qpn, opcode, size, .. } = self;
         write!(f, "{opcode} of {size} bytes, queue pair {qpn:#x}, soft{device} port {port}")
@@ -340,9 +340,9 @@ impl fmt::Display for Seen {
 }
 
 /// A duration in the syntax of rules.
-struct Time(Duration);
+struct RuleTime(Duration);
 
-impl fmt::Display for Time {
+impl fmt::Display for RuleTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanoseconds = self.0.as_nanos();
         for (unit, length) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)] {
@@ -359,9 +359,9 @@ impl fmt::Display for Action {
         match self {
             Self::Drop(None) => f.write_str("drop"),
             Self::Drop(Some(times)) => write!(f, "drop={times}"),
-            Self::Delay(least, most) if least == most => write!(f, "delay={}", Time(*least)),
-            Self::Delay(least, most) => write!(f, "delay={}..{}", Time(*least), Time(*most)),
-            Self::Hold(others, most) => write!(f, "hold={others}:{}", Time(*most)),
+            Self::Delay(least, most) if least == most => write!(f, "delay={}", RuleTime(*least)),
+            Self::Delay(least, most) => write!(f, "delay={}..{}", RuleTime(*least), RuleTime(*most)),
+            Self::Hold(others, most) => write!(f, "hold={others}:{}", RuleTime(*most)),
             Self::Status(status) => match word_of(STATUSES, status) {
                 Some(word) => write!(f, "status={word}"),
                 None => write!(f, "status={}", status.0),
@@ -369,11 +369,11 @@ impl fmt::Display for Action {
             Self::Rnr(None) => f.write_str("rnr"),
             Self::Rnr(Some(times)) => write!(f, "rnr={times}"),
             Self::Flip(bits) => write!(f, "flip={bits}"),
-            Self::Split(pause) => write!(f, "split={}", Time(*pause)),
+            Self::Split(pause) => write!(f, "split={}", RuleTime(*pause)),
             Self::CqOverrun => f.write_str("cq_overrun"),
             Self::SrqLimit => f.write_str("srq_limit"),
             Self::PortDown(None) => f.write_str("port_down"),
-            Self::PortDown(Some(time)) => write!(f, "port_down={}", Time(*time)),
+            Self::PortDown(Some(time)) => write!(f, "port_down={}", RuleTime(*time)),
             Self::PortUp => f.write_str("port_up"),
             Self::QpFatal => f.write_str("qp_fatal"),
             Self::DeviceFatal => f.write_str("device_fatal"),
@@ -383,7 +383,7 @@ impl fmt::Display for Action {
             },
             Self::Crash(step) => write!(f, "crash={step}"),
             Self::Stop(step) => write!(f, "stop={step}"),
-            Self::Pause(step, time) => write!(f, "pause={step}:{}", Time(*time)),
+            Self::Pause(step, time) => write!(f, "pause={step}:{}", RuleTime(*time)),
             Self::Duplicate(copies) => write!(f, "duplicate={copies}"),
             Self::Reject(None) => f.write_str("reject"),
             Self::Reject(Some(reason)) => write!(f, "reject={reason}"),

@@ -114,7 +114,7 @@ fn every_action() -> Vec<String> {
 
 #[test]
 #[cfg_attr(miri, ignore = "minutes, over safe code alone")]
-fn what_is_shown_is_what_is_read() {
+fn displayed_rules_parse_to_themselves() {
     let whens = ["", " nth=3", " first=4", " from=5", " every=6", " chance=0.25"];
     for action in every_action() {
         let made = one(&action).of_device().is_some();

@@ -12,69 +12,71 @@ use super::peer_ids::PeerLease;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use super::{CALL_CELL, NodeState};
 use crate::platform::process::{Lifeline, Process};
-use crate::platform::socket::{MANY, Received, ReceivedMany, Room, Socket};
+use crate::platform::socket::{MANY, ReceiveBuffers, Received, ReceivedMany, Socket};
 use crate::platform::user;
 use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::LAYOUT_VERSION;
 use crate::status::STATUS_VERSION;
 use crate::sync::{AcqRel, Relaxed, SeqCst};
 
-/// Who has connected says hello within this time.
+/// A process that has connected must send its hello within this time.
 const HELLO: Duration = Duration::from_secs(1);
-/// So many may be about to say hello.
+/// The most connections that have not sent their hello yet.
 const MAX_PENDING_PEERS: usize = 128;
-/// How long a process takes to die once it has closed its descriptors, usually.
+/// How long a process usually takes to die after it has closed its descriptors.
 const DYING: Duration = Duration::from_millis(200);
-/// How often it is asked for one that nobody tells of.
+/// The interval between checks for a death that the system does not report.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// How long nobody is let in when there are too many, or no descriptors.
+/// How long a listener pauses when too many peers are pending, or when descriptors run out.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
-/// Packets that the dead may have left: more than fit into a socket.
+/// The most packets read from a dead peer's connection: more than fit into a socket.
 const REST: usize = 1 << 14;
 
-/// Where a block's attached peers come in.
+/// The socket on which the owner of a block accepts peers.
 pub(crate) struct BlockListener {
     socket: Socket,
     ordinal: u8,
 }
 
-/// A process of this user, which has not said hello yet.
+/// A connected process of this user that has not sent its hello yet.
 pub(crate) struct PendingPeer {
     pub(crate) socket: Socket,
     pid: u32,
     ordinal: u8,
 }
 
-/// A process that maps the own segment.
+/// A process that maps this process's segment.
 pub(crate) struct AttachedPeer {
     socket: Socket,
     lease: PeerLease,
     calls: HeapRange,
-    /// What it was given to map.
+    /// The exported memory that the peer was given to map.
     given: HashSet<ExportId>,
-    /// What it has to be told as soon as there is room.
+    /// Memory that is gone, of which the peer is notified as soon as its socket has room.
     unsent_notices: Vec<ExportId>,
     waits_for_room: bool,
-    /// It has said that it leaves.
+    /// The peer has sent its goodbye.
     said_goodbye: bool,
-    /// Who it is, as it says, and as the system says.
+    /// The process, by the identity it sent and by the process number that the system gave.
     pub(crate) process: ProcessId,
     pub(crate) pid: u32,
     pub(crate) cm: PeerCm,
 }
 
-/// A attached peer whose connection has ended without a word. If its process lives (it may have closed descriptors that it does not
-/// know of), its hazards and its claims stay: it may be copying.
+/// An attached peer whose connection has ended without a goodbye.
+///
+/// If the process lives, its hazards and claims stay, because it may still be copying: a process
+/// may close descriptors that it does not know of.
 pub(crate) struct DisconnectedPeer {
     pub(crate) peer: AttachedPeer,
     process: Lifeline,
-    /// Nobody tells when it ends.
+    /// The system does not report the end of the process, so that this process must check for it.
     asked_for: bool,
     noted: bool,
 }
 
 impl ServiceThread {
-    /// Lets attached peers in, of a block that was just lease.
+    /// Accepts peers at a block that this process has just taken.
     pub(crate) fn listen(&mut self, socket: Socket, ordinal: u8) {
         let token = self.new_token();
         self.watch_listener(token, BlockListener { socket, ordinal });
@@ -102,7 +104,7 @@ impl ServiceThread {
             match listener.socket.accept() {
                 Ok(socket) => self.admit(socket, listener.ordinal),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // It went away again.
+                // The peer disconnected before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     log::warn!("a peer cannot connect: {error}");
@@ -119,11 +121,12 @@ impl ServiceThread {
         self.set_deadline(Instant::now() + PAUSE, token);
     }
 
-    /// Nothing is sent to, or read from, a process of another user.
+    /// Admits a connection of this user. To a process of another user nothing is sent, and nothing
+    /// is read from it.
     fn admit(&mut self, socket: Socket, ordinal: u8) {
         let Ok(who) = socket.credentials() else { return };
         if user::own() != Some(who.user) {
-            log::debug!("process {} of user {} wanted to connect", who.pid, who.user);
+            log::debug!("refused a connection of process {}, which belongs to user {}", who.pid, who.user);
             return;
         }
         let token = self.new_token();
@@ -144,13 +147,15 @@ impl ServiceThread {
         };
         let peer = match request {
             Some(Request::Hello { version: LAYOUT_VERSION, process }) => {
-                // Whoever calls may be in a group, and may have given up waiting for the answer.
+                // Each connecting process may be a member of a group, even if it gives up before
+                // the welcome arrives.
                 self.state.segment.header().newcomers.fetch_add(1, AcqRel);
                 self.welcome(&pending).map(|(lease, calls)| (lease, calls, process))
             }
             Some(Request::Hello { version, .. }) => {
                 log::warn!(
-                    "process {} has version {version} of the software device's segment, not {LAYOUT_VERSION}",
+                    "process {} uses segment version {version} of the software device, this process {LAYOUT_VERSION}: \
+                     run the same version in both",
                     pending.pid
                 );
                 let _ = pending.socket.send(&Reply::OtherVersion { version: LAYOUT_VERSION }.encode());
@@ -182,7 +187,8 @@ impl ServiceThread {
         }))
     }
 
-    /// Tells somebody who is no attached peer, and gets nothing to map, what there is.
+    /// Sends the statistics to a process that asks for them without becoming a peer. It gets no
+    /// memory to map.
     fn tell_status(&self, pending: &PendingPeer, version: u64) {
         let Some(handler) = self.state.handler() else { return };
         let reply = if version == STATUS_VERSION {
@@ -191,23 +197,23 @@ impl ServiceThread {
             Reply::OtherVersion { version: STATUS_VERSION }
         };
         if let Err(error) = pending.socket.send(&reply.encode()) {
-            log::debug!("process {} gets no status: {error}", pending.pid);
+            log::debug!("the status could not be sent to process {}: {error}", pending.pid);
         }
     }
 
-    /// Gives an attached peer a number, room for its calls, and the segment.
+    /// Gives a new peer an id, cells for its calls, and the segment.
     fn welcome(&mut self, pending: &PendingPeer) -> Option<(PeerLease, HeapRange)> {
         let state = &*self.state;
         let file = state.segment.memory().file()?;
         let Some(lease) = state.peer_ids.assign(&state.segment, Process::find(pending.pid)) else {
-            log::warn!("process {} cannot connect: there are as many peers as there can be", pending.pid);
+            log::warn!("process {} cannot connect: the limit of peers is reached", pending.pid);
             return None;
         };
         let give_back = || {
             state.peer_ids.release(lease);
             state.peer_ids.reuse(lease.peer_id);
         };
-        // Behind the calls there is a line to try out copying.
+        // Behind the cells lies one cache line for the probe of copying by the system.
         let Ok(calls) = state.heap.alloc(TRANSFER_SLOTS * CALL_CELL + 64) else {
             log::warn!("process {} cannot connect: no room in the heap for its calls", pending.pid);
             give_back();
@@ -223,10 +229,10 @@ impl ServiceThread {
             probe_address: state.segment.memory().base().addr().get() as u64 + probe,
             gids: state.identity.gids.clone(),
         };
-        // Before the attached peer can call.
+        // Set this before the welcome, because the peer may call as soon as it has that.
         self.set_call_area(lease.peer_id, Some(calls.offset));
         if let Err(error) = pending.socket.send_with(&Reply::Welcome(welcome).encode(), file) {
-            log::debug!("process {} went away while it connected: {error}", pending.pid);
+            log::debug!("process {} disconnected during the handshake: {error}", pending.pid);
             self.set_call_area(lease.peer_id, None);
             self.state.heap.free(calls);
             give_back();
@@ -258,10 +264,12 @@ impl ServiceThread {
         if ended { self.connection_ended(token, peer) } else { Some(EventSource::AttachedPeer(peer)) }
     }
 
-    /// Reads so many packets at most, or a few more. True at the end of the connection.
+    /// Reads at most `most` packets, rounded up to whole batches. True at the end of the
+    /// connection.
     fn receive_packets(&mut self, peer: &mut AttachedPeer, most: usize) -> bool {
-        // What one says may lead to hearing another.
-        let mut room = self.room.take().unwrap_or_else(Room::new);
+        // Take the buffer out of `self`, because the handling of a packet may read packets of
+        // another peer.
+        let mut room = self.room.take().unwrap_or_else(ReceiveBuffers::new);
         let mut ended = false;
         for _ in 0..most.div_ceil(MANY) {
             let count = match peer.socket.receive_many(&mut room) {
@@ -274,12 +282,13 @@ impl ServiceThread {
             };
             for packet in (0..count).map(|index| room.packet(index)).take_while(|packet| !packet.is_empty()) {
                 if !self.handle_packet(peer, packet) {
-                    // It is not thrown out: as long as it lives, its hazards must be waited for.
-                    log::debug!("the peer at peer_id {} sends what makes no sense", peer.lease.peer_id);
+                    // The peer is not disconnected, because its hazards must be waited for as long
+                    // as it lives.
+                    log::debug!("the peer with id {} sent an invalid packet", peer.lease.peer_id);
                 }
             }
             if count < MANY {
-                // There are no more, or those that are there wake the thread again.
+                // The socket is empty, or it still has packets, which wake the thread again.
                 break;
             }
         }
@@ -287,7 +296,7 @@ impl ServiceThread {
         ended
     }
 
-    /// False if it makes no sense.
+    /// False if the packet makes no sense.
     fn handle_packet(&mut self, peer: &mut AttachedPeer, packet: &[u8]) -> bool {
         match Request::decode(packet) {
             Some(Request::Doorbell(doorbell)) => self.state.answer(peer.lease.peer_id, doorbell),
@@ -302,12 +311,13 @@ impl ServiceThread {
         true
     }
 
-    /// Reads what one who is dead has left. True at the end of the connection.
+    /// Reads the packets that a dead peer has left. True at the end of the connection.
     pub(crate) fn drain_connection(&mut self, peer: &mut AttachedPeer) -> bool {
         self.receive_packets(peer, REST)
     }
 
-    /// The connection has ended: so has the attached peer, if it has said so, or its process is dead.
+    /// Handles the end of a connection. The peer is gone if it has said goodbye or if its process
+    /// is dead.
     pub(crate) fn connection_ended(&mut self, token: u64, mut peer: AttachedPeer) -> Option<EventSource> {
         self.end_peer_cm(&mut peer);
         let NodeState { segment, peer_ids, .. } = &*self.state;
@@ -315,7 +325,7 @@ impl ServiceThread {
             peer.said_goodbye || segment.hazard_slot(peer.lease.peer_id, 0).is_some_and(HazardSlot::has_left);
         let process = match Lifeline::of(&peer.socket, peer_ids.process(peer.lease)) {
             Some(process) if !has_left && !process.is_cut() => process,
-            // Of one who cannot be seen, the end of its connection is all that there is to go by.
+            // If the process cannot be seen, the end of its connection counts as its death.
             _ => {
                 self.detach_peer(peer);
                 return None;
@@ -331,7 +341,7 @@ impl ServiceThread {
         Some(EventSource::DisconnectedPeer(DisconnectedPeer { peer, process, asked_for, noted: false }))
     }
 
-    /// Looks whether one who has fallen disconnected is dead by now.
+    /// Checks whether a disconnected peer has died by now.
     pub(crate) fn check_disconnected(
         &mut self,
         token: u64,
@@ -344,8 +354,8 @@ impl ServiceThread {
         if !disconnected.noted {
             let process = self.state.peer_ids.process(disconnected.peer.lease).map(Process::pid);
             log::warn!(
-                "the peer at peer_id {} (process {process:?}) lives, but has closed its connection: until it ends, what it was \
-                 copying to or from cannot be lease back",
+                "the peer with id {} (process {process:?}) has closed its connection but lives: memory that it may be copying \
+                 cannot be released until it ends",
                 disconnected.peer.lease.peer_id
             );
             disconnected.noted = true;
@@ -374,12 +384,12 @@ impl ServiceThread {
             None => peer.socket.send(&Reply::NoExport { export }.encode()),
         };
         if let Err(error) = sent {
-            // It will ask again.
-            log::debug!("the peer at peer_id {} gets no answer: {error}", peer.lease.peer_id);
+            // The peer will ask again.
+            log::debug!("the answer to the peer with id {} could not be sent: {error}", peer.lease.peer_id);
         }
     }
 
-    /// Tells those who have mapped the memory that it is gone.
+    /// Notifies the peers that have mapped this memory that it is gone.
     pub(crate) fn notify_export_gone(&mut self, export: ExportId) {
         let mut sources = core::mem::take(&mut self.sources);
         for (token, source) in &mut sources {
@@ -393,12 +403,12 @@ impl ServiceThread {
         self.sources = sources;
     }
 
-    /// Tells an attached peer what it has not been told, as far as there is room.
+    /// Sends the peer's pending notices as far as its socket has room.
     fn send_notices(&self, token: u64, peer: &mut AttachedPeer) {
         while let Some(export) = peer.unsent_notices.last() {
             match peer.socket.send(&Reply::ExportGone { export: *export }.encode()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // If the attached peer has gone, its end will be heard.
+                // If the peer has gone, the end of its connection will report that.
                 Ok(()) | Err(_) => peer.unsent_notices.pop(),
             };
         }
@@ -408,7 +418,8 @@ impl ServiceThread {
         }
     }
 
-    /// A attached peer is dead, although somebody still has its end of the connection.
+    /// Removes a peer that was proved dead although some process still holds its end of the
+    /// connection.
     pub(crate) fn remove_dead_peer(&mut self, peer_id: u16, serial: u64) {
         let token = self.sources.iter().find_map(|(token, source)| match source {
             EventSource::AttachedPeer(peer)
@@ -430,7 +441,7 @@ impl ServiceThread {
 
     fn detach_peer(&mut self, peer: AttachedPeer) {
         let PeerLease { peer_id, .. } = peer.lease;
-        log::debug!("the peer at peer_id {peer_id} is gone");
+        log::debug!("the peer with id {peer_id} is gone");
         self.unwatch(&peer.socket);
         self.state.peer_ids.release(peer.lease);
         if let Some(handler) = self.state.handler() {
@@ -441,7 +452,7 @@ impl ServiceThread {
         self.state.peer_ids.reuse(peer_id);
     }
 
-    /// At the end.
+    /// Releases a peer's id when the service thread ends.
     pub(crate) fn vacate(&mut self, peer: AttachedPeer) {
         self.state.peer_ids.release(peer.lease);
         self.set_call_area(peer.lease.peer_id, None);

@@ -1,17 +1,20 @@
-//! Busy polling of the service thread after a CM message, because connections are made by several
-//! messages in a row, and waking a thread on an idle processor takes longer than reading one.
+//! Busy polling of the service thread after a CM message.
+//!
+//! A connection takes several messages in a row, and waking a thread on an idle processor takes
+//! longer than reading a message.
 
 use std::time::{Duration, Instant};
 
-/// So long.
+/// How long the service thread busy-polls after a CM message.
 const BUSY_POLL: Duration = Duration::from_micros(50);
-/// Whoever was let run meanwhile and has kept the processor for so long, a time slice, has work of its own. Those who make connections
-/// seldom do.
+/// If the thread yields and gets the processor back only after a time slice, other threads have
+/// work. The other end of a new connection rarely runs that long.
 const TIME_SLICE: Duration = Duration::from_millis(1);
-/// Nobody stays awake for so long then, as the next time might cost a time slice, too.
+/// After that the service thread does not busy-poll for this time, because each yield may cost
+/// another time slice.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
-/// Until when the service thread looks, again and again, instead of sleeping.
+/// Until when the service thread polls instead of sleeping.
 #[derive(Debug, Default)]
 pub(crate) struct BusyPoll {
     until: Option<Instant>,
@@ -19,19 +22,19 @@ pub(crate) struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// A CM message came.
+    /// Starts polling, because a CM message has arrived.
     pub(crate) fn start(&mut self, now: Instant) {
         if self.backs_off_until.is_none_or(|end| now >= end) {
             (self.until, self.backs_off_until) = (Some(now + BUSY_POLL), None);
         }
     }
 
-    /// Whether to look once more.
+    /// Whether to poll once more.
     pub(crate) fn is_active(&self, now: Instant) -> bool {
         self.until.is_some_and(|end| now < end)
     }
 
-    /// Others were let run, who took so long.
+    /// The thread has yielded the processor and got it back after `took`.
     pub(crate) fn yielded(&mut self, took: Duration, now: Instant) {
         if took > TIME_SLICE {
             (self.until, self.backs_off_until) = (None, Some(now + BACK_OFF));
@@ -44,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vigil_lasts_for_a_moment_after_the_last_letter() {
+    fn busy_polling_lasts_briefly_after_the_last_message() {
         let (mut busy_poll, start) = (BusyPoll::default(), Instant::now());
         assert!(!busy_poll.is_active(start));
         busy_poll.start(start);
@@ -54,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn where_others_want_the_processor_there_is_none_for_a_while() {
+    fn busy_polling_pauses_while_others_use_the_processor() {
         let (mut busy_poll, start) = (BusyPoll::default(), Instant::now());
         busy_poll.start(start);
         busy_poll.yielded(TIME_SLICE, start);

@@ -1,10 +1,13 @@
-//! Messages between the connection managers of processes: outboxes, and what a peer may send.
+//! Messages between the connection managers of processes: outboxes, and checks of a peer's
+//! messages.
 //!
-//! A sender writes into the peer's socket itself while nothing waits; the service thread connects, and
-//! goes on where a socket was full. Other connection managers know a process by its first block.
+//! While an outbox is empty, the sender itself writes into the peer's socket. The service thread
+//! connects, and continues where a socket was full. Connection managers identify a process by its
+//! first block.
 //!
-//! A message is delivered when the way back exists, if the sender can be reached soon. So an answer
-//! never waits for a connection, and its writer may exit right after it.
+//! If the sender of a message can be reached soon, the message is delivered only when the
+//! connection back to it exists. So an answer never waits for a connection, and its writer may exit
+//! right after it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,37 +22,40 @@ use super::peer_process::PeerProcess;
 use super::service::{EventSource, ServiceThread};
 use super::{Node, NodeState};
 
-/// So many bytes wait for one process, at most: when it is stopped, and its socket is full.
+/// The most bytes that wait for one process, such as a stopped process whose socket is full.
 const ROOM: usize = 16 << 20;
-/// What one CM message takes besides its bytes.
+/// Bytes that a CM message takes in memory beyond its contents.
 const EACH: usize = 64;
-/// So long CM messages wait for somebody who is there and does not answer. That is how long a connection manager asks.
+/// How long CM messages wait for a process that does not answer. A connection manager retries its
+/// requests for that long.
 const WAIT: Duration = Duration::from_secs(64);
-/// So many CM messages are held until there is a owner back.
+/// The most CM messages of one peer that are held until this process is connected to it.
 const MAX_PENDING: usize = 256;
-/// So many until it is known whose they are. They take as much as the room for an attached peer's calls.
+/// The most CM messages that are held while the owner of their block is unknown. They take as much
+/// memory as an attached peer's call cells.
 const MAX_PENDING_UNKNOWN: usize = 4096;
 
-/// CM messages to the owner of a block.
+/// The CM messages to the owner of one block.
 #[derive(Debug, Default)]
 struct CmOutbox {
-    /// Where they go. `None` if nobody has connected for them yet.
+    /// The owner. `None` if nothing has connected to it for this outbox yet.
     process: Option<Arc<PeerProcess>>,
-    /// Those that wait. If there are any, the service thread knows of it.
+    /// The waiting messages. Whenever there are any, the service thread knows of them.
     queue: VecDeque<Box<[u8]>>,
     bytes: usize,
-    /// Too many have waited. All are lost, until the service thread has told so.
+    /// Too many messages have waited. All further ones are dropped until the service thread has
+    /// reported the loss.
     overflowed: bool,
-    /// Since when somebody is wanted who does not answer.
+    /// The time since when the service thread has tried to reach an owner that does not answer.
     since: Option<Instant>,
 }
 
-/// What became of a CM message.
+/// The result of sending a CM message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Enqueued {
-    /// It is out, it waits with others, or it is lost with the peer.
+    /// It was sent, it waits behind others, or it was lost with the peer.
     Handled,
-    /// It is the first that waits.
+    /// It is the first that waits, so the caller must tell the service thread.
     First,
 }
 
@@ -74,7 +80,7 @@ impl CmOutbox {
         if first { Enqueued::First } else { Enqueued::Handled }
     }
 
-    /// Sends what waits, as far as there is room. True if nothing is left.
+    /// Sends the waiting messages as far as the socket has room. True if none is left.
     fn flush(&mut self) -> bool {
         let Some(socket) = self.process.as_ref().and_then(|process| process.socket()) else { return true };
         while let Some(packet) = self.queue.front() {
@@ -92,7 +98,7 @@ impl CmOutbox {
         self.bytes = 0;
     }
 
-    /// Nobody is there. False if that is no news.
+    /// Empties the outbox, because it has no owner. False if it was unused.
     fn fail(&mut self) -> bool {
         let news = self.process.take().is_some() | !self.queue.is_empty() | self.overflowed;
         self.clear();
@@ -101,7 +107,8 @@ impl CmOutbox {
     }
 }
 
-/// Whether a packet is to be sent again. Of a peer that is gone the service thread hears by itself.
+/// Whether a packet must be sent again. If the peer is gone, the service thread finds that out by
+/// itself.
 fn must_wait(sent: io::Result<()>) -> bool {
     const SCARCE: [i32; 3] = [libc::ENOMEM, libc::ENOBUFS, libc::EINTR];
     sent.is_err_and(|error| {
@@ -110,7 +117,7 @@ fn must_wait(sent: io::Result<()>) -> bool {
     })
 }
 
-/// All CM messages that go out. There is nothing before the first.
+/// The outboxes for all blocks, allocated when the first message is sent.
 #[derive(Debug, Default)]
 pub(crate) struct CmOutboxes(OnceLock<Box<[Mutex<CmOutbox>]>>);
 
@@ -120,7 +127,7 @@ impl CmOutboxes {
         all[usize::from(block.min(LAST_BLOCK))].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks whose CM messages go this owner.
+    /// The blocks whose outbox matches.
     fn blocks_of(&self, wanted: impl Fn(&CmOutbox) -> bool) -> Vec<u16> {
         let all = self.0.get().into_iter().flatten().enumerate();
         all.filter(|(_, outbox)| wanted(&outbox.lock().unwrap_or_else(PoisonError::into_inner)))
@@ -128,7 +135,8 @@ impl CmOutboxes {
             .collect()
     }
 
-    /// From now on, CM messages go this owner. True if all that have waited are out.
+    /// Assigns the owner to an outbox, and sends it the waiting messages. True if all of them are
+    /// out.
     fn attach(&self, block: u16, process: &Arc<PeerProcess>) -> bool {
         let mut outbox = self.outbox(block);
         (outbox.process, outbox.since) = (Some(Arc::clone(process)), None);
@@ -139,7 +147,7 @@ impl CmOutboxes {
         self.outbox(block).process.clone()
     }
 
-    /// Whether somebody is written to at this block.
+    /// Whether this process sends messages to this block.
     fn is_used(&self, block: u16) -> bool {
         self.0.get().is_some() && {
             let outbox = self.outbox(block);
@@ -147,19 +155,19 @@ impl CmOutboxes {
         }
     }
 
-    /// Whether there are CM messages that wait for a connection.
+    /// Whether CM messages wait for a connection.
     pub(crate) fn waits(&self, block: u16) -> bool {
         self.0.get().is_some() && !self.outbox(block).queue.is_empty()
     }
 }
 
-/// What is known of an attached peer's connection manager.
+/// The state of an attached peer's connection manager.
 #[derive(Debug, Default)]
 pub(crate) enum PeerCm {
-    /// It has said nothing.
+    /// It has sent nothing.
     #[default]
     Silent,
-    /// It is to be answered at this block, to which there is no owner yet.
+    /// It wants its answers at this block, to whose owner this process is not connected yet.
     Pending {
         block: u16,
         messages: Vec<Box<[u8]>>,
@@ -170,11 +178,12 @@ pub(crate) enum PeerCm {
 }
 
 impl Node {
-    /// The block by which this process is known to others' connection managers: its first. It is held from now on.
+    /// The block by which other connection managers know this process: its first. It is held from
+    /// now on.
     ///
     /// # Errors
     ///
-    /// As [`new_qp_number`](Self::new_qp_number).
+    /// The errors of [`new_qp_number`](Self::new_qp_number).
     pub(crate) fn own_block(&self) -> io::Result<u16> {
         if let Some(block) = self.state.blocks.first() {
             return Ok(block);
@@ -183,15 +192,17 @@ impl Node {
         self.numbers.hold(|ordinal| self.take_block(ordinal))
     }
 
-    /// Sends a message to the connection manager of the process that has a block of another process. It never waits, and calls no
-    /// handler. What is sent to one process comes in the order of the calls, and all of it, unless [`NodeHandler::cm_gone`] is called.
+    /// Sends a message to the connection manager of the process that owns a block, which must not
+    /// be this process. It never waits, and calls no handler. Messages to one process arrive in the
+    /// order of the calls and without gaps, unless [`NodeHandler::cm_gone`] is called.
     ///
-    /// [`own_block`](Self::own_block) must have been called before: the answer comes there.
+    /// [`own_block`](Self::own_block) must have been called before, because the answer arrives
+    /// there.
     ///
     /// # Errors
     ///
-    /// It is too long (`InvalidInput`), or nobody can be reached at all: there is no service thread, or the program has closed the
-    /// device's descriptors.
+    /// `InvalidInput` if the message is too long. Also fails if no process can be reached at all:
+    /// the service thread cannot be started, or the program has closed the device's descriptors.
     ///
     /// [`NodeHandler::cm_gone`]: super::NodeHandler::cm_gone
     pub(crate) fn send_cm(&self, block: u16, message: &[u8]) -> io::Result<()> {
@@ -204,12 +215,13 @@ impl Node {
         Ok(())
     }
 
-    /// Has the handler's `cm_timer` called at this time, or soon after; earlier if it was to be called earlier. One time is kept: who
-    /// is called asks again for the next.
+    /// Requests a call of the handler's `cm_timer` at this time or soon after, or at an earlier
+    /// time that was requested before. Only one time is kept, so the handler must request its next
+    /// call itself.
     ///
     /// # Errors
     ///
-    /// The service thread cannot be had.
+    /// If the service thread cannot be started.
     pub(crate) fn wake_cm_at(&self, when: Instant) -> io::Result<()> {
         self.ensure_service()?;
         if self.state.alarm.set(when) {
@@ -220,7 +232,7 @@ impl Node {
 }
 
 impl NodeState {
-    /// Nobody is to be expected at this block, who has been there.
+    /// Reports that the owner of this block is gone.
     pub(crate) fn notify_cm_gone(&self, block: u16) {
         self.ports.forget(block);
         if let Some(handler) = self.handler() {
@@ -234,14 +246,14 @@ impl NodeState {
         }
     }
 
-    /// CM messages to this block are not for anybody.
+    /// Drops the messages to this block, and reports its owner as gone if there were any.
     pub(crate) fn fail_outbox(&self, block: u16) {
         if self.cm_outboxes.outbox(block).fail() {
             self.notify_cm_gone(block);
         }
     }
 
-    /// All of them.
+    /// Fails the outboxes of all blocks.
     pub(crate) fn fail_all_outboxes(&self) {
         for block in self.cm_outboxes.blocks_of(|outbox| outbox.process.is_some() || !outbox.queue.is_empty())
         {
@@ -251,7 +263,8 @@ impl NodeState {
 }
 
 impl ServiceThread {
-    /// There are CM messages for this block that nobody sends: nobody is linked to it, its socket is full, or there are too many.
+    /// Handles messages that their senders could not send: the block's owner is not connected, its
+    /// socket is full, or too many messages wait.
     pub(crate) fn flush_outbox(&mut self, block: u16) {
         self.end_overflow(block);
         match self.state.directory.owner_of(block) {
@@ -262,7 +275,7 @@ impl ServiceThread {
                 self.release_pending(block, Some(&process));
             }
             None if self.state.directory.begin(block) => self.start_connect(block, Instant::now()),
-            // It is being called: the answer comes here.
+            // The connection is being made; its result is handled where it arrives.
             None => {}
         }
     }
@@ -275,19 +288,20 @@ impl ServiceThread {
                 return;
             }
             outbox.overflowed = false;
-            // What was sent before may have been heard.
+            // The owner may have received messages before the loss.
             outbox.send(&Request::CmReset { from: own }.encode());
         }
         log::warn!(
-            "the owner of block {block} does not listen: what the connection manager had to tell it is lost"
+            "the owner of block {block} does not read: the connection manager's messages to it are lost"
         );
         self.state.notify_cm_gone(block);
     }
 
-    /// A block's owner is linked.
+    /// Handles a new connection to a block's owner.
     pub(crate) fn owner_connected(&mut self, block: u16, process: &Arc<PeerProcess>) {
         self.silence_impostors(block, process);
-        // CM messages that are heard are answered at once.
+        // Attach the outbox even if it is empty while messages from the owner are held, because
+        // their answers must not wait for a connection.
         let wanted = self.state.cm_outboxes.waits(block) || !self.pending_peers(block).is_empty();
         if wanted && !self.state.cm_outboxes.attach(block, process) {
             self.await_room(process, true);
@@ -295,7 +309,8 @@ impl ServiceThread {
         self.release_pending(block, Some(process));
     }
 
-    /// Whoever was heard as the owner of a block, when that could not be reached, and is another is not heard any more.
+    /// Ignores peers that sent messages as this block's owner while the real owner could not be
+    /// reached.
     fn silence_impostors(&mut self, block: u16, owner: &Arc<PeerProcess>) {
         let is_another = |peer: &AttachedPeer| {
             matches!(peer.cm, PeerCm::Active { block: of } if of == block)
@@ -308,7 +323,7 @@ impl ServiceThread {
             }
         }
         if !others.is_empty() {
-            log::debug!("a peer that said it has the block {block} is not its owner");
+            log::debug!("a peer that claims the block {block} is not its owner");
             self.state.notify_cm_gone(block);
         }
     }
@@ -320,7 +335,7 @@ impl ServiceThread {
         }
     }
 
-    /// There may be room in a socket that was full.
+    /// Sends waiting messages after a full socket may have got room.
     pub(crate) fn flush_writable(&mut self, process: &Arc<PeerProcess>) {
         let is_its = |outbox: &CmOutbox| outbox.process.as_ref().is_some_and(|of| Arc::ptr_eq(of, process));
         let blocks = self.state.cm_outboxes.blocks_of(is_its);
@@ -328,13 +343,14 @@ impl ServiceThread {
         self.await_room(process, left > 0);
     }
 
-    /// A block has no owner who could be reached.
+    /// Handles a block whose owner cannot be reached.
     pub(crate) fn owner_unreachable(&mut self, block: u16) {
         self.state.fail_outbox(block);
         self.release_pending(block, None);
     }
 
-    /// Somebody is there, and does not answer: is stopped, or busy. Says whether to call again.
+    /// Handles an owner that does not answer, because it is stopped or busy. Returns whether to
+    /// connect again.
     pub(crate) fn keep_waiting(&mut self, block: u16) -> bool {
         let waits = self.state.cm_outboxes.waits(block) && {
             let mut outbox = self.state.cm_outboxes.outbox(block);
@@ -343,19 +359,20 @@ impl ServiceThread {
         if !waits {
             self.state.fail_outbox(block);
         }
-        // What it has sent itself waits no longer.
+        // The owner's messages to this process are delivered without waiting for the connection
+        // back.
         self.release_pending(block, None);
         waits
     }
 
-    /// The peer is dead. What it has said before is heard first.
+    /// Handles the death of a peer. Its messages that have already arrived are delivered first.
     pub(crate) fn drop_outboxes(&mut self, process: &Arc<PeerProcess>) {
         let is_its = |outbox: &CmOutbox| outbox.process.as_ref().is_some_and(|of| Arc::ptr_eq(of, process));
         let blocks = self.state.cm_outboxes.blocks_of(is_its);
         let Some(block) = blocks.first().copied() else { return };
         for token in self.attached_peers(|peer| process.is_of(&peer.process, peer.pid)) {
             let Some(EventSource::AttachedPeer(mut peer)) = self.sources.remove(&token) else { continue };
-            // It is answered no more, so nothing is held until it can be.
+            // Answers can no longer be sent, so messages are not held until they can be.
             self.release_one(&mut peer, Some(process));
             if matches!(peer.cm, PeerCm::Silent) {
                 peer.cm = PeerCm::Active { block };
@@ -382,7 +399,8 @@ impl ServiceThread {
         found.map(|(token, _)| *token).collect()
     }
 
-    /// A attached peer's connection manager says something. `false` if it cannot be the one who it says it is.
+    /// Handles a message from a peer's connection manager. `false` if the peer cannot be the owner
+    /// of the block it names.
     pub(crate) fn receive_cm_message(&mut self, peer: &mut AttachedPeer, from: u16, message: &[u8]) -> bool {
         match &mut peer.cm {
             PeerCm::Active { block } if *block == from => {
@@ -405,7 +423,7 @@ impl ServiceThread {
         if self.state.blocks.has(from) {
             return false;
         }
-        // The block may have been another's, who is dead.
+        // The block may have belonged to another process that is dead.
         if let Some(process) =
             self.state.cm_outboxes.process(from).filter(|process| !process.is_of(&peer.process, peer.pid))
         {
@@ -420,7 +438,8 @@ impl ServiceThread {
         !matches!(peer.cm, PeerCm::Silent)
     }
 
-    /// The process that has a block, as the system says, if it is being called.
+    /// The process number of a block's owner, as the system reports it, while this process connects
+    /// to it.
     fn connecting_pid(&self, block: u16) -> Option<u32> {
         self.sources.values().find_map(|source| match source {
             EventSource::PendingConnect(pending) => pending.pid_of(block),
@@ -436,7 +455,8 @@ impl ServiceThread {
         self.attached_peers(|peer| matches!(peer.cm, PeerCm::Pending { block: of, .. } if of == block))
     }
 
-    /// It is known how attached peers with this block are answered, or that they are not.
+    /// Delivers or drops the held messages of the peers that claim this block. `owner` is the
+    /// connected owner, or `None` if it cannot be reached.
     fn release_pending(&mut self, block: u16, owner: Option<&Arc<PeerProcess>>) {
         for token in self.pending_peers(block) {
             let Some(EventSource::AttachedPeer(mut peer)) = self.sources.remove(&token) else { continue };
@@ -447,44 +467,47 @@ impl ServiceThread {
 
     fn release_one(&mut self, peer: &mut AttachedPeer, owner: Option<&Arc<PeerProcess>>) {
         let PeerCm::Pending { block, mut messages } = core::mem::take(&mut peer.cm) else { return };
-        // Whom this process writes to at the block, or hears from there, may be another: it is not heard before that is known.
+        // This process may exchange messages with another owner of the block. Until that is known,
+        // the peer's messages are held.
         let may_be_another = || {
             (self.state.cm_outboxes.is_used(block) || self.is_heard(block))
                 && self.connecting_pid(block) != Some(peer.pid)
         };
         if owner.is_none() && may_be_another() {
             if messages.len() >= MAX_PENDING_UNKNOWN {
-                log::warn!("what a peer had to say that claims the block {block} is lost");
+                log::warn!(
+                    "the messages of a peer that claims the block {block} are lost: the owner is not known yet"
+                );
                 messages.clear();
             }
             peer.cm = PeerCm::Pending { block, messages };
             return;
         }
         if owner.is_some_and(|process| !process.is_of(&peer.process, peer.pid)) {
-            return log::debug!("a peer says that it has the block {block} of another");
+            return log::debug!("a peer claims the block {block} of another process");
         }
         peer.cm = PeerCm::Active { block };
         messages.iter().for_each(|message| self.state.deliver_cm_message(block, message));
     }
 
-    /// A attached peer's connection manager has forgotten what it wanted to say.
+    /// Handles a peer's notice that it has dropped messages it wanted to send.
     pub(crate) fn receive_cm_reset(&mut self, peer: &mut AttachedPeer, from: u16) -> bool {
         match &mut peer.cm {
             PeerCm::Active { block } if *block == from => self.state.notify_cm_gone(from),
             PeerCm::Pending { block, messages } if *block == from => messages.clear(),
-            // It has said nothing that was heard.
+            // None of its messages was delivered, so none can be missing.
             PeerCm::Silent => {}
             PeerCm::Active { .. } | PeerCm::Pending { .. } => return false,
         }
         true
     }
 
-    /// Nothing more comes from an attached peer.
+    /// Ends the messages of an attached peer.
     pub(crate) fn end_peer_cm(&mut self, peer: &mut AttachedPeer) {
         if let PeerCm::Active { block } = core::mem::take(&mut peer.cm) {
             let _ = self.state.cm_outboxes.outbox(block).fail();
             self.state.notify_cm_gone(block);
-            // Another who says that it has the block has waited for that.
+            // Another peer that claims the block has waited for this one's end.
             self.release_pending(block, None);
         }
     }

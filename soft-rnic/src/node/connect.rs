@@ -18,16 +18,17 @@ use crate::shared::hazard::TRANSFER_SLOTS;
 use crate::shared::segment::{LAYOUT_VERSION, LENGTH, Segment};
 use crate::sync::Acquire;
 
-/// Who was called answers within this time.
+/// How long a process may take to answer a connection.
 const ANSWER: Duration = Duration::from_secs(1);
-/// When somebody has too many callers: how soon it is called again.
+/// How soon to connect again to a process whose backlog is full.
 const BUSY: Duration = Duration::from_millis(2);
-/// When nobody was there: how soon somebody looks again.
+/// How long a block counts as absent after nothing listened there.
 const NOBODY: Duration = Duration::from_millis(10);
-/// When somebody was there who is of no use: another user, another version, no answer.
+/// How long a block counts as absent if its owner is of no use: another user, another version, no
+/// answer.
 const USELESS: Duration = Duration::from_millis(100);
 
-/// A process that was called, and has not answered.
+/// A connection whose peer has not sent its welcome yet.
 pub(crate) struct PendingConnect {
     socket: Socket,
     block: u16,
@@ -35,13 +36,13 @@ pub(crate) struct PendingConnect {
 }
 
 impl PendingConnect {
-    /// Who is called, if it is for this block.
+    /// The process number of the peer, if the connection is for this block.
     pub(crate) fn pid_of(&self, block: u16) -> Option<u32> {
         (self.block == block).then_some(self.pid)
     }
 }
 
-/// A process that is to be called again.
+/// A connection attempt to be repeated.
 pub(crate) struct ConnectRetry {
     pub(crate) when: Instant,
     block: u16,
@@ -49,14 +50,14 @@ pub(crate) struct ConnectRetry {
 }
 
 enum RetryReason {
-    /// It had too many callers, since then.
+    /// The peer's backlog has been full since then.
     Busy { since: Instant },
-    /// It has not answered, and there are CM messages for it.
+    /// The peer has not answered, and CM messages wait for it.
     CmMessages,
 }
 
 impl ConnectRetry {
-    /// At the end.
+    /// Called when the service thread ends.
     pub(crate) fn give_up(&self, directory: &Directory) {
         if let RetryReason::Busy { .. } = self.reason {
             directory.absent(self.block, USELESS);
@@ -65,7 +66,7 @@ impl ConnectRetry {
 }
 
 impl ServiceThread {
-    /// Calls the owner of a block.
+    /// Connects to the owner of a block. `since` is the time of the first attempt.
     pub(crate) fn start_connect(&mut self, block: u16, since: Instant) {
         let failure = match Socket::connect(&self.state.socket_name(block)) {
             Ok(socket) => return self.say_hello(socket, block),
@@ -80,7 +81,7 @@ impl ServiceThread {
             io::ErrorKind::ConnectionRefused => self.owner_absent(block, NOBODY),
             _ => {
                 log::warn!(
-                    "the owner of the queue pairs {}... cannot be reached: {failure}",
+                    "the owner of the queue pairs from {} cannot be reached: {failure}",
                     u32::from(block) << 14
                 );
                 self.owner_absent(block, USELESS);
@@ -100,13 +101,13 @@ impl ServiceThread {
         }
     }
 
-    /// A block has no owner who is of use.
+    /// Records that a block has no usable owner for `time`.
     fn owner_absent(&mut self, block: u16, time: Duration) {
         self.state.directory.absent(block, time);
         self.owner_unreachable(block);
     }
 
-    /// Its owner does not answer.
+    /// Records that the owner does not answer.
     fn owner_unresponsive(&mut self, block: u16) {
         log::debug!("the owner of block {block} does not answer");
         self.state.directory.absent(block, USELESS);
@@ -133,13 +134,13 @@ impl ServiceThread {
             .insert(token, EventSource::PendingConnect(PendingConnect { socket, block, pid: who.pid }));
     }
 
-    /// It is not one of ours.
+    /// Gives up a connection whose peer is of no use.
     pub(crate) fn give_up_connect(&mut self, pending: &PendingConnect) {
         self.disconnect(&pending.socket);
         self.owner_absent(pending.block, USELESS);
     }
 
-    /// It did not answer: it is stopped, or has too much to do.
+    /// Handles a peer that did not answer, because it is stopped or overloaded.
     pub(crate) fn connect_timed_out(&mut self, pending: &PendingConnect) {
         self.disconnect(&pending.socket);
         self.owner_unresponsive(pending.block);
@@ -149,10 +150,10 @@ impl ServiceThread {
         self.state.directory.absent(pending.block, USELESS);
     }
 
-    /// Ends a connection over which nothing was touched.
+    /// Ends a connection through which no memory was accessed.
     fn disconnect(&self, socket: &Socket) {
         self.unwatch(socket);
-        // Who has gone, or is about to refuse, need not be told.
+        // A send error is harmless: the peer has gone, or is about to refuse.
         let _ = socket.send(&Request::Goodbye.encode());
     }
 
@@ -166,7 +167,8 @@ impl ServiceThread {
             Some((Reply::Welcome(welcome), Some(file))) => (welcome, file),
             Some((Reply::OtherVersion { version }, _)) => {
                 log::warn!(
-                    "process {} has version {version} of the software device's segment, not {LAYOUT_VERSION}",
+                    "process {} uses segment version {version} of the software device, this process {LAYOUT_VERSION}: \
+                     run the same version in both",
                     pending.pid
                 );
                 self.give_up_connect(&pending);
@@ -198,7 +200,7 @@ impl ServiceThread {
         let (block, ordinal) = (pending.block, welcome.ordinal);
         if let Some(known) = self.state.directory.find(|process| process.is_of(&welcome.process, pending.pid))
         {
-            // Another block of a process that is linked already.
+            // The block is another one of a process that is already connected.
             self.disconnect(&pending.socket);
             if known.blocks().set(ordinal, block) {
                 self.state.directory.found(block, Arc::clone(&known));
@@ -209,7 +211,7 @@ impl ServiceThread {
             return None;
         }
         let Some(segment) = open_segment(file, &welcome) else {
-            log::warn!("process {} does not give a segment that can be mapped", pending.pid);
+            log::warn!("process {} sent a segment that cannot be mapped", pending.pid);
             self.give_up_connect(&pending);
             return None;
         };
@@ -245,7 +247,7 @@ impl ServiceThread {
                             self.retired.extend(mappings.replace(export, None));
                         }
                     }
-                    _ => log::debug!("process {:?} sends what makes no sense", process.pid()),
+                    _ => log::debug!("process {:?} sent an invalid packet", process.pid()),
                 },
                 Received::Nothing => break,
                 Received::End => {
@@ -280,7 +282,7 @@ impl ServiceThread {
         }
     }
 
-    /// Somebody saw signs that a peer is dead.
+    /// Checks a peer that showed signs of death, such as a failed copy.
     pub(crate) fn check_process(&mut self, process: &Arc<PeerProcess>) {
         if !process.alive() || !process.is_proved_dead() {
             return;
@@ -290,7 +292,7 @@ impl ServiceThread {
         }
     }
 
-    /// Looks whether the connection to a peer has ended, which has not been heard yet.
+    /// Reads a peer's connection now, so that an end that has already happened is handled.
     pub(crate) fn check_end(&mut self, process: &Arc<PeerProcess>) {
         let Some(token) = process.token() else { return };
         if let Some(EventSource::PeerProcess(process)) = self.sources.remove(&token) {
@@ -315,7 +317,8 @@ impl ServiceThread {
     }
 }
 
-/// Maps a peer's segment, if it is one, and what the peer said about it is in it.
+/// Maps a peer's segment. `None` if it is not a valid segment or does not contain the places named
+/// in the welcome.
 fn open_segment(file: OwnedFd, welcome: &Welcome) -> Option<Segment> {
     let what = PeerFile { offset: 0, len: LENGTH, writable: true, unsealed: false };
     let memory = Memory::of_peer(file, what)

@@ -1,4 +1,5 @@
-//! The directory: which process owns which block of queue pair numbers, as far as it is known.
+//! The directory of blocks: which process owns which block of queue pair numbers, as far as is
+//! known.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -6,30 +7,31 @@ use std::time::{Duration, Instant};
 use super::numbers::{LAST_BLOCK, block_of};
 use super::peer_process::PeerProcess;
 
-/// What is known of a block.
+/// The known state of a block.
 #[derive(Clone, Debug, Default)]
 enum BlockOwner {
-    /// Nobody has asked yet.
+    /// Nothing has connected to the block yet.
     #[default]
     Unknown,
     /// The service thread is connecting.
     Connecting,
     Connected(Arc<PeerProcess>),
-    /// Nobody was there, and nobody looks again before this time.
+    /// The block had no usable owner; connecting again is allowed after this time.
     Absent(Instant),
 }
 
-/// Whether a queue pair can be reached.
+/// Whether the owner of a queue pair can be reached.
 #[derive(Clone, Debug)]
 pub(crate) enum Reachability {
     Ready(Arc<PeerProcess>),
-    /// It is being found out.
+    /// The service thread is finding that out.
     Pending,
-    /// No process of this user has it.
+    /// No process of this user owns it.
     Nobody,
 }
 
-/// What was known, and whether the caller is to start to find out more.
+/// The result of a lookup, with the block to which the caller must have the service thread connect,
+/// if any.
 pub(crate) struct LookupResult {
     pub(crate) reach: Reachability,
     pub(crate) connect: Option<u16>,
@@ -52,7 +54,7 @@ impl Directory {
         &self.blocks[usize::from(block.min(LAST_BLOCK))]
     }
 
-    /// What is known about a queue pair of another process.
+    /// Looks up a queue pair of another process.
     pub(crate) fn look(&self, qpn: u32) -> LookupResult {
         let answer = |reach| LookupResult { reach, connect: None };
         let Some(block) = block_of(qpn) else { return answer(Reachability::Nobody) };
@@ -77,12 +79,12 @@ impl Directory {
         LookupResult { reach: Reachability::Pending, connect: first.then_some(block) }
     }
 
-    /// The owner of a queue pair, if it is connected already.
+    /// The owner of a queue pair, if it is connected.
     pub(crate) fn process_of(&self, qpn: u32) -> Option<Arc<PeerProcess>> {
         self.owner_of(block_of(qpn)?)
     }
 
-    /// The same by the block.
+    /// The owner of a block, if it is connected.
     pub(crate) fn owner_of(&self, block: u16) -> Option<Arc<PeerProcess>> {
         match &*self.entry(block).read().unwrap_or_else(PoisonError::into_inner) {
             BlockOwner::Connected(process) if process.alive() => Some(Arc::clone(process)),
@@ -90,7 +92,7 @@ impl Directory {
         }
     }
 
-    /// Whether the caller is to find out who has a block, now: nobody is linked to it, or is at it.
+    /// Whether the caller must connect to a block now. If so, the block counts as `Connecting`.
     pub(crate) fn begin(&self, block: u16) -> bool {
         let mut entry = self.entry(block).write().unwrap_or_else(PoisonError::into_inner);
         let begin = match &*entry {
@@ -104,14 +106,15 @@ impl Directory {
         begin
     }
 
-    /// Whether it is being found out.
+    /// Whether the service thread is connecting to the block.
     pub(crate) fn is_connecting(&self, block: u16) -> bool {
         matches!(&*self.entry(block).read().unwrap_or_else(PoisonError::into_inner), BlockOwner::Connecting)
     }
 
     fn set(&self, block: u16, news: BlockOwner) {
         *self.entry(block).write().unwrap_or_else(PoisonError::into_inner) = news;
-        // Whoever looked before this holds the lock until it waits.
+        // A thread that looked before the change holds this lock until it waits. Taking the lock
+        // once ensures that the notification reaches it.
         drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }
@@ -124,7 +127,7 @@ impl Directory {
         self.set(block, BlockOwner::Absent(Instant::now() + time));
     }
 
-    /// A connected process that fits, if it lives.
+    /// The first live connected process that matches.
     pub(crate) fn find(&self, wanted: impl Fn(&PeerProcess) -> bool) -> Option<Arc<PeerProcess>> {
         self.blocks.iter().find_map(|entry| match &*entry.read().unwrap_or_else(PoisonError::into_inner) {
             BlockOwner::Connected(process) if process.alive() && wanted(process) => Some(Arc::clone(process)),
@@ -132,7 +135,7 @@ impl Directory {
         })
     }
 
-    /// All connected processes that live.
+    /// All live connected processes, each once.
     pub(crate) fn processes(&self) -> Vec<Arc<PeerProcess>> {
         let mut processes: Vec<Arc<PeerProcess>> = Vec::new();
         for entry in &self.blocks {
@@ -146,7 +149,7 @@ impl Directory {
         processes
     }
 
-    /// The peer is dead: its blocks may be anybody's.
+    /// Forgets the blocks of a dead peer, because other processes may take them.
     pub(crate) fn forget(&self, lost: &Arc<PeerProcess>) {
         for entry in &self.blocks {
             let mut entry = entry.write().unwrap_or_else(PoisonError::into_inner);
@@ -156,7 +159,7 @@ impl Directory {
         }
     }
 
-    /// Looks again and again until something is known, or the time is over.
+    /// Repeats `look` after each change until the result is known or the time is over.
     pub(crate) fn wait(&self, time: Duration, mut look: impl FnMut() -> Reachability) -> Reachability {
         let deadline = Instant::now() + time;
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

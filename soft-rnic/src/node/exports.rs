@@ -1,4 +1,4 @@
-//! Memory of this process that peers may map.
+//! Exported memory: memory of this process that peers may map.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,15 +11,15 @@ use crate::platform::fork::OwnedFile;
 use crate::platform::mappings::{Mapping, reopen_file};
 use crate::platform::memory::Memory;
 
-/// Pieces of memory that a process shares at a time.
+/// The most memories that a process exports at a time.
 pub(crate) const MAX_EXPORTS: usize = if cfg!(any(miri, loom)) { 16 } else { 1 << 12 };
 
-/// Where the bytes come from.
+/// The origin of exported memory.
 #[derive(Debug)]
 enum ExportOrigin {
-    /// Allocated by the device, and added until it is removed.
+    /// Allocated by the device, and exported until it is removed.
     Allocated(Arc<Memory>),
-    /// Found where the program mapped it, and shared while regions lie in it.
+    /// Mapped by the program, and exported while it contains regions.
     Found { mapping: Mapping, file: OwnedFile },
 }
 
@@ -27,7 +27,7 @@ enum ExportOrigin {
 struct ExportedMemory {
     origin: ExportOrigin,
     range: ExportRange,
-    /// Regions that lie in it, and those of them that peers may write.
+    /// The number of regions in the memory; below, how many of them peers may write.
     regions: usize,
     writable_regions: usize,
 }
@@ -44,7 +44,7 @@ impl ExportedMemory {
 #[derive(Debug, Default)]
 struct ExportTable {
     exports: Vec<(u32, Option<ExportedMemory>)>,
-    /// Empty places, the longest empty first.
+    /// Unused indices. The one that has been unused for the longest time comes first.
     free: VecDeque<u32>,
     allocated: BTreeMap<u64, u32>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct ExportFile {
     pub(crate) range: ExportRange,
 }
 
-/// The shareable memory of this process.
+/// The exported memory of this process.
 #[derive(Debug)]
 pub(crate) struct Exports {
     table: Mutex<ExportTable>,
@@ -103,11 +103,11 @@ impl Exports {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exports memory of the device's own making, which it keeps until [`remove`](Self::remove).
+    /// Exports memory that the device has allocated, until [`remove`](Self::remove).
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if there are [`MAX_EXPORTS`] already.
+    /// `OutOfMemory` if [`MAX_EXPORTS`] memories are exported already.
     pub(crate) fn add(&self, memory: Arc<Memory>) -> io::Result<ExportId> {
         let base = memory.base().addr().get() as u64;
         let range = ExportRange { base, len: memory.len() as u64, offset: 0 };
@@ -123,7 +123,7 @@ impl Exports {
         Ok(id)
     }
 
-    /// The added memory that all of these addresses lie in.
+    /// The added memory that contains the whole address range.
     pub(crate) fn find(&self, address: usize, len: usize) -> Option<ExportId> {
         let table = self.table();
         let (_, index) = table.allocated.range(..=address as u64).next_back()?;
@@ -134,9 +134,11 @@ impl Exports {
             .then_some(ExportId { index: *index, epoch: *epoch })
     }
 
-    /// A shared mapping of a memory file, made by the program, if peers may map it too. It is to be looked for anew each
-    /// time, because the program may have mapped other memory there. What is found stays shared until as many regions have
-    /// gone as have come with [`note_access`](Self::note_access).
+    /// Exports a shared mapping of a memory file that the program made, if peers may map it too.
+    ///
+    /// Callers must look the mapping up each time, because the program may have mapped other memory
+    /// there. The memory stays exported until each region that was counted in with
+    /// [`note_access`](Self::note_access) has been counted out.
     pub(crate) fn find_mapped(&self, mapping: Mapping) -> Option<ExportId> {
         let mut table = self.table();
         let known = table.exports.iter().position(|(_, export)| {
@@ -155,7 +157,8 @@ impl Exports {
         table.insert(ExportedMemory { origin, range, regions: 0, writable_regions: 0 }).ok()
     }
 
-    /// A region in the memory came (`true`) or went. Peers get to write it while some region is `writable` by them.
+    /// Counts a region in the memory in (`came` is true) or out. Peers may map the memory writable
+    /// while it has a `writable` region.
     pub(crate) fn note_access(&self, id: ExportId, came: bool, writable: bool) {
         let mut table = self.table();
         let Some(export) = table.get(id) else { return };
@@ -171,7 +174,7 @@ impl Exports {
         }
     }
 
-    /// Stops to share memory that was added. Peers unmap it when they have no transfer there.
+    /// Stops exporting added memory. Peers unmap it when they have no transfer in it.
     pub(crate) fn remove(&self, id: ExportId) {
         let mut table = self.table();
         let removed = table.remove(id);
@@ -188,13 +191,13 @@ impl Exports {
         }
     }
 
-    /// What a peer that asks for it is given: never more than some region grants.
+    /// Opens the memory's file for a peer, writable only if a region allows that.
     pub(crate) fn open_for_peer(&self, id: ExportId, write: bool) -> Option<ExportFile> {
         let mut table = self.table();
         let export = table.get(id)?;
         let writable = write && export.writable_regions > 0;
         let file = reopen_file(export.file()?, writable)
-            .inspect_err(|error| log::debug!("a export could not be opened for a peer: {error}"))
+            .inspect_err(|error| log::debug!("exported memory could not be opened for a peer: {error}"))
             .ok()?;
         Some(ExportFile { file, writable, range: export.range })
     }
@@ -207,7 +210,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, SealFlags};
     use rustix::mm::{MapFlags, ProtFlags};
 
-    /// What is found at an address.
+    /// The export of the mapping at an address.
     fn look(exports: &Exports, address: usize, len: usize) -> Option<ExportId> {
         let mapping = Survey::of(address, len).expect("/proc").shared?;
         exports.find_mapped(mapping)
@@ -247,7 +250,7 @@ mod tests {
         let exports = exports();
         let id = exports.add(Arc::new(Memory::create(c"test", 4096).expect("memory"))).expect("room");
         let file = exports.open_for_peer(id, false).expect("an offer").file;
-        // SAFETY: a new mapping, if it is made at all.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let mapped = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap(core::ptr::null_mut(), 4096, protection, MapFlags::SHARED, &file, 0)
@@ -255,13 +258,13 @@ mod tests {
         assert_eq!(mapped.err(), Some(rustix::io::Errno::ACCESS));
     }
 
-    /// A memory file of the program's, mapped.
+    /// Maps a memory file as a program would.
     fn mapped(seals: SealFlags, flags: MapFlags) -> (OwnedFd, usize) {
         let file = rustix::fs::memfd_create("program", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .expect("a memory file");
         rustix::fs::ftruncate(&file, 16384).expect("room");
         rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
-        // SAFETY: a new mapping.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let base = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap(core::ptr::null_mut(), 12288, protection, flags, &file, 4096)
@@ -270,7 +273,7 @@ mod tests {
     }
 
     fn unmap(base: usize) {
-        // SAFETY: mapped by `mapped` with this length, and nothing refers to it.
+        // SAFETY: `mapped` made this mapping with this length, and nothing refers to it.
         unsafe { rustix::mm::munmap(core::ptr::with_exposed_provenance_mut(base), 12288) }.expect("munmap");
     }
 
@@ -282,7 +285,7 @@ mod tests {
         assert_eq!(look(&exports, base, 12288), Some(id));
         assert_eq!(look(&exports, base, 12289), None);
         exports.note_access(id, true, false);
-        // Once found, it need not be open any more.
+        // Once the mapping has been found, the program's descriptor need not stay open.
         drop(file);
         let offer = exports.open_for_peer(id, true).expect("an offer");
         assert_eq!(offer.range, ExportRange { base: base as u64, len: 12288, offset: 4096 });
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_shrink_or_is_private_is_not_shared() {
+    fn shrinkable_or_private_memory_is_not_exported() {
         let exports = exports();
         let (_unsealed, base) = mapped(SealFlags::GROW, MapFlags::SHARED);
         assert_eq!(look(&exports, base, 1), None);
@@ -314,7 +317,7 @@ mod tests {
         let file =
             std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
         file.set_len(12288).expect("room");
-        // SAFETY: a new mapping.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let base = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap(core::ptr::null_mut(), 12288, protection, MapFlags::SHARED, &file, 0)

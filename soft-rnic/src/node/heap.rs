@@ -1,4 +1,4 @@
-//! The heap of the own segment: pages for receive queues, rings, and payload in transit.
+//! The allocator of the segment's heap: pages for receive queues, rings, and payload in transit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::shared::segment::{HEAP, HEAP_AT, PAGE, Segment};
 
-/// Pages of the heap, zero when they were given out. They stay until [`Heap::free`] takes them back.
+/// Pages of the heap, zero when they were allocated. They stay allocated until [`Heap::free`] takes
+/// them back.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "pages that are not freed stay taken"]
 pub(crate) struct HeapRange {
-    /// Where in the segment they begin.
+    /// Offset in the segment.
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// Which pages are free.
+/// The free pages of the heap.
 #[derive(Debug)]
 pub(crate) struct Heap {
     segment: Arc<Segment>,
@@ -29,11 +30,11 @@ impl Heap {
         Self { segment, free: Mutex::new(free) }
     }
 
-    /// Pages for this many bytes.
+    /// Allocates pages for this number of bytes.
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if there are not so many in one piece.
+    /// `OutOfMemory` if the heap has no free range of that length.
     pub(crate) fn alloc(&self, bytes: usize) -> io::Result<HeapRange> {
         let len = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)? as u64;
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,10 +42,10 @@ impl Heap {
         Ok(HeapRange { offset, len })
     }
 
-    /// Takes pages back and returns their memory to the system.
+    /// Frees pages and returns their memory to the system.
     pub(crate) fn free(&self, range: HeapRange) {
         if let Err(error) = self.segment.memory().discard(range.offset as usize, range.len as usize) {
-            // Not to be given out again: they are not zero.
+            // These pages must not be allocated again, because they are not zero.
             log::error!("{} bytes of the segment's heap could not be returned: {error}", range.len);
             return;
         }
@@ -52,7 +53,7 @@ impl Heap {
     }
 }
 
-/// Free ranges, by place and by size.
+/// Free ranges, by offset and by size.
 #[derive(Debug, Default)]
 struct FreePages {
     by_offset: BTreeMap<u64, u64>,
@@ -60,7 +61,7 @@ struct FreePages {
 }
 
 impl FreePages {
-    /// The smallest range that is long enough, or the first part of it.
+    /// Takes the smallest sufficient range, or its first part.
     fn take(&mut self, len: u64) -> Option<u64> {
         let (found, offset) = *self.by_len.range((len, 0)..).next()?;
         self.remove(offset, found);
@@ -141,7 +142,8 @@ mod tests {
         assert_eq!(range.len, 8192);
         let byte = |at: u64| {
             let base = segment.heap(at, 1).expect("in the heap");
-            // SAFETY: a byte of the heap; atomics only.
+            // SAFETY: `base` points into the heap of the mapped segment, and its bytes are accessed
+            // as atomics only.
             unsafe { core::sync::atomic::AtomicU8::from_ptr(base.as_ptr()) }
         };
         let at = range.offset;

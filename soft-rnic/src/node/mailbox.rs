@@ -1,4 +1,4 @@
-//! The mailbox of the service thread: commands of other threads, and the socket that wakes it.
+//! The mailbox of the service thread: commands from other threads, and the socket that wakes it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,45 +10,45 @@ use super::port_lookup::LookupWaiter;
 use super::ports::{CmPort, PortListener};
 use crate::platform::socket::Socket;
 
-/// Something for the service thread to do.
+/// A command for the service thread.
 #[derive(Debug)]
 pub(crate) enum ServiceCommand {
-    /// Somebody wants to reach a queue pair in this block.
+    /// Connect to the owner of this block, because a queue pair in it is wanted.
     Connect {
         block: u16,
     },
-    /// A block was taken.
+    /// This process has taken a block: accept peers there.
     Listen {
         socket: Socket,
         ordinal: u8,
     },
     /// This process rang its own doorbell.
     Ring(Doorbell),
-    /// The attached peer with this number is dead, although its connection is open.
+    /// This attached peer is dead, although its connection is open.
     PeerDied {
         peer_id: u16,
         serial: u64,
     },
-    /// The peer seems to be dead.
+    /// The peer seems to be dead: check.
     Suspect(Arc<PeerProcess>),
-    /// Shareable memory was taken away: peers are to unmap it.
+    /// Exported memory was removed: notify the peers that have mapped it.
     ExportGone(ExportId),
-    /// CM messages for this block wait, and nobody sends them.
+    /// CM messages for this block wait, and their senders cannot send them.
     FlushOutbox {
         block: u16,
     },
-    /// A port was taken, or a group of them.
+    /// This process has taken a port or a group of ports: listen there.
     ListenOnPort(Arc<PortListener>),
-    /// It was let go.
+    /// The port or group was released.
     StopListening {
         token: u64,
     },
-    /// Somebody wants to know who has a port.
+    /// Find the process that owns a port.
     LookUpPort {
         port: CmPort,
         waiter: LookupWaiter,
     },
-    /// Everybody is to be found.
+    /// Connect to every process, for multicast.
     DiscoverProcesses {
         of: u32,
     },
@@ -58,15 +58,15 @@ pub(crate) enum ServiceCommand {
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     commands: Mutex<Vec<ServiceCommand>>,
-    /// There once the service thread is.
+    /// Set when the service thread starts.
     sockets: OnceLock<WakeSockets>,
     woken: AtomicBool,
     /// The program has closed the device's descriptors.
     lost: AtomicBool,
 }
 
-/// What the service thread hears, and what writer it. Sockets, because they can be told from files that the program has put in
-/// their place.
+/// The ends of the wake-up connection. They are sockets, because a socket can be distinguished from
+/// a file that the program has opened under the same descriptor number.
 #[derive(Debug)]
 struct WakeSockets {
     reader: Socket,
@@ -74,16 +74,16 @@ struct WakeSockets {
 }
 
 impl Mailbox {
-    /// Makes the sockets, and says what to wait for.
+    /// Creates the sockets, and returns the one to wait for.
     ///
     /// # Errors
     ///
-    /// The process has no file descriptor left.
+    /// If the process has no file descriptor left.
     pub(crate) fn wake_socket(&self) -> io::Result<&Socket> {
         if self.sockets.get().is_none() {
             let (reader, writer) = Socket::both_ends()?;
             let _ = self.sockets.set(WakeSockets { reader, writer });
-            // What was posted before found no sockets.
+            // Commands posted before the sockets existed set this flag without waking the thread.
             self.woken.store(false, Ordering::SeqCst);
             self.wake();
         }
@@ -102,7 +102,7 @@ impl Mailbox {
     pub(crate) fn wake(&self) {
         if let Some(sockets) = self.sockets.get()
             && !self.woken.swap(true, Ordering::SeqCst)
-            // A full socket is a woken sockets.
+            // A full socket wakes the thread anyway.
             && let Err(error) = sockets.writer.send(&[1])
             && error.kind() != io::ErrorKind::WouldBlock
         {
@@ -114,12 +114,12 @@ impl Mailbox {
         }
     }
 
-    /// Whether the program has closed the device's descriptors, as far as is known.
+    /// Whether the program is known to have closed the device's descriptors.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Looks whether it has.
+    /// Checks whether the program has closed the descriptors. False if it has.
     pub(crate) fn check(&self) -> bool {
         if self.sockets.get().is_some_and(|sockets| !sockets.reader.is_there()) {
             self.lose();
@@ -130,22 +130,23 @@ impl Mailbox {
     fn lose(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
             log::error!(
-                "the program has closed descriptors that the software device had opened (closefrom, close_range?): no peer can \
-                 be reached any more; close only your own, or open the device after that"
+                "the program has closed descriptors that the software device had opened (closefrom, close_range?): peers can \
+                 no longer be reached; close only the program's descriptors, or open the device afterwards"
             );
         }
     }
 
-    /// The sockets was reader. What is posted after this writer again; what was posted before is there to be [taken](Self::take).
+    /// Consumes a wake-up. Commands posted after this wake the thread again; commands posted before
+    /// it can be [taken](Self::take).
     pub(crate) fn drain_wakes(&self) {
         if let Some(sockets) = self.sockets.get() {
-            // One at a time: if there is another, it is reader again.
+            // One packet at a time: a second packet wakes the thread again.
             let _ = sockets.reader.receive(&mut [0; 1]);
         }
         self.woken.store(false, Ordering::SeqCst);
     }
 
-    /// Takes all commands. Of those that are posted after this, the sockets tells.
+    /// Takes all commands. Each command posted after this wakes the thread.
     pub(crate) fn take(&self) -> Vec<ServiceCommand> {
         core::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,7 +1,8 @@
-//! Memory of a peer that is mapped here.
+//! Memory of a peer that this process has mapped.
 //!
-//! Transfers find a mapping without a lock, and use it while they hold a transfer slot. What is taken away is unmapped by the
-//! service thread once each transfer slot has been free: nobody who found it is left then.
+//! Transfers find a mapping without a lock, and use it while they hold a transfer slot. The service
+//! thread takes a mapping out of the table, and unmaps it once each transfer slot has been free. By
+//! then no transfer that found it can still use it.
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -15,20 +16,20 @@ use super::message::ExportId;
 use super::transfer_slot::{Quiescence, TransferSlotGuard, TransferSlots};
 use crate::platform::memory::Memory;
 
-/// A peer is asked again after this time.
+/// The peer is asked again after this time.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// One mapping.
+/// A mapping of exported memory.
 #[derive(Debug)]
 pub(crate) struct PeerMapping {
     pub(crate) memory: Memory,
     pub(crate) epoch: u32,
     pub(crate) writable: bool,
-    /// Where its owner has it.
+    /// The address of the memory in its owner.
     pub(crate) owner_base: u64,
 }
 
-/// A peer's memory, while the transfer slot is held.
+/// A peer's memory, usable while the transfer slot is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MappedMemory<'a> {
     base: NonNull<u8>,
@@ -38,15 +39,17 @@ pub(crate) struct MappedMemory<'a> {
 }
 
 impl MappedMemory<'_> {
-    /// Where the owner's address lies here, if all of the range does. The memory may change at any time; it may be
-    /// written only if the mapped was asked for that.
+    /// The local address of an owner's address range, if the whole range lies in the mapping.
+    ///
+    /// The memory may change at any time. It may be written only if `get` was called for writing.
     #[inline]
     pub(crate) fn at(&self, owner_address: u64, len: u64) -> Option<NonNull<u8>> {
         let offset = owner_address.checked_sub(self.owner_base)?;
         if offset > self.len || len > self.len - offset {
             return None;
         }
-        // SAFETY: inside of the mapping, as was just checked.
+        // SAFETY: the check above ensures that the offset lies in the mapping, which the held
+        // transfer slot keeps mapped.
         Some(unsafe { self.base.add(offset as usize) })
     }
 }
@@ -54,12 +57,13 @@ impl MappedMemory<'_> {
 #[derive(Debug, Default)]
 struct MappingEntry {
     mapped: AtomicPtr<PeerMapping>,
-    /// When the peer was asked, in milliseconds since `origin`, plus one.
+    /// When the peer was asked, in milliseconds since `origin`, plus one; 0 if never.
     asked: AtomicU64,
     expected: AtomicBool,
 }
 
-/// A mapping that cannot be found any more, but may still be in use. Dropped before its time it stays mapped.
+/// A mapping that is no longer in the table but may still be in use. If it is dropped before
+/// `unmap` has succeeded, the memory stays mapped.
 #[derive(Debug)]
 pub(crate) struct RetiredMapping {
     mapped: Option<ManuallyDrop<Box<PeerMapping>>>,
@@ -67,7 +71,8 @@ pub(crate) struct RetiredMapping {
 }
 
 impl RetiredMapping {
-    /// Unmaps it if nobody uses it any more. True once that is done. The transfer slots must be those of all transfers.
+    /// Unmaps the memory if no transfer uses it any more. True once that is done. `transfer_slots`
+    /// must be the slots of all transfers.
     pub(crate) fn unmap(&mut self, transfer_slots: &TransferSlots) -> bool {
         if !self.quiescence.is_reached(transfer_slots) {
             return false;
@@ -93,8 +98,9 @@ impl PeerMappings {
         self.entries.get()?.get(index as usize)
     }
 
-    /// The mapping, if it is there. The transfer slot, which is one of those that `replace`'s result is checked against, keeps
-    /// it there, and the borrow of `self` keeps the table.
+    /// The mapping, if it is in the table and suits. The borrowed transfer slot must be one of
+    /// those that [`RetiredMapping::unmap`] checks; it keeps the memory mapped. The borrow of
+    /// `self` keeps the table.
     #[inline]
     pub(crate) fn get<'a>(
         &'a self,
@@ -103,8 +109,9 @@ impl PeerMappings {
         write: bool,
     ) -> Option<MappedMemory<'a>> {
         let mapped = NonNull::new(self.entry(export.index)?.mapped.load(Ordering::Acquire))?;
-        // SAFETY: it was found in the table while a transfer slot was held, so it is dropped only after that transfer slot was free
-        // (`RetiredMapping`), or with the table.
+        // SAFETY: this thread found the mapping in the table while it held a transfer slot. So it
+        // is dropped only after that slot was free (`RetiredMapping::unmap`), or with the table,
+        // which `self` borrows.
         let mapped = unsafe { mapped.as_ref() };
         if mapped.epoch != export.epoch || (write && !mapped.writable) {
             return None;
@@ -117,7 +124,7 @@ impl PeerMappings {
         })
     }
 
-    /// Whether to ask the peer for it now.
+    /// Whether to ask the peer for the memory now.
     pub(crate) fn claim_request(&self, export: ExportId) -> bool {
         let entries =
             self.entries.get_or_init(|| (0..MAX_EXPORTS).map(|_| MappingEntry::default()).collect());
@@ -133,19 +140,21 @@ impl PeerMappings {
         ask
     }
 
-    /// Whether the peer was asked, and has not answered.
+    /// Whether an answer of the peer is expected; the next call returns false.
     pub(crate) fn take_expected(&self, export: ExportId) -> bool {
         self.entry(export.index).is_some_and(|entry| entry.expected.swap(false, Ordering::Relaxed))
     }
 
-    /// The epoch of what is mapped. For the service thread, which alone changes it.
+    /// The epoch of the current mapping. Only the service thread calls this, because it alone
+    /// changes the table.
     pub(crate) fn epoch(&self, index: u32) -> Option<u32> {
         let mapped = NonNull::new(self.entry(index)?.mapped.load(Ordering::Acquire))?;
-        // SAFETY: only the caller's thread takes mappings out, and it does not now.
+        // SAFETY: only the service thread takes mappings out, and this function runs on it, so that
+        // the mapping stays during the access.
         Some(unsafe { mapped.as_ref() }.epoch)
     }
 
-    /// Puts a mapping in, or with `None` takes out what is there. For the service thread.
+    /// Stores a mapping, or removes it with `None`. Only the service thread calls this.
     pub(crate) fn replace(&self, export: ExportId, mapped: Option<PeerMapping>) -> Option<RetiredMapping> {
         let entry = self.entry(export.index)?;
         let new = match mapped {
@@ -153,7 +162,8 @@ impl PeerMappings {
             None => ptr::null_mut(),
         };
         let old = NonNull::new(entry.mapped.swap(new, Ordering::AcqRel))?;
-        // SAFETY: it came from a box, and was in the table once, from which it was taken just now.
+        // SAFETY: the pointer came from `Box::into_raw` below in an earlier call, and the swap has
+        // taken it out of the table, so that this is its only owner.
         let old = unsafe { Box::from_raw(old.as_ptr()) };
         Some(RetiredMapping { mapped: Some(ManuallyDrop::new(old)), quiescence: Quiescence::new() })
     }
@@ -163,7 +173,9 @@ impl Drop for PeerMappings {
     fn drop(&mut self) {
         for entry in self.entries.get().into_iter().flatten() {
             if let Some(mapped) = NonNull::new(entry.mapped.swap(ptr::null_mut(), Ordering::AcqRel)) {
-                // SAFETY: it came from a box and was in the table once; views borrow the table, so there is none.
+                // SAFETY: the pointer came from `Box::into_raw` in `replace`, and the swap has
+                // taken it out of the table. No `MappedMemory` is left, because each borrows the
+                // table.
                 drop(unsafe { Box::from_raw(mapped.as_ptr()) });
             }
         }

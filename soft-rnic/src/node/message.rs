@@ -1,6 +1,6 @@
 //! The messages on the connection between an attached peer and the owner of the segment.
 //!
-//! Every packet is decoded whole or not at all, and nothing in it is believed before it was checked.
+//! A packet is decoded as a whole or rejected. No value in it is trusted before it was checked.
 
 use arrayvec::ArrayVec;
 
@@ -8,21 +8,22 @@ use super::numbers::LAST_BLOCK;
 use crate::shared::segment::{LAYOUT_VERSION, MAX_PEERS};
 use crate::status::{self, STATUS_VERSION, Statistics};
 
-/// First word of the first packet of either side.
+/// First word of the first packet in each direction.
 const MAGIC: u64 = u64::from_le_bytes(*b"softrnic");
-/// Longest packet of an attached peer, and one byte more, which shows that one is too long.
+/// The longest packet of an attached peer, and one more byte that reveals a packet that is too
+/// long.
 pub(crate) const REQUEST: usize = CM_MESSAGE_HEADER + CM_MESSAGE + 1;
 /// The longest message of a connection manager.
 pub(crate) const CM_MESSAGE: usize = 1024;
-/// What is in front of it.
+/// Bytes in front of a connection manager's message.
 pub(crate) const CM_MESSAGE_HEADER: usize = 3;
-/// GIDs that are told, at most.
+/// The most GIDs in a welcome.
 pub(crate) const MAX_GIDS: usize = 1024;
 const PORT_GID: usize = 18;
-/// Longest packet of an owner.
+/// The longest packet of an owner.
 pub(crate) const REPLY: usize = 72 + MAX_GIDS * PORT_GID;
 
-/// What tells a process from any other, wherever it runs.
+/// A random identity of a process, unique wherever it runs.
 pub(crate) type ProcessId = [u8; 16];
 
 /// A GID of one port of one device.
@@ -33,27 +34,27 @@ pub(crate) struct PortGid {
     pub(crate) gid: [u8; 16],
 }
 
-/// What the owner of a segment is told to look at. Indices are the owner's.
+/// What the owner of a segment must look at. Indices are the owner's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doorbell {
-    /// A completion queue that was armed has news.
+    /// An armed completion queue has completions.
     Cq(u32),
     /// A queue pair has notices.
     Qp(u32),
     /// A shared receive queue has reached its limit.
     Srq(u32),
-    /// There is a call in the cell of this transfer slot.
+    /// The cell of this transfer slot contains a call.
     Call { transfer_slot: u16 },
 }
 
-/// Shareable memory, as it is named in a region's descriptor.
+/// The name of exported memory, as in a region's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ExportId {
     pub(crate) index: u32,
     pub(crate) epoch: u32,
 }
 
-/// From an attached peer.
+/// A packet from an attached peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request<'a> {
     Hello {
@@ -65,69 +66,71 @@ pub(crate) enum Request<'a> {
         export: ExportId,
         write: bool,
     },
-    /// A attached peer leaves, and touches nothing any more.
+    /// The peer leaves, and accesses nothing any more.
     Goodbye,
-    /// Instead of a hello: of somebody who only wants to know what there is.
+    /// Sent instead of a hello: asks for the statistics of this process.
     Status {
         version: u64,
     },
-    /// Of the attached peer's connection manager, which is to be answered at this block.
+    /// A message of the peer's connection manager, which wants its answers at this block.
     CmMessage {
         from: u16,
         message: &'a [u8],
     },
-    /// The attached peer has given up sending CM messages that did not fit: whoever had this block is to be taken for another.
+    /// The peer has dropped CM messages that did not fit. Treat the former owner of this block as
+    /// another process.
     CmReset {
         from: u16,
     },
 }
 
-/// Where shareable memory lies.
+/// The place of exported memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExportRange {
-    /// In the owner's address space.
+    /// Its address in the owner's address space.
     pub(crate) base: u64,
     pub(crate) len: u64,
-    /// In the file that comes along.
+    /// Its offset in the file that is sent with it.
     pub(crate) offset: u64,
 }
 
-/// From the owner.
+/// A packet from the owner of the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// With the segment.
+    /// The owner accepts; sent with the segment's file.
     Welcome(Welcome),
-    /// The layouts differ.
+    /// The owner has another layout version.
     OtherVersion { version: u64 },
-    /// With the file.
+    /// Answers a request for memory; sent with the memory's file.
     Export { export: ExportId, writable: bool, range: ExportRange },
-    /// The memory will not come.
+    /// The owner does not provide the memory.
     NoExport { export: ExportId },
-    /// The memory was taken away: unmap it.
+    /// The memory was removed: unmap it.
     ExportGone { export: ExportId },
-    /// What there is.
+    /// Answers a request for the statistics.
     Status { process: ProcessId, statistics: Box<Statistics> },
-    /// To whoever connects to a port: where its owner is to be found.
+    /// Sent to each process that connects to a port: the block of the port's owner.
     Block { block: u16 },
 }
 
-/// The owner accepts.
+/// The owner's acceptance of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
     pub(crate) process: ProcessId,
     /// The attached peer's number in the segment.
     pub(crate) peer_id: u16,
-    /// How many of the owner's blocks came before the one that was called.
+    /// How many blocks the owner had taken before the one that the peer connected to.
     pub(crate) ordinal: u8,
-    /// Where in the segment the attached peer's calls go.
+    /// Offset in the segment of the peer's call cells.
     pub(crate) call_area: u64,
-    /// Where in the segment, and where in the owner's memory, copying may be tried out.
+    /// Where to probe copying by the system: an offset in the segment; below, the same place's
+    /// address in the owner.
     pub(crate) probe: u64,
     pub(crate) probe_address: u64,
     pub(crate) gids: Vec<PortGid>,
 }
 
-/// Takes a packet apart.
+/// The undecoded rest of a packet.
 pub(crate) struct PacketReader<'a>(&'a [u8]);
 
 impl<'a> PacketReader<'a> {
@@ -157,7 +160,7 @@ impl<'a> PacketReader<'a> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// All that is left, if it is something, and not more than so much.
+    /// The whole rest, unless it is empty or longer than `most` bytes.
     fn rest(&mut self, most: usize) -> Option<&'a [u8]> {
         let rest = core::mem::take(&mut self.0);
         (1..=most).contains(&rest.len()).then_some(rest)
@@ -190,7 +193,8 @@ fn export_words(kind: u8, export: ExportId, parts: &[&[u8]]) -> Vec<u8> {
     packet
 }
 
-/// A [`Request::CmMessage`], without an allocation; `None` if the CM message is too long, or empty.
+/// A [`Request::CmMessage`], encoded without an allocation; `None` if the message is empty or too
+/// long.
 pub(crate) fn cm_message_packet(
     from: u16,
     message: &[u8],
@@ -203,7 +207,7 @@ pub(crate) fn cm_message_packet(
 }
 
 impl Doorbell {
-    /// The packet, without an allocation: doorbells are rung from fast paths.
+    /// The encoded packet, without an allocation, because doorbells are rung on fast paths.
     pub(crate) fn encode(self) -> [u8; 5] {
         let (kind, index) = match self {
             Self::Cq(index) => (2, index),
@@ -397,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn messages_decode_as_they_were_encoded() {
         for request in requests() {
             let packet = request.encode();
             assert!(packet.len() < REQUEST);
@@ -425,8 +429,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_not() {
-        // What is cut off of a CM message is not the node's to see.
+    fn truncated_or_overlong_message_is_refused() {
+        // The node does not check the contents of a CM message, so that it cannot detect a
+        // truncated one.
         for mut packet in requests().iter().map(Request::encode) {
             let is_letter = packet[0] == 9;
             for len in 0..if is_letter { CM_MESSAGE_HEADER + 1 } else { packet.len() } {

@@ -1,12 +1,15 @@
-//! This process among those that it talks to.
+//! The node: this process among the processes it communicates with.
 //!
-//! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
-//! connects to the owner of the number's block, and becomes an *attached peer* in its segment: it gets a number there, under
-//! which it leaves hazards and claims. The way back is a connection of its own. What an attached peer held is recovered when its
-//! process has ended, or when it has said goodbye; the end of its connection is the time to ask.
+//! A node has one control segment, which its peers map, and maps theirs. To send to a queue pair, a
+//! process connects to the owner of the number's block, and becomes an *attached peer* in the
+//! owner's segment. There it gets a number, under which it leaves hazards and claims. The other
+//! direction needs a second connection. When a peer has said goodbye or its process has ended, the
+//! owner recovers the claims that the peer held. The owner checks for the process's death when the
+//! connection ends.
 //!
-//! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
-//! send is checked and never waited for: a peer that is stopped, or sends nonsense, keeps nobody else waiting.
+//! One service thread per process accepts, connects, receives doorbells and keeps time; it sleeps
+//! while nothing happens. It checks everything that peers send, and never waits for it. So a peer
+//! that is stopped, or sends nonsense, delays no other peer.
 
 mod attached_peer;
 mod busy_poll;
@@ -74,28 +77,29 @@ use ports::CmPorts;
 use revocation::HazardWait;
 use timers::{Alarm, RetryTimers};
 
-/// Miri and loom have one process and no service thread: [`Node::run_timers`] does its work.
+/// Under Miri and loom the process is alone and has no service thread: [`Node::run_timers`] does
+/// its work.
 const ALONE: bool = cfg!(any(miri, loom));
 
-/// Bytes of the cell of a call: a header and payload.
+/// Bytes of a call cell's header.
 pub(crate) const CALL_HEADER: usize = 128;
-/// Payload of one call.
+/// The most payload bytes of one call.
 pub(crate) const CALL_PAYLOAD: usize = 64 << 10;
-/// Bytes from one transfer slot's call to the next.
+/// Bytes of a call cell, the distance from one transfer slot's call to the next.
 pub(crate) const CALL_CELL: usize = CALL_HEADER + CALL_PAYLOAD;
 
-/// How a node behaves.
+/// The settings of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeSettings {
-    /// Processes of other fabrics do not see each other.
+    /// The name of the fabric. Processes of different fabrics do not see each other.
     pub(crate) fabric: String,
-    /// How long a revocation waits for somebody who does not finish.
+    /// How long a revocation waits for a transfer that does not finish.
     pub(crate) patience: Duration,
-    /// Whether payload may be copied by the system.
+    /// Whether payload may be copied with `process_vm_readv` and `process_vm_writev`.
     pub(crate) vm: bool,
     /// Whether peers' memory may be mapped.
     pub(crate) direct: bool,
-    /// Whether files in `/dev/shm` are shared, and peers' mapped, although they can shrink.
+    /// Whether files in `/dev/shm` are exported, and mapped from peers, although they can shrink.
     pub(crate) any_shm: bool,
 }
 
@@ -106,46 +110,53 @@ impl Default for NodeSettings {
     }
 }
 
-/// What peers learn about this process.
+/// The facts that peers learn about this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeIdentity {
     pub(crate) gids: Vec<PortGid>,
 }
 
-/// Who acts on what the service thread hears. It is called on that thread, with no lock of the node held. Indices
-/// and peer numbers come from peers: there may be nothing there. `peer_id` is a number in the own segment.
+/// Handles the events that the service thread receives. The node calls these functions on that
+/// thread, without holding a lock of the node.
+///
+/// Indices and peer numbers come from peers, so the objects they name may not exist. `peer_id` is a
+/// number in this process's segment.
 pub(crate) trait NodeHandler: Send + Sync {
     /// A peer found the completion queue armed.
     fn cq_fired(&self, cq: u32);
     /// A peer left notices at the queue pair.
     fn qp_noticed(&self, qp: u32);
-    /// A peer claimed a receive and the limit was reached.
+    /// A peer claimed a receive and reached the limit.
     fn srq_limit(&self, srq: u32);
-    /// Doorbells were lost: anything may have been rung.
+    /// Doorbells were lost: look at every object.
     fn check_everything(&self);
-    /// The attached peer is dead: what it claimed is to be recovered. Its number is not used again before this returns.
+    /// The attached peer is dead: recover its claims. Its number is not used again before this
+    /// returns.
     fn peer_detached(&self, peer_id: u16);
-    /// The peer is dead: what is outstanding to it fails.
+    /// The peer is dead: fail the outstanding requests to it.
     fn peer_lost(&self, process: &Arc<PeerProcess>);
-    /// There is a call in the attached peer's cell of this transfer slot.
+    /// The attached peer's cell of this transfer slot contains a call.
     fn serve_call(&self, peer_id: u16, transfer_slot: u16);
-    /// The time of [`Node::wake_at`] has come.
+    /// The time given to [`Node::wake_at`] has come.
     fn timer(&self, qp: u32);
-    /// Somebody of this user wants to know what there is.
+    /// A process of this user asks for the statistics.
     fn statistics(&self) -> Statistics;
-    /// The connection manager of the process that has this block says something. All that one process says comes in order.
+    /// A message of the connection manager of this block's owner. The messages of one process come
+    /// in order.
     fn cm_message(&self, from: u16, message: &[u8]);
-    /// Whoever had this block cannot be reached or heard any more: it is dead, has let go of the device, or has never been there.
-    /// What was sent to it and not heard is lost, and so is all that it knew. Who has the block afterwards is another; nothing that
-    /// the first has said comes after this.
+    /// The owner of this block can no longer be reached or heard: it is dead, has closed the
+    /// device, or never existed.
+    ///
+    /// The messages to it that it has not received are lost, and so is its state. A later owner of
+    /// the block is another process. No message from the former one follows this call.
     fn cm_gone(&self, block: u16);
     /// The answer to [`Node::find_port`].
     fn cm_port_owner(&self, token: u64, found: PortOwner);
-    /// The time of [`Node::wake_cm_at`] has come.
+    /// The time given to [`Node::wake_cm_at`] has come.
     fn cm_timer(&self);
 }
 
-/// What the service thread and all others have in common.
+/// The state that the service thread shares with all other threads.
 struct NodeState {
     identity: NodeIdentity,
     process: ProcessId,
@@ -163,12 +174,12 @@ struct NodeState {
     ports: CmPorts,
     /// When the connection manager wants to be called.
     alarm: Alarm,
-    /// What the service thread waits for.
+    /// The epoll instance of the service thread.
     epoll: OnceLock<Arc<ForkSafeFd>>,
     handler: Mutex<Option<Weak<dyn NodeHandler>>>,
-    /// What was sent to peers that have died.
+    /// The traffic to peers that have died.
     former: Mutex<Traffic>,
-    /// By peer number, where an attached peer's calls lie.
+    /// By peer number, the offset of an attached peer's call cells.
     call_areas: Mutex<Vec<Option<u64>>>,
 }
 
@@ -177,7 +188,7 @@ impl NodeState {
         self.handler.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
     }
 
-    /// Has the own process's doorbell answered.
+    /// Passes a doorbell to the handler.
     fn answer(&self, peer_id: u16, doorbell: Doorbell) {
         let Some(handler) = self.handler() else { return };
         match doorbell {
@@ -204,7 +215,7 @@ impl NodeState {
     }
 }
 
-/// This process's end of everything.
+/// This process's endpoint of all communication with other processes.
 pub(crate) struct Node {
     state: Arc<NodeState>,
     own: Arc<PeerProcess>,
@@ -216,11 +227,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node. Peers do not see it before it has a queue pair.
+    /// Creates a node. Peers cannot find it before it has a queue pair.
     ///
     /// # Errors
     ///
-    /// The system has no memory or file descriptor for its segment.
+    /// If the system has no memory or file descriptor for its segment.
     pub(crate) fn start(settings: NodeSettings, mut identity: NodeIdentity) -> io::Result<Arc<Self>> {
         let segment = Arc::new(Segment::create()?);
         segment.header().layout_version.store(LAYOUT_VERSION, crate::sync::Release);
@@ -269,19 +280,20 @@ impl Node {
         }))
     }
 
-    /// Who is to be told what happens. Nobody is, before this was called, or when it is gone.
+    /// Sets the handler of events. Events before this call, or after the handler was dropped, are
+    /// lost.
     pub(crate) fn set_handler(&self, handler: Weak<dyn NodeHandler>) {
         *self.state.handler.lock().unwrap_or_else(PoisonError::into_inner) = Some(handler);
     }
 
-    /// Whether this process is a forked child of the one that started the node. It must not touch the segment then:
-    /// the child does not have it.
+    /// Whether this process is a forked child of the one that started the node. The child must not
+    /// access the segment, because it is not mapped there.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         !self.generation.is_current()
     }
 
-    /// The own segment.
+    /// The segment of this process.
     #[inline]
     pub(crate) fn segment(&self) -> &Segment {
         &self.state.segment
@@ -295,52 +307,55 @@ impl Node {
         &self.state.exports
     }
 
-    /// This process as its own peer: number 0, and the own segment.
+    /// This process as its own peer: number 0, and its own segment.
     #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn own_process(&self) -> &Arc<PeerProcess> {
         &self.own
     }
 
-    /// Waits for a transfer slot (any number is one). A thread that has one must not wait for another.
+    /// Waits for a transfer slot; `number` may be any value. A thread that holds one must not wait
+    /// for another.
     #[inline]
     pub(crate) fn transfer_slot(&self, number: usize) -> TransferSlotGuard<'_> {
         self.state.common.transfer_slots.lock(number)
     }
 
-    /// All of them.
+    /// All transfer slots of this process.
     pub(crate) fn transfer_slots(&self) -> &Arc<TransferSlots> {
         &self.state.common.transfer_slots
     }
 
-    /// Where a transfer publishes its hazard on this process's own memory as its source. Peers do not see it.
+    /// The private hazard of a transfer in this process's memory as its source. Peers do not see
+    /// it.
     #[inline]
     pub(crate) fn local_hazard(&self, transfer_slot: usize) -> &HazardSlot {
         &self.local_hazards[transfer_slot % TRANSFER_SLOTS]
     }
 
-    /// Where the service thread publishes its hazard for what it touches on behalf of a peer.
+    /// The private hazard of the service thread, for its accesses on behalf of a peer.
     pub(crate) fn service_hazard(&self) -> &HazardSlot {
         &self.local_hazards[TRANSFER_SLOTS]
     }
 
-    /// A number for a queue pair: one that has not been used for as long as possible.
+    /// Allocates a queue pair number. A number is reused as late as possible.
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if this process has as many queue pairs as it can have, `AddrInUse` if the host has, or the system
-    /// has no file descriptor or thread.
+    /// - `OutOfMemory` if this process has the most queue pairs that it can have.
+    /// - `AddrInUse` if all blocks of the host are in use.
+    /// - Another error if the system has no file descriptor or thread.
     pub(crate) fn new_qp_number(&self) -> io::Result<QpNumber> {
         self.ensure_service()?;
         self.numbers.take(|ordinal| self.take_block(ordinal))
     }
 
-    /// The queue pair is gone.
+    /// Frees the number of a destroyed queue pair.
     pub(crate) fn free_qp_number(&self, number: QpNumber) {
         self.numbers.free(number);
     }
 
-    /// Where in the own tables a queue pair of this process is.
+    /// The table index of a queue pair of this process.
     #[inline]
     pub(crate) fn own_index(&self, qpn: u32) -> Option<u32> {
         self.state.blocks.index_of(qpn)
@@ -351,7 +366,8 @@ impl Node {
             self.state.blocks.set(ordinal, 1);
             return Ok(1);
         }
-        // From anywhere, so that a number of a process that has just died is not soon another's.
+        // Start at a random block, so that the block of a process that has just died is not soon
+        // taken by another process.
         let start = u16::from_ne_bytes([self.state.process[0], self.state.process[1]]);
         for step in 0..LAST_BLOCK {
             let block = (start % LAST_BLOCK + step) % LAST_BLOCK + 1;
@@ -369,7 +385,8 @@ impl Node {
         Err(io::Error::new(io::ErrorKind::AddrInUse, message))
     }
 
-    /// The way to a queue pair. Never waits: what is not known is found out in the background.
+    /// Looks up the owner of a queue pair. Never waits: the service thread connects in the
+    /// background.
     pub(crate) fn find_process(&self, qpn: u32) -> Reachability {
         if self.own_index(qpn).is_some() {
             return Reachability::Ready(Arc::clone(&self.own));
@@ -384,7 +401,7 @@ impl Node {
         if let Some(block) = answer.connect {
             self.state.common.mailbox.post(ServiceCommand::Connect { block });
             if let Err(error) = self.ensure_service() {
-                log::warn!("no service thread: {error}; no peer can be reached");
+                log::warn!("the service thread cannot be started: {error}; no peer can be reached");
             }
         }
         match answer.reach {
@@ -393,13 +410,14 @@ impl Node {
         }
     }
 
-    /// As [`find_process`](Self::find_process), but waits for a while until it is known. Not for the service thread.
+    /// Like [`find_process`](Self::find_process), but waits up to `time` for the result. The
+    /// service thread must not call this.
     pub(crate) fn wait_for_process(&self, qpn: u32, time: Duration) -> Reachability {
         self.state.directory.wait(time, || self.find_process(qpn))
     }
 
-    /// A peer process with this segment, who owns this block, has all the GIDs that this process has, and never answers.
-    /// The other end of its connection comes along.
+    /// Adds a peer process with this segment, which owns this block, has all GIDs of this process,
+    /// and never answers. Also returns the other end of its connection.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn add_peer(
         &self,
@@ -413,7 +431,8 @@ impl Node {
             message::Welcome { process, peer_id: 1, ordinal: 0, call_area, probe, probe_address, gids };
         let (socket, other) = Socket::pair().expect("two descriptors");
         let common = Arc::clone(&self.state.common);
-        // Process number 0: there is no memory to copy from or to. The service thread knows nothing of it.
+        // With process number 0 no memory can be copied. The service thread knows nothing of this
+        // peer.
         let process = Arc::new(PeerProcess::to_peer(socket, 0, segment, welcome, common, u64::MAX));
         process.blocks().set(0, block);
         self.state.directory.found(block, Arc::clone(&process));
@@ -422,7 +441,7 @@ impl Node {
         (process, other)
     }
 
-    /// The peer is dead.
+    /// Treats the peer as dead.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn lose_peer(&self, process: &Arc<PeerProcess>) {
         process.set_dead();
@@ -434,12 +453,14 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// Somebody did not finish in time and is not dead: the object's memory must not be let go.
+    /// If a transfer did not finish in time and its process is not proved dead. Then the object's
+    /// memory must not be freed.
     pub(crate) fn wait_until_unused(&self, what: Revoked) -> Result<(), StillInUse> {
         self.wait_until_unused_for(what, self.state.common.settings.patience)
     }
 
-    /// Whether nobody touches an object whose generation was invalidated. It takes no longer than a look at all hazards.
+    /// Whether no transfer touches an object whose generation was invalidated. Looks at each hazard
+    /// once.
     pub(crate) fn is_unused(&self, what: Revoked) -> bool {
         self.wait_until_unused_for(what, Duration::ZERO).is_ok()
     }
@@ -452,25 +473,26 @@ impl Node {
         })
     }
 
-    /// Has the handler's `timer` called at this time, or soon after.
+    /// Requests a call of the handler's `timer` at this time or soon after.
     pub(crate) fn wake_at(&self, when: Instant, qp: u32) {
         if self.state.timers.add(when, qp) {
             self.state.common.mailbox.wake();
         }
     }
 
-    /// The same where there may be no service thread yet, as there is no queue pair.
+    /// Like [`wake_at`](Self::wake_at), but starts the service thread first. Needed where no queue
+    /// pair may exist yet.
     ///
     /// # Errors
     ///
-    /// The thread cannot be had.
+    /// If the service thread cannot be started.
     pub(crate) fn wake_surely_at(&self, when: Instant, qp: u32) -> io::Result<()> {
         self.ensure_service()?;
         self.wake_at(when, qp);
         Ok(())
     }
 
-    /// Finds where in the own segment all attached peers' calls are.
+    /// Collects the peer numbers and offsets of all attached peers' call cells in `found`.
     pub(crate) fn call_areas(&self, found: &mut Vec<(u16, u64)>) {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
         found.clear();
@@ -478,7 +500,7 @@ impl Node {
         found.extend(by_peer_id.filter_map(|(peer_id, area)| Some((peer_id as u16, (*area)?))));
     }
 
-    /// Whom payload went to, this process first, and what went to those who have died.
+    /// The traffic by destination, this process first, and the sum of the traffic to dead peers.
     pub(crate) fn traffic(&self) -> (Vec<Peer>, Traffic) {
         let processes = core::iter::once(Arc::clone(&self.own)).chain(self.state.directory.processes());
         let peers =
@@ -486,13 +508,14 @@ impl Node {
         (peers, *self.state.former.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where in the own segment an attached peer's calls are, if there is such an attached peer.
+    /// The offset of an attached peer's call cells in this segment, if the peer exists.
     pub(crate) fn call_area_of(&self, peer_id: u16) -> Option<u64> {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
         areas.get(usize::from(peer_id)).copied().flatten()
     }
 
-    /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
+    /// Replaces the service thread where none exists: handles doorbells and due timers. Does
+    /// nothing elsewhere.
     #[cfg(any(test, fuzzing, miri, loom))]
     pub(crate) fn run_timers(&self) {
         if !ALONE {
@@ -534,7 +557,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.is_forked() {
-            // The thread is the parent's.
+            // The thread belongs to the parent.
             core::mem::forget(thread);
             return;
         }
@@ -542,10 +565,11 @@ impl Drop for Node {
         let Some(thread) = thread else { return };
         self.state.common.mailbox.post(ServiceCommand::Stop);
         if self.state.common.mailbox.is_lost() {
-            // Nothing wakes it any more, unless it has noticed.
+            // Its wake-up sockets are closed, so it ends only if it has noticed that itself.
             return;
         }
-        // The handler may let go of the last reference on the service thread, which then ends by itself.
+        // The handler may drop the last reference on the service thread itself. Then the thread
+        // ends by itself, and must not be joined.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             log::error!("the service thread of the software device panicked");
         }
@@ -559,13 +583,13 @@ impl core::fmt::Debug for Node {
 }
 
 impl NodeState {
-    /// The abstract name at which a block's owner listens.
+    /// The abstract socket name at which a block's owner listens.
     fn socket_name(&self, block: u16) -> Vec<u8> {
         socket_name(&self.common.settings.fabric, block)
     }
 }
 
-/// The abstract name of a block's owner in a fabric.
+/// The abstract socket name of a block's owner in a fabric.
 pub(crate) fn socket_name(fabric: &str, block: u16) -> Vec<u8> {
     format!("soft-rnic/{fabric}/{block}").into_bytes()
 }

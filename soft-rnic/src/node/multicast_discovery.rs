@@ -1,9 +1,12 @@
 //! Multicast discovery: which processes may have members of a group.
 //!
-//! A sender to one queue pair connects to its owner. A sender to a group does not know who is in it, so it connects to every
-//! process that has a queue pair, once, and looks into their tables from then on. Who joins a group for the first time after
-//! that has seen to it that the others look again: it counts itself in in the segment of each. A process that was stopped in
-//! the meantime finds the newcomer's call when it goes on, and counts it in itself.
+//! A sender to one queue pair connects to its owner. A sender to a group does not know the members.
+//! So it connects once to every process that has a queue pair, and looks into their membership
+//! tables from then on.
+//!
+//! A process that joins its first group after that must make the others discover again: it
+//! increments a counter in the segment of each. A process that was stopped in the meantime accepts
+//! the newcomer's connection when it continues, and then increments its counter itself.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,12 +18,13 @@ use super::service::ServiceThread;
 use super::{ALONE, Node};
 use crate::sync::{AcqRel, Acquire};
 
-/// Who was called and does not answer within this time is left out, and called again after the same time.
+/// A process that does not answer within this time is left out, and tried again after the same
+/// time.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Who joins a group waits for the others to be told at most so long.
+/// The most time that joining a group waits for the other processes to be notified.
 const ANNOUNCEMENT: Duration = Duration::from_secs(3);
 
-/// What is known of everybody.
+/// The processes known from the last discovery.
 #[derive(Debug, Default)]
 pub(crate) struct MulticastDiscovery {
     state: Mutex<DiscoveryState>,
@@ -29,21 +33,22 @@ pub(crate) struct MulticastDiscovery {
 
 #[derive(Debug, Default)]
 struct DiscoveryState {
-    /// How many newcomers there were when it was taken; `None` before the first.
+    /// The newcomer count of the last discovery; `None` before the first.
     of: Option<u32>,
     processes: Arc<[Arc<PeerProcess>]>,
-    /// For how many newcomers it is being taken.
+    /// The newcomer count for which a discovery runs.
     asked: Option<u32>,
-    /// Somebody did not answer: when to look again, while the others do without it.
+    /// When to repeat the discovery, because a process did not answer. Until then the result is
+    /// used without that process.
     again: Option<Instant>,
     announced: bool,
 }
 
-/// A discovery that the service thread is taking.
+/// A discovery that the service thread is running.
 pub(crate) struct DiscoveryRun {
     of: u32,
     since: Instant,
-    /// Who has not answered.
+    /// The blocks that have not answered.
     blocks: Vec<u16>,
 }
 
@@ -52,7 +57,7 @@ impl MulticastDiscovery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For tests: there is a peer that no discovery would find.
+    /// For tests: adds a peer that no discovery would find.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn add(&self, newcomers: u32, own: &Arc<PeerProcess>, process: &Arc<PeerProcess>) {
         let mut state = self.lock();
@@ -61,7 +66,7 @@ impl MulticastDiscovery {
         state.of = Some(newcomers);
     }
 
-    /// The peer is dead.
+    /// Removes a dead peer.
     pub(crate) fn forget(&self, lost: &Arc<PeerProcess>) {
         let mut state = self.lock();
         if state.processes.iter().any(|process| Arc::ptr_eq(process, lost)) {
@@ -72,7 +77,8 @@ impl MulticastDiscovery {
 }
 
 impl Node {
-    /// The processes that own a queue pair, this process among them; `None` while that is being found out. Never waits.
+    /// The processes that own a queue pair, this process among them. `None` while a discovery runs.
+    /// Never waits.
     pub(crate) fn all_processes(&self) -> Option<Arc<[Arc<PeerProcess>]>> {
         if ALONE {
             let others = self.state.directory.processes();
@@ -91,7 +97,8 @@ impl Node {
         current.then(|| Arc::clone(&discovery.processes))
     }
 
-    /// Has everybody look again, before this process becomes the member of a group for the first time. Waits for a while.
+    /// Makes all other processes repeat their discovery, before this process becomes the member of
+    /// a group for the first time. Waits up to a few seconds.
     pub(crate) fn announce(&self) {
         if ALONE || self.state.discovery.lock().announced {
             return;
@@ -114,7 +121,7 @@ impl Node {
             if left.is_zero() {
                 return Arc::clone(&discovery.processes);
             }
-            // In steps: it may have changed between the two.
+            // Wait in short steps, because the state may change between the look and the wait.
             let step = left.min(Duration::from_millis(1));
             drop(self.state.discovery.changed.wait_timeout(discovery, step));
         }
@@ -122,7 +129,7 @@ impl Node {
 }
 
 impl ServiceThread {
-    /// Calls everybody.
+    /// Connects to the owners of all blocks.
     pub(crate) fn start_discovery(&mut self, of: u32) {
         let own = |block: u16| self.state.blocks.index_of(u32::from(block) << BLOCK_BITS | 1).is_some();
         let others: Vec<u16> = (1..=LAST_BLOCK).filter(|block| !own(*block)).collect();
@@ -136,7 +143,7 @@ impl ServiceThread {
         self.finish_discovery();
     }
 
-    /// If everybody has answered, or has had the time: says who there is.
+    /// Publishes the result when all blocks have answered or the time is over.
     pub(crate) fn finish_discovery(&mut self) {
         let Some(discovery_run) = &mut self.discovery_run else { return };
         let directory = &self.state.directory;
@@ -151,7 +158,8 @@ impl ServiceThread {
             core::iter::once(Arc::clone(&self.state.own)).chain(directory.processes()).collect();
         discovery.of = Some(of);
         discovery.asked = None;
-        // Whoever answers does so at once.
+        // A process that can answer does so at once, so a discovery that took long has left one
+        // out.
         discovery.again = (time >= PATIENCE).then(|| Instant::now() + PATIENCE);
         drop(discovery);
         self.state.discovery.changed.notify_all();

@@ -7,25 +7,27 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::shared::segment::MAX_QUEUE_PAIRS;
 
-/// Bits of a number that are the index in its block.
+/// The low bits of a number, which are the index in its block.
 pub(crate) const BLOCK_BITS: u32 = 14;
 /// Queue pairs in a block.
 const BLOCK: u32 = 1 << BLOCK_BITS;
-/// Blocks of a host: 1 to this. Number 0 would contain the queue pairs 0 and 1, which are special.
+/// The highest block of a host. Blocks begin at 1, because block 0 would contain the special queue
+/// pairs 0 and 1.
 pub(crate) const LAST_BLOCK: u16 = (1 << (24 - BLOCK_BITS)) - 1;
-/// Blocks of a process.
+/// The most blocks of a process.
 const MAX_BLOCKS: usize = if MAX_QUEUE_PAIRS < BLOCK as usize { 1 } else { MAX_QUEUE_PAIRS / BLOCK as usize };
-/// So many numbers rest before the oldest of them is used again, as long as there are others.
+/// The number of freed numbers that rest before the oldest of them is reused, while unused numbers
+/// remain.
 const REST: usize = 256;
 
-/// A number of an own queue pair, and its index in the tables.
+/// The number of a queue pair of this process, and its index in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpNumber {
     pub(crate) index: u32,
     pub(crate) qpn: u32,
 }
 
-/// The block that a queue pair is in, if it can be one's.
+/// The block of a queue pair number; `None` if the number is not in any block.
 pub(crate) fn block_of(qpn: u32) -> Option<u16> {
     u16::try_from(qpn >> BLOCK_BITS).ok().filter(|block| (1..=LAST_BLOCK).contains(block))
 }
@@ -35,23 +37,23 @@ pub(crate) fn block_of(qpn: u32) -> Option<u16> {
 pub(crate) struct Blocks([AtomicU32; MAX_BLOCKS]);
 
 impl Blocks {
-    /// Notes a block. False if there cannot be so many.
+    /// Records a block. False if a process cannot have that many.
     pub(crate) fn set(&self, ordinal: u8, block: u16) -> bool {
         let place = self.0.get(usize::from(ordinal));
         place.inspect(|place| place.store(block.into(), Ordering::Release)).is_some()
     }
 
-    /// The first of them, which is held as long as the process has any.
+    /// The first block, which the process holds as long as it has any.
     pub(crate) fn first(&self) -> Option<u16> {
         u16::try_from(self.0[0].load(Ordering::Acquire)).ok().filter(|block| *block != 0)
     }
 
-    /// Whether this is one of them.
+    /// Whether the process has this block.
     pub(crate) fn has(&self, block: u16) -> bool {
         block != 0 && self.0.iter().any(|own| own.load(Ordering::Acquire) == u32::from(block))
     }
 
-    /// Where in the tables of the process a queue pair is.
+    /// The index of a queue pair in the tables of the process.
     #[inline]
     pub(crate) fn index_of(&self, qpn: u32) -> Option<u32> {
         let block = u32::from(block_of(qpn)?);
@@ -61,14 +63,14 @@ impl Blocks {
     }
 }
 
-/// The numbers of this process: which are free.
+/// The allocator of this process's queue pair numbers.
 #[derive(Debug, Default)]
 pub(crate) struct QpNumbers(Mutex<QpNumbersState>);
 
 #[derive(Debug)]
 struct QpNumbersState {
     blocks: Vec<u16>,
-    /// Below this all indices have been given out.
+    /// All indices below this have been allocated at least once.
     fresh: u32,
     freed: VecDeque<QpNumber>,
 }
@@ -92,12 +94,13 @@ impl QpNumbersState {
 }
 
 impl QpNumbers {
-    /// A number that has never been used, or else the one that has rested longest. `take_block` takes another block;
-    /// it is told how many there are.
+    /// Allocates a number: one that was never used, or else the one that has rested longest.
+    /// `take_block` takes another block; its argument is the number of blocks so far.
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if the process has as many as it can have, or what `take_block` said.
+    /// `OutOfMemory` if the process has the most queue pairs that it can have, or the error of
+    /// `take_block`.
     pub(crate) fn take(&self, take_block: impl FnOnce(u8) -> io::Result<u16>) -> io::Result<QpNumber> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(number) = state.fresh() {
@@ -116,11 +119,11 @@ impl QpNumbers {
         state.freed.pop_front().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// The first block, which is taken if there is none.
+    /// The first block, which is taken if the process has none.
     ///
     /// # Errors
     ///
-    /// What `take_block` said.
+    /// The error of `take_block`.
     pub(crate) fn hold(&self, take_block: impl FnOnce(u8) -> io::Result<u16>) -> io::Result<u16> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(block) = state.blocks.first() {
@@ -159,7 +162,7 @@ mod tests {
             assert_eq!(blocks.index_of(number.qpn), Some(number.index));
         }
         assert_eq!(blocks.0.iter().filter(|block| block.load(Ordering::Acquire) != 0).count(), 3);
-        // Freed ones come last.
+        // Freed numbers are reused last.
         let freed = QpNumber { index: 5, qpn: 1000 << BLOCK_BITS | 5 };
         numbers.free(freed);
         let rest = MAX_QUEUE_PAIRS - 1 - 40_000;

@@ -1,4 +1,4 @@
-//! The numbers of attached peers in this process's segment, and which process has which.
+//! The numbers of attached peers in this process's segment, and the process behind each.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,15 +10,15 @@ use crate::shared::segment::{MAX_PEERS, Segment};
 
 const WORDS: usize = MAX_PEERS.div_ceil(64);
 
-/// One number.
+/// The state of one number.
 #[derive(Debug, Default)]
 struct PeerIdEntry {
-    /// Different for each attached peer that has the number; 0 while nobody has it.
+    /// Different for each peer that has held the number; 0 while it is free.
     serial: AtomicU64,
     process: RwLock<Option<Process>>,
 }
 
-/// A number that was given to an attached peer.
+/// A number that was assigned to an attached peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerLease {
     pub(crate) peer_id: u16,
@@ -29,7 +29,7 @@ pub(crate) struct PeerLease {
 #[derive(Debug)]
 pub(crate) struct PeerIds {
     entries: Box<[PeerIdEntry]>,
-    /// Which are taken, so that few words need be looked at.
+    /// A bit for each assigned number, so that a scan reads few words.
     taken: [AtomicU64; WORDS],
     free: Mutex<(u64, VecDeque<u16>)>,
 }
@@ -43,14 +43,14 @@ impl PeerIds {
         }
     }
 
-    /// Gives an attached peer the number that has rested longest.
+    /// Assigns the number that has been free for the longest time.
     pub(crate) fn assign(&self, segment: &Segment, process: Option<Process>) -> Option<PeerLease> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let peer_id = free.1.pop_front()?;
         free.0 += 1;
         let serial = free.0;
         for transfer_slot in 0..TRANSFER_SLOTS {
-            // What a former attached peer left.
+            // Clear the hazards that a former peer left.
             segment.hazard_slot(peer_id, transfer_slot)?.clear();
         }
         let entry = &self.entries[usize::from(peer_id)];
@@ -60,18 +60,19 @@ impl PeerIds {
         Some(PeerLease { peer_id, serial })
     }
 
-    /// The attached peer is dead, or never came: nobody waits for its hazards any more.
+    /// Ends the assignment of a peer that is dead or never attached: its hazards are ignored from
+    /// now on.
     pub(crate) fn release(&self, lease: PeerLease) {
         self.taken[usize::from(lease.peer_id) / 64].fetch_and(!(1 << (lease.peer_id % 64)), Ordering::SeqCst);
         self.entries[usize::from(lease.peer_id)].serial.store(0, Ordering::Release);
     }
 
-    /// The number may be given to another, now that nothing is left of the attached peer.
+    /// Frees the number for another peer, once nothing of the former peer is left.
     pub(crate) fn reuse(&self, peer_id: u16) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(peer_id);
     }
 
-    /// The numbers that are taken.
+    /// The assigned numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = PeerLease> {
         self.taken.iter().enumerate().flat_map(move |(word, bits)| {
             let mut left = bits.load(Ordering::SeqCst);
@@ -87,12 +88,12 @@ impl PeerIds {
         })
     }
 
-    /// Whether the same attached peer still has the number.
+    /// Whether the number is still assigned to the same peer.
     pub(crate) fn is_assigned(&self, lease: PeerLease) -> bool {
         self.entries[usize::from(lease.peer_id)].serial.load(Ordering::Acquire) == lease.serial
     }
 
-    /// The attached peer's process, if it can be seen.
+    /// The attached peer's process, if this process can see it.
     pub(crate) fn process(&self, lease: PeerLease) -> Option<Process> {
         let entry = &self.entries[usize::from(lease.peer_id)];
         let process = *entry.process.read().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +107,7 @@ mod tests {
     use crate::shared::hazard::Hazard;
 
     #[test]
-    fn numbers_rest_and_come_without_marks() {
+    fn numbers_rest_and_come_without_hazards() {
         let (peer_ids, segment) = (PeerIds::new(), Segment::create().expect("memory"));
         let first = peer_ids.assign(&segment, None).expect("a number");
         assert_eq!(first.peer_id, 1);

@@ -1,4 +1,4 @@
-//! A peer process, as this process sees it: connection, mapped segment, and ways to its memory.
+//! A peer process, as this process sees it: connection, mapped segment, and paths to its memory.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,38 +19,38 @@ use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::Segment;
 use crate::sync::SeqCst;
 
-/// What all peer processes of a node have in common.
+/// The state that all peer processes of a node share.
 #[derive(Debug)]
 pub(crate) struct NodeCommon {
     pub(crate) settings: NodeSettings,
     pub(crate) transfer_slots: Arc<TransferSlots>,
     pub(crate) mailbox: Arc<Mailbox>,
-    /// It was said that copying by the system is forbidden.
+    /// The warning that the system forbids copying was given.
     pub(crate) vm_warning_given: AtomicBool,
 }
 
-/// The connection to a peer, and what is known of it.
+/// The connection to a peer, with its properties.
 #[derive(Debug)]
 struct PeerConnection {
     socket: Socket,
     process: ProcessId,
-    /// Its number here, 0 if it has none.
+    /// Its process number in this pid namespace, 0 if it has none.
     pid: u32,
-    /// To prove its death by.
+    /// Identifies the process, to prove its death.
     identity: Option<Process>,
     probe: u64,
     probe_address: u64,
     vm: OnceLock<Option<Vm>>,
-    /// The system has forbidden it since.
+    /// The system has withdrawn the permission to copy.
     vm_lost: AtomicBool,
     mappings: PeerMappings,
-    /// The service thread's name for the connection.
+    /// The service thread's token of the connection.
     token: u64,
-    /// It is waiting for room in the socket.
+    /// The service thread waits for room in the socket.
     awaits_room: AtomicBool,
 }
 
-/// One per peer, whatever number of blocks it has.
+/// A peer process; one object per peer, however many blocks it has.
 #[derive(Debug)]
 pub(crate) struct PeerProcess {
     number: u16,
@@ -59,14 +59,15 @@ pub(crate) struct PeerProcess {
     blocks: Arc<Blocks>,
     gids: Vec<PortGid>,
     call_area: u64,
-    /// By transfer slot, the ticket of an atomic operation that was asked for and whose sender has not got the answer; 0 for none.
+    /// By transfer slot, the ticket of an atomic operation whose answer has not been collected; 0
+    /// for none.
     pending_atomic: Box<[AtomicU64]>,
     common: Arc<NodeCommon>,
     counters: TrafficCounters,
     peer: Option<PeerConnection>,
 }
 
-/// Nothing is pending_atomic in any transfer slot.
+/// One zero entry for each transfer slot.
 fn no_pending_atomics() -> Box<[AtomicU64]> {
     (0..TRANSFER_SLOTS).map(|_| AtomicU64::new(0)).collect()
 }
@@ -156,7 +157,7 @@ impl PeerProcess {
         &self.segment
     }
 
-    /// This process's number in the peer's segment: what its claims and hazards are made under.
+    /// This process's number in the peer's segment, which its claims and hazards carry.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
@@ -169,7 +170,7 @@ impl PeerProcess {
             .expect("the number was checked when the process was made")
     }
 
-    /// Where in the peer's tables one of its queue pairs is.
+    /// The index in the peer's tables of one of its queue pairs.
     #[inline]
     pub(crate) fn index_of(&self, qpn: u32) -> Option<u32> {
         self.blocks.index_of(qpn)
@@ -184,29 +185,30 @@ impl PeerProcess {
         self.gids.contains(&PortGid { device, port, gid })
     }
 
-    /// Which of a port's GIDs this is, in the order in which the peer has told them: that of its table.
+    /// The index of a GID in the table of the peer's port.
     pub(crate) fn gid_index(&self, device: u8, port: u8, gid: [u8; 16]) -> Option<u8> {
         let mut of_port = self.gids.iter().filter(|of| (of.device, of.port) == (device, port));
         of_port.position(|of| of.gid == gid).and_then(|index| u8::try_from(index).ok())
     }
 
-    /// Where in the peer's heap the cells of this process's calls are, one a transfer slot.
+    /// Offset in the peer's heap of this process's call cells, one for each transfer slot.
     pub(crate) fn call_area(&self) -> u64 {
         self.call_area
     }
 
-    /// The ticket of the operation whose answer somebody still has to get from the cell of this transfer slot.
+    /// The ticket of the operation whose answer still has to be collected from the cell of this
+    /// transfer slot.
     pub(crate) fn pending_atomic(&self, transfer_slot: usize) -> Option<u64> {
         Some(self.pending_atomic[transfer_slot % TRANSFER_SLOTS].load(Ordering::Relaxed))
             .filter(|ticket| *ticket != 0)
     }
 
-    /// Notes that, or that it is over. Only the holder of the transfer slot calls this.
+    /// Sets or clears the pending ticket. Only the holder of the transfer slot calls this.
     pub(crate) fn set_pending_atomic(&self, transfer_slot: usize, ticket: Option<u64>) {
         self.pending_atomic[transfer_slot % TRANSFER_SLOTS].store(ticket.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// The peer's number in this process's pid namespace.
+    /// The peer's process number in this process's pid namespace.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.peer
             .as_ref()
@@ -221,22 +223,22 @@ impl PeerProcess {
         self.peer.as_ref().map(|peer| &peer.socket)
     }
 
-    /// The service thread's name for the connection.
+    /// The service thread's token of the connection.
     pub(crate) fn token(&self) -> Option<u64> {
         self.peer.as_ref().map(|peer| peer.token)
     }
 
-    /// Whether the service thread is waiting for room in the socket.
+    /// Whether the service thread waits for room in the socket.
     pub(crate) fn awaits_room(&self) -> bool {
         self.peer.as_ref().is_some_and(|peer| peer.awaits_room.load(Ordering::Relaxed))
     }
 
-    /// Notes that it is, or is not. True if that is new.
+    /// Records whether the service thread waits for room. True if that is a change.
     pub(crate) fn await_room(&self, room: bool) -> bool {
         self.peer.as_ref().is_some_and(|peer| peer.awaits_room.swap(room, Ordering::Relaxed) != room)
     }
 
-    /// What was sent to the peer.
+    /// Counters of the payload sent to the peer.
     #[inline]
     pub(crate) fn counters(&self) -> &TrafficCounters {
         &self.counters
@@ -246,7 +248,7 @@ impl PeerProcess {
         self.peer.as_ref().map(|peer| &peer.mappings)
     }
 
-    /// Tells the owner of the segment to look at something. Never waits.
+    /// Rings the owner of the segment to look at an object. Never waits.
     pub(crate) fn ring(&self, doorbell: Doorbell) {
         let Some(peer) = &self.peer else {
             return self.common.mailbox.post(ServiceCommand::Ring(doorbell));
@@ -254,18 +256,20 @@ impl PeerProcess {
         let packet = doorbell.encode();
         let sent = peer.socket.send(&packet);
         if sent.is_err() && !peer.socket.is_there() {
-            // The program has closed it: the peer cannot be told of anything.
+            // If the program has closed the socket, the peer can no longer be notified.
             self.common.mailbox.check();
             self.set_dead();
         } else if is_full(sent) {
             self.segment.header().check_everything.store(1, SeqCst);
-            // If there is room now, the peer may have looked before the word was set. If not, it has yet to read
-            // what fills the socket, and looks after that.
+            // If the socket has room now, the peer may have looked before the word was set. If it
+            // is still full, the peer has yet to read its contents, and looks at the word after
+            // that.
             let _ = peer.socket.send(&packet);
         }
     }
 
-    /// Shareable memory of the peer, while the transfer slot is held. If it is not mapped, the peer is asked for it.
+    /// Exported memory of the peer, usable while the transfer slot is held. If it is not mapped,
+    /// the peer is asked for it.
     #[inline]
     pub(crate) fn mapped_memory<'a>(
         &'a self,
@@ -284,8 +288,8 @@ impl PeerProcess {
         mapped
     }
 
-    /// The peer's memory, if the system lets this process copy from and to it. The first call tries that out, so it
-    /// may take as long as a copy.
+    /// The peer's memory, if the system lets this process copy from and to it. The first call
+    /// probes that, so it may take as long as a copy.
     #[inline]
     pub(crate) fn vm(&self) -> Option<Vm> {
         let peer = self.peer.as_ref()?;
@@ -301,31 +305,32 @@ impl PeerProcess {
         })
     }
 
-    /// The system does not let this process copy any more, for this reason: payload goes the next way.
+    /// Stops copying by the system, which now fails with this `errno`. Payload takes the next path.
     #[cold]
     pub(crate) fn disable_vm(&self, error: i32) {
         let Some(peer) = &self.peer else { return };
         if !peer.vm_lost.swap(true, Ordering::Relaxed) {
             let error = io::Error::from_raw_os_error(error);
-            warn_vm_unavailable(&self.common.vm_warning_given, peer.pid, &format!("not any more: {error}"));
+            warn_vm_unavailable(&self.common.vm_warning_given, peer.pid, &format!("no longer: {error}"));
         }
     }
 
-    /// Tells the peer that nothing of it is touched any more. In its segment: the socket may be full.
+    /// Tells the peer that this process no longer accesses its memory. The message is a word in its
+    /// segment, because the socket may be full.
     pub(crate) fn say_goodbye(&self) {
         if !self.is_own() {
             self.hazard_slot(0).leave();
         }
     }
 
-    /// Ends the connection, even if references are left.
+    /// Ends the connection, even while references to this object remain.
     pub(crate) fn shut_down(&self) {
         if let Some(peer) = &self.peer {
             peer.socket.shut_down();
         }
     }
 
-    /// A copy failed as if the peer had died: the service thread finds out whether it has.
+    /// Has the service thread check whether the peer has died, because a copy failed.
     pub(crate) fn suspect(self: &Arc<Self>) {
         if !self.is_own() {
             self.common.mailbox.post(ServiceCommand::Suspect(Arc::clone(self)));

@@ -11,12 +11,12 @@ use super::{ALONE, Node};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
 
-/// How soon somebody is asked again who has too many callers.
+/// How soon to connect again to a port's owner whose backlog is full.
 const BUSY: Duration = Duration::from_millis(2);
-/// So many are asked at a time, each over a descriptor. The others are asked when those have answered.
+/// The most concurrent lookups, because each needs a descriptor. Further lookups wait.
 const AT_A_TIME: usize = 128;
 
-/// Who has a port.
+/// The owner of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortOwner {
     /// This process.
@@ -25,18 +25,18 @@ pub(crate) enum PortOwner {
     Block(u16),
     /// No process of this user.
     Nobody,
-    /// Somebody who did not answer in time: it is stopped, or has too much to do.
+    /// A process that did not answer in time, because it is stopped or overloaded.
     Unresponsive,
 }
 
-/// Somebody who wants to know it.
+/// A caller of [`Node::find_port`] that waits for the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookupWaiter {
     token: u64,
     until: Instant,
 }
 
-/// A port that somebody was asked for, or is about to be.
+/// A lookup that runs or waits for its turn.
 #[derive(Debug)]
 pub(crate) struct PortLookup {
     port: CmPort,
@@ -45,8 +45,10 @@ pub(crate) struct PortLookup {
 }
 
 impl Node {
-    /// Finds out who has a port. `None`: the handler's `cm_port_owner` will be called with the token, at `until` or a little later at the
-    /// latest. What is said at once may be out of date; `fresh` has it asked for in any case.
+    /// Finds the owner of a port. `None` means that the handler's `cm_port_owner` will be called
+    /// with the token, at `until` or shortly after at the latest.
+    ///
+    /// An immediate answer may be out of date; with `fresh` the owner is always asked.
     pub(crate) fn find_port(
         &self,
         space: u8,
@@ -68,7 +70,9 @@ impl Node {
             return Some(PortOwner::Block(block));
         }
         if let Err(error) = self.ensure_service() {
-            log::warn!("no service thread: {error}; nobody can be asked for a port");
+            log::warn!(
+                "the service thread cannot be started: {error}; ports of other processes cannot be looked up"
+            );
             return Some(PortOwner::Unresponsive);
         }
         self.state
@@ -94,7 +98,8 @@ impl ServiceThread {
         self.retry_lookup(token, PortLookup { port, socket: None, waiters: vec![waiter] });
     }
 
-    /// Asks, if nobody has been asked yet; those whose time is over are told so.
+    /// Connects to the port's owner if that has not happened yet. Reports `Unresponsive` to waiters
+    /// whose time is over.
     pub(crate) fn retry_lookup(&mut self, token: u64, mut lookup: PortLookup) {
         let now = Instant::now();
         let late: Vec<_> = lookup.waiters.extract_if(.., |waiter| waiter.until <= now).collect();
@@ -113,7 +118,7 @@ impl ServiceThread {
         self.sources.insert(token, EventSource::PortLookup(lookup));
     }
 
-    /// Connects to a port's owner; `None` if that is to be tried again.
+    /// Connects to a port's owner; `None` if the caller must try again.
     fn connect_to_port(&self, token: u64, port: CmPort) -> Result<Option<Socket>, PortOwner> {
         let is_open = |source: &&EventSource| {
             matches!(source, EventSource::PortLookup(PortLookup { socket: Some(_), .. }))
@@ -125,14 +130,14 @@ impl ServiceThread {
             Ok(socket) => socket,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Err(PortOwner::Nobody),
-            // Something else has the name.
+            // A socket of another kind has the name.
             Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => return Err(PortOwner::Nobody),
             Err(error) => {
                 log::warn!("the owner of port {} cannot be asked: {error}", port.number);
                 return Err(PortOwner::Unresponsive);
             }
         };
-        // Nothing that another user's process says is heard.
+        // A process of another user is never trusted.
         if !socket.credentials().is_ok_and(|who| user::own() == Some(who.user)) {
             return Err(PortOwner::Nobody);
         }
@@ -154,13 +159,13 @@ impl ServiceThread {
                 Some(Reply::Block { block }) => PortOwner::Block(block),
                 _ => {
                     log::warn!(
-                        "the owner of port {} is of another version, or not one of ours",
+                        "the owner of port {} sent an invalid answer: it runs another version or another program",
                         lookup.port.number
                     );
                     PortOwner::Nobody
                 }
             },
-            // The port was let go.
+            // The port was released.
             Received::End => PortOwner::Nobody,
         };
         self.unwatch(socket);
@@ -171,7 +176,7 @@ impl ServiceThread {
         None
     }
 
-    /// At the end.
+    /// Answers the waiters when the service thread ends.
     pub(crate) fn abandon_lookup(&self, lookup: &PortLookup) {
         self.report_port_owner(&lookup.waiters, PortOwner::Unresponsive);
     }

@@ -1,8 +1,11 @@
 //! Ports of the connection manager: each belongs to one process at a time.
 //!
-//! A port is an abstract name that its owner listens at; who connects is told the owner's block, and hung up on. CmPorts that are
-//! given out where any will do are had in groups: ten thousand of them take a process 160 descriptors. So nobody else can have
-//! one of a group that a process has, even if that does not use it.
+//! A port's owner listens on an abstract socket name. It sends its block to each process that
+//! connects, and closes the connection.
+//!
+//! Ephemeral ports are taken in groups, so that ten thousand of them need only 160 descriptors. So
+//! no other process can take an ephemeral port of a group that a process has taken, even if that
+//! process does not use the port.
 
 use std::collections::{BTreeMap, HashMap, HashSet, btree_map};
 use std::io;
@@ -18,13 +21,13 @@ use crate::platform::fork::ForkGeneration;
 use crate::platform::socket::Socket;
 use crate::platform::user;
 
-/// The ports that are given out where any will do.
+/// The ephemeral ports, taken when a program asks for any port.
 pub(crate) const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
-/// CmPorts in a group.
+/// Ports in a group.
 const GROUP: u16 = 64;
 const FIRST_GROUP: u16 = *EPHEMERAL.start() / GROUP;
 const GROUPS: u16 = *EPHEMERAL.end() / GROUP - FIRST_GROUP + 1;
-/// So many answers are remembered.
+/// The most remembered port owners.
 const KNOWN: usize = 4096;
 
 /// A port of a port space.
@@ -35,12 +38,12 @@ pub(crate) struct CmPort {
 }
 
 impl CmPort {
-    /// The group that the port is in, if it is in one.
+    /// The port's group, if it is ephemeral.
     fn group(self) -> Option<u16> {
         EPHEMERAL.contains(&self.number).then_some(self.number / GROUP)
     }
 
-    /// The abstract name at which its owner listens.
+    /// The abstract socket name at which its owner listens.
     pub(crate) fn name(self, fabric: &str) -> Vec<u8> {
         let Self { space, number } = self;
         match self.group() {
@@ -50,15 +53,15 @@ impl CmPort {
     }
 }
 
-/// Where those come in who ask for a port, or for one of a group.
+/// The socket to which other processes connect to ask for a port, or for a port of a group.
 #[derive(Debug, Default)]
 pub(crate) struct PortListener(Mutex<PortListenerState>);
 
 #[derive(Debug, Default)]
 struct PortListenerState {
-    /// `None` when it is shut. (Where there are no processes, from the beginning.)
+    /// `None` once it is closed. (Always `None` where the process is alone.)
     socket: Option<Socket>,
-    /// The service thread's name for it.
+    /// The service thread's token.
     token: Option<u64>,
 }
 
@@ -67,12 +70,13 @@ impl PortListener {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees the name, at once.
+    /// Closes the socket at once, which frees its name.
     fn close(&self, state: &NodeState) {
         let PortListenerState { socket, token } = core::mem::take(&mut *self.lock());
         if let Some((epoll, socket)) = state.epoll.get().zip(socket)
             && token.is_some()
-            // A child of a fork that nobody was told of may keep the socket.
+            // A forked child that the node does not know of may keep the socket open, so that
+            // closing it here would not remove it from epoll.
             && let Err(error) = epoll.get().and_then(|epoll| rustix::event::epoll::delete(epoll, &socket))
         {
             log::debug!("epoll_ctl: {error}");
@@ -83,18 +87,18 @@ impl PortListener {
     }
 }
 
-/// A group of ports that this process has.
+/// A group of ports that this process has taken.
 #[derive(Debug)]
 struct PortGroup {
     listener: Arc<PortListener>,
-    /// A bit each.
+    /// A bit for each used port.
     used: u64,
-    /// Where the next is looked for, so that one that was freed rests.
+    /// Where the search for a free port starts, so that a freed port rests.
     next: u32,
 }
 
 impl PortGroup {
-    /// Takes any.
+    /// Takes any free port of the group.
     fn take(&mut self, group: u16) -> Option<u16> {
         let first = group * GROUP;
         let usable = (0..GROUP).filter(|at| EPHEMERAL.contains(&(first + at)));
@@ -109,12 +113,12 @@ impl PortGroup {
     }
 }
 
-/// The ports of one space.
+/// The ports of one port space.
 #[derive(Debug, Default)]
 struct PortSpaceState {
     single: HashSet<u16>,
     groups: BTreeMap<u16, PortGroup>,
-    /// The group that ports are taken from, if it has any.
+    /// The group from which ports are taken, if the process has any.
     current: u16,
 }
 
@@ -135,7 +139,8 @@ impl PortSpaceState {
         Some(port)
     }
 
-    /// The port is free again; a group that nobody needs is left. One is kept: the next port may be wanted soon.
+    /// Frees a port. Returns the listener of a group that is no longer needed. One unused group is
+    /// kept, because the next port may be wanted soon.
     fn free(&mut self, port: u16) -> Option<Arc<PortListener>> {
         let group = self.groups.get_mut(&(port / GROUP))?;
         group.used &= !(1 << (port % GROUP));
@@ -149,7 +154,7 @@ impl PortSpaceState {
     }
 }
 
-/// The ports of this process, and what is known of others'.
+/// The ports of this process, and the known owners of other ports.
 #[derive(Debug)]
 pub(crate) struct CmPorts {
     spaces: Mutex<HashMap<u8, PortSpaceState>>,
@@ -177,7 +182,7 @@ impl CmPorts {
         self.spaces().get(&port.space).is_some_and(|space| space.has(port.number))
     }
 
-    /// Who had a port when somebody asked.
+    /// The owner of a port at the last lookup.
     pub(crate) fn known_owner(&self, port: CmPort) -> Option<u16> {
         self.known().get(&port).copied()
     }
@@ -195,7 +200,7 @@ impl CmPorts {
         }
     }
 
-    /// Nobody has this block any more.
+    /// Forgets the ports of this block's owner.
     pub(crate) fn forget(&self, block: u16) {
         self.known().retain(|_, owner| *owner != block);
     }
@@ -205,7 +210,7 @@ impl CmPorts {
 pub(crate) struct PortGuard {
     state: Arc<NodeState>,
     port: CmPort,
-    /// Of a port that is in no group.
+    /// The listener of a port that is in no group.
     listener: Option<Arc<PortListener>>,
 }
 
@@ -225,7 +230,8 @@ impl Drop for PortGuard {
     fn drop(&mut self) {
         let Self { state, port, listener } = self;
         if !state.ports.process.is_current() {
-            // The parent's; and another of its threads may have had the lock.
+            // The port belongs to the parent. Its lock may be held by a thread that does not exist
+            // here.
             return;
         }
         let mut spaces = state.ports.spaces();
@@ -237,7 +243,7 @@ impl Drop for PortGuard {
             }
             None => space.free(port.number),
         };
-        // Under the lock: whoever takes the port next finds the name free.
+        // Close it under the lock, so that the next thread that takes the port finds the name free.
         if let Some(listener) = unused {
             listener.close(state);
         }
@@ -245,13 +251,15 @@ impl Drop for PortGuard {
 }
 
 impl Node {
-    /// Takes a port of a port space (any number that processes agree on); port 0 takes any.
+    /// Takes a port of a port space (any number on which processes agree); port 0 takes any
+    /// ephemeral port.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if this process or another one has it, or no port is free; or the system has no descriptor.
+    /// `AddrInUse` if any process has the port, or if no port is free. Another error if the
+    /// system has no descriptor.
     pub(crate) fn take_port(&self, space: u8, port: u16) -> io::Result<PortGuard> {
-        // Which those are told who ask.
+        // The block is the answer to other processes that look up the port.
         self.own_block()?;
         self.ensure_service()?;
         let mut spaces = self.state.ports.spaces();
@@ -284,7 +292,7 @@ impl Node {
         if let Some(number) = of_space.take_any() {
             return Ok(CmPort { space, number });
         }
-        // From anywhere, so that processes do not try each other's.
+        // Start at a random group, so that processes do not try each other's groups.
         let start = u16::from_ne_bytes([self.state.process[2], self.state.process[3]]);
         for step in 0..GROUPS {
             let group = FIRST_GROUP + (start % GROUPS + step) % GROUPS;
@@ -320,7 +328,7 @@ impl Node {
 }
 
 impl ServiceThread {
-    /// Lets those in who ask for a port that was just taken.
+    /// Accepts connections to a port that was just taken.
     pub(crate) fn add_port_listener(&mut self, listener: Arc<PortListener>) {
         let token = self.new_token();
         {
@@ -339,13 +347,14 @@ impl ServiceThread {
             None => return,
         };
         if let Err(error) = heeded {
-            log::warn!("epoll_ctl: {error}; a port cannot be found for now");
+            log::warn!("epoll_ctl: {error}; other processes cannot look up a port for now");
             self.set_deadline(Instant::now() + PAUSE, token);
         }
         self.sources.insert(token, EventSource::PortListener(listener));
     }
 
-    /// Tells all who have come where this process is to be found. None is waited for, and none says anything.
+    /// Sends this process's block to all processes that have connected. It waits for none of them,
+    /// and reads nothing from them.
     pub(crate) fn answer_port_lookups(
         &mut self,
         token: u64,
@@ -356,19 +365,22 @@ impl ServiceThread {
         let socket = listener_state.socket.as_ref()?;
         for _ in 0..PACKETS_PER_TURN {
             match socket.accept() {
-                // Nothing is sent to a process of another user.
+                // Send nothing to a process of another user.
                 Ok(caller) => match caller.credentials() {
                     Ok(who) if user::own() == Some(who.user) => {
                         if let Err(error) = caller.send(&answer) {
-                            log::debug!("process {} is not told who has a port: {error}", who.pid);
+                            log::debug!(
+                                "the owner of a port could not be sent to process {}: {error}",
+                                who.pid
+                            );
                         }
                     }
-                    _ => log::debug!("somebody else's process asks for a port"),
+                    _ => log::debug!("refused a port lookup of another user's process"),
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    log::warn!("a port cannot be found: {error}");
+                    log::warn!("other processes cannot look up a port for now: {error}");
                     self.unwatch(socket);
                     self.set_deadline(Instant::now() + PAUSE, token);
                     break;
@@ -424,10 +436,10 @@ mod tests {
         let port = |number: u16| (FIRST_GROUP + number) * GROUP;
         assert!(space.has(port(0)) && !space.has(port(0) + 1));
         assert!(space.free(port(0)).is_none() && !space.has(port(0)));
-        assert!(space.free(port(1)).is_some(), "the other one goes");
+        assert!(space.free(port(1)).is_some(), "the other unused group is released");
         assert_eq!(space.groups.keys().copied().collect::<Vec<_>>(), [FIRST_GROUP + 1, FIRST_GROUP + 2]);
         assert!(space.free(port(2)).is_some() && space.groups.len() == 1);
         assert_eq!(space.take_any(), Some(port(1) + 1));
-        assert!(space.free(port(2)).is_none(), "nobody has it");
+        assert!(space.free(port(2)).is_none(), "the only unused group is kept");
     }
 }

@@ -8,7 +8,7 @@ use libc::iovec;
 use crate::platform::vm::{self, Vm, VmError};
 use crate::shared::segment::Segment;
 
-/// Bytes that nobody can guess.
+/// Random bytes that cannot be guessed.
 pub(crate) fn random() -> [u8; 16] {
     let word = || RandomState::new().build_hasher().finish();
     let mut bytes = [0; 16];
@@ -18,8 +18,8 @@ pub(crate) fn random() -> [u8; 16] {
     bytes
 }
 
-/// Writes a random number to where the peer says that it has its segment, and looks for it in the segment; then
-/// reads it back. So it is certain that the process number is the peer's.
+/// Writes a random number to the address that the peer gave for its segment, and looks for it in
+/// the segment; then reads it back. Success proves that the process number is the peer's.
 pub(crate) fn probe(
     pid: u32,
     segment: &Segment,
@@ -34,7 +34,7 @@ pub(crate) fn probe(
     match try_out(vm, segment, offset, address) {
         Ok(true) => Some(vm),
         Ok(false) => {
-            warn_vm_unavailable(warned, pid, "its memory is not where it says");
+            warn_vm_unavailable(warned, pid, "its segment is not at the address that it gave");
             None
         }
         Err(VmError::Gone) => None,
@@ -54,7 +54,7 @@ pub(crate) fn probe(
     }
 }
 
-/// Says so once a process.
+/// Logs the warning once per process.
 pub(crate) fn warn_vm_unavailable(warned: &AtomicBool, pid: u32, reason: &str) {
     if !warned.swap(true, Ordering::Relaxed) {
         log::warn!(
@@ -69,23 +69,25 @@ fn try_out(vm: Vm, segment: &Segment, offset: u64, address: u64) -> Result<bool,
     let expected = u128::from_ne_bytes(number);
     let remote = [vm::remote(address, number.len())];
     let local = [iovec { iov_base: (&raw mut number).cast(), iov_len: number.len() }];
-    // SAFETY: the local bytes are on the stack; the remote ones were offered for this, and lie in a mapping of the
-    // segment's, whoever has it.
+    // SAFETY: the local bytes are on the stack. The remote ones are the probe area of the peer's
+    // segment, as its welcome named it, in the address space of another process; `vm` checks that
+    // they are mapped.
     if unsafe { vm.write(&local, &remote)? } != number.len() || find(segment, offset) != Some(expected) {
         return Ok(false);
     }
     number = [0; 16];
     let local = [iovec { iov_base: (&raw mut number).cast(), iov_len: number.len() }];
-    // SAFETY: the local bytes are on the stack, reached by the pointer that was just made.
+    // SAFETY: the local bytes are on the stack, and `local` was just made from them.
     let read = unsafe { vm.read(&local, &remote)? };
     Ok(read == number.len() && u128::from_ne_bytes(number) == expected)
 }
 
-/// What is in the segment there.
+/// The number at this offset in the segment.
 fn find(segment: &Segment, offset: u64) -> Option<u128> {
     let word = |offset| {
         let place = segment.heap(offset, 8)?.cast::<u64>();
-        // SAFETY: in the mapping of the segment, which is borrowed, and only reached as an atomic.
+        // SAFETY: `heap` has checked that the word lies in the mapping, which `segment` keeps. It
+        // is aligned, and accessed as an atomic only.
         place.is_aligned().then(|| unsafe { AtomicU64::from_ptr(place.as_ptr()) }.load(Ordering::Relaxed))
     };
     let (low, high) = (word(offset)?, word(offset.checked_add(8)?)?);

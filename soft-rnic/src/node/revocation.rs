@@ -6,17 +6,17 @@ use super::peer_ids::{PeerIds, PeerLease};
 use crate::shared::hazard::{Hazard, HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::Segment;
 
-/// An object whose generation was invalidated. Both are indices in the own tables.
+/// An object whose generation was invalidated. Both are indices in this process's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Revoked {
     Region(u32),
     QueuePair(u32),
 }
 
-/// Somebody may still touch the object, and was not proved dead.
+/// A transfer may still touch the object, and its process was not proved dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StillInUse {
-    /// The peer_id of the own segment; 0 is this process itself.
+    /// The peer's number in this segment; 0 is this process itself.
     pub(crate) peer_id: u16,
     pub(crate) pid: Option<u32>,
 }
@@ -34,7 +34,7 @@ impl Revoked {
     }
 }
 
-/// Waits for hazards, each with the same end of all patience.
+/// Waits for all hazards, with one common deadline.
 pub(crate) struct HazardWait<'a> {
     pub(crate) what: Revoked,
     pub(crate) segment: &'a Segment,
@@ -44,11 +44,11 @@ pub(crate) struct HazardWait<'a> {
 }
 
 impl HazardWait<'_> {
-    /// Waits. `died` is told of attached peers that turn out to be dead.
+    /// Waits. Calls `died` for each attached peer that turns out to be dead.
     ///
     /// # Errors
     ///
-    /// Somebody did not finish in time.
+    /// If a transfer did not finish in time.
     pub(crate) fn run(&self, mut died: impl FnMut(PeerLease)) -> Result<(), StillInUse> {
         let start = Instant::now();
         for cell in self.local_hazards {
@@ -82,12 +82,12 @@ impl HazardWait<'_> {
     }
 
     fn wait_own(&self, start: Instant, cell: &HazardSlot) -> Result<(), StillInUse> {
-        // Its number is asked of the system, so not before it is needed.
+        // Getting this process's number takes a system call, so only on failure.
         let stuck = || StillInUse { peer_id: 0, pid: Some(std::process::id()) };
         if self.wait(start, cell, |_| false) { Ok(()) } else { Err(stuck()) }
     }
 
-    /// True when the cell does not name the object any more, or its writer is gone.
+    /// True when the slot no longer names the object, or its writer is gone.
     fn wait(&self, start: Instant, cell: &HazardSlot, mut gone: impl FnMut(bool) -> bool) -> bool {
         const SPINS: u32 = 200;
         const YIELDS: u32 = 300;
@@ -99,7 +99,8 @@ impl HazardWait<'_> {
                 core::hint::spin_loop();
                 continue;
             }
-            // Proof of death takes system calls: at first after some milliseconds, then now and then.
+            // Proof of death takes system calls, so it starts after some milliseconds and is tried
+            // at intervals.
             if gone(tries > YIELDS && tries.is_multiple_of(32)) {
                 return true;
             }

@@ -23,46 +23,47 @@ use super::peer_process::PeerProcess;
 use super::port_lookup::PortLookup;
 use super::ports::PortListener;
 use crate::platform::fork::ForkSafeFd;
-use crate::platform::socket::Room;
+use crate::platform::socket::ReceiveBuffers;
 use crate::platform::threads;
 
 std::thread_local! {
     static IS_SERVICE: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
 }
 
-/// Whether this is a service thread, which must not wait for another process's.
+/// Whether this thread is a service thread, which must not wait for another process's service
+/// thread.
 pub(crate) fn is_service_thread() -> bool {
     IS_SERVICE.get()
 }
 
-/// Packets that are read from one socket before others get their turn.
+/// The most packets that are read from one socket before others get their turn.
 pub(crate) const PACKETS_PER_TURN: usize = 64;
-/// In nanoseconds.
+/// Nanoseconds of a millisecond.
 const MILLISECOND: i64 = 1_000_000;
-/// In seconds: as long as is slept at a time.
+/// The longest sleep, in seconds.
 const LONG: i64 = 86_400;
 const NONE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// How often mappings that were taken away are looked after.
+/// The interval at which retired mappings are checked.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
 
-/// Something that is waited for. Each has a token, which is never used again.
+/// A source of events. Each has a token, which is never reused.
 pub(crate) enum EventSource {
     Mailbox,
     BlockListener(BlockListener),
-    /// Somebody connected, and has not said hello yet.
+    /// A connected process that has not sent its hello yet.
     PendingPeer(PendingPeer),
     AttachedPeer(AttachedPeer),
     DisconnectedPeer(DisconnectedPeer),
-    /// A peer was called, and has not said welcome yet.
+    /// A peer that has not sent its welcome yet.
     PendingConnect(PendingConnect),
     PeerProcess(Arc<PeerProcess>),
-    /// Where those come in who ask for a port of this process.
+    /// The socket to which other processes connect to look up a port of this process.
     PortListener(Arc<PortListener>),
-    /// Somebody was asked for a port.
+    /// A lookup of another process's port.
     PortLookup(PortLookup),
 }
 
-/// The thread's own state.
+/// The thread's private state.
 pub(crate) struct ServiceThread {
     pub(crate) state: Arc<NodeState>,
     epoll: Arc<ForkSafeFd>,
@@ -74,15 +75,15 @@ pub(crate) struct ServiceThread {
     pub(crate) retired: Vec<RetiredMapping>,
     pub(crate) busy_poll: BusyPoll,
     pub(crate) buffer: Box<[u8]>,
-    /// For what attached peers say.
-    pub(crate) room: Option<Box<Room<REQUEST>>>,
+    /// Receive buffer for packets of attached peers.
+    pub(crate) room: Option<Box<ReceiveBuffers<REQUEST>>>,
 }
 
 /// Starts the thread.
 ///
 /// # Errors
 ///
-/// There is no descriptor or thread left.
+/// If the system has no descriptor or thread left.
 pub(crate) fn spawn(state: Arc<NodeState>) -> io::Result<JoinHandle<()>> {
     let epoll = Arc::new(ForkSafeFd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC))?);
     epoll::add(&*epoll, state.common.mailbox.wake_socket()?, EventData::new_u64(0), EventFlags::IN)?;
@@ -110,14 +111,15 @@ pub(crate) fn spawn(state: Arc<NodeState>) -> io::Result<JoinHandle<()>> {
 impl ServiceThread {
     fn run(mut self) {
         IS_SERVICE.set(true);
-        // Short times are meant: RNR timers begin at ten microseconds.
+        // Timers must be precise, because RNR timers begin at ten microseconds.
         let _ = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1000));
         let mut events = Vec::with_capacity(PACKETS_PER_TURN);
         let mut orderly = false;
         while self.state.common.mailbox.check() {
             events.clear();
             let slept = self.sleep(&mut events);
-            // While it slept the program may have closed the device's descriptors, and opened others.
+            // During the sleep the program may have closed the device's descriptors, and opened
+            // others under their numbers.
             if !self.state.common.mailbox.check() {
                 break;
             }
@@ -142,7 +144,8 @@ impl ServiceThread {
         self.end(orderly);
     }
 
-    /// Until something happens, or the next time comes; or, if that is some time off, nearly until then.
+    /// Sleeps until an event or the next deadline. If that deadline is more than a millisecond
+    /// away, wakes shortly before it.
     fn sleep(&mut self, events: &mut Vec<Event>) -> rustix::io::Result<()> {
         let mut now = Instant::now();
         let times = [
@@ -168,7 +171,7 @@ impl ServiceThread {
         });
         match &mut timeout {
             None => {}
-            // `epoll_wait` knows milliseconds only.
+            // `epoll_wait` has a resolution of one millisecond.
             Some(time) if time.tv_sec > 0 || time.tv_nsec >= MILLISECOND => {
                 time.tv_sec = time.tv_sec.min(LONG);
                 time.tv_nsec -= time.tv_nsec % MILLISECOND;
@@ -181,7 +184,7 @@ impl ServiceThread {
         self.wait_for_events(events, timeout.as_ref()).map(drop)
     }
 
-    /// What has happened, or happens within a time. False if nothing has.
+    /// Collects the events that have happened or happen within the timeout. False if none has.
     fn wait_for_events(
         &self,
         events: &mut Vec<Event>,
@@ -215,7 +218,7 @@ impl ServiceThread {
         }
     }
 
-    /// Does what other threads asked for. False at the end.
+    /// Runs the commands of other threads. False if one of them stops the thread.
     fn run_commands(&mut self) -> bool {
         for command in self.state.common.mailbox.take() {
             match command {
@@ -269,12 +272,12 @@ impl ServiceThread {
         self.deadlines.push(Reverse((when, token)));
     }
 
-    /// Listens to a file.
+    /// Waits for a file to become readable.
     pub(crate) fn watch(&self, file: impl AsFd, token: u64) -> io::Result<()> {
         Ok(epoll::add(&*self.epoll, file, EventData::new_u64(token), EventFlags::IN)?)
     }
 
-    /// Listens to a file, and also waits for room in it.
+    /// Waits for a file to become readable and, with `room`, writable.
     pub(crate) fn watch_writable(&self, file: impl AsFd, token: u64, room: bool) {
         let flags = if room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         if let Err(error) = epoll::modify(&*self.epoll, file, EventData::new_u64(token), flags) {
@@ -282,14 +285,15 @@ impl ServiceThread {
         }
     }
 
-    /// Does not listen to a file any more. To be called before it is closed: a forked child may have it, too.
+    /// Stops waiting for a file. Must precede closing it, because a forked child may keep it open.
     pub(crate) fn unwatch(&self, file: impl AsFd) {
         if let Err(error) = epoll::delete(&*self.epoll, file) {
             log::debug!("epoll_ctl: {error}");
         }
     }
 
-    /// Nobody is told that peers are gone: those who would want to know are gone. `orderly`: no transfer is under way.
+    /// Ends all connections, without reporting lost peers, because nobody is left to need the
+    /// report. `orderly` says that no transfer is under way.
     fn end(mut self, orderly: bool) {
         let lost = self.state.common.mailbox.is_lost();
         let sources = core::mem::take(&mut self.sources);
@@ -305,7 +309,7 @@ impl ServiceThread {
                 }
                 EventSource::PendingConnect(pending) if lost => self.forget_connect(&pending),
                 EventSource::PendingConnect(pending) => self.give_up_connect(&pending),
-                // They go on, as far as they can.
+                // These peers go on as far as they can without this thread.
                 EventSource::AttachedPeer(mut peer) if lost => self.end_peer_cm(&mut peer),
                 EventSource::DisconnectedPeer(_) if lost => {}
                 EventSource::AttachedPeer(peer)
@@ -324,11 +328,12 @@ impl ServiceThread {
         let transfer_slots = &self.state.common.transfer_slots;
         self.retired.retain_mut(|retired| !retired.unmap(transfer_slots));
         if !self.retired.is_empty() {
-            log::error!("{} mappings of peers' memory are still in use and stay", self.retired.len());
+            log::error!("{} mappings of peers' memory are still in use and stay mapped", self.retired.len());
         }
         if lost {
             self.state.fail_all_outboxes();
-            // Its number may be that of another such file by now, from which it cannot be told.
+            // Its descriptor number may now name another epoll instance, from which it cannot be
+            // distinguished.
             core::mem::forget(self.epoll);
         }
     }

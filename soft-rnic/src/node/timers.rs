@@ -1,4 +1,5 @@
-//! When queue pairs want to be called.
+//! Timers of the service thread: the times at which queue pairs and the connection manager want to
+//! be called.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +16,7 @@ impl Default for RetryTimers {
     }
 }
 
-/// Times that are usually there, at most: posting seldom allocates.
+/// Preallocated timers, so that posting rarely allocates.
 const USUAL: usize = 64;
 
 impl RetryTimers {
@@ -32,7 +33,7 @@ impl RetryTimers {
         heap.peek().map(|Reverse((when, _))| *when)
     }
 
-    /// Takes those whose time has come, each queue pair once.
+    /// Removes the timers that are due, and returns each queue pair once.
     pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
         let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut due = Vec::new();
@@ -46,12 +47,12 @@ impl RetryTimers {
     }
 }
 
-/// One time.
+/// A single time, the earliest that was set.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Mutex<Option<Instant>>);
 
 impl Alarm {
-    /// Sets the time, unless it is set to an earlier one. True if it was changed.
+    /// Sets the time, unless an earlier one is set. True if it was changed.
     pub(crate) fn set(&self, when: Instant) -> bool {
         let mut time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let earlier = time.is_none_or(|time| when < time);
@@ -65,7 +66,7 @@ impl Alarm {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the time has come. It is not set any more then.
+    /// Whether the time has come; if so, clears it.
     pub(crate) fn take(&self, now: Instant) -> bool {
         let mut time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         time.take_if(|time| *time <= now).is_some()

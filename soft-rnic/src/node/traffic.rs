@@ -1,4 +1,4 @@
-//! How much payload has gone to a peer, and by which path.
+//! Counters of the payload sent to a peer, by path.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -7,12 +7,12 @@ use crate::shared::hazard::TRANSFER_SLOTS;
 use crate::status::{Moved, Traffic};
 use crate::sync::PlainAtomicU64 as AtomicU64;
 
-/// The path of a message: that of its slowest piece.
+/// The path of a message, which is the path of its slowest piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PayloadPath {
     /// To this process itself.
     Own,
-    /// In the receive's slot, which lies in the peer's segment.
+    /// Through the receive's slot in the peer's segment.
     Slot,
     Direct,
     Vm,
@@ -29,7 +29,8 @@ struct SlotCounters {
     vm_calls: AtomicU64,
 }
 
-/// The counters of one peer. Each transfer slot has its own, so whoever holds it adds by a load and a store.
+/// The counters of one peer. Each transfer slot has separate ones, so that its holder adds with a
+/// load and a store.
 #[derive(Debug)]
 pub(crate) struct TrafficCounters(Box<[SlotCounters]>);
 
@@ -40,7 +41,7 @@ impl Default for TrafficCounters {
 }
 
 impl TrafficCounters {
-    /// Counts a message of so many bytes.
+    /// Counts a message of `bytes` bytes.
     #[inline]
     pub(crate) fn add(&self, transfer_slot: &TransferSlotGuard<'_>, path: PayloadPath, bytes: usize) {
         let [messages, moved] = &self.0[transfer_slot.index()].routes[path as usize];
@@ -55,7 +56,7 @@ impl TrafficCounters {
         calls.store(calls.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// All transfer slots together, while others may go on counting.
+    /// The sum over all transfer slots; others may count at the same time.
     pub(crate) fn sum(&self) -> Traffic {
         let of = |path: PayloadPath| {
             let sum = |which: usize| {
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_add_up_path_by_path() {
+    fn transfer_slots_add_up_path_by_path() {
         let (transfer_slots, counters) = (TransferSlots::new(), TrafficCounters::default());
         counters.add(&transfer_slots.lock(0), PayloadPath::Vm, 100);
         counters.add(&transfer_slots.lock(1), PayloadPath::Vm, 11);

@@ -7,16 +7,16 @@ use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use crate::shared::hazard::TRANSFER_SLOTS;
 
-/// A lock on a line of its own.
+/// A lock in a separate cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct TransferSlot(SpinMutex<(), Yield>);
 
-/// The transfer slots of a process. They are private: no peer can hold or break one.
+/// The transfer slots of a process. They lie in private memory, so no peer can hold or corrupt one.
 #[derive(Debug)]
 pub(crate) struct TransferSlots(Box<[TransferSlot]>);
 
-/// The right to execute a transfer: to publish its hazards, and to use what peers share.
+/// The right to execute a transfer: to publish its hazards, and to use memory of peers.
 #[derive(Debug)]
 pub(crate) struct TransferSlotGuard<'a> {
     transfer_slots: &'a TransferSlots,
@@ -29,7 +29,7 @@ impl TransferSlots {
         Arc::new(Self((0..TRANSFER_SLOTS).map(|_| TransferSlot::default()).collect()))
     }
 
-    /// Waits for a transfer slot. Any number is one.
+    /// Waits for a transfer slot; `number` may be any value.
     #[inline]
     pub(crate) fn lock(&self, number: usize) -> TransferSlotGuard<'_> {
         let index = number % TRANSFER_SLOTS;
@@ -37,7 +37,7 @@ impl TransferSlots {
         TransferSlotGuard { transfer_slots: self, index, _lock: lock }
     }
 
-    /// The transfer slot, if nobody has it.
+    /// The transfer slot, if it is free.
     pub(crate) fn try_lock(&self, number: usize) -> Option<TransferSlotGuard<'_>> {
         let index = number % TRANSFER_SLOTS;
         let lock = self.0[index].0.try_lock()?;
@@ -57,20 +57,21 @@ impl TransferSlotGuard<'_> {
     }
 }
 
-/// Waits, without blocking, until each transfer slot has been free once: then nobody still uses what could be found before.
+/// A grace period, observed without blocking: it ends when each transfer slot has been free once.
+/// After that no transfer uses an object that was unreachable when the period began.
 #[derive(Debug)]
 pub(crate) struct Quiescence {
     waiting_for: u64,
 }
 
 impl Quiescence {
-    /// To be made after the thing cannot be found any more.
+    /// Call this after the object has become unreachable.
     pub(crate) fn new() -> Self {
         const { assert!(TRANSFER_SLOTS <= 64) };
         Self { waiting_for: u64::MAX >> (64 - TRANSFER_SLOTS) }
     }
 
-    /// Looks at the transfer slots that were not free yet. True once all have been.
+    /// Checks the transfer slots that have not been free yet. True once all have been.
     pub(crate) fn is_reached(&mut self, transfer_slots: &TransferSlots) -> bool {
         for index in 0..TRANSFER_SLOTS {
             if self.waiting_for >> index & 1 != 0 && transfer_slots.try_lock(index).is_some() {
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quiescence_needs_each_lane_once() {
+    fn quiescence_needs_each_transfer_slot_once() {
         let transfer_slots = TransferSlots::new();
         let mut quiescence = Quiescence::new();
         let first = transfer_slots.lock(TRANSFER_SLOTS);
@@ -95,7 +96,7 @@ mod tests {
         assert!(!quiescence.is_reached(&transfer_slots));
         let second = transfer_slots.lock(1);
         drop(first);
-        // The second transfer slot was seen free before: that it is taken again does not matter.
+        // The second transfer slot was seen free before, so that a later holder does not matter.
         assert!(quiescence.is_reached(&transfer_slots));
         assert!(second.is_of(&transfer_slots) && !second.is_of(&TransferSlots::new()));
     }

@@ -1,7 +1,9 @@
-//! Presence of an XRC domain: whether another process has it open, agreed on by socket names.
+//! Presence of an XRC domain: whether other processes have opened it, determined by socket names.
 //!
-//! A thing has seats, each the abstract name of a socket. Whoever has it open holds one; a name that cannot be taken shows that
-//! somebody does. One more name is the lock under which that is looked at. The kernel frees all of them with their process.
+//! Each domain has a fixed number of abstract socket names. Each process that has the domain open
+//! holds one of them, and a name that cannot be taken shows that a process holds it. One further
+//! name is the lock under which the names are examined. The kernel frees all of them when their
+//! process ends.
 
 use std::ffi::c_int;
 use std::io;
@@ -11,24 +13,26 @@ use super::{ALONE, Node};
 use crate::platform::errno;
 use crate::platform::socket::Socket;
 
-/// How many processes can have a thing open at a time.
+/// The most processes that can have a domain open at a time.
 const MAX_HOLDERS: u32 = 64;
-/// How often somebody looks whether the lock is free.
+/// The interval between attempts to take the lock.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
 
-/// That this process has a thing open.
+/// Holds the name that shows that this process has a domain open.
 #[derive(Debug)]
 pub(crate) struct XrcdPresence {
     _name: Option<Socket>,
 }
 
 impl Node {
-    /// Notes that an XRC domain is open here, if `admit` agrees, which is told whether another process has it open.
+    /// Records that this process opens an XRC domain, if `admit` agrees. `admit` is told whether
+    /// another process has opened it.
     ///
     /// # Errors
     ///
-    /// As `errno`: what `admit` says; `EBUSY` too many processes have it open, or one that is stopped is about to; or the system has no
-    /// descriptors.
+    /// As `errno`: the error of `admit`; `EBUSY` if too many processes have it open, or if a
+    /// process holds the lock for too long, for example because it is stopped; or an error of the
+    /// system, such as a lack of descriptors.
     pub(crate) fn enter_domain(
         &self,
         id: [u64; 2],
@@ -62,7 +66,7 @@ impl Node {
     }
 }
 
-/// The name, if nobody has it.
+/// Takes the name; `None` if it is in use.
 fn take(name: &[u8]) -> Result<Option<Socket>, c_int> {
     match Socket::listen(name) {
         Ok(socket) => Ok(Some(socket)),

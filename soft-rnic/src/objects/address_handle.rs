@@ -3,8 +3,9 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::{ibv_ah_attr, ibv_gid};
+use rdma_mummy_sys::types::{ibv_ah, ibv_ah_attr, ibv_gid};
 
+use super::c_object::CObject;
 use super::context::{Context, CountGuard};
 use super::protection_domain::Pd;
 use super::use_ref::UseRef;
@@ -55,6 +56,20 @@ pub(crate) fn check_route(context: &Context, attributes: &ibv_ah_attr) -> Result
 pub(crate) fn gid_bytes(gid: ibv_gid) -> [u8; 16] {
     // SAFETY: both members of the union are the same sixteen bytes, of any value.
     unsafe { gid.raw }
+}
+
+/// The C object of an address handle.
+pub(crate) type AhObject = CObject<ibv_ah, AddressHandle>;
+
+/// The address handle of a pointer.
+///
+/// # Safety
+///
+/// - `ah` is live while the reference is used.
+#[inline]
+pub(crate) unsafe fn ah_of<'a>(ah: *mut ibv_ah) -> &'a AddressHandle {
+    // SAFETY: every address handle of this crate is such an object.
+    unsafe { AhObject::state(ah) }
 }
 
 impl AddressHandle {

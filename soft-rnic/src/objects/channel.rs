@@ -13,14 +13,14 @@ use super::use_ref::{CountsUses, UseCount};
 use crate::platform::tokens::Tokens;
 
 /// A completion channel.
-pub(crate) struct Channel {
+pub(crate) struct CompletionChannel {
     counted: CountGuard,
     tokens: Tokens,
     fired: Mutex<VecDeque<Arc<Cq>>>,
     users: UseCount,
 }
 
-impl Channel {
+impl CompletionChannel {
     /// # Errors
     ///
     /// The process has no descriptor left.
@@ -101,7 +101,7 @@ impl Channel {
     }
 }
 
-impl CountsUses for Channel {
+impl CountsUses for CompletionChannel {
     fn users(&self) -> &UseCount {
         &self.users
     }

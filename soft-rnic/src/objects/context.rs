@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::{ibv_context, ibv_event_type, ibv_port_state};
 
-use super::channel::Channel;
+use super::channel::CompletionChannel;
 use super::device::Device;
 use super::device_memory::Dm;
 use super::event::{AsyncEventQueue, Event, EventElement};
@@ -52,7 +52,7 @@ impl CountGuard {
         &self.context
     }
 
-    /// ObjectCounts the object out, of which somebody may still have a reference.
+    /// Counts the object out, of which somebody may still have a reference.
     pub(crate) fn count_out(&self) {
         if !self.out.swap(true, Relaxed) {
             (self.which)(&self.context.counts).0.fetch_sub(1, Relaxed);
@@ -75,7 +75,7 @@ pub(crate) struct Context {
     /// How often it is open: once, and once for each import.
     open: AtomicU32,
     /// Those that were made, for the day when the device goes.
-    channels: Mutex<Vec<Weak<Channel>>>,
+    channels: Mutex<Vec<Weak<CompletionChannel>>>,
     closed: AtomicBool,
     /// What it is imported by.
     command: CommandFile,
@@ -159,12 +159,12 @@ impl Context {
         first
     }
 
-    fn channels(&self) -> MutexGuard<'_, Vec<Weak<Channel>>> {
+    fn channels(&self) -> MutexGuard<'_, Vec<Weak<CompletionChannel>>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A channel was made.
-    pub(crate) fn enter_channel(&self, channel: &Arc<Channel>) {
+    pub(crate) fn enter_channel(&self, channel: &Arc<CompletionChannel>) {
         let mut channels = self.channels();
         channels.retain(|channel| channel.strong_count() != 0);
         channels.push(Arc::downgrade(channel));
@@ -242,7 +242,7 @@ impl Context {
         self.device_memory.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// ObjectCounts an object in.
+    /// Counts an object in.
     ///
     /// # Errors
     ///

@@ -109,7 +109,8 @@ pub(crate) struct Device {
 
 // SAFETY: the pointer is to a struct that is never freed, and that this crate only writes when it makes it.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: the pointer is to a struct that is never freed, and that this crate only writes when it
+// makes it.
 unsafe impl Sync for Device {}
 
 impl Device {

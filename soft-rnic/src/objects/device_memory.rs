@@ -117,7 +117,8 @@ impl Dm {
     pub(crate) unsafe fn read(&self, to: *mut u8, offset: u64, length: usize) -> Result<(), c_int> {
         self.context().check_process()?;
         let from = self.range(offset, length)?;
-        // SAFETY: as in `write`.
+        // SAFETY: the caller's bytes, and so many of the memory, which lives as long as this;
+        // others may access it too, by raw pointers, as this does.
         unsafe { copy::copy_unordered(to, from, length) };
         Ok(())
     }

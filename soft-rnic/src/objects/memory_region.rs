@@ -16,7 +16,7 @@ use super::use_ref::{CountsUses, UseCount, UseRef};
 use crate::node::{ExportId, Node, StillInUse};
 use crate::platform::errno;
 use crate::platform::mappings::Survey;
-use crate::platform::memory::{File, Memory};
+use crate::platform::memory::{BackingFile, Memory};
 use crate::platform::nowhere::Nowhere;
 use crate::platform::user_memory;
 use crate::shared::entry::kind;
@@ -87,7 +87,7 @@ pub(crate) enum MrBacking {
     /// Memory on the device.
     Device(UseRef<Dm>),
     /// A file of the program's, mapped by the device.
-    File(Memory, File),
+    File(Memory, BackingFile),
     /// None.
     Null(Arc<Nowhere>),
 }
@@ -432,7 +432,7 @@ impl Registration {
         let MrRange { base, length, iova } = self.range;
         let kind = match self.backing {
             MrBacking::Null(_) => kind::NULL,
-            MrBacking::File(_, File::DmaBuf) => kind::OWNER_ONLY,
+            MrBacking::File(_, BackingFile::DmaBuf) => kind::OWNER_ONLY,
             _ => 0,
         };
         let descriptor = LocalMrDescriptor {

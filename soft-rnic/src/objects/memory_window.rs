@@ -10,8 +10,9 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rdma_mummy_sys::types::{ibv_access_flags, ibv_mw_type};
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_mw, ibv_mw_type};
 
+use super::c_object::CObject;
 use super::context::{Context, CountGuard};
 use super::memory_region::{BoundRegion, ExportUse, LOCAL_WRITE, MW_BIND, Mr, RegistrationBusy, ZERO_BASED};
 use super::protection_domain::Pd;
@@ -34,6 +35,19 @@ pub(crate) struct Mw {
     chosen: bool,
     pd: UseRef<Pd>,
     state: Mutex<WindowState>,
+}
+
+/// The C object of a memory window.
+pub(crate) type MwObject = CObject<ibv_mw, Arc<Mw>>;
+
+/// The window of a pointer.
+///
+/// # Safety
+///
+/// - `mw` is a live window of this device.
+pub(crate) unsafe fn mw_of<'a>(mw: *mut ibv_mw) -> &'a Arc<Mw> {
+    // SAFETY: `mw` is a live window of this device, by the contract of `mw_of`.
+    unsafe { MwObject::state(mw) }
 }
 
 #[derive(Default)]

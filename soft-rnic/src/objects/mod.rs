@@ -8,6 +8,7 @@ pub(crate) mod address_handle;
 pub(crate) mod buffer;
 pub(crate) mod c_object;
 pub(crate) mod channel;
+pub(crate) mod cm_handler;
 pub(crate) mod completion;
 pub(crate) mod context;
 pub(crate) mod device;

@@ -12,9 +12,9 @@ use rdma_mummy_sys::types::ibv_qp_type;
 
 use super::table::RESTING;
 use crate::config::Limits;
-use crate::engine::datagram::gid_words;
 use crate::node::Node;
 use crate::queue_pair::Qp;
+use crate::shared::entry::gid_words;
 use crate::shared::entry::{MembershipDescriptor, MembershipEntry};
 use crate::shared::generation::GenerationWriter;
 use crate::shared::segment::MAX_MEMBERS;

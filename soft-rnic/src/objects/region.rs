@@ -71,7 +71,7 @@ impl LocalMrDescriptor {
 
 /// A place for a region.
 #[derive(Debug, Default)]
-pub(crate) struct Region {
+pub(crate) struct RegionSlot {
     generation: Generation,
     base: AtomicPtr<u8>,
     iova: AtomicU64,
@@ -112,7 +112,7 @@ pub(crate) enum KeyTag {
     Chosen(u8),
 }
 
-impl Region {
+impl RegionSlot {
     /// What is registered here. It is whole only if the snapshot is still [current](Self::is_current) after a hazard was published.
     #[inline]
     pub(crate) fn read(&self) -> Option<(GenerationSnapshot, LocalMrDescriptor)> {
@@ -139,9 +139,9 @@ impl Region {
 }
 
 /// All regions of this process.
-pub(crate) struct Regions {
+pub(crate) struct RegionTable {
     node: Arc<Node>,
-    chunks: Box<[OnceLock<Box<[Region]>>]>,
+    chunks: Box<[OnceLock<Box<[RegionSlot]>>]>,
     indices: Mutex<FreeIndices>,
 }
 
@@ -151,23 +151,23 @@ struct FreeIndices {
     free: VecDeque<u32>,
 }
 
-impl Regions {
+impl RegionTable {
     pub(crate) fn new(node: Arc<Node>) -> Self {
         let chunks = (0..MAX_REGIONS.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
         Self { node, chunks, indices: Mutex::new(FreeIndices { next: 1, free: VecDeque::new() }) }
     }
 
-    /// The region of a key, if there is one now, with what is registered there, of which [`Region::is_current`] says whether it
+    /// The region of a key, if there is one now, with what is registered there, of which [`RegionSlot::is_current`] says whether it
     /// is whole.
     #[inline]
-    pub(crate) fn read(&self, key: u32) -> Option<(&Region, GenerationSnapshot, LocalMrDescriptor)> {
+    pub(crate) fn read(&self, key: u32) -> Option<(&RegionSlot, GenerationSnapshot, LocalMrDescriptor)> {
         let region = self.at(index_of(key))?;
         let (snapshot, descriptor) = region.read()?;
         (snapshot.label() == key as u8).then_some((region, snapshot, descriptor))
     }
 
     #[inline]
-    fn at(&self, index: u32) -> Option<&Region> {
+    fn at(&self, index: u32) -> Option<&RegionSlot> {
         self.chunks.get(index as usize / CHUNK)?.get()?.get(index as usize % CHUNK)
     }
 
@@ -181,7 +181,7 @@ impl Regions {
         if (indices.next as usize) < MAX_REGIONS && indices.free.len() < RESTING {
             let index = indices.next;
             indices.next += 1;
-            let chunk = || (0..CHUNK).map(|_| Region::default()).collect();
+            let chunk = || (0..CHUNK).map(|_| RegionSlot::default()).collect();
             self.chunks[index as usize / CHUNK].get_or_init(chunk);
             return Some(index);
         }

@@ -3,14 +3,14 @@
 use std::io;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
+use super::cm_handler::{CmHandler, CmHandlerSlot};
 use super::completion::{Cq, MODERATED};
 use super::context::Context;
 use super::multicast::MulticastGroups;
-use super::region::Regions;
+use super::region::RegionTable;
 use super::setup::ProcessSetup;
 use super::table::ObjectTable;
 use super::xrc_domain::XrcDomains;
-use crate::cm::Ear;
 use crate::config::{Config, Limits, Path};
 use crate::faults;
 use crate::node::{Doorbell, Node, NodeHandler, NodeIdentity, NodeSettings, PeerProcess, PortGid, PortOwner};
@@ -30,14 +30,14 @@ static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 pub(crate) struct Rnic {
     setup: &'static ProcessSetup,
     node: Arc<Node>,
-    regions: Regions,
+    regions: RegionTable,
     groups: MulticastGroups,
     queue_pairs: ObjectTable<Qp>,
     completion_queues: ObjectTable<Cq>,
     shared_queues: ObjectTable<Srq>,
     xrc_domains: XrcDomains,
     contexts: Mutex<Vec<Weak<Context>>>,
-    ear: Ear,
+    cm_handler: CmHandlerSlot,
     /// How often a message of this process met a receiver without a receive.
     not_ready: PlainAtomicU64,
 }
@@ -101,7 +101,7 @@ impl Rnic {
         )?;
         Ok(Self {
             setup,
-            regions: Regions::new(Arc::clone(&node)),
+            regions: RegionTable::new(Arc::clone(&node)),
             groups: MulticastGroups::new(Arc::clone(&node)),
             node,
             queue_pairs: ObjectTable::new(MAX_QUEUE_PAIRS),
@@ -109,7 +109,7 @@ impl Rnic {
             shared_queues: ObjectTable::new(MAX_SHARED_QUEUES),
             xrc_domains: XrcDomains::default(),
             contexts: Mutex::default(),
-            ear: Ear::default(),
+            cm_handler: CmHandlerSlot::default(),
             not_ready: PlainAtomicU64::new(0),
         })
     }
@@ -124,7 +124,7 @@ impl Rnic {
             shared_receive_queues: self.shared_queues.all().len() as u32,
             completion_queues: self.completion_queues.all().len() as u32,
             regions: self.regions.count(),
-            identifiers: self.ear.identifiers(),
+            identifiers: self.cm_handler.get().map(|cm| cm.identifiers()).unwrap_or_default(),
             peers,
             more_peers: 0,
             former,
@@ -156,9 +156,15 @@ impl Rnic {
         kinds
     }
 
-    /// What the connection manager hears.
-    pub(crate) fn ear(&self) -> &Ear {
-        &self.ear
+    /// Where the connection manager sets itself as the handler.
+    pub(crate) fn cm_handler(&self) -> &CmHandlerSlot {
+        &self.cm_handler
+    }
+
+    fn tell_cm(&self, tell: impl FnOnce(&dyn CmHandler)) {
+        if let Some(cm) = self.cm_handler.get() {
+            tell(&*cm);
+        }
     }
 
     pub(crate) fn config(&self) -> &'static Config {
@@ -175,7 +181,7 @@ impl Rnic {
     }
 
     #[inline]
-    pub(crate) fn regions(&self) -> &Regions {
+    pub(crate) fn regions(&self) -> &RegionTable {
         &self.regions
     }
 
@@ -279,19 +285,19 @@ impl NodeHandler for Rnic {
     }
 
     fn cm_message(&self, from: u16, message: &[u8]) {
-        self.ear.message(from, message);
+        self.tell_cm(|cm| cm.message(from, message));
     }
 
     fn cm_gone(&self, block: u16) {
-        self.ear.gone(block);
+        self.tell_cm(|cm| cm.gone(block));
     }
 
     fn cm_port_owner(&self, token: u64, found: PortOwner) {
-        self.ear.found(token, found);
+        self.tell_cm(|cm| cm.port_owner(token, found));
     }
 
     fn cm_timer(&self) {
-        self.ear.timer();
+        self.tell_cm(|cm| cm.timer());
     }
 }
 

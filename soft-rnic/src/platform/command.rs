@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 
 /// The file system and inode that all duplicates of a descriptor share and no other file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct CommandFileId {
     device: u64,
     inode: u64,
 }
@@ -23,7 +23,7 @@ mod real {
 
     use rustix::fs::{MemfdFlags, fstat, memfd_create};
 
-    use super::{Identity, RawFd, io};
+    use super::{CommandFileId, RawFd, io};
     use crate::platform::fork::ForkSafeFd;
 
     /// The memory file's name, which `/proc` shows, so that other processes can recognise it.
@@ -32,7 +32,7 @@ mod real {
     #[derive(Debug)]
     pub(crate) struct CommandFile {
         file: ForkSafeFd,
-        identity: Identity,
+        identity: CommandFileId,
     }
 
     impl CommandFile {
@@ -49,14 +49,14 @@ mod real {
             self.file.as_fd().as_raw_fd()
         }
 
-        pub(crate) fn identity(&self) -> Identity {
+        pub(crate) fn identity(&self) -> CommandFileId {
             self.identity
         }
     }
 
-    fn identity_of(file: BorrowedFd<'_>) -> io::Result<Identity> {
+    fn identity_of(file: BorrowedFd<'_>) -> io::Result<CommandFileId> {
         let stat = fstat(file)?;
-        Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+        Ok(CommandFileId { device: stat.st_dev, inode: stat.st_ino })
     }
 
     /// Returns the identity of the file behind a program's descriptor.
@@ -64,7 +64,7 @@ mod real {
     /// # Errors
     ///
     /// `EBADF` if the descriptor is not open, `EINVAL` if it belongs to another kind of file.
-    pub(crate) fn identify(descriptor: RawFd) -> io::Result<Identity> {
+    pub(crate) fn identify(descriptor: RawFd) -> io::Result<CommandFileId> {
         if descriptor < 0 {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
@@ -95,7 +95,7 @@ pub(crate) use alone::{CommandFile, close, identify};
 /// Miri has no memory files, so nothing can be imported.
 #[cfg(any(miri, loom))]
 mod alone {
-    use super::{Identity, RawFd, io};
+    use super::{CommandFileId, RawFd, io};
 
     #[derive(Debug)]
     pub(crate) struct CommandFile;
@@ -109,12 +109,12 @@ mod alone {
             -1
         }
 
-        pub(crate) fn identity(&self) -> Identity {
-            Identity { device: 0, inode: 0 }
+        pub(crate) fn identity(&self) -> CommandFileId {
+            CommandFileId { device: 0, inode: 0 }
         }
     }
 
-    pub(crate) fn identify(_: RawFd) -> io::Result<Identity> {
+    pub(crate) fn identify(_: RawFd) -> io::Result<CommandFileId> {
         Err(io::Error::from_raw_os_error(libc::EBADF))
     }
 

@@ -72,7 +72,7 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
 /// The conditions of [`copy`] for `body` bytes and a word; the word's address, `dst + body`, is a
 /// multiple of its size.
 #[inline(always)]
-unsafe fn copy_with_tail<W: Word>(dst: *mut u8, src: *const u8, body: usize) {
+unsafe fn copy_with_tail<W: TailWord>(dst: *mut u8, src: *const u8, body: usize) {
     // SAFETY: the caller guarantees both ranges for the body and the word, and the word's
     // alignment.
     unsafe {
@@ -212,7 +212,7 @@ pub(crate) unsafe fn atomic_store(target: *mut u64, value: u64) {
 }
 
 /// An integer type that can be the ordered tail.
-trait Word: Sized {
+trait TailWord: Sized {
     /// # Safety
     ///
     /// `src` is valid for reads of a word, under the conditions of [`copy`]. An aligned word is
@@ -229,9 +229,9 @@ trait Word: Sized {
 }
 
 macro_rules! word {
-    ($Word:ty, $Atomic:ty) => {
+    ($TailWord:ty, $Atomic:ty) => {
         #[cfg(not(miri))]
-        impl Word for $Word {
+        impl TailWord for $TailWord {
             #[inline(always)]
             unsafe fn load(src: *const u8) -> Self {
                 // SAFETY: the caller guarantees a readable word; the processor's atomics read
@@ -257,7 +257,7 @@ macro_rules! word {
         // Miri rejects a race between accesses of different sizes. A message that is a single word
         // is therefore stored as that word, and every other one byte by byte.
         #[cfg(miri)]
-        impl Word for $Word {
+        impl TailWord for $TailWord {
             unsafe fn load(src: *const u8) -> Self {
                 // SAFETY: the caller guarantees a readable word, and `at` lies within it.
                 let byte = |at| unsafe { AtomicU8::from_ptr(src.add(at).cast_mut()).load(Relaxed) };
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     #[cfg(not(miri))]
-    fn what_lies_just_ahead_is_moved_as_well() {
+    fn overlapping_forward_copy_is_whole() {
         const LEN: usize = 3 * PAGE;
         for ahead in [0, 1, 8, 63, 64, SHORT, PAGE + 8, LEN - 1, LEN, LEN + 8, LEN + PAGE + 1] {
             for len in [SHORT, SHORT + 1, 2 * SHORT, PAGE + 8, LEN] {
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_streamed_is_all_there_and_nothing_else() {
+    fn streamed_copy_writes_every_byte_and_no_other() {
         let mut from: Vec<u8> = (0..400u16).map(|n| n as u8 | 1).collect();
         let starts = if cfg!(miri) { 0..3 } else { 0..70 };
         for (at, len) in starts.flat_map(|at| [0, 1, 63, 64, 65, 128, 300].map(|len| (at, len))) {

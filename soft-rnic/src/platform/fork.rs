@@ -83,7 +83,7 @@ extern "C" fn in_child() {
                 if identity(fd) == Some(what) {
                     // SAFETY: the parent had the descriptor open at the fork, so this process has
                     // it too. Its owner does not close it in this process (see the drop of
-                    // `ForkSafeFd`).
+                    // `Descriptor`).
                     unsafe { libc::close(fd) };
                 }
             }
@@ -180,12 +180,12 @@ impl ForkSafeFd {
         Ok(Self { file: ManuallyDrop::new(file), process })
     }
 
-    /// See [`OwnedFile::is_there`].
+    /// See [`Kept::is_there`].
     pub(crate) fn is_there(&self) -> bool {
         self.file.is_there()
     }
 
-    /// See [`OwnedFile::get`].
+    /// See [`Kept::get`].
     ///
     /// # Errors
     ///

@@ -73,7 +73,7 @@ impl Survey {
         let mut run: Option<Mapping> = None;
         for line in lines {
             let line = line?;
-            let Some(line) = Line::parse(&line) else { continue };
+            let Some(line) = MapsLine::parse(&line) else { continue };
             if line.start <= covered && covered < line.end && covered < end {
                 covered = line.end;
                 readable &= line.permissions.starts_with('r');
@@ -97,7 +97,7 @@ fn hexadecimal(text: &str) -> Option<usize> {
 }
 
 /// A line of `/proc/self/maps`.
-struct Line<'a> {
+struct MapsLine<'a> {
     start: usize,
     end: usize,
     /// `rwxs`, with `-` for a permission that is missing and `p` for a private mapping.
@@ -106,7 +106,7 @@ struct Line<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Line<'a> {
+impl<'a> MapsLine<'a> {
     fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.splitn(3, |byte| *byte == b' ');
         let mut text = || std::str::from_utf8(fields.next()?).ok();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_shared_is_not_found() {
+    fn private_mapping_is_not_found() {
         for (address, len) in [
             (0x55d0_c000_0000, 16),
             (0x7f00_0000_5000, 1),

@@ -20,7 +20,7 @@ pub(crate) struct Memory {
 
 /// The kinds of files that a program may register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum File {
+pub(crate) enum BackingFile {
     /// Memory of another device, or memory that one may reach. It never shrinks; the system may
     /// refuse to copy from or to it on behalf of other processes.
     DmaBuf,
@@ -108,7 +108,7 @@ impl Memory {
         offset: u64,
         len: usize,
         writable: bool,
-    ) -> io::Result<(Self, File)> {
+    ) -> io::Result<(Self, BackingFile)> {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
         const TMPFS: u64 = 0x0102_1994;
         /// `DMA_BUF_MAGIC`
@@ -120,9 +120,9 @@ impl Memory {
         // open. The code below uses the duplicate only, which no other code can close.
         let file = unsafe { BorrowedFd::borrow_raw(file) }.try_clone_to_owned()?;
         let kind = match fstatfs(&file)?.f_type as u64 {
-            DMA_BUF => File::DmaBuf,
+            DMA_BUF => BackingFile::DmaBuf,
             TMPFS if fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) => {
-                File::Memory
+                BackingFile::Memory
             }
             TMPFS => {
                 log::warn!("a memory file is not registered: it could shrink (F_SEAL_SHRINK is not set)");
@@ -220,7 +220,7 @@ impl Memory {
     }
 
     /// Fails, because no file exists under Miri and loom.
-    pub(crate) fn of_program(_: RawFd, _: u64, _: usize, _: bool) -> io::Result<(Self, File)> {
+    pub(crate) fn of_program(_: RawFd, _: u64, _: usize, _: bool) -> io::Result<(Self, BackingFile)> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_lost_and_what_is_read_is_zero() {
+    fn writes_are_lost_and_reads_are_zero() {
         let nowhere = Nowhere::acquire().expect("address space");
         let (from, to) =
             (source(nowhere.base(), 64).expect("short"), sink(nowhere.base(), 64).expect("short"));

@@ -51,12 +51,12 @@ pub(crate) const MANY: usize = 8;
 
 /// Buffers for [`MANY`] packets of up to `LONGEST` bytes. Longer packets are cut off.
 #[derive(Debug)]
-pub(crate) struct Room<const LONGEST: usize> {
+pub(crate) struct ReceiveBuffers<const LONGEST: usize> {
     packets: [[u8; LONGEST]; MANY],
     lengths: [usize; MANY],
 }
 
-impl<const LONGEST: usize> Room<LONGEST> {
+impl<const LONGEST: usize> ReceiveBuffers<LONGEST> {
     pub(crate) fn new() -> Box<Self> {
         Box::new(Self { packets: [[0; LONGEST]; MANY], lengths: [0; MANY] })
     }
@@ -247,7 +247,10 @@ impl Socket {
 
     /// Receives the packets that have arrived, as many as the buffers hold. As with
     /// [`receive`](Self::receive), the kernel closes any descriptors that come.
-    pub(crate) fn receive_many<const LONGEST: usize>(&self, room: &mut Room<LONGEST>) -> ReceivedMany {
+    pub(crate) fn receive_many<const LONGEST: usize>(
+        &self,
+        room: &mut ReceiveBuffers<LONGEST>,
+    ) -> ReceivedMany {
         if cfg!(miri) {
             // Miri lacks this call.
             return match self.receive(&mut room.packets[0]) {
@@ -353,7 +356,7 @@ mod tests {
     #[test]
     fn many_packets_come_at_once_and_in_order() {
         let (one, other) = Socket::both_ends().expect("two descriptors");
-        let mut room = Room::<4>::new();
+        let mut room = ReceiveBuffers::<4>::new();
         assert!(matches!(one.receive_many(&mut room), ReceivedMany::Nothing));
         for number in 0..MANY as u8 + 2 {
             other.send(&[number; 3][..usize::from(number % 3) + 1]).expect("room");

@@ -2,6 +2,7 @@
 
 mod arrival_ring;
 pub(crate) mod attributes;
+pub(crate) mod c_object;
 mod grh;
 pub(crate) mod modify;
 pub(crate) mod post;
@@ -280,7 +281,7 @@ impl Qp {
             opened: Mutex::default(),
             caps: plan.caps,
             sq_sig_all: plan.sq_sig_all,
-            ece: AtomicU32::new(crate::verbs::ece::OPTIONS),
+            ece: AtomicU32::new(crate::shared::segment::ECE_OPTIONS),
             create_flags: plan.create_flags,
             source: AtomicU32::new(0),
             state: AtomicU32::new(ibv_qp_state::IBV_QPS_RESET.0),

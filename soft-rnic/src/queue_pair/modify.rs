@@ -11,8 +11,8 @@ use rdma_mummy_sys::types::{
 
 use super::attributes::QpAttributes;
 use super::{Qp, SendAttributes, transition};
-use crate::engine::datagram::gid_words;
 use crate::shared::entry::SlotsDescriptor;
+use crate::shared::entry::gid_words;
 use crate::shared::generation::GenerationSnapshot;
 
 /// How long becoming ready to receive waits for the way to a peer that is there.

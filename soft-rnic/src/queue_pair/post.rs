@@ -1,4 +1,4 @@
-//! PostingGuard with `ibv_post_send`.
+//! Posting with `ibv_post_send`.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use rdma_mummy_sys::types::{
 use super::Qp;
 use super::send_queue::{DatagramDestination, PostErrno, SendQueueProducer, SendRequestHeader};
 use crate::config::Mode;
-use crate::verbs::address_handle::ah_of;
-use crate::verbs::memory_window::mw_of;
+use crate::objects::address_handle::ah_of;
+use crate::objects::memory_window::mw_of;
 
 /// Operations of a queue pair type. A target of an extended reliable connection has a send queue without places.
 pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
@@ -125,12 +125,14 @@ impl Qp {
             // SAFETY: the builder's lock is held, and every poster of this queue holds it.
             let mut poster = unsafe { self.send_queue.poster(self.caps.max_send_wr) };
             while !wr.is_null() {
-                // SAFETY: the caller's list.
+                // SAFETY: `wr` is a valid list of requests, whose inline data are readable, by the
+                // contract of `post_sends`.
                 if let Err(error) = unsafe { self.add(&mut poster, wr) } {
                     result = Err((error, wr));
                     break;
                 }
-                // SAFETY: as above.
+                // SAFETY: `wr` is a valid list of requests, whose inline data are readable, by the
+                // contract of `post_sends`.
                 wr = unsafe { (*wr).next };
             }
             poster.commit();
@@ -262,7 +264,8 @@ pub(super) unsafe fn destination(
     if ah.is_null() {
         return None;
     }
-    // SAFETY: the caller's handle.
+    // SAFETY: `ah` is null or a live address handle of this device, by the contract of
+    // `destination`.
     let handle = unsafe { ah_of(ah) };
     let address = handle.address();
     Some(DatagramDestination {

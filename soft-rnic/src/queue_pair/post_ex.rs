@@ -1,4 +1,4 @@
-//! PostingGuard with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
+//! Posting with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
 //!
 //! `ibv_wr_start` takes the queue pair's posting lock and `ibv_wr_complete` or `ibv_wr_abort` gives it back, as the manual
 //! page says of threads. What goes wrong between is told by `ibv_wr_complete`, and then nothing is posted.
@@ -16,10 +16,10 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::SpinMutexGuard;
 
+use super::c_object::qp_of_ex;
 use super::post::{VALUE_GIVEN, bind_fields, brings_back, destination, is_of_window, type_has};
 use super::send_queue::{PostErrno, SendQueueProducer, SendRequestHeader};
 use super::{Qp, Spin};
-use crate::verbs::queue_pair::qp_of_ex;
 
 /// A list that is being built.
 #[derive(Debug, Default)]
@@ -102,7 +102,8 @@ impl Qp {
 /// The lock is held for that list, and nothing is done with the builder any more.
 unsafe fn close(list: &core::sync::atomic::AtomicUsize, builder: &Spin<WrListBuilder>) {
     list.store(0, Relaxed);
-    // SAFETY: the caller's promise.
+    // SAFETY: the lock is held for that list, and nothing is done with the builder any more, by the
+    // contract of `close`.
     unsafe { builder.force_unlock() };
 }
 
@@ -214,7 +215,9 @@ unsafe fn append(
     remote_addr: u64,
     operands: Option<[u64; 2]>,
 ) {
-    // SAFETY: the caller's promise; the fields are the program's, which reads and writes them between calls.
+    // SAFETY: `qp` is a queue pair of this device whose list this thread has opened, by the
+    // contract of `build`, which `append` shares; the fields are the program's, which reads and
+    // writes them between calls.
     unsafe {
         let (wr_id, send_flags) = ((*qp).wr_id, (*qp).wr_flags);
         build(qp, |qp, poster| {
@@ -271,7 +274,9 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: as for `complete`. What was added and not committed counts for nothing.
+    // SAFETY: `ibv_wr_start` has opened the list on this thread, by the contract of `ibv_wr_abort`: if
+    // it is still open, the lock is this thread's to give back. Requests that were added and not
+    // committed are discarded.
     unsafe {
         let qp = qp_of_ex(qp);
         if qp.list.load(Relaxed) != 0 {
@@ -281,27 +286,32 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND, [0, 0], 0, None) };
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, [imm_data, 0], 0, None) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0, rkey], remote_addr, None) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, [imm_data, rkey], remote_addr, None) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_READ, [0, rkey], remote_addr, None) };
 }
 
@@ -312,24 +322,28 @@ unsafe extern "C" fn atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe {
         append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, [0, rkey], remote_addr, Some([compare, swap]))
     };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, [0, rkey], remote_addr, Some([add, 0])) };
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_INV, [invalidate_rkey, 0], 0, None) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV, [invalidate_rkey, 0], 0, None) };
 }
 
@@ -368,7 +382,8 @@ unsafe extern "C" fn flush(
     level: u8,
 ) {
     let operands = [len as u64, u64::from(placement) | u64::from(level) << 8];
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_FLUSH, [0, rkey], remote_addr, Some(operands)) };
 }
 
@@ -383,7 +398,8 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe {
         build(qp, |qp, poster| {
             let request = poster.last_added().filter(|_| qp.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND);
@@ -394,7 +410,8 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe {
         build(qp, |_, poster| {
             poster.last_added().ok_or(libc::EINVAL)?;

@@ -12,7 +12,6 @@ use rdma_mummy_sys::types::{
 use super::Qp;
 use super::grh::GrhFields;
 use super::receive_queue::{FinishedRecv, ReceiveQueue};
-use crate::engine::datagram::gid_of;
 use crate::engine::gather::GatherList;
 use crate::engine::payload::LocalPiece;
 use crate::engine::send::GRH;
@@ -21,6 +20,7 @@ use crate::node::PeerProcess;
 use crate::objects::completion::Cqe;
 use crate::objects::completion::sources::SourcePoll;
 use crate::platform::copy;
+use crate::shared::entry::gid_of;
 use crate::shared::hazard::{Hazard, full_fence};
 use crate::shared::slot::{Claim, EAGER, SlotHeader};
 
@@ -54,13 +54,13 @@ impl Qp {
         let mut posted = 0;
         let mut result = Ok(());
         while !wr.is_null() {
-            // SAFETY: the caller's list.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post_receives`.
             if let Err(error) = unsafe { queue.post(wr) } {
                 result = Err((error, wr));
                 break;
             }
             posted += 1;
-            // SAFETY: as above.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post_receives`.
             wr = unsafe { (*wr).next };
         }
         drop(queue);

@@ -12,7 +12,7 @@ use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
 use crate::node::{HeapRange, Node};
 use crate::shared::entry::SlotsDescriptor;
 use crate::shared::segment::{Slot, Slots, slot_stride};
-use crate::shared::slot::{Claim, Delivery, Holder, Room, SlotHeader};
+use crate::shared::slot::{Claim, Delivery, Holder, RecvCapacity, SlotHeader};
 use crate::sync::Relaxed;
 
 /// A posted receive.
@@ -34,7 +34,7 @@ pub(crate) struct ReceiveQueue {
     max_sge: usize,
     posted: Box<[PostedRecv]>,
     entries: Box<[ibv_sge]>,
-    /// PostedRecv and not consumed.
+    /// Posted and not consumed.
     outstanding: u32,
     /// Where the oldest outstanding receive may be, and where the next one goes.
     head: u32,
@@ -113,7 +113,7 @@ impl ReceiveQueue {
     ///
     /// `wr` is a valid request with `num_sge` valid entries.
     pub(crate) unsafe fn post(&mut self, wr: *const ibv_recv_wr) -> Result<(), i32> {
-        // SAFETY: the caller's request.
+        // SAFETY: `wr` is a valid request with `num_sge` valid entries, by the contract of `post`.
         let (wr_id, list, count) = unsafe { ((*wr).wr_id, (*wr).sg_list, (*wr).num_sge) };
         let count = usize::try_from(count).ok().filter(|count| *count <= self.max_sge).ok_or(libc::EINVAL)?;
         if self.outstanding >= self.max_wr {
@@ -123,7 +123,8 @@ impl ReceiveQueue {
         let first = index as usize * self.max_sge;
         let mut bytes = 0;
         for number in 0..count {
-            // SAFETY: the caller's entry.
+            // SAFETY: `wr` is a valid request with `num_sge` valid entries, by the contract of
+            // `post`.
             let entry = unsafe { list.add(number).read() };
             bytes += u64::from(entry.length);
             self.entries[first + number] = entry;
@@ -134,7 +135,8 @@ impl ReceiveQueue {
         }
         self.posted[index as usize] = PostedRecv { wr_id, entries: count as u32, bytes };
         self.lap = self.lap.wrapping_add(1);
-        let room = Room { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32, flags: 0 };
+        let room =
+            RecvCapacity { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32, flags: 0 };
         self.slot(index).header.post(self.lap, room);
         self.used = self.used.max(index + 1);
         self.tail = self.next(index);
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dead_held_comes_back_oldest_first() {
+    fn claims_of_a_dead_peer_come_back_oldest_first() {
         let mut queue = queue(4);
         (0..4).for_each(|number| post(&mut queue, number));
         let claim =
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_out_of_order_hides_nothing() {
+    fn out_of_order_completions_are_all_found() {
         let mut queue = queue(4);
         (0..4).for_each(|number| post(&mut queue, number));
         for slot in [2, 1] {

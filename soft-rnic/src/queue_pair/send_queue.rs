@@ -106,7 +106,9 @@ pub(crate) struct SendQueue {
 // SAFETY: `head` and `tail` say whose turn it is with each cell: behind `tail` the poster's, between them the
 // executor's; each of both is one thread at a time by the contracts of `poster` and `executor`.
 unsafe impl Sync for SendQueue {}
-// SAFETY: as above; what the cells hold may be sent (plain values).
+// SAFETY: `head` and `tail` say whose turn it is with each cell: behind `tail` the poster's,
+// between them the executor's; each of both is one thread at a time by the contracts of `poster`
+// and `executor`; what the cells hold may be sent (plain values).
 unsafe impl Send for SendQueue {}
 
 impl SendQueue {
@@ -371,7 +373,9 @@ impl SendQueueConsumer<'_> {
         };
         let first = place * self.queue.max_sge;
         let cells = &self.queue.entries[first..first + count];
-        // SAFETY: as above; an `UnsafeCell<ibv_sge>` has the layout of its content.
+        // SAFETY: between `head` and `tail`, so it is the executor's, who only reads; it becomes
+        // the poster's again when the executor steps over it, which the borrow of `self` excludes
+        // meanwhile; an `UnsafeCell<ibv_sge>` has the layout of its content.
         let entries = unsafe { core::slice::from_raw_parts(cells.as_ptr().cast::<ibv_sge>(), count) };
         let inline = if request.payload == PayloadKind::Inline && request.length > 0 {
             self.queue.inline[place * self.queue.max_inline..].as_ptr().cast::<u8>()

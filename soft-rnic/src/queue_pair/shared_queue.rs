@@ -161,14 +161,14 @@ impl Srq {
         self.context.check_process().map_err(|error| (error, wr))?;
         let mut queue = self.queue.lock();
         while !wr.is_null() {
-            // CountGuard before it is there: a count that lags behind would be taken for the limit.
+            // Counted before it is there: a count that lags behind would be taken for the limit.
             self.entry().add_available(1);
-            // SAFETY: the caller's list.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post`.
             if let Err(error) = unsafe { queue.post(wr) } {
                 self.entry().take_back_available();
                 return Err((error, wr));
             }
-            // SAFETY: as above.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post`.
             wr = unsafe { (*wr).next };
         }
         Ok(())

@@ -74,7 +74,8 @@ impl<T> TransferSlotMutexGuard<'_, T> {
     /// The value, and the right to the transfer slot.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut T, &TransferSlotGuard<'_>) {
-        // SAFETY: as in `deref_mut`; the guard is another field.
+        // SAFETY: the transfer slot's lock is held as long as `self` lives, and `self` is borrowed
+        // exclusively; the guard is another field.
         (unsafe { self.value.as_mut() }, &self.guard)
     }
 }
@@ -92,7 +93,8 @@ impl<T> Deref for TransferSlotMutexGuard<'_, T> {
 impl<T> DerefMut for TransferSlotMutexGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        // SAFETY: the transfer slot's lock is held as long as `self` lives, and `self` is borrowed
+        // exclusively.
         unsafe { self.value.as_mut() }
     }
 }

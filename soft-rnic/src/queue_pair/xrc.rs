@@ -14,7 +14,7 @@ use rdma_mummy_sys::types::{
 };
 
 use super::{Qp, QpInit, Srq};
-use crate::faults::{Opcode, Seen};
+use crate::faults::{Opcode, RequestFacts};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
 use crate::objects::context::Context;
@@ -148,12 +148,12 @@ impl Qp {
     }
 
     /// What rules of faults see of a message that came by a queue pair.
-    pub(super) fn seen_by(&self, opcode: Opcode, size: u64, through: u32) -> Seen {
+    pub(super) fn seen_by(&self, opcode: Opcode, size: u64, through: u32) -> RequestFacts {
         let seen = self.seen(opcode, size);
         if through == self.number.qpn {
             return seen;
         }
-        Seen { qpn: through, qp_type: ibv_qp_type::IBV_QPT_XRC_RECV, ..seen }
+        RequestFacts { qpn: through, qp_type: ibv_qp_type::IBV_QPT_XRC_RECV, ..seen }
     }
 
     fn opened(&self) -> MutexGuard<'_, OpenedHandles> {

@@ -57,7 +57,8 @@ unsafe fn copy(
         return Ok(());
     }
     let memory = allocate::<u8>(length as usize)?;
-    // SAFETY: the caller's promise, and the new memory's length.
+    // SAFETY: `from` is readable for this length; the others are valid, by the contract of `copy`,
+    // and the new memory's length.
     unsafe { memory.copy_from_nonoverlapping(from.cast(), length as usize) };
     (*to, *to_length) = (memory.cast(), length);
     Ok(())
@@ -110,12 +111,12 @@ unsafe fn fill_from_hints(info: &mut rdma_addrinfo, hints: &rdma_addrinfo) -> Re
     info.ai_family = hints.ai_family;
     info.ai_qp_type = hints.ai_qp_type;
     info.ai_port_space = hints.ai_port_space;
-    // SAFETY: the caller's promise.
+    // SAFETY: the addresses of the hints are readable, by the contract of `fill_from_hints`.
     unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len, &mut info.ai_dst_addr, &mut info.ai_dst_len) }
 }
 
 /// Why there is no information: an error number, or one of `getaddrinfo`'s own, which is returned as it is.
-pub(super) enum Refusal {
+pub(super) enum AddrinfoError {
     Number(c_int),
     Name(c_int),
 }
@@ -127,28 +128,29 @@ pub(super) unsafe fn find(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
-) -> Result<*mut rdma_addrinfo, Refusal> {
+) -> Result<*mut rdma_addrinfo, AddrinfoError> {
     if node.is_null() && service.is_null() && hints.is_null() {
-        return Err(Refusal::Number(libc::EINVAL));
+        return Err(AddrinfoError::Number(libc::EINVAL));
     }
     let none = rdma_addrinfo::default();
-    // SAFETY: the caller's promises; what the C library found is freed once.
+    // SAFETY: `node`, `service` and `hints` are null or valid, by the contract of `getaddrinfo`;
+    // what the C library found is freed once.
     unsafe {
         let (hints, c_hints) = hints.as_ref().map_or((&none, None), |hints| (hints, Some(c_hints(hints))));
-        let info = allocate::<rdma_addrinfo>(1).map_err(Refusal::Number)?;
+        let info = allocate::<rdma_addrinfo>(1).map_err(AddrinfoError::Number)?;
         let filled = if node.is_null() && service.is_null() {
-            fill_from_hints(&mut *info, hints).map_err(Refusal::Number)
+            fill_from_hints(&mut *info, hints).map_err(AddrinfoError::Number)
         } else {
             let mut found = ptr::null_mut();
             let c_hints = c_hints.as_ref().map_or(ptr::null(), ptr::from_ref);
             match libc::getaddrinfo(node, service, c_hints, &raw mut found) {
                 0 => {
                     // As librdmacm, the first one only: programs look at no other.
-                    let filled = fill(&mut *info, hints, &*found).map_err(Refusal::Number);
+                    let filled = fill(&mut *info, hints, &*found).map_err(AddrinfoError::Number);
                     libc::freeaddrinfo(found);
                     filled
                 }
-                error => Err(Refusal::Name(error)),
+                error => Err(AddrinfoError::Name(error)),
             }
         };
         let filled = filled.and_then(|()| {
@@ -157,7 +159,7 @@ pub(super) unsafe fn find(
             if *length != 0 {
                 return Ok(());
             }
-            copy(hints.ai_src_addr, hints.ai_src_len, to, length).map_err(Refusal::Number)
+            copy(hints.ai_src_addr, hints.ai_src_len, to, length).map_err(AddrinfoError::Number)
         });
         if filled.is_err() {
             freeaddrinfo(info);
@@ -202,11 +204,11 @@ pub(super) unsafe extern "C" fn getaddrinfo(
     hints: *const rdma_addrinfo,
     result: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the arguments are valid, by the contract of the C function `getaddrinfo`.
     match unsafe { find(node, service, hints).map(|info| result.write(info)) } {
         Ok(()) => 0,
-        Err(Refusal::Number(error)) => finish(Err(error)),
-        Err(Refusal::Name(error)) => {
+        Err(AddrinfoError::Number(error)) => finish(Err(error)),
+        Err(AddrinfoError::Name(error)) => {
             if error != libc::EAI_SYSTEM {
                 errno::set(libc::EINVAL);
             }

@@ -5,9 +5,9 @@ use std::slice;
 
 use rdma_mummy_sys::types::*;
 
-use super::id::{Id, id_of, name};
+use super::id::{CmIdState, id_of, name};
 use super::{ece, event, finish, queue_pair, resolve};
-use crate::cm::{Data, Ece, Parameters};
+use crate::cm::{ConnParams, Ece, PrivateData};
 use crate::objects::setup::ProcessSetup;
 
 /// The reason of a rejection: the program's own.
@@ -42,7 +42,7 @@ unsafe fn checked<'a>(
     id: *mut rdma_cm_id,
     given: *const rdma_conn_param,
 ) -> Result<Option<&'a rdma_conn_param>, c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `given` valid or null, by the contract of `checked`.
     let (given, is_connected, has_qp) =
         unsafe { (given.as_ref(), (*id).ps == rdma_port_space::RDMA_PS_TCP, !(*id).qp.is_null()) };
     let Some(given) = given else {
@@ -62,20 +62,21 @@ unsafe fn checked<'a>(
 /// - `id` is live, `state` its own, and the private data readable.
 unsafe fn parameters(
     id: *mut rdma_cm_id,
-    state: &Id,
+    state: &CmIdState,
     given: Option<&rdma_conn_param>,
-) -> Result<Parameters, c_int> {
+) -> Result<ConnParams, c_int> {
     let settings = state.settings();
-    let mut private_data = Data::try_from(&settings.connect_data[..]).map_err(|_| libc::EINVAL)?;
-    let mut told = Parameters {
+    let mut private_data = PrivateData::try_from(&settings.connect_data[..]).map_err(|_| libc::EINVAL)?;
+    let mut told = ConnParams {
         responder_resources: settings.responder_resources,
         initiator_depth: settings.initiator_depth,
         flow_control: 1,
         retry_count: RETRIES,
         rnr_retry_count: RETRIES,
-        ..Parameters::default()
+        ..ConnParams::default()
     };
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, `state` its own, and the private data readable, by the contract of
+    // `parameters`.
     unsafe {
         if let Some(given) = given {
             let data = data(given.private_data, given.private_data_len);
@@ -92,7 +93,7 @@ unsafe fn parameters(
             told.srq = !(*qp).srq.is_null();
         }
     }
-    Ok(Parameters { private_data, ..told })
+    Ok(ConnParams { private_data, ..told })
 }
 
 /// The program's private data.
@@ -104,7 +105,8 @@ unsafe fn data<'a>(data: *const c_void, length: u8) -> &'a [u8] {
     if data.is_null() {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `data` is null, or readable for this length as long as the slice is used, by the
+    // contract of `data`.
     unsafe { slice::from_raw_parts(data.cast(), length.into()) }
 }
 
@@ -179,7 +181,7 @@ pub(super) unsafe extern "C" fn accept(id: *mut rdma_cm_id, given: *mut rdma_con
 ///
 /// - `id` is live, with a queue pair.
 pub(super) unsafe fn respond(id: *mut rdma_cm_id, remote: Ece) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, with a queue pair, by the contract of `respond`.
     unsafe {
         let state = id_of(id);
         state.settings().remote_ece = remote;
@@ -219,7 +221,7 @@ pub(super) unsafe fn reject_for(
     private_data: *const c_void,
     length: u8,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and the data readable, by the contract of `reject_for`.
     unsafe {
         let state = id_of(id);
         state.manager.reject(state.number(), reason, data(private_data, length))
@@ -227,7 +229,7 @@ pub(super) unsafe fn reject_for(
 }
 
 pub(super) unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and the data readable, by the contract of the C function `reject`.
     finish(unsafe { reject_for(id, CONSUMER_DEFINED, data, length) })
 }
 

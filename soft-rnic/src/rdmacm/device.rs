@@ -16,36 +16,36 @@ use crate::verbs::context::context_of;
 
 /// An open device. The process keeps it open, as `man rdma_get_devices` says; one that has failed is opened anew for who comes
 /// next, and closed when the last of its ids has gone, and the last list that names it.
-struct OpenDevice {
+struct CmDevice {
     number: u8,
     process: ForkGeneration,
     context: *mut ibv_context,
-    domain: Mutex<Weak<Domain>>,
+    domain: Mutex<Weak<DefaultPd>>,
 }
 
 /// The default protection domain of a device, as long as an id is bound to the device.
-pub(crate) struct Domain {
-    device: Arc<OpenDevice>,
+pub(crate) struct DefaultPd {
+    device: Arc<CmDevice>,
     pd: *mut ibv_pd,
     xrcd: Mutex<*mut ibv_xrcd>,
 }
 
 // SAFETY: libibverbs' objects may be used by any thread.
-unsafe impl Send for OpenDevice {}
-// SAFETY: as above.
-unsafe impl Sync for OpenDevice {}
-// SAFETY: as above.
-unsafe impl Send for Domain {}
-// SAFETY: as above.
-unsafe impl Sync for Domain {}
+unsafe impl Send for CmDevice {}
+// SAFETY: libibverbs' objects may be used by any thread.
+unsafe impl Sync for CmDevice {}
+// SAFETY: libibverbs' objects may be used by any thread.
+unsafe impl Send for DefaultPd {}
+// SAFETY: libibverbs' objects may be used by any thread.
+unsafe impl Sync for DefaultPd {}
 
-static OPEN: Mutex<Vec<Arc<OpenDevice>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Arc<CmDevice>>> = Mutex::new(Vec::new());
 
-fn open_devices() -> MutexGuard<'static, Vec<Arc<OpenDevice>>> {
+fn open_devices() -> MutexGuard<'static, Vec<Arc<CmDevice>>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl OpenDevice {
+impl CmDevice {
     fn of(device: &'static Device) -> Result<Arc<Self>, c_int> {
         let mut open = open_devices();
         // A child has no part in its parent's; who holds it there holds it here.
@@ -67,7 +67,7 @@ impl OpenDevice {
     }
 }
 
-impl Drop for OpenDevice {
+impl Drop for CmDevice {
     fn drop(&mut self) {
         // SAFETY: it was opened here, and all that was made in it has gone.
         if self.process.is_current() && unsafe { (lib().ibv_close_device)(self.context) } != 0 {
@@ -76,10 +76,10 @@ impl Drop for OpenDevice {
     }
 }
 
-impl Domain {
+impl DefaultPd {
     /// That of a device, which is opened.
     pub(crate) fn of(device: &'static Device) -> Result<Arc<Self>, c_int> {
-        let device = OpenDevice::of(device)?;
+        let device = CmDevice::of(device)?;
         let mut domain = device.domain.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(domain) = domain.upgrade() {
             return Ok(domain);
@@ -116,7 +116,7 @@ impl Domain {
     }
 }
 
-impl Drop for Domain {
+impl Drop for DefaultPd {
     fn drop(&mut self) {
         if !self.device.process.is_current() {
             return;
@@ -144,7 +144,7 @@ pub(super) unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut ibv_
             return ptr::null_mut();
         }
     };
-    let open: Vec<_> = setup.devices.iter().filter_map(|device| OpenDevice::of(device).ok()).collect();
+    let open: Vec<_> = setup.devices.iter().filter_map(|device| CmDevice::of(device).ok()).collect();
     // Behind the null pointer, what keeps the devices open as long as the list is there, even one that fails.
     // SAFETY: a size that is not zero.
     let list: *mut *mut ibv_context =
@@ -157,7 +157,7 @@ pub(super) unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut ibv_
         if !count.is_null() {
             count.write(open.len() as c_int);
         }
-        let keepers = list.add(open.len() + 1).cast::<*const OpenDevice>();
+        let keepers = list.add(open.len() + 1).cast::<*const CmDevice>();
         for (place, open) in open.into_iter().enumerate() {
             list.add(place).write(open.context);
             keepers.add(place).write(Arc::into_raw(open));
@@ -173,7 +173,7 @@ pub(super) unsafe extern "C" fn free_devices(list: *mut *mut ibv_context) {
     // SAFETY: the caller's list is from `get_devices`, as it was: contexts, a null pointer, and as many keepers.
     unsafe {
         let count = (0..).take_while(|place| !(*list.add(*place)).is_null()).count();
-        let keepers = list.add(count + 1).cast::<*const OpenDevice>();
+        let keepers = list.add(count + 1).cast::<*const CmDevice>();
         (0..count).for_each(|place| drop(Arc::from_raw(keepers.add(place).read())));
         libc::free(list.cast());
     }

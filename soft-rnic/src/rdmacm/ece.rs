@@ -17,7 +17,7 @@ const VENDOR_OPTION_NOT_SUPPORTED: u8 = 35;
 ///
 /// - `ece` is readable or null.
 unsafe fn is_known(ece: *const ibv_ece) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: `ece` is readable or null, by the contract of `is_known`.
     !ece.is_null() && unsafe { (*ece).comp_mask } == 0
 }
 
@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn get_remote_ece(id: *mut rdma_cm_id, ece: *mut ib
 }
 
 pub(super) unsafe extern "C" fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and the data readable, by the contract of the C function `reject_ece`.
     finish(unsafe { connection::reject_for(id, VENDOR_OPTION_NOT_SUPPORTED, data, length) })
 }
 
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn reject_ece(id: *mut rdma_cm_id, data: *const c_v
 pub(super) unsafe fn query(qp: *mut ibv_qp) -> Result<Ece, c_int> {
     let mut ece = ibv_ece::default();
     let Some(query_ece) = lib().ibv_query_ece else { return Ok(Ece::default()) };
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is live, by the contract of `query`.
     match unsafe { query_ece(qp, &raw mut ece) } {
         0 => Ok(Ece { vendor_id: ece.vendor_id, options: ece.options }),
         libc::EOPNOTSUPP => Ok(Ece::default()),
@@ -73,7 +73,7 @@ pub(super) unsafe fn query(qp: *mut ibv_qp) -> Result<Ece, c_int> {
 ///
 /// - `qp` is live.
 pub(super) unsafe fn agree(qp: *mut ibv_qp, remote: Ece) -> Result<Ece, c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is live, by the contract of `agree`.
     unsafe {
         if remote.vendor_id == 0 {
             return query(qp);

@@ -60,7 +60,8 @@ unsafe fn passive(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, `info` valid, and the others valid or null, by the contract of
+    // `passive`.
     unsafe {
         result(bind_addr(id, (*info).ai_src_addr))?;
         if !pd.is_null() {
@@ -80,7 +81,8 @@ unsafe fn active(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, `info` valid, and the others valid or null, by the contract of
+    // `active`.
     unsafe {
         let info = &*info;
         result(resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, TIMEOUT_MS))?;
@@ -143,7 +145,7 @@ pub(super) unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, id: *mut 
 ///
 /// - `listener` is live, and `event` one of it.
 unsafe fn request(listener: *mut rdma_cm_id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `listener` is live, and `event` one of it, by the contract of `request`.
     unsafe {
         event::outcome(event)?;
         if (*event).event != rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST {

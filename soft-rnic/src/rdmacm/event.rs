@@ -6,26 +6,26 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 
 use super::channel::channel_of;
-use super::id::{self, Id, id_of, of_uid};
+use super::id::{self, CmIdState, id_of, of_uid};
 use super::multicast::{self, Membership};
 use super::{connection, finish, queue_pair, resolve};
-use crate::cm::{Data, Details, Event, Kind};
+use crate::cm::{CmEvent, CmEventKind, EventDetails, PrivateData};
 use crate::objects::c_object::CObject;
 use crate::platform::errno;
 
 /// What belongs to an event, besides what C sees.
-struct Told {
+struct EventState {
     /// The id that waits for the acknowledgement: the listener, of a connection request.
     owner: *mut rdma_cm_id,
     membership: Option<Arc<Membership>>,
     /// What the C part points to.
-    private_data: Data,
+    private_data: PrivateData,
 }
 
-type EventObject = CObject<rdma_cm_event, Told>;
+type EventObject = CObject<rdma_cm_event, EventState>;
 
 /// What is to be told, as it is made.
-struct Telling {
+struct EventBuilder {
     c: rdma_cm_event,
     membership: Option<Arc<Membership>>,
 }
@@ -36,7 +36,7 @@ struct Telling {
 ///
 /// - `channel` is live.
 pub(super) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `channel` is live, by the contract of `next`.
     let state = unsafe { channel_of(channel) };
     loop {
         let event = state.channel.take().map_err(|error| errno::of(&error))?;
@@ -52,7 +52,7 @@ pub(super) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
 /// # Safety
 ///
 /// - The event was taken from its channel just now.
-unsafe fn tell(event: Event) -> Option<*mut rdma_cm_event> {
+unsafe fn tell(event: CmEvent) -> Option<*mut rdma_cm_event> {
     if event.uid == 0 {
         log::error!("an event ({:?}) of an id that nobody was told of is left out", event.kind);
         return None;
@@ -66,17 +66,17 @@ unsafe fn tell(event: Event) -> Option<*mut rdma_cm_event> {
         status: event.status,
         ..rdma_cm_event::default()
     };
-    let mut telling = Telling { c, membership: None };
+    let mut builder = EventBuilder { c, membership: None };
     // SAFETY: the id lives.
-    if let Err(error) = unsafe { process(&mut telling, owner, state, &event) } {
+    if let Err(error) = unsafe { process(&mut builder, owner, state, &event) } {
         log::debug!("an event ({:?}) is not told: error {error}", event.kind);
         state.acknowledged.add();
         return None;
     }
-    let Telling { c, membership } = telling;
+    let EventBuilder { c, membership } = builder;
     let (param, private_data) = parameters(event.details, membership.as_deref());
     let c = rdma_cm_event { param, ..c };
-    let told = EventObject::create(c, Told { owner, membership, private_data });
+    let told = EventObject::create(c, EventState { owner, membership, private_data });
     // SAFETY: it was made just now; its private data lies in it and is never changed.
     unsafe { point_to_data(told) };
     Some(told)
@@ -88,44 +88,44 @@ unsafe fn tell(event: Event) -> Option<*mut rdma_cm_event> {
 ///
 /// - `owner` is live, and `state` its own.
 unsafe fn process(
-    telling: &mut Telling,
+    builder: &mut EventBuilder,
     owner: *mut rdma_cm_id,
-    state: &Id,
-    event: &Event,
+    state: &CmIdState,
+    event: &CmEvent,
 ) -> Result<(), c_int> {
-    let c = &mut telling.c;
-    // SAFETY: the caller's promise, for all of these.
+    let c = &mut builder.c;
+    // SAFETY: `owner` is live, and `state` its own, by the contract of `process`, for all of these.
     unsafe {
         match event.kind {
-            Kind::AddrResolved => {
+            CmEventKind::AddrResolved => {
                 otherwise(resolve::refresh(owner), c, rdma_cm_event_type::RDMA_CM_EVENT_ADDR_ERROR);
             }
-            Kind::RouteResolved => {
+            CmEventKind::RouteResolved => {
                 otherwise(resolve::refresh(owner), c, rdma_cm_event_type::RDMA_CM_EVENT_ROUTE_ERROR);
             }
-            Kind::ConnectRequest => {
+            CmEventKind::ConnectRequest => {
                 c.id = request(owner, event)?;
                 c.listen_id = owner;
             }
-            Kind::ConnectResponse if (*owner).qp.is_null() => state.settings().remote_ece = event.ece,
-            Kind::ConnectResponse => {
+            CmEventKind::ConnectResponse if (*owner).qp.is_null() => state.settings().remote_ece = event.ece,
+            CmEventKind::ConnectResponse => {
                 c.event = rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
                 let result = connection::respond(owner, event.ece);
                 state.settings().has_connect_error = result.is_err();
                 otherwise(result, c, rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_ERROR);
             }
-            Kind::Rejected | Kind::Disconnected if state.settings().has_connect_error => {
+            CmEventKind::Rejected | CmEventKind::Disconnected if state.settings().has_connect_error => {
                 return Err(libc::ECONNABORTED);
             }
-            Kind::Rejected => queue_pair::to_error(owner),
-            Kind::MulticastJoin | Kind::MulticastError => {
+            CmEventKind::Rejected => queue_pair::to_error(owner),
+            CmEventKind::MulticastJoin | CmEventKind::MulticastError => {
                 let (_, uid) = event.join.ok_or(libc::EPROTO)?;
                 let membership = multicast::of_uid(uid);
-                if event.kind == Kind::MulticastJoin {
+                if event.kind == CmEventKind::MulticastJoin {
                     let result = multicast::joined(owner, &membership, &event.details);
                     otherwise(result, c, rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_ERROR);
                 }
-                telling.membership = Some(membership);
+                builder.membership = Some(membership);
             }
             _ => {}
         }
@@ -146,21 +146,21 @@ fn otherwise(result: Result<(), c_int>, c: &mut rdma_cm_event, event: rdma_cm_ev
 /// # Safety
 ///
 /// - `listener` is live.
-unsafe fn request(listener: *mut rdma_cm_id, event: &Event) -> Result<*mut rdma_cm_id, c_int> {
+unsafe fn request(listener: *mut rdma_cm_id, event: &CmEvent) -> Result<*mut rdma_cm_id, c_int> {
     let number = event.request.ok_or(libc::EPROTO)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: `listener` is live, by the contract of `request`.
     let id = unsafe { id::create_for_request(listener, number) }?;
     // SAFETY: it was made just now.
     let state = unsafe { id_of(id) };
     {
         let mut settings = state.settings();
         settings.remote_ece = event.ece;
-        if let Details::Connection(parameters) = &event.details {
+        if let EventDetails::Connection(parameters) = &event.details {
             settings.initiator_depth = parameters.initiator_depth;
             settings.responder_resources = parameters.responder_resources;
         }
     }
-    // SAFETY: as above.
+    // SAFETY: it was made just now.
     match unsafe { resolve::refresh(id) } {
         Ok(()) => Ok(id),
         Err(error) => {
@@ -172,15 +172,18 @@ unsafe fn request(listener: *mut rdma_cm_id, event: &Event) -> Result<*mut rdma_
 }
 
 /// What came along, but for the pointer to the private data.
-fn parameters(details: Details, membership: Option<&Membership>) -> (rdma_cm_event__bindgen_ty_1, Data) {
+fn parameters(
+    details: EventDetails,
+    membership: Option<&Membership>,
+) -> (rdma_cm_event__bindgen_ty_1, PrivateData) {
     let mut param = rdma_cm_event__bindgen_ty_1::default();
     let private_data = match details {
-        Details::Nothing => Data::new(),
-        Details::Argument(argument) => {
+        EventDetails::Nothing => PrivateData::new(),
+        EventDetails::Argument(argument) => {
             param.arg = argument;
-            Data::new()
+            PrivateData::new()
         }
-        Details::Connection(given) => {
+        EventDetails::Connection(given) => {
             param.conn = rdma_conn_param {
                 private_data_len: given.private_data.len() as u8,
                 responder_resources: given.responder_resources,
@@ -194,7 +197,7 @@ fn parameters(details: Details, membership: Option<&Membership>) -> (rdma_cm_eve
             };
             given.private_data
         }
-        Details::Datagram { private_data, address } => {
+        EventDetails::Datagram { private_data, address } => {
             param.ud = rdma_ud_param {
                 private_data_len: private_data.len() as u8,
                 ah_attr: address.ah_attr,
@@ -216,7 +219,8 @@ fn parameters(details: Details, membership: Option<&Membership>) -> (rdma_cm_eve
 ///
 /// - `event` was made just now.
 unsafe fn point_to_data(event: *mut rdma_cm_event) {
-    // SAFETY: the caller's promise; both structs of the union begin with the pointer.
+    // SAFETY: `event` was made just now, by the contract of `point_to_data`; both structs of the
+    // union begin with the pointer.
     unsafe {
         let told = EventObject::state(event);
         if !told.private_data.is_empty() {
@@ -242,7 +246,7 @@ pub(super) unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int
     }
     // SAFETY: the caller's event was not acknowledged before. Its owner and its membership live until this has counted.
     unsafe {
-        let Told { owner, membership, .. } = EventObject::destroy(event);
+        let EventState { owner, membership, .. } = EventObject::destroy(event);
         if let Some(membership) = membership {
             membership.acknowledged.add();
         }
@@ -268,7 +272,7 @@ pub(super) unsafe extern "C" fn write_cm_event(
             id::name(id)?;
             id_of(id)
         };
-        state.manager.write(state.number(), Kind::User, status, argument)
+        state.manager.write(state.number(), CmEventKind::User, status, argument)
     };
     finish(write())
 }
@@ -279,7 +283,8 @@ pub(super) unsafe extern "C" fn write_cm_event(
 ///
 /// - `id` is live.
 pub(super) unsafe fn acknowledge_held(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise; what is in the field is an event that was not acknowledged.
+    // SAFETY: `id` is live, by the contract of `acknowledge_held`; what is in the field is an event
+    // that was not acknowledged.
     unsafe {
         let held = (&raw mut (*id).event).replace(std::ptr::null_mut());
         if !held.is_null() {
@@ -294,7 +299,7 @@ pub(super) unsafe fn acknowledge_held(id: *mut rdma_cm_id) {
 ///
 /// - `id` is live.
 pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, by the contract of `complete`.
     unsafe {
         if !id_of(id).is_synchronous() {
             return Ok(());
@@ -312,7 +317,7 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
 ///
 /// - `event` is live.
 pub(super) unsafe fn outcome(event: *mut rdma_cm_event) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `event` is live, by the contract of `outcome`.
     match unsafe { ((*event).event, (*event).status) } {
         (_, 0) => Ok(()),
         (rdma_cm_event_type::RDMA_CM_EVENT_REJECTED, _) => Err(libc::ECONNREFUSED),

@@ -8,29 +8,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rdma_mummy_sys::types::*;
 
 use super::channel::{self, channel_of, destroy_event_channel};
-use super::device::Domain;
+use super::device::DefaultPd;
 use super::multicast::Membership;
-use super::names::Answer;
+use super::names::ResolvedNames;
 use super::{event, finish};
-use crate::cm::{Ece, IdNumber, Manager, PortSpace};
+use crate::cm::{ConnectionManager, Ece, IdNumber, PortSpace};
 use crate::objects::c_object::CObject;
 
 /// What belongs to an id, besides what C sees.
-pub(super) struct Id {
-    pub(super) manager: Arc<Manager>,
+pub(super) struct CmIdState {
+    pub(super) manager: Arc<ConnectionManager>,
     /// Written once, before anybody else knows of the id.
     number: AtomicU64,
     pub(super) acknowledged: Acknowledged,
-    settings: Mutex<Settings>,
+    settings: Mutex<IdSettings>,
 }
 
 /// What changes.
 #[derive(Default)]
-pub(super) struct Settings {
+pub(super) struct IdSettings {
     /// It was created without a channel: it has one of its own, and calls wait for their event.
     pub(super) is_synchronous: bool,
-    /// OwnedFile for its default protection domain, once the id is bound to a device.
-    pub(super) domain: Option<Arc<Domain>>,
+    /// Kept for its default protection domain, once the id is bound to a device.
+    pub(super) domain: Option<Arc<DefaultPd>>,
     pub(super) initiator_depth: u8,
     pub(super) responder_resources: u8,
     pub(super) local_ece: Ece,
@@ -42,17 +42,17 @@ pub(super) struct Settings {
     pub(super) template: Option<ibv_qp_init_attr>,
     pub(super) memberships: Vec<Arc<Membership>>,
     /// What `rdma_resolve_addrinfo` has found last.
-    pub(super) names: Answer,
+    pub(super) names: ResolvedNames,
 }
 
-type IdObject = CObject<rdma_cm_id, Id>;
+type IdObject = CObject<rdma_cm_id, CmIdState>;
 
-impl Id {
+impl CmIdState {
     pub(super) fn number(&self) -> IdNumber {
         IdNumber(self.number.load(Relaxed))
     }
 
-    pub(super) fn settings(&self) -> MutexGuard<'_, Settings> {
+    pub(super) fn settings(&self) -> MutexGuard<'_, IdSettings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,26 +64,26 @@ impl Id {
 /// How many events of something were acknowledged since it was made.
 #[derive(Default)]
 pub(super) struct Acknowledged {
-    told: Mutex<Told>,
+    count: Mutex<AckCount>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Told {
-    count: u32,
+struct AckCount {
+    events: u32,
     /// Somebody waits. Nobody else is worth a system call.
     is_awaited: bool,
 }
 
 impl Acknowledged {
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, AckCount> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn add(&self) {
-        let mut told = self.lock();
-        told.count = told.count.wrapping_add(1);
-        if told.is_awaited {
+        let mut count = self.lock();
+        count.events = count.events.wrapping_add(1);
+        if count.is_awaited {
             // Under the lock: who waits frees this as soon as it has it.
             self.changed.notify_all();
         }
@@ -91,10 +91,10 @@ impl Acknowledged {
 
     /// Waits until so many are acknowledged.
     pub(super) fn wait(&self, events: u32) {
-        let mut told = self.lock();
-        while told.count < events {
-            told.is_awaited = true;
-            told = self.changed.wait(told).unwrap_or_else(PoisonError::into_inner);
+        let mut count = self.lock();
+        while count.events < events {
+            count.is_awaited = true;
+            count = self.changed.wait(count).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -102,8 +102,9 @@ impl Acknowledged {
 /// # Safety
 ///
 /// - `id` is live for as long as the reference is used.
-pub(super) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> &'a Id {
-    // SAFETY: the caller's promise; every id comes from `make`.
+pub(super) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> &'a CmIdState {
+    // SAFETY: `id` is live for as long as the reference is used, by the contract of `id_of`; every
+    // id comes from `make`.
     unsafe { IdObject::state(id) }
 }
 
@@ -119,14 +120,14 @@ pub(super) fn of_uid(uid: u64) -> *mut rdma_cm_id {
 
 /// An id without a number; it lives until [`free`].
 fn make(
-    manager: &Arc<Manager>,
+    manager: &Arc<ConnectionManager>,
     channel: *mut rdma_event_channel,
     context: *mut c_void,
     ps: rdma_port_space,
     qp_type: ibv_qp_type,
 ) -> *mut rdma_cm_id {
     let c = rdma_cm_id { channel, context, ps, qp_type, ..rdma_cm_id::default() };
-    let state = Id {
+    let state = CmIdState {
         manager: Arc::clone(manager),
         number: AtomicU64::new(0),
         acknowledged: Acknowledged::default(),
@@ -139,7 +140,8 @@ fn make(
 ///
 /// - `id` is live, and not used after this.
 unsafe fn free(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise. The path record is one that `resolve` has boxed, or null.
+    // SAFETY: `id` is live, and not used after this, by the contract of `free`. The path record is
+    // one that `resolve` has boxed, or null.
     unsafe {
         let channel = (*id).channel;
         let path = (*id).route.path_rec;
@@ -195,9 +197,10 @@ pub(super) unsafe fn create_for_request(
     listener: *mut rdma_cm_id,
     request: IdNumber,
 ) -> Result<*mut rdma_cm_id, c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `listener` is live, by the contract of `create_for_request`.
     let (like, c) = unsafe { (id_of(listener), &raw const *listener) };
-    // SAFETY: as above; these are not changed while it listens.
+    // SAFETY: `listener` is live, by the contract of `create_for_request`; these are not changed
+    // while it listens.
     let id = unsafe { make(&like.manager, (*c).channel, (*c).context, (*c).ps, (*c).qp_type) };
     // SAFETY: it was made just now.
     let state = unsafe { id_of(id) };
@@ -229,7 +232,7 @@ pub(super) unsafe fn create_for_request(
 ///
 /// - `id` is live.
 pub(super) unsafe fn name(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, by the contract of `name`.
     let state = unsafe { id_of(id) };
     state.manager.set_uid(state.number(), uid_of(id))
 }
@@ -240,9 +243,9 @@ pub(super) unsafe fn name(id: *mut rdma_cm_id) -> Result<(), c_int> {
 ///
 /// - `id` is live and not used after this.
 pub(super) unsafe fn discard(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live and not used after this, by the contract of `discard`.
     if unsafe { destroy_id(id) } != 0 {
-        log::warn!("a connection request that could not be told is still there");
+        log::warn!("a connection request that could not be count is still there");
     }
 }
 
@@ -280,7 +283,7 @@ pub(super) unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
 ///
 /// - `id` is live, and `channel` live or null.
 unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, and `channel` live or null, by the contract of `migrate`.
     let state = unsafe { id_of(id) };
     let was_synchronous = state.is_synchronous();
     let is_synchronous = channel.is_null();
@@ -314,7 +317,8 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
 }
 
 pub(super) unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, and `channel` live or null, by the contract of the C function
+    // `migrate_id`.
     finish(unsafe { migrate(id, channel) })
 }
 

@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::*;
 
 use super::id::{Acknowledged, id_of};
 use super::{check, event, finish, lib, socket_address};
-use crate::cm::{Details, JoinNumber};
+use crate::cm::{EventDetails, JoinNumber};
 
 /// An id's membership of a group. Events name it by its address; as with ids, it lives until they are acknowledged.
 pub(super) struct Membership {
@@ -25,7 +25,7 @@ pub(super) struct Membership {
 
 // SAFETY: the program's pointer is only given back to it.
 unsafe impl Send for Membership {}
-// SAFETY: as above.
+// SAFETY: the program's pointer is only given back to it.
 unsafe impl Sync for Membership {}
 
 /// The membership that an event names.
@@ -50,11 +50,11 @@ pub(super) unsafe fn of_uid(uid: u64) -> Arc<Membership> {
 pub(super) unsafe fn joined(
     id: *mut rdma_cm_id,
     membership: &Membership,
-    details: &Details,
+    details: &EventDetails,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, by the contract of `joined`.
     let qp = unsafe { (*id).qp };
-    let Details::Datagram { address, .. } = details else { return Ok(()) };
+    let EventDetails::Datagram { address, .. } = details else { return Ok(()) };
     if qp.is_null() || membership.is_send_only {
         return Ok(());
     }
@@ -74,7 +74,7 @@ unsafe fn join(
     is_send_only: bool,
     context: *mut c_void,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `group` readable or null, by the contract of `join`.
     unsafe {
         let (state, group) = (id_of(id), socket_address::read(group)?);
         let membership = Arc::new(Membership {
@@ -106,7 +106,8 @@ pub(super) unsafe extern "C" fn join_multicast(
     group: *mut sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `group` readable or null, by the contract of the C function
+    // `join_multicast`.
     finish(unsafe { join(id, group, false, context) })
 }
 
@@ -127,7 +128,8 @@ pub(super) unsafe extern "C" fn join_multicast_ex(
         return finish(Err(libc::EINVAL));
     }
     let is_send_only = join_flags == Flags::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER.0;
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `group` readable or null, by the contract of the C function
+    // `join_multicast_ex`.
     finish(unsafe { join(id, addr, is_send_only, context) })
 }
 
@@ -135,7 +137,7 @@ pub(super) unsafe extern "C" fn join_multicast_ex(
 ///
 /// - `id` is live, and `group` readable or null.
 unsafe fn leave(id: *mut rdma_cm_id, group: *mut sockaddr) -> Result<(), c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `group` readable or null, by the contract of `leave`.
     let (state, group) = unsafe { (id_of(id), socket_address::read(group)?) };
     let (membership, number) = {
         let mut settings = state.settings();
@@ -146,7 +148,7 @@ unsafe fn leave(id: *mut rdma_cm_id, group: *mut sockaddr) -> Result<(), c_int> 
         let (place, number) = left.ok_or(libc::EADDRNOTAVAIL)?;
         (settings.memberships.remove(place), number)
     };
-    // SAFETY: as above.
+    // SAFETY: `id` is live, and `group` readable or null, by the contract of `leave`.
     let qp = unsafe { (*id).qp };
     let attached = membership.attached.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some((group, lid)) = attached.filter(|_| !qp.is_null()) {
@@ -167,6 +169,7 @@ unsafe fn leave(id: *mut rdma_cm_id, group: *mut sockaddr) -> Result<(), c_int> 
 }
 
 pub(super) unsafe extern "C" fn leave_multicast(id: *mut rdma_cm_id, group: *mut sockaddr) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `group` readable or null, by the contract of the C function
+    // `leave_multicast`.
     finish(unsafe { leave(id, group) })
 }

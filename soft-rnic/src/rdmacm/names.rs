@@ -7,22 +7,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libc::{sockaddr, socklen_t};
 use rdma_mummy_sys::types::*;
 
-use super::addrinfo::{Refusal, duplicate, find, freeaddrinfo};
+use super::addrinfo::{AddrinfoError, duplicate, find, freeaddrinfo};
 use super::id::{id_of, name};
 use super::{event, finish};
-use crate::cm::Kind;
+use crate::cm::CmEventKind;
 use crate::platform::{errno, threads};
 
 /// What was found for an id, once it is. Whoever looks for it may outlive the id.
-pub(super) type Answer = Arc<Mutex<Option<List>>>;
+pub(super) type ResolvedNames = Arc<Mutex<Option<AddrinfoList>>>;
 
 /// Addresses, until this is dropped.
-pub(super) struct List(*mut rdma_addrinfo);
+pub(super) struct AddrinfoList(*mut rdma_addrinfo);
 
 // SAFETY: memory that nobody else has.
-unsafe impl Send for List {}
+unsafe impl Send for AddrinfoList {}
 
-impl Drop for List {
+impl Drop for AddrinfoList {
     fn drop(&mut self) {
         // SAFETY: it comes from `find`, and is freed nowhere else.
         unsafe { freeaddrinfo(self.0) };
@@ -30,7 +30,7 @@ impl Drop for List {
 }
 
 /// What is looked for.
-struct Question {
+struct NameQuery {
     node: Option<CString>,
     service: Option<CString>,
     hints: Option<Hints>,
@@ -50,7 +50,7 @@ struct Hints {
 ///
 /// - `text` is a C string, or null.
 unsafe fn owned(text: *const c_char) -> Option<CString> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `text` is a C string, or null, by the contract of `owned`.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_owned())
 }
 
@@ -61,7 +61,7 @@ unsafe fn bytes(address: *const sockaddr, length: socklen_t) -> Vec<u8> {
     if address.is_null() {
         return Vec::new();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `address` is readable for this length, or null, by the contract of `bytes`.
     unsafe { std::slice::from_raw_parts(address.cast(), length as usize) }.to_vec()
 }
 
@@ -70,7 +70,7 @@ impl Hints {
     ///
     /// - The addresses are readable.
     unsafe fn of(hints: &rdma_addrinfo) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the addresses are readable, by the contract of `of`.
         let (source, destination) = unsafe {
             (bytes(hints.ai_src_addr, hints.ai_src_len), bytes(hints.ai_dst_addr, hints.ai_dst_len))
         };
@@ -105,20 +105,20 @@ impl Hints {
     }
 }
 
-impl Question {
+impl NameQuery {
     /// Looks for the answer, as long as the C library takes.
-    fn ask(&self) -> Result<List, c_int> {
+    fn ask(&self) -> Result<AddrinfoList, c_int> {
         let text = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
         let hints = self.hints.as_ref().map(Hints::to_c);
         let hints = hints.as_ref().map_or(ptr::null(), ptr::from_ref);
         // SAFETY: all are this function's, and addresses are only copied.
         let found = unsafe { find(text(&self.node), text(&self.service), hints) };
-        found.map(List).map_err(|refusal| match refusal {
-            Refusal::Number(error) => error,
-            Refusal::Name(libc::EAI_AGAIN) => libc::EAGAIN,
-            Refusal::Name(libc::EAI_MEMORY) => libc::ENOMEM,
-            Refusal::Name(libc::EAI_SYSTEM) => errno::of(&std::io::Error::last_os_error()),
-            Refusal::Name(_) => libc::ENOENT,
+        found.map(AddrinfoList).map_err(|refusal| match refusal {
+            AddrinfoError::Number(error) => error,
+            AddrinfoError::Name(libc::EAI_AGAIN) => libc::EAGAIN,
+            AddrinfoError::Name(libc::EAI_MEMORY) => libc::ENOMEM,
+            AddrinfoError::Name(libc::EAI_SYSTEM) => errno::of(&std::io::Error::last_os_error()),
+            AddrinfoError::Name(_) => libc::ENOENT,
         })
     }
 }
@@ -132,30 +132,31 @@ unsafe fn resolve(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promises.
-    let (state, question) = unsafe {
+    // SAFETY: `id` is live; the others are valid or null, by the contract of `resolve`.
+    let (state, query) = unsafe {
         let hints = hints.as_ref().map(|hints| Hints::of(hints));
-        (id_of(id), Question { node: owned(node), service: owned(service), hints })
+        (id_of(id), NameQuery { node: owned(node), service: owned(service), hints })
     };
-    let asks = |flag: u32| question.hints.as_ref().is_some_and(|hints| hints.flags & flag as c_int != 0);
+    let asks = |flag: u32| query.hints.as_ref().is_some_and(|hints| hints.flags & flag as c_int != 0);
     match (asks(RAI_SA), asks(RAI_DNS)) {
         (true, true) => return Err(libc::EINVAL),
         // There is no subnet administration on Ethernet.
         (true, false) => return Err(libc::EOPNOTSUPP),
-        (false, _) if question.node.is_none() && question.service.is_none() && question.hints.is_none() => {
+        (false, _) if query.node.is_none() && query.service.is_none() && query.hints.is_none() => {
             return Err(libc::EINVAL);
         }
         (false, _) => {}
     }
-    // SAFETY: as above. A forked child learns here that it has no part in the id.
+    // SAFETY: `id` is live; the others are valid or null, by the contract of `resolve`. A forked
+    // child learns here that it has no part in the id.
     unsafe { name(id)? };
     let (manager, number) = (Arc::clone(&state.manager), state.number());
     let answer = Arc::clone(&state.settings().names);
     let work = move || {
-        let found = question.ask();
+        let found = query.ask();
         let (kind, status) = match &found {
-            Ok(_) => (Kind::AddrinfoResolved, 0),
-            Err(error) => (Kind::AddrinfoError, -error),
+            Ok(_) => (CmEventKind::AddrinfoResolved, 0),
+            Err(error) => (CmEventKind::AddrinfoError, -error),
         };
         *answer.lock().unwrap_or_else(PoisonError::into_inner) = found.ok();
         if let Err(error) = manager.write(number, kind, status, 0) {
@@ -164,7 +165,9 @@ unsafe fn resolve(
     };
     threads::spawn("soft-rnic-names", work)
         .map_err(|error| errno::refused("rdma_resolve_addrinfo", &error))?;
-    // SAFETY: as above.
+    // SAFETY: `id` is live; the others are valid or null, by the contract of `resolve`. A forked
+    // child learns here that it has no part in the id. A forked child learns here that it has no
+    // part in the id.
     unsafe { event::complete(id) }
 }
 
@@ -174,7 +177,8 @@ pub(super) unsafe extern "C" fn resolve_addrinfo(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live; the others are valid or null, by the contract of the C function
+    // `resolve_addrinfo`.
     finish(unsafe { resolve(id, node, service, hints) })
 }
 

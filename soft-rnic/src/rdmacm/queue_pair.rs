@@ -6,7 +6,7 @@ use std::ptr;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::id::{Id, id_of};
+use super::id::{CmIdState, id_of};
 use super::{check, check_pointer, ece, finish, lib};
 use crate::objects::setup::ProcessSetup;
 
@@ -23,13 +23,13 @@ pub(super) fn is_datagram(qp_type: ibv_qp_type) -> bool {
 ///
 /// - `id` is live and bound to a device.
 pub(super) unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, receive: u32) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live and bound to a device, by the contract of `create_cqs`.
     let created = unsafe {
         let receive = create_cq(id, receive, &raw mut (*id).recv_cq_channel, &raw mut (*id).recv_cq);
         receive.and_then(|()| create_cq(id, send, &raw mut (*id).send_cq_channel, &raw mut (*id).send_cq))
     };
     if created.is_err() {
-        // SAFETY: as above.
+        // SAFETY: `id` is live and bound to a device, by the contract of `create_cqs`.
         unsafe { destroy_cqs(id) };
     }
     created
@@ -48,7 +48,8 @@ unsafe fn create_cq(
         return Ok(());
     }
     let length = c_int::try_from(length).map_err(|_| libc::EINVAL)?;
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live and bound to a device; the others are its fields, by the contract of
+    // `create_cq`.
     unsafe {
         *channel = check_pointer((lib().ibv_create_comp_channel)((*id).verbs))?;
         *cq = check_pointer((lib().ibv_create_cq)((*id).verbs, length, id.cast(), *channel, 0))?;
@@ -62,7 +63,7 @@ unsafe fn create_cq(
 ///
 /// - `id` is live, and nothing of it uses them.
 pub(super) unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, and nothing of it uses them, by the contract of `destroy_cqs`.
     unsafe {
         if (*id).qp_type == ibv_qp_type::IBV_QPT_XRC_RECV && !(*id).srq.is_null() {
             return; // The shared receive queue completes there.
@@ -96,7 +97,7 @@ pub(super) unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
 unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), c_int> {
     const PD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
     const XRCD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `attr` valid; what it names is live, by the contract of `create`.
     unsafe {
         let state = id_of(id);
         if !(*id).qp.is_null() || (*id).verbs.is_null() {
@@ -151,7 +152,7 @@ unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<
 }
 
 /// The XRC domain of the id's device, for who gives none.
-pub(super) fn xrcd(state: &Id) -> Result<*mut ibv_xrcd, c_int> {
+pub(super) fn xrcd(state: &CmIdState) -> Result<*mut ibv_xrcd, c_int> {
     let domain = state.settings().domain.clone();
     domain.ok_or(libc::EINVAL)?.xrcd()
 }
@@ -161,10 +162,11 @@ pub(super) fn xrcd(state: &Id) -> Result<*mut ibv_xrcd, c_int> {
 /// - `id` is live and bound to a device, `state` its own, and `attr` valid; what it names is live.
 unsafe fn create_and_prepare(
     id: *mut rdma_cm_id,
-    state: &Id,
+    state: &CmIdState,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<*mut ibv_qp, c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live and bound to a device, `state` its own, and `attr` valid; what it names
+    // is live, by the contract of `create_and_prepare`.
     unsafe {
         let qp = check_pointer(verbs::ibv_create_qp_ex(lib(), (*id).verbs, attr))?;
         let prepare = || {
@@ -190,7 +192,7 @@ unsafe fn start_datagrams(qp: *mut ibv_qp) -> Result<(), c_int> {
     const STATE: c_int = ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
     const SQ_PSN: c_int = ibv_qp_attr_mask::IBV_QP_SQ_PSN.0 as c_int;
     let to = |qp_state| ibv_qp_attr { qp_state, ..ibv_qp_attr::default() };
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is live, by the contract of `start_datagrams`.
     unsafe {
         modify(qp, (to(ibv_qp_state::IBV_QPS_RTR), STATE))?;
         modify(qp, (to(ibv_qp_state::IBV_QPS_RTS), STATE | SQ_PSN))
@@ -201,7 +203,7 @@ unsafe fn start_datagrams(qp: *mut ibv_qp) -> Result<(), c_int> {
 ///
 /// - `qp` is live.
 unsafe fn modify(qp: *mut ibv_qp, (mut attr, mask): (ibv_qp_attr, c_int)) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is live, by the contract of `modify`.
     check(unsafe { (lib().ibv_modify_qp)(qp, &raw mut attr, mask) })
 }
 
@@ -211,7 +213,7 @@ unsafe fn modify(qp: *mut ibv_qp, (mut attr, mask): (ibv_qp_attr, c_int)) -> Res
 ///
 /// - `id` is live.
 unsafe fn init_attr(id: *mut rdma_cm_id, to: ibv_qp_state) -> Result<(ibv_qp_attr, c_int), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, by the contract of `init_attr`.
     let state = unsafe { id_of(id) };
     let mut attr = ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() };
     let mask = state.manager.init_qp_attr(state.number(), &mut attr)?;
@@ -229,7 +231,7 @@ pub(super) unsafe fn to_ready(
     responder_resources: u8,
     initiator_depth: u8,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, by the contract of `to_ready`.
     unsafe {
         let qp = (*id).qp;
         if qp.is_null() {
@@ -258,7 +260,7 @@ pub(super) unsafe fn to_ready(
 pub(super) unsafe fn to_error(id: *mut rdma_cm_id) {
     const STATE: c_int = ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
     let attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..ibv_qp_attr::default() };
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, by the contract of `to_error`.
     unsafe {
         let qp = (*id).qp;
         if !qp.is_null()
@@ -294,7 +296,8 @@ pub(super) unsafe fn create_classic(
         pd,
         ..ibv_qp_init_attr_ex::default()
     };
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `pd` live or null; `attr` is valid, and what it names is live, by
+    // the contract of `create_classic`.
     let created = unsafe { create(id, &mut extended) };
     let ibv_qp_init_attr_ex { send_cq, recv_cq, srq, cap, .. } = extended;
     *attr = ibv_qp_init_attr { send_cq, recv_cq, srq, cap, ..*attr };

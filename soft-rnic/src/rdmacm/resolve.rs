@@ -7,10 +7,10 @@ use std::time::Duration;
 use libc::{sockaddr, sockaddr_storage};
 use rdma_mummy_sys::types::*;
 
-use super::device::Domain;
+use super::device::DefaultPd;
 use super::id::id_of;
 use super::{event, finish, socket_address};
-use crate::cm::{Path, Route};
+use crate::cm::{CmPath, CmRoute};
 
 /// Of `packet_life_time_selector` and its like: exactly so much.
 const EXACTLY: u8 = 2;
@@ -21,10 +21,10 @@ const EXACTLY: u8 = 2;
 ///
 /// - `id` is live, and nobody else writes to it.
 pub(super) unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, and nobody else writes to it, by the contract of `refresh`.
     let state = unsafe { id_of(id) };
     let route = state.manager.route(state.number())?;
-    // SAFETY: as above.
+    // SAFETY: `id` is live, and nobody else writes to it, by the contract of `refresh`.
     unsafe {
         let c = &raw mut (*id).route;
         if let Some(source) = route.source {
@@ -42,7 +42,7 @@ pub(super) unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
         };
         // A device without a GUID is none to librdmacm.
         if path.device.guid != 0 {
-            bind_to(id, &Domain::of(path.device)?);
+            bind_to(id, &DefaultPd::of(path.device)?);
         }
         if route.resolved {
             set_path(c, path_record(&path, &route));
@@ -56,8 +56,8 @@ pub(super) unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
 /// # Safety
 ///
 /// - `id` is live, and nobody else writes to it.
-unsafe fn bind_to(id: *mut rdma_cm_id, domain: &Arc<Domain>) {
-    // SAFETY: the caller's promise.
+unsafe fn bind_to(id: *mut rdma_cm_id, domain: &Arc<DefaultPd>) {
+    // SAFETY: `id` is live, and nobody else writes to it, by the contract of `bind_to`.
     unsafe {
         id_of(id).settings().domain.get_or_insert_with(|| {
             (*id).verbs = domain.context();
@@ -73,7 +73,8 @@ unsafe fn bind_to(id: *mut rdma_cm_id, domain: &Arc<Domain>) {
 ///
 /// - `route` is that of a live id, and nobody else writes to it.
 unsafe fn set_path(route: *mut rdma_route, record: ibv_sa_path_rec) {
-    // SAFETY: the caller's promise. A record that is there already keeps its place: the program may look at it.
+    // SAFETY: `route` is that of a live id, and nobody else writes to it, by the contract of
+    // `set_path`. A record that is there already keeps its place: the program may look at it.
     unsafe {
         if (*route).path_rec.is_null() {
             (*route).path_rec = Box::into_raw(Box::new(record));
@@ -84,7 +85,7 @@ unsafe fn set_path(route: *mut rdma_route, record: ibv_sa_path_rec) {
     }
 }
 
-fn path_record(path: &Path, route: &Route) -> ibv_sa_path_rec {
+fn path_record(path: &CmPath, route: &CmRoute) -> ibv_sa_path_rec {
     ibv_sa_path_rec {
         dgid: ibv_gid { raw: route.dgid.unwrap_or_default() },
         sgid: ibv_gid { raw: path.sgid },

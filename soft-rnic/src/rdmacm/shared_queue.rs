@@ -16,7 +16,7 @@ use super::{check_pointer, finish, lib};
 unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), c_int> {
     use ibv_srq_init_attr_mask as Mask;
     let has = |mask: u32, of: Mask| mask & of.0 != 0;
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `attr` valid; what it names is live, by the contract of `create`.
     unsafe {
         if (*id).verbs.is_null() || !(*id).srq.is_null() || !has(attr.comp_mask, Mask::IBV_SRQ_INIT_ATTR_TYPE)
         {

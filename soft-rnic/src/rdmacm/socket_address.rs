@@ -21,7 +21,8 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, c_int>
     if address.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise. The struct may lie anywhere.
+    // SAFETY: `address` is null, or readable for as long as its family says, by the contract of
+    // `read`. The struct may lie anywhere.
     unsafe {
         match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -76,6 +77,6 @@ pub(crate) unsafe fn write(address: SocketAddr, to: *mut sockaddr_storage) {
 ///
 /// - `address` is readable.
 pub(crate) unsafe fn port(address: *const sockaddr_storage) -> u16 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `address` is readable, by the contract of `port`.
     unsafe { read(address.cast()) }.map_or(0, |address| address.port().to_be())
 }

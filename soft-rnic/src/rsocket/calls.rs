@@ -7,13 +7,13 @@ use std::time::Duration;
 use libc::{fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, sockaddr_storage, socklen_t, timeval};
 use rdma_mummy_sys::RdmaCm;
 
-use super::options::Options;
-use super::poll::{self, Sets};
-use super::queues::Piece;
-use super::socket::{Look, Socket};
+use super::options::RsOptions;
+use super::poll::{self, FdSets};
+use super::queues::UserBuffer;
+use super::socket::{PollDepth, RSocket};
 use super::table;
 use super::wait::Deadline;
-use crate::cm::Manager;
+use crate::cm::ConnectionManager;
 use crate::platform::errno;
 use crate::rdmacm::socket_address;
 
@@ -86,10 +86,10 @@ unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
         if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
             return Err(libc::EPROTONOSUPPORT);
         }
-        let manager = Manager::acquire().map_err(|error| errno::refused("rsocket", &error))?;
+        let manager = ConnectionManager::acquire().map_err(|error| errno::refused("rsocket", &error))?;
         let is_nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-        let options = Options::new(is_nonblocking);
-        Ok(table::enter(Arc::new(Socket::create(manager, domain, options)?)))
+        let options = RsOptions::new(is_nonblocking);
+        Ok(table::enter(Arc::new(RSocket::create(manager, domain, options)?)))
     };
     finish(create())
 }
@@ -106,7 +106,7 @@ unsafe fn address(address: *const sockaddr, length: socklen_t) -> Result<std::ne
     if (length as usize) < size_of::<libc::sa_family_t>() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise; the family is there.
+    // SAFETY: the address is readable, or null, by the contract of `address`; the family is there.
     let least = match c_int::from(unsafe { (&raw const (*address).sa_family).read_unaligned() }) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
@@ -115,7 +115,8 @@ unsafe fn address(address: *const sockaddr, length: socklen_t) -> Result<std::ne
     if (length as usize) < least {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise; it is as long as its family says.
+    // SAFETY: the address is readable, or null, by the contract of `address`; it is as long as its
+    // family says.
     unsafe { socket_address::read(address) }
 }
 
@@ -149,7 +150,7 @@ unsafe fn tell_address(
 }
 
 unsafe extern "C" fn rbind(socket: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
-    // SAFETY: the caller's address.
+    // SAFETY: `name` is readable for `length` bytes, as bind(2) asks of its caller.
     let bind = || table::get(socket)?.bind(unsafe { address(name, length) }?).map(|()| 0);
     finish(bind())
 }
@@ -164,7 +165,8 @@ unsafe extern "C" fn raccept(socket: c_int, name: *mut sockaddr, length: *mut so
         if !name.is_null() {
             let peer = accepted.locked().addresses()?.1;
             let peer = peer.unwrap_or_else(|| accepted.locked().unnamed());
-            // SAFETY: the caller's places.
+            // SAFETY: `name` and `length` are null, or valid places, as accept(2) asks of its
+            // caller.
             unsafe { tell_address(peer, name, length) }?;
         }
         Ok(table::enter(accepted))
@@ -173,7 +175,7 @@ unsafe extern "C" fn raccept(socket: c_int, name: *mut sockaddr, length: *mut so
 }
 
 unsafe extern "C" fn rconnect(socket: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
-    // SAFETY: the caller's address.
+    // SAFETY: `name` is readable for `length` bytes, as connect(2) asks of its caller.
     let connect = || table::get(socket)?.connect(unsafe { address(name, length) }?).map(|()| 0);
     finish(connect())
 }
@@ -193,8 +195,8 @@ unsafe extern "C" fn rclose(number: c_int) -> c_int {
     finish(close())
 }
 
-fn piece(base: *const c_void, length: usize) -> Piece {
-    Piece { base: base.cast_mut().cast(), length }
+fn piece(base: *const c_void, length: usize) -> UserBuffer {
+    UserBuffer { base: base.cast_mut().cast(), length }
 }
 
 /// Reads a vector.
@@ -202,11 +204,11 @@ fn piece(base: *const c_void, length: usize) -> Piece {
 /// # Safety
 ///
 /// - So many pieces are readable, if that is no error.
-unsafe fn pieces(vector: *const iovec, count: usize) -> Result<Vec<Piece>, c_int> {
+unsafe fn pieces(vector: *const iovec, count: usize) -> Result<Vec<UserBuffer>, c_int> {
     if vector.is_null() && count != 0 {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: so many pieces are readable, if that is no error, by the contract of `pieces`.
     let piece_at = |place| unsafe { vector.add(place).read() };
     Ok((0..count).map(piece_at).map(|entry| piece(entry.iov_base, entry.iov_len)).collect())
 }
@@ -216,14 +218,15 @@ unsafe fn pieces(vector: *const iovec, count: usize) -> Result<Vec<Piece>, c_int
 /// # Safety
 ///
 /// - As of [`pieces`].
-unsafe fn counted_pieces(vector: *const iovec, count: c_int) -> Result<Vec<Piece>, c_int> {
+unsafe fn counted_pieces(vector: *const iovec, count: c_int) -> Result<Vec<UserBuffer>, c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count <= IOV_MAX).ok_or(libc::EINVAL)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: so many pieces are readable, if that is no error, by the contract of `pieces`, which
+    // `counted_pieces` shares.
     unsafe { pieces(vector, count) }
 }
 
 unsafe extern "C" fn rrecv(socket: c_int, buf: *mut c_void, length: usize, flags: c_int) -> isize {
-    // SAFETY: the caller's buffer.
+    // SAFETY: `buf` is writable for `length` bytes, as recv(2) asks of its caller.
     let receive = || unsafe { table::get(socket)?.receive(&[piece(buf, length)], flags) };
     finish_length(receive())
 }
@@ -257,11 +260,11 @@ unsafe extern "C" fn rrecvfrom(
 /// # Safety
 ///
 /// - The message is readable or null, and its vector.
-unsafe fn message_pieces(message: *const msghdr) -> Result<Vec<Piece>, c_int> {
+unsafe fn message_pieces(message: *const msghdr) -> Result<Vec<UserBuffer>, c_int> {
     if message.is_null() {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the message is readable or null, and its vector, by the contract of `message_pieces`.
     unsafe {
         #[allow(clippy::useless_conversion, reason = "a `size_t` in glibc, an `int` in musl")]
         let count = usize::try_from((*message).msg_iovlen).ok().filter(|count| *count <= IOV_MAX);
@@ -271,7 +274,7 @@ unsafe fn message_pieces(message: *const msghdr) -> Result<Vec<Piece>, c_int> {
 
 unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> isize {
     let receive = || {
-        // SAFETY: the caller's message.
+        // SAFETY: the message is valid and its memory writable, as recvmsg(2) asks of its caller.
         unsafe {
             let received = table::get(socket)?.receive(&message_pieces(message)?, flags)?;
             // A stream's messages have neither.
@@ -283,7 +286,7 @@ unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int)
 }
 
 unsafe extern "C" fn rsend(socket: c_int, buf: *const c_void, length: usize, flags: c_int) -> isize {
-    // SAFETY: the caller's buffer.
+    // SAFETY: `buf` is readable for `length` bytes, as send(2) asks of its caller.
     let send = || unsafe { table::get(socket)?.send(&[piece(buf, length)], flags) };
     finish_length(send())
 }
@@ -297,13 +300,13 @@ unsafe extern "C" fn rsendto(
     _to: *const sockaddr,
     _to_length: socklen_t,
 ) -> isize {
-    // SAFETY: the caller's buffer.
+    // SAFETY: `buf` is readable for `length` bytes, as sendto(2) asks of its caller.
     unsafe { rsend(socket, buf, length, flags) }
 }
 
 unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> isize {
     let send = || {
-        // SAFETY: the caller's message.
+        // SAFETY: the message is valid and its memory readable, as sendmsg(2) asks of its caller.
         unsafe {
             let pieces = message_pieces(message)?;
             if (*message).msg_controllen != 0 {
@@ -316,23 +319,25 @@ unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_in
 }
 
 unsafe extern "C" fn rread(socket: c_int, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's buffer.
+    // SAFETY: `buf` is writable for `count` bytes, as read(2) asks of its caller.
     unsafe { rrecv(socket, buf, count, 0) }
 }
 
 unsafe extern "C" fn rreadv(socket: c_int, vector: *const iovec, count: c_int) -> isize {
-    // SAFETY: the caller's vector.
+    // SAFETY: the vector has `count` entries, whose memory is writable, as readv(2) asks of its
+    // caller.
     let receive = || unsafe { table::get(socket)?.receive(&counted_pieces(vector, count)?, 0) };
     finish_length(receive())
 }
 
 unsafe extern "C" fn rwrite(socket: c_int, buf: *const c_void, count: usize) -> isize {
-    // SAFETY: the caller's buffer.
+    // SAFETY: `buf` is readable for `count` bytes, as write(2) asks of its caller.
     unsafe { rsend(socket, buf, count, 0) }
 }
 
 unsafe extern "C" fn rwritev(socket: c_int, vector: *const iovec, count: c_int) -> isize {
-    // SAFETY: the caller's vector.
+    // SAFETY: the vector has `count` entries, whose memory is readable, as writev(2) asks of its
+    // caller.
     let send = || unsafe { table::get(socket)?.send(&counted_pieces(vector, count)?, 0) };
     finish_length(send())
 }
@@ -345,7 +350,8 @@ unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c
         }
         for place in 0..count {
             // What the call only writes, the caller need not have written.
-            // SAFETY: the caller's array.
+            // SAFETY: the array has as many entries as the caller says, as poll(2) asks of its
+            // caller.
             unsafe { (&raw mut (*fds.add(place)).revents).write(0) };
         }
         // SAFETY: the caller's array, which is this call's until it returns.
@@ -374,7 +380,7 @@ unsafe extern "C" fn rselect(
                 let time = Duration::from_secs(seconds).checked_add(Duration::from_micros(micros));
                 deadline = Deadline::after(time);
             }
-            poll::select(nfds, &Sets([readfds, writefds, exceptfds]), deadline)
+            poll::select(nfds, &FdSets([readfds, writefds, exceptfds]), deadline)
         }
     };
     finish(wait())
@@ -385,7 +391,7 @@ unsafe extern "C" fn rgetpeername(socket: c_int, name: *mut sockaddr, length: *m
         let socket = table::get(socket)?;
         let state = socket.locked();
         let peer = state.addresses()?.1.filter(|_| state.is_connected()).ok_or(libc::ENOTCONN)?;
-        // SAFETY: the caller's places.
+        // SAFETY: `name` and `length` are valid places, as getpeername(2) asks of its caller.
         unsafe { tell_address(peer, name, length) }.map(|()| 0)
     };
     finish(get())
@@ -396,7 +402,7 @@ unsafe extern "C" fn rgetsockname(socket: c_int, name: *mut sockaddr, length: *m
         let socket = table::get(socket)?;
         let state = socket.locked();
         let own = state.addresses()?.0.unwrap_or_else(|| state.unnamed());
-        // SAFETY: the caller's places.
+        // SAFETY: `name` and `length` are valid places, as getsockname(2) asks of its caller.
         unsafe { tell_address(own, name, length) }.map(|()| 0)
     };
     finish(get())
@@ -434,9 +440,9 @@ unsafe extern "C" fn rgetsockopt(
             return Err(libc::EFAULT);
         }
         // What has happened may be what is asked for.
-        socket.ready(0, Look::Thoroughly);
+        socket.ready(0, PollDepth::Thoroughly);
         let told = socket.locked().option(level, name)?;
-        // SAFETY: the caller's places.
+        // SAFETY: `value` and `length` are valid places, as getsockopt(2) asks of its caller.
         unsafe {
             let bytes = told.bytes();
             let bytes = &bytes[..bytes.len().min(length.read() as usize)];
@@ -520,7 +526,7 @@ unsafe extern "C" fn riowrite(
     offset: off_t,
     flags: c_int,
 ) -> usize {
-    // SAFETY: the caller's buffer.
+    // SAFETY: `buf` is readable for `count` bytes, as pwrite(2) asks of its caller.
     let write = || unsafe { table::get(socket)?.write_to(piece(buf, count), offset, flags) };
     finish_length(write()) as usize
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use rdma_mummy_sys::types::ibv_qp_type;
 
-use super::message::Hello;
-use super::queues::Queues;
-use super::socket::{Look, Phase, Socket, State, UID, Wait};
-use super::stream::Stream;
+use super::message::RsHello;
+use super::queues::RsQueues;
+use super::socket::{Blocking, PollDepth, RSocket, RsPhase, RsState, UID};
+use super::stream::RsStream;
 use super::wait::Deadline;
-use crate::cm::{Details, Ece, Event, IdNumber, Kind, Parameters, PortSpace};
-use crate::rdmacm::device::Domain;
+use crate::cm::{CmEvent, CmEventKind, ConnParams, Ece, EventDetails, IdNumber, PortSpace};
+use crate::rdmacm::device::DefaultPd;
 
 /// How long an address may take to be found, before its time is scaled.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,15 +23,15 @@ const RETRIES: u8 = 7;
 const CONSUMER_DEFINED: u8 = 28;
 
 /// Somebody asks for a connection.
-pub(super) struct Request {
+pub(super) struct ConnRequest {
     id: IdNumber,
-    hello: Option<Hello>,
+    hello: Option<RsHello>,
 }
 
-impl Socket {
+impl RSocket {
     pub(super) fn bind(&self, address: SocketAddr) -> Result<(), c_int> {
         let state = self.locked();
-        if state.phase != Phase::Idle {
+        if state.phase != RsPhase::Idle {
             return Err(libc::EINVAL);
         }
         state.check_family(address)?;
@@ -45,13 +45,13 @@ impl Socket {
     pub(super) fn listen(&self, backlog: c_int) -> Result<(), c_int> {
         let mut state = self.locked();
         match state.phase {
-            Phase::Listening => Ok(()),
-            Phase::Idle => {
+            RsPhase::Listening => Ok(()),
+            RsPhase::Idle => {
                 if state.addresses()?.0.is_none() {
                     state.manager.bind(state.id, unspecified(state.family))?;
                 }
                 state.manager.listen(state.id, backlog)?;
-                state.phase = Phase::Listening;
+                state.phase = RsPhase::Listening;
                 Ok(())
             }
             _ => Err(libc::EINVAL),
@@ -61,21 +61,21 @@ impl Socket {
     /// Asks for a connection, and waits for it unless the rsocket is non-blocking.
     pub(super) fn connect(&self, address: SocketAddr) -> Result<(), c_int> {
         // An earlier attempt may have come to its end.
-        self.ready(0, Look::Thoroughly);
+        self.ready(0, PollDepth::Thoroughly);
         let deadline = {
             let mut state = self.locked();
             match state.phase {
-                Phase::Idle => state.begin(address)?,
-                Phase::Resolving | Phase::Routing | Phase::Asking => return Err(libc::EALREADY),
-                Phase::Closed => return Err(libc::EBADF),
-                Phase::Listening | Phase::Answering | Phase::Connected | Phase::Over => {
+                RsPhase::Idle => state.begin(address)?,
+                RsPhase::Resolving | RsPhase::Routing | RsPhase::Asking => return Err(libc::EALREADY),
+                RsPhase::Closed => return Err(libc::EBADF),
+                RsPhase::Listening | RsPhase::Answering | RsPhase::Connected | RsPhase::Over => {
                     return Err(libc::EISCONN);
                 }
             }
             Deadline::after(state.options.send_timeout)
         };
-        let connected = self.attempt(Wait::Usually, deadline, |state| match state.phase {
-            Phase::Idle => Some(Err(match core::mem::take(&mut state.error) {
+        let connected = self.attempt(Blocking::Usually, deadline, |state| match state.phase {
+            RsPhase::Idle => Some(Err(match core::mem::take(&mut state.error) {
                 0 => libc::ECONNABORTED,
                 error => error,
             })),
@@ -88,8 +88,8 @@ impl Socket {
     pub(super) fn accept(&self) -> Result<Arc<Self>, c_int> {
         let deadline = Deadline::after(self.locked().options.receive_timeout);
         loop {
-            let (request, manager, family, options) = self.attempt(Wait::Usually, deadline, |state| {
-                if state.phase != Phase::Listening {
+            let (request, manager, family, options) = self.attempt(Blocking::Usually, deadline, |state| {
+                if state.phase != RsPhase::Listening {
                     return Some(Err(libc::EINVAL));
                 }
                 let has_request = state.has_request();
@@ -119,7 +119,7 @@ impl Socket {
     }
 
     /// Accepts the request in place of this socket's own id.
-    fn answer(&self, request: IdNumber, hello: Hello) -> Result<(), c_int> {
+    fn answer(&self, request: IdNumber, hello: RsHello) -> Result<(), c_int> {
         let mut state = self.locked();
         state.manager.migrate(request, &state.channel)?;
         let unused = core::mem::replace(&mut state.id, request);
@@ -130,7 +130,7 @@ impl Socket {
         state.stream.as_mut().ok_or(libc::ENOTCONN)?.queues.connect(&manager, request)?;
         let parameters = state.parameters()?;
         manager.accept(request, Some(&parameters), Ece::default())?;
-        state.phase = Phase::Answering;
+        state.phase = RsPhase::Answering;
         self.watch_stream(&mut state);
         Ok(())
     }
@@ -145,7 +145,7 @@ fn unspecified(family: c_int) -> SocketAddr {
     (ip, 0).into()
 }
 
-impl State {
+impl RsState {
     fn check_family(&self, address: SocketAddr) -> Result<(), c_int> {
         let is_ours = address.is_ipv6() == (self.family == libc::AF_INET6);
         if is_ours { Ok(()) } else { Err(libc::EAFNOSUPPORT) }
@@ -160,40 +160,40 @@ impl State {
     fn begin(&mut self, address: SocketAddr) -> Result<(), c_int> {
         self.check_family(address)?;
         self.manager.resolve_addr(self.id, None, address, PATIENCE)?;
-        (self.phase, self.error) = (Phase::Resolving, 0);
+        (self.phase, self.error) = (RsPhase::Resolving, 0);
         Ok(())
     }
 
     /// Makes the stream; of the other side, what it has said.
-    fn make_stream(&mut self, hello: Hello) -> Result<(), c_int> {
+    fn make_stream(&mut self, hello: RsHello) -> Result<(), c_int> {
         let mut queues = self.make_queues()?;
         queues.start(&self.manager, self.id)?;
-        self.stream = Some(Stream::new(queues, hello, self.options.mappings));
+        self.stream = Some(RsStream::new(queues, hello, self.options.mappings));
         Ok(())
     }
 
-    fn make_queues(&self) -> Result<Queues, c_int> {
+    fn make_queues(&self) -> Result<RsQueues, c_int> {
         let path = self.manager.route(self.id)?.path.ok_or(libc::ENETUNREACH)?;
         if path.device.guid == 0 {
             return Err(libc::ENODEV); // To librdmacm it is none.
         }
-        Queues::create(Domain::of(path.device)?, self.options.shape())
+        RsQueues::create(DefaultPd::of(path.device)?, self.options.shape())
     }
 
     /// What the other side is told.
-    fn parameters(&self) -> Result<Parameters, c_int> {
+    fn parameters(&self) -> Result<ConnParams, c_int> {
         let stream = self.stream.as_ref().ok_or(libc::ENOTCONN)?;
         let shape = stream.queues.shape();
-        let hello = Hello {
+        let hello = RsHello {
             slots: shape.receive_slots,
             length: shape.receive_length,
             mappings: self.options.mappings,
         };
-        let mut parameters = Parameters {
+        let mut parameters = ConnParams {
             retry_count: RETRIES,
             rnr_retry_count: RETRIES,
             qp_num: stream.queues.number(),
-            ..Parameters::default()
+            ..ConnParams::default()
         };
         parameters.private_data.extend(hello.encode());
         Ok(parameters)
@@ -203,8 +203,8 @@ impl State {
     pub(super) fn has_request(&mut self) -> bool {
         while self.requests.is_none() {
             let Ok(event) = self.channel.take() else { return false };
-            if let (Kind::ConnectRequest, Some(id)) = (event.kind, event.request) {
-                self.requests = Some(Request { id, hello: said(&event.details) });
+            if let (CmEventKind::ConnectRequest, Some(id)) = (event.kind, event.request) {
+                self.requests = Some(ConnRequest { id, hello: said(&event.details) });
             }
         }
         true
@@ -218,7 +218,7 @@ impl State {
 
     /// Takes what the connection manager has to tell. Whether there was anything.
     pub(super) fn hear(&mut self) -> bool {
-        if self.phase == Phase::Listening {
+        if self.phase == RsPhase::Listening {
             return self.requests.is_none() && self.has_request();
         }
         let mut has_changed = false;
@@ -231,27 +231,30 @@ impl State {
         has_changed
     }
 
-    fn on_event(&mut self, event: &Event) -> Result<(), c_int> {
+    fn on_event(&mut self, event: &CmEvent) -> Result<(), c_int> {
         match (self.phase, event.kind) {
-            (Phase::Resolving, Kind::AddrResolved) => {
+            (RsPhase::Resolving, CmEventKind::AddrResolved) => {
                 self.manager.resolve_route(self.id)?;
-                self.phase = Phase::Routing;
+                self.phase = RsPhase::Routing;
             }
-            (Phase::Routing, Kind::RouteResolved) => self.ask()?,
-            (Phase::Asking, Kind::ConnectResponse) => self.agree(&event.details)?,
-            (Phase::Answering, Kind::Established) => self.open(),
+            (RsPhase::Routing, CmEventKind::RouteResolved) => self.ask()?,
+            (RsPhase::Asking, CmEventKind::ConnectResponse) => self.agree(&event.details)?,
+            (RsPhase::Answering, CmEventKind::Established) => self.open(),
             (
-                Phase::Answering,
-                Kind::Rejected | Kind::Unreachable | Kind::Disconnected | Kind::DeviceRemoval,
+                RsPhase::Answering,
+                CmEventKind::Rejected
+                | CmEventKind::Unreachable
+                | CmEventKind::Disconnected
+                | CmEventKind::DeviceRemoval,
             )
-            | (Phase::Connected, Kind::Disconnected | Kind::DeviceRemoval) => self.lose(),
-            (Phase::Resolving | Phase::Routing | Phase::Asking, kind) => {
+            | (RsPhase::Connected, CmEventKind::Disconnected | CmEventKind::DeviceRemoval) => self.lose(),
+            (RsPhase::Resolving | RsPhase::Routing | RsPhase::Asking, kind) => {
                 return Err(match kind {
-                    Kind::AddrError if event.status == -libc::ETIMEDOUT => libc::EHOSTUNREACH,
-                    Kind::AddrError if event.status < 0 => -event.status,
-                    Kind::Rejected => libc::ECONNREFUSED,
-                    Kind::Unreachable => libc::ETIMEDOUT,
-                    Kind::DeviceRemoval => libc::ENETDOWN,
+                    CmEventKind::AddrError if event.status == -libc::ETIMEDOUT => libc::EHOSTUNREACH,
+                    CmEventKind::AddrError if event.status < 0 => -event.status,
+                    CmEventKind::Rejected => libc::ECONNREFUSED,
+                    CmEventKind::Unreachable => libc::ETIMEDOUT,
+                    CmEventKind::DeviceRemoval => libc::ENETDOWN,
                     _ => return Ok(()),
                 });
             }
@@ -263,22 +266,22 @@ impl State {
     /// Asks the listener. What it has room for is not known yet: as much as we have.
     fn ask(&mut self) -> Result<(), c_int> {
         let shape = self.options.shape();
-        self.make_stream(Hello { slots: shape.receive_slots, length: shape.receive_length, mappings: 0 })?;
+        self.make_stream(RsHello { slots: shape.receive_slots, length: shape.receive_length, mappings: 0 })?;
         let parameters = self.parameters()?;
         self.manager.connect(self.id, &parameters, Ece::default())?;
-        self.phase = Phase::Asking;
+        self.phase = RsPhase::Asking;
         Ok(())
     }
 
     /// The listener has agreed, and said what it has room for.
-    fn agree(&mut self, details: &Details) -> Result<(), c_int> {
+    fn agree(&mut self, details: &EventDetails) -> Result<(), c_int> {
         let Some(hello) = said(details) else {
             log::info!("an rsocket's connection is given up: the listener is not one of this kind");
             let _ = self.manager.reject(self.id, CONSUMER_DEFINED, &[]);
             return Err(libc::ECONNREFUSED);
         };
         let stream = self.stream.take().ok_or(libc::ENOTCONN)?;
-        let stream = self.stream.insert(Stream::new(stream.queues, hello, self.options.mappings));
+        let stream = self.stream.insert(RsStream::new(stream.queues, hello, self.options.mappings));
         stream.queues.connect(&self.manager, self.id)?;
         self.manager.accept(self.id, None, Ece::default())?;
         self.open();
@@ -287,7 +290,7 @@ impl State {
 
     /// Both sides are ready.
     fn open(&mut self) {
-        self.phase = Phase::Connected;
+        self.phase = RsPhase::Connected;
         if let Some(stream) = &mut self.stream {
             stream.open();
         }
@@ -299,10 +302,10 @@ impl State {
         self.unmap_all();
         self.stream = None;
         if self.is_connected() {
-            self.phase = Phase::Over;
+            self.phase = RsPhase::Over;
             return;
         }
-        self.phase = Phase::Idle;
+        self.phase = RsPhase::Idle;
         let id = self.manager.create(&self.channel, UID, PortSpace::Tcp, ibv_qp_type::IBV_QPT_RC);
         match id {
             Ok(id) => {
@@ -312,14 +315,14 @@ impl State {
             // The next attempt says so.
             Err(error) => log::debug!("an rsocket has no id any more: error {error}"),
         }
-        let _ = self.pass_on_options(); // Options were taken before.
+        let _ = self.pass_on_options(); // RsOptions were taken before.
     }
 }
 
 /// What the other side has said of itself.
-fn said(details: &Details) -> Option<Hello> {
+fn said(details: &EventDetails) -> Option<RsHello> {
     match details {
-        Details::Connection(parameters) => Hello::decode(&parameters.private_data),
+        EventDetails::Connection(parameters) => RsHello::decode(&parameters.private_data),
         _ => None,
     }
 }

@@ -2,28 +2,28 @@
 
 use std::ffi::c_int;
 
-use super::message::{Kind, Mapping};
-use super::queues::{Piece, Region};
-use super::socket::{Phase, Socket, State, Wait};
-use super::stream::Pieces;
+use super::message::{RemoteMapping, RsMessageKind};
+use super::queues::{UserBuffer, UserMr};
+use super::socket::{Blocking, RSocket, RsPhase, RsState};
+use super::stream::UserBuffers;
 use super::wait::Deadline;
 
 /// Memory that is mapped.
-pub(super) struct Mapped {
-    region: Region,
+pub(super) struct IoMapping {
+    region: UserMr,
     base: usize,
     length: usize,
     /// What it begins with for the other side; none if that may not write to it.
     offset: Option<u64>,
 }
 
-impl Mapped {
+impl IoMapping {
     fn overlaps(&self, offset: u64, length: u64) -> bool {
         self.offset.is_some_and(|own| offset < own + self.length as u64 && own < offset + length)
     }
 }
 
-impl Socket {
+impl RSocket {
     /// Maps memory, and tells the other side if it may write there; returns the offset. Without one, it is the address. Waits while the
     /// other side has much to hear of earlier ones.
     ///
@@ -32,7 +32,7 @@ impl Socket {
     /// - The range is the device's to use until it is unmapped or the rsocket closed.
     pub(super) unsafe fn map(
         &self,
-        piece: Piece,
+        piece: UserBuffer,
         is_remote: bool,
         offset: Option<i64>,
     ) -> Result<i64, c_int> {
@@ -44,8 +44,9 @@ impl Socket {
         }
         let deadline = Deadline::after(self.locked().options.send_timeout);
         let offset = is_remote.then_some(start);
-        // SAFETY: the caller's promise.
-        self.attempt(Wait::Usually, deadline, |state| unsafe { state.map(piece, offset) })?;
+        // SAFETY: the range is the device's to use until it is unmapped or the rsocket closed, by
+        // the contract of `map`.
+        self.attempt(Blocking::Usually, deadline, |state| unsafe { state.map(piece, offset) })?;
         Ok(chosen)
     }
 
@@ -56,7 +57,7 @@ impl Socket {
         let place = state.mapped.iter().position(|mapped| (mapped.base, mapped.length) == (base, length));
         let (place, stream) = place.zip(state.stream.as_mut()).ok_or(libc::EINVAL)?;
         if let Some(offset) = state.mapped[place].offset.take() {
-            stream.tell(Kind::Unmap, &offset.to_le_bytes());
+            stream.tell(RsMessageKind::Unmap, &offset.to_le_bytes());
         }
         // If that fails, the program may try again.
         stream.queues.deregister(&state.mapped[place].region)?;
@@ -69,14 +70,19 @@ impl Socket {
     /// # Safety
     ///
     /// - The piece is readable.
-    pub(super) unsafe fn write_to(&self, piece: Piece, offset: i64, flags: c_int) -> Result<usize, c_int> {
+    pub(super) unsafe fn write_to(
+        &self,
+        piece: UserBuffer,
+        offset: i64,
+        flags: c_int,
+    ) -> Result<usize, c_int> {
         let start = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
         if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        let wait = if flags & libc::MSG_DONTWAIT != 0 { Wait::Never } else { Wait::Usually };
+        let wait = if flags & libc::MSG_DONTWAIT != 0 { Blocking::Never } else { Blocking::Usually };
         let pieces = [piece];
-        let mut pieces = Pieces::new(&pieces)?;
+        let mut pieces = UserBuffers::new(&pieces)?;
         let deadline = Deadline::after(self.locked().options.send_timeout);
         let mut total = 0;
         let written = self.attempt(wait, deadline, |state| {
@@ -86,7 +92,7 @@ impl Socket {
             };
             let at = start + total as u64;
             let Some(to) = stream.mapping(at, pieces.left() as u64) else { return Some(Err(libc::EINVAL)) };
-            // SAFETY: the caller's promise.
+            // SAFETY: the piece is readable, by the contract of `write_to`.
             total += unsafe { stream.write_to(&to, at, &mut pieces) };
             (pieces.left() == 0).then_some(Ok(()))
         });
@@ -94,14 +100,14 @@ impl Socket {
     }
 }
 
-impl State {
+impl RsState {
     /// `None`: the other side has not even heard of earlier ones.
     ///
     /// # Safety
     ///
-    /// - As of [`Socket::map`].
-    unsafe fn map(&mut self, piece: Piece, offset: Option<u64>) -> Option<Result<(), c_int>> {
-        let is_connected = matches!(self.phase, Phase::Answering | Phase::Connected);
+    /// - As of [`RSocket::map`].
+    unsafe fn map(&mut self, piece: UserBuffer, offset: Option<u64>) -> Option<Result<(), c_int>> {
+        let is_connected = matches!(self.phase, RsPhase::Answering | RsPhase::Connected);
         let Some(stream) = self.stream.as_mut().filter(|_| is_connected) else {
             return Some(Err(libc::ENOTCONN));
         };
@@ -118,30 +124,31 @@ impl State {
                 return None;
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the range is the device's to use until it is unmapped or the rsocket is closed, by
+        // the contract of `RSocket::map`, which this function shares.
         let (region, rkey) = match unsafe { stream.queues.register(piece, offset.is_some()) } {
             Ok(registered) => registered,
             Err(error) => return Some(Err(error)),
         };
-        self.mapped.push(Mapped { region, base, length, offset });
+        self.mapped.push(IoMapping { region, base, length, offset });
         if let Some(offset) = offset {
-            let mapping = Mapping { offset, length: length as u64, address: base as u64, rkey };
-            stream.tell(Kind::Map, &mapping.encode());
+            let mapping = RemoteMapping { offset, length: length as u64, address: base as u64, rkey };
+            stream.tell(RsMessageKind::Map, &mapping.encode());
         }
         Some(Ok(()))
     }
 
     /// The stream, if it can be written to; no error if it will be.
-    fn live_stream(&mut self) -> Result<&mut super::stream::Stream, Option<c_int>> {
+    fn live_stream(&mut self) -> Result<&mut super::stream::RsStream, Option<c_int>> {
         match self.phase {
-            Phase::Connected if self.writes_no_more => Err(Some(libc::EPIPE)),
-            Phase::Connected => self.stream.as_mut().ok_or(Some(libc::ENOTCONN)),
-            Phase::Over => Err(Some(match core::mem::take(&mut self.error) {
+            RsPhase::Connected if self.writes_no_more => Err(Some(libc::EPIPE)),
+            RsPhase::Connected => self.stream.as_mut().ok_or(Some(libc::ENOTCONN)),
+            RsPhase::Over => Err(Some(match core::mem::take(&mut self.error) {
                 0 => libc::EPIPE,
                 error => error,
             })),
-            Phase::Resolving | Phase::Routing | Phase::Asking | Phase::Answering => Err(None),
-            Phase::Idle | Phase::Listening | Phase::Closed => Err(Some(libc::ENOTCONN)),
+            RsPhase::Resolving | RsPhase::Routing | RsPhase::Asking | RsPhase::Answering => Err(None),
+            RsPhase::Idle | RsPhase::Listening | RsPhase::Closed => Err(Some(libc::ENOTCONN)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the two ends of a stream tell each other.
 //!
-//! When they connect, each says in the private data what it has room for ([`Hello`]). Then they send messages: their bytes are
-//! the stream's and nothing else's; what a message is stands in its immediate data ([`Note`]), and with it how many receives
+//! When they connect, each says in the private data what it has room for ([`RsHello`]). Then they send messages: their bytes are
+//! the stream's and nothing else's; what a message is stands in its immediate data ([`ImmData`]), and with it how many receives
 //! the sender has posted anew since it last said so.
 
 /// The fewest receives of a side: see [`super::window`].
@@ -14,7 +14,7 @@ const MAGIC: [u8; 4] = *b"rsk\x01";
 
 /// What a side has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(super) struct RsHello {
     /// How many messages.
     pub(super) slots: u16,
     /// How long each may be.
@@ -23,7 +23,7 @@ pub(super) struct Hello {
     pub(super) mappings: u16,
 }
 
-impl Hello {
+impl RsHello {
     pub(super) const LEN: usize = 12;
 
     pub(super) fn encode(self) -> [u8; Self::LEN] {
@@ -50,14 +50,14 @@ impl Hello {
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum RsMessageKind {
     /// A piece of the stream.
     Data = 1,
     /// Nothing but how many receives were posted.
     Credit = 2,
     /// The stream's end.
     End = 3,
-    /// Memory that the other side may write to: a [`Mapping`].
+    /// Memory that the other side may write to: a [`RemoteMapping`].
     Map = 4,
     /// Such memory is no more: its offset.
     Unmap = 5,
@@ -65,24 +65,24 @@ pub(super) enum Kind {
 
 /// A message's immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Note {
-    pub(super) kind: Kind,
+pub(super) struct ImmData {
+    pub(super) kind: RsMessageKind,
     /// Receives that were posted anew since the last message.
     pub(super) credits: u16,
 }
 
-impl Note {
+impl ImmData {
     pub(super) fn encode(self) -> u32 {
         (self.kind as u32) << 16 | u32::from(self.credits)
     }
 
     pub(super) fn decode(bits: u32) -> Option<Self> {
         let kind = match bits >> 16 {
-            1 => Kind::Data,
-            2 => Kind::Credit,
-            3 => Kind::End,
-            4 => Kind::Map,
-            5 => Kind::Unmap,
+            1 => RsMessageKind::Data,
+            2 => RsMessageKind::Credit,
+            3 => RsMessageKind::End,
+            4 => RsMessageKind::Map,
+            5 => RsMessageKind::Unmap,
             _ => return None,
         };
         Some(Self { kind, credits: bits as u16 })
@@ -91,7 +91,7 @@ impl Note {
 
 /// Memory of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mapping {
+pub(super) struct RemoteMapping {
     /// What the programs know its first byte by.
     pub(super) offset: u64,
     pub(super) length: u64,
@@ -99,7 +99,7 @@ pub(super) struct Mapping {
     pub(super) rkey: u32,
 }
 
-impl Mapping {
+impl RemoteMapping {
     pub(super) const LEN: usize = 28;
 
     pub(super) fn encode(self) -> [u8; Self::LEN] {
@@ -133,39 +133,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
-        let hello = Hello { slots: 16, length: LONGEST, mappings: 3 };
+    fn messages_decode_as_they_were_encoded() {
+        let hello = RsHello { slots: 16, length: LONGEST, mappings: 3 };
         let mut bytes = hello.encode().to_vec();
-        assert_eq!(Hello::decode(&bytes[..11]), None, "too short");
+        assert_eq!(RsHello::decode(&bytes[..11]), None, "too short");
         bytes.resize(56, 0);
-        assert_eq!(Hello::decode(&bytes), Some(hello));
+        assert_eq!(RsHello::decode(&bytes), Some(hello));
         for wrong in [
-            Hello { slots: 15, ..hello },
-            Hello { length: SHORTEST - 1, ..hello },
-            Hello { length: LONGEST + 1, ..hello },
+            RsHello { slots: 15, ..hello },
+            RsHello { length: SHORTEST - 1, ..hello },
+            RsHello { length: LONGEST + 1, ..hello },
         ] {
-            assert_eq!(Hello::decode(&wrong.encode()), None);
+            assert_eq!(RsHello::decode(&wrong.encode()), None);
         }
         bytes[3] = 2;
-        assert_eq!(Hello::decode(&bytes), None, "another version");
-        for kind in [Kind::Data, Kind::Credit, Kind::End, Kind::Map, Kind::Unmap] {
-            let note = Note { kind, credits: 0xffff };
-            assert_eq!(Note::decode(note.encode()), Some(note));
+        assert_eq!(RsHello::decode(&bytes), None, "another version");
+        for kind in [
+            RsMessageKind::Data,
+            RsMessageKind::Credit,
+            RsMessageKind::End,
+            RsMessageKind::Map,
+            RsMessageKind::Unmap,
+        ] {
+            let note = ImmData { kind, credits: 0xffff };
+            assert_eq!(ImmData::decode(note.encode()), Some(note));
         }
-        assert_eq!((Note::decode(0), Note::decode(6 << 16), Note::decode(!0)), (None, None, None));
+        assert_eq!((ImmData::decode(0), ImmData::decode(6 << 16), ImmData::decode(!0)), (None, None, None));
     }
 
     #[test]
     fn mappings_are_found_by_their_offsets() {
-        let mapping = Mapping { offset: 100, length: 50, address: 1000, rkey: 7 };
-        assert_eq!(Mapping::decode(&mapping.encode()), Some(mapping));
-        assert_eq!(Mapping::decode(&mapping.encode()[1..]), None);
+        let mapping = RemoteMapping { offset: 100, length: 50, address: 1000, rkey: 7 };
+        assert_eq!(RemoteMapping::decode(&mapping.encode()), Some(mapping));
+        assert_eq!(RemoteMapping::decode(&mapping.encode()[1..]), None);
         for wrong in [
-            Mapping { length: 0, ..mapping },
-            Mapping { address: u64::MAX, ..mapping },
-            Mapping { offset: u64::MAX, ..mapping },
+            RemoteMapping { length: 0, ..mapping },
+            RemoteMapping { address: u64::MAX, ..mapping },
+            RemoteMapping { offset: u64::MAX, ..mapping },
         ] {
-            assert_eq!(Mapping::decode(&wrong.encode()), None);
+            assert_eq!(RemoteMapping::decode(&wrong.encode()), None);
         }
         assert_eq!(mapping.find(100, 50), Some(1000));
         assert_eq!(mapping.find(149, 1), Some(1049));

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rdma_mummy_sys::types as c;
 
 use super::message::{LEAST_SLOTS, LONGEST, SHORTEST};
-use super::queues::Shape;
-use super::socket::{Phase, State};
+use super::queues::BufferShape;
+use super::socket::{RsPhase, RsState};
 use crate::objects::setup::ProcessSetup;
 
 /// `SOL_RDMA` and its options, of `rdma/rsocket.h`.
@@ -28,7 +28,7 @@ const LEAST_SEGMENT: c_int = SHORTEST as c_int;
 
 /// What a program has set.
 #[derive(Clone, Debug)]
-pub(super) struct Options {
+pub(super) struct RsOptions {
     pub(super) is_nonblocking: bool,
     pub(super) reuse_address: bool,
     pub(super) v6_only: Option<bool>,
@@ -47,7 +47,7 @@ pub(super) struct Options {
     segment: c_int,
 }
 
-impl Default for Options {
+impl Default for RsOptions {
     fn default() -> Self {
         Self {
             is_nonblocking: false,
@@ -70,19 +70,19 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl RsOptions {
     pub(super) fn new(is_nonblocking: bool) -> Self {
         Self { is_nonblocking, ..Self::default() }
     }
 
     /// What the queue pair and the messages of a connection are like.
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> BufferShape {
         let length = |bytes: c_int, slots: c_int| {
             let length = (bytes.unsigned_abs() / slots.unsigned_abs()).next_multiple_of(64);
             length.clamp(SHORTEST, self.segment.unsigned_abs())
         };
         let most = ProcessSetup::get().map_or(0, |setup| setup.limits.max_inline_data);
-        Shape {
+        BufferShape {
             send_slots: self.send_slots as u16,
             send_length: length(self.send_bytes, self.send_slots),
             receive_slots: self.receive_slots as u16,
@@ -98,13 +98,13 @@ impl Options {
 }
 
 /// A value as C has it.
-pub(super) enum Value {
+pub(super) enum OptionValue {
     Number(c_int),
     Linger(libc::linger),
     Time(libc::timeval),
 }
 
-impl Value {
+impl OptionValue {
     pub(super) fn bytes(&self) -> &[u8] {
         fn of<T>(value: &T) -> &[u8] {
             // SAFETY: these are made of integers, without room between them, and live as long as the reference.
@@ -143,9 +143,9 @@ fn time(bytes: &[u8]) -> Result<Option<Duration>, c_int> {
     Ok((!time.is_zero()).then_some(time))
 }
 
-fn to_time(time: Option<Duration>) -> Value {
+fn to_time(time: Option<Duration>) -> OptionValue {
     let time = time.unwrap_or_default();
-    Value::Time(libc::timeval { tv_sec: time.as_secs() as i64, tv_usec: time.subsec_micros().into() })
+    OptionValue::Time(libc::timeval { tv_sec: time.as_secs() as i64, tv_usec: time.subsec_micros().into() })
 }
 
 /// Counts of `TCP_KEEPIDLE` and its like, and `SO_KEEPALIVE`: kept for who asks. The end of a peer is noticed at once.
@@ -159,10 +159,10 @@ fn keep_alive(level: c_int, name: c_int) -> Option<usize> {
     }
 }
 
-impl State {
+impl RsState {
     /// Sizes are those of the next connection.
     pub(super) fn set_option(&mut self, level: c_int, name: c_int, value: &[u8]) -> Result<(), c_int> {
-        let is_idle = self.phase == Phase::Idle;
+        let is_idle = self.phase == RsPhase::Idle;
         let options = &mut self.options;
         if let Some(which) = keep_alive(level, name) {
             let value = number(value)?;
@@ -204,7 +204,7 @@ impl State {
                 return self.pass_on_options();
             }
             (SOL_RDMA, RDMA_SQSIZE..=RDMA_IOMAPSIZE)
-                if !matches!(self.phase, Phase::Idle | Phase::Listening) =>
+                if !matches!(self.phase, RsPhase::Idle | RsPhase::Listening) =>
             {
                 return Err(libc::EINVAL);
             }
@@ -223,26 +223,26 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn option(&mut self, level: c_int, name: c_int) -> Result<Value, c_int> {
+    pub(super) fn option(&mut self, level: c_int, name: c_int) -> Result<OptionValue, c_int> {
         let options = &self.options;
         if let Some(which) = keep_alive(level, name) {
-            return Ok(Value::Number(options.keep_alive[which]));
+            return Ok(OptionValue::Number(options.keep_alive[which]));
         }
         let shape = self.stream.as_ref().map_or_else(|| options.shape(), |stream| stream.queues.shape());
         let bytes = |slots: u16, length: u32| c_int::from(slots).saturating_mul(length as c_int);
-        Ok(Value::Number(match (level, name) {
+        Ok(OptionValue::Number(match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => core::mem::take(&mut self.error),
             (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
             (libc::SOL_SOCKET, libc::SO_DOMAIN) => self.family,
             (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
-            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (self.phase == Phase::Listening).into(),
+            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (self.phase == RsPhase::Listening).into(),
             (libc::SOL_SOCKET, libc::SO_REUSEADDR) => options.reuse_address.into(),
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => bytes(shape.receive_slots, shape.receive_length),
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => bytes(shape.send_slots, shape.send_length),
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 let seconds = options.linger.map_or(0, |linger| linger.as_secs() as c_int);
                 let l_onoff = options.linger.is_some().into();
-                return Ok(Value::Linger(libc::linger { l_onoff, l_linger: seconds }));
+                return Ok(OptionValue::Linger(libc::linger { l_onoff, l_linger: seconds }));
             }
             (libc::SOL_SOCKET, libc::SO_OOBINLINE) => options.oob_inline.into(),
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => return Ok(to_time(options.receive_timeout)),

@@ -4,20 +4,20 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::socket::{Look, Socket};
+use super::socket::{PollDepth, RSocket};
 use super::table;
-use super::wait::{self, Bell, Deadline};
+use super::wait::{self, Deadline, ThreadWaker};
 
 /// What is waited for.
-struct Waiting<'a> {
+struct PollSet<'a> {
     fds: &'a mut [libc::pollfd],
     /// The rsockets among them.
-    sockets: Vec<(usize, Arc<Socket>)>,
+    sockets: Vec<(usize, Arc<RSocket>)>,
 }
 
-impl Waiting<'_> {
+impl PollSet<'_> {
     /// What each has now; how many have anything.
-    fn look(&mut self, look: Look) -> Result<usize, c_int> {
+    fn look(&mut self, look: PollDepth) -> Result<usize, c_int> {
         let mut others = self.without_sockets();
         wait::poll(&mut others, 0)?;
         for (fd, other) in self.fds.iter_mut().zip(&others) {
@@ -54,24 +54,24 @@ impl Waiting<'_> {
 pub(super) fn poll(fds: &mut [libc::pollfd], timeout: Deadline) -> Result<usize, c_int> {
     let sockets: Vec<_> =
         fds.iter().enumerate().filter_map(|(place, fd)| Some((place, table::find(fd.fd)?))).collect();
-    let mut waiting = Waiting { fds, sockets };
+    let mut waiting = PollSet { fds, sockets };
     loop {
-        let ready = waiting.look(Look::Thoroughly)?;
+        let ready = waiting.look(PollDepth::Thoroughly)?;
         if ready > 0 || timeout.has_passed() {
             return Ok(ready);
         }
-        let bell = Bell::own()?;
-        waiting.sockets.iter().for_each(|(_, socket)| socket.hang(&bell));
-        let slept = waiting.look(Look::BeforeSleep).and_then(|ready| {
-            if ready == 0 { wait::sleep(&mut waiting.with_descriptors(), &bell, timeout) } else { Ok(()) }
+        let waker = ThreadWaker::own()?;
+        waiting.sockets.iter().for_each(|(_, socket)| socket.add_sleeper(&waker));
+        let slept = waiting.look(PollDepth::BeforeSleep).and_then(|ready| {
+            if ready == 0 { wait::sleep(&mut waiting.with_descriptors(), &waker, timeout) } else { Ok(()) }
         });
-        waiting.sockets.iter().for_each(|(_, socket)| socket.take_down(&bell));
+        waiting.sockets.iter().for_each(|(_, socket)| socket.remove_sleeper(&waker));
         slept?;
     }
 }
 
 /// The three sets of select(2): null if there is none.
-pub(super) struct Sets(pub(super) [*mut libc::fd_set; 3]);
+pub(super) struct FdSets(pub(super) [*mut libc::fd_set; 3]);
 
 /// What each set asks for, and what puts a descriptor into it.
 const ASKED: [(i16, i16); 3] = [
@@ -85,11 +85,12 @@ const ASKED: [(i16, i16); 3] = [
 /// # Safety
 ///
 /// - The sets are null, or sets.
-pub(super) unsafe fn select(nfds: c_int, sets: &Sets, timeout: Deadline) -> Result<c_int, c_int> {
+pub(super) unsafe fn select(nfds: c_int, sets: &FdSets, timeout: Deadline) -> Result<c_int, c_int> {
     if !(0..=libc::FD_SETSIZE as c_int).contains(&nfds) {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise; the number is below the size of a set.
+    // SAFETY: the sets are null, or sets, by the contract of `select`; the number is below the size
+    // of a set.
     let is_in = |set: *mut libc::fd_set, fd| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
     let mut fds: Vec<_> = (0..nfds)
         .filter_map(|fd| {
@@ -108,7 +109,8 @@ pub(super) unsafe fn select(nfds: c_int, sets: &Sets, timeout: Deadline) -> Resu
             let is_ready = fd.events & asked != 0 && fd.revents & told != 0;
             count += c_int::from(is_ready);
             if !is_ready {
-                // SAFETY: as above.
+                // SAFETY: the sets are null, or sets, by the contract of `select`; the number is
+                // below the size of a set.
                 unsafe { libc::FD_CLR(fd.fd, set) };
             }
         }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, verbs};
 
-use super::message::{Mapping, Note};
-use crate::cm::{IdNumber, Manager};
+use super::message::{ImmData, RemoteMapping};
+use crate::cm::{ConnectionManager, IdNumber};
 use crate::platform::errno;
-use crate::rdmacm::device::Domain;
+use crate::rdmacm::device::DefaultPd;
 
 /// Messages that are under way besides those that have a slot.
 const WITHOUT_SLOT: u32 = 32;
@@ -24,7 +24,7 @@ const NO_SLOT: u64 = 1 << 62;
 
 /// How many slots there are, and how long they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct BufferShape {
     pub(super) send_slots: u16,
     pub(super) send_length: u32,
     pub(super) receive_slots: u16,
@@ -33,7 +33,7 @@ pub(super) struct Shape {
 }
 
 /// Something that is over.
-pub(super) enum Done {
+pub(super) enum RsCompletion {
     /// A message: no longer than the slot, unless its bits say that it is none (0).
     Received {
         slot: u16,
@@ -47,21 +47,21 @@ pub(super) enum Done {
 
 /// A range of a program's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct UserBuffer {
     pub(super) base: *mut u8,
     pub(super) length: usize,
 }
 
 /// Memory of the program that the other side may write to.
-pub(super) struct Region(*mut ibv_mr);
+pub(super) struct UserMr(*mut ibv_mr);
 
 // SAFETY: libibverbs' objects may be used by any thread.
-unsafe impl Send for Region {}
+unsafe impl Send for UserMr {}
 
 /// The objects. Pointers are null until they are made.
-pub(super) struct Queues {
-    domain: Arc<Domain>,
-    shape: Shape,
+pub(super) struct RsQueues {
+    domain: Arc<DefaultPd>,
+    shape: BufferShape,
     channel: *mut ibv_comp_channel,
     cq: *mut ibv_cq,
     qp: *mut ibv_qp,
@@ -73,7 +73,7 @@ pub(super) struct Queues {
 }
 
 // SAFETY: libibverbs' objects may be used by any thread, and the memory is used by the device and by who has this.
-unsafe impl Send for Queues {}
+unsafe impl Send for RsQueues {}
 
 fn lib() -> &'static Verbs {
     const VERBS: Verbs = crate::verbs::table();
@@ -89,9 +89,9 @@ fn made<T>(pointer: *mut T) -> Result<*mut T, c_int> {
     if pointer.is_null() { Err(errno::of(&std::io::Error::last_os_error())) } else { Ok(pointer) }
 }
 
-impl Queues {
+impl RsQueues {
     /// Makes them, with all receives posted as soon as the queue pair may have them: see [`start`](Self::start).
-    pub(super) fn create(domain: Arc<Domain>, shape: Shape) -> Result<Self, c_int> {
+    pub(super) fn create(domain: Arc<DefaultPd>, shape: BufferShape) -> Result<Self, c_int> {
         let mut queues = Self {
             domain,
             shape,
@@ -136,7 +136,7 @@ impl Queues {
     }
 
     fn make_memory(&mut self) -> Result<(), c_int> {
-        let Shape { send_slots, send_length, receive_slots, receive_length, .. } = self.shape;
+        let BufferShape { send_slots, send_length, receive_slots, receive_length, .. } = self.shape;
         let bytes = |slots: u16, length: u32| usize::from(slots) * length as usize;
         let size = bytes(send_slots, send_length) + bytes(receive_slots, receive_length);
         let (allocate, register) = lib().ibv_alloc_buf.zip(lib().ibv_reg_buf_mr).ok_or(libc::EOPNOTSUPP)?;
@@ -153,7 +153,7 @@ impl Queues {
         u32::from(self.shape.send_slots) + WITHOUT_SLOT
     }
 
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> BufferShape {
         self.shape
     }
 
@@ -169,20 +169,20 @@ impl Queues {
     }
 
     /// Takes the queue pair to INIT, and posts all receives.
-    pub(super) fn start(&mut self, manager: &Manager, id: IdNumber) -> Result<(), c_int> {
+    pub(super) fn start(&mut self, manager: &ConnectionManager, id: IdNumber) -> Result<(), c_int> {
         self.modify(manager, id, ibv_qp_state::IBV_QPS_INIT)?;
         (0..self.shape.receive_slots).try_for_each(|slot| self.receive(slot))
     }
 
     /// Takes the queue pair to where it sends and receives.
-    pub(super) fn connect(&mut self, manager: &Manager, id: IdNumber) -> Result<(), c_int> {
+    pub(super) fn connect(&mut self, manager: &ConnectionManager, id: IdNumber) -> Result<(), c_int> {
         use ibv_qp_state as S;
         [S::IBV_QPS_INIT, S::IBV_QPS_RTR, S::IBV_QPS_RTS]
             .into_iter()
             .try_for_each(|state| self.modify(manager, id, state))
     }
 
-    fn modify(&mut self, manager: &Manager, id: IdNumber, to: ibv_qp_state) -> Result<(), c_int> {
+    fn modify(&mut self, manager: &ConnectionManager, id: IdNumber, to: ibv_qp_state) -> Result<(), c_int> {
         let mut attr = ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() };
         let mask = manager.init_qp_attr(id, &mut attr)?;
         // SAFETY: the queue pair is live.
@@ -234,14 +234,20 @@ impl Queues {
     }
 
     /// Sends a message: the first bytes of a slot, which then is the device's, or none.
-    pub(super) fn send(&mut self, note: Note, bytes: Option<(u16, u32)>) -> Result<(), c_int> {
+    pub(super) fn send(&mut self, note: ImmData, bytes: Option<(u16, u32)>) -> Result<(), c_int> {
         let mut wr = ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, ..ibv_send_wr::default() };
         wr.__bindgen_anon_1.imm_data = note.encode().to_be();
         self.post(wr, bytes)
     }
 
     /// Writes the first bytes of a slot to where the other side said it may; the slot then is the device's.
-    pub(super) fn write(&mut self, slot: u16, length: u32, to: &Mapping, address: u64) -> Result<(), c_int> {
+    pub(super) fn write(
+        &mut self,
+        slot: u16,
+        length: u32,
+        to: &RemoteMapping,
+        address: u64,
+    ) -> Result<(), c_int> {
         let mut wr = ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE, ..ibv_send_wr::default() };
         wr.wr.rdma.remote_addr = address;
         wr.wr.rdma.rkey = to.rkey;
@@ -269,13 +275,13 @@ impl Queues {
     }
 
     /// What is done; at most so many as the place takes.
-    pub(super) fn poll(&mut self, done: &mut [Option<Done>; 32]) -> usize {
+    pub(super) fn poll(&mut self, done: &mut [Option<RsCompletion>; 32]) -> usize {
         let mut completions = [ibv_wc::default(); 32];
         // SAFETY: the queue is live, and the place long enough.
         let count =
             unsafe { verbs::ibv_poll_cq(self.cq, completions.len() as c_int, completions.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
-            done[0] = Some(Done::Failed);
+            done[0] = Some(RsCompletion::Failed);
             return 1;
         };
         for (wc, done) in completions[..count].iter().zip(&mut *done) {
@@ -290,10 +296,16 @@ impl Queues {
                     let is_message = wc.opcode == ibv_wc_opcode::IBV_WC_RECV
                         && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0
                         && wc.byte_len <= self.shape.receive_length;
-                    Done::Received { slot, length: wc.byte_len, bits: if is_message { bits } else { 0 } }
+                    RsCompletion::Received {
+                        slot,
+                        length: wc.byte_len,
+                        bits: if is_message { bits } else { 0 },
+                    }
                 }
-                ibv_wc_status::IBV_WC_SUCCESS => Done::Sent((wc.wr_id & NO_SLOT == 0).then_some(slot)),
-                _ => Done::Failed,
+                ibv_wc_status::IBV_WC_SUCCESS => {
+                    RsCompletion::Sent((wc.wr_id & NO_SLOT == 0).then_some(slot))
+                }
+                _ => RsCompletion::Failed,
             });
         }
         count
@@ -341,7 +353,7 @@ impl Queues {
     /// # Safety
     ///
     /// - The range is the device's to use until the region is given up.
-    pub(super) unsafe fn register(&self, piece: Piece, is_remote: bool) -> Result<(Region, u32), c_int> {
+    pub(super) unsafe fn register(&self, piece: UserBuffer, is_remote: bool) -> Result<(UserMr, u32), c_int> {
         let mut access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
         if is_remote {
             access |= ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
@@ -350,18 +362,18 @@ impl Queues {
         unsafe {
             let register = lib().ibv_reg_mr;
             let mr = made(register(self.domain.pd(), piece.base.cast(), piece.length, access.0 as c_int))?;
-            Ok((Region(mr), (*mr).rkey))
+            Ok((UserMr(mr), (*mr).rkey))
         }
     }
 
     /// Takes memory back. An error: the device could not let go of it, and still has it.
-    pub(super) fn deregister(&self, region: &Region) -> Result<(), c_int> {
+    pub(super) fn deregister(&self, region: &UserMr) -> Result<(), c_int> {
         // SAFETY: the region is live: who has it gives it up when this succeeds.
         check(unsafe { (lib().ibv_dereg_mr)(region.0) })
     }
 }
 
-impl Drop for Queues {
+impl Drop for RsQueues {
     fn drop(&mut self) {
         // What could not be destroyed keeps what it uses.
         let gone = |object: &str, error: c_int| {

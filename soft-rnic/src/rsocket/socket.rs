@@ -11,12 +11,12 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
 use rdma_mummy_sys::types::ibv_qp_type;
 use rustix::event::epoll;
 
-use super::connect::Request;
-use super::iomap::Mapped;
-use super::options::Options;
-use super::stream::Stream;
-use super::wait::{self, Bell, Bells, Deadline};
-use crate::cm::{Channel, IdNumber, Manager, PortSpace};
+use super::connect::ConnRequest;
+use super::iomap::IoMapping;
+use super::options::RsOptions;
+use super::stream::RsStream;
+use super::wait::{self, Deadline, SleeperList, ThreadWaker};
+use crate::cm::{CmEventChannel, ConnectionManager, IdNumber, PortSpace};
 use crate::platform::errno;
 use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 
@@ -32,7 +32,7 @@ pub(super) const LINGER: Duration = Duration::from_secs(2);
 
 /// What an rsocket is in the middle of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum RsPhase {
     /// Nothing: there is no connection, or none any more.
     Idle,
     Listening,
@@ -51,7 +51,7 @@ pub(super) enum Phase {
 
 /// How closely to look at what has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum PollDepth {
     /// At completions: that makes no system call.
     Quickly,
     /// At everything. The event that made the descriptor readable is taken.
@@ -62,7 +62,7 @@ pub(super) enum Look {
 
 /// Whether a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum Blocking {
     Never,
     /// Unless the rsocket is non-blocking.
     Usually,
@@ -70,16 +70,16 @@ pub(super) enum Wait {
 }
 
 /// What changes.
-pub(super) struct State {
-    pub(super) manager: Arc<Manager>,
-    pub(super) channel: Arc<Channel>,
+pub(super) struct RsState {
+    pub(super) manager: Arc<ConnectionManager>,
+    pub(super) channel: Arc<CmEventChannel>,
     pub(super) id: IdNumber,
     pub(super) family: c_int,
-    pub(super) phase: Phase,
-    pub(super) options: Options,
-    pub(super) stream: Option<Stream>,
+    pub(super) phase: RsPhase,
+    pub(super) options: RsOptions,
+    pub(super) stream: Option<RsStream>,
     /// Of a listener: who has asked for a connection.
-    pub(super) requests: Option<Request>,
+    pub(super) requests: Option<ConnRequest>,
     /// What `SO_ERROR` says.
     pub(super) error: c_int,
     /// The stream was cut off, and who reads has not been told: whoever else was, he must not take that for its end.
@@ -87,31 +87,35 @@ pub(super) struct State {
     /// The program wants to read, or write, no more.
     pub(super) reads_no_more: bool,
     pub(super) writes_no_more: bool,
-    pub(super) mapped: Vec<Mapped>,
-    pub(super) bells: Bells,
+    pub(super) mapped: Vec<IoMapping>,
+    pub(super) sleepers: SleeperList,
 }
 
 /// An rsocket. Its number is that of a descriptor which is readable when there is something to see to.
-pub(super) struct Socket {
+pub(super) struct RSocket {
     epoll: ForkSafeFd,
     pub(super) process: ForkGeneration,
-    state: Mutex<State>,
+    state: Mutex<RsState>,
 }
 
-impl Socket {
+impl RSocket {
     /// A new one: unconnected, or that of a connection request.
-    pub(super) fn create(manager: Arc<Manager>, family: c_int, options: Options) -> Result<Self, c_int> {
+    pub(super) fn create(
+        manager: Arc<ConnectionManager>,
+        family: c_int,
+        options: RsOptions,
+    ) -> Result<Self, c_int> {
         let refused = |error: io::Error| errno::refused("rsocket", &error);
         let epoll = ForkSafeFd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(refused)?;
         let channel = manager.channel().map_err(refused)?;
         wait::make_nonblocking(channel.descriptor())?;
         let id = manager.create(&channel, UID, PortSpace::Tcp, ibv_qp_type::IBV_QPT_RC)?;
-        let state = State {
+        let state = RsState {
             manager,
             channel,
             id,
             family,
-            phase: Phase::Idle,
+            phase: RsPhase::Idle,
             options,
             stream: None,
             requests: None,
@@ -120,7 +124,7 @@ impl Socket {
             reads_no_more: false,
             writes_no_more: false,
             mapped: Vec::new(),
-            bells: Bells::default(),
+            sleepers: SleeperList::default(),
         };
         let socket = Self { epoll, process: ForkGeneration::current(), state: Mutex::new(state) };
         socket.watch(socket.locked().channel.descriptor())?;
@@ -132,7 +136,7 @@ impl Socket {
         self.epoll.as_fd().as_raw_fd()
     }
 
-    pub(super) fn locked(&self) -> MutexGuard<'_, State> {
+    pub(super) fn locked(&self) -> MutexGuard<'_, RsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,10 +150,10 @@ impl Socket {
     }
 
     /// Sees to what has happened, besides the descriptors that only now are made.
-    fn progress(&self, state: &mut State, look: Look) {
+    fn progress(&self, state: &mut RsState, look: PollDepth) {
         let had_stream = state.stream.is_some();
         if state.progress(look) {
-            state.bells.ring();
+            state.sleepers.wake_all();
         }
         if !had_stream && state.stream.is_some() {
             self.watch_stream(state);
@@ -157,7 +161,7 @@ impl Socket {
     }
 
     /// A stream was made: its completions wake whoever waits.
-    pub(super) fn watch_stream(&self, state: &mut State) {
+    pub(super) fn watch_stream(&self, state: &mut RsState) {
         let watched = state.stream.as_ref().map_or(Ok(()), |stream| self.watch(stream.queues.descriptor()));
         if let Err(error) = watched {
             state.give_up(error);
@@ -167,29 +171,29 @@ impl Socket {
     /// Tries until it is done, or must not wait any longer (`EAGAIN`).
     pub(super) fn attempt<T>(
         &self,
-        wait: Wait,
+        wait: Blocking,
         deadline: Deadline,
-        mut attempt: impl FnMut(&mut State) -> Option<Result<T, c_int>>,
+        mut attempt: impl FnMut(&mut RsState) -> Option<Result<T, c_int>>,
     ) -> Result<T, c_int> {
         let mut state = self.locked();
-        let mut once = |state: &mut State, look: Look| {
+        let mut once = |state: &mut RsState, look: PollDepth| {
             self.progress(state, look);
-            if state.phase == Phase::Closed {
+            if state.phase == RsPhase::Closed {
                 return Some(Err(libc::EBADF));
             }
             attempt(state)
         };
-        if let Some(result) = once(&mut state, Look::Quickly) {
+        if let Some(result) = once(&mut state, PollDepth::Quickly) {
             return result;
         }
         loop {
-            if let Some(result) = once(&mut state, Look::Thoroughly) {
+            if let Some(result) = once(&mut state, PollDepth::Thoroughly) {
                 return result;
             }
             let waits = match wait {
-                Wait::Never => false,
-                Wait::Usually => !state.options.is_nonblocking,
-                Wait::Always => true,
+                Blocking::Never => false,
+                Blocking::Usually => !state.options.is_nonblocking,
+                Blocking::Always => true,
             };
             if !waits || deadline.has_passed() {
                 return Err(libc::EAGAIN);
@@ -199,28 +203,28 @@ impl Socket {
                 drop(state);
                 std::thread::yield_now();
                 state = self.locked();
-                if let Some(result) = once(&mut state, Look::Quickly) {
+                if let Some(result) = once(&mut state, PollDepth::Quickly) {
                     return result;
                 }
             }
-            if let Some(result) = once(&mut state, Look::BeforeSleep) {
+            if let Some(result) = once(&mut state, PollDepth::BeforeSleep) {
                 return result;
             }
-            let bell = Bell::own()?;
-            state.bells.hang(&bell);
+            let waker = ThreadWaker::own()?;
+            state.sleepers.add_sleeper(&waker);
             drop(state);
             let mut fds = vec![libc::pollfd { fd: self.number(), events: POLLIN, revents: 0 }];
-            let slept = wait::sleep(&mut fds, &bell, deadline);
+            let slept = wait::sleep(&mut fds, &waker, deadline);
             state = self.locked();
-            state.bells.take_down(&bell);
+            state.sleepers.remove_sleeper(&waker);
             if let Err(error) = slept {
-                return once(&mut state, Look::Thoroughly).unwrap_or(Err(error));
+                return once(&mut state, PollDepth::Thoroughly).unwrap_or(Err(error));
             }
         }
     }
 
     /// What of these it has, of what can be polled for.
-    pub(super) fn ready(&self, events: i16, look: Look) -> i16 {
+    pub(super) fn ready(&self, events: i16, look: PollDepth) -> i16 {
         let mut state = self.locked();
         self.progress(&mut state, look);
         state.ready() & (events | POLLERR | POLLHUP | libc::POLLNVAL)
@@ -230,16 +234,16 @@ impl Socket {
     /// accepted: who does not ask for that would be woken again and again.
     pub(super) fn sleeps_on(&self, events: i16) -> RawFd {
         let asks = events & (POLLIN | libc::POLLRDNORM) != 0;
-        if asks || self.locked().phase != Phase::Listening { self.number() } else { -1 }
+        if asks || self.locked().phase != RsPhase::Listening { self.number() } else { -1 }
     }
 
     /// For `rpoll`: rings this bell when something changes, until it is taken down.
-    pub(super) fn hang(&self, bell: &Arc<Bell>) {
-        self.locked().bells.hang(bell);
+    pub(super) fn add_sleeper(&self, waker: &Arc<ThreadWaker>) {
+        self.locked().sleepers.add_sleeper(waker);
     }
 
-    pub(super) fn take_down(&self, bell: &Arc<Bell>) {
-        self.locked().bells.take_down(bell);
+    pub(super) fn remove_sleeper(&self, waker: &Arc<ThreadWaker>) {
+        self.locked().sleepers.remove_sleeper(waker);
     }
 
     /// Closes it for the program: sends the stream's end, and waits for as long as it may linger.
@@ -254,28 +258,28 @@ impl Socket {
             }
         }
         let mut state = self.locked();
-        if state.phase == Phase::Closed {
+        if state.phase == RsPhase::Closed {
             return Err(libc::EBADF);
         }
         state.close();
-        state.bells.ring();
+        state.sleepers.wake_all();
         result
     }
 
     /// Ends it, whose number is another's by now.
     pub(super) fn abandon(&self) {
         let mut state = self.locked();
-        if state.phase != Phase::Closed {
+        if state.phase != RsPhase::Closed {
             state.close();
         }
-        state.bells.ring();
+        state.sleepers.wake_all();
     }
 
     /// Sends the stream's end, and waits until the other side has all.
     pub(super) fn flush(&self, deadline: Deadline) -> Result<(), c_int> {
-        self.attempt(Wait::Always, deadline, |state| match state.phase {
-            Phase::Answering => None,
-            Phase::Connected => {
+        self.attempt(Blocking::Always, deadline, |state| match state.phase {
+            RsPhase::Answering => None,
+            RsPhase::Connected => {
                 let stream = state.stream.as_mut()?;
                 stream.end();
                 (stream.is_flushed() || stream.is_broken()).then_some(Ok(()))
@@ -285,23 +289,23 @@ impl Socket {
     }
 }
 
-impl State {
+impl RsState {
     /// Sees to what the device has done, and the connection manager has to tell. Whether anything has changed, or others who sleep
     /// have to arm their descriptor again.
-    fn progress(&mut self, look: Look) -> bool {
+    fn progress(&mut self, look: PollDepth) -> bool {
         let mut has_changed = self.stream.as_mut().is_some_and(|stream| {
-            let was_told = look == Look::Thoroughly && stream.queues.disarm();
-            if look == Look::BeforeSleep {
+            let was_told = look == PollDepth::Thoroughly && stream.queues.disarm();
+            if look == PollDepth::BeforeSleep {
                 stream.queues.arm();
             }
             stream.progress() || was_told
         });
         // Before a connection there is no hurry, and besides it something has gone wrong.
-        let quiet = self.phase == Phase::Connected && !self.is_broken();
-        if self.phase != Phase::Closed && (look != Look::Quickly || !quiet) {
+        let quiet = self.phase == RsPhase::Connected && !self.is_broken();
+        if self.phase != RsPhase::Closed && (look != PollDepth::Quickly || !quiet) {
             has_changed |= self.hear();
         }
-        if self.is_broken() && self.phase == Phase::Connected {
+        if self.is_broken() && self.phase == RsPhase::Connected {
             self.lose();
             has_changed = true;
         }
@@ -309,7 +313,7 @@ impl State {
     }
 
     fn is_broken(&self) -> bool {
-        self.stream.as_ref().is_some_and(Stream::is_broken)
+        self.stream.as_ref().is_some_and(RsStream::is_broken)
     }
 
     /// The connection has ended. It is an error if the other side has not said that it sends no more.
@@ -321,36 +325,36 @@ impl State {
                 (self.error, self.is_cut_off) = (libc::ECONNRESET, true);
             }
         }
-        self.phase = Phase::Over;
+        self.phase = RsPhase::Over;
     }
 
     /// Whether there is, or was, a connection.
     pub(super) fn is_connected(&self) -> bool {
-        matches!(self.phase, Phase::Answering | Phase::Connected | Phase::Over)
+        matches!(self.phase, RsPhase::Answering | RsPhase::Connected | RsPhase::Over)
     }
 
     pub(super) fn is_connecting(&self) -> bool {
-        matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Asking)
+        matches!(self.phase, RsPhase::Resolving | RsPhase::Routing | RsPhase::Asking)
     }
 
     /// All that poll(2) says of a stream socket.
     fn ready(&mut self) -> i16 {
-        let has_request = self.phase == Phase::Listening && self.has_request();
+        let has_request = self.phase == RsPhase::Listening && self.has_request();
         let stream = self.stream.as_ref();
         let failed = if self.error != 0 { POLLERR } else { 0 };
         match self.phase {
-            Phase::Closed => libc::POLLNVAL,
+            RsPhase::Closed => libc::POLLNVAL,
             // As TCP: an unconnected one is at an end.
-            Phase::Idle => failed | POLLHUP | POLLOUT,
-            Phase::Listening if has_request => POLLIN | libc::POLLRDNORM,
-            Phase::Listening | Phase::Resolving | Phase::Routing | Phase::Asking => failed,
-            Phase::Answering | Phase::Connected | Phase::Over => {
-                let is_over = self.phase == Phase::Over;
-                let is_lost = is_over && !stream.is_some_and(Stream::has_ended);
-                let has_ended = is_over || self.reads_no_more || stream.is_some_and(Stream::has_ended);
-                let is_readable = has_ended || stream.is_some_and(Stream::is_readable);
+            RsPhase::Idle => failed | POLLHUP | POLLOUT,
+            RsPhase::Listening if has_request => POLLIN | libc::POLLRDNORM,
+            RsPhase::Listening | RsPhase::Resolving | RsPhase::Routing | RsPhase::Asking => failed,
+            RsPhase::Answering | RsPhase::Connected | RsPhase::Over => {
+                let is_over = self.phase == RsPhase::Over;
+                let is_lost = is_over && !stream.is_some_and(RsStream::has_ended);
+                let has_ended = is_over || self.reads_no_more || stream.is_some_and(RsStream::has_ended);
+                let is_readable = has_ended || stream.is_some_and(RsStream::is_readable);
                 let is_writable =
-                    is_over || self.phase == Phase::Connected && stream.is_some_and(Stream::is_writable);
+                    is_over || self.phase == RsPhase::Connected && stream.is_some_and(RsStream::is_writable);
                 let mut ready = failed;
                 if is_readable {
                     ready |= POLLIN | libc::POLLRDNORM;
@@ -377,7 +381,7 @@ impl State {
     }
 
     fn close(&mut self) {
-        self.phase = Phase::Closed;
+        self.phase = RsPhase::Closed;
         self.forget_request();
         // The other side hears of the end of the connection after all that was sent.
         if let Err(error) = self.manager.destroy(self.id) {
@@ -388,9 +392,9 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for RsState {
     fn drop(&mut self) {
-        if self.phase != Phase::Closed {
+        if self.phase != RsPhase::Closed {
             self.close();
         }
     }

@@ -3,29 +3,29 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 
-use super::message::{Hello, Kind, Mapping, Note};
-use super::queues::{Done, Piece, Queues};
-use super::window::Window;
+use super::message::{ImmData, RemoteMapping, RsHello, RsMessageKind};
+use super::queues::{RsCompletion, RsQueues, UserBuffer};
+use super::window::CreditWindow;
 use crate::platform::copy::copy_unordered;
 
 /// What has come in and was not read yet.
-struct Received {
+struct ReceivedSlot {
     slot: u16,
     start: u32,
     length: u32,
 }
 
 /// Both directions. Nothing happens here by itself: who wants something calls [`progress`](Self::progress).
-pub(super) struct Stream {
-    pub(super) queues: Queues,
-    window: Window,
+pub(super) struct RsStream {
+    pub(super) queues: RsQueues,
+    window: CreditWindow,
     /// How long a message may be.
     message: u32,
     /// Slots that can be sent from.
     free: Vec<u16>,
-    received: VecDeque<Received>,
+    received: VecDeque<ReceivedSlot>,
     /// How far the program has got with its end of the stream.
-    end: End,
+    end: SendEnd,
     /// The other side sends no more.
     has_ended: bool,
     /// The queue pair can do no more, or the other side has said what it cannot.
@@ -33,9 +33,9 @@ pub(super) struct Stream {
     /// The other side is ready to receive.
     is_open: bool,
     /// What is to be told of our memory before anything else.
-    untold: VecDeque<(Kind, Vec<u8>)>,
+    untold: VecDeque<(RsMessageKind, Vec<u8>)>,
     /// Memory of the other side, and how many ranges it may have there.
-    mappings: Vec<Mapping>,
+    mappings: Vec<RemoteMapping>,
     most_mappings: u16,
     /// How many ranges of ours the other side takes note of.
     pub(super) their_mappings: u16,
@@ -43,23 +43,23 @@ pub(super) struct Stream {
 
 /// Of our direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum SendEnd {
     Open,
     /// It is to be told, as soon as there is room.
     Wanted,
     Told,
 }
 
-impl Stream {
+impl RsStream {
     /// The streams of a queue pair whose other side has said this.
-    pub(super) fn new(queues: Queues, hello: Hello, most_mappings: u16) -> Self {
+    pub(super) fn new(queues: RsQueues, hello: RsHello, most_mappings: u16) -> Self {
         let shape = queues.shape();
         Self {
-            window: Window::new(shape.receive_slots, hello.slots),
+            window: CreditWindow::new(shape.receive_slots, hello.slots),
             message: shape.send_length.min(hello.length),
             free: (0..shape.send_slots).rev().collect(),
             received: VecDeque::with_capacity(shape.receive_slots.into()),
-            end: End::Open,
+            end: SendEnd::Open,
             has_ended: false,
             is_broken: false,
             is_open: false,
@@ -98,7 +98,7 @@ impl Stream {
 
     /// Whether all that was written, the end included, is where the other side finds it.
     pub(super) fn is_flushed(&self) -> bool {
-        self.end != End::Wanted && !self.queues.is_busy()
+        self.end != SendEnd::Wanted && !self.queues.is_busy()
     }
 
     /// Looks at what the device has done, and does what follows. Whether that was anything.
@@ -115,16 +115,16 @@ impl Stream {
                 break;
             }
         }
-        self.full_fence();
+        self.send_control();
         has_changed
     }
 
-    fn handle(&mut self, done: Done) {
+    fn handle(&mut self, done: RsCompletion) {
         match done {
-            Done::Sent(slot) => self.free.extend(slot),
-            Done::Failed => self.is_broken = true,
-            Done::Received { slot, length, bits } => {
-                let is_possible = Note::decode(bits).is_some_and(|note| self.take(note, slot, length));
+            RsCompletion::Sent(slot) => self.free.extend(slot),
+            RsCompletion::Failed => self.is_broken = true,
+            RsCompletion::Received { slot, length, bits } => {
+                let is_possible = ImmData::decode(bits).is_some_and(|note| self.take(note, slot, length));
                 if !is_possible {
                     log::warn!(
                         "the other side of an rsocket sent what it cannot ({bits:#x}, {length} bytes)"
@@ -136,27 +136,27 @@ impl Stream {
     }
 
     /// A message has come in; `false` if it cannot be.
-    fn take(&mut self, note: Note, slot: u16, length: u32) -> bool {
-        if self.has_ended && note.kind == Kind::Data || !self.window.gain(note.credits) {
+    fn take(&mut self, note: ImmData, slot: u16, length: u32) -> bool {
+        if self.has_ended && note.kind == RsMessageKind::Data || !self.window.gain(note.credits) {
             return false;
         }
         let is_possible = match note.kind {
-            Kind::Data if length != 0 => {
-                self.received.push_back(Received { slot, start: 0, length });
+            RsMessageKind::Data if length != 0 => {
+                self.received.push_back(ReceivedSlot { slot, start: 0, length });
                 return true;
             }
-            Kind::Data => true,
-            Kind::Credit => length == 0,
-            Kind::End => {
+            RsMessageKind::Data => true,
+            RsMessageKind::Credit => length == 0,
+            RsMessageKind::End => {
                 self.has_ended |= length == 0;
                 length == 0
             }
-            Kind::Map => Mapping::decode(&self.bytes(slot, length)).is_some_and(|mapping| {
+            RsMessageKind::Map => RemoteMapping::decode(&self.bytes(slot, length)).is_some_and(|mapping| {
                 let has_room = self.mappings.len() < self.most_mappings.into();
                 self.mappings.extend(has_room.then_some(mapping));
                 has_room
             }),
-            Kind::Unmap => <[u8; 8]>::try_from(&self.bytes(slot, length)[..]).is_ok_and(|offset| {
+            RsMessageKind::Unmap => <[u8; 8]>::try_from(&self.bytes(slot, length)[..]).is_ok_and(|offset| {
                 let offset = u64::from_le_bytes(offset);
                 self.mappings.retain(|mapping| mapping.offset != offset);
                 true
@@ -168,7 +168,7 @@ impl Stream {
 
     /// The first bytes of a slot that was received into, as many as any message of ours but data has.
     fn bytes(&self, slot: u16, length: u32) -> Vec<u8> {
-        let length = (length as usize).min(Mapping::LEN + 1);
+        let length = (length as usize).min(RemoteMapping::LEN + 1);
         let length = length.min(self.queues.shape().receive_length as usize);
         let mut bytes = vec![0; length];
         // SAFETY: the slot is this long, and the program's: no receive is posted there.
@@ -182,8 +182,8 @@ impl Stream {
         self.is_broken |= !(is_posted && self.window.note_received());
     }
 
-    /// Says what is to be said.
-    fn full_fence(&mut self) {
+    /// Sends the control messages that are due: mappings, the end of the stream, credits.
+    fn send_control(&mut self) {
         let can_send = |this: &Self| !this.is_broken && this.window.has_room() && this.queues.has_room();
         while self.is_open && self.can_send_bytes() {
             let Some((kind, bytes)) = self.untold.pop_front() else { break };
@@ -192,27 +192,27 @@ impl Stream {
             unsafe { copy_unordered(self.queues.send_slot(slot), bytes.as_ptr(), bytes.len()) };
             self.say(kind, Some((slot, bytes.len() as u32)));
         }
-        if self.end == End::Wanted && self.untold.is_empty() && can_send(self) {
-            self.say(Kind::End, None);
-            self.end = End::Told;
+        if self.end == SendEnd::Wanted && self.untold.is_empty() && can_send(self) {
+            self.say(RsMessageKind::End, None);
+            self.end = SendEnd::Told;
         }
         if self.is_open && self.window.is_due() && can_send(self) {
-            self.say(Kind::Credit, None);
+            self.say(RsMessageKind::Credit, None);
         }
     }
 
     /// Sends a message for which there is room.
-    fn say(&mut self, kind: Kind, bytes: Option<(u16, u32)>) {
-        let note = Note { kind, credits: self.window.send() };
+    fn say(&mut self, kind: RsMessageKind, bytes: Option<(u16, u32)>) {
+        let note = ImmData { kind, credits: self.window.send() };
         self.is_broken |= self.queues.send(note, bytes).is_err();
     }
 
     /// No more is written.
     pub(super) fn end(&mut self) {
-        if self.end == End::Open {
-            self.end = End::Wanted;
+        if self.end == SendEnd::Open {
+            self.end = SendEnd::Wanted;
         }
-        self.full_fence();
+        self.send_control();
     }
 
     /// Sends as much as there is room for; how much.
@@ -220,7 +220,7 @@ impl Stream {
     /// # Safety
     ///
     /// - The pieces are readable.
-    pub(super) unsafe fn write(&mut self, pieces: &mut Pieces<'_>) -> usize {
+    pub(super) unsafe fn write(&mut self, pieces: &mut UserBuffers<'_>) -> usize {
         let before = pieces.left();
         while pieces.left() != 0 {
             let is_writable = self.is_writable() || self.progress() && self.is_writable();
@@ -228,9 +228,10 @@ impl Stream {
                 break;
             }
             let Some(slot) = self.free.pop() else { break };
-            // SAFETY: the caller's promise; the slot is as long as a message, and nobody's.
+            // SAFETY: the pieces are readable, by the contract of `write`; the slot is as long as a
+            // message, and nobody's.
             let length = unsafe { pieces.copy_to(self.queues.send_slot(slot), self.message as usize) };
-            self.say(Kind::Data, Some((slot, length as u32)));
+            self.say(RsMessageKind::Data, Some((slot, length as u32)));
         }
         self.hasten();
         before - pieces.left()
@@ -249,13 +250,14 @@ impl Stream {
     /// # Safety
     ///
     /// - The pieces are writable.
-    pub(super) unsafe fn read(&mut self, pieces: &mut Pieces<'_>, peek: bool) -> usize {
+    pub(super) unsafe fn read(&mut self, pieces: &mut UserBuffers<'_>, peek: bool) -> usize {
         let before = pieces.left();
         let mut next = 0;
         while pieces.left() != 0 {
             let Some(received) = self.received.get_mut(next) else { break };
             let from = self.queues.receive_slot(received.slot).wrapping_add(received.start as usize);
-            // SAFETY: the caller's promise; the slot holds so many bytes, and no receive is posted there.
+            // SAFETY: the pieces are writable, by the contract of `read`; the slot holds so many
+            // bytes, and no receive is posted there.
             let length = unsafe { pieces.copy_from(from, received.length as usize) } as u32;
             if peek {
                 next += 1;
@@ -269,15 +271,15 @@ impl Stream {
                 self.give_back(slot);
             }
         }
-        self.full_fence();
+        self.send_control();
         before - pieces.left()
     }
 
     /// Tells the other side of memory, before anything that is written from now on.
-    pub(super) fn tell(&mut self, kind: Kind, bytes: &[u8]) {
+    pub(super) fn tell(&mut self, kind: RsMessageKind, bytes: &[u8]) {
         assert!(bytes.len() <= self.message as usize, "the shortest message is longer");
         self.untold.push_back((kind, bytes.to_vec()));
-        self.full_fence();
+        self.send_control();
     }
 
     /// Whether more than all that the other side takes note of has yet to be told, as it does not listen.
@@ -288,11 +290,11 @@ impl Stream {
     /// The other side is ready: from now on messages may be sent.
     pub(super) fn open(&mut self) {
         self.is_open = true;
-        self.full_fence();
+        self.send_control();
     }
 
     /// Where the other side has its memory of these offsets.
-    pub(super) fn mapping(&self, offset: u64, length: u64) -> Option<Mapping> {
+    pub(super) fn mapping(&self, offset: u64, length: u64) -> Option<RemoteMapping> {
         self.mappings.iter().copied().find(|mapping| mapping.find(offset, length).is_some())
     }
 
@@ -301,7 +303,12 @@ impl Stream {
     /// # Safety
     ///
     /// - The pieces are readable.
-    pub(super) unsafe fn write_to(&mut self, to: &Mapping, offset: u64, pieces: &mut Pieces<'_>) -> usize {
+    pub(super) unsafe fn write_to(
+        &mut self,
+        to: &RemoteMapping,
+        offset: u64,
+        pieces: &mut UserBuffers<'_>,
+    ) -> usize {
         let before = pieces.left();
         while pieces.left() != 0 {
             let has_room = |this: &Self| !this.free.is_empty() && this.queues.has_room() && !this.is_broken;
@@ -313,7 +320,8 @@ impl Stream {
             let Some(address) = to.find(at, pieces.left() as u64) else { break };
             let Some(slot) = self.free.pop() else { break };
             let most = self.queues.shape().send_length as usize;
-            // SAFETY: the caller's promise; the slot is this long, and nobody's.
+            // SAFETY: the pieces are readable, by the contract of `write_to`; the slot is this
+            // long, and nobody's.
             let length = unsafe { pieces.copy_to(self.queues.send_slot(slot), most) } as u32;
             self.is_broken |= self.queues.write(slot, length, to, address).is_err();
         }
@@ -323,18 +331,18 @@ impl Stream {
 }
 
 /// What is left of a vector.
-pub(super) struct Pieces<'a> {
-    pieces: &'a [Piece],
+pub(super) struct UserBuffers<'a> {
+    pieces: &'a [UserBuffer],
     /// How much of the first one is done.
     done: usize,
     left: usize,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> UserBuffers<'a> {
     /// # Errors
     ///
     /// All together are longer than anything can be (`EINVAL`), or one is nowhere (`EFAULT`).
-    pub(super) fn new(pieces: &'a [Piece]) -> Result<Self, c_int> {
+    pub(super) fn new(pieces: &'a [UserBuffer]) -> Result<Self, c_int> {
         let left = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.length));
         let left = left.filter(|left| isize::try_from(*left).is_ok()).ok_or(libc::EINVAL)?;
         if pieces.iter().any(|piece| piece.base.is_null() && piece.length != 0) {
@@ -368,7 +376,8 @@ impl<'a> Pieces<'a> {
     ///
     /// - So many bytes are writable, and those of the pieces readable.
     unsafe fn copy_to(&mut self, to: *mut u8, most: usize) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: so many bytes are writable, and those of the pieces readable, by the contract of
+        // `copy_to`.
         self.take(most, |piece, at, length| unsafe { copy_unordered(to.add(at), piece, length) })
     }
 
@@ -376,7 +385,8 @@ impl<'a> Pieces<'a> {
     ///
     /// - So many bytes are readable, and those of the pieces writable.
     unsafe fn copy_from(&mut self, from: *const u8, most: usize) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: so many bytes are readable, and those of the pieces writable, by the contract of
+        // `copy_from`.
         self.take(most, |piece, at, length| unsafe { copy_unordered(piece, from.add(at), length) })
     }
 }
@@ -385,20 +395,20 @@ impl<'a> Pieces<'a> {
 mod tests {
     use super::*;
 
-    fn piece(bytes: &mut [u8]) -> Piece {
-        Piece { base: bytes.as_mut_ptr(), length: bytes.len() }
+    fn piece(bytes: &mut [u8]) -> UserBuffer {
+        UserBuffer { base: bytes.as_mut_ptr(), length: bytes.len() }
     }
 
     #[test]
     fn vectors_are_gone_through_piece_by_piece() {
-        let nothing = Piece { base: std::ptr::null_mut(), length: 0 };
+        let nothing = UserBuffer { base: std::ptr::null_mut(), length: 0 };
         for most in 1..12 {
             let (mut a, mut b, mut to) = (*b"stream", *b" of", [0; 9]);
             let from = [nothing, piece(&mut a), nothing, piece(&mut b), nothing];
-            let mut from = Pieces::new(&from).expect("they are short");
+            let mut from = UserBuffers::new(&from).expect("they are short");
             let (mut c, mut d) = ([0; 2], [0; 9]);
             let back = [piece(&mut c), piece(&mut d)];
-            let mut back = Pieces::new(&back).expect("they are short");
+            let mut back = UserBuffers::new(&back).expect("they are short");
             let (place, mut at) = (to.as_mut_ptr(), 0);
             while from.left() != 0 {
                 // SAFETY: what is left of the pieces is as much as what is left of the place, and all is here.
@@ -416,9 +426,9 @@ mod tests {
 
     #[test]
     fn vectors_that_cannot_be_are_refused() {
-        let huge = Piece { base: std::ptr::dangling_mut(), length: usize::MAX };
-        let nowhere = Piece { base: std::ptr::null_mut(), length: 1 };
-        let refused = |pieces: &[Piece]| Pieces::new(pieces).err();
+        let huge = UserBuffer { base: std::ptr::dangling_mut(), length: usize::MAX };
+        let nowhere = UserBuffer { base: std::ptr::null_mut(), length: 1 };
+        let refused = |pieces: &[UserBuffer]| UserBuffers::new(pieces).err();
         assert_eq!(refused(&[huge]), Some(libc::EINVAL));
         assert_eq!(refused(&[huge, huge]), Some(libc::EINVAL));
         assert_eq!(refused(&[nowhere]), Some(libc::EFAULT));

@@ -5,9 +5,9 @@ use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::socket::Socket;
+use super::socket::RSocket;
 
-type Table = HashMap<RawFd, Arc<Socket>>;
+type Table = HashMap<RawFd, Arc<RSocket>>;
 
 fn table() -> MutexGuard<'static, Table> {
     static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
@@ -15,7 +15,7 @@ fn table() -> MutexGuard<'static, Table> {
 }
 
 /// Gives a new rsocket to the program: its number.
-pub(super) fn enter(socket: Arc<Socket>) -> RawFd {
+pub(super) fn enter(socket: Arc<RSocket>) -> RawFd {
     let number = socket.number();
     let former = table().insert(number, socket);
     if let Some(former) = former {
@@ -31,19 +31,19 @@ pub(super) fn enter(socket: Arc<Socket>) -> RawFd {
 }
 
 /// The rsocket of a number, if it is one. A parent's are none.
-pub(super) fn find(number: RawFd) -> Option<Arc<Socket>> {
+pub(super) fn find(number: RawFd) -> Option<Arc<RSocket>> {
     table().get(&number).filter(|socket| socket.process.is_current()).cloned()
 }
 
 /// # Errors
 ///
 /// It is none (`EBADF`).
-pub(super) fn get(number: RawFd) -> Result<Arc<Socket>, c_int> {
+pub(super) fn get(number: RawFd) -> Result<Arc<RSocket>, c_int> {
     find(number).ok_or(libc::EBADF)
 }
 
 /// The program knows it no more.
-pub(super) fn leave(number: RawFd, socket: &Arc<Socket>) {
+pub(super) fn leave(number: RawFd, socket: &Arc<RSocket>) {
     let mut table = table();
     if table.get(&number).is_some_and(|there| Arc::ptr_eq(there, socket)) {
         table.remove(&number);

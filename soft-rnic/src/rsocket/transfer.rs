@@ -2,34 +2,34 @@
 
 use std::ffi::c_int;
 
-use super::queues::Piece;
-use super::socket::{LINGER, Phase, Socket, State, Wait};
-use super::stream::Pieces;
+use super::queues::UserBuffer;
+use super::socket::{Blocking, LINGER, RSocket, RsPhase, RsState};
+use super::stream::UserBuffers;
 use super::wait::Deadline;
 
 /// Flags that ask for what there is not. Others that mean nothing here are left alone, as TCP does.
 const NO_SEND_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
 const NO_RECEIVE_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
 
-fn wait(flags: c_int) -> Wait {
-    if flags & libc::MSG_DONTWAIT != 0 { Wait::Never } else { Wait::Usually }
+fn wait(flags: c_int) -> Blocking {
+    if flags & libc::MSG_DONTWAIT != 0 { Blocking::Never } else { Blocking::Usually }
 }
 
-impl Socket {
+impl RSocket {
     /// As recvmsg(2).
     ///
     /// # Safety
     ///
     /// - The pieces are writable.
-    pub(super) unsafe fn receive(&self, pieces: &[Piece], flags: c_int) -> Result<usize, c_int> {
+    pub(super) unsafe fn receive(&self, pieces: &[UserBuffer], flags: c_int) -> Result<usize, c_int> {
         if flags & NO_RECEIVE_FLAGS != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        let mut pieces = Pieces::new(pieces)?;
+        let mut pieces = UserBuffers::new(pieces)?;
         let deadline = Deadline::after(self.locked().options.receive_timeout);
         let mut total = 0;
         let received = self.attempt(wait(flags), deadline, |state| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the pieces are writable, by the contract of `receive`.
             unsafe { state.receive(&mut pieces, flags, &mut total) }
         });
         if total > 0 { Ok(total) } else { received.map(|()| 0) }
@@ -40,15 +40,15 @@ impl Socket {
     /// # Safety
     ///
     /// - The pieces are readable.
-    pub(super) unsafe fn send(&self, pieces: &[Piece], flags: c_int) -> Result<usize, c_int> {
+    pub(super) unsafe fn send(&self, pieces: &[UserBuffer], flags: c_int) -> Result<usize, c_int> {
         if flags & NO_SEND_FLAGS != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        let mut pieces = Pieces::new(pieces)?;
+        let mut pieces = UserBuffers::new(pieces)?;
         let deadline = Deadline::after(self.locked().options.send_timeout);
         let mut total = 0;
         let sent = self.attempt(wait(flags), deadline, |state| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the pieces are readable, by the contract of `send`.
             unsafe { state.send(&mut pieces, &mut total) }
         });
         if total > 0 { Ok(total) } else { sent.map(|()| 0) }
@@ -62,11 +62,11 @@ impl Socket {
         {
             let mut state = self.locked();
             if !state.is_connected() {
-                return Err(if state.phase == Phase::Closed { libc::EBADF } else { libc::ENOTCONN });
+                return Err(if state.phase == RsPhase::Closed { libc::EBADF } else { libc::ENOTCONN });
             }
             state.reads_no_more |= how != libc::SHUT_WR;
             state.writes_no_more |= how != libc::SHUT_RD;
-            state.bells.ring();
+            state.sleepers.wake_all();
         }
         if how != libc::SHUT_RD {
             match self.flush(Deadline::after(Some(LINGER))) {
@@ -79,7 +79,7 @@ impl Socket {
     }
 }
 
-impl State {
+impl RsState {
     /// The error that is to be told once.
     fn told(&mut self) -> Option<Result<(), c_int>> {
         match core::mem::take(&mut self.error) {
@@ -95,15 +95,15 @@ impl State {
     /// - The pieces are writable.
     unsafe fn receive(
         &mut self,
-        pieces: &mut Pieces<'_>,
+        pieces: &mut UserBuffers<'_>,
         flags: c_int,
         total: &mut usize,
     ) -> Option<Result<(), c_int>> {
         if self.is_connecting() {
             return None;
         }
-        let Some(stream) = self.stream.as_mut().filter(|_| self.phase != Phase::Listening) else {
-            return self.told().or(Some(if self.phase == Phase::Over {
+        let Some(stream) = self.stream.as_mut().filter(|_| self.phase != RsPhase::Listening) else {
+            return self.told().or(Some(if self.phase == RsPhase::Over {
                 Ok(())
             } else {
                 Err(libc::ENOTCONN)
@@ -111,13 +111,13 @@ impl State {
         };
         let peeks = flags & libc::MSG_PEEK != 0;
         let wants_all = flags & libc::MSG_WAITALL != 0 && !peeks;
-        // SAFETY: the caller's promise.
+        // SAFETY: the pieces are writable, by the contract of `receive`.
         *total += unsafe { stream.read(pieces, peeks) };
         let is_over = stream.has_ended() || self.reads_no_more;
         if pieces.left() == 0 || *total > 0 && !wants_all || is_over {
             return Some(Ok(()));
         }
-        if self.phase != Phase::Over {
+        if self.phase != RsPhase::Over {
             return None;
         }
         // What was received is given first, and the error with the next call.
@@ -136,18 +136,18 @@ impl State {
     /// # Safety
     ///
     /// - The pieces are readable.
-    unsafe fn send(&mut self, pieces: &mut Pieces<'_>, total: &mut usize) -> Option<Result<(), c_int>> {
+    unsafe fn send(&mut self, pieces: &mut UserBuffers<'_>, total: &mut usize) -> Option<Result<(), c_int>> {
         if self.writes_no_more {
             return Some(Err(libc::EPIPE));
         }
         match self.phase {
-            Phase::Resolving | Phase::Routing | Phase::Asking | Phase::Answering => None,
-            Phase::Idle | Phase::Listening => self.told().or(Some(Err(libc::ENOTCONN))),
-            Phase::Over if *total > 0 => Some(Ok(())),
-            Phase::Over => self.told().or(Some(Err(libc::EPIPE))),
-            Phase::Closed => Some(Err(libc::EBADF)),
-            Phase::Connected => {
-                // SAFETY: the caller's promise.
+            RsPhase::Resolving | RsPhase::Routing | RsPhase::Asking | RsPhase::Answering => None,
+            RsPhase::Idle | RsPhase::Listening => self.told().or(Some(Err(libc::ENOTCONN))),
+            RsPhase::Over if *total > 0 => Some(Ok(())),
+            RsPhase::Over => self.told().or(Some(Err(libc::EPIPE))),
+            RsPhase::Closed => Some(Err(libc::EBADF)),
+            RsPhase::Connected => {
+                // SAFETY: the pieces are readable, by the contract of `send`.
                 *total += unsafe { self.stream.as_mut()?.write(pieces) };
                 (pieces.left() == 0).then_some(Ok(()))
             }

@@ -17,16 +17,16 @@ use crate::platform::errno;
 use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 
 /// What a thread is woken by.
-pub(super) struct Bell {
+pub(super) struct ThreadWaker {
     file: ForkSafeFd,
     process: ForkGeneration,
 }
 
 thread_local! {
-    static OWN: RefCell<Option<Arc<Bell>>> = const { RefCell::new(None) };
+    static OWN: RefCell<Option<Arc<ThreadWaker>>> = const { RefCell::new(None) };
 }
 
-impl Bell {
+impl ThreadWaker {
     /// This thread's.
     ///
     /// # Errors
@@ -35,26 +35,27 @@ impl Bell {
     pub(super) fn own() -> Result<Arc<Self>, c_int> {
         OWN.try_with(|own| {
             let mut own = own.borrow_mut();
-            if let Some(bell) = own.as_ref().filter(|bell| bell.process.is_current() && bell.file.is_there())
+            if let Some(waker) =
+                own.as_ref().filter(|waker| waker.process.is_current() && waker.file.is_there())
             {
-                return Ok(Arc::clone(bell));
+                return Ok(Arc::clone(waker));
             }
             let file = ForkSafeFd::open(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
             let file = file.map_err(|error| errno::refused("eventfd", &error))?;
-            let bell = Arc::new(Self { file, process: ForkGeneration::current() });
-            *own = Some(Arc::clone(&bell));
-            Ok(bell)
+            let waker = Arc::new(Self { file, process: ForkGeneration::current() });
+            *own = Some(Arc::clone(&waker));
+            Ok(waker)
         })
         .unwrap_or(Err(libc::ENOMEM)) // The thread is ending.
     }
 
-    fn ring(&self) {
+    fn wake(&self) {
         // Full is as good: the sleeper wakes.
         let _ = self.file.get().and_then(|file| rustix::io::write(file, &1_u64.to_ne_bytes()));
     }
 
     /// After waking, so that the next sleep is one.
-    fn quieten(&self) {
+    fn reset(&self) {
         let _ = self.file.get().and_then(|file| rustix::io::read(file, &mut [0; 8]));
     }
 
@@ -66,21 +67,21 @@ impl Bell {
 
 /// The bells of those who sleep.
 #[derive(Default)]
-pub(super) struct Bells(Vec<Arc<Bell>>);
+pub(super) struct SleeperList(Vec<Arc<ThreadWaker>>);
 
-impl Bells {
-    pub(super) fn hang(&mut self, bell: &Arc<Bell>) {
-        self.0.push(Arc::clone(bell));
+impl SleeperList {
+    pub(super) fn add_sleeper(&mut self, waker: &Arc<ThreadWaker>) {
+        self.0.push(Arc::clone(waker));
     }
 
-    pub(super) fn take_down(&mut self, bell: &Arc<Bell>) {
-        if let Some(at) = self.0.iter().position(|other| Arc::ptr_eq(other, bell)) {
+    pub(super) fn remove_sleeper(&mut self, waker: &Arc<ThreadWaker>) {
+        if let Some(at) = self.0.iter().position(|other| Arc::ptr_eq(other, waker)) {
             self.0.swap_remove(at);
         }
     }
 
-    pub(super) fn ring(&self) {
-        self.0.iter().for_each(|bell| bell.ring());
+    pub(super) fn wake_all(&self) {
+        self.0.iter().for_each(|waker| waker.wake());
     }
 }
 
@@ -114,11 +115,15 @@ impl Deadline {
 /// # Errors
 ///
 /// As of poll(2): `EINTR` after a signal.
-pub(super) fn sleep(fds: &mut Vec<libc::pollfd>, bell: &Bell, deadline: Deadline) -> Result<(), c_int> {
-    fds.push(libc::pollfd { fd: bell.number(), events: libc::POLLIN, revents: 0 });
+pub(super) fn sleep(
+    fds: &mut Vec<libc::pollfd>,
+    waker: &ThreadWaker,
+    deadline: Deadline,
+) -> Result<(), c_int> {
+    fds.push(libc::pollfd { fd: waker.number(), events: libc::POLLIN, revents: 0 });
     let result = poll(fds, deadline.left());
-    if fds.pop().is_some_and(|bell| bell.revents != 0) {
-        bell.quieten();
+    if fds.pop().is_some_and(|waker| waker.revents != 0) {
+        waker.reset();
     }
     result.map(drop)
 }

@@ -12,7 +12,7 @@ pub(super) const RESERVE: u32 = 8;
 
 /// One side's view.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct CreditWindow {
     /// The other side's receives, and how many of them are free.
     theirs: u32,
     credits: u32,
@@ -21,7 +21,7 @@ pub(super) struct Window {
     unreturned_credits: u32,
 }
 
-impl Window {
+impl CreditWindow {
     pub(super) fn new(ours: u16, theirs: u16) -> Self {
         Self { theirs: theirs.into(), credits: theirs.into(), ours: ours.into(), unreturned_credits: 0 }
     }
@@ -68,21 +68,21 @@ mod tests {
     use super::*;
 
     /// A side that sends as much as it can and reads when it is told to.
-    struct Side {
-        window: Window,
+    struct WindowSide {
+        window: CreditWindow,
         /// Messages in its receives: whether they are data, and what they say.
         received: std::collections::VecDeque<(bool, u16)>,
         data: u32,
     }
 
-    fn send(from: &mut Side, to: &mut Side, is_data: bool) {
+    fn send(from: &mut WindowSide, to: &mut WindowSide, is_data: bool) {
         let credits = from.window.send();
         to.received.push_back((is_data, credits));
         assert!(to.received.len() as u32 <= to.window.ours, "no receive");
     }
 
     /// Takes what has come in; data stay in their receives unless they are read.
-    fn read(side: &mut Side, other: &mut Side, most: usize) {
+    fn read(side: &mut WindowSide, other: &mut WindowSide, most: usize) {
         let mut unread = 0;
         while let Some(&(is_data, credits)) = side.received.get(unread) {
             assert!(side.window.gain(credits));
@@ -112,8 +112,8 @@ mod tests {
             (random >> 33) % below
         };
         for (one, two) in [(LEAST_SLOTS, LEAST_SLOTS), (16, 200), (64, 17), (128, 128)] {
-            let side = |ours, theirs| Side {
-                window: Window::new(ours, theirs),
+            let side = |ours, theirs| WindowSide {
+                window: CreditWindow::new(ours, theirs),
                 received: std::collections::VecDeque::new(),
                 data: 0,
             };
@@ -141,7 +141,7 @@ mod tests {
             for side in &sides {
                 assert!(side.window.has_room_for_data(), "{:?}", side.window);
             }
-            let total = |a: &Window, b: &Window| (a.credits + b.unreturned_credits, b.ours);
+            let total = |a: &CreditWindow, b: &CreditWindow| (a.credits + b.unreturned_credits, b.ours);
             let [a, b] = &sides;
             assert_eq!(total(&a.window, &b.window).0, total(&a.window, &b.window).1);
             assert_eq!(total(&b.window, &a.window).0, total(&b.window, &a.window).1);
@@ -150,9 +150,9 @@ mod tests {
 
     #[test]
     fn more_than_there_are_receives_cannot_be() {
-        let mut window = Window::new(16, 16);
+        let mut window = CreditWindow::new(16, 16);
         assert!(!window.gain(1));
-        let mut window = Window::new(16, 16);
+        let mut window = CreditWindow::new(16, 16);
         assert!((0..16).all(|_| window.note_received()));
         assert!(!window.note_received());
     }

@@ -1,13 +1,17 @@
-//! A completion queue as peers see it: which queue pairs have news, and whether somebody wants to be woken.
+//! The shared entry of a completion queue: ready bits, notification arming, and overrun counting.
+//!
+//! Peers set a ready bit for the queue pair that has new completions, and learn whether the owner
+//! waits for a notification.
 
 use crate::sync::{
     AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence, fence_after_change,
 };
 
-/// Words of ready bits. A queue pair's source number, modulo the number of bits, is its bit: several may share one.
+/// Words of ready bits. A queue pair's bit is its source number modulo the number of bits, so that
+/// several queue pairs may share a bit.
 pub(crate) const READY_WORDS: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// What the owner waits for.
+/// Which completions the owner wants a notification for, as in `ibv_req_notify_cq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Armed {
@@ -16,22 +20,26 @@ pub(crate) enum Armed {
     Solicited = 2,
 }
 
-/// The entry of a completion queue. What is seldom written, what peers write and what the owner writes are apart, so that
-/// a line goes to another processor only when there is something new in it.
+/// The entry of a completion queue.
+///
+/// Fields that are rarely written, fields that peers write, and fields that the owner writes lie in
+/// separate cache lines. So a line moves to another processor only when it has new content.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct CqEntry {
-    /// Room that the owner grants to peers' completions; [`UNLIMITED`] if there are never more.
+    /// How many unpolled completions the queue has room for; [`UNLIMITED`] if its sources cannot
+    /// fill it.
     capacity: AtomicU32,
     armed: AtomicU32,
-    /// Whether a notification is under way to the owner's service thread.
+    /// Whether a peer has asked the owner's service thread to deliver a notification.
     fired: AtomicU32,
     overrun: AtomicU32,
     unused: [AtomicU64; 14],
-    /// Receive completions that peers have announced, ever; not counted while there is room for any number.
+    /// Receive completions that peers have announced since the reset. Not counted while the
+    /// capacity is [`UNLIMITED`].
     announced: AtomicU64,
     unused_beside_announced: [AtomicU64; 15],
-    /// Those of them that the owner has polled, by the owner.
+    /// Announced completions that the owner has polled. Only the owner writes this.
     polled: AtomicU64,
     unused_beside_polled: [AtomicU64; 15],
     ready: [AtomicU64; READY_WORDS],
@@ -40,21 +48,21 @@ pub(crate) struct CqEntry {
 /// The capacity of a queue that all its sources together cannot fill.
 const UNLIMITED: u32 = u32::MAX;
 
-/// Somebody has taken the arming, and has yet to tell the owner. It may be stopped before it does, so whoever comes meanwhile
-/// tells as well.
+/// A peer has taken the arming and has not told the owner yet. That peer may be stopped before it
+/// does, so every peer that arrives in this state tells the owner too.
 const TAKEN: u32 = 3;
 
-/// What is to be done after an announcement.
+/// The follow-up work after an announcement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// The owner sleeps: tell its service thread, and say so by [`CqEntry::told`].
+    /// The owner sleeps: notify its service thread, then call [`CqEntry::told`].
     pub(crate) wake: bool,
-    /// The queue has more completions than it has room for: tell the owner.
+    /// The queue has overflowed: notify the owner. Set for one announcement only.
     pub(crate) overrun: bool,
 }
 
 impl CqEntry {
-    /// A queue without news, as zeroed memory is.
+    /// A queue without completions, all zero like a new segment.
     #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self {
@@ -71,7 +79,7 @@ impl CqEntry {
         }
     }
 
-    /// Owner: as new.
+    /// Owner: empties the queue and disarms it.
     pub(crate) fn reset(&self, capacity: Option<u32>) {
         self.announced.store(0, Relaxed);
         self.polled.store(0, Relaxed);
@@ -84,9 +92,11 @@ impl CqEntry {
         }
     }
 
-    /// Owner: another capacity; `None` if there are never more completions than there is room for: then nobody counts.
-    /// Those that came uncounted stay so: counting that begins later is late by as many, for the queue of a program that makes
-    /// it too small while it is in use.
+    /// Owner: changes the capacity; `None` if the completions can never exceed it, so that nobody
+    /// counts them.
+    ///
+    /// Completions that arrived uncounted stay uncounted. If the program makes a queue too small
+    /// while it is in use, the count is too low by their number.
     pub(crate) fn set_capacity(&self, capacity: Option<u32>) {
         self.capacity.store(capacity.unwrap_or(UNLIMITED), Relaxed);
     }
@@ -97,18 +107,22 @@ impl CqEntry {
         self.capacity.load(Relaxed) != UNLIMITED
     }
 
-    /// Peer: a slot of the queue pair with this source number is done.
+    /// Peer: announces that a slot of the queue pair with this source number is done.
     ///
-    /// Between the slot's state and the look at the bit stands a fence, and between the taking of the bit and the owner's
-    /// look at the slot another: a peer that finds the bit set, and leaves it so, has the owner look after it was taken. A second
-    /// fence stands between the bit and the look at `armed`. The caller's last change was a read-modify-write, which made the slot
-    /// done (or put its number into a ring): it may serve for both.
+    /// A fence stands between the change of the slot's state and the load of the ready bit. Another
+    /// fence stands in the owner, between taking the bit and looking at the slot. So when a peer
+    /// finds the bit set and leaves it, the owner has yet to take the bit, and looks at the slot
+    /// afterwards.
+    ///
+    /// A second fence of the peer stands between the bit and the load of `armed`. The caller's last
+    /// change was a read-modify-write, which made the slot done or put its number into a ring.
+    /// Where a read-modify-write is a full fence, no further instruction is needed.
     #[inline]
     pub(crate) fn announce(&self, source: u32, solicited: bool) -> Announced {
         let bit = source as usize % (READY_WORDS * 64);
         let (word, bit) = (&self.ready[bit / 64], 1 << (bit % 64));
         fence_after_change();
-        // Setting it again would take the line from an owner that polls.
+        // Setting a set bit would take the cache line from an owner that polls.
         if word.load(Relaxed) & bit == 0 {
             word.fetch_or(bit, AcqRel);
         }
@@ -117,25 +131,26 @@ impl CqEntry {
         Announced { wake: self.disarm(solicited), overrun: overrun && self.overrun.swap(1, Relaxed) == 0 }
     }
 
-    /// Peer: counts a completion; true if it is one too many.
+    /// Peer: counts a completion; true if the queue has no room for it.
     #[cold]
     fn count(&self) -> bool {
         let announced = self.announced.fetch_add(1, Release).wrapping_add(1);
-        // Below zero if the owner has polled completions whose peers have not come here yet, or have died.
+        // Negative if the owner has already polled completions that their peers have not counted,
+        // because they are slow or dead.
         let waiting = announced.wrapping_sub(self.polled.load(Relaxed)) as i64;
         waiting > i64::from(self.capacity.load(Relaxed))
     }
 
-    /// A source is to be asked, though no completion of it is announced: one that was held up may go on. True if the owner
-    /// sleeps, and is to be woken.
+    /// Asks the owner to look at a source that has no new completion, because a completion that was
+    /// held back may now proceed. True if the owner sleeps and must be woken.
     pub(crate) fn nudge(&self, source: u32) -> bool {
         self.put_back(source);
         fence(SeqCst);
         self.disarm(true)
     }
 
-    /// Takes the arming, if this completion is one that was waited for. True for the one of several who gets it, and for
-    /// those who come before it has [`told`](Self::told).
+    /// Takes the arming if it covers this completion. True for the peer that takes it, and for each
+    /// later peer until [`told`](Self::told) is called.
     #[inline]
     pub(crate) fn disarm(&self, solicited: bool) -> bool {
         let armed = self.armed.load(Relaxed);
@@ -149,16 +164,18 @@ impl CqEntry {
         }
     }
 
-    /// The owner was told, or knows. If it has armed the queue anew meanwhile, it stays armed.
+    /// Records that the owner was notified. If the owner has armed the queue again since, it stays
+    /// armed.
     #[inline]
     pub(crate) fn told(&self) {
         let _ = self.armed.compare_exchange(TAKEN, Armed::No as u32, AcqRel, Relaxed);
     }
 
-    /// Owner: wants to know of the next completion. What is polled after this was not missed.
+    /// Owner: requests a notification for the next completion. If the owner polls after this, it
+    /// misses none.
     ///
-    /// Who waits for any completion goes on doing so when it asks for solicited ones. If a peer takes the arming at this
-    /// moment, its wake-up answers both requests.
+    /// An owner that waits for any completion keeps doing so when it asks for solicited ones. If a
+    /// peer takes the arming at this moment, its wake-up answers both requests.
     pub(crate) fn arm(&self, armed: Armed) {
         if armed != Armed::Solicited || self.armed.load(Relaxed) != Armed::Any as u32 {
             self.armed.store(armed as u32, Relaxed);
@@ -166,19 +183,21 @@ impl CqEntry {
         fence(SeqCst);
     }
 
-    /// Owner: whether nobody has taken the arming. A peer may take it and die before it tells; so when one has
-    /// died, a queue that was armed and is not any more is to be taken for fired.
+    /// Owner: whether the queue is armed and no peer has taken the arming.
+    ///
+    /// A peer may take the arming and die before it tells the owner. So after a death, the owner
+    /// treats a queue that was armed and is armed no longer as fired.
     pub(crate) fn is_armed(&self) -> bool {
         ![Armed::No as u32, TAKEN].contains(&self.armed.load(Relaxed))
     }
 
-    /// Owner: whether any of the first `words` words has a bit.
+    /// Owner: whether any of the first `words` words has a bit set.
     #[inline]
     pub(crate) fn has_news(&self, words: usize) -> bool {
         self.ready[..words.min(READY_WORDS)].iter().any(|word| word.load(Relaxed) != 0)
     }
 
-    /// Owner: takes the bits of one word. The sources are to be looked at after this.
+    /// Owner: takes the bits of one word. The owner looks at the sources after this call.
     #[inline]
     pub(crate) fn take(&self, word: usize) -> u64 {
         let word = &self.ready[word % READY_WORDS];
@@ -190,47 +209,51 @@ impl CqEntry {
         bits
     }
 
-    /// Owner: puts a bit back, because not all of its queue pairs could be looked at.
+    /// Owner: sets a bit again, because it could not look at all queue pairs that share it.
     pub(crate) fn put_back(&self, source: u32) {
         let bit = source as usize % (READY_WORDS * 64);
         self.ready[bit / 64].fetch_or(1 << (bit % 64), AcqRel);
     }
 
-    /// Owner: has polled this many. To be called before the program sees them: it may let more come then.
+    /// Owner: stores how many completions it has polled. Call it before the program sees them,
+    /// because the program may then let more completions come.
     #[inline]
     pub(crate) fn note_polled(&self, polled: u64) {
         self.polled.store(polled, Relaxed);
     }
 
-    /// Owner: this many that were announced are never polled.
+    /// Owner: counts `count` announced completions as polled, because they never will be.
     pub(crate) fn forget(&self, count: u64) {
         self.polled.fetch_add(count, Relaxed);
     }
 
-    /// Owner: how many were announced, ever.
+    /// Owner: the number of completions announced since the reset.
     pub(crate) fn announced(&self) -> u64 {
         self.announced.load(Acquire)
     }
 
-    /// Owner: how many announced completions wait to be polled; 0 if nobody counts.
+    /// Owner: how many announced completions wait to be polled; 0 if completions are not counted.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
         let waiting = self.announced.load(Relaxed).wrapping_sub(self.polled.load(Relaxed)) as i64;
         usize::try_from(waiting).unwrap_or(0)
     }
 
-    /// Peer: leaves a note that the owner is to be woken, and then tells it; true if there was none yet. (Who has left one
-    /// may have been stopped before it told.) As a peer may die in between, the owner looks for notes whenever one has died.
+    /// Peer: leaves a note that the owner must be woken; true if it left the first one. The peer
+    /// that leaves the first note then rings the service thread.
+    ///
+    /// A peer may be stopped or die between the note and the ring, so the owner looks for notes
+    /// after each death.
     pub(crate) fn fire(&self) -> bool {
         self.fired.swap(1, Release) == 0
     }
 
-    /// Owner: takes the note.
+    /// Owner: takes the note, if a peer has left one.
     pub(crate) fn take_fired(&self) -> bool {
         self.fired.load(Relaxed) != 0 && self.fired.swap(0, AcqRel) != 0
     }
 
-    /// Owner: whether peers found the queue full.
+    /// Owner: whether a peer found the queue full.
     pub(crate) fn is_overrun(&self) -> bool {
         self.overrun.load(Acquire) != 0
     }

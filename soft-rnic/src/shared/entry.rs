@@ -1,18 +1,18 @@
 //! The entries of the tables of a segment: a memory region, a queue pair, a shared receive queue.
 //!
-//! An entry holds a *descriptor* of its object: plain values that the owner writes while the entry's
-//! generation is invalid.
+//! An entry holds a *descriptor* of its object: plain values that the owner writes while the
+//! entry's generation is invalid.
 
 use super::generation::{Generation, GenerationSnapshot, GenerationWriter};
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
-/// Encodes a descriptor as the words of its entry, and back.
+/// A descriptor that is stored as `WORDS` words of an entry.
 pub(crate) trait DescriptorWords<const WORDS: usize>: Sized {
     fn to_words(&self) -> [u64; WORDS];
     fn from_words(words: [u64; WORDS]) -> Self;
 }
 
-/// Words that a generation guards.
+/// The words that a generation guards.
 #[derive(Debug)]
 #[repr(C)]
 struct GenerationGuarded<const WORDS: usize> {
@@ -40,29 +40,44 @@ impl<const WORDS: usize> GenerationGuarded<WORDS> {
     }
 }
 
-/// Makes an entry with a descriptor: `publish`, `withdraw`, `read`, `is_current`.
+/// A GID as two words of an entry, in the byte order of the host.
+pub(crate) fn gid_words(gid: [u8; 16]) -> [u64; 2] {
+    let (low, high) = gid.split_at(8);
+    [low, high].map(|half| u64::from_ne_bytes(half.try_into().expect("half a GID is eight bytes")))
+}
+
+/// The GID in two words of an entry.
+pub(crate) fn gid_of(words: [u64; 2]) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[..8].copy_from_slice(&words[0].to_ne_bytes());
+    gid[8..].copy_from_slice(&words[1].to_ne_bytes());
+    gid
+}
+
+/// Defines an entry that holds a descriptor, with `publish`, `withdraw`, `read` and `is_current`.
 macro_rules! descriptor_entry {
     ($Entry:ident, $Descriptor:ident, $words:literal) => {
         impl $Entry {
-            /// Owner: invalidates the generation, writes the descriptor, validates the generation. Hazards of the former descriptor are still to
-            /// be waited for where they matter.
+            /// Owner: invalidates the generation, writes the descriptor, validates the generation.
+            /// Where transfers may still use the former descriptor, the owner must wait for their
+            /// hazards afterwards.
             pub(crate) fn publish(&self, writer: &mut GenerationWriter, label: u8, descriptor: &$Descriptor) {
                 self.guarded.publish(writer, label, descriptor);
             }
 
-            /// Owner: invalidates the generation.
+            /// Owner: invalidates the generation, so that no new transfer uses the descriptor.
             pub(crate) fn withdraw(&self, writer: &mut GenerationWriter) {
                 writer.invalidate(&self.guarded.generation);
             }
 
-            /// Peer: the descriptor. It is whole only if the snapshot is still [current](Self::is_current) after a hazard was
-            /// published.
+            /// Peer: reads the descriptor. Its words belong together only if the snapshot is still
+            /// [current](Self::is_current) after the peer has published a hazard.
             #[inline]
             pub(crate) fn read(&self) -> Option<(GenerationSnapshot, $Descriptor)> {
                 self.guarded.read::<$Descriptor>()
             }
 
-            /// Peer: whether the descriptor has not changed.
+            /// Peer: whether the descriptor has not changed since the snapshot.
             #[allow(dead_code, reason = "a shared queue lives as long as those that use it")]
             #[inline]
             pub(crate) fn is_current(&self, snapshot: GenerationSnapshot) -> bool {
@@ -72,7 +87,7 @@ macro_rules! descriptor_entry {
     };
 }
 
-/// A memory region, under its key's index. The generation's label is the key's tag.
+/// A memory region, at its key's index. The generation's label is the key's tag.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct MrEntry {
@@ -80,19 +95,23 @@ pub(crate) struct MrEntry {
     unused: [AtomicU64; 2],
 }
 
-/// For whom a region's descriptor is good, in the word that names a protection domain.
+/// The word of a region's descriptor that says which queue pairs may use it: a protection domain,
+/// or a memory window's scope.
 ///
-/// A window's differs from every domain's number: so nobody takes its key for one of local memory, and a comparison with
-/// a domain, which is all that most transfers make, sends whoever has one the long way.
+/// A window's word differs from every domain's number. So no transfer accepts a window's key for
+/// local memory. Most transfers only compare the word with a domain, and only a transfer with a
+/// window's key takes the slow path.
 pub(crate) mod domain {
-    /// A memory window: for remote access.
+    /// Bit of a memory window, which serves remote access only.
     pub(crate) const WINDOW: u32 = 1 << 31;
-    /// Of type 2: what follows is the number of the only queue pair that it is good for. Otherwise it is a domain's.
+    /// Bit of a type 2 window: the bits below hold the number of the one queue pair that may use
+    /// it. Without this bit they hold a domain.
     pub(crate) const OF_QUEUE_PAIR: u32 = 1 << 30;
-    /// Domains have numbers below this.
+    /// Numbers of protection domains are below this.
     pub(crate) const END: u32 = OF_QUEUE_PAIR;
 
-    /// Whether a descriptor is good for requests that come to this queue pair, of this domain.
+    /// Whether a descriptor allows requests that arrive at this queue pair, which belongs to domain
+    /// `pd`.
     #[inline]
     pub(crate) fn serves(descriptor: u32, pd: u32, qpn: u32) -> bool {
         descriptor == pd
@@ -100,45 +119,48 @@ pub(crate) mod domain {
                 && descriptor == window(pd, (descriptor & OF_QUEUE_PAIR != 0).then_some(qpn)))
     }
 
-    /// A window's word: of a domain, or of one queue pair.
+    /// The word of a window: for one queue pair if `qpn` is given, for the whole domain otherwise.
     pub(crate) fn window(pd: u32, qpn: Option<u32>) -> u32 {
         WINDOW | qpn.map_or(pd, |qpn| OF_QUEUE_PAIR | qpn)
     }
 }
 
-/// What peers may know about a memory region, or a window.
+/// The public part of a memory region or memory window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MrDescriptor {
     /// The first address by which peers name the region.
     pub(crate) iova: u64,
     pub(crate) length: u64,
-    /// Where in the owner's address space `iova` lies.
+    /// The address of `iova` in the owner's address space.
     pub(crate) address: u64,
-    /// A protection domain, or what [`domain`] makes of a window's.
+    /// A protection domain, or a window's word; see [`domain`].
     pub(crate) pd: u32,
-    /// `ibv_access_flags`.
+    /// `ibv_access_flags`, and the bits of [`kind`].
     pub(crate) access: u32,
-    /// The shareable memory that the region lies in, plus one; 0 if in none.
+    /// The number of the exported memory that contains the region, plus one; 0 if it lies in none.
     pub(crate) export: u32,
-    /// How often `export` has been given to other memory.
+    /// How often the number in `export` has been given to other memory.
     pub(crate) export_epoch: u32,
 }
 
-/// Bits of a descriptor's `access` that are no `ibv_access_flags`: those end below, with `IBV_ACCESS_OPTIONAL_RANGE`.
+/// Bits of a descriptor's `access` beyond `ibv_access_flags`, whose highest is
+/// `IBV_ACCESS_OPTIONAL_RANGE`.
 pub(crate) mod kind {
-    /// A null region: it has no memory, and its length counts for nothing.
+    /// A null region: it has no memory, and its length is ignored.
     pub(crate) const NULL: u32 = 1 << 31;
-    /// The owner alone reaches the memory: the system copies neither to nor from it for others.
+    /// Only the owner can access the memory: the system copies neither to it nor from it for other
+    /// processes.
     pub(crate) const OWNER_ONLY: u32 = 1 << 30;
 }
 
 impl MrDescriptor {
-    /// Whether it is a null region's.
+    /// Whether the region is a null region.
     pub(crate) fn is_null(&self) -> bool {
         self.access & kind::NULL != 0
     }
 
-    /// Where in its shareable memory the region begins is told by the node, which knows where that memory lies.
+    /// Whether the range lies within the region. The node knows where the region begins in its
+    /// exported memory.
     pub(crate) fn contains(&self, address: u64, length: u64) -> bool {
         address
             .checked_sub(self.iova)
@@ -173,7 +195,7 @@ impl DescriptorWords<5> for MrDescriptor {
 
 descriptor_entry!(MrEntry, MrDescriptor, 5);
 
-/// Where the slots of a receive queue lie in the segment. A peer checks that they do.
+/// The place of a receive queue's slots in the segment. A peer checks it before use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotsDescriptor {
     pub(crate) offset: u64,
@@ -182,37 +204,39 @@ pub(crate) struct SlotsDescriptor {
     pub(crate) stride: u32,
 }
 
-/// What a peer did to a queue pair that its owner has to act on.
+/// Bits by which a peer reports an event of a queue pair to its owner.
 pub(crate) mod notice {
-    /// A request that it may not make: `IBV_EVENT_QP_ACCESS_ERR`, and the queue pair fails.
+    /// A request without permission: raises `IBV_EVENT_QP_ACCESS_ERR`, and the queue pair fails.
     pub(crate) const ACCESS_ERROR: u32 = 1 << 0;
-    /// A request that makes no sense: `IBV_EVENT_QP_REQ_ERR`, and the queue pair fails.
+    /// A malformed request: raises `IBV_EVENT_QP_REQ_ERR`, and the queue pair fails.
     pub(crate) const REQUEST_ERROR: u32 = 1 << 1;
     /// A receive completed with an error: the queue pair fails.
     pub(crate) const RECEIVE_ERROR: u32 = 1 << 2;
-    /// The first message came while ready to receive: `IBV_EVENT_COMM_EST`.
+    /// The first message arrived in the state ready to receive: raises `IBV_EVENT_COMM_EST`.
     pub(crate) const ESTABLISHED: u32 = 1 << 3;
 }
 
-/// A queue pair, under its index.
+/// A queue pair, at its index.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct QpEntry {
     guarded: GenerationGuarded<15>,
-    /// By peers: the slot of the receive queue that the next message takes (of queue pairs without a shared one).
+    /// Written by peers: the slot of the receive queue that the next message takes. Unused with a
+    /// shared receive queue.
     cursor: AtomicU32,
-    /// By the connected peer, and by the owner when it becomes ready to receive: the next packet's number.
+    /// The next packet's number. Written by the connected peer, and by the owner when it becomes
+    /// ready to receive.
     expected_psn: AtomicU32,
-    /// By peers: [`notice`] bits.
+    /// Written by peers: [`notice`] bits.
     notices: AtomicU32,
     unused: [AtomicU32; 13],
 }
 
-/// What peers may know about a queue pair. The generation's label is its state (`ibv_qp_state`).
+/// The public part of a queue pair. The generation's label is its state (`ibv_qp_state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QpDescriptor {
     pub(crate) qpn: u32,
-    /// Of a connected queue pair: the only one that it listens to.
+    /// The only queue pair from which a connected queue pair accepts requests.
     pub(crate) dest_qpn: u32,
     pub(crate) pd: u32,
     /// `ibv_access_flags` of the queue pair.
@@ -225,23 +249,24 @@ pub(crate) struct QpDescriptor {
     pub(crate) max_dest_rd_atomic: u8,
     pub(crate) qkey: u32,
     pub(crate) slots: SlotsDescriptor,
-    /// The shared receive queue's index plus one; 0 if it has its own.
+    /// The shared receive queue's index plus one; 0 if the queue pair has a private receive queue.
     pub(crate) srq: u32,
-    /// The ring of slot numbers, if its messages do not fill one slot after the other: an [`super::ring::IndexRing`] of `ring_words`
-    /// words; 0 if there is none.
+    /// Words of the ring of slot numbers, a [`super::ring::IndexRing`]. 0 if messages fill one slot
+    /// after the other, so that the queue pair needs no ring.
     pub(crate) ring_words: u32,
     pub(crate) ring_offset: u64,
     pub(crate) recv_cq: u32,
-    /// The source number among the queue pairs of `recv_cq`.
+    /// The source number of this queue pair in `recv_cq`.
     pub(crate) source: u32,
-    /// How often the queue pair has become ready to receive: another number is another connection.
+    /// How often the queue pair has become ready to receive: each number is another connection.
     pub(crate) connection: u32,
-    /// The port is up.
+    /// Whether the port is up.
     pub(crate) link_up: bool,
-    /// The GID of its own that peers must address, and the peer's GID that it answers to.
+    /// The GID that peers must address; below, the GID of the peer that this queue pair answers.
     pub(crate) local_gid: [u64; 2],
     pub(crate) remote_gid: [u64; 2],
-    /// The XRC domain, of the targets of such connections, and of what receives for a shared queue of one.
+    /// The XRC domain, for XRC target queue pairs and for queue pairs that receive through a shared
+    /// queue of that domain.
     pub(crate) xrcd: [u64; 2],
 }
 
@@ -318,7 +343,7 @@ impl QpEntry {
         self.cursor.load(Relaxed)
     }
 
-    /// Peer: the slot was taken; the next message takes the next. Owner: back to the first.
+    /// Peer: moves on after it has taken a slot. Owner: goes back to the first slot.
     #[inline]
     pub(crate) fn set_cursor(&self, cursor: u32) {
         self.cursor.store(cursor, Relaxed);
@@ -329,7 +354,8 @@ impl QpEntry {
         self.expected_psn.load(Acquire)
     }
 
-    /// By the peer when it lets go of the connection, by the owner when it becomes ready to receive.
+    /// Called by the peer when it releases the connection, and by the owner when it becomes ready
+    /// to receive.
     pub(crate) fn set_expected_psn(&self, psn: u32) {
         self.expected_psn.store(psn & 0xff_ffff, Release);
     }
@@ -339,25 +365,25 @@ impl QpEntry {
         self.notices.fetch_or(bits, AcqRel);
     }
 
-    /// Owner: takes the notices.
+    /// Owner: takes the notices, leaving none.
     pub(crate) fn take_notices(&self) -> u32 {
         if self.notices.load(Relaxed) == 0 { 0 } else { self.notices.swap(0, AcqRel) }
     }
 }
 
-/// That a queue pair is in a multicast group.
+/// A queue pair's membership in a multicast group.
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub(crate) struct MembershipEntry {
     guarded: GenerationGuarded<3>,
 }
 
-/// What peers may know about it.
+/// The public part of a membership.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MembershipDescriptor {
-    /// The group's.
+    /// The GID of the group.
     pub(crate) gid: [u64; 2],
-    /// The queue pair's, in its table.
+    /// The index of the queue pair.
     pub(crate) index: u32,
     pub(crate) qpn: u32,
 }
@@ -374,31 +400,33 @@ impl DescriptorWords<3> for MembershipDescriptor {
 
 descriptor_entry!(MembershipEntry, MembershipDescriptor, 3);
 
-/// A shared receive queue, under its index.
+/// A shared receive queue, at its index.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct SrqEntry {
     guarded: GenerationGuarded<3>,
-    /// By peers: a hint where posted slots begin.
+    /// Written by peers: a hint where posted slots begin.
     hint: AtomicU32,
-    /// Posted receives that nobody has claimed. Each is counted before it can be claimed, and counted out after; so this
-    /// is too high at times (and by one for good where a peer has died in between), but not too low.
+    /// Posted receives that nobody has claimed. Each receive is counted before it can be claimed,
+    /// and counted out after the claim. So the value is sometimes too high but never too low; each
+    /// peer that dies in between leaves it too high by one.
     available: AtomicU32,
-    /// The limit: when fewer are available, the owner wants to know, once; see [`limit`].
+    /// The limit word: the owner wants one event when fewer receives are available; see [`limit`].
     limit: AtomicU64,
     unused: [AtomicU64; 2],
 }
 
-/// What the limit's word holds: how often it was armed, a bit, and the limit. One compare-and-swap takes it from armed
-/// to reached, so that an event is neither doubled nor lost, whoever dies; the count keeps a peer that slept from
-/// reaching a later limit.
+/// The fields of the limit word: how often the limit was armed, the reached bit, and the limit.
+///
+/// One compare-and-swap changes armed to reached. So an event is neither doubled nor lost,
+/// whichever process dies. The count keeps a peer that slept from reaching a later limit.
 mod limit {
     pub(super) const ARMED_SHIFT: u32 = 32;
     pub(super) const REACHED: u64 = 1 << 31;
     pub(super) const VALUE: u64 = REACHED - 1;
 }
 
-/// What peers may know about a shared receive queue.
+/// The public part of a shared receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SrqDescriptor {
     pub(crate) pd: u32,
@@ -423,7 +451,7 @@ impl DescriptorWords<3> for SrqDescriptor {
 descriptor_entry!(SrqEntry, SrqDescriptor, 3);
 
 impl SrqEntry {
-    /// An entry without a queue, as zeroed memory is.
+    /// An entry without a queue, all zero like a new segment.
     #[cfg(all(test, loom))]
     pub(crate) fn new() -> Self {
         let [hint, available] = core::array::from_fn(|_| AtomicU32::new(0));
@@ -436,28 +464,29 @@ impl SrqEntry {
         }
     }
 
-    /// Peer: where to begin to look for a posted slot.
+    /// Peer: where to start searching for a posted slot.
     pub(crate) fn hint(&self) -> u32 {
         self.hint.load(Relaxed)
     }
 
-    /// Peer: the slot before this one was taken.
+    /// Peer: stores the slot that follows the one it took.
     pub(crate) fn set_hint(&self, hint: u32) {
         self.hint.store(hint, Relaxed);
     }
 
-    /// Receives are about to be posted, or given back. To be called *before* they are: a peer that claims one before it is
-    /// counted would find fewer than there are.
+    /// Counts receives. Call it *before* they are posted or given back, because a peer may claim
+    /// one at once, and the count must not be too low.
     pub(crate) fn add_available(&self, count: u32) {
         self.available.fetch_add(count, AcqRel);
     }
 
-    /// Owner: what was counted was not posted after all.
+    /// Owner: uncounts a receive that was counted and then not posted.
     pub(crate) fn take_back_available(&self) {
         self.available.fetch_sub(1, AcqRel);
     }
 
-    /// Whether a posted slot is worth looking for. Only a hint: claims are counted after the fact.
+    /// Whether searching for a posted slot is worthwhile. Only a hint: claims are counted after the
+    /// fact.
     pub(crate) fn has_available(&self) -> bool {
         self.available() > 0
     }
@@ -466,16 +495,16 @@ impl SrqEntry {
         self.available.load(Relaxed) as i32
     }
 
-    /// A slot was claimed. True if the owner is to be told that the limit was reached.
+    /// Counts a claim. True if the caller must tell the owner that the limit was reached.
     pub(crate) fn take_available(&self) -> bool {
-        // With `set_limit`, all of these are read-modify-writes of one word: whichever comes second in its order sees
-        // what the other did before.
+        // This and `set_limit` both do a read-modify-write of this word. So the later one in its
+        // order sees what the other one did before.
         self.available.fetch_sub(1, AcqRel);
         self.check_limit()
     }
 
-    /// Owner: arms the limit (0 disarms it). True if it is reached already; [`take_limit_reached`](Self::take_limit_reached)
-    /// says so as well.
+    /// Owner: arms the limit (0 disarms it). True if the limit is already reached; then
+    /// [`take_limit_reached`](Self::take_limit_reached) returns true as well.
     pub(crate) fn set_limit(&self, value: u32) -> bool {
         let armed = (self.limit.load(Relaxed) >> limit::ARMED_SHIFT).wrapping_add(1);
         let value = u64::from(value).min(limit::VALUE);
@@ -484,7 +513,7 @@ impl SrqEntry {
         self.check_limit()
     }
 
-    /// The armed limit, 0 once it was reached.
+    /// The armed limit; 0 if it was reached or never armed.
     pub(crate) fn limit(&self) -> u32 {
         let word = self.limit.load(Relaxed);
         if word & limit::REACHED == 0 { word as u32 } else { 0 }
@@ -493,14 +522,15 @@ impl SrqEntry {
     fn check_limit(&self) -> bool {
         let word = self.limit.load(Acquire);
         let armed = word & limit::REACHED == 0 && word & limit::VALUE != 0;
-        // Looked at after the limit, not before: what was posted before it was armed counts.
+        // Load `available` after the limit, not before, so that receives posted before the limit
+        // was armed count.
         armed
             && i64::from(self.available()) < (word & limit::VALUE) as i64
             && self.limit.compare_exchange(word, word | limit::REACHED, AcqRel, Relaxed).is_ok()
     }
 
-    /// Owner: whether the limit was reached since the last call. To be looked at when a peer says so, and when one has
-    /// died, who may have wanted to.
+    /// Owner: whether the limit was reached since the last call. The owner asks after a peer's
+    /// notice, and after each death, because the dead peer may have been about to send one.
     pub(crate) fn take_limit_reached(&self) -> bool {
         let word = self.limit.load(Relaxed);
         word & limit::REACHED != 0
@@ -510,7 +540,7 @@ impl SrqEntry {
                 .is_ok()
     }
 
-    /// Owner: as new.
+    /// Owner: clears the counters for another queue.
     pub(crate) fn reset(&self) {
         self.hint.store(0, Relaxed);
         self.available.store(0, Relaxed);

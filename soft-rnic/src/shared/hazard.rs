@@ -2,34 +2,36 @@
 //! wait until no transfer touches an object.
 //!
 //! A peer publishes a hazard in the owner's segment *before* it compares the
-//! [generation](super::generation) again; the owner invalidates the generation *before* it looks for
-//! hazards. A full fence stands between each store and the following load, so that at least one of
-//! the two sees the other. The owner waits for a hazard until it is cleared or its peer is proved
-//! dead.
+//! [generation](super::generation) again; the owner invalidates the generation *before* it looks
+//! for hazards. A full fence stands between each store and the following load, so that at least one
+//! of the two sees the other. The owner waits for a hazard until it is cleared or its peer is
+//! proved dead.
 
 use crate::sync::{Acquire, AtomicU64, Release, SeqCst, fence};
 
-/// How many transfers one process has under way at most in one peer's memory: one a transfer slot.
+/// The largest number of concurrent transfers of one process in one peer's memory: one for each
+/// transfer slot.
 pub(crate) const TRANSFER_SLOTS: usize = if cfg!(any(loom, miri)) { 4 } else { 64 };
 
 const BUSY: u64 = 1 << 63;
-/// In a peer's first cell: it has gone, and touches nothing any more.
+/// Value in a peer's first slot: the peer has left and accesses nothing any more.
 const LEFT: u64 = 1;
 const QP_SHIFT: u32 = 32;
 const FIELD: u64 = 0xff_ffff;
 
-/// A queue pair of the owner and one of its memory regions (or all of them).
+/// A transfer's queue pair (of the owner) and the memory region that it touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hazard(u64);
 
 impl Hazard {
-    /// Stands for every region: a transfer that touches several.
+    /// Region index for a transfer that may touch several regions.
     pub(crate) const ANY_REGION: u32 = FIELD as u32;
 
-    /// Stands for none: a transfer that touches the queue pair's own structures only. No table is as large.
+    /// Region index for a transfer that touches only the queue pair's structures. No table has that
+    /// many entries.
     pub(crate) const NO_REGION: u32 = FIELD as u32 - 1;
 
-    /// Stands for every queue pair: a transfer that goes by way of several.
+    /// Queue pair index for a transfer that goes through several queue pairs.
     pub(crate) const ANY_QUEUE_PAIR: u32 = FIELD as u32;
 
     /// A transfer through this queue pair, in this region. Both are indices in the owner's tables.
@@ -50,13 +52,13 @@ impl Hazard {
     }
 }
 
-/// Stands between the stores of hazards and the loads that compare generations again.
+/// Orders the stores of hazards before the loads that compare generations again.
 #[inline]
 pub(crate) fn full_fence() {
     fence(SeqCst);
 }
 
-/// Where one transfer slot of one peer publishes its hazard.
+/// The word in which one transfer slot of one peer publishes its hazard.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct HazardSlot {
@@ -65,39 +67,42 @@ pub(crate) struct HazardSlot {
 }
 
 impl HazardSlot {
-    /// Announces a transfer. Only the holder of the transfer slot calls this.
+    /// Publishes a transfer, followed by a full fence. Only the holder of the transfer slot calls
+    /// this.
     #[inline]
     pub(crate) fn publish(&self, hazard: Hazard) {
         self.set(hazard);
         full_fence();
     }
 
-    /// The first half of [`publish`](Self::publish), where several hazards share one [`full_fence`].
+    /// The first half of [`publish`](Self::publish), for callers that set several hazards before
+    /// one [`full_fence`].
     ///
-    /// A release store: an owner that sees this hazard need not have seen that the one before was cleared, and may take
-    /// what that one named as untouched from now on.
+    /// This is a release store because of the hazard before it. An owner that sees this hazard may
+    /// never see that the earlier one was cleared, and still treats the object that the earlier one
+    /// named as untouched.
     #[inline]
     pub(crate) fn set(&self, hazard: Hazard) {
         self.hazard.store(hazard.0, Release);
     }
 
-    /// The transfer is over: all its accesses come before.
+    /// Ends the transfer: all its accesses happen before this store.
     #[inline]
     pub(crate) fn clear(&self) {
         self.hazard.store(0, Release);
     }
 
-    /// Peer: leaves for good. No transfer of it is under way, nor will one be.
+    /// Peer: leaves for good, after its last transfer has ended.
     pub(crate) fn leave(&self) {
         self.hazard.store(LEFT, Release);
     }
 
-    /// Whether the peer has said that it leaves. All its accesses have happened.
+    /// Whether the peer has left. If so, all its accesses have happened.
     pub(crate) fn has_left(&self) -> bool {
         self.hazard.load(Acquire) == LEFT
     }
 
-    /// The transfer under way. All accesses of earlier ones have happened.
+    /// The transfer under way, if any. All accesses of earlier transfers have happened.
     pub(crate) fn get(&self) -> Option<Hazard> {
         let value = self.hazard.load(Acquire);
         (value & BUSY != 0).then_some(Hazard(value))

@@ -1,13 +1,15 @@
-//! A segment full of anything, and every accessor called on it with anything.
+//! A fuzz harness for the segment: arbitrary contents, and every accessor called with arbitrary
+//! arguments.
 //!
-//! Then the engine sends requests to a peer that has this segment (`engine/hostile.rs`).
+//! Then the executor sends requests to a peer that has this segment (`engine/hostile.rs`).
 //!
-//! What must hold: nothing outside of the segment is reached, nothing panics, nothing goes on for ever. The first is
-//! asserted of every pointer and slice that an accessor gives, and checked by Miri and by the fuzzer's sanitizer, as all of
-//! it is read.
+//! The properties: no access outside the segment, no panic, and no endless loop. The harness
+//! asserts the first for every pointer and slice that an accessor returns. Miri and the fuzzer's
+//! sanitizer check it too, because the harness reads all of it.
 //!
-//! The input is a list of steps of 16 bytes, little-endian: what to do, a kind (8 bits each), an index (16), a number (32),
-//! a word (64). `soft-rnic/fuzz` feeds it from libFuzzer; the tests here from its corpus and from seeded random bytes.
+//! The input is a list of 16-byte steps, little-endian: an action and a kind (8 bits each), an
+//! index (16), a number (32), a word (64). `soft-rnic/fuzz` feeds it from libFuzzer. The tests here
+//! feed its corpus and seeded random bytes.
 
 use core::ptr::NonNull;
 
@@ -19,21 +21,21 @@ use super::segment::{
     COMPLETION_QUEUES_AT, HAZARDS_AT, HEAP, HEAP_AT, LENGTH, MAX_SGE, MEMBERS_AT, QUEUE_PAIRS_AT, REGIONS_AT,
     SHARED_QUEUES_AT, Segment, Slot, ring_bytes, slot_stride,
 };
-use super::slot::{Delivery, EAGER, Room};
+use super::slot::{Delivery, EAGER, RecvCapacity};
 use crate::engine::hostile::{HostilePeer, HostileSends, send_into};
 use crate::platform::copy;
 use crate::sync::Relaxed;
 
-/// Steps of one input at most.
+/// The largest number of steps of one input.
 const STEPS: usize = 256;
-/// Queue pairs of the segment that the engine sends to.
+/// Queue pairs of the segment to which the executor sends.
 const QUEUE_PAIRS: usize = if cfg!(miri) { 1 } else { 9 };
-/// Words of a ring that are looked at: an input may describe a ring that fills the heap.
+/// How many words of a ring are read, because an input may describe a ring that fills the heap.
 const RING_WORDS: usize = 64;
 
 /// One step of an input.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct HostileInput {
     what: u8,
     kind: u8,
     index: u16,
@@ -41,7 +43,7 @@ struct Step {
     word: u64,
 }
 
-impl Step {
+impl HostileInput {
     fn all(data: &[u8]) -> impl Iterator<Item = Self> + Clone {
         data.as_chunks::<16>().0.iter().take(STEPS).map(|bytes| {
             let all = u128::from_le_bytes(*bytes);
@@ -55,13 +57,13 @@ impl Step {
         })
     }
 
-    /// What the engine is told.
+    /// The parameters for the executor.
     fn hostile_peer(self) -> HostilePeer {
         let Self { kind, index, number, word, .. } = self;
         HostilePeer { slots: self.slots(), kind, index, number, word }
     }
 
-    /// Slots that may lie in the heap, or anywhere.
+    /// The descriptor of slots in the heap or at an arbitrary place.
     fn slots(self) -> SlotsDescriptor {
         let inside = HEAP_AT as u64 + self.word % HEAP as u64 / 64 * 64;
         SlotsDescriptor {
@@ -76,7 +78,7 @@ impl Step {
     }
 }
 
-/// Runs one input. Panics if something is reached that is not the segment's.
+/// Runs one input. Panics if an access leaves the segment.
 #[cfg(fuzzing)]
 pub fn hostile_segment(data: &[u8]) {
     run(data);
@@ -85,12 +87,13 @@ pub fn hostile_segment(data: &[u8]) {
 fn run(data: &[u8]) -> HostileSends {
     let segment = Segment::create().expect("memory for a segment");
     let mut hostile = Hostile { segment: &segment, writer: GenerationWriter::default() };
-    for step in Step::all(data) {
+    for step in HostileInput::all(data) {
         hostile.step(step);
     }
-    let hostile_peers: Vec<_> = Step::all(data).take(QUEUE_PAIRS).map(Step::hostile_peer).collect();
-    // What the peer writes meanwhile is the rest of the input.
-    let mut rest = Step::all(data).skip(QUEUE_PAIRS).cycle();
+    let hostile_peers: Vec<_> =
+        HostileInput::all(data).take(QUEUE_PAIRS).map(HostileInput::hostile_peer).collect();
+    // While the executor sends, the peer goes on to write the rest of the input.
+    let mut rest = HostileInput::all(data).skip(QUEUE_PAIRS).cycle();
     send_into(segment, &hostile_peers, |segment| {
         if let Some(step) = rest.next() {
             Hostile { segment, writer: GenerationWriter::default() }.step(step);
@@ -104,7 +107,7 @@ struct Hostile<'a> {
 }
 
 impl Hostile<'_> {
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: HostileInput) {
         match step.what % 12 {
             0 => self.write(step, 1),
             1 => self.write(step, 64),
@@ -125,7 +128,7 @@ impl Hostile<'_> {
         }
     }
 
-    /// Asserts that a range is the segment's.
+    /// Asserts that a range lies in the segment and is aligned.
     fn inside<T>(&self, first: *const T, count: usize) {
         let base = self.segment.memory().base().as_ptr().addr();
         let begin = first.addr().checked_sub(base).expect("not before the segment");
@@ -133,8 +136,8 @@ impl Hostile<'_> {
         assert!(first.is_aligned());
     }
 
-    /// Writes a word, so many times, where the kind says.
-    fn write(&self, step: Step, times: usize) {
+    /// Writes a word `times` times, at the place that the kind selects.
+    fn write(&self, step: HostileInput, times: usize) {
         let near = usize::from(step.index) * 8;
         let at = match step.kind % 8 {
             0 => near % 4096,
@@ -149,13 +152,14 @@ impl Hostile<'_> {
         };
         let at = at % (LENGTH - times * 8) / 8 * 8;
         for time in 0..times {
-            // SAFETY: inside of the segment and a multiple of 8; nothing refers to it but this thread.
+            // SAFETY: `at` was reduced to a multiple of 8 below `LENGTH - times * 8`, so each word
+            // lies in the segment and is aligned. Only this thread uses the segment.
             unsafe { self.segment.memory().base().add(at + time * 8).cast::<u64>().write(step.word) };
         }
     }
 
-    /// A queue pair and a shared queue whose descriptors can be read, with anything in them.
-    fn publish(&mut self, step: Step) {
+    /// Publishes a queue pair and a shared queue with arbitrary but readable descriptors.
+    fn publish(&mut self, step: HostileInput) {
         let slots = step.slots();
         let descriptor = QpDescriptor {
             slots,
@@ -183,7 +187,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn region(&mut self, step: Step) {
+    fn region(&mut self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) } else { step.number };
         let Some(entry) = self.segment.region(index) else { return };
         self.inside(entry, 1);
@@ -197,7 +201,7 @@ impl Hostile<'_> {
         assert!(!entry.is_current(snapshot) && entry.read().is_none());
     }
 
-    fn queue_pair(&mut self, step: Step) {
+    fn queue_pair(&mut self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
         let Some(entry) = self.segment.queue_pair(index) else { return };
         self.inside::<QpEntry>(entry, 1);
@@ -207,18 +211,19 @@ impl Hostile<'_> {
         assert_ne!(entry.take_notices(), 0);
         let Some((snapshot, descriptor)) = entry.read() else { return };
         let cursor = entry.cursor();
-        self.slot(&descriptor.slots, Step { number: cursor, ..step });
+        self.slot(&descriptor.slots, HostileInput { number: cursor, ..step });
         entry.set_cursor(cursor.wrapping_add(1));
         self.ring(descriptor.ring_offset, descriptor.ring_words, step);
-        self.completion_queue(Step { kind: 1, number: descriptor.recv_cq, ..step });
+        self.completion_queue(HostileInput { kind: 1, number: descriptor.recv_cq, ..step });
         if let Some(srq) = descriptor.srq.checked_sub(1) {
-            self.shared_queue(Step { kind: 1, number: srq, ..step });
+            self.shared_queue(HostileInput { kind: 1, number: srq, ..step });
         }
-        // Its own slots may lie over anything but the tables.
+        // The accesses to the slots cannot have changed the generation, because slots lie in the
+        // heap, behind the tables.
         assert!(entry.is_current(snapshot));
     }
 
-    fn completion_queue(&self, step: Step) {
+    fn completion_queue(&self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
         let Some(entry) = self.segment.completion_queue(index) else { return };
         self.inside(entry, 1);
@@ -242,7 +247,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn shared_queue(&self, step: Step) {
+    fn shared_queue(&self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
         let Some(entry) = self.segment.shared_queue(index) else { return };
         self.inside::<SrqEntry>(entry, 1);
@@ -254,7 +259,7 @@ impl Hostile<'_> {
         entry.take_limit_reached();
         assert!(!entry.take_limit_reached(), "an event is taken once");
         if let Some((_, descriptor)) = entry.read() {
-            self.slot(&descriptor.slots, Step { number: entry.hint(), ..step });
+            self.slot(&descriptor.slots, HostileInput { number: entry.hint(), ..step });
             entry.set_hint(step.number);
         }
         if step.word & 8 != 0 {
@@ -262,7 +267,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn publish_hazard(&self, step: Step) {
+    fn publish_hazard(&self, step: HostileInput) {
         let Some(cell) = self.segment.hazard_slot(step.index, step.number as usize) else { return };
         self.inside(cell, 1);
         if let Some(hazard) = cell.get() {
@@ -279,7 +284,7 @@ impl Hostile<'_> {
         assert_eq!(cell.get(), None);
     }
 
-    fn slot(&self, descriptor: &SlotsDescriptor, step: Step) {
+    fn slot(&self, descriptor: &SlotsDescriptor, step: HostileInput) {
         let index = if step.kind & 4 == 0 {
             step.number.checked_rem(descriptor.count).unwrap_or(0)
         } else {
@@ -310,31 +315,35 @@ impl Hostile<'_> {
             assert!(header.finish(claim, &Delivery { byte_len: step.number, ..Delivery::default() }));
             assert_eq!(header.delivery().byte_len, step.number);
         }
-        if let Some(offer) = header.offer() {
+        if let Some(posted_state) = header.posted_state() {
             assert!(header.fulfil(
-                offer,
+                posted_state,
                 step.index,
                 &Delivery { byte_len: step.number, ..Delivery::default() }
             ));
-            assert!(header.is_done() && !header.fulfil(offer, step.index, &Delivery::default()), "once");
+            assert!(
+                header.is_done() && !header.fulfil(posted_state, step.index, &Delivery::default()),
+                "once"
+            );
         }
         header.recover(step.index);
         header.take_back();
         header.free();
-        header.post(step.number, Room { bytes: step.number, entries: step.number, flags: 0 });
+        header.post(step.number, RecvCapacity { bytes: step.number, entries: step.number, flags: 0 });
         assert!(header.take_back());
     }
 
-    /// Moves bytes of the heap out and in.
+    /// Copies bytes of the heap out and back in.
     fn touch(&self, at: NonNull<u8>, bytes: &mut [u8]) {
-        // SAFETY: inside of the segment, as the caller has asserted.
+        // SAFETY: the caller has asserted, with `inside`, that the whole range lies in the segment.
+        // Only this thread uses the segment.
         unsafe {
             copy::copy_unordered(bytes.as_mut_ptr(), at.as_ptr(), bytes.len());
             copy::copy(at.as_ptr(), bytes.as_mut_ptr(), bytes.len());
         }
     }
 
-    fn ring(&self, offset: u64, words: u32, step: Step) {
+    fn ring(&self, offset: u64, words: u32, step: HostileInput) {
         let Some(ring) = self.segment.ring(offset, words) else { return };
         assert!(words.is_power_of_two());
         let begin = self.segment.memory().base().as_ptr().wrapping_add(offset as usize);
@@ -343,7 +352,7 @@ impl Hostile<'_> {
         assert!(
             ring.pending(head).take(if cfg!(miri) { 1 } else { RING_WORDS + 1 }).count() <= words as usize
         );
-        // Miri looks at every word of a ring whenever a reference to it is passed on.
+        // Miri checks every word of a ring each time a reference to it is passed on.
         let rounds = if cfg!(miri) && words > 256 { 1 } else { RING_WORDS as u32 };
         for number in 0..rounds {
             ring.push(number);
@@ -359,7 +368,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn heap(&self, step: Step) {
+    fn heap(&self, step: HostileInput) {
         let offset = step.slots().offset;
         let length = if step.kind & 4 == 0 { usize::from(step.index) % 512 } else { step.number as usize };
         let Some(at) = self.segment.heap(offset, length) else { return };
@@ -390,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "minutes; random input does the same, and less of it")]
+    #[cfg_attr(miri, ignore = "takes minutes; the random input covers the same with less")]
     fn the_corpus_reaches_nothing_outside() {
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/hostile_segment");
         let (mut count, mut sent) = (0, HostileSends::default());
@@ -411,7 +420,8 @@ mod tests {
         assert!(sent.requests > inputs as usize && (cfg!(miri) || sent.done > 0), "only {sent:?}");
     }
 
-    /// Each entry of each table, over garbage in all of it (in the beginning of each table, where they are large).
+    /// Calls the accessors of each table with garbage in every entry (only in the first entries of
+    /// large tables).
     #[test]
     fn garbage_everywhere_is_survived() {
         let segment = Segment::create().expect("memory for a segment");
@@ -431,7 +441,8 @@ mod tests {
             let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 14 } else { 16 }));
             let count = garbage.len().min(pair[1] - pair[0]);
             let base = segment.memory().base().as_ptr();
-            // SAFETY: inside of the segment, and nothing refers to it.
+            // SAFETY: the loop keeps the range within the segment, and no reference to the segment
+            // exists yet.
             unsafe { base.add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count) };
         }
         let mut hostile = Hostile { segment: &segment, writer: GenerationWriter::default() };
@@ -439,8 +450,14 @@ mod tests {
             for what in 3..12 {
                 let word = random.next();
                 let kind = (word >> 8) as u8;
-                hostile.step(Step { what, kind: kind & !1, index, number: index.into(), word });
-                hostile.step(Step { what, kind, index: word as u16, number: (word >> 32) as u32, word });
+                hostile.step(HostileInput { what, kind: kind & !1, index, number: index.into(), word });
+                hostile.step(HostileInput {
+                    what,
+                    kind,
+                    index: word as u16,
+                    number: (word >> 32) as u32,
+                    word,
+                });
             }
         }
         assert!(segment.region(u32::MAX).is_none() && segment.hazard_slot(u16::MAX, 0).is_none());

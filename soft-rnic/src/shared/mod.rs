@@ -3,9 +3,9 @@
 //!
 //! Every process has one segment. It holds the memory keys, queue pairs, receive queues and
 //! completion queues of its owner; peers write completions, hazards and claims there. A process
-//! trusts nothing in a segment: all of it is atomics, so that no value and no race is undefined
-//! behaviour. Every index and every offset is checked before it is used, and the owner keeps what it
-//! needs for its own safety (addresses, lengths, `wr_id`s) in private memory.
+//! trusts nothing in a segment. All of it is atomics, so that no value and no race is undefined
+//! behaviour. The code checks every index and every offset before use. The owner keeps the values
+//! that its safety depends on (addresses, lengths, `wr_id`s) in private memory.
 //!
 //! A segment holds no lock, because its holder might be dead:
 //!
@@ -14,10 +14,11 @@
 //! - A [`HazardSlot`](hazard::HazardSlot) is a hazard pointer: one transfer slot of one peer names
 //!   there the queue pair and the region that it touches now.
 //! - A [`slot`](slot) of a receive queue changes hands by compare-and-swap and names its holder.
-//! - A [remote procedure call](rpc::CallState) changes hands in the same way, together with the
-//!   receive that it is for.
+//! - A [remote procedure call](rpc::CallState) changes hands in the same way, together with its
+//!   receive.
 //! - An [`IndexRing`](ring::IndexRing) has many producers and one consumer.
-//! - [Ready bits](completion::CqEntry) are hints: set after a completion, taken before the look.
+//! - [Ready bits](completion::CqEntry) are hints: a peer sets them after a completion, and the
+//!   owner takes them before it looks for completions.
 
 pub(crate) mod completion;
 pub(crate) mod entry;

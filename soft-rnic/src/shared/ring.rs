@@ -1,9 +1,13 @@
-//! A ring of slot numbers: which slots of a receive queue hold this queue pair's messages, in the order in which they came.
+//! A ring of slot numbers: which slots of a receive queue hold this queue pair's messages, in the
+//! order of arrival.
 //!
-//! Any number of producers (a connected queue pair has one peer, a datagram queue pair has many) and one consumer, the
-//! owner. A word says which lap's number it holds, so that the word itself is what is published: a producer that has
-//! written one and died before it moved the tail is helped by the next, and one that slept for a lap writes nothing.
-//! The owner believes no counter but its own: a wrong tail or head of a peer's makes it read no word twice.
+//! A ring has one consumer, the owner, and any number of producers: a connected queue pair has one
+//! peer, a datagram queue pair has many. Each word contains its number's lap, so that writing the
+//! word alone publishes the number. If a producer dies after it has written a word and before it
+//! moves the tail, the next producer moves it. A producer that slept for a lap writes nothing.
+//!
+//! The owner trusts only its private counter: a wrong tail or head from a peer never makes it read
+//! a word twice.
 
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
@@ -11,27 +15,33 @@ use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct RingHeader {
-    /// By the producers: how many numbers have been pushed, or one less.
+    /// Written by producers: how many numbers have been pushed, or one less.
     tail: AtomicU32,
-    /// By the consumer: how many have been popped.
+    /// Written by the consumer: how many numbers have been popped.
     head: AtomicU32,
     unused: [AtomicU64; 7],
 }
 
-/// A ring of a power of two of words. A word is a number, and above it the lap (counted from 1) that it belongs to.
+/// A ring whose length in words is a power of two. A word holds a number, and above it the lap
+/// (counted from 1) in which it was written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IndexRing<'a> {
     header: &'a RingHeader,
     words: &'a [AtomicU64],
 }
 
-/// How often a producer looks for the end of the ring before it believes that somebody moves it about.
+/// How often a producer looks for the end of the ring before it concludes that another process
+/// moves the end at will.
 ///
-/// Each look in vain is another producer's success: a number was written, or the tail moved behind one. Between two successes of its own
-/// a producer delivers a whole message, which takes longer than ten looks; and a look lasts some nanoseconds, so that being put to sleep in
-/// it costs one. That many in vain take hundreds of processors that all send to one queue pair of datagrams (any other has one producer), or somebody
-/// who writes where he should not. Then the receive that was filled is never told of: the harm is to the memory's owner, whom that process can
-/// harm as it likes.
+/// Each failed look means another producer's success: it wrote a number, or moved the tail past
+/// one. Between two successes a producer delivers a whole message, which takes longer than ten
+/// looks. A look lasts some nanoseconds, so a producer that is preempted during a look loses that
+/// look alone.
+///
+/// So this number of failures requires hundreds of processors that all send to one datagram queue
+/// pair (all others have one producer), or a process that writes where it must not. In that case
+/// the filled receive is never reported. The harm falls on the owner of the memory, whom that
+/// process can harm in any way.
 const TRIES: usize = 64;
 
 impl<'a> IndexRing<'a> {
@@ -44,7 +54,7 @@ impl<'a> IndexRing<'a> {
         &self.words[counter as usize & (self.words.len() - 1)]
     }
 
-    /// What a word says of its lap before the number of this counter is written, and after.
+    /// The lap that a word contains before the number of this counter is written, and after.
     fn laps(&self, counter: u32) -> (u64, u64) {
         let bits = self.words.len().trailing_zeros();
         let mask = u64::from(u32::MAX) >> bits;
@@ -52,7 +62,7 @@ impl<'a> IndexRing<'a> {
         (lap, (lap + 1) & mask)
     }
 
-    /// Owner: as new. No producer is there.
+    /// Owner: empties the ring. No producer may use it at that time.
     pub(crate) fn reset(&self) {
         self.header.tail.store(0, Relaxed);
         self.header.head.store(0, Relaxed);
@@ -61,7 +71,7 @@ impl<'a> IndexRing<'a> {
         }
     }
 
-    /// Producer: false if the ring is full.
+    /// Producer: appends a number. False if the ring is full, or after [`TRIES`] failures.
     pub(crate) fn push(&self, number: u32) -> bool {
         for _ in 0..TRIES {
             let tail = self.header.tail.load(Acquire);
@@ -69,12 +79,12 @@ impl<'a> IndexRing<'a> {
             let word = self.word(tail);
             let there = word.load(Relaxed);
             if there >> 32 == full {
-                // Another producer's number is there already, who has not come to move the tail.
+                // Another producer has written this word but has not moved the tail yet.
                 let _ = self.header.tail.compare_exchange(tail, tail.wrapping_add(1), AcqRel, Relaxed);
                 continue;
             }
             if tail.wrapping_sub(self.header.head.load(Acquire)) as usize >= self.words.len() {
-                // Full, or this producer slept and the ring has gone on.
+                // Either the ring is full, or this producer slept while others pushed.
                 if self.header.tail.load(Relaxed) == tail {
                     return false;
                 }
@@ -89,7 +99,7 @@ impl<'a> IndexRing<'a> {
         false
     }
 
-    /// What a producer leaves that dies in the midst of a push.
+    /// Pushes a number and stops before the tail moves, as a producer that dies there.
     #[cfg(all(test, loom))]
     pub(crate) fn push_and_die(&self, number: u32) {
         let tail = self.header.tail.load(Acquire);
@@ -98,8 +108,8 @@ impl<'a> IndexRing<'a> {
         let _ = self.word(tail).compare_exchange(empty << 32, new, AcqRel, Relaxed);
     }
 
-    /// Consumer: the oldest number. The consumer passes its own count, which no peer can change, and stores
-    /// the new one here for the producers to see.
+    /// Consumer: takes the oldest number. The consumer passes its private count, which no peer can
+    /// change; this function stores the new count in the ring for the producers.
     pub(crate) fn pop(&self, head: &mut u32) -> Option<u32> {
         let word = self.word(*head).load(Acquire);
         if word >> 32 != self.laps(*head).1 {

@@ -1,4 +1,5 @@
-//! Whose state it is with a call: a request that a sender leaves with the owner of the memory, and its answer.
+//! The state of a remote procedure call: a request that a sender leaves with the owner of the
+//! memory, and the owner's answer.
 //!
 //! ```text
 //!           sender asks            owner begins             owner answers
@@ -12,26 +13,27 @@
 //!      +------------------------------------------------------------------------+
 //! ```
 //!
-//! What the owner has not begun the sender may withdraw, and do what it likes with the receive that it was for. What it has
-//! begun it may be at for any time: a sender that does not wait for that leaves the receive to the owner, who offers it anew
-//! when it comes to its end. Never do both believe that it is theirs.
+//! Until the owner has begun, the sender may withdraw the request and use its receive as it likes.
+//! Once the owner has begun, it may take any amount of time. A sender that does not wait for the
+//! answer leaves the receive to the owner, which posts it again when it is done. At no time do both
+//! believe that the receive is theirs.
 
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
 
-/// Whose state it is. In the segment; whatever a peer may write there is some phase.
+/// The state word, in the segment. Every value that a peer may write there decodes to some phase.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct CallState(AtomicU32);
 
-/// How far a call is.
+/// The progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallPhase {
     Idle,
     Asked,
     Answered,
-    /// The owner is at it.
+    /// The owner works on the request.
     Begun,
-    /// The same, and the sender does not wait for it.
+    /// The owner works on the request, and the sender does not wait for it.
     Left,
 }
 
@@ -57,7 +59,7 @@ impl CallState {
         }
     }
 
-    /// Sender: the request is there. Nobody may be at another.
+    /// Sender: publishes the request. No other request may be under way.
     pub(crate) fn ask(&self) {
         self.0.store(ASKED, Release);
     }
@@ -71,22 +73,23 @@ impl CallState {
         self.transition(ASKED, IDLE).is_ok()
     }
 
-    /// Sender: leaves to the owner what it has begun, and what was written for it before. False if it has come to its end.
+    /// Sender: leaves a begun request to the owner, with all that the sender wrote for it before.
+    /// False if the owner has already answered.
     pub(crate) fn leave(&self) -> bool {
         self.transition(BEGUN, LEFT).is_ok()
     }
 
-    /// Sender: has read the answer. Owner: has given back what was left.
+    /// Sender: has read the answer. Owner: has given back what the sender left.
     pub(crate) fn end(&self) {
         self.0.store(IDLE, Release);
     }
 
-    /// Owner: begins, if something was asked.
+    /// Owner: begins the request, if one was asked.
     pub(crate) fn begin(&self) -> bool {
         self.0.load(Relaxed) == ASKED && self.transition(ASKED, BEGUN).is_ok()
     }
 
-    /// Owner: the answer is there. False if nobody waits for it, and something was left to the owner.
+    /// Owner: publishes the answer. False if the sender has left, so that the owner must clean up.
     pub(crate) fn answer(&self) -> bool {
         self.transition(BEGUN, ANSWERED) != Err(CallPhase::Left)
     }

@@ -1,4 +1,4 @@
-//! A slot of a receive queue: one posted receive, and who holds it.
+//! A slot of a receive queue: one posted receive, and its holder.
 //!
 //! ```text
 //!            owner posts            peer claims            peer finishes
@@ -10,12 +10,13 @@
 //!      +---------------------------------------------------------------------+
 //! ```
 //!
-//! A short message of a queue pair that has one sender needs no claim: its bytes are put beside the header while the
-//! slot is still `POSTED`, and one change makes that `DONE`. Whoever dies before it has changed nothing.
+//! A short message to a queue pair with one sender needs no claim. The sender copies the bytes
+//! beside the header while the slot is still `POSTED`, and one change makes it `DONE`. A sender
+//! that dies before that change has changed nothing.
 //!
-//! Each change is one compare-and-swap (or the store of the only one who may make it), so that it happened or it did
-//! not, whenever a process dies. A claim names the peer's peer_id; the lap keeps a peer that slept from mistaking
-//! a slot's later life for the one that it knew.
+//! Each change is one compare-and-swap (or a store by the only process that may make the change).
+//! So it has either happened or not happened, whenever a process dies. A claim contains the peer's
+//! id. The lap distinguishes a slot's later posts from the one that a peer saw before it slept.
 
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
@@ -40,57 +41,58 @@ const LAP_SHIFT: u32 = 32;
 /// Bytes of a message that travel in the slot itself.
 pub(crate) const EAGER: usize = 256;
 
-/// The first line of a slot: all that a short message needs beside its bytes, which begin the next one. Every line of a slot
-/// goes from one processor to the other and back.
+/// The first cache line of a slot. It holds all that a short message needs except its bytes, which
+/// begin in the next line. Few lines matter, because each moves from one processor to the other and
+/// back.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct SlotHeader {
     state: AtomicU64,
-    /// By the owner: bytes that the receive has room for, and how many entries.
+    /// Written by the owner: the receive's length in bytes, and its number of entries.
     room: AtomicU64,
-    /// By the peer: status, opcode and flags, and the message's length.
+    /// Written by the peer: status, opcode and flags, and the message's length.
     outcome: AtomicU64,
-    /// By the peer: immediate data or invalidated key, and the source queue pair.
+    /// Written by the peer: immediate data or invalidated key, and the source queue pair.
     origin: AtomicU64,
-    /// By the peer: the queue pair that the message came to.
+    /// Written by the peer: the queue pair to which the message came.
     queue_pair: AtomicU32,
-    /// By the owner: flags about the receive.
+    /// Written by the owner: flags of the receive.
     flags: AtomicU32,
-    /// By the owner: the first scatter entry.
+    /// Written by the owner: the first scatter entry.
     pub(crate) first: SgeEntry,
     unused: AtomicU64,
 }
 
-/// A posted slot, by its state.
+/// A slot that was seen posted, by its state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Offer(u64);
+pub(crate) struct PostedState(u64);
 
-/// A claimed slot: the state to hand on.
+/// A claimed slot, by its state word. Its holder passes it on to finish or release the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim(u64);
 
 impl Claim {
-    /// As a word, to be told to the owner.
+    /// The claim as a word, to send to the owner.
     pub(crate) fn to_word(self) -> u64 {
         self.0
     }
 
-    /// A claim that the peer of this peer_id tells of, if it can be one of its own.
+    /// A claim that the peer with this id sent, if it names that peer.
     pub(crate) fn from_word(word: u64, peer_id: u16) -> Option<Self> {
         (word & TAG == CLAIMED && (word >> PEER_SHIFT & PEER) as u16 == peer_id).then_some(Self(word))
     }
 }
 
-/// What a receive has room for.
+/// The capacity of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct RecvCapacity {
     pub(crate) bytes: u32,
     pub(crate) entries: u32,
     /// The owner's [`SlotHeader::post`] flags.
     pub(crate) flags: u32,
 }
 
-/// What a peer says about a message that it has delivered. Nothing in it is trusted: the owner clamps it.
+/// A peer's report of a message that it has delivered. The owner trusts no field and clamps each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivery {
     /// `ibv_wc_status`.
@@ -99,7 +101,7 @@ pub(crate) struct Delivery {
     pub(crate) opcode: u8,
     /// `ibv_wc_flags`.
     pub(crate) wc_flags: u8,
-    /// The payload lies in the slot, for the owner to scatter.
+    /// Whether the payload lies in the slot, for the owner to scatter.
     pub(crate) eager: bool,
     pub(crate) byte_len: u32,
     pub(crate) imm_data: u32,
@@ -108,7 +110,7 @@ pub(crate) struct Delivery {
     pub(crate) queue_pair: u32,
 }
 
-/// Who holds a slot.
+/// The holder of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     Free,
@@ -118,62 +120,63 @@ pub(crate) enum Holder {
 }
 
 impl SlotHeader {
-    /// Owner: offers a free slot, whose entries have been written.
-    pub(crate) fn post(&self, lap: u32, room: Room) {
+    /// Owner: posts a free slot, whose entries have been written.
+    pub(crate) fn post(&self, lap: u32, room: RecvCapacity) {
         self.room.store(u64::from(room.entries) << 32 | u64::from(room.bytes), Relaxed);
         self.flags.store(room.flags, Relaxed);
         self.state.store(u64::from(lap) << LAP_SHIFT | POSTED, Release);
     }
 
-    /// Peer: takes a posted slot, if it is one.
+    /// Peer: claims the slot if it is posted.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn claim(&self, peer_id: u16) -> Option<Claim> {
-        self.accept(self.offer()?, peer_id)
+        self.accept(self.posted_state()?, peer_id)
     }
 
-    /// Peer: takes a slot that was seen posted, if it still is.
+    /// Peer: claims a slot that was seen posted, if nothing has changed since.
     #[inline]
-    pub(crate) fn accept(&self, Offer(posted): Offer, peer_id: u16) -> Option<Claim> {
+    pub(crate) fn accept(&self, PostedState(posted): PostedState, peer_id: u16) -> Option<Claim> {
         let claimed = posted & !(TAG | PEER << PEER_SHIFT) | CLAIMED | u64::from(peer_id) << PEER_SHIFT;
         self.state.compare_exchange(posted, claimed, AcqRel, Relaxed).ok().map(|_| Claim(claimed))
     }
 
-    /// Peer: sees a posted slot without taking it. What the owner has written about it can be seen then, too, and whatever it has
-    /// posted before.
+    /// Peer: sees a posted slot without taking it. From then on the peer also sees all that the
+    /// owner wrote about this slot, and all that it posted before.
     #[inline]
-    pub(crate) fn offer(&self) -> Option<Offer> {
+    pub(crate) fn posted_state(&self) -> Option<PostedState> {
         let posted = self.state.load(Acquire);
-        (posted & TAG == POSTED).then_some(Offer(posted))
+        (posted & TAG == POSTED).then_some(PostedState(posted))
     }
 
-    /// Peer: the message of an unclaimed slot is there. False if the slot was taken away meanwhile; what was written
-    /// beside it then is nobody's.
+    /// Peer: completes the message of an unclaimed slot. False if the slot was taken away; the
+    /// bytes written beside it are then ignored.
     #[inline]
-    pub(crate) fn fulfil(&self, offer: Offer, peer_id: u16, delivery: &Delivery) -> bool {
+    pub(crate) fn fulfil(&self, posted_state: PostedState, peer_id: u16, delivery: &Delivery) -> bool {
         self.tell(delivery);
-        let done = offer.0 & !(TAG | PEER << PEER_SHIFT) | DONE | u64::from(peer_id) << PEER_SHIFT;
-        self.state.compare_exchange(offer.0, done, AcqRel, Relaxed).is_ok()
+        let done = posted_state.0 & !(TAG | PEER << PEER_SHIFT) | DONE | u64::from(peer_id) << PEER_SHIFT;
+        self.state.compare_exchange(posted_state.0, done, AcqRel, Relaxed).is_ok()
     }
 
-    /// Peer: what the claimed receive has room for.
+    /// Peer: the capacity of the claimed receive.
     #[inline]
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> RecvCapacity {
         let room = self.room.load(Relaxed);
-        Room { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
+        RecvCapacity { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
     }
 
-    /// Whether the slot is held under this very claim.
+    /// Whether the slot is held under exactly this claim.
     pub(crate) fn is_held(&self, claim: Claim) -> bool {
         self.state.load(Acquire) == claim.0
     }
 
-    /// Peer: gives a claimed slot back as it was. Owner: the same with a claim that was left to it.
+    /// Peer: gives a claimed slot back as it was. Owner: does the same with a claim that a peer
+    /// left to it.
     pub(crate) fn unclaim(&self, claim: Claim) -> bool {
         let posted = claim.0 & !(TAG | PEER << PEER_SHIFT) | POSTED;
         self.state.compare_exchange(claim.0, posted, AcqRel, Relaxed).is_ok()
     }
 
-    /// Peer: the message is there. False if the slot was taken away meanwhile.
+    /// Peer: completes the message of a claimed slot. False if the slot was taken away.
     #[inline]
     pub(crate) fn finish(&self, claim: Claim, delivery: &Delivery) -> bool {
         self.tell(delivery);
@@ -192,7 +195,7 @@ impl SlotHeader {
         self.queue_pair.store(delivery.queue_pair, Relaxed);
     }
 
-    /// Owner: who holds the slot. `Done` comes with all that the peer did before.
+    /// Owner: the holder of the slot. If it is `Done`, all that the peer wrote before is visible.
     #[inline]
     pub(crate) fn holder(&self) -> Holder {
         let state = self.state.load(Acquire);
@@ -205,13 +208,13 @@ impl SlotHeader {
         }
     }
 
-    /// Owner: whether a message is there, at a glance.
+    /// Owner: whether a message has arrived; a relaxed load that orders nothing.
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.state.load(Relaxed) & TAG == DONE
     }
 
-    /// Owner: what the peer said; to be read when the holder is `Done`.
+    /// Owner: the peer's report. Read it only after [`holder`](Self::holder) was `Done`.
     #[inline]
     pub(crate) fn delivery(&self) -> Delivery {
         let outcome = self.outcome.load(Relaxed);
@@ -228,20 +231,22 @@ impl SlotHeader {
         }
     }
 
-    /// Owner: a finished or taken-back slot is free again.
+    /// Owner: frees a finished or taken-back slot.
     pub(crate) fn free(&self) {
         self.state.store(FREE, Relaxed);
     }
 
-    /// Owner: takes a posted slot back. False if a peer has it.
+    /// Owner: takes a posted slot back. False if a peer holds it.
     pub(crate) fn take_back(&self) -> bool {
         let state = self.state.load(Relaxed);
         state & TAG == POSTED && self.state.compare_exchange(state, FREE, AcqRel, Relaxed).is_ok()
     }
 
-    /// Owner: offers a slot anew that a dead peer had claimed, or finished without telling anybody. Whether it told is the
-    /// caller's to know: a finished message was acknowledged to its sender, so it is lost only where nobody can
-    /// tell any more whose it was (a shared queue's, in no queue pair's ring).
+    /// Owner: posts again a slot that a dead peer had claimed, or finished without reporting it.
+    /// The caller must know whether the peer reported it.
+    ///
+    /// A finished message was acknowledged to its sender. So it is lost only where its queue pair
+    /// is unknown: in a shared queue's slot that no queue pair's ring names.
     pub(crate) fn recover(&self, peer_id: u16) -> bool {
         let state = self.state.load(Acquire);
         let held = matches!(state & TAG, CLAIMED | DONE) && (state >> PEER_SHIFT & PEER) as u16 == peer_id;
@@ -250,7 +255,8 @@ impl SlotHeader {
     }
 }
 
-/// Peer: claims the first of so many slots that is posted, and how many are before it. They are in the order in which they are posted.
+/// Peer: claims the first posted slot among `count` slots, given in the order in which they are
+/// posted. Also returns the number of slots before it.
 #[inline]
 pub(crate) fn claim_first<'a>(
     count: u32,
@@ -260,14 +266,15 @@ pub(crate) fn claim_first<'a>(
     let (mut step, mut again) = (0, false);
     while step < count {
         let slot = slot(step)?;
-        if let Some(offer) = slot.offer() {
+        if let Some(posted_state) = slot.posted_state() {
             if step > 0 && !again {
-                // Those before it may have been posted after they were looked at, and before it was: from here on they can be seen.
+                // The slots before this one may have been posted after the peer looked at them, and
+                // before this one was posted. A second look sees them.
                 (step, again) = (0, true);
                 continue;
             }
-            // Not what is posted by now: the look again was for this offer.
-            if let Some(claim) = slot.accept(offer, peer_id) {
+            // Claim the offer that was seen, not a later one: the second look was for this offer.
+            if let Some(claim) = slot.accept(posted_state, peer_id) {
                 return Some((step, claim));
             }
         }

@@ -67,7 +67,7 @@ pub fn processes(fabric: Option<&str>) -> io::Result<Vec<Process>> {
     let sockets = std::fs::read("/proc/net/unix")
         .map_err(|error| io::Error::new(error.kind(), format!("/proc/net/unix: {error}")))?;
     let names = names(&String::from_utf8_lossy(&sockets), fabric);
-    let mut found = Found::default();
+    let mut found = FoundSockets::default();
     let mut asked = Vec::new();
     for (fabric, block) in names {
         asked.extend(found.call(user, fabric, block)?);
@@ -92,14 +92,14 @@ fn names(table: &str, fabric: Option<&str>) -> BTreeSet<(String, u16)> {
 }
 
 /// A process that was asked.
-struct Asked {
+struct StatusQuery {
     socket: Socket,
     pid: Option<u32>,
     fabric: String,
 }
 
 #[derive(Default)]
-struct Found {
+struct FoundSockets {
     processes: Vec<Process>,
     /// Those that were asked, by whatever block.
     known: BTreeSet<(String, u32)>,
@@ -107,9 +107,9 @@ struct Found {
     nameless: BTreeSet<[u8; 16]>,
 }
 
-impl Found {
+impl FoundSockets {
     /// Asks the owner of a block, if it is of this user and was not asked.
-    fn call(&mut self, user: u32, fabric: String, block: u16) -> io::Result<Option<Asked>> {
+    fn call(&mut self, user: u32, fabric: String, block: u16) -> io::Result<Option<StatusQuery>> {
         let socket = match Socket::connect(&socket_name(&fabric, block)) {
             Ok(socket) => socket,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -141,11 +141,11 @@ impl Found {
             self.processes.push(Process { pid, fabric, answer: Err(NoAnswer::HungUp) });
             return Ok(None);
         }
-        Ok(Some(Asked { socket, pid, fabric }))
+        Ok(Some(StatusQuery { socket, pid, fabric }))
     }
 
     /// Waits for the answers.
-    fn hear(&mut self, mut waiting: Vec<Asked>) -> io::Result<()> {
+    fn hear(&mut self, mut waiting: Vec<StatusQuery>) -> io::Result<()> {
         let deadline = Instant::now() + ANSWER;
         let mut buffer = vec![0; REPLY];
         loop {
@@ -174,7 +174,7 @@ impl Found {
         Ok(())
     }
 
-    fn answered(&mut self, asked: Asked, packet: &[u8]) {
+    fn answered(&mut self, asked: StatusQuery, packet: &[u8]) {
         let answer = match Reply::decode(packet) {
             Some(Reply::Status { process, statistics }) => {
                 if asked.pid.is_none() && !self.nameless.insert(process) {
@@ -188,7 +188,7 @@ impl Found {
         self.add(asked, answer);
     }
 
-    fn add(&mut self, Asked { pid, fabric, .. }: Asked, answer: Result<Statistics, NoAnswer>) {
+    fn add(&mut self, StatusQuery { pid, fabric, .. }: StatusQuery, answer: Result<Statistics, NoAnswer>) {
         self.processes.push(Process { pid, fabric, answer });
     }
 }

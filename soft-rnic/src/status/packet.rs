@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_there_is() {
+    fn statistics_decode_as_they_were_encoded() {
         for peers in [0, 1, MAX_PEERS] {
             let statistics = statistics(peers);
             assert_eq!(decode(&mut PacketReader::new(&encode(&statistics))), Some(statistics));

@@ -8,22 +8,8 @@ use rdma_mummy_sys::types::*;
 use super::context::context_of;
 use super::protection_domain::pd_of;
 use super::{admit, failure, minus_one, null};
-use crate::objects::address_handle::AddressHandle;
-use crate::objects::c_object::CObject;
+use crate::objects::address_handle::{AddressHandle, AhObject, ah_of};
 use crate::objects::context::Context;
-
-type AhObject = CObject<ibv_ah, AddressHandle>;
-
-/// The address handle of a pointer.
-///
-/// # Safety
-///
-/// - `ah` is live while the reference is used.
-#[inline]
-pub(crate) unsafe fn ah_of<'a>(ah: *mut ibv_ah) -> &'a AddressHandle {
-    // SAFETY: every address handle of this crate is such an object.
-    unsafe { AhObject::state(ah) }
-}
 
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's domain is live, and its attributes are valid.
@@ -38,13 +24,14 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: the caller's handle is live.
     admit!(unsafe { ah_of(ah) }.context(), DestroyAh, failure);
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_destroy_ah`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { AhObject::destroy(ah) });
     0
 }
 
 /// What of a datagram's header an answer needs.
-struct Origin {
+struct GrhSource {
     source: [u8; 16],
     destination: [u8; 16],
     flow_label: u32,
@@ -60,13 +47,13 @@ fn is_ipv4_header(header: &[u8; 20]) -> bool {
 }
 
 /// Reads the forty bytes before a datagram's payload: an IPv6 header, or an IPv4 header in the second half.
-fn origin(grh: &[u8; 40]) -> Option<Origin> {
+fn origin(grh: &[u8; 40]) -> Option<GrhSource> {
     let ipv4: &[u8; 20] = grh.last_chunk()?;
     if is_ipv4_header(ipv4) {
         let address = |at: usize| {
             Ipv4Addr::new(ipv4[at], ipv4[at + 1], ipv4[at + 2], ipv4[at + 3]).to_ipv6_mapped().octets()
         };
-        return Some(Origin {
+        return Some(GrhSource {
             source: address(12),
             destination: address(16),
             flow_label: 0,
@@ -75,7 +62,7 @@ fn origin(grh: &[u8; 40]) -> Option<Origin> {
         });
     }
     let first = u32::from_be_bytes(*grh.first_chunk()?);
-    (first >> 28 == 6).then(|| Origin {
+    (first >> 28 == 6).then(|| GrhSource {
         source: *grh[8..].first_chunk().expect("thirty-two bytes are left"),
         destination: *grh[24..].first_chunk().expect("sixteen bytes are left"),
         flow_label: first & 0xf_ffff,
@@ -137,7 +124,7 @@ pub(super) unsafe extern "C" fn create_ah_from_wc(
     port: u8,
 ) -> *mut ibv_ah {
     let mut attr = ibv_ah_attr::default();
-    // SAFETY: the caller's promises.
+    // SAFETY: the arguments are valid, by the contract of the C function `create_ah_from_wc`.
     unsafe {
         let context = (*pd).context;
         if init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {

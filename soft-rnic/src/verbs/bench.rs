@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::testing::{Opened, errno, table};
+use super::testing::{OpenedDevice, errno, table};
 use crate::queue_pair::Qp;
-use crate::verbs::queue_pair::qp_of;
+use crate::queue_pair::c_object::qp_of;
 
 pub(crate) const SIZE: usize = 8192;
 pub(crate) const QKEY: u32 = 0x1234;
@@ -19,8 +19,8 @@ pub(crate) const CAPACITIES: ibv_qp_cap =
     ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 16 };
 
 /// A device with a domain, a completion queue, and registered memory.
-pub(crate) struct Bench {
-    pub(crate) opened: Opened,
+pub(crate) struct VerbsFixture {
+    pub(crate) opened: OpenedDevice,
     pub(crate) pd: *mut ibv_pd,
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) cq: *mut ibv_cq,
@@ -30,9 +30,9 @@ pub(crate) struct Bench {
 
 pub(crate) type Attributes = (ibv_qp_attr, u32);
 
-impl Bench {
+impl VerbsFixture {
     pub(crate) fn new(cqe: c_int) -> Self {
-        let opened = Opened::new(0);
+        let opened = OpenedDevice::new(0);
         let pd = opened.pd();
         let memory = Box::into_raw(Box::new([0; SIZE / 8]));
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
@@ -316,7 +316,7 @@ pub(crate) fn waits(fd: c_int) -> bool {
     cfg!(miri) || unsafe { libc::poll(&raw mut poll, 1, 0) } == 1
 }
 
-impl Drop for Bench {
+impl Drop for VerbsFixture {
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;

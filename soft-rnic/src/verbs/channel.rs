@@ -9,18 +9,18 @@ use super::completion_queue::cq_of;
 use super::context::context_of;
 use super::{admit, failure, minus_one, null, number};
 use crate::objects::c_object::CObject;
-use crate::objects::channel::Channel;
+use crate::objects::channel::CompletionChannel;
 use crate::objects::use_ref::CountsUses;
 use crate::platform::errno;
 
-type ChannelObject = CObject<ibv_comp_channel, Arc<Channel>>;
+type ChannelObject = CObject<ibv_comp_channel, Arc<CompletionChannel>>;
 
 /// The channel of a pointer.
 ///
 /// # Safety
 ///
 /// - `channel` is live while the reference is used.
-pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> &'a Arc<Channel> {
+pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> &'a Arc<CompletionChannel> {
     // SAFETY: every channel of this crate is such an object.
     unsafe { ChannelObject::state(channel) }
 }
@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
     if let Err(error) = state.check_process() {
         return null(error);
     }
-    match Channel::create(&state) {
+    match CompletionChannel::create(&state) {
         Ok(channel) => {
             let c = ibv_comp_channel { context, fd: channel.descriptor(), refcnt: 0 };
             ChannelObject::create(c, channel)
@@ -48,7 +48,8 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_chan
     if state.users().is_used() {
         return number(Err(libc::EBUSY));
     }
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_destroy_comp_channel`, by the contract of that
+    // function, and it came from `create` of the same type.
     drop(unsafe { ChannelObject::destroy(channel) });
     0
 }

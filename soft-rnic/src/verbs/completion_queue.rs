@@ -80,7 +80,8 @@ pub(super) unsafe extern "C" fn create_cq(
         return null(libc::EINVAL);
     };
     let options = CqOptions { capacity, ..CqOptions::default() };
-    // SAFETY: the caller's promises.
+    // SAFETY: the context is open, and the channel null or live, by the contract of the C function
+    // `create_cq`.
     match unsafe { create(context, cq_context, channel, comp_vector, options) } {
         Ok(cq) => cq.cast(),
         Err(error) => null(error),
@@ -99,7 +100,8 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         return number(Err(libc::EBUSY));
     }
     state.retire();
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_destroy_cq`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { CqObject::destroy(cq.cast()) });
     0
 }
@@ -116,7 +118,7 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     if !capacity.is_some_and(|capacity| state.resize(capacity)) {
         return number(Err(libc::EINVAL));
     }
-    // SAFETY: as above; the field is the library's to write.
+    // SAFETY: the caller's queue is live; the field is the library's to write.
     unsafe { (*cq).cqe = cqe };
     0
 }

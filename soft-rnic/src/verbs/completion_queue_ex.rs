@@ -65,7 +65,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         single_threaded: attr.flags & Flag::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0 != 0,
         ignore_overrun: attr.flags & Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0 != 0,
     };
-    // SAFETY: the caller's promises; the queue is new, so its operations are this function's to set.
+    // SAFETY: the arguments are valid, by the contract of the C function `create_cq_ex`; the queue
+    // is new, so its operations are this function's to set.
     unsafe {
         match create(context, attr.cq_context, attr.channel, attr.comp_vector, options) {
             Ok(cq) => {
@@ -83,7 +84,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 ///
 /// - The queue is live, and nobody uses it yet.
 unsafe fn install(cq: *mut ibv_cq_ex, asked: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the queue is live, and nobody uses it yet, by the contract of `install`.
     unsafe {
         (*cq).start_poll = Some(start_poll);
         (*cq).next_poll = Some(next_poll);
@@ -95,7 +96,7 @@ unsafe fn install(cq: *mut ibv_cq_ex, asked: u32) {
     macro_rules! readers {
         ($($flag:ident: $reader:ident),* $(,)?) => {$(
             if asked & Field::$flag.0 != 0 {
-                // SAFETY: as above.
+                // SAFETY: the queue is live, and nobody uses it yet, by the contract of `install`.
                 unsafe { (*cq).$reader = Some($reader) };
             }
         )*};
@@ -118,7 +119,7 @@ unsafe fn install(cq: *mut ibv_cq_ex, asked: u32) {
 /// - The queue is live.
 #[inline]
 unsafe fn state<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
-    // SAFETY: the caller's promise.
+    // SAFETY: the queue is live, by the contract of `state`.
     Arc::as_ref(unsafe { cq_of(cq.cast()) })
 }
 

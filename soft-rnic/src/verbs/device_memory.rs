@@ -56,7 +56,8 @@ unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     admit!(state.context(), FreeDm, failure);
     let result = state.free();
     if result.is_ok() {
-        // SAFETY: the caller gives it up.
+        // SAFETY: no one uses the object after `ibv_free_dm`, by the contract of that function, and
+        // it came from `create` of the same type.
         drop(unsafe { DmObject::destroy(dm) });
     }
     number(result)
@@ -66,7 +67,7 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
     // SAFETY: the caller's memory is live.
     let state = unsafe { DmObject::state(dm) };
     admit!(state.context(), MemcpyDm, failure);
-    // SAFETY: the caller's bytes.
+    // SAFETY: the arguments are valid, by the contract of the C function `memcpy_to_dm`.
     number(unsafe { state.write(offset, from.cast(), length) })
 }
 
@@ -74,7 +75,7 @@ unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u6
     // SAFETY: the caller's memory is live.
     let state = unsafe { DmObject::state(dm) };
     admit!(state.context(), MemcpyDm, failure);
-    // SAFETY: the caller's bytes.
+    // SAFETY: the arguments are valid, by the contract of the C function `memcpy_from_dm`.
     number(unsafe { state.read(to.cast(), offset, length) })
 }
 
@@ -112,6 +113,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
 
 /// The pointer goes, the memory stays.
 pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_unimport_dm`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { DmObject::destroy(dm) });
 }

@@ -8,14 +8,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rdma_mummy_sys::types::*;
 
-use super::queue_pair::qp_of;
 use super::{admit, failure, number};
-use crate::shared::segment::LAYOUT_VERSION;
+use crate::queue_pair::c_object::qp_of;
+use crate::shared::segment::ECE_OPTIONS;
 
 /// The beginning of the devices' MAC addresses: of no vendor, as it is locally administered.
 const VENDOR: u32 = 0x02_736f;
-/// What this process speaks.
-pub(crate) const OPTIONS: u32 = 1 << LAYOUT_VERSION;
 
 pub(super) unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the caller's live queue pair.
@@ -35,9 +33,9 @@ pub(super) unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c
     if wanted.comp_mask != 0 || wanted.vendor_id != VENDOR {
         return number(Err(libc::EINVAL));
     }
-    let accepted = wanted.options & OPTIONS;
+    let accepted = wanted.options & ECE_OPTIONS;
     qp.ece.store(accepted, Relaxed);
-    // SAFETY: as above.
+    // SAFETY: the caller's live queue pair and options.
     unsafe { (*ece).options = accepted };
     0
 }

@@ -54,7 +54,7 @@ pub(super) unsafe fn create(
     admit!(state.context(), RegMr, null);
     match register(state) {
         Ok((mr, key)) => {
-            // SAFETY: as above; the field is the library's to write.
+            // SAFETY: the caller's domain is live; the field is the library's to write.
             let context = unsafe { (*pd).context };
             let c = ibv_mr { context, pd, addr, length, handle: mr.index(), lkey: key, rkey: key };
             MrObject::create(c, mr)
@@ -73,7 +73,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promises.
+    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
+    // is deregistered, by the contract of the C function `reg_mr`.
     unsafe { register(pd, own_address(addr, length), access as u32, None) }
 }
 
@@ -84,7 +85,8 @@ pub(super) unsafe extern "C" fn reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promises.
+    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
+    // is deregistered, by the contract of the C function `reg_mr_iova`.
     unsafe { register(pd, MrRange { base: addr.cast(), length, iova }, access as u32, None) }
 }
 
@@ -95,7 +97,8 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promises.
+    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
+    // is deregistered, by the contract of the C function `reg_mr_iova2`.
     unsafe { register(pd, MrRange { base: addr.cast(), length, iova }, access, None) }
 }
 
@@ -132,7 +135,8 @@ pub(super) unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_ini
     if buffer.as_ref().is_some_and(|buffer| !buffer.contains(attr.addr.addr(), attr.length)) {
         return null(libc::EINVAL);
     }
-    // SAFETY: the caller's promises.
+    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
+    // is deregistered, by the contract of the C function `reg_mr_ex`.
     unsafe { register(pd, range, attr.access as u32, buffer) }
 }
 
@@ -152,7 +156,7 @@ pub(super) unsafe extern "C" fn reg_buf_mr(
         buf,
         ..ibv_mr_init_attr::default()
     };
-    // SAFETY: the caller's promises.
+    // SAFETY: the arguments are valid, by the contract of the C function `reg_buf_mr`.
     unsafe { reg_mr_ex(pd, &raw mut attr) }
 }
 
@@ -231,7 +235,8 @@ pub(super) unsafe extern "C" fn advise_mr(
 
 /// Regions of the memory keep it until they are deregistered.
 pub(super) unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_free_buf`, by the contract of that function, and it
+    // came from `create` of the same type.
     drop(unsafe { BufferObject::destroy(buf.cast()) });
 }
 
@@ -275,7 +280,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
     }
     match state.context().admit(Call::ReregMr).and_then(|()| state.change(change)) {
         Ok(key) => {
-            // SAFETY: as above; these fields are the library's to write.
+            // SAFETY: the caller's region is live; these fields are the library's to write.
             unsafe {
                 if translation {
                     (*mr).addr = addr;
@@ -310,7 +315,8 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
 
 /// The pointer goes, the region stays.
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_unimport_mr`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { MrObject::destroy(mr) });
 }
 

@@ -1,33 +1,19 @@
 //! Memory windows.
 
 use std::ffi::c_int;
-use std::sync::Arc;
 
 use rdma_mummy_sys::types::*;
 
 use super::protection_domain::pd_of;
-use super::queue_pair::qp_of;
 use super::{admit, failure, null, number};
-use crate::objects::c_object::CObject;
-use crate::objects::memory_window::Mw;
-
-type MwObject = CObject<ibv_mw, Arc<Mw>>;
+use crate::objects::memory_window::{Mw, MwObject, mw_of};
+use crate::queue_pair::c_object::qp_of;
 
 /// The operations of a context.
 pub(super) fn install(verbs: &mut verbs_context) {
     verbs.context.ops.alloc_mw = Some(alloc_mw);
     verbs.context.ops.dealloc_mw = Some(dealloc_mw);
     verbs.context.ops.bind_mw = Some(bind_mw);
-}
-
-/// The window of a pointer.
-///
-/// # Safety
-///
-/// - `mw` is a live window of this device.
-pub(crate) unsafe fn mw_of<'a>(mw: *mut ibv_mw) -> &'a Arc<Mw> {
-    // SAFETY: the caller's window.
-    unsafe { MwObject::state(mw) }
 }
 
 /// The key that follows: the next value of the part that the program may choose (`ibv_inc_rkey`).
@@ -41,7 +27,7 @@ unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv
     admit!(state.context(), AllocMw, null);
     match Mw::allocate(state, mw_type) {
         Ok((mw, rkey)) => {
-            // SAFETY: as above; the field is the library's to write.
+            // SAFETY: the caller's domain is live; the field is the library's to write.
             let context = unsafe { (*pd).context };
             MwObject::create(ibv_mw { context, pd, rkey, handle: mw.index(), type_: mw_type }, mw)
         }

@@ -4,9 +4,9 @@ use std::ffi::c_int;
 
 use rdma_mummy_sys::types::*;
 
-use super::queue_pair::qp_of;
 use super::{admit, failure, number};
 use crate::objects::address_handle::gid_bytes;
+use crate::queue_pair::c_object::qp_of;
 
 pub(super) unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
     if gid.is_null() {

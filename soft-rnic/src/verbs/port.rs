@@ -48,7 +48,8 @@ fn attributes(port: &DevicePort) -> ibv_port_attr {
 ///
 /// - The context is open, and `attr` is writable for `room` bytes.
 unsafe fn query(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr, room: usize) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the context is open, and `attr` is writable for `room` bytes, by the contract of
+    // `query`.
     unsafe {
         let context = context_of(context);
         admit!(context, QueryPort, failure);
@@ -63,7 +64,8 @@ pub(super) unsafe extern "C" fn query_port(
     port: u8,
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller's promises; its struct has at least this size.
+    // SAFETY: the context is open, and `attr` is writable for `room` bytes, by the contract of the
+    // C function `query_port`; its struct has at least this size.
     unsafe { query(context, port, attr.cast(), CLASSIC_SIZE) }
 }
 
@@ -73,7 +75,8 @@ pub(super) unsafe extern "C" fn query_port_ex(
     attr: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the context is open, and `attr` is writable for `room` bytes, by the contract of the
+    // C function `query_port_ex`.
     unsafe { query(context, port, attr, size) }
 }
 

@@ -45,7 +45,8 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     if let Err(error) = state.deallocate() {
         return number(Err(error));
     }
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_dealloc_pd`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { PdObject::destroy(pd) });
     0
 }
@@ -63,6 +64,7 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
 
 /// The pointer goes, the domain stays.
 pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_unimport_pd`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { PdObject::destroy(pd) });
 }

@@ -16,45 +16,17 @@ use crate::objects::event::EventElement;
 use crate::objects::protection_domain::Pd;
 use crate::objects::xrc_domain::Xrcd;
 use crate::platform::errno;
+use crate::queue_pair::c_object::{QpObject, QpState, qp_of};
 use crate::queue_pair::xrc::OpenedQp;
 use crate::queue_pair::{Qp, QpInit, Srq, post_ex};
 
-/// The C part of a queue pair is always the extended struct, which begins with the classic one.
-type QpObject = CObject<ibv_qp_ex, QpState>;
 type SrqObject = CObject<ibv_srq, SrqState>;
 
-/// What belongs to the C object.
-pub(crate) struct QpState {
-    qp: Arc<Qp>,
-    /// Of a handle that `ibv_open_qp` made.
-    opened: Option<Arc<OpenedQp>>,
-    /// Made with `send_ops_flags`: it may be posted to with `ibv_wr_*`.
-    extended: bool,
-}
-
-/// Likewise.
+/// What belongs to the C object of a shared receive queue.
 pub(super) struct SrqState {
     srq: Arc<Srq>,
     /// What receives for a queue of an XRC domain.
     receiver: Option<Arc<Qp>>,
-}
-
-/// # Safety
-///
-/// `qp` is a live queue pair of this device.
-#[inline]
-pub(crate) unsafe fn qp_of_ex<'a>(qp: *mut ibv_qp_ex) -> &'a Arc<Qp> {
-    // SAFETY: the caller's queue pair, which `create` made.
-    &unsafe { QpObject::state(qp) }.qp
-}
-
-/// # Safety
-///
-/// `qp` is a live queue pair of this device.
-#[inline]
-pub(super) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
-    // SAFETY: the caller's queue pair: the classic struct begins the extended one.
-    unsafe { qp_of_ex(qp.cast()) }
 }
 
 /// # Safety
@@ -72,7 +44,7 @@ unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> &'a Arc<Srq> {
 ///
 /// - `srq` is live while the reference is used.
 pub(super) unsafe fn receiver_of<'a>(srq: *mut ibv_srq) -> Option<&'a Arc<Qp>> {
-    // SAFETY: the caller's queue.
+    // SAFETY: `srq` is live while the reference is used, by the contract of `receiver_of`.
     unsafe { SrqObject::state(srq) }.receiver.as_ref()
 }
 
@@ -89,7 +61,7 @@ pub(super) unsafe fn qp_acks<'a>(qp: *mut ibv_qp) -> &'a Acks {
 ///
 /// - `srq` is live while the reference is used.
 pub(super) unsafe fn srq_acks<'a>(srq: *mut ibv_srq) -> &'a Acks {
-    // SAFETY: the caller's queue.
+    // SAFETY: `srq` is live while the reference is used, by the contract of `srq_acks`.
     unsafe { srq_of(srq) }.acks()
 }
 
@@ -185,7 +157,8 @@ unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *
     if !known.contains(&init.qp_type) || operations & !post_ex::operations_of(init.qp_type) != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    // SAFETY: the caller's objects.
+    // SAFETY: the objects in the attributes are live ones of the context, by the contract of
+    // `create`.
     let plan = unsafe { plan(context, init, create_flags) };
     match plan.and_then(grant) {
         Ok(qp) => {
@@ -221,7 +194,8 @@ unsafe fn plan(
     if !init.srq.is_null() && unsafe { receiver_of(init.srq) }.is_some() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's objects.
+    // SAFETY: the objects in the attributes are live ones of the context, by the contract of
+    // `create`, which `plan` shares.
     unsafe {
         let xrcd = target.then(|| Arc::clone(super::xrc::xrcd_of(init.xrcd)));
         let (pd, send_cq, recv_cq) = match &xrcd {
@@ -415,7 +389,7 @@ unsafe fn refused<W>(result: Result<(), (c_int, *mut W)>, bad: *mut *mut W) -> c
     match result {
         Ok(()) => 0,
         Err((error, wr)) => {
-            // SAFETY: the caller's place.
+            // SAFETY: `bad` is a valid place, by the contract of `refused`.
             unsafe { *bad = wr };
             error
         }
@@ -535,7 +509,7 @@ pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq
     // SAFETY: the caller's live queue and attributes.
     let state = unsafe { srq_of(srq) };
     admit!(state.context(), ModifySrq, failure);
-    // SAFETY: as above.
+    // SAFETY: the caller's live queue and attributes.
     match state.modify(unsafe { &*attr }, mask as u32) {
         Ok(()) => 0,
         Err(error) => {

@@ -23,12 +23,12 @@ pub(crate) fn errno() -> c_int {
 
 /// A pointer that goes to another thread.
 #[derive(Clone, Copy)]
-pub(crate) struct Sent<T>(*mut T);
+pub(crate) struct SendPtr<T>(*mut T);
 
 // SAFETY: who takes the pointer out answers for what it does there.
-unsafe impl<T> Send for Sent<T> {}
+unsafe impl<T> Send for SendPtr<T> {}
 
-impl<T> Sent<T> {
+impl<T> SendPtr<T> {
     pub(crate) fn new(pointer: *mut T) -> Self {
         Self(pointer)
     }
@@ -39,9 +39,9 @@ impl<T> Sent<T> {
 }
 
 /// A device, open until this is dropped.
-pub(crate) struct Opened(pub(crate) *mut ibv_context);
+pub(crate) struct OpenedDevice(pub(crate) *mut ibv_context);
 
-impl Opened {
+impl OpenedDevice {
     pub(crate) fn new(device: usize) -> Self {
         let lib = table();
         let mut count = 0;
@@ -71,7 +71,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenedDevice {
     fn drop(&mut self) {
         // SAFETY: it was opened, and is closed once.
         assert_eq!(unsafe { (table().ibv_close_device)(self.0) }, 0);

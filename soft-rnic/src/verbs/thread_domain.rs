@@ -43,7 +43,8 @@ unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     if state.users().is_used() {
         return number(Err(libc::EBUSY));
     }
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_dealloc_td`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { TdObject::destroy(td) });
     0
 }

@@ -63,7 +63,8 @@ unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     if let Err(error) = state.close() {
         return number(Err(error));
     }
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_close_xrcd`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { XrcdObject::destroy(xrcd) });
     0
 }

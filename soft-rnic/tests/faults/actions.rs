@@ -27,7 +27,7 @@ fn a_lost_request_ends_with_its_retries() {
 }
 
 #[test]
-fn what_is_lost_less_often_than_it_is_sent_arrives() {
+fn message_lost_fewer_times_than_sent_arrives() {
     let _turn = turn();
     let (a, b) = pair();
     a.write_bytes(&pattern(64));
@@ -43,7 +43,8 @@ fn what_is_lost_less_often_than_it_is_sent_arrives() {
 #[test]
 fn an_unreliable_connection_loses_without_a_word() {
     let _turn = turn();
-    let (a, b) = pair_with(Options { qp_type: ibv_qp_type::IBV_QPT_UC, ..Options::default() });
+    let (a, b) =
+        pair_with(EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_UC, ..EndpointOptions::default() });
     b.receive(7).unwrap();
     rules("drop qp_type=uc nth=1");
     a.write_bytes(b"1");
@@ -182,7 +183,7 @@ fn the_last_bytes_come_later_than_the_others() {
         a.write_bytes(&vec![0xff; length]);
         rules(&format!("split={}ms", lasting.as_millis()));
         let half_seen = std::thread::scope(|scope| {
-            let receiver = Shared(&b);
+            let receiver = SharedEndpoint(&b);
             let watcher = scope.spawn(move || {
                 until(|| {
                     let (tail, body) = (receiver.get().bytes(length), receiver.get().bytes(length));
@@ -202,13 +203,13 @@ fn the_last_bytes_come_later_than_the_others() {
 }
 
 /// A side that another thread reads.
-struct Shared<'a>(&'a Side);
+struct SharedEndpoint<'a>(&'a Endpoint);
 
 // SAFETY: `bytes` reads the memory byte by byte, and nothing else of the side is used there.
-unsafe impl Send for Shared<'_> {}
+unsafe impl Send for SharedEndpoint<'_> {}
 
-impl<'a> Shared<'a> {
-    fn get(&self) -> &'a Side {
+impl<'a> SharedEndpoint<'a> {
+    fn get(&self) -> &'a Endpoint {
         self.0
     }
 }
@@ -229,7 +230,7 @@ fn an_overrun_queue_says_so_and_completes_nothing_more() {
 #[test]
 fn a_shared_queue_runs_low_when_told() {
     let _turn = turn();
-    let (a, b) = pair_with(Options { shared: true, ..Options::default() });
+    let (a, b) = pair_with(EndpointOptions { shared: true, ..EndpointOptions::default() });
     b.receive(1).unwrap();
     b.receive(2).unwrap();
     rules("srq_limit nth=2");

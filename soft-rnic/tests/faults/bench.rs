@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! All unsafe code of the test is here. A [`Side`] owns its objects from its making to its drop, and nobody else
+//! All unsafe code of the test is here. A [`Endpoint`] owns its objects from its making to its drop, and nobody else
 //! destroys them; requests are built on the stack and posted by value; the device touches only `memory`, which outlives
 //! the objects.
 
@@ -43,16 +43,16 @@ pub(crate) fn provider() -> Provider {
 }
 
 /// Rules are the whole process's, so tests take turns; each begins and ends without any.
-pub(crate) struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+pub(crate) struct RulesLock(#[allow(dead_code)] MutexGuard<'static, ()>);
 
-pub(crate) fn turn() -> Turn {
+pub(crate) fn turn() -> RulesLock {
     static TURN: Mutex<()> = Mutex::new(());
     let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     faults::clear();
-    Turn(guard)
+    RulesLock(guard)
 }
 
-impl Drop for Turn {
+impl Drop for RulesLock {
     fn drop(&mut self) {
         faults::clear();
     }
@@ -119,7 +119,7 @@ pub(crate) fn event_of(context: *mut ibv_context) -> ibv_event_type {
 }
 
 /// One end, with queues and memory of its own.
-pub(crate) struct Side {
+pub(crate) struct Endpoint {
     pub(crate) context: *mut ibv_context,
     pub(crate) pd: *mut ibv_pd,
     pub(crate) cq: *mut ibv_cq,
@@ -138,21 +138,21 @@ pub(crate) struct Side {
 
 /// What a side is made with.
 #[derive(Clone, Copy)]
-pub(crate) struct Options {
+pub(crate) struct EndpointOptions {
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) device: usize,
     pub(crate) shared: bool,
     pub(crate) timeout: u8,
 }
 
-impl Default for Options {
+impl Default for EndpointOptions {
     fn default() -> Self {
         Self { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 10 }
     }
 }
 
-impl Side {
-    pub(crate) fn new(options: Options) -> Self {
+impl Endpoint {
+    pub(crate) fn new(options: EndpointOptions) -> Self {
         let lib = table();
         let context = open(options.device).unwrap();
         let memory: Box<[_]> = (0..ROOM).map(|_| UnsafeCell::new(0)).collect();
@@ -215,13 +215,13 @@ impl Side {
     }
 
     /// Brings the queue pair up, towards another of this process.
-    fn connect(&self, to: &Self, options: Options) {
+    fn connect(&self, to: &Self, options: EndpointOptions) {
         self.to_queue.set(to.srqn);
         self.connect_to(to.qpn(), options);
     }
 
     /// Brings the queue pair up, towards that of a number, on the same device of any process.
-    pub(crate) fn connect_to(&self, qpn: u32, options: Options) {
+    pub(crate) fn connect_to(&self, qpn: u32, options: EndpointOptions) {
         use ibv_qp_attr_mask as M;
         let reliable = options.qp_type != ibv_qp_type::IBV_QPT_UC;
         let responds = reliable && options.qp_type != ibv_qp_type::IBV_QPT_XRC_SEND;
@@ -276,7 +276,8 @@ impl Side {
 
     pub(crate) fn bytes(&self, length: usize) -> Vec<u8> {
         assert!(length <= ROOM);
-        // SAFETY: as above. A device may write meanwhile, so each byte is read by itself.
+        // SAFETY: within the memory, to which there are no references but through cells. A device
+        // may write meanwhile, so each byte is read by itself.
         (0..length).map(|at| unsafe { self.base().add(at).read_volatile() }).collect()
     }
 
@@ -470,7 +471,7 @@ unsafe fn open_domain(context: *mut ibv_context) -> *mut ibv_xrcd {
     let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD.0
         | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS.0;
     let mut open = ibv_xrcd_init_attr { comp_mask: mask, fd: -1, oflags: libc::O_CREAT };
-    // SAFETY: the caller's context.
+    // SAFETY: it is live, by the contract of `open_domain`.
     unsafe { verbs::ibv_open_xrcd(context, &raw mut open) }
 }
 
@@ -494,7 +495,7 @@ unsafe fn make_queue(
         cq,
         ..Default::default()
     };
-    // SAFETY: the caller's objects.
+    // SAFETY: all are live, and of the context, by the contract of `make_queue`.
     unsafe { verbs::ibv_create_srq_ex(table(), context, &raw mut init) }
 }
 
@@ -508,11 +509,11 @@ unsafe fn xrc_target(context: *mut ibv_context, xrcd: *mut ibv_xrcd) -> *mut ibv
         xrcd,
         ..Default::default()
     };
-    // SAFETY: the caller's objects.
+    // SAFETY: both are live, by the contract of `xrc_target`.
     unsafe { verbs::ibv_create_qp_ex(table(), context, &raw mut init) }
 }
 
-impl Drop for Side {
+impl Drop for Endpoint {
     fn drop(&mut self) {
         faults::clear();
         if !self.lost {
@@ -530,22 +531,22 @@ impl Drop for Side {
 }
 
 /// Two sides, connected.
-pub(crate) fn pair_with(options: Options) -> (Side, Side) {
-    let (a, b) = (Side::new(options), Side::new(options));
+pub(crate) fn pair_with(options: EndpointOptions) -> (Endpoint, Endpoint) {
+    let (a, b) = (Endpoint::new(options), Endpoint::new(options));
     a.connect(&b, options);
     b.connect(&a, options);
     (a, b)
 }
 
-pub(crate) fn pair() -> (Side, Side) {
-    pair_with(Options::default())
+pub(crate) fn pair() -> (Endpoint, Endpoint) {
+    pair_with(EndpointOptions::default())
 }
 
 /// The sending end of an extended reliable connection, and the end with target and queue.
-pub(crate) fn xrc_pair() -> (Side, Side) {
+pub(crate) fn xrc_pair() -> (Endpoint, Endpoint) {
     let [from, to] = [ibv_qp_type::IBV_QPT_XRC_SEND, ibv_qp_type::IBV_QPT_XRC_RECV]
-        .map(|qp_type| Options { qp_type, ..Options::default() });
-    let (a, b) = (Side::new(from), Side::new(to));
+        .map(|qp_type| EndpointOptions { qp_type, ..EndpointOptions::default() });
+    let (a, b) = (Endpoint::new(from), Endpoint::new(to));
     a.connect(&b, from);
     b.connect(&a, to);
     (a, b)

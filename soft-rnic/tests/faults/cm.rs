@@ -37,12 +37,12 @@ fn loopback(port: u16) -> libc::sockaddr_in {
 }
 
 /// An event channel, and its ids, until this is dropped.
-struct Channel {
+struct CmChannel {
     raw: *mut rdma_event_channel,
     ids: Vec<*mut rdma_cm_id>,
 }
 
-impl Channel {
+impl CmChannel {
     fn new() -> Self {
         // SAFETY: it takes nothing.
         let raw = unsafe { (cm().rdma_create_event_channel)() };
@@ -99,7 +99,7 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
+impl Drop for CmChannel {
     fn drop(&mut self) {
         for id in std::mem::take(&mut self.ids) {
             self.destroy(id);
@@ -110,19 +110,19 @@ impl Drop for Channel {
 }
 
 /// Who asks, and who listens.
-struct Sides {
-    here: Channel,
-    there: Channel,
+struct CmPair {
+    here: CmChannel,
+    there: CmChannel,
     port: u16,
     space: rdma_port_space,
     pairs: u32,
 }
 
-impl Sides {
+impl CmPair {
     fn new(space: rdma_port_space) -> Self {
         // The same devices whichever is asked first.
         table();
-        let (here, mut there) = (Channel::new(), Channel::new());
+        let (here, mut there) = (CmChannel::new(), CmChannel::new());
         let (listener, mut address) = (there.id(space), loopback(0));
         // SAFETY: the id lives, and the address is valid.
         let port = unsafe {
@@ -196,7 +196,7 @@ fn disconnect(id: *mut rdma_cm_id) {
 #[test]
 fn a_request_that_is_lost_comes_again() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     rules("drop cm=req first=3");
     let pair = sides.connected();
     assert_eq!(fired(), [3]);
@@ -206,7 +206,7 @@ fn a_request_that_is_lost_comes_again() {
 #[test]
 fn a_request_that_is_always_lost_times_out() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     rules("drop cm=req");
     let active = sides.ask();
     assert_eq!(sides.here.expect(Kind::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT), active);
@@ -217,7 +217,7 @@ fn a_request_that_is_always_lost_times_out() {
 #[test]
 fn a_reply_that_is_lost_comes_again() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     rules("drop cm=rep nth=1");
     let pair = sides.connected();
     assert_eq!(fired(), [1]);
@@ -227,7 +227,7 @@ fn a_reply_that_is_lost_comes_again() {
 #[test]
 fn a_reply_that_is_always_lost_times_out_on_both_sides() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     rules("drop cm=rep");
     let active = sides.ask();
     let passive = sides.accept();
@@ -240,7 +240,7 @@ fn a_reply_that_is_always_lost_times_out_on_both_sides() {
 #[test]
 fn a_last_word_that_is_lost_is_asked_for_again() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     rules("drop cm=rtu nth=1; delay=1us cm=rep");
     let pair = sides.connected();
     assert_eq!(fired()[0], 1);
@@ -252,7 +252,7 @@ fn a_last_word_that_is_lost_is_asked_for_again() {
 #[test]
 fn a_last_word_that_is_always_lost_leaves_one_side_alone() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     rules("drop cm=rtu");
     sides.ask();
     let passive = sides.accept();
@@ -269,7 +269,7 @@ fn a_last_word_that_is_always_lost_leaves_one_side_alone() {
 #[test]
 fn a_connection_ends_though_nobody_hears_of_it() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     let [active, passive] = sides.connected();
     rules("drop cm=dreq");
     disconnect(active);
@@ -287,7 +287,7 @@ fn a_connection_ends_though_nobody_hears_of_it() {
 #[test]
 fn a_connection_ends_though_the_answer_is_lost() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     let [active, passive] = sides.connected();
     rules("drop cm=drep");
     disconnect(active);
@@ -303,11 +303,11 @@ fn a_connection_ends_though_the_answer_is_lost() {
 
 /// Whatever is said, once or thrice, in order or late: each side is told as often as ever.
 #[test]
-fn what_is_said_again_is_not_told_again() {
+fn repeated_cm_message_raises_no_second_event() {
     const ALL: &str = "cm=req,mra,rep,rtu,rej,dreq,drep,sidr_req,sidr_rep";
     for text in [format!("duplicate=2 {ALL}"), format!("duplicate {ALL}; delay=1us..3ms {ALL}")] {
         let _turn = turn();
-        let (mut sides, mut datagrams) = (Sides::new(TCP), Sides::new(UDP));
+        let (mut sides, mut datagrams) = (CmPair::new(TCP), CmPair::new(UDP));
         rules(&text);
         for _ in 0..10 {
             let pair = sides.connected();
@@ -331,7 +331,7 @@ fn what_is_said_again_is_not_told_again() {
 #[test]
 fn a_message_that_is_late_arrives() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     let begin = Instant::now();
     rules("delay=20ms..25ms cm=req nth=1; delay=20ms cm=rep nth=1; delay=20ms cm=rtu nth=1");
     let pair = sides.connected();
@@ -343,7 +343,7 @@ fn a_message_that_is_late_arrives() {
 #[test]
 fn a_rejection_is_told_to_whoever_knows_of_the_connection() {
     let _turn = turn();
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     for (text, status) in [("reject cm=req nth=1", 28), ("reject=3 cm=req nth=1", 3)] {
         rules(text);
         let active = sides.ask();
@@ -361,7 +361,7 @@ fn a_rejection_is_told_to_whoever_knows_of_the_connection() {
     let active = sides.establish();
     assert_eq!(sides.here.expect(Kind::RDMA_CM_EVENT_REJECTED, 28), active);
     assert_eq!(sides.there.expect(Kind::RDMA_CM_EVENT_REJECTED, 28), passive);
-    let mut datagrams = Sides::new(UDP);
+    let mut datagrams = CmPair::new(UDP);
     rules("reject cm=sidr_req nth=1");
     datagrams.ask();
     datagrams.here.expect(Kind::RDMA_CM_EVENT_UNREACHABLE, 2);
@@ -372,7 +372,7 @@ fn a_rejection_is_told_to_whoever_knows_of_the_connection() {
 fn a_datagram_service_that_does_not_answer_is_unreachable() {
     let _turn = turn();
     for text in ["drop cm=sidr_req", "drop cm=sidr_rep"] {
-        let mut sides = Sides::new(UDP);
+        let mut sides = CmPair::new(UDP);
         rules(text);
         sides.ask();
         if text.ends_with("rep") {
@@ -389,7 +389,7 @@ fn a_datagram_service_that_does_not_answer_is_unreachable() {
 fn every_attempt_comes_to_something() {
     let _turn = turn();
     for seed in 0..2 {
-        let mut sides = Sides::new(TCP);
+        let mut sides = CmPair::new(TCP);
         let text = "drop cm=req,rep,rtu,dreq,drep chance=0.4; duplicate cm=req,rep,rtu,dreq,drep chance=0.4";
         faults::set(faults::parse(text).unwrap(), seed).unwrap();
         for _ in 0..3 {
@@ -424,7 +424,7 @@ fn every_attempt_comes_to_something() {
 #[ignore = "a child of another test"]
 fn listens_in_a_process_of_its_own() {
     assert!(crate::children::is_child());
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     println!("port {}", sides.port);
     let passive = sides.accept();
     sides.there.expect(Kind::RDMA_CM_EVENT_ESTABLISHED, 0);
@@ -455,7 +455,7 @@ fn rules_hold_between_processes() {
             out.by_ref().map(|line| line.unwrap()).find_map(|line| Some(line.split_once(of)?.1.to_owned()));
         found.unwrap_or_else(|| panic!("the child never said {of:?}"))
     };
-    let mut sides = Sides::new(TCP);
+    let mut sides = CmPair::new(TCP);
     sides.port = line("port ").parse().unwrap();
     rules("reject=3 cm=req nth=1; duplicate cm=req nth=2; drop cm=rtu nth=1; delay=1ms..5ms cm=dreq nth=1");
     let active = sides.ask();

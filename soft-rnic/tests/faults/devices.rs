@@ -9,7 +9,8 @@ use crate::bench::*;
 use ibv_wc_status as S;
 
 /// So that nothing is given up while a port is down for a moment.
-const PATIENT: Options = Options { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 24 };
+const PATIENT: EndpointOptions =
+    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 24 };
 
 #[test]
 fn a_port_goes_down_and_comes_up() {
@@ -74,7 +75,7 @@ fn a_device_fails_as_it_is_opened() {
 #[test]
 fn nobody_reaches_a_port_that_is_down() {
     let _turn = turn();
-    let options = Options { device: 1, ..Options::default() };
+    let options = EndpointOptions { device: 1, ..EndpointOptions::default() };
     let (a, b) = pair_with(options);
     a.write(&b, 1, 8);
     assert_eq!(a.next(), (1, S::IBV_WC_SUCCESS));
@@ -90,7 +91,8 @@ fn nobody_reaches_a_port_that_is_down() {
 #[test]
 fn every_call_of_a_device_that_failed_is_refused() {
     let _turn = turn();
-    let ((mut a, mut b), (c, d)) = (pair_with(Options { device: 1, ..Options::default() }), pair());
+    let ((mut a, mut b), (c, d)) =
+        (pair_with(EndpointOptions { device: 1, ..EndpointOptions::default() }), pair());
     (a.lost, b.lost) = (true, true);
     rules(&format!("device_fatal qpn={} nth=2", a.qpn()));
     a.write(&b, 1, 8);
@@ -123,7 +125,7 @@ fn every_call_of_a_device_that_failed_is_refused() {
     // It is plugged in again: old contexts stay as they are, new ones are good.
     faults::clear();
     assert_eq!(a.poll().unwrap_err(), libc::EIO);
-    let (e, f) = pair_with(Options { device: 1, ..Options::default() });
+    let (e, f) = pair_with(EndpointOptions { device: 1, ..EndpointOptions::default() });
     e.write(&f, 1, 8);
     assert_eq!(e.next(), (1, S::IBV_WC_SUCCESS));
 }

@@ -11,7 +11,8 @@ use crate::children::{child, is_child};
 /// Bytes of the message.
 const LENGTH: usize = 4096;
 const PLACE: &str = "SOFT_RNIC_FAULTS_TEST_PLACE";
-const OPTIONS: Options = Options { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 14 };
+const OPTIONS: EndpointOptions =
+    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 14 };
 
 #[test]
 #[ignore = "a child of other tests"]
@@ -19,7 +20,7 @@ fn writes_to_its_parent() {
     assert!(is_child());
     let place = std::env::var(PLACE).unwrap();
     let numbers: Vec<u64> = place.split(',').map(|number| number.parse().unwrap()).collect();
-    let side = Side::new(OPTIONS);
+    let side = Endpoint::new(OPTIONS);
     println!("qpn {}", side.qpn());
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     side.connect_to(numbers[0] as u32, OPTIONS);
@@ -41,7 +42,7 @@ fn told(lines: &mut BufReader<ChildStdout>, word: &str) -> Option<u32> {
 
 /// What a message of another process, by this way and under this rule, leaves here; and its status there.
 fn written(path: &str, rule: &str) -> (Vec<u8>, Option<u32>) {
-    let side = Side::new(OPTIONS);
+    let side = Endpoint::new(OPTIONS);
     let (address, key) = side.place();
     let fabric = format!("faults-{}", std::process::id());
     let place = format!("{},{address},{key}", side.qpn());

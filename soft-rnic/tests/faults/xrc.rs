@@ -16,18 +16,18 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 /// Two connected ends, and so many receives, which count from 0.
-fn pair_with_receives(count: u64) -> (Side, Side) {
+fn pair_with_receives(count: u64) -> (Endpoint, Endpoint) {
     let (a, b) = xrc_pair();
     (0..count).for_each(|wr_id| b.receive(wr_id).unwrap());
     (a, b)
 }
 
-fn sends(a: &Side, b: &Side, count: u64) {
+fn sends(a: &Endpoint, b: &Endpoint, count: u64) {
     (1..=count).for_each(|wr_id| a.send(b, wr_id, 64));
 }
 
 /// All completions that there are, when this many have come.
-fn all(side: &Side, count: usize) -> Vec<(u64, S)> {
+fn all(side: &Endpoint, count: usize) -> Vec<(u64, S)> {
     let seen = (0..count).map(|_| side.next()).collect();
     assert_eq!(side.poll().unwrap(), None);
     seen
@@ -47,7 +47,7 @@ fn a_lost_request_ends_the_sending_end_only() {
 }
 
 #[test]
-fn what_is_lost_less_often_than_it_is_sent_arrives_once() {
+fn xrc_message_lost_fewer_times_than_sent_arrives_once() {
     let _turn = turn();
     let (a, b) = pair_with_receives(3);
     a.write_bytes(&pattern(64));
@@ -169,7 +169,7 @@ fn the_last_bytes_come_later_than_the_others_and_the_completion_last() {
             a.write_bytes(&vec![0xff; length]);
             rules(&format!("split={}ms qp_type=xrc_send", lasting.as_millis()));
             let (half_seen, told) = std::thread::scope(|scope| {
-                let receiver = Watched(&b);
+                let receiver = SharedEndpoint(&b);
                 let watcher = scope.spawn(move || {
                     until(|| {
                         let told = receiver.poll();
@@ -196,13 +196,13 @@ fn the_last_bytes_come_later_than_the_others_and_the_completion_last() {
 
 /// A side that another thread looks at.
 #[derive(Clone, Copy)]
-struct Watched<'a>(&'a Side);
+struct SharedEndpoint<'a>(&'a Endpoint);
 
 // SAFETY: `bytes` reads the memory byte by byte, and a completion queue may be polled by any thread; nothing else of the side is
 // used there.
-unsafe impl Send for Watched<'_> {}
+unsafe impl Send for SharedEndpoint<'_> {}
 
-impl Watched<'_> {
+impl SharedEndpoint<'_> {
     fn bytes(self, length: usize) -> Vec<u8> {
         self.0.bytes(length)
     }

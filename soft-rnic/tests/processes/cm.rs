@@ -56,9 +56,9 @@ pub(crate) struct Event {
 
 /// An event channel.
 #[derive(Clone, Copy)]
-pub(crate) struct Channel(*mut rdma_event_channel);
+pub(crate) struct CmChannel(*mut rdma_event_channel);
 
-impl Channel {
+impl CmChannel {
     pub(crate) fn new() -> Self {
         // SAFETY: it takes nothing.
         let channel = unsafe { (cm().rdma_create_event_channel)() };
@@ -244,7 +244,7 @@ impl Id {
 
 /// What there is of a process, that connections might leave behind.
 #[derive(Clone, Debug)]
-pub(crate) struct Counts {
+pub(crate) struct CmCounts {
     resources: Resources,
     queue_pairs: u32,
     completion_queues: u32,
@@ -253,7 +253,7 @@ pub(crate) struct Counts {
     identifiers: [u32; 3],
 }
 
-impl Counts {
+impl CmCounts {
     pub(crate) fn now() -> Self {
         let statistics = soft_rnic::statistics();
         let of = |count: fn(&soft_rnic::status::Statistics) -> u32| statistics.as_ref().map_or(0, count);
@@ -292,7 +292,7 @@ impl Counts {
 /// Makes whatever stays once a process has had a connection: contexts, the first group of ports.
 pub(crate) fn warm_up() {
     let _ = lib();
-    let channel = Channel::new();
+    let channel = CmChannel::new();
     let listener = channel.id();
     let port = listener.listen(0, 1);
     let active = channel.id();
@@ -308,7 +308,7 @@ pub(crate) fn warm_up() {
 
 /// Resolves address and route.
 #[track_caller]
-pub(crate) fn good_way(channel: Channel, id: Id, port: u16) {
+pub(crate) fn good_way(channel: CmChannel, id: Id, port: u16) {
     id.resolve_addr(port).expect("it is a port's");
     channel.expect(Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
     id.resolve_route().expect("its address is known");

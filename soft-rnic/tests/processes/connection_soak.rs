@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Failed, Trial};
 use rustix::process::Signal;
 
-use crate::cm::{Channel, Counts, Event, Id, Kind, warm_up};
+use crate::cm::{CmChannel, CmCounts, Event, Id, Kind, warm_up};
 use crate::role::{Role, fabric, say, told};
-use crate::soak::{Chance, number};
+use crate::soak::{SeededRandom, number};
 
 /// How many calls (connects, accepts, rejects, disconnects) both make, unless `SOFT_RNIC_SOAK` says, which counts moments; what
 /// chance is drawn from, unless `SOFT_RNIC_SEED` does.
@@ -33,14 +33,14 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Calls that have succeeded.
 #[derive(Clone, Copy, Debug, Default)]
-struct Calls([u64; 4]);
+struct CallCounts([u64; 4]);
 
 const CONNECT: usize = 0;
 const ACCEPT: usize = 1;
 const REJECT: usize = 2;
 const DISCONNECT: usize = 3;
 
-impl Calls {
+impl CallCounts {
     fn sum(self) -> u64 {
         self.0.iter().sum()
     }
@@ -48,7 +48,7 @@ impl Calls {
 
 /// What an id waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WorkerState {
     /// An event.
     Waits,
     /// Somebody has asked for a connection.
@@ -58,27 +58,28 @@ enum State {
     Over,
 }
 
-struct Worker {
-    channel: Channel,
+struct SoakWorker {
+    channel: CmChannel,
     listener: Id,
     port: u16,
     peer: Option<u16>,
-    ids: HashMap<Id, State>,
-    chance: Chance,
-    calls: Calls,
+    ids: HashMap<Id, WorkerState>,
+    chance: SeededRandom,
+    calls: CallCounts,
 }
 
 /// Plays a worker.
 pub(crate) fn worker(arguments: &[String]) {
     warm_up();
-    let channel = Channel::new();
+    let channel = CmChannel::new();
     let listener = channel.id();
     let port = listener.listen(0, 64);
     have_a_spare_group(channel);
     let seed = arguments[0].parse().expect("a number");
-    let (ids, calls) = (HashMap::new(), Calls::default());
-    let mut worker = Worker { channel, listener, port, peer: None, ids, chance: Chance(seed), calls };
-    let before = Counts::now();
+    let (ids, calls) = (HashMap::new(), CallCounts::default());
+    let mut worker =
+        SoakWorker { channel, listener, port, peer: None, ids, chance: SeededRandom(seed), calls };
+    let before = CmCounts::now();
     say(&format!("port {port}"));
     while let Some(line) = told() {
         let mut words = line.split(' ');
@@ -114,7 +115,7 @@ pub(crate) fn worker(arguments: &[String]) {
 }
 
 /// A process that has had more ports at a time than a group of them has keeps the second group, unused.
-fn have_a_spare_group(channel: Channel) {
+fn have_a_spare_group(channel: CmChannel) {
     let ids: Vec<_> = (0..GROUP).map(|_| channel.id()).collect();
     for id in &ids {
         id.listen(0, 1);
@@ -122,7 +123,7 @@ fn have_a_spare_group(channel: Channel) {
     ids.into_iter().for_each(Id::destroy);
 }
 
-impl Worker {
+impl SoakWorker {
     fn report(&mut self) {
         let [connects, accepts, rejects, disconnects] = core::mem::take(&mut self.calls).0;
         say(&format!("calls {connects} {accepts} {rejects} {disconnects}"));
@@ -147,7 +148,7 @@ impl Worker {
         match choice {
             0..3 if self.ids.len() < IDS => self.open(),
             3..5 => {
-                if let Some(id) = self.any(State::Requested) {
+                if let Some(id) = self.any(WorkerState::Requested) {
                     if self.chance.below(4) == 0
                         && let Err(error) = id.make_qp()
                     {
@@ -155,29 +156,31 @@ impl Worker {
                     }
                     let accepted = id.accept(b"welcome");
                     self.note(ACCEPT, accepted);
-                    self.ids.insert(id, if accepted.is_ok() { State::Waits } else { State::Over });
+                    self.ids
+                        .insert(id, if accepted.is_ok() { WorkerState::Waits } else { WorkerState::Over });
                 }
             }
             5 => {
-                if let Some(id) = self.any(State::Requested) {
+                if let Some(id) = self.any(WorkerState::Requested) {
                     self.note(REJECT, id.reject(b"no"));
-                    self.ids.insert(id, State::Over);
+                    self.ids.insert(id, WorkerState::Over);
                 }
             }
             6..8 => {
-                if let Some(id) = self.any(State::Established) {
+                if let Some(id) = self.any(WorkerState::Established) {
                     self.note(DISCONNECT, id.disconnect());
-                    self.ids.insert(id, State::Waits);
+                    self.ids.insert(id, WorkerState::Waits);
                 }
             }
             8 => {
-                if let Some(id) = self.any(State::Over) {
+                if let Some(id) = self.any(WorkerState::Over) {
                     self.destroy(id);
                 }
             }
             // Whatever it waits for.
             _ if self.chance.below(8) == 0 || self.ids.len() >= IDS => {
-                let states = [State::Waits, State::Requested, State::Established, State::Over];
+                let states =
+                    [WorkerState::Waits, WorkerState::Requested, WorkerState::Established, WorkerState::Over];
                 let state = states[self.chance.below(4) as usize];
                 if let Some(id) = self.any(state) {
                     self.destroy(id);
@@ -192,7 +195,7 @@ impl Worker {
     }
 
     /// An id in a state.
-    fn any(&mut self, state: State) -> Option<Id> {
+    fn any(&mut self, state: WorkerState) -> Option<Id> {
         let mut there: Vec<_> = self.ids.iter().filter(|(_, of)| **of == state).map(|(id, _)| *id).collect();
         if there.is_empty() {
             return None;
@@ -205,7 +208,7 @@ impl Worker {
         let port = self.peer.filter(|_| self.chance.below(5) > 0).unwrap_or(self.port);
         let id = self.channel.id();
         id.resolve_addr(port).expect("it is this host's");
-        self.ids.insert(id, State::Waits);
+        self.ids.insert(id, WorkerState::Waits);
     }
 
     fn destroy(&mut self, id: Id) {
@@ -221,9 +224,9 @@ impl Worker {
                 self.hear(&event);
             }
             let ends: Vec<_> = self.ids.keys().map(|id| id.ports()).collect();
-            let is_left = |id: &Id, state: State| {
+            let is_left = |id: &Id, state: WorkerState| {
                 let (here, there) = id.ports();
-                !matches!(state, State::Over | State::Requested) && !ends.contains(&(there, here))
+                !matches!(state, WorkerState::Over | WorkerState::Requested) && !ends.contains(&(there, here))
             };
             let left: Vec<_> = self.ids.iter().filter(|(id, state)| is_left(id, **state)).collect();
             if left.is_empty() {
@@ -254,7 +257,7 @@ impl Worker {
         let state = match event.kind {
             Kind::RDMA_CM_EVENT_ADDR_RESOLVED => {
                 id.resolve_route().expect("its address is known");
-                State::Waits
+                WorkerState::Waits
             }
             Kind::RDMA_CM_EVENT_ROUTE_RESOLVED => {
                 if self.chance.below(4) == 0 {
@@ -262,30 +265,30 @@ impl Worker {
                 }
                 let asked = id.connect(b"hello");
                 self.note(CONNECT, asked);
-                State::Waits
+                WorkerState::Waits
             }
             Kind::RDMA_CM_EVENT_CONNECT_REQUEST => {
                 assert!(event.data.starts_with(b"hello"), "{event:?}");
-                State::Requested
+                WorkerState::Requested
             }
             Kind::RDMA_CM_EVENT_CONNECT_RESPONSE => {
                 assert!(event.data.starts_with(b"welcome"), "{event:?}");
                 // The other side may be gone by now.
-                if id.establish().is_ok() { State::Established } else { State::Over }
+                if id.establish().is_ok() { WorkerState::Established } else { WorkerState::Over }
             }
-            Kind::RDMA_CM_EVENT_ESTABLISHED => State::Established,
+            Kind::RDMA_CM_EVENT_ESTABLISHED => WorkerState::Established,
             Kind::RDMA_CM_EVENT_REJECTED => {
                 assert!([4, 8, 28].contains(&event.status), "{event:?}");
-                State::Over
+                WorkerState::Over
             }
-            Kind::RDMA_CM_EVENT_CONNECT_ERROR | Kind::RDMA_CM_EVENT_UNREACHABLE => State::Over,
+            Kind::RDMA_CM_EVENT_CONNECT_ERROR | Kind::RDMA_CM_EVENT_UNREACHABLE => WorkerState::Over,
             Kind::RDMA_CM_EVENT_DISCONNECTED => {
-                if self.ids.get(&id) == Some(&State::Established) {
+                if self.ids.get(&id) == Some(&WorkerState::Established) {
                     self.note(DISCONNECT, id.disconnect());
                 }
-                State::Over
+                WorkerState::Over
             }
-            Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT => State::Over,
+            Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT => WorkerState::Over,
             _ => panic!("{event:?}"),
         };
         self.ids.insert(id, state);
@@ -293,16 +296,16 @@ impl Worker {
 }
 
 /// The two workers.
-struct Pair {
+struct WorkerPair {
     fabric: String,
-    chance: Chance,
+    chance: SeededRandom,
     workers: [Role; 2],
     ports: [u16; 2],
-    calls: Calls,
+    calls: CallCounts,
 }
 
-impl Pair {
-    fn worker(fabric: &str, chance: &mut Chance) -> (Role, u16) {
+impl WorkerPair {
+    fn worker(fabric: &str, chance: &mut SeededRandom) -> (Role, u16) {
         let seed = chance.next();
         let variables =
             [("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_TIME_SCALE", "0.01"), ("SOFT_RNIC_TEST_ALARM", "300")];
@@ -383,11 +386,11 @@ fn soak_from(seed: u64, wanted: u64) -> Result<(), Failed> {
     println!("seed {seed}");
     let begin = Instant::now();
     let fabric = fabric();
-    let mut chance = Chance(seed);
-    let (one, port) = Pair::worker(&fabric, &mut chance);
-    let (other, other_port) = Pair::worker(&fabric, &mut chance);
+    let mut chance = SeededRandom(seed);
+    let (one, port) = WorkerPair::worker(&fabric, &mut chance);
+    let (other, other_port) = WorkerPair::worker(&fabric, &mut chance);
     let (workers, ports) = ([one, other], [port, other_port]);
-    let mut pair = Pair { fabric, chance, workers, ports, calls: Calls::default() };
+    let mut pair = WorkerPair { fabric, chance, workers, ports, calls: CallCounts::default() };
     let (mut kills, mut rounds) = (0, 0);
     while pair.calls.sum() < wanted || kills < 5 {
         kills += u32::from(pair.round()?);
@@ -397,7 +400,7 @@ fn soak_from(seed: u64, wanted: u64) -> Result<(), Failed> {
         pair.workers[side].tell("end");
         pair.wait_for(side, "ended")?;
     }
-    let Pair { fabric, workers, calls, .. } = pair;
+    let WorkerPair { fabric, workers, calls, .. } = pair;
     workers.into_iter().for_each(Role::finish);
     let names = std::fs::read_to_string("/proc/net/unix")?;
     let left: Vec<_> = names.lines().filter(|line| line.contains(&format!("soft-rnic/{fabric}"))).collect();

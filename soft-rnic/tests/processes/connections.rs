@@ -9,7 +9,7 @@ use libtest_mimic::{Failed, Trial};
 use rdma_mummy_sys::types::rdma_cm_event_type as Kind;
 use rustix::process::Signal;
 
-use crate::cm::{Channel, Counts, Event, Id, PATIENCE, good_way, warm_up};
+use crate::cm::{CmChannel, CmCounts, Event, Id, PATIENCE, good_way, warm_up};
 use crate::role::{Role, fabric, say, told};
 
 const PORT: u16 = 7471;
@@ -28,8 +28,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("connections::a_forked_child_is_shut_out_and_its_parent_goes_on", forks),
         Trial::test("connections::a_port_that_moves_is_found", moving_port),
     ];
-    for step in Step::ALL {
-        for victim in [Side::Active, Side::Passive] {
+    for step in ConnStep::ALL {
+        for victim in [ConnRole::Active, ConnRole::Passive] {
             let (name, of) = (step.name(), victim.name());
             trials
                 .push(Trial::test(format!("connections::{of}_killed_{name}"), move || killed(step, victim)));
@@ -43,7 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// How far a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum ConnStep {
     /// One listens, and the other knows the way.
     Resolved,
     /// The passive program has the request.
@@ -55,7 +55,7 @@ enum Step {
     Disconnected,
 }
 
-impl Step {
+impl ConnStep {
     const ALL: [Self; 5] =
         [Self::Resolved, Self::Requested, Self::Accepted, Self::Established, Self::Disconnected];
 
@@ -71,12 +71,12 @@ impl Step {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum ConnRole {
     Active,
     Passive,
 }
 
-impl Side {
+impl ConnRole {
     fn name(self) -> &'static str {
         if self == Self::Active { "active" } else { "passive" }
     }
@@ -85,8 +85,8 @@ impl Side {
 /// Plays one side.
 pub(crate) fn side() {
     warm_up();
-    let before = Counts::now();
-    let channel = Channel::new();
+    let before = CmCounts::now();
+    let channel = CmChannel::new();
     let (mut listener, mut id): (Option<Id>, Option<Id>) = (None, None);
     let report = |event: Option<Event>| match event {
         Some(Event { kind, status, data, .. }) => {
@@ -159,7 +159,7 @@ pub(crate) fn side() {
 }
 
 /// Two sides.
-struct Pair {
+struct ConnPair {
     active: Role,
     passive: Role,
 }
@@ -189,37 +189,37 @@ fn expect(role: &mut Role, kind: Kind, status: i32, data: &str) {
     );
 }
 
-impl Pair {
+impl ConnPair {
     fn new() -> Self {
         let fabric = fabric();
         Self { active: start(&fabric), passive: start(&fabric) }
     }
 
-    fn side(&mut self, side: Side) -> &mut Role {
-        if side == Side::Active { &mut self.active } else { &mut self.passive }
+    fn side(&mut self, side: ConnRole) -> &mut Role {
+        if side == ConnRole::Active { &mut self.active } else { &mut self.passive }
     }
 
     /// Brings a connection to a step, from nothing.
-    fn bring_to(&mut self, step: Step) {
+    fn bring_to(&mut self, step: ConnStep) {
         order(&mut self.passive, "listen", "done");
         order(&mut self.active, "resolve", "done");
-        self.go_on(Step::Resolved, step);
+        self.go_on(ConnStep::Resolved, step);
     }
 
-    fn go_on(&mut self, from: Step, to: Step) {
+    fn go_on(&mut self, from: ConnStep, to: ConnStep) {
         let steps = |step| from < step && step <= to;
-        if steps(Step::Requested) {
+        if steps(ConnStep::Requested) {
             order(&mut self.active, "connect hello", "done");
             order(&mut self.passive, "request", "event 4 0 hello");
         }
-        if steps(Step::Accepted) {
+        if steps(ConnStep::Accepted) {
             order(&mut self.passive, "accept welcome", "done");
         }
-        if steps(Step::Established) {
+        if steps(ConnStep::Established) {
             expect(&mut self.active, Kind::RDMA_CM_EVENT_ESTABLISHED, 0, "welcome");
             expect(&mut self.passive, Kind::RDMA_CM_EVENT_ESTABLISHED, 0, "");
         }
-        if steps(Step::Disconnected) {
+        if steps(ConnStep::Disconnected) {
             order(&mut self.active, "disconnect", "done");
             expect(&mut self.passive, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
         }
@@ -229,7 +229,7 @@ impl Pair {
     fn end(mut self) {
         order(&mut self.passive, "disconnect", "done");
         expect(&mut self.active, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
-        for side in [Side::Active, Side::Passive] {
+        for side in [ConnRole::Active, ConnRole::Passive] {
             order(self.side(side), "destroy", "done");
         }
         self.active.finish();
@@ -239,25 +239,25 @@ impl Pair {
 }
 
 fn whole_life() -> Result<(), Failed> {
-    let mut pair = Pair::new();
-    pair.bring_to(Step::Disconnected);
+    let mut pair = ConnPair::new();
+    pair.bring_to(ConnStep::Disconnected);
     pair.end();
     Ok(())
 }
 
-fn killed(step: Step, victim: Side) -> Result<(), Failed> {
-    let mut pair = Pair::new();
+fn killed(step: ConnStep, victim: ConnRole) -> Result<(), Failed> {
+    let mut pair = ConnPair::new();
     pair.bring_to(step);
     pair.side(victim).signal(Signal::KILL);
     pair.side(victim).wait_dead();
-    let survivor = pair.side(if victim == Side::Active { Side::Passive } else { Side::Active });
+    let survivor = pair.side(if victim == ConnRole::Active { ConnRole::Passive } else { ConnRole::Active });
     match (step, victim) {
-        (Step::Resolved, Side::Active) => order(survivor, "none", "nothing"),
-        (Step::Resolved, Side::Passive) => {
+        (ConnStep::Resolved, ConnRole::Active) => order(survivor, "none", "nothing"),
+        (ConnStep::Resolved, ConnRole::Passive) => {
             order(survivor, "connect hello", "done");
             expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, INVALID_SERVICE_ID, "");
         }
-        (Step::Requested, Side::Active) => {
+        (ConnStep::Requested, ConnRole::Active) => {
             // A request that was not accepted has no events, as in life. Either its end has been heard, or it comes after the answer.
             survivor.tell("accept welcome");
             let said = survivor.hear();
@@ -267,13 +267,13 @@ fn killed(step: Step, victim: Side) -> Result<(), Failed> {
                 assert!(said.starts_with("error"), "accepted the dead: {said}");
             }
         }
-        (Step::Requested, Side::Passive) => {
+        (ConnStep::Requested, ConnRole::Passive) => {
             expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "");
         }
-        (Step::Accepted, Side::Active) => {
+        (ConnStep::Accepted, ConnRole::Active) => {
             expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "");
         }
-        (Step::Accepted, Side::Passive) => {
+        (ConnStep::Accepted, ConnRole::Passive) => {
             // The answer had come. Either the end has not been heard when it is taken, or there is nobody to establish it with,
             // and that is all that is told (as librdmacm has it).
             survivor.tell("event");
@@ -285,12 +285,12 @@ fn killed(step: Step, victim: Side) -> Result<(), Failed> {
             }
             order(survivor, "none", "nothing");
         }
-        (Step::Established, _) => expect(survivor, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, ""),
-        (Step::Disconnected, Side::Active) => {
+        (ConnStep::Established, _) => expect(survivor, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, ""),
+        (ConnStep::Disconnected, ConnRole::Active) => {
             survivor.tell("disconnect");
             let _ = survivor.hear();
         }
-        (Step::Disconnected, Side::Passive) => {
+        (ConnStep::Disconnected, ConnRole::Passive) => {
             expect(survivor, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
         }
     }
@@ -298,38 +298,38 @@ fn killed(step: Step, victim: Side) -> Result<(), Failed> {
     Ok(())
 }
 
-fn stopped(step: Step, victim: Side) -> Result<(), Failed> {
-    let mut pair = Pair::new();
+fn stopped(step: ConnStep, victim: ConnRole) -> Result<(), Failed> {
+    let mut pair = ConnPair::new();
     pair.bring_to(step);
     pair.side(victim).signal(Signal::STOP);
     pair.side(victim).wait_stopped();
-    let other = pair.side(if victim == Side::Active { Side::Passive } else { Side::Active });
+    let other = pair.side(if victim == ConnRole::Active { ConnRole::Passive } else { ConnRole::Active });
     // What the other does next neither waits nor fails, and nothing comes of it before the first goes on.
     let next = match (step, victim) {
-        (Step::Resolved, Side::Active) | (Step::Accepted, _) => None,
-        (Step::Resolved, Side::Passive) => Some("connect hello"),
-        (Step::Requested, Side::Active) => Some("accept welcome"),
-        (Step::Requested, Side::Passive) => None,
-        (Step::Established, _) => Some("disconnect"),
-        (Step::Disconnected, Side::Active) => Some("disconnect"),
-        (Step::Disconnected, Side::Passive) => None,
+        (ConnStep::Resolved, ConnRole::Active) | (ConnStep::Accepted, _) => None,
+        (ConnStep::Resolved, ConnRole::Passive) => Some("connect hello"),
+        (ConnStep::Requested, ConnRole::Active) => Some("accept welcome"),
+        (ConnStep::Requested, ConnRole::Passive) => None,
+        (ConnStep::Established, _) => Some("disconnect"),
+        (ConnStep::Disconnected, ConnRole::Active) => Some("disconnect"),
+        (ConnStep::Disconnected, ConnRole::Passive) => None,
     };
     if let Some(next) = next {
         order(other, next, "done");
     }
-    let answered = step == Step::Accepted && victim == Side::Passive;
+    let answered = step == ConnStep::Accepted && victim == ConnRole::Passive;
     if !answered {
         order(other, "none", "nothing");
     }
     pair.side(victim).signal(Signal::CONT);
     match (step, victim) {
-        (Step::Resolved, Side::Passive) => {
+        (ConnStep::Resolved, ConnRole::Passive) => {
             order(&mut pair.passive, "request", "event 4 0 hello");
-            pair.go_on(Step::Requested, Step::Disconnected);
+            pair.go_on(ConnStep::Requested, ConnStep::Disconnected);
         }
-        (Step::Requested, Side::Active) => pair.go_on(Step::Accepted, Step::Disconnected),
-        (Step::Established, _) => {
-            let (first, second) = if victim == Side::Passive {
+        (ConnStep::Requested, ConnRole::Active) => pair.go_on(ConnStep::Accepted, ConnStep::Disconnected),
+        (ConnStep::Established, _) => {
+            let (first, second) = if victim == ConnRole::Passive {
                 (&mut pair.passive, &mut pair.active)
             } else {
                 (&mut pair.active, &mut pair.passive)
@@ -344,14 +344,14 @@ fn stopped(step: Step, victim: Side) -> Result<(), Failed> {
             order(&mut pair.passive, "end", "clean");
             return Ok(());
         }
-        (Step::Disconnected, Side::Active) => {
+        (ConnStep::Disconnected, ConnRole::Active) => {
             expect(&mut pair.active, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
             order(&mut pair.active, "destroy", "done");
             pair.active.finish();
             order(&mut pair.passive, "end", "clean");
             return Ok(());
         }
-        _ => pair.go_on(step, Step::Disconnected),
+        _ => pair.go_on(step, ConnStep::Disconnected),
     }
     pair.end();
     Ok(())
@@ -359,8 +359,8 @@ fn stopped(step: Step, victim: Side) -> Result<(), Failed> {
 
 fn reject_and_die() -> Result<(), Failed> {
     for _ in 0..5 {
-        let mut pair = Pair::new();
-        pair.bring_to(Step::Resolved);
+        let mut pair = ConnPair::new();
+        pair.bring_to(ConnStep::Resolved);
         pair.passive.tell("judge not-today");
         // They have not met before.
         order(&mut pair.active, "connect hello", "done");
@@ -373,12 +373,13 @@ fn reject_and_die() -> Result<(), Failed> {
 
 /// A program that ends without a word has destroyed its ids.
 fn end_by_itself() -> Result<(), Failed> {
-    for victim in [Side::Active, Side::Passive] {
-        let mut pair = Pair::new();
-        pair.bring_to(Step::Established);
+    for victim in [ConnRole::Active, ConnRole::Passive] {
+        let mut pair = ConnPair::new();
+        pair.bring_to(ConnStep::Established);
         pair.side(victim).tell("exit");
         pair.side(victim).wait_dead();
-        let survivor = pair.side(if victim == Side::Active { Side::Passive } else { Side::Active });
+        let survivor =
+            pair.side(if victim == ConnRole::Active { ConnRole::Passive } else { ConnRole::Active });
         expect(survivor, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
         order(survivor, "end", "clean");
     }
@@ -386,7 +387,7 @@ fn end_by_itself() -> Result<(), Failed> {
 }
 
 /// What a forked child is told of its parent's ids: what does not fail with `EIO`, and `out` if there is nothing.
-fn forked(channel: Channel, id: Id) -> String {
+fn forked(channel: CmChannel, id: Id) -> String {
     // SAFETY: this process has threads, but the child uses none of their locks: what it calls fails at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -403,19 +404,19 @@ fn forked(channel: Channel, id: Id) -> String {
 
 /// A child of one side is shut out, at each step; its parent, and the other side, notice nothing of its end.
 fn forks() -> Result<(), Failed> {
-    for side in [Side::Active, Side::Passive] {
-        let mut pair = Pair::new();
-        pair.bring_to(Step::Requested);
+    for side in [ConnRole::Active, ConnRole::Passive] {
+        let mut pair = ConnPair::new();
+        pair.bring_to(ConnStep::Requested);
         order(pair.side(side), "fork", "forked out");
-        pair.go_on(Step::Requested, Step::Accepted);
+        pair.go_on(ConnStep::Requested, ConnStep::Accepted);
         order(pair.side(side), "fork", "forked out");
-        pair.go_on(Step::Accepted, Step::Established);
+        pair.go_on(ConnStep::Accepted, ConnStep::Established);
         order(pair.side(side), "fork", "forked out");
-        for (side, count) in [(Side::Active, "count 1 0 1"), (Side::Passive, "count 2 1 1")] {
+        for (side, count) in [(ConnRole::Active, "count 1 0 1"), (ConnRole::Passive, "count 2 1 1")] {
             order(pair.side(side), "none", "nothing");
             order(pair.side(side), "count", count);
         }
-        pair.go_on(Step::Established, Step::Disconnected);
+        pair.go_on(ConnStep::Established, ConnStep::Disconnected);
         pair.end();
     }
     Ok(())

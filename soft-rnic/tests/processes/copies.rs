@@ -8,8 +8,8 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 use soft_rnic::status::Traffic;
 
-use crate::kit::{Address, until};
-use crate::limits::{self, LEN, PATIENCE, Side};
+use crate::kit::{QpAddress, until};
+use crate::limits::{self, LEN, LimitEndpoint, PATIENCE};
 use crate::role::{self, Role};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -39,7 +39,7 @@ pub(crate) fn play(arguments: &[String]) {
 }
 
 /// A partner, to whom one message has gone, and what has gone there by now.
-pub(crate) fn meet(partner: &str) -> (Side, Role, Address) {
+pub(crate) fn meet(partner: &str) -> (LimitEndpoint, Role, QpAddress) {
     let (side, partner, to) = limits::meet(Role::start(partner, &[("SOFT_RNIC_PATH", "vm")]));
     side.memory.fill(0x11);
     assert_eq!(side.run(WRITE, &to), SUCCESS);
@@ -54,12 +54,12 @@ pub(crate) fn traffic() -> Traffic {
 }
 
 /// Posts one list: from and to the same place of both memories, each of so many bytes.
-fn post_list(side: &Side, to: &Address, opcode: ibv_wr_opcode, places: &[(usize, usize)]) {
+fn post_list(side: &LimitEndpoint, to: &QpAddress, opcode: ibv_wr_opcode, places: &[(usize, usize)]) {
     post_mixed(side, to, &places.iter().map(|(at, length)| (opcode, *at, *length)).collect::<Vec<_>>());
 }
 
 /// The same with several operations.
-pub(crate) fn post_mixed(side: &Side, to: &Address, requests: &[(ibv_wr_opcode, usize, usize)]) {
+pub(crate) fn post_mixed(side: &LimitEndpoint, to: &QpAddress, requests: &[(ibv_wr_opcode, usize, usize)]) {
     // SAFETY: the region lives.
     let lkey = unsafe { (*side.mr).lkey };
     let address = |at: usize| side.memory.base.addr() as u64 + at as u64;
@@ -83,7 +83,7 @@ pub(crate) fn post_mixed(side: &Side, to: &Address, requests: &[(ibv_wr_opcode, 
 }
 
 /// How a list ended, in order.
-pub(crate) fn statuses(side: &Side, count: usize) -> Vec<(u64, ibv_wc_status)> {
+pub(crate) fn statuses(side: &LimitEndpoint, count: usize) -> Vec<(u64, ibv_wc_status)> {
     let next = |_| until("a completion", PATIENCE, || side.cq.poll());
     (0..count).map(next).map(|wc| (wc.wr_id, wc.status)).collect()
 }

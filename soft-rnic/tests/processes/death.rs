@@ -8,7 +8,8 @@ use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 
 use crate::kit::{
-    Address, Cq, Device, Memory, Qp, Timing, dereg, event, lib, post_shared, rkey, route, until,
+    QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, event, lib, post_shared, rkey, route,
+    until,
 };
 use crate::role::{self, Role, say, told};
 
@@ -93,28 +94,28 @@ fn length(queue: &str, size: &str) -> usize {
     }
 }
 
-fn gid(device: Device) -> [u8; 16] {
+fn gid(device: TestDevice) -> [u8; 16] {
     // SAFETY: any bytes are a GID.
     unsafe { device.gid().raw }
 }
 
 /// One who receives, and outlives a sender.
-struct Receiver {
-    device: Device,
+struct SurvivingReceiver {
+    device: TestDevice,
     queue: String,
     len: usize,
-    memory: Memory,
+    memory: TestMemory,
     mr: *mut ibv_mr,
     channel: *mut ibv_comp_channel,
-    cq: Cq,
+    cq: TestCq,
     srq: *mut ibv_srq,
-    qp: Qp,
+    qp: TestQp,
 }
 
-impl Receiver {
+impl SurvivingReceiver {
     fn new(queue: &str, size: &str) -> Self {
-        let device = Device::open();
-        let memory = Memory::private(ROOM * RECEIVES as usize);
+        let device = TestDevice::open();
+        let memory = TestMemory::private(ROOM * RECEIVES as usize);
         let (mr, channel) = (memory.register(device), device.channel());
         let cq = device.cq(64, channel);
         let srq = if queue == "srq" { device.srq(RECEIVES as u32) } else { ptr::null_mut() };
@@ -132,9 +133,9 @@ impl Receiver {
     /// Starts a sender of messages with these numbers, and connects to it.
     fn sender(&self, first: u64, count: u64, crash: &str) -> Role {
         let mut sender = Role::start("death-sender", &[("SOFT_RNIC_TEST_CRASH", crash)]);
-        let address = Address { qpn: self.qp.number(), gid: gid(self.device), ..Address::default() };
+        let address = QpAddress { qpn: self.qp.number(), gid: gid(self.device), ..QpAddress::default() };
         sender.tell(&format!("{} {} {first} {count} {address}", self.queue, self.len));
-        let address: Address = sender.hear().parse().expect("an address");
+        let address: QpAddress = sender.hear().parse().expect("an address");
         if self.queue != "ud" || self.qp.state() == ibv_qp_state::IBV_QPS_INIT {
             self.qp.connect(&address, TIMING);
         }
@@ -199,7 +200,7 @@ impl Receiver {
 
 pub(crate) fn receiver(arguments: &[String]) {
     let [queue, size, step, armed] = arguments else { panic!("four arguments") };
-    let mut receiver = Receiver::new(queue, size);
+    let mut receiver = SurvivingReceiver::new(queue, size);
     let before = sockets();
     let mut sender = receiver.sender(0, 2, &format!("crash={step}"));
     sender.tell("go");
@@ -237,11 +238,11 @@ pub(crate) fn sender() {
     let [queue, len, first, count, address] = line.split(' ').collect::<Vec<_>>()[..] else {
         panic!("five words")
     };
-    let to: Address = address.parse().expect("an address");
+    let to: QpAddress = address.parse().expect("an address");
     let (len, first, count) =
         (len.parse().unwrap(), first.parse::<u64>().unwrap(), count.parse::<u64>().unwrap());
-    let device = Device::open();
-    let memory = Memory::private(ROOM);
+    let device = TestDevice::open();
+    let memory = TestMemory::private(ROOM);
     let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
     let qp_type = if queue == "ud" { ibv_qp_type::IBV_QPT_UD } else { ibv_qp_type::IBV_QPT_RC };
     let qp = device.qp(qp_type, cq, ptr::null_mut(), 16);
@@ -249,7 +250,7 @@ pub(crate) fn sender() {
     let mut attr = route(to.gid);
     // SAFETY: domain and attributes live.
     let ah = unsafe { (lib().ibv_create_ah)(device.pd, &raw mut attr) };
-    say(&Address { qpn: qp.number(), gid: gid(device), ..Address::default() }.to_string());
+    say(&QpAddress { qpn: qp.number(), gid: gid(device), ..QpAddress::default() }.to_string());
     assert_eq!(told().as_deref(), Some("go"));
     qp.connect(&to, TIMING);
     for sequence in first..first + count {
@@ -266,17 +267,18 @@ pub(crate) fn sender() {
 
 /// One who answers, until it is killed.
 pub(crate) fn responder() {
-    let device = Device::open();
-    let memory = Memory::private(ROOM);
+    let device = TestDevice::open();
+    let memory = TestMemory::private(ROOM);
     let (mr, cq) = (memory.register(device), device.cq(64, ptr::null_mut()));
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 32);
     qp.init();
     for id in 0..32 {
         assert_eq!(qp.receive(id, memory.sge(mr, 0, ROOM)), 0);
     }
-    let own = Address { qpn: qp.number(), gid: gid(device), addr: memory.base.addr() as u64, rkey: rkey(mr) };
+    let own =
+        QpAddress { qpn: qp.number(), gid: gid(device), addr: memory.base.addr() as u64, rkey: rkey(mr) };
     say(&own.to_string());
-    let to: Address = told().expect("a line").parse().expect("an address");
+    let to: QpAddress = told().expect("a line").parse().expect("an address");
     qp.connect(&to, TIMING);
     say("ready");
     while let Some(byte) = told() {
@@ -300,15 +302,15 @@ pub(crate) fn requester(arguments: &[String]) {
     };
     let len = if operation == "add" { 8 } else { ROOM };
     let mut responder = Role::start("responder", &[]);
-    let to: Address = responder.hear().parse().expect("an address");
-    let device = Device::open();
-    let memory = Memory::private(ROOM);
+    let to: QpAddress = responder.hear().parse().expect("an address");
+    let device = TestDevice::open();
+    let memory = TestMemory::private(ROOM);
     memory.fill(0x11);
     let (mr, channel) = (memory.register(device), device.channel());
     let cq = device.cq(64, channel);
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 32);
     qp.init();
-    responder.tell(&Address { qpn: qp.number(), gid: gid(device), ..Address::default() }.to_string());
+    responder.tell(&QpAddress { qpn: qp.number(), gid: gid(device), ..QpAddress::default() }.to_string());
     qp.connect(&to, timing);
     assert_eq!(responder.hear(), "ready");
     if how != "cold" {
@@ -361,7 +363,7 @@ pub(crate) fn requester(arguments: &[String]) {
 
 /// One sender is stopped when it is about to wake the receiver; another one wakes it.
 pub(crate) fn sleeper() {
-    let mut receiver = Receiver::new("srq", "small");
+    let mut receiver = SurvivingReceiver::new("srq", "small");
     let mut stopped = receiver.sender(0, 2, "stop=before_doorbell");
     let first = receiver.qp;
     receiver.qp = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, receiver.cq, receiver.srq, 1);
@@ -392,7 +394,7 @@ pub(crate) fn sleeper() {
 
 /// More peers die than a completion queue has entries, while others' messages lie in a shared receive queue that is given up.
 pub(crate) fn many_deaths() {
-    let mut receiver = Receiver::new("srq", "small");
+    let mut receiver = SurvivingReceiver::new("srq", "small");
     let small = receiver.device.cq(4, ptr::null_mut());
     let idle = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, small, ptr::null_mut(), 4);
     for round in 0..8 {

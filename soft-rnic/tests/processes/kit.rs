@@ -34,12 +34,12 @@ pub(crate) fn until<T>(what: &str, patience: Duration, mut look: impl FnMut() ->
 
 /// A context with a domain.
 #[derive(Clone, Copy)]
-pub(crate) struct Device {
+pub(crate) struct TestDevice {
     pub(crate) context: *mut ibv_context,
     pub(crate) pd: *mut ibv_pd,
 }
 
-impl Device {
+impl TestDevice {
     pub(crate) fn open() -> Self {
         Self::try_open().expect("the device opens")
     }
@@ -87,11 +87,11 @@ impl Device {
         channel
     }
 
-    pub(crate) fn cq(self, entries: i32, channel: *mut ibv_comp_channel) -> Cq {
+    pub(crate) fn cq(self, entries: i32, channel: *mut ibv_comp_channel) -> TestCq {
         // SAFETY: context and channel live.
         let cq = unsafe { (lib().ibv_create_cq)(self.context, entries, ptr::null_mut(), channel, 0) };
         assert!(!cq.is_null(), "ibv_create_cq: {}", std::io::Error::last_os_error());
-        Cq(cq)
+        TestCq(cq)
     }
 
     pub(crate) fn srq(self, receives: u32) -> *mut ibv_srq {
@@ -103,17 +103,17 @@ impl Device {
         srq
     }
 
-    pub(crate) fn qp(self, qp_type: ibv_qp_type, cq: Cq, srq: *mut ibv_srq, depth: u32) -> Qp {
+    pub(crate) fn qp(self, qp_type: ibv_qp_type, cq: TestCq, srq: *mut ibv_srq, depth: u32) -> TestQp {
         self.try_qp(qp_type, cq, srq, depth).expect("ibv_create_qp")
     }
 
     pub(crate) fn try_qp(
         self,
         qp_type: ibv_qp_type,
-        cq: Cq,
+        cq: TestCq,
         srq: *mut ibv_srq,
         depth: u32,
-    ) -> Result<Qp, std::io::Error> {
+    ) -> Result<TestQp, std::io::Error> {
         let mut init = ibv_qp_init_attr {
             send_cq: cq.0,
             recv_cq: cq.0,
@@ -131,15 +131,15 @@ impl Device {
         };
         // SAFETY: domain and queues live.
         let qp = unsafe { (lib().ibv_create_qp)(self.pd, &raw mut init) };
-        if qp.is_null() { Err(std::io::Error::last_os_error()) } else { Ok(Qp(qp)) }
+        if qp.is_null() { Err(std::io::Error::last_os_error()) } else { Ok(TestQp(qp)) }
     }
 }
 
 /// A completion queue.
 #[derive(Clone, Copy)]
-pub(crate) struct Cq(pub(crate) *mut ibv_cq);
+pub(crate) struct TestCq(pub(crate) *mut ibv_cq);
 
-impl Cq {
+impl TestCq {
     pub(crate) fn poll(self) -> Option<ibv_wc> {
         let mut wc = ibv_wc::default();
         // SAFETY: the queue lives.
@@ -180,20 +180,20 @@ pub(crate) fn event(channel: *mut ibv_comp_channel, patience: Duration) -> bool 
 
 /// What one side has to know of the other: a queue pair, and memory with its key.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Address {
+pub(crate) struct QpAddress {
     pub(crate) qpn: u32,
     pub(crate) gid: [u8; 16],
     pub(crate) addr: u64,
     pub(crate) rkey: u32,
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for QpAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}/{}/{}", self.qpn, u128::from_be_bytes(self.gid), self.addr, self.rkey)
     }
 }
 
-impl FromStr for Address {
+impl FromStr for QpAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -219,9 +219,9 @@ impl Timing {
 
 /// A queue pair.
 #[derive(Clone, Copy)]
-pub(crate) struct Qp(pub(crate) *mut ibv_qp);
+pub(crate) struct TestQp(pub(crate) *mut ibv_qp);
 
-impl Qp {
+impl TestQp {
     pub(crate) fn number(self) -> u32 {
         // SAFETY: it lives.
         unsafe { (*self.0).qp_num }
@@ -258,7 +258,7 @@ impl Qp {
     }
 
     /// From INIT to RTS.
-    pub(crate) fn connect(self, peer: &Address, timing: Timing) {
+    pub(crate) fn connect(self, peer: &QpAddress, timing: Timing) {
         use ibv_qp_attr_mask as M;
         let mut attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTR,
@@ -319,14 +319,14 @@ impl Qp {
         id: u64,
         opcode: ibv_wr_opcode,
         sge: ibv_sge,
-        to: &Address,
+        to: &QpAddress,
         ah: *mut ibv_ah,
     ) -> i32 {
         self.post_with(id, opcode, ibv_send_flags::IBV_SEND_SIGNALED.0, sge, to, ah)
     }
 
     /// Posts a message that wakes whoever waits for solicited ones; of a datagram, with the handle.
-    pub(crate) fn post_solicited(self, id: u64, sge: ibv_sge, to: &Address, ah: *mut ibv_ah) -> i32 {
+    pub(crate) fn post_solicited(self, id: u64, sge: ibv_sge, to: &QpAddress, ah: *mut ibv_ah) -> i32 {
         let flags = ibv_send_flags::IBV_SEND_SIGNALED.0 | ibv_send_flags::IBV_SEND_SOLICITED.0;
         self.post_with(id, ibv_wr_opcode::IBV_WR_SEND, flags, sge, to, ah)
     }
@@ -337,7 +337,7 @@ impl Qp {
         opcode: ibv_wr_opcode,
         send_flags: u32,
         sge: ibv_sge,
-        to: &Address,
+        to: &QpAddress,
         ah: *mut ibv_ah,
     ) -> i32 {
         let mut list = [sge];
@@ -396,20 +396,20 @@ pub(crate) fn post_shared(srq: *mut ibv_srq, id: u64, sge: ibv_sge) -> i32 {
 
 /// Memory of whole pages: the program's own, or the device's, which peers can map.
 #[derive(Clone, Copy)]
-pub(crate) struct Memory {
+pub(crate) struct TestMemory {
     pub(crate) base: *mut u8,
     pub(crate) len: usize,
     buf: *mut ibv_buf,
 }
 
-impl Memory {
+impl TestMemory {
     /// Ordinary memory.
     pub(crate) fn private(len: usize) -> Self {
         Self { base: map(ptr::null_mut(), len), len, buf: ptr::null_mut() }
     }
 
     /// Memory that peers can map.
-    pub(crate) fn shareable(device: Device, len: usize) -> Self {
+    pub(crate) fn shareable(device: TestDevice, len: usize) -> Self {
         let mut buf = ptr::null_mut();
         let allocate = lib().ibv_alloc_buf().expect("the device has it");
         // SAFETY: the domain lives.
@@ -423,7 +423,7 @@ impl Memory {
     }
 
     /// Registers it.
-    pub(crate) fn register(self, device: Device) -> *mut ibv_mr {
+    pub(crate) fn register(self, device: TestDevice) -> *mut ibv_mr {
         // SAFETY: domain and memory live.
         let mr = unsafe { verbs::ibv_reg_mr(lib(), device.pd, self.base.cast(), self.len, ALL) };
         assert!(!mr.is_null(), "ibv_reg_mr: {}", std::io::Error::last_os_error());

@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 
-use crate::kit::{Address, Device, Memory, Timing, dereg, lib, post_shared, rkey, until};
+use crate::kit::{QpAddress, TestDevice, TestMemory, Timing, dereg, lib, post_shared, rkey, until};
 use crate::role::{self, Role, say, told};
 use crate::soak::Resources;
 
@@ -67,11 +67,11 @@ pub(crate) fn play(role: &str, arguments: &[String]) {
 }
 
 /// Keeps what is logged.
-struct Log(Mutex<Vec<String>>);
+struct CapturedLog(Mutex<Vec<String>>);
 
-static LOG: Log = Log(Mutex::new(Vec::new()));
+static LOG: CapturedLog = CapturedLog(Mutex::new(Vec::new()));
 
-impl log::Log for Log {
+impl log::Log for CapturedLog {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
         metadata.level() <= log::Level::Warn
     }
@@ -96,26 +96,26 @@ pub(crate) fn logged() -> Vec<String> {
 }
 
 /// One side of a connection.
-pub(crate) struct Side {
-    device: Device,
-    pub(crate) memory: Memory,
+pub(crate) struct LimitEndpoint {
+    device: TestDevice,
+    pub(crate) memory: TestMemory,
     pub(crate) mr: *mut ibv_mr,
-    pub(crate) cq: crate::kit::Cq,
-    pub(crate) qp: crate::kit::Qp,
+    pub(crate) cq: crate::kit::TestCq,
+    pub(crate) qp: crate::kit::TestQp,
     srq: *mut ibv_srq,
 }
 
-impl Side {
+impl LimitEndpoint {
     pub(crate) fn new() -> Self {
-        Self::on(Device::open())
+        Self::on(TestDevice::open())
     }
 
-    fn on(device: Device) -> Self {
+    fn on(device: TestDevice) -> Self {
         Self::with(device, ptr::null_mut())
     }
 
-    fn with(device: Device, srq: *mut ibv_srq) -> Self {
-        let memory = Memory::private(LEN);
+    fn with(device: TestDevice, srq: *mut ibv_srq) -> Self {
+        let memory = TestMemory::private(LEN);
         let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
         let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, srq, 8);
         qp.init();
@@ -132,22 +132,22 @@ impl Side {
         assert_eq!(posted, 0);
     }
 
-    pub(crate) fn device(&self) -> Device {
+    pub(crate) fn device(&self) -> TestDevice {
         self.device
     }
 
-    pub(crate) fn connect(&self, to: &Address) {
+    pub(crate) fn connect(&self, to: &QpAddress) {
         self.qp.connect(to, TIMING);
     }
 
-    pub(crate) fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> QpAddress {
         // SAFETY: any bytes are a GID.
         let gid = unsafe { self.device.gid().raw };
-        Address { qpn: self.qp.number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }
+        QpAddress { qpn: self.qp.number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }
     }
 
     /// Sends what is in the memory, or reads or writes all of it; how that ended.
-    pub(crate) fn run(&self, opcode: ibv_wr_opcode, to: &Address) -> ibv_wc_status {
+    pub(crate) fn run(&self, opcode: ibv_wr_opcode, to: &QpAddress) -> ibv_wc_status {
         assert_eq!(self.qp.post(7, opcode, self.memory.sge(self.mr, 0, LEN), to, ptr::null_mut()), 0);
         until("the request", PATIENCE, || self.cq.poll().filter(|wc| wc.wr_id == 7)).status
     }
@@ -156,7 +156,7 @@ impl Side {
         self.take_down().close();
     }
 
-    fn take_down(self) -> Device {
+    fn take_down(self) -> TestDevice {
         assert_eq!(self.qp.destroy(), 0);
         if !self.srq.is_null() {
             // SAFETY: no queue pair uses it any more.
@@ -181,16 +181,16 @@ fn partner(arguments: &[String]) {
     if role == Some("nobody") {
         become_nobody();
     }
-    let device = Device::open();
+    let device = TestDevice::open();
     let srq = if role == Some("shared") { device.srq(8) } else { ptr::null_mut() };
-    let side = Side::with(device, srq);
+    let side = LimitEndpoint::with(device, srq);
     side.memory.fill(0x33);
     say(&side.address().to_string());
-    let to: Address = told().expect("a line").parse().expect("an address");
+    let to: QpAddress = told().expect("a line").parse().expect("an address");
     side.qp.connect(&to, TIMING);
     // SAFETY: the child makes system calls only.
     if role == Some("parent") && unsafe { libc::fork() } == 0 {
-        // SAFETY: as above. Its parent is gone before that.
+        // SAFETY: the child makes system calls only. Its parent is gone before that.
         unsafe {
             libc::close(1);
             libc::sleep(3);
@@ -224,9 +224,9 @@ fn partner(arguments: &[String]) {
 }
 
 /// Connects to a partner.
-pub(crate) fn meet(mut partner: Role) -> (Side, Role, Address) {
-    let side = Side::new();
-    let to: Address = partner.hear().parse().expect("an address");
+pub(crate) fn meet(mut partner: Role) -> (LimitEndpoint, Role, QpAddress) {
+    let side = LimitEndpoint::new();
+    let to: QpAddress = partner.hear().parse().expect("an address");
     partner.tell(&side.address().to_string());
     side.qp.connect(&to, TIMING);
     assert_eq!(partner.hear(), "ready");
@@ -285,7 +285,7 @@ fn namespace() {
 }
 
 fn fork() {
-    let (side, other) = (Side::new(), Side::new());
+    let (side, other) = (LimitEndpoint::new(), LimitEndpoint::new());
     side.qp.connect(&other.address(), TIMING);
     other.qp.connect(&side.address(), TIMING);
     let to = other.address();
@@ -312,7 +312,7 @@ fn fork() {
 }
 
 /// What does not fail with `EIO` in a forked child.
-fn shut_out(side: &Side, to: &Address) -> Vec<String> {
+fn shut_out(side: &LimitEndpoint, to: &QpAddress) -> Vec<String> {
     let mut failures = Vec::new();
     let mut expect = |what: &str, error: i32| {
         if error != libc::EIO {
@@ -365,7 +365,7 @@ fn set_limit(which: libc::__rlimit_resource_t, most: u64) {
 
 /// A device that cannot be had for want of something: the error, and the line that says so.
 fn refused(limit: &str, expected: &[i32]) -> bool {
-    let made = Device::try_open().and_then(|device| {
+    let made = TestDevice::try_open().and_then(|device| {
         let cq = device.cq(1, ptr::null_mut());
         let made = device.try_qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 1);
         let result = made.map(|qp| assert_eq!(qp.destroy(), 0));
@@ -389,7 +389,7 @@ fn refused(limit: &str, expected: &[i32]) -> bool {
 fn descriptors() {
     keep_log();
     // The provider's own things are made first.
-    Device::open().close();
+    TestDevice::open().close();
     let before = Resources::now();
     let open = before.descriptors.values().sum::<usize>() as u64;
     let mut enough = false;
@@ -406,11 +406,11 @@ fn descriptors() {
     // A peer that has none left for a attached peer, and goes on when it has.
     let (side, mut partner, to) = {
         let partner = Role::start("partner", &[]);
-        let side = Side::new();
+        let side = LimitEndpoint::new();
         // Of the numbers below, all are in use.
         set_limit(libc::RLIMIT_NOFILE, 1);
         let mut partner = partner;
-        let to: Address = partner.hear().parse().expect("an address");
+        let to: QpAddress = partner.hear().parse().expect("an address");
         partner.tell(&side.address().to_string());
         side.qp.connect(&to, TIMING);
         assert_eq!(partner.hear(), "ready");
@@ -430,7 +430,7 @@ fn descriptors() {
 
 fn memory() {
     keep_log();
-    Device::open().close();
+    TestDevice::open().close();
     let before = Resources::now();
     let status = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
     let pages: u64 = status.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
@@ -449,7 +449,7 @@ fn memory() {
 fn many() {
     const MANY: usize = 40_000;
     let before = Resources::now();
-    let side = Side::new();
+    let side = LimitEndpoint::new();
     let begin = Instant::now();
     let make = |_| {
         let qp = side.device.qp(ibv_qp_type::IBV_QPT_RC, side.cq, ptr::null_mut(), 2);
@@ -465,7 +465,7 @@ fn many() {
     // Some from all of the blocks of numbers.
     for (first, second) in [(0, MANY - 1), (16_000, 33_000), (16_400, 100), (20_000, 39_000)] {
         let (a, b) = (qps[first], qps[second]);
-        let address = |qp: crate::kit::Qp| Address { qpn: qp.number(), ..side.address() };
+        let address = |qp: crate::kit::TestQp| QpAddress { qpn: qp.number(), ..side.address() };
         a.connect(&address(b), TIMING);
         b.connect(&address(a), TIMING);
         assert_eq!(b.receive(1, side.memory.sge(side.mr, 4096, 64)), 0);
@@ -487,7 +487,7 @@ fn many() {
 fn again() {
     let before = Resources::now();
     for _ in 0..60 {
-        let (side, other) = (Side::new(), Side::new());
+        let (side, other) = (LimitEndpoint::new(), LimitEndpoint::new());
         side.qp.connect(&other.address(), TIMING);
         other.qp.connect(&side.address(), TIMING);
         assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &other.address()), ibv_wc_status::IBV_WC_SUCCESS);
@@ -498,7 +498,7 @@ fn again() {
     // The same with the device open.
     let (device, level) = crate::soak::open();
     for _ in 0..200 {
-        let _ = Side::on(device).take_down();
+        let _ = LimitEndpoint::on(device).take_down();
     }
     level.settle().expect("what is destroyed leaves nothing");
     device.close();

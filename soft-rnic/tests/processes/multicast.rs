@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 
-use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg, lib, route};
+use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, lib, route};
 use crate::role::{self, Role, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -18,7 +18,7 @@ const ROOM: usize = 8192;
 const RECEIVES: usize = 8;
 /// `::ffff:239.1.2.3`
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
-const TO_ALL: Address = Address { qpn: 0xff_ffff, gid: GROUP, addr: 0, rkey: 0 };
+const TO_ALL: QpAddress = QpAddress { qpn: 0xff_ffff, gid: GROUP, addr: 0, rkey: 0 };
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |name: &str, what: &'static str, path: &'static str| {
@@ -41,25 +41,25 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// One end: a queue pair for datagrams, with memory.
-struct End {
-    device: Device,
-    memory: Memory,
+struct UdEndpoint {
+    device: TestDevice,
+    memory: TestMemory,
     mr: *mut ibv_mr,
-    cq: Cq,
-    qp: Qp,
+    cq: TestCq,
+    qp: TestQp,
 }
 
-impl End {
+impl UdEndpoint {
     fn new() -> Self {
-        let device = Device::open();
-        let memory = Memory::private(ROOM * RECEIVES);
+        let device = TestDevice::open();
+        let memory = TestMemory::private(ROOM * RECEIVES);
         let mr = memory.register(device);
         let cq = device.cq(64, ptr::null_mut());
         let qp = device.qp(ibv_qp_type::IBV_QPT_UD, cq, ptr::null_mut(), 16);
         qp.init();
         // SAFETY: any bytes are a GID.
         let gid = unsafe { device.gid().raw };
-        qp.connect(&Address { gid, ..Address::default() }, TIMING);
+        qp.connect(&QpAddress { gid, ..QpAddress::default() }, TIMING);
         Self { device, memory, mr, cq, qp }
     }
 
@@ -90,7 +90,7 @@ impl End {
 
 /// One that is in the group. It is told what it has to hear, a byte and a length, and says so.
 pub(crate) fn member() {
-    let end = End::new();
+    let end = UdEndpoint::new();
     (0..RECEIVES).for_each(|id| end.receive(id));
     end.join();
     say("joined");
@@ -126,9 +126,9 @@ pub(crate) fn member() {
     end.close();
 }
 
-struct Members(Vec<Role>);
+struct MemberRoles(Vec<Role>);
 
-impl Members {
+impl MemberRoles {
     fn start(count: usize) -> Self {
         let members: Vec<_> = (0..count).map(|_| Role::start("member", &[])).collect();
         members.iter().for_each(|member| assert_eq!(member.hear(), "joined"));
@@ -137,7 +137,7 @@ impl Members {
 
     /// All of them hear this. Of a datagram nobody promises that it comes: a process that answers late, as it has no processor, is left
     /// out. So it is sent again to those who have not heard.
-    fn hear(&mut self, sender: &Sender, byte: u8, len: usize) {
+    fn hear(&mut self, sender: &GroupSender, byte: u8, len: usize) {
         sender.send(byte, len);
         self.0.iter_mut().for_each(|member| member.tell(&format!("{byte} {len}")));
         let begin = Instant::now();
@@ -155,14 +155,14 @@ impl Members {
 }
 
 /// One who sends to all.
-struct Sender {
-    end: End,
+struct GroupSender {
+    end: UdEndpoint,
     ah: *mut ibv_ah,
 }
 
-impl Sender {
+impl GroupSender {
     fn new() -> Self {
-        let end = End::new();
+        let end = UdEndpoint::new();
         let mut attr = route(GROUP);
         // SAFETY: the domain lives, the attributes are this function's own.
         let ah = unsafe { (lib().ibv_create_ah)(end.device.pd, &raw mut attr) };
@@ -203,8 +203,8 @@ pub(crate) fn sender(arguments: &[String]) {
 }
 
 fn all() {
-    let mut members = Members::start(3);
-    let sender = Sender::new();
+    let mut members = MemberRoles::start(3);
+    let sender = GroupSender::new();
     for (byte, len) in (1..).zip(LENGTHS) {
         members.hear(&sender, byte, len);
     }
@@ -214,25 +214,25 @@ fn all() {
 
 /// The sender has looked for everybody before they come.
 fn newcomers() {
-    let sender = Sender::new();
+    let sender = GroupSender::new();
     sender.send(100, 64);
-    let mut members = Members(Vec::new());
+    let mut members = MemberRoles(Vec::new());
     for (byte, len) in (1..).zip(LENGTHS) {
-        members.0.extend(Members::start(1).0);
+        members.0.extend(MemberRoles::start(1).0);
         members.hear(&sender, byte, len);
     }
     // And one who comes when others have gone.
     members.0.into_iter().for_each(Role::finish);
     sender.send(101, 64);
-    let mut last = Members::start(1);
+    let mut last = MemberRoles::start(1);
     last.hear(&sender, 9, 300);
     last.0.into_iter().for_each(Role::finish);
     sender.close();
 }
 
 fn dead() {
-    let mut members = Members::start(3);
-    let sender = Sender::new();
+    let mut members = MemberRoles::start(3);
+    let sender = GroupSender::new();
     members.hear(&sender, 1, 64);
     let victim = members.0.remove(1);
     victim.signal(Signal::KILL);
@@ -245,8 +245,8 @@ fn dead() {
 }
 
 fn stopped() {
-    let mut members = Members::start(2);
-    let sender = Sender::new();
+    let mut members = MemberRoles::start(2);
+    let sender = GroupSender::new();
     members.hear(&sender, 1, 64);
     let mut victim = members.0.remove(0);
     victim.signal(Signal::STOP);
@@ -271,7 +271,7 @@ fn asleep() {
     assert_eq!(first.hear(), "sent");
     first.signal(Signal::STOP);
     first.wait_stopped();
-    let mut member = Members::start(1);
+    let mut member = MemberRoles::start(1);
     first.signal(Signal::CONT);
     // Its service thread has as much time as it takes to hear who has called; how much that is, nobody knows.
     let begin = Instant::now();
@@ -292,7 +292,7 @@ fn asleep() {
 
 /// A sender that does as it is told.
 pub(crate) fn sleeping_sender() {
-    let sender = Sender::new();
+    let sender = GroupSender::new();
     sender.send(7, 64);
     say("sent");
     while told().is_some() {

@@ -8,8 +8,8 @@ use rdma_mummy_sys::verbs;
 use soft_rnic::status::Traffic;
 
 use crate::copies::{post_mixed, statuses};
-use crate::kit::{ALL, Address, Device, dereg, lib, rkey, until};
-use crate::limits::{LEN, PATIENCE, Side};
+use crate::kit::{ALL, QpAddress, TestDevice, dereg, lib, rkey, until};
+use crate::limits::{LEN, LimitEndpoint, PATIENCE};
 use crate::role::{self, Role, say, told};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -37,7 +37,7 @@ const ROOM: u64 = (2 * LEN as u64).next_multiple_of(4096);
 /// A dma-buf of a memory file.
 fn dma_buf(file: &OwnedFd) -> OwnedFd {
     #[repr(C)]
-    struct Create {
+    struct UffdCreate {
         memfd: u32,
         flags: u32,
         offset: u64,
@@ -46,7 +46,7 @@ fn dma_buf(file: &OwnedFd) -> OwnedFd {
     /// `UDMABUF_CREATE`
     const CREATE: libc::c_ulong = 0x4018_7542;
     let maker = std::fs::File::options().read(true).write(true).open(UDMABUF).expect(UDMABUF);
-    let mut create = Create { memfd: file.as_raw_fd() as u32, flags: 1, offset: 0, size: ROOM };
+    let mut create = UffdCreate { memfd: file.as_raw_fd() as u32, flags: 1, offset: 0, size: ROOM };
     // SAFETY: the request's own struct; the descriptor that it returns is nobody else's.
     unsafe {
         let made = libc::ioctl(maker.as_raw_fd(), CREATE as _, &raw mut create);
@@ -56,14 +56,14 @@ fn dma_buf(file: &OwnedFd) -> OwnedFd {
 }
 
 /// Device memory, part of a file, and nothing; each is registered.
-struct Regions {
+struct KindsOfRegions {
     dm: *mut ibv_dm,
     file: std::fs::File,
     mrs: [*mut ibv_mr; 3],
 }
 
-impl Regions {
-    fn new(device: Device, dma: bool) -> Self {
+impl KindsOfRegions {
+    fn new(device: TestDevice, dma: bool) -> Self {
         let mut attr = ibv_alloc_dm_attr { length: LEN, log_align_req: 3, comp_mask: 0 };
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("test", flags).expect("a memory file");
@@ -115,13 +115,13 @@ impl Regions {
 
 /// The partner: its memory is what the others reach.
 pub(crate) fn owner(arguments: &[String]) {
-    let side = Side::new();
-    let regions = Regions::new(side.device(), arguments == ["dma"]);
+    let side = LimitEndpoint::new();
+    let regions = KindsOfRegions::new(side.device(), arguments == ["dma"]);
     let own = side.address();
     for (mr, addr) in regions.mrs.iter().zip([0, 8, 0]) {
-        say(&Address { addr, rkey: rkey(*mr), ..own }.to_string());
+        say(&QpAddress { addr, rkey: rkey(*mr), ..own }.to_string());
     }
-    let to: Address = told().expect("a line").parse().expect("an address");
+    let to: QpAddress = told().expect("a line").parse().expect("an address");
     side.connect(&to);
     say("ready");
     while let Some(line) = told() {
@@ -174,8 +174,8 @@ pub(crate) fn play(arguments: &[String]) {
     let path = arguments[0].as_str();
     let (role, allowed) = if path == "dma" { ("region-owner dma", "auto") } else { ("region-owner", path) };
     let mut partner = Role::start(role, &[("SOFT_RNIC_PATH", allowed)]);
-    let side = Side::new();
-    let places: [Address; 3] = [(); 3].map(|()| partner.hear().parse().expect("an address"));
+    let side = LimitEndpoint::new();
+    let places: [QpAddress; 3] = [(); 3].map(|()| partner.hear().parse().expect("an address"));
     partner.tell(&side.address().to_string());
     side.connect(&places[0]);
     assert_eq!(partner.hear(), "ready");

@@ -14,7 +14,9 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 use rustix::process::Signal;
 
-use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg, event, lib, post_shared, rkey, until};
+use crate::kit::{
+    QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, event, lib, post_shared, rkey, until,
+};
 use crate::role::{self, Role, say, told};
 
 /// How long a call waits, in milliseconds; and what it may take on a busy machine.
@@ -55,22 +57,22 @@ fn bound_of(call: &str) -> &'static str {
 }
 
 /// Where the sender is interrupted, how, and what becomes of it.
-const FATES: [(&str, Fate); 9] = [
-    ("before_mark", Fate::Continues),
-    ("before_mark", Fate::Dies),
-    ("before_copy", Fate::Continues),
-    ("before_copy", Fate::IsKilled),
-    ("before_copy", Fate::Dies),
-    ("mid_copy", Fate::Continues),
-    ("mid_copy", Fate::Dies),
-    ("claimed", Fate::Continues),
-    ("before_finish", Fate::Continues),
+const FATES: [(&str, SenderFate); 9] = [
+    ("before_mark", SenderFate::Continues),
+    ("before_mark", SenderFate::Dies),
+    ("before_copy", SenderFate::Continues),
+    ("before_copy", SenderFate::IsKilled),
+    ("before_copy", SenderFate::Dies),
+    ("mid_copy", SenderFate::Continues),
+    ("mid_copy", SenderFate::Dies),
+    ("claimed", SenderFate::Continues),
+    ("before_finish", SenderFate::Continues),
 ];
 /// Steps of a message that takes a receive.
 const OF_RECEIVES: [&str; 2] = ["claimed", "before_finish"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum SenderFate {
     /// Stopped, and continued after the call.
     Continues,
     /// Stopped, and killed after the call has given up.
@@ -79,13 +81,13 @@ enum Fate {
     Dies,
 }
 
-impl fmt::Display for Fate {
+impl fmt::Display for SenderFate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
 }
 
-impl FromStr for Fate {
+impl FromStr for SenderFate {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -139,13 +141,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// The owner of the memory.
-struct Owner {
-    memory: Memory,
-    other: Memory,
+struct MemoryOwner {
+    memory: TestMemory,
+    other: TestMemory,
     mr: *mut ibv_mr,
-    cq: Cq,
+    cq: TestCq,
     srq: *mut ibv_srq,
-    qp: Option<Qp>,
+    qp: Option<TestQp>,
     receives: bool,
     /// By which the sender writes, if it does.
     window: *mut ibv_mw,
@@ -158,7 +160,7 @@ struct Owner {
 }
 
 /// A window of the kind that the call is about.
-fn window(device: Device, call: &str) -> *mut ibv_mw {
+fn window(device: TestDevice, call: &str) -> *mut ibv_mw {
     let kind = match call {
         "dealloc-mw" | "rebind" => ibv_mw_type::IBV_MW_TYPE_1,
         "invalidate" => ibv_mw_type::IBV_MW_TYPE_2,
@@ -170,9 +172,9 @@ fn window(device: Device, call: &str) -> *mut ibv_mw {
     window
 }
 
-impl Owner {
-    fn new(device: Device, call: &str, operation: &str, shareable: bool) -> Self {
-        let memory = if shareable { Memory::shareable(device, LEN) } else { Memory::private(LEN) };
+impl MemoryOwner {
+    fn new(device: TestDevice, call: &str, operation: &str, shareable: bool) -> Self {
+        let memory = if shareable { TestMemory::shareable(device, LEN) } else { TestMemory::private(LEN) };
         let (mr, cq) = (memory.register(device), device.cq(64, ptr::null_mut()));
         let srq = if call == "destroy-srq" { device.srq(16) } else { ptr::null_mut() };
         let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, srq, 16);
@@ -183,7 +185,7 @@ impl Owner {
             let result = if srq.is_null() { qp.receive(id, sge) } else { post_shared(srq, id, sge) };
             assert_eq!(result, 0, "a receive can be posted");
         }
-        let (other, window) = (Memory::private(LEN), window(device, call));
+        let (other, window) = (TestMemory::private(LEN), window(device, call));
         let other_mr = if window.is_null() { ptr::null_mut() } else { other.register(device) };
         let (qp, posted, patience) = (Some(qp), false, Duration::from_millis(150));
         Self { memory, other, mr, cq, srq, qp, receives, window, other_mr, posted, patience }
@@ -199,7 +201,7 @@ impl Owner {
     }
 
     /// Connects, and binds the window, if there is one.
-    fn connect(&self, peer: &Address) {
+    fn connect(&self, peer: &QpAddress) {
         self.qp().connect(peer, TIMING);
         if !self.window.is_null() {
             self.bind(self.mr, self.memory, self.key());
@@ -208,7 +210,7 @@ impl Owner {
     }
 
     /// Posts a request that binds the window to all of a region.
-    fn bind(&self, mr: *mut ibv_mr, memory: Memory, rkey: u32) {
+    fn bind(&self, mr: *mut ibv_mr, memory: TestMemory, rkey: u32) {
         let bind_info = ibv_mw_bind_info {
             mr,
             addr: memory.base.addr() as u64,
@@ -271,14 +273,14 @@ impl Owner {
         result
     }
 
-    fn qp(&self) -> Qp {
+    fn qp(&self) -> TestQp {
         self.qp.expect("it was not destroyed")
     }
 
-    fn address(&self, device: Device) -> Address {
+    fn address(&self, device: TestDevice) -> QpAddress {
         // SAFETY: any bytes are a GID.
         let gid = unsafe { device.gid().raw };
-        Address { qpn: self.qp().number(), gid, addr: self.memory.base.addr() as u64, rkey: self.key() }
+        QpAddress { qpn: self.qp().number(), gid, addr: self.memory.base.addr() as u64, rkey: self.key() }
     }
 
     /// The messages before the one that is interrupted.
@@ -319,7 +321,7 @@ impl Owner {
     }
 
     fn destroy_qp(&mut self) -> i32 {
-        let result = self.qp.map_or(0, Qp::destroy);
+        let result = self.qp.map_or(0, TestQp::destroy);
         if result == 0 {
             self.qp = None;
         }
@@ -358,7 +360,7 @@ impl Owner {
         result
     }
 
-    fn give_up(mut self, device: Device, call: &str) {
+    fn give_up(mut self, device: TestDevice, call: &str) {
         assert_eq!(self.destroy_qp(), 0, "the queue pair goes");
         if !self.srq.is_null() && call != "destroy-srq" {
             // SAFETY: no queue pair uses it any more.
@@ -382,20 +384,20 @@ impl Owner {
 /// The owner of the memory, and its sender's parent.
 pub(crate) fn owner(arguments: &[String]) {
     let [path, call, operation, step, fate] = arguments else { panic!("five arguments") };
-    let fate: Fate = fate.parse().expect("a fate");
-    let device = Device::open();
-    let mut owner = Owner::new(device, call, operation, path == "direct");
-    let crash = format!("{}={step}", if fate == Fate::Dies { "crash" } else { "stop" });
+    let fate: SenderFate = fate.parse().expect("a fate");
+    let device = TestDevice::open();
+    let mut owner = MemoryOwner::new(device, call, operation, path == "direct");
+    let crash = format!("{}={step}", if fate == SenderFate::Dies { "crash" } else { "stop" });
     let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", &crash)]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
-    let address: Address = sender.hear().parse().expect("an address");
+    let address: QpAddress = sender.hear().parse().expect("an address");
     owner.connect(&address);
     sender.tell("go");
     assert_eq!(sender.hear(), "warm");
     owner.take_warm();
     owner.memory.fill(0);
     sender.tell("fire");
-    if fate == Fate::Dies {
+    if fate == SenderFate::Dies {
         sender.wait_dead()
     } else {
         sender.wait_stopped()
@@ -403,18 +405,18 @@ pub(crate) fn owner(arguments: &[String]) {
 
     // Whoever has a receive has not looked up its memory yet.
     let named = step != "before_mark" && !(step == "claimed" && ["dereg", "rereg"].contains(&call.as_str()));
-    let marked = named && fate != Fate::Dies;
+    let marked = named && fate != SenderFate::Dies;
     if marked {
         for _ in 0..2 {
             assert_eq!(owner.call_in_time(call), libc::EBUSY, "a stopped sender may still touch the memory");
         }
-        let signal = if fate == Fate::Continues { Signal::CONT } else { Signal::KILL };
+        let signal = if fate == SenderFate::Continues { Signal::CONT } else { Signal::KILL };
         sender.signal(signal);
     }
-    if fate == Fate::Continues && marked {
+    if fate == SenderFate::Continues && marked {
         until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
     } else {
-        if fate == Fate::IsKilled {
+        if fate == SenderFate::IsKilled {
             // Somebody who is being killed is not dead yet.
             sender.wait_dead();
         }
@@ -423,7 +425,7 @@ pub(crate) fn owner(arguments: &[String]) {
     }
     owner.memory.map_anew();
     owner.memory.fill(0xa5);
-    if fate == Fate::Continues {
+    if fate == SenderFate::Continues {
         sender.signal(Signal::CONT);
         let status = sender.hear();
         assert!(marked || status != "0", "what was taken away cannot be sent to: {status}");
@@ -441,18 +443,18 @@ pub(crate) fn owner(arguments: &[String]) {
 /// The sender closes all its descriptors in the midst of a copy, and lives: that its connection has ended says nothing.
 pub(crate) fn owner_of_one_without(arguments: &[String]) {
     let [path, call, operation, time] = arguments else { panic!("four arguments") };
-    let device = Device::open();
-    let mut owner = Owner::new(device, call, operation, path == "direct");
+    let device = TestDevice::open();
+    let mut owner = MemoryOwner::new(device, call, operation, path == "direct");
     let pause = format!("pause=mid_copy:{time}ms");
     let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", &pause), (CLOSES, "1")]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
-    let address: Address = sender.hear().parse().expect("an address");
+    let address: QpAddress = sender.hear().parse().expect("an address");
     owner.connect(&address);
     sender.tell("go");
     assert_eq!(sender.hear(), "warm");
     owner.take_warm();
     owner.memory.fill(0);
-    let held_up = HeldUp::now(time);
+    let held_up = PausedThread::now(time);
     sender.tell("fire");
     assert_eq!(sender.hear(), "closed");
     for _ in 0..2 {
@@ -472,12 +474,12 @@ pub(crate) fn owner_of_one_without(arguments: &[String]) {
 const CLOSES: &str = "SOFT_RNIC_TEST_CLOSES";
 
 /// A time for which a thread is held up in the midst of a transfer, from when it has got there.
-struct HeldUp {
+struct PausedThread {
     since: Instant,
     time: Duration,
 }
 
-impl HeldUp {
+impl PausedThread {
     /// The thread gets there some time after this, and so leaves not before the time is over, counted from now.
     fn now(time: &str) -> Self {
         let milliseconds = time.parse().expect("a number");
@@ -495,11 +497,11 @@ impl HeldUp {
 }
 
 /// Hears when a thread of this process is held up.
-struct Ear;
+struct PauseLog;
 
 static IS_HELD_UP: AtomicBool = AtomicBool::new(false);
 
-impl log::Log for Ear {
+impl log::Log for PauseLog {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
         true
     }
@@ -514,7 +516,7 @@ impl log::Log for Ear {
 }
 
 fn listen_for_held_up() {
-    log::set_logger(&Ear).expect("nobody else logs");
+    log::set_logger(&PauseLog).expect("nobody else logs");
     log::set_max_level(log::LevelFilter::Debug);
 }
 
@@ -541,16 +543,16 @@ fn opcode(operation: &str) -> ibv_wr_opcode {
 pub(crate) fn sender() {
     let line = told().expect("a line");
     let [path, operation, address] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("three words") };
-    let to: Address = address.parse().expect("an address");
-    let device = Device::open();
-    let memory = Memory::private(LEN);
+    let to: QpAddress = address.parse().expect("an address");
+    let device = TestDevice::open();
+    let memory = TestMemory::private(LEN);
     memory.fill(0x5a);
     let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 16);
     qp.init();
     // SAFETY: any bytes are a GID.
     let gid = unsafe { device.gid().raw };
-    say(&Address { qpn: qp.number(), gid, ..Address::default() }.to_string());
+    say(&QpAddress { qpn: qp.number(), gid, ..QpAddress::default() }.to_string());
     assert_eq!(told().as_deref(), Some("go"));
     qp.connect(&to, TIMING);
     let send = |id| {
@@ -584,27 +586,28 @@ fn maps_peer() -> Option<()> {
 pub(crate) fn threads(arguments: &[String]) {
     let [call, operation, step, time] = arguments else { panic!("four arguments") };
     listen_for_held_up();
-    let device = Device::open();
-    let mut owner = Owner::new(device, call, operation, false);
+    let device = TestDevice::open();
+    let mut owner = MemoryOwner::new(device, call, operation, false);
     let channel = device.channel();
-    let source = Memory::private(LEN);
+    let source = TestMemory::private(LEN);
     source.fill(0x5a);
     let (mr, cq) = (source.register(device), device.cq(16, channel));
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 16);
     qp.init();
     let to = owner.address(device);
-    let from = Address { qpn: qp.number(), ..to };
+    let from = QpAddress { qpn: qp.number(), ..to };
     owner.connect(&from);
     qp.connect(&to, TIMING);
     cq.arm(false);
     // SAFETY: the verbs are safe to be called from any thread, and the objects live until it has ended.
-    struct Anywhere<T>(T);
-    // SAFETY: as above.
-    unsafe impl<T> Send for Anywhere<T> {}
-    let what = Anywhere((qp, source.sge(mr, 0, LEN), to, opcode(operation)));
-    let held_up = HeldUp::now(time);
+    struct SendPtr<T>(T);
+    // SAFETY: the verbs are safe to be called from any thread, and the objects live until it has
+    // ended.
+    unsafe impl<T> Send for SendPtr<T> {}
+    let what = SendPtr((qp, source.sge(mr, 0, LEN), to, opcode(operation)));
+    let held_up = PausedThread::now(time);
     let thread = std::thread::spawn(move || {
-        let Anywhere((qp, sge, to, opcode)) = { what };
+        let SendPtr((qp, sge, to, opcode)) = { what };
         assert_eq!(qp.post(WARM, opcode, sge, &to, ptr::null_mut()), 0);
     });
     wait_until_held_up();
@@ -634,7 +637,7 @@ pub(crate) fn threads(arguments: &[String]) {
     owner.give_up(device, call);
 }
 
-fn flush_own(owner: &Owner, step: &str, held_up: &HeldUp) {
+fn flush_own(owner: &MemoryOwner, step: &str, held_up: &PausedThread) {
     assert_eq!(owner.qp().modify(ibv_qp_state::IBV_QPS_ERR), 0);
     if step != "before_mark" {
         std::thread::sleep(Duration::from_millis(50));

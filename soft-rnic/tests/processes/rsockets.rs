@@ -8,7 +8,7 @@ use libc::{sockaddr_in, socklen_t};
 use libtest_mimic::{Failed, Trial};
 use rustix::process::Signal;
 
-use crate::cm::{Counts, cm};
+use crate::cm::{CmCounts, cm};
 use crate::role::{PATIENCE, Role, fabric, run, say, told};
 use crate::soak::Resources;
 
@@ -166,7 +166,7 @@ pub(crate) fn side(arguments: &[String]) {
             let told = work(connection, does);
             say(&told.iter().map(i32::to_string).collect::<Vec<_>>().join(" "));
             assert_eq!((cm().rclose)(connection), 0, "error {}", error());
-            before.get_or_insert_with(Counts::now);
+            before.get_or_insert_with(CmCounts::now);
         }
         if let Some(before) = before.filter(|_| does == "some") {
             before.expect_no_more();

@@ -5,8 +5,8 @@ use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 
 use crate::copies::{meet, on_copies, post_mixed, statuses, traffic};
-use crate::kit::{Address, dereg, until};
-use crate::limits::{PATIENCE, RECEIVES, Side, TIMING};
+use crate::kit::{QpAddress, dereg, until};
+use crate::limits::{LimitEndpoint, PATIENCE, RECEIVES, TIMING};
 use crate::role::{self, Role, say, told};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -177,9 +177,9 @@ fn mixed(partner: &str) {
 
 /// Posts a list, in whose call it is killed or stopped.
 fn doomed(fate: &str) {
-    let side = Side::new();
+    let side = LimitEndpoint::new();
     say(&side.address().to_string());
-    let to: Address = told().expect("a line").parse().expect("an address");
+    let to: QpAddress = told().expect("a line").parse().expect("an address");
     side.qp.connect(&to, TIMING);
     say("ready");
     assert_eq!(told().as_deref(), Some("go"));
@@ -201,8 +201,8 @@ fn doomed(fate: &str) {
 
 fn interrupted(fate: &str) {
     let mut sender = Role::start(&format!("sends doomed {fate}"), &[]);
-    let mut side = Side::new();
-    let to: Address = sender.hear().parse().expect("an address");
+    let mut side = LimitEndpoint::new();
+    let to: QpAddress = sender.hear().parse().expect("an address");
     side.qp.connect(&to, TIMING);
     sender.tell(&side.address().to_string());
     assert_eq!(sender.hear(), "ready");

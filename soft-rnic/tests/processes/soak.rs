@@ -12,7 +12,9 @@ use libtest_mimic::{Failed, Trial};
 use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 
-use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg, lib, post_shared, rkey, route};
+use crate::kit::{
+    QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, lib, post_shared, rkey, route,
+};
 use crate::role::{Role, fabric, say};
 
 /// How many moments, unless `SOFT_RNIC_SOAK` says; and what chance is drawn from, unless `SOFT_RNIC_SEED` does.
@@ -34,9 +36,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Numbers that look random.
-pub(crate) struct Chance(pub(crate) u64);
+pub(crate) struct SeededRandom(pub(crate) u64);
 
-impl Chance {
+impl SeededRandom {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -55,14 +57,14 @@ pub(crate) fn number(variable: &str) -> Option<u64> {
 }
 
 /// The two workers.
-struct Pair {
+struct WorkerPair {
     fabric: String,
-    chance: Chance,
+    chance: SeededRandom,
     workers: [Role; 2],
 }
 
-impl Pair {
-    fn worker(fabric: &str, chance: &mut Chance) -> Role {
+impl WorkerPair {
+    fn worker(fabric: &str, chance: &mut SeededRandom) -> Role {
         let path = ["auto", "vm", "call"][chance.below(3) as usize];
         let shareable = ["private", "shareable"][chance.below(2) as usize];
         let seed = chance.next().to_string();
@@ -156,9 +158,9 @@ fn soak() -> Result<(), Failed> {
     let moments = number("SOFT_RNIC_SOAK").map_or(MOMENTS, |moments| moments as u32);
     println!("soak: {moments} moments, SOFT_RNIC_SEED={seed}");
     let fabric = fabric();
-    let mut chance = Chance(seed);
-    let workers = [(); 2].map(|()| Pair::worker(&fabric, &mut chance));
-    let mut pair = Pair { fabric: fabric.clone(), chance, workers };
+    let mut chance = SeededRandom(seed);
+    let workers = [(); 2].map(|()| WorkerPair::worker(&fabric, &mut chance));
+    let mut pair = WorkerPair { fabric: fabric.clone(), chance, workers };
     let begin = Instant::now();
     let (mut kills, mut stops) = (0, 0);
     for moment in 0..moments {
@@ -289,7 +291,7 @@ fn heap_pages() -> u64 {
         if data < 0 {
             return pages;
         }
-        // SAFETY: as above.
+        // SAFETY: an open file; no memory is involved.
         at = unsafe { libc::lseek(file.as_raw_fd(), data, libc::SEEK_HOLE) };
         pages += (at - data) as u64 / 4096;
     }
@@ -310,22 +312,22 @@ fn byte(kind: usize, sequence: u64) -> u8 {
 }
 
 fn message_len(kind: usize, sequence: u64) -> usize {
-    let mut chance = Chance(sequence << 2 | kind as u64);
+    let mut chance = SeededRandom(sequence << 2 | kind as u64);
     let most = if kind == DATAGRAM { 4000 } else { [200, 5000, ROOM as u64 - 64][chance.below(3) as usize] };
     16 + chance.below(most) as usize
 }
 
 /// One meeting with a partner.
-struct Round {
-    device: Device,
-    cq: Cq,
+struct Meeting {
+    device: TestDevice,
+    cq: TestCq,
     srq: *mut ibv_srq,
-    qps: [Qp; KINDS],
+    qps: [TestQp; KINDS],
     ah: *mut ibv_ah,
     /// Receives of each kind, then messages of each kind, then what the partner reads, and writes to, and what was read.
-    memory: Memory,
+    memory: TestMemory,
     mr: *mut ibv_mr,
-    partner: [Address; KINDS],
+    partner: [QpAddress; KINDS],
     next_sent: [u64; KINDS],
     unsent: HashMap<u64, u32>,
     next_received: [u64; KINDS],
@@ -344,9 +346,9 @@ const CONSTANT: u8 = 0x77;
 const READ_ID: u64 = 1 << 40;
 const WRITE_ID: u64 = 1 << 41;
 
-impl Round {
-    fn new(device: Device, shareable: bool) -> Self {
-        let memory = if shareable { Memory::shareable(device, ALL) } else { Memory::private(ALL) };
+impl Meeting {
+    fn new(device: TestDevice, shareable: bool) -> Self {
+        let memory = if shareable { TestMemory::shareable(device, ALL) } else { TestMemory::private(ALL) };
         let (mr, cq) = (memory.register(device), device.cq(256, ptr::null_mut()));
         let srq = device.srq(DEPTH as u32);
         let rc = ibv_qp_type::IBV_QPT_RC;
@@ -392,7 +394,8 @@ impl Round {
         // SAFETY: any bytes are a GID.
         let gid = unsafe { self.device.gid().raw };
         let addr = self.memory.base.addr() as u64 + READ_AT as u64;
-        let address = |qp: &Qp| Address { qpn: qp.number(), gid, addr, rkey: rkey(self.mr) }.to_string();
+        let address =
+            |qp: &TestQp| QpAddress { qpn: qp.number(), gid, addr, rkey: rkey(self.mr) }.to_string();
         self.qps.iter().map(address).collect::<Vec<_>>().join(" ")
     }
 
@@ -425,7 +428,7 @@ impl Round {
         self.next_sent[kind] += 1;
     }
 
-    fn post(&mut self, kind: usize, id: u64, opcode: ibv_wr_opcode, sge: ibv_sge, to: Address) {
+    fn post(&mut self, kind: usize, id: u64, opcode: ibv_wr_opcode, sge: ibv_sge, to: QpAddress) {
         assert_eq!(self.qps[kind].post(id, opcode, sge, &to, self.ah), 0, "a request can be posted");
         *self.unsent.entry(id).or_default() += 1;
     }
@@ -442,7 +445,7 @@ impl Round {
         }
         if !self.unsent.contains_key(&WRITE_ID) {
             let sge = self.memory.sge(self.mr, READ_AT, 1000);
-            let to = Address { addr: to.addr + ROOM as u64, ..to };
+            let to = QpAddress { addr: to.addr + ROOM as u64, ..to };
             self.post(SHARED, WRITE_ID, ibv_wr_opcode::IBV_WR_RDMA_WRITE, sge, to);
         }
     }
@@ -541,8 +544,8 @@ impl Round {
 }
 
 /// A device, and what a process has that has no peer.
-pub(crate) fn open() -> (Device, Resources) {
-    let device = Device::open();
+pub(crate) fn open() -> (TestDevice, Resources) {
+    let device = TestDevice::open();
     // The first queue pair brings what stays until the device is closed.
     let cq = device.cq(1, ptr::null_mut());
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 1);
@@ -554,14 +557,14 @@ pub(crate) fn open() -> (Device, Resources) {
 /// Goes from round to round, as it is told.
 pub(crate) fn worker(arguments: &[String]) {
     let [shareable, seed] = arguments else { panic!("two arguments") };
-    let (shareable, mut chance) = (shareable == "shareable", Chance(seed.parse().expect("a number")));
+    let (shareable, mut chance) = (shareable == "shareable", SeededRandom(seed.parse().expect("a number")));
     let lines = lines();
     let next = || lines.recv_timeout(Duration::from_secs(60)).expect("a line");
     let bare = Resources::now();
     let (mut device, mut level) = open();
     let (mut rounds, mut messages, mut lost) = (0_u64, 0_u64, 0_u64);
     while next() == "meet" {
-        let mut round = Round::new(device, shareable);
+        let mut round = Meeting::new(device, shareable);
         say(&format!("address {}", round.addresses()));
         round.connect(&next());
         say("connected");

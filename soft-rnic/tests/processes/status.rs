@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 use soft_rnic::status::{self, Moved, NoAnswer, Peer, Process, Statistics, Traffic};
 
-use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, rkey, until};
+use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, rkey, until};
 use crate::role::{self, Role, say, told};
 
 const LEN: usize = 100_000;
@@ -192,9 +192,12 @@ fn former(fabric: &str) -> Result<(), Failed> {
 
 /// A process with some objects, which connects to whom it is told, and sends.
 pub(crate) fn shown(arguments: &[String]) {
-    let device = Device::open();
-    let memory =
-        if arguments[0] == "shareable" { Memory::shareable(device, LEN) } else { Memory::private(LEN) };
+    let device = TestDevice::open();
+    let memory = if arguments[0] == "shareable" {
+        TestMemory::shareable(device, LEN)
+    } else {
+        TestMemory::private(LEN)
+    };
     memory.fill(1);
     let (mr, cq) = (memory.register(device), device.cq(64, ptr::null_mut()));
     let srq = device.srq(4);
@@ -205,8 +208,8 @@ pub(crate) fn shown(arguments: &[String]) {
     // SAFETY: any bytes are a GID.
     let gid = unsafe { device.gid().raw };
     let addr = memory.base.addr() as u64;
-    say(&Address { qpn: qp.number(), gid, addr, rkey: rkey(mr) }.to_string());
-    let mut to = Address::default();
+    say(&QpAddress { qpn: qp.number(), gid, addr, rkey: rkey(mr) }.to_string());
+    let mut to = QpAddress::default();
     while let Some(line) = told() {
         match line.as_str() {
             "less" => {
@@ -227,7 +230,7 @@ pub(crate) fn shown(arguments: &[String]) {
 }
 
 /// One short message, which takes the receive, and some long ones.
-fn send(qp: Qp, cq: Cq, memory: Memory, mr: *mut ibv_mr, to: &Address, path: &str) {
+fn send(qp: TestQp, cq: TestCq, memory: TestMemory, mr: *mut ibv_mr, to: &QpAddress, path: &str) {
     let do_one = |opcode, len| {
         assert_eq!(qp.post(1, opcode, memory.sge(mr, 0, len), to, ptr::null_mut()), 0);
         let done = || cq.poll().filter(|wc| wc.wr_id == 1);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Completion, Trial};
 use rdma_mummy_sys::types::*;
 
-use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg, rkey, until};
+use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, rkey, until};
 use crate::role::{self, Role, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -54,9 +54,9 @@ fn opcode(operation: &str) -> ibv_wr_opcode {
 }
 
 /// Memory whose pages are not there: who touches them waits.
-struct Absent {
+struct UnmappedPages {
     file: File,
-    memory: Memory,
+    memory: TestMemory,
 }
 
 /// Structs and numbers of `linux/userfaultfd.h`.
@@ -83,9 +83,9 @@ fn user_fault_file() -> std::io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd as i32) })
 }
 
-impl Absent {
+impl UnmappedPages {
     /// Takes the pages away, with what is in them.
-    fn new(memory: Memory) -> Self {
+    fn new(memory: TestMemory) -> Self {
         let file = user_fault_file().expect("there was one when the test began");
         let absent = Self { file, memory };
         absent.control(abi::API, &mut [abi::VERSION, 0, 0]);
@@ -119,34 +119,34 @@ impl Absent {
     }
 }
 
-struct End {
-    device: Device,
-    memory: Memory,
+struct StuckEndpoint {
+    device: TestDevice,
+    memory: TestMemory,
     mr: *mut ibv_mr,
-    cq: Cq,
+    cq: TestCq,
 }
 
-impl End {
+impl StuckEndpoint {
     fn new() -> Self {
-        let device = Device::open();
-        let memory = Memory::private(ROOM * RECEIVES as usize);
+        let device = TestDevice::open();
+        let memory = TestMemory::private(ROOM * RECEIVES as usize);
         let (mr, cq) = (memory.register(device), device.cq(64, ptr::null_mut()));
         Self { device, memory, mr, cq }
     }
 
-    fn qp(&self) -> Qp {
+    fn qp(&self) -> TestQp {
         let qp = self.device.qp(ibv_qp_type::IBV_QPT_RC, self.cq, ptr::null_mut(), 8);
         qp.init();
         qp
     }
 
-    fn address(&self, qp: Qp) -> Address {
+    fn address(&self, qp: TestQp) -> QpAddress {
         // SAFETY: any bytes are a GID.
         let gid = unsafe { self.device.gid().raw };
-        Address { qpn: qp.number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }
+        QpAddress { qpn: qp.number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }
     }
 
-    fn receives(&self, qp: Qp) {
+    fn receives(&self, qp: TestQp) {
         for id in 0..RECEIVES {
             assert_eq!(qp.receive(id, self.memory.sge(self.mr, id as usize * ROOM, ROOM)), 0);
         }
@@ -178,10 +178,10 @@ impl End {
 /// Owns the memory.
 pub(crate) fn owner(arguments: &[String]) {
     let [operation, how] = arguments else { panic!("two arguments") };
-    let (end, sends) = (End::new(), operation == "send");
+    let (end, sends) = (StuckEndpoint::new(), operation == "send");
     let qp = end.qp();
     end.receives(qp);
-    let absent = Absent::new(end.memory);
+    let absent = UnmappedPages::new(end.memory);
     say(&end.address(qp).to_string());
     qp.connect(&told().expect("a line").parse().expect("an address"), PATIENT);
     say("ready");
@@ -237,7 +237,7 @@ pub(crate) fn owner(arguments: &[String]) {
 }
 
 /// What the peer has done by now, each once.
-fn finish(end: &End, qp: Qp, sends: bool, times: u64) {
+fn finish(end: &StuckEndpoint, qp: TestQp, sends: bool, times: u64) {
     assert_eq!(told().as_deref(), Some("done"));
     if sends {
         for id in 0..times {
@@ -256,12 +256,12 @@ fn finish(end: &End, qp: Qp, sends: bool, times: u64) {
 /// Asks for it.
 pub(crate) fn requester(arguments: &[String]) {
     let [operation, how] = arguments else { panic!("two arguments") };
-    let (opcode, end) = (opcode(operation), End::new());
+    let (opcode, end) = (opcode(operation), StuckEndpoint::new());
     let success = ibv_wc_status::IBV_WC_SUCCESS;
     end.memory.fill(VALUE);
     let sge = end.memory.sge(end.mr, 0, if operation == "add" { 8 } else { ROOM });
     let mut owner = Role::start(&format!("stuck-owner {operation} {how}"), &[]);
-    let to: Address = owner.hear().parse().expect("an address");
+    let to: QpAddress = owner.hear().parse().expect("an address");
     let qp = end.qp();
     owner.tell(&end.address(qp).to_string());
     qp.connect(&to, if how == "late" { PATIENT } else { HASTY });
@@ -289,7 +289,7 @@ pub(crate) fn requester(arguments: &[String]) {
         assert_eq!(owner.hear(), "gone");
     }
     if how == "never" {
-        let to: Address = owner.hear().parse().expect("an address");
+        let to: QpAddress = owner.hear().parse().expect("an address");
         let another = end.qp();
         owner.tell(&end.address(another).to_string());
         another.connect(&to, PATIENT);

@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg};
+use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg};
 use crate::role::{self, Role, say, told};
 
 const SLACK: Duration = Duration::from_secs(20);
@@ -31,23 +31,23 @@ pub(crate) fn trials() -> Vec<Trial> {
         .collect()
 }
 
-fn post(qp: Qp, mut wr: ibv_send_wr) {
+fn post(qp: TestQp, mut wr: ibv_send_wr) {
     wr.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
     let mut bad = ptr::null_mut();
     // SAFETY: the pair lives, and so does what the request names, during the call at least.
     assert_eq!(unsafe { verbs::ibv_post_send(qp.0, &raw mut wr, &raw mut bad) }, 0);
 }
 
-fn status(cq: Cq) -> u32 {
+fn status(cq: TestCq) -> u32 {
     cq.one("a completion", SLACK).status.0
 }
 
 /// Has a window, and a peer who uses it.
 pub(crate) fn owner(arguments: &[String]) {
     let [path, key] = arguments else { panic!("two arguments") };
-    let device = Device::open();
-    let memory = if path == "direct" { Memory::shareable(device, LEN) } else { Memory::private(LEN) };
-    let inbox = Memory::private(4096);
+    let device = TestDevice::open();
+    let memory = if path == "direct" { TestMemory::shareable(device, LEN) } else { TestMemory::private(LEN) };
+    let inbox = TestMemory::private(4096);
     memory.fill(0);
     let (mr, inbox_mr) = (memory.register(device), inbox.register(device));
     let cq = device.cq(16, ptr::null_mut());
@@ -65,7 +65,7 @@ pub(crate) fn owner(arguments: &[String]) {
     let gid = unsafe { device.gid().raw };
 
     let mut peer = Role::start("window-peer", &[]);
-    let address = Address { qpn: qp.number(), gid, addr: memory.base.addr() as u64, rkey };
+    let address = QpAddress { qpn: qp.number(), gid, addr: memory.base.addr() as u64, rkey };
     peer.tell(&format!("{key} {address}"));
     qp.connect(&peer.hear().parse().expect("an address"), TIMING);
     let bind_info = ibv_mw_bind_info {
@@ -120,16 +120,16 @@ pub(crate) fn owner(arguments: &[String]) {
 pub(crate) fn peer() {
     let line = told().expect("a line");
     let [key, address] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("two words") };
-    let to: Address = address.parse().expect("an address");
-    let device = Device::open();
-    let memory = Memory::private(LEN);
+    let to: QpAddress = address.parse().expect("an address");
+    let device = TestDevice::open();
+    let memory = TestMemory::private(LEN);
     memory.fill(0x5a);
     let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 8);
     qp.init();
     // SAFETY: any bytes are a GID.
     let gid = unsafe { device.gid().raw };
-    say(&Address { qpn: qp.number(), gid, ..Address::default() }.to_string());
+    say(&QpAddress { qpn: qp.number(), gid, ..QpAddress::default() }.to_string());
     assert_eq!(told().as_deref(), Some("go"));
     qp.connect(&to, TIMING);
 

@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use crate::kit::{Device, Memory, Qp, dereg, lib, post_shared, route, until};
+use crate::kit::{TestDevice, TestMemory, TestQp, dereg, lib, post_shared, route, until};
 use crate::role::{self, Role, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ fn errno() -> i32 {
 }
 
 /// The domain of a file.
-fn open(device: Device, file: &File, oflags: i32) -> Result<*mut ibv_xrcd, i32> {
+fn open(device: TestDevice, file: &File, oflags: i32) -> Result<*mut ibv_xrcd, i32> {
     use ibv_xrcd_init_attr_mask as M;
     let comp_mask = M::IBV_XRCD_INIT_ATTR_FD.0 | M::IBV_XRCD_INIT_ATTR_OFLAGS.0;
     let mut attr = ibv_xrcd_init_attr { comp_mask, fd: file.as_raw_fd(), oflags };
@@ -45,7 +45,7 @@ fn close(xrcd: *mut ibv_xrcd) {
 }
 
 /// To RTS, as whichever end it is.
-fn connect(qp: Qp, device: Device, to: u32, is_target: bool) {
+fn connect(qp: TestQp, device: TestDevice, to: u32, is_target: bool) {
     use ibv_qp_attr_mask as M;
     // SAFETY: any bytes are a GID.
     let gid = unsafe { device.gid().raw };
@@ -85,7 +85,7 @@ fn number() -> u32 {
 
 /// Makes the domain and a target in it.
 pub(crate) fn target(file: &str) {
-    let (device, file) = (Device::open(), File::open(file).expect("the file"));
+    let (device, file) = (TestDevice::open(), File::open(file).expect("the file"));
     let xrcd = open(device, &file, libc::O_CREAT | libc::O_EXCL).expect("a domain");
     let mut init = ibv_qp_init_attr_ex {
         qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
@@ -94,7 +94,7 @@ pub(crate) fn target(file: &str) {
         ..Default::default()
     };
     // SAFETY: context and domain live.
-    let qp = Qp(unsafe { verbs::ibv_create_qp_ex(lib(), device.context, &raw mut init) });
+    let qp = TestQp(unsafe { verbs::ibv_create_qp_ex(lib(), device.context, &raw mut init) });
     assert!(!qp.0.is_null(), "errno {}", errno());
     say(&qp.number().to_string());
     connect(qp, device, number(), true);
@@ -111,7 +111,7 @@ pub(crate) fn target(file: &str) {
 
 /// Opens the domain, which is there, and has a queue in it.
 pub(crate) fn receiver(file: &str) {
-    let (device, file) = (Device::open(), File::open(file).expect("the file"));
+    let (device, file) = (TestDevice::open(), File::open(file).expect("the file"));
     assert_eq!(open(device, &file, libc::O_CREAT | libc::O_EXCL).err(), Some(libc::EINVAL));
     let xrcd = open(device, &file, 0).expect("the other process's domain");
     let target = number();
@@ -125,7 +125,7 @@ pub(crate) fn receiver(file: &str) {
     // SAFETY: context and domain live.
     assert!(unsafe { verbs::ibv_open_qp(device.context, &raw mut attr) }.is_null());
     assert_eq!(errno(), libc::EOPNOTSUPP, "a target of another process");
-    let (cq, memory) = (device.cq(16, ptr::null_mut()), Memory::private(ROOM));
+    let (cq, memory) = (device.cq(16, ptr::null_mut()), TestMemory::private(ROOM));
     let mr = memory.register(device);
     let mut init = ibv_srq_init_attr_ex {
         attr: ibv_srq_attr { max_wr: 8, max_sge: 1, srq_limit: 0 },
@@ -156,7 +156,7 @@ pub(crate) fn receiver(file: &str) {
     }
 }
 
-fn send(qp: Qp, srqn: u32, sge: ibv_sge) {
+fn send(qp: TestQp, srqn: u32, sge: ibv_sge) {
     let mut list = [sge];
     let mut wr = ibv_send_wr {
         sg_list: list.as_mut_ptr(),
@@ -180,8 +180,8 @@ pub(crate) fn sender() {
     let mut receiver = Role::start(&format!("xrc-receiver {name}"), &[]);
     receiver.tell(&number);
     let srqn = receiver.hear().parse().expect("a number");
-    let device = Device::open();
-    let (cq, memory) = (device.cq(16, ptr::null_mut()), Memory::private(ROOM));
+    let device = TestDevice::open();
+    let (cq, memory) = (device.cq(16, ptr::null_mut()), TestMemory::private(ROOM));
     let mr = memory.register(device);
     let qp = device.qp(ibv_qp_type::IBV_QPT_XRC_SEND, cq, ptr::null_mut(), 4);
     target.tell(&qp.number().to_string());

@@ -1,5 +1,5 @@
-//! A peer of the control connection that says anything. The target itself, and the tests that run it on a stable compiler, are
-//! in `stride/src/session/hostile.rs`.
+//! A peer of the control connection that says anything. The target itself, and the tests that run
+//! it on a stable compiler, are in `stride/src/session/hostile.rs`.
 
 #![no_main]
 

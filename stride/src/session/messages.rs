@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sideway::provider::set_default_provider;
-use trespass::{Builder, Config, Listener, Policy, SeqPacket, WireError};
+use trespass::{Builder, Config, HandshakeError, Listener, Policy, SeqPacket};
 
 use super::{secret, steps};
 use crate::control::{ControlError, ControlLink, ControlMessage, MAGIC, Secret, SeqPacketFrames};
@@ -106,7 +106,7 @@ fn listen(config: &Config, hosts: &[&str], port: u16) -> Result<Listener, Error>
 fn not_connected(error: io::Error, server: &str) -> Error {
     let outermost = error.get_ref().map(|error| error as &(dyn std::error::Error + 'static));
     let mut causes = std::iter::successors(outermost, |error| error.source());
-    match causes.any(|cause| matches!(cause.downcast_ref(), Some(WireError::Magic(MAGIC)))) {
+    match causes.any(|cause| matches!(cause.downcast_ref(), Some(HandshakeError::OtherProtocol(MAGIC)))) {
         true => Error::ServesPairs { server: server.to_owned() },
         false => Error::Messages(error),
     }

@@ -1,4 +1,4 @@
-//! Running the program, with a time limit, whatever becomes of it.
+//! Runs the program with a time limit.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -8,10 +8,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No run that these tests make takes longer, even where the device is emulated on a busy machine.
+/// The limit of a run, also if the device is emulated on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// What every error exits with.
+/// The exit status of every error.
 pub(crate) const FAILURE: i32 = 2;
 
 /// The program with these flags, separated by spaces.
@@ -21,7 +21,7 @@ pub(crate) fn command(flags: &str) -> Command {
     command
 }
 
-/// What a finished run left.
+/// The output and exit status of a finished run.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -37,14 +37,14 @@ impl Ended {
         rows.map(|row| row.split_whitespace().map(number).collect()).collect()
     }
 
-    /// Asserts that all went well.
+    /// Asserts that the run succeeded.
     #[track_caller]
     pub(crate) fn succeeded(self) -> Self {
         assert!(self.status.success(), "{self:#?}");
         self
     }
 
-    /// Asserts that the run was refused in one line, without a table; the line.
+    /// Asserts that the run failed without a table; returns its single line on standard error.
     #[track_caller]
     pub(crate) fn refused(&self) -> &str {
         assert_eq!(self.status.code(), Some(FAILURE), "{self:#?}");
@@ -52,7 +52,7 @@ impl Ended {
         self.complaint()
     }
 
-    /// The line that says what is wrong: the last one on standard error, and the only one of its kind.
+    /// The error: the last line on standard error, and the only one of its kind.
     #[track_caller]
     pub(crate) fn complaint(&self) -> &str {
         let mut lines = self.stderr.lines().filter(|line| line.starts_with("stride-perf: "));
@@ -63,7 +63,7 @@ impl Ended {
     }
 }
 
-/// A run under way. It is killed when it is dropped.
+/// A running program, which is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Victim,
@@ -72,7 +72,7 @@ pub(crate) struct Running {
     heard: String,
 }
 
-/// A process that does not outlive its test, whatever becomes of that.
+/// A process that does not outlive its test.
 #[derive(Debug)]
 struct Victim(Child);
 
@@ -113,7 +113,7 @@ impl Running {
         panic!("the program did not say `{words}`: {}", self.heard)
     }
 
-    /// Its number.
+    /// The process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.0.id()
     }
@@ -129,7 +129,7 @@ impl Running {
         assert!(status.is_ok_and(|status| status.success()), "kill -s {name}");
     }
 
-    /// Waits for the end; a run that takes too long is killed, which counts as a failure.
+    /// Waits for the end. A run that takes too long is killed, which counts as a failure.
     #[track_caller]
     pub(crate) fn end(self) -> Ended {
         self.end_within(LIMIT)
@@ -158,13 +158,13 @@ impl Running {
     }
 }
 
-/// Runs the program to its end.
+/// Runs the program until it exits.
 #[track_caller]
 pub(crate) fn run(flags: &str) -> Ended {
     Running::start(&mut command(flags)).end()
 }
 
-/// Bandwidth and message rate are two views of one thing.
+/// Checks that bandwidth and message rate agree.
 #[track_caller]
 pub(crate) fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
     let [bytes, count, gigabits, messages] = row[..] else { panic!("{row:?}") };

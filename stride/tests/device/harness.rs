@@ -1,4 +1,4 @@
-//! Tests that need a device.
+//! The harness of tests that need a device.
 
 use std::panic::resume_unwind;
 use std::process::ExitCode;
@@ -10,14 +10,14 @@ use sideway::ibverbs::device_attr::DeviceCapabilityFlags;
 use sideway::ibverbs::port::PortState;
 use test_harness::{device_is_required, print_summary};
 
-/// What a test comes to; `Skipped` with the reason.
+/// The outcome of a test; `Skipped` carries the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Ran,
     Skipped(&'static str),
 }
 
-/// A test's name and what it does with a device.
+/// A test's name and its function.
 pub(crate) type Test = (&'static str, fn(&Device) -> Outcome);
 
 /// The device that the tests use.
@@ -40,11 +40,11 @@ pub(crate) struct Device {
     pub(crate) has_xrc: bool,
     pub(crate) max_srq: u32,
     pub(crate) max_srq_wr: u32,
-    /// Indices of the port's GID table that have a GID.
+    /// Indices of the port's GID table with a GID.
     pub(crate) gid_indices: Vec<u32>,
 }
 
-/// Runs the tests, one after the other: each keeps one or two processors busy.
+/// Runs the tests one after the other, because each occupies one or two processors.
 pub(crate) fn run(tests: Vec<Test>) -> ExitCode {
     let device = Device::find();
     let required = device_is_required();
@@ -57,14 +57,15 @@ pub(crate) fn run(tests: Vec<Test>) -> ExitCode {
     print_summary(&arguments, &libtest_mimic::run(&arguments, trials), required)
 }
 
-/// Does the same with each of these, some at a time where the device is software: for runs that take a time or wait for one, and whose
-/// figures only have to be there. A device of the system's may be in a machine whose one processor is emulated.
+/// Calls `each` for all values, several at a time if the device is software. It suits runs that
+/// wait or take a given time, and whose figures need not be accurate. A system's device may be in a
+/// machine with a single emulated processor.
 pub(crate) fn side_by_side<T: Sync>(device: &Device, all: &[T], each: impl Fn(&T) + Sync) {
     for some in all.chunks(if device.is_soft { 4 } else { 1 }) {
         thread::scope(|scope| {
             let running: Vec<_> = some.iter().map(|one| scope.spawn(|| each(one))).collect();
             for ended in running.into_iter().map(ScopedJoinHandle::join) {
-                // With its own words, which the suite shows.
+                // With the original message, which the suite shows.
                 ended.unwrap_or_else(|panic| resume_unwind(panic));
             }
         });
@@ -88,7 +89,7 @@ fn trial(
 }
 
 impl Device {
-    /// The first device with an active port that the environment does not rule out.
+    /// The first device with an active port, subject to the environment's choice.
     fn find() -> Result<Self, String> {
         let list = DeviceList::new().map_err(|error| error.to_string())?;
         let known: Vec<_> = list.iter().map(|device| device.name()).collect();
@@ -134,7 +135,7 @@ impl Device {
         Err("there is no RDMA device with an active port".to_owned())
     }
 
-    /// Flags with this device's name.
+    /// The flags with this device's name.
     pub(crate) fn flags(&self, flags: &str) -> String {
         format!("{flags} -d {}", self.name)
     }

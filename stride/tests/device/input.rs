@@ -1,4 +1,4 @@
-//! What bad input gets, where a device is needed to tell.
+//! Errors in the command line that need a device to be found.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_client_is_told_why_its_test_is_refused", a_client_is_told_why_its_test_is_refused),
 ];
 
-/// The value, the limit and the remedy are in one line.
+/// The error's single line names the value, the limit and the remedy.
 #[track_caller]
 fn refused(flags: &str, words: &[&str]) {
     let ended = run(flags);
@@ -121,7 +121,7 @@ fn the_memory_lock_limit_is_named(device: &Device) -> Outcome {
     if device.is_soft {
         return Outcome::Skipped("a software device locks no memory");
     }
-    // Root is not bound by the limit unless it gives that up.
+    // Root may exceed the limit unless it drops the capability.
     let setpriv = "setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
     let works = format!("{setpriv} true");
     if !Command::new("sh").args(["-c", &works]).status().is_ok_and(|status| status.success()) {
@@ -139,7 +139,7 @@ fn the_memory_lock_limit_is_named(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// A server does not trust its client to have judged the test.
+/// A server validates the plan of its client.
 fn a_client_is_told_why_its_test_is_refused(device: &Device) -> Outcome {
     let mut server = Running::start(&mut command(&device.flags("write bw -p 0")));
     let waiting = server.await_line("waiting for a client on TCP port");

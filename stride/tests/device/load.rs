@@ -1,4 +1,4 @@
-//! How much is sent: threads, warm-up, rates.
+//! The load: threads, warm-up, rates.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,12 +37,12 @@ fn flags(operation: &str, measure: &str) -> String {
     }
 }
 
-/// Without the size, as atomic operations have theirs.
+/// The size if none is given; atomic operations have a fixed one.
 fn size_of(operation: &str) -> f64 {
     if operation == "atomic" { 8.0 } else { 64.0 }
 }
 
-/// A loopback run, and the JSON document that it leaves.
+/// A loopback run, and its JSON document.
 #[track_caller]
 fn with_document(device: &Device, name: &str, flags: &str) -> (Ended, Value) {
     let path: PathBuf = std::env::temp_dir().join(format!("stride-load-{name}-{}.json", std::process::id()));
@@ -61,7 +61,7 @@ fn threads_share_the_queue_pairs(device: &Device) -> Outcome {
         assert!(ended.stdout.contains("bandwidth of 5 queue pairs by 2 threads"), "{ended:#?}");
         assert!(ended.stderr.contains(", 5 queue pairs, 2 threads, "), "{ended:#?}");
     }
-    // As many queue pairs as threads, and bytes that are looked at, whichever thread moved them.
+    // As many queue pairs as threads, with validated bytes, whichever thread moved them.
     is_bandwidth(
         &row(device, "send bw -s 4K -n 64 -l 8 -t 16 -r 8 --threads 3 --data-validation"),
         4096.0,
@@ -76,7 +76,8 @@ fn threads_of_both_sides(device: &Device) -> Outcome {
     for operation in ALL {
         let size = size_of(operation);
         let one_way = format!("{} -s {size} --threads 2", flags(operation, "bw -n 300"));
-        // Few receives: whoever is done goes on taking, or threads would wait for one another in a circle.
+        // Few receives: a thread that is done must go on receiving, or the threads would wait for
+        // each other in a circle.
         let receives = if ["write", "read", "atomic"].contains(&operation) { "" } else { "-r 4" };
         for flags in [one_way.clone(), format!("{one_way} -b {receives}"), format!("{one_way} -q 3 -b")] {
             let (server, client) = pair(device, &flags, &format!("{flags} 127.0.0.1"));
@@ -159,7 +160,7 @@ fn a_warm_up_of_both_sides(device: &Device) -> Outcome {
         assert_eq!(server.stdout, client.stdout);
         assert_eq!(client.rows()[0][1], 50.0, "{client:#?}");
     }
-    // Every size has its own, whatever a time has left over of the one before.
+    // Every size has a fresh warm-up, whatever the timed run before left over.
     let rows =
         run(&device.flags("send bw -a --max-msg-size 64 -n 20 --warmup 1s --loopback")).succeeded().rows();
     rows.iter().zip(1..).for_each(|(row, power)| is_bandwidth(row, 2f64.powi(power), 20.0));
@@ -167,7 +168,8 @@ fn a_warm_up_of_both_sides(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// A row of messages at a rate: how fast they were, in messages a second, and the greatest latency in microseconds.
+/// A row of messages at a rate: the rate in messages per second, and the greatest latency in
+/// microseconds.
 #[track_caller]
 fn rated(row: &[f64], size: f64, iterations: f64) -> (f64, f64) {
     let [bytes, count, _, messages, avg, p50, p99, p99_9, max] = row[..] else { panic!("{row:?}") };
@@ -181,13 +183,13 @@ fn a_rate_is_not_exceeded(device: &Device) -> Outcome {
         let size = size_of(operation);
         let flags = format!("{} -s {size} -n 200 --rate 2000", flags(operation, "bw"));
         let (rate, _) = rated(&row(device, &flags), size, 200.0);
-        // Between the first message and the last there are 199 pauses, however busy this machine is.
+        // Between the first message and the last there are 199 intervals, on any machine.
         assert!(rate <= 2000.0 * 200.0 / 199.0 * 1.001, "{operation}: {rate}");
     }
     let (rate, _) =
         rated(&row(device, "write bw -s 1K -n 100 --rate 1K --burst-size 10 -q 2 -t 3"), 1024.0, 200.0);
     assert!(rate <= 1000.0 * 200.0 / 190.0 * 1.001, "{rate}");
-    // 2000 messages a second of 1250 bytes are 20 Mb/s, whoever sends them.
+    // 2000 messages of 1250 bytes per second are 20 Mb/s, whichever thread sends them.
     let flags = "send bw -s 1250 -n 100 --rate_limit 0.02 --rate_units g --threads 2";
     let (rate, _) = rated(&row(device, flags), 1250.0, 200.0);
     assert!(rate <= 2000.0 * 200.0 / 198.0 * 1.001, "{rate}");
@@ -198,7 +200,8 @@ fn latency_counts_from_the_intended_start(device: &Device) -> Outcome {
     for flags in ["write bw -s 64 -t 1 -n 2000 --rate 1000M", "send bw -s 64 -t 7 -n 2000 --rate 1000M"] {
         let (ended, document) = with_document(device, "rate", flags);
         let (_, max) = rated(&ended.rows()[0], 64.0, 2000.0);
-        // All were meant to be sent within 2 us: the last one waited for all others, and half of them for half of them.
+        // All were scheduled within 2 us: the last one waited for all others, and the median for
+        // half of them.
         let result = &document["results"][0];
         let duration = result["duration_s"].as_f64().unwrap() * 1e6;
         assert!(max <= duration * 1.01 && max >= duration * 0.9 - 1000.0, "{max} of {duration}");
@@ -259,7 +262,7 @@ fn what_a_message_costs_is_known(device: &Device) -> Outcome {
         assert!(cost > 0.0, "{flags}: {cost}");
         let footer = format!("# CPU time of the measuring threads, ns a message: {cost:.1}");
         assert_eq!(ended.stdout.lines().last(), Some(&*footer), "{ended:#?}");
-        // What the kernel counts is of its own devices.
+        // The kernel counts for its devices only.
         assert_eq!(document["results"][0]["counters"].is_null(), device.is_soft);
     }
     let ended = run(&device.flags("write bw -a --max-msg-size 16 -n 50 --loopback")).succeeded();
@@ -312,7 +315,7 @@ fn several_devices_share_the_threads(device: &Device) -> Outcome {
         (&document["device"]["name"], &document["other_devices"][0]["name"]),
         (&"soft1".into(), &"soft0".into())
     );
-    // The server's devices are its own affair.
+    // The server need not have as many devices.
     let (_, client) = pair(device, "write bw", "write bw -s 64 -n 50 --threads 2 127.0.0.1");
     is_bandwidth(&client.rows()[0], 64.0, 100.0);
     let refused = run("write bw --loopback -d soft0 --dualport");
@@ -331,14 +334,15 @@ fn the_devices_clock_takes_the_time(device: &Device) -> Outcome {
         let flags = device.flags(&format!("{flags} --loopback -n 50 --clock device --calls classic"));
         let ended = run(&flags);
         if !device.is_soft && !ended.status.success() {
-            // Not every device of the system's has timestamps; one that has none is named.
+            // Some of the system's devices lack timestamps; the error names such a device.
             assert!(ended.refused().contains("leave --clock out"), "{ended:#?}");
             return Outcome::Skipped("the device has no timestamps");
         }
         let (ended, threads) = (ended.succeeded(), if flags.contains("--threads") { 2.0 } else { 1.0 });
         let row = &ended.rows()[0];
         assert_eq!(row[1], 50.0 * threads, "{ended:#?}");
-        // A device may be done sooner than its clock tells apart, but not all the time, and no message takes a minute.
+        // A device may finish within one tick of its clock, but not always, and no message takes a
+        // minute.
         assert!(row[8] > 0.0 && row[8] < 60e6, "{row:?}");
         assert!(ended.stdout.contains("by the device's clock (--clock device)"), "{ended:#?}");
     }

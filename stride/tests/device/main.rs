@@ -1,8 +1,8 @@
-//! stride-perf over a device: the first one with an active port, or the one that `SOFTROCE_DEVICE` names, and the
-//! software devices in both modes (`suite.rs`).
+//! stride-perf over a device: the first one with an active port, or the one that `SOFTROCE_DEVICE`
+//! names, and the software devices in both modes (`suite.rs`).
 //!
-//! Without a device every test is reported as ignored, with the reason; with
-//! `SIDEWAY_TEST_REQUIRE_DEVICE=1` that is a failure.
+//! Without a device every test is ignored, with the reason; with `SIDEWAY_TEST_REQUIRE_DEVICE=1`
+//! that is a failure.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Figures, in one process and in two.
+//! Measurements within one process and between two.
 
 use std::net::ToSocketAddrs;
 use std::thread;
@@ -32,7 +32,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("the_clients_test_counts", the_clients_test_counts),
 ];
 
-/// Runs a server and a client; what the server printed, and the client.
+/// Runs a server and a client; returns the output of both.
 pub(crate) fn pair(device: &Device, server: &str, client: &str) -> (Ended, Ended) {
     let mut server = Running::start(&mut command(&device.flags(&format!("{server} -p 0"))));
     let waiting = server.await_line("waiting for a client on TCP port");
@@ -41,13 +41,13 @@ pub(crate) fn pair(device: &Device, server: &str, client: &str) -> (Ended, Ended
     (server.end().succeeded(), client)
 }
 
-/// A name, where there is one; a guest may know none.
+/// A name of this machine, or an address in a guest that knows no name.
 fn name_of_this_machine() -> &'static str {
     let known = ("localhost", 0).to_socket_addrs().is_ok_and(|mut addresses| addresses.next().is_some());
     if known { "localhost" } else { "127.0.0.1" }
 }
 
-/// The one row of a loopback run.
+/// The only row of a loopback run.
 #[track_caller]
 pub(crate) fn row(device: &Device, flags: &str) -> Vec<f64> {
     let ended = run(&device.flags(&format!("{flags} --loopback"))).succeeded();
@@ -151,7 +151,7 @@ fn moderation_that_leaves_a_rest(device: &Device) -> Outcome {
 fn inline_messages(device: &Device) -> Outcome {
     is_latency(&row(device, "write lat -n 50 -s 16 -I 32"), 16.0, 50.0);
     is_bandwidth(&row(device, "write bw -n 200 -s 16 -I 32"), 16.0, 200.0);
-    // Above the inline size, messages come from registered memory as ever.
+    // Messages above the inline size come from registered memory.
     is_latency(&row(device, "write lat -n 50 -s 64 -I 32"), 64.0, 50.0);
     is_latency(&row(device, "write lat -n 50 -I 0"), 2.0, 50.0);
     Outcome::Ran
@@ -160,7 +160,7 @@ fn inline_messages(device: &Device) -> Outcome {
 fn port_and_gid_as_asked_for(device: &Device) -> Outcome {
     for index in &device.gid_indices {
         let ended = run(&device.flags(&format!("write bw --loopback -n 5 -i {} -x {index}", device.port)));
-        // Not every GID of a port leads back to it, but each can be asked for.
+        // Some GIDs do not lead back to the port, but each can be selected.
         assert!(ended.stderr.contains(&format!("GID index {index}")), "{ended:#?}");
     }
     Outcome::Ran
@@ -187,7 +187,7 @@ fn memory_is_of_the_kind_that_suits_or_was_asked_for(device: &Device) -> Outcome
             assert!(ended.stderr.contains(&format!("buffer {kind};")), "{ended:#?}");
         }
     }
-    // Each side has its own.
+    // Each side chooses its memory.
     let server = "write bw -n 50 --buffer malloc";
     let (server, client) = pair(device, server, "write bw -n 50 --buffer shared 127.0.0.1");
     assert!(server.stderr.contains("buffer malloc;") && client.stderr.contains("buffer shared;"));
@@ -201,7 +201,7 @@ fn calls_are_those_that_suit_or_were_asked_for(device: &Device) -> Outcome {
     {
         for test in ["bw -n 500 -s 64", "bw -n 128 -l 16 -t 32", "lat -n 300", "lat -n 300 -I 16 -s 8"] {
             let ended = run(&device.flags(&format!("write {test} --loopback {flags}"))).succeeded();
-            // Other devices may lack one of them, or have another choice.
+            // Other devices may lack one of them, or default to another.
             if device.is_soft {
                 assert!(ended.stderr.contains(&format!("by {calls},")), "{ended:#?}");
             }
@@ -218,7 +218,7 @@ fn a_software_device_is_named_as_such(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// What somebody gets who has neither a NIC nor rdma-core, and asks for nothing.
+/// The experience of a user without a NIC, without rdma-core, and without a choice of provider.
 fn a_software_device_takes_the_place_of_none(device: &Device) -> Outcome {
     if !device.is_soft {
         return Outcome::Skipped("the system has a device");
@@ -257,7 +257,8 @@ fn server_and_client_print_the_same(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// But for the device's name, the number of iterations and the last size, which SoftRoCE would take long for.
+/// The announcement's commands, except for the device's name, the number of iterations, and the
+/// last size, which would take SoftRoCE too long.
 fn the_announcements_lines(device: &Device) -> Outcome {
     let d = &device.name;
     let all = "-a --max-msg-size 16384";

@@ -1,4 +1,4 @@
-//! Every operation, in one process and in two.
+//! Every operation, within one process and between two.
 
 use std::time::{Duration, Instant};
 
@@ -31,10 +31,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("lists_of_receives", lists_of_receives),
 ];
 
-/// The operations that have a size.
+/// The operations with a message size.
 const SIZED: [&str; 5] = ["write", "write imm", "send", "send imm", "read"];
 
-/// All, with perftest's size or theirs.
+/// All operations, with perftest's size or their fixed one.
 const ALL: [(&str, f64); 7] = [
     ("write", 2.0),
     ("write imm", 2.0),
@@ -81,7 +81,7 @@ fn every_operation_between_two_processes(device: &Device) -> Outcome {
             assert!(!client.stderr.contains("differ"), "{client:#?}");
         }
     }
-    // Also where the server was asked for something else.
+    // The client's test counts even if the server's command line names another one.
     let (server, client) = pair(device, "write bw", "send lat -n 20 127.0.0.1");
     assert_eq!(server.stdout, client.stdout);
     let differs = |line: &str| line.split_whitespace().eq(["operation", "send", "write"]);
@@ -216,8 +216,8 @@ fn limits_of_the_device_are_named(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// The bytes of every operation are looked at: in one memory and in two, over and over the same places, in lists, inline, of
-/// many queue pairs, and both ways.
+/// Validates the bytes of every operation: in one memory and in two, with repeated locations, in
+/// lists, inline, over many queue pairs, and in both directions.
 fn what_arrives_is_what_was_sent(device: &Device) -> Outcome {
     for (operation, _) in ALL {
         let sizes: &[&str] = match operation.split(' ').next() {
@@ -235,7 +235,7 @@ fn what_arrives_is_what_was_sent(device: &Device) -> Outcome {
                 run(&device.flags(&format!("{} {size} {check}", flags(operation, &measure)))).succeeded();
             }
         }
-        // More messages than a last byte can count, and than a page has places.
+        // More messages than a mark can distinguish, and than a page has locations.
         run(&device.flags(&format!("{} {check}", flags(operation, "lat -n 300")))).succeeded();
         if ["send", "send imm", "write", "write imm"].contains(&operation) {
             for measure in ["bw -s 24 -I 32", "lat -s 24 -I 32", "bw -s 24 -I 32 -q 3"] {
@@ -249,7 +249,7 @@ fn what_arrives_is_what_was_sent(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// A flag may be given once.
+/// Removes the first `-n`, because a flag may be given once only.
 fn without_the_first_count(flags: &str, shape: &str) -> String {
     if shape.contains("-n") { flags.replacen("-n 130", "", 1) } else { flags.to_owned() }
 }
@@ -304,7 +304,8 @@ fn datagrams_are_as_long_as_the_mtu(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// More datagrams than there are receives for: some are lost, the test ends all the same, and both sides say so.
+/// More datagrams than receives: some are lost, the test ends all the same, and both sides report
+/// the loss.
 fn lost_messages_are_counted(device: &Device) -> Outcome {
     for connection in ["UD", "UC"] {
         let test = format!("send bw -c {connection} -n 20000 -s 64 -r 1 -t 64");
@@ -319,7 +320,7 @@ fn lost_messages_are_counted(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Messages are counted in the middle half of the time.
+/// Messages are counted in the middle half of the duration.
 fn a_test_takes_the_time_it_was_given(device: &Device) -> Outcome {
     for test in ["write bw -D 4 -s 4K", "send lat -D 4"] {
         let start = Instant::now();
@@ -330,7 +331,8 @@ fn a_test_takes_the_time_it_was_given(device: &Device) -> Outcome {
         let row = &client.rows()[0];
         assert!(row[1] > 0.0, "{client:#?}");
         if test.starts_with("write bw") {
-            // What was counted is what the rate makes of two seconds, as exactly as a busy machine's clock thread is.
+            // The count matches the rate over two seconds, as exactly as a busy machine's clock
+            // thread permits.
             let seconds = row[1] / (row[3] * 1e6);
             assert!((1.9..4.0).contains(&seconds), "{seconds} s of {client:#?}");
         }
@@ -348,7 +350,7 @@ fn every_operation_for_a_time(device: &Device) -> Outcome {
         let rows = run(&device.flags(&both_ways)).succeeded().rows();
         assert!(rows[0][1] > 0.0 && rows[0][3] > 0.0, "{rows:?}");
     });
-    // Receives that are left of one size are good for the next.
+    // Receives left by one size serve the next.
     let sizes = format!("send bw -a --max-msg-size 8 {time}");
     assert_eq!(run(&device.flags(&sizes)).succeeded().rows().len(), 3);
     let others = ["bw -c UC -s 64", "lat -c UC", "bw -c UD -s 64", "lat -c UD", "lat --latency completion"];

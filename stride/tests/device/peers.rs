@@ -1,4 +1,4 @@
-//! Peers that are absent, strange, dead, or wrong.
+//! Peers that are absent, foreign, dead, or wrong.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -31,7 +31,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("changed_bytes_are_noticed", changed_bytes_are_noticed),
 ];
 
-/// Of each way to wait for the peer, one.
+/// An operation for each way of waiting for the peer.
 const OPERATIONS: [&str; 7] = [
     "write bw",
     "write lat",
@@ -42,7 +42,7 @@ const OPERATIONS: [&str; 7] = [
     "send bw -b -q 2",
 ];
 
-/// A dead peer is noticed in this time, also by a side that only spins.
+/// The time in which a side notices a dead peer, even if it only spins.
 const NOTICE: Duration = Duration::from_secs(20);
 
 fn test_plan(flags: &str) -> TestPlan {
@@ -54,7 +54,7 @@ fn greeting(test: TestPlan) -> Greeting {
     Greeting { release: "test".to_owned(), test }
 }
 
-/// Asks a server for a test that its own command line would refuse; its answer.
+/// Requests a test that the server's command line would refuse; returns the server's answer.
 pub(crate) fn request_impossible_test(port: u16) -> String {
     let mut test = test_plan("bw");
     test.iterations = 1;
@@ -65,7 +65,7 @@ pub(crate) fn request_impossible_test(port: u16) -> String {
     }
 }
 
-/// A server that says `bytes` and nothing more, on a port of its own.
+/// A server that sends `bytes` and nothing more.
 fn stranger(bytes: Vec<u8>) -> u16 {
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -77,7 +77,7 @@ fn stranger(bytes: Vec<u8>) -> u16 {
     port
 }
 
-/// What a client says of a server that says `bytes`.
+/// The output of a client whose server sends `bytes`.
 fn client_of(device: &Device, bytes: &[u8]) -> Ended {
     let port = stranger(bytes.to_vec());
     run(&device.flags(&format!("write bw 127.0.0.1 -n 5 -p {port}")))
@@ -152,7 +152,7 @@ fn a_taken_tcp_port_is_named(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Kills one side in the midst of a test that would take days; the other ends by itself.
+/// Kills one side during a test that would take days; the other ends by itself.
 fn survivor(device: &Device, test: &str, kill_server: bool) -> Ended {
     let flags = format!("{test} -n 4000000000");
     let (mut server, port) = server(device, &flags);
@@ -189,7 +189,8 @@ fn a_client_that_dies_is_noticed(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// What a client says of a server whose resources are not quite right, and what it tells the server.
+/// The output of a client whose server sends wrong resources, and the client's message to the
+/// server.
 fn client_of_wrong_resources(device: &Device, wrong: fn(&mut Resources)) -> (Ended, ControlError) {
     let listener = ControlListener::bind_local().unwrap();
     let flags = device.flags(&format!("write bw -n 5 127.0.0.1 -p {}", listener.port()));
@@ -238,7 +239,8 @@ fn memory_that_is_too_short_is_refused(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Writes of which each goes 64 bytes too far arrive, and are not what was sent where they should be.
+/// The peer announces an address 64 bytes too high, so writes arrive beside the place that is
+/// validated.
 fn changed_bytes_are_noticed(device: &Device) -> Outcome {
     let listener = ControlListener::bind_local().unwrap();
     let test = "write bw -s 64 -n 5 -q 2 --data-validation 127.0.0.1";
@@ -255,7 +257,7 @@ fn changed_bytes_are_noticed(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// What a server finds whose second queue pair said of its memory that it is elsewhere.
+/// The outcome of a server whose client announces a wrong address for its second queue pair.
 fn arrived_elsewhere(device: &LocalDevice, link: &mut ControlLink) -> String {
     let ControlMessage::Request(Greeting { test, .. }) = link.receive().unwrap() else {
         panic!("no request")

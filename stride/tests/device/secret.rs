@@ -1,4 +1,4 @@
-//! A secret that both sides share.
+//! The shared secret.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ pub(crate) const TESTS: &[Test] = &[
 const OURS: &str = "correct horse battery staple";
 const OTHER: &str = "correct horse battery stable";
 
-/// The program, with this secret in its environment.
+/// Starts the program with this secret in its environment.
 fn start(flags: &str, secret: Option<&str>) -> Running {
     let mut command = command(flags);
     match secret {
@@ -44,7 +44,7 @@ impl Drop for File {
     }
 }
 
-/// Waits for a server that says where it waits; its port.
+/// Waits until a server prints its port; returns the port.
 fn port(server: &mut Running, words: &str) -> String {
     let waiting = server.await_line(words);
     let rest = waiting.split("TCP port ").nth(1).unwrap();
@@ -54,7 +54,7 @@ fn port(server: &mut Running, words: &str) -> String {
 fn a_server_with_a_secret_serves_who_knows_it(device: &Device) -> Outcome {
     let file = File::new(&format!("{OURS}\n"));
     let serve = device.flags(&format!("serve -p 0 --secret-file {}", file.0.display()));
-    // The file goes before the variable.
+    // The file takes precedence over the variable.
     let mut server = start(&serve, Some(OTHER));
     let port = port(&mut server, "those alone that know the secret");
     let client = |test: &str, secret| {
@@ -78,7 +78,7 @@ fn a_server_with_a_secret_serves_who_knows_it(device: &Device) -> Outcome {
     for secret in [OURS, OTHER] {
         assert!(!ended.stderr.contains(secret) && !ended.stdout.contains(secret), "{ended:#?}");
     }
-    // Others on the machine could read it.
+    // Other users of the machine could read it.
     fs::set_permissions(&file.0, Permissions::from_mode(0o644)).unwrap();
     let mut server = start(&serve, None);
     server.await_line("chmod 600");
@@ -87,7 +87,8 @@ fn a_server_with_a_secret_serves_who_knows_it(device: &Device) -> Outcome {
 }
 
 fn both_sides_of_one_test_share_a_secret(device: &Device) -> Outcome {
-    // Messages agree over the connection that is measured, and over a device only where it is a software one's here.
+    // Tests of messages agree over the measured connection, which uses a device here only if it is
+    // a software device.
     for test in ["write lat", "msg bw --transport tcp"] {
         let flags = |rest: &str| match test.starts_with("msg") {
             true => format!("{test} -n 5 -s 64 {rest}"),

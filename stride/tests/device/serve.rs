@@ -1,4 +1,4 @@
-//! A server that stays, whatever its clients do.
+//! A server for many clients survives every kind of client.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -26,7 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("what_a_server_cannot_know_is_refused", what_a_server_cannot_know_is_refused),
 ];
 
-/// A server that stays, and its port.
+/// A server, and its port.
 struct Server(Running, u16);
 
 impl Server {
@@ -45,12 +45,12 @@ impl Server {
         stride::session::run(&plan, &mut Output::silent())
     }
 
-    /// A client in a process of its own.
+    /// A client in another process.
     fn start(&self, device: &Device, test: &str) -> Running {
         Running::start(&mut command(&device.flags(&format!("{test} 127.0.0.1 -p {}", self.1))))
     }
 
-    /// That it still serves.
+    /// Checks that the server still serves.
     #[track_caller]
     fn is_well(&self, device: &Device) {
         if let Err(error) = self.client(device, "write bw -n 5 -s 64") {
@@ -93,7 +93,7 @@ fn a_server_learns_all_from_its_clients(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// The first words of a client, as bytes.
+/// The bytes of a client's request.
 fn request() -> Vec<u8> {
     let words = "stride-perf write bw -n 5 -s 64".split_whitespace();
     let test = RunPlan::new(cli::parse(words).unwrap()).unwrap().test;
@@ -132,10 +132,11 @@ fn a_server_survives_nonsense_and_halves(device: &Device) -> Outcome {
         &[request.clone(), request.clone()].concat(),
         &[request.clone(), b"rubbish".repeat(1000)].concat(),
     ] {
-        // One that goes at once, and one that stays and says no more.
+        // One client disconnects at once, and one stays and sends nothing more.
         drop(speak(bytes));
         silent.push(speak(bytes));
-        // Who has not said what it wants keeps nobody waiting; who has, until it has not said the next word in time.
+        // A client that has not sent its request delays no other; one that has delays others until
+        // its time limit.
         if !bytes.starts_with(&request) {
             let start = Instant::now();
             server.is_well(device);
@@ -155,7 +156,7 @@ fn a_server_survives_nonsense_and_halves(device: &Device) -> Outcome {
         drop(link);
         server.is_well(device);
     }
-    // Those that say nothing are not waited for.
+    // Silent clients delay no other.
     server.0.await_line("did not answer within 5 s");
     drop(silent);
     server.is_well(device);
@@ -182,7 +183,7 @@ fn a_server_survives_clients_that_are_killed(device: &Device) -> Outcome {
 
 fn a_server_serves_a_thousand_clients(device: &Device) -> Outcome {
     let server = Server::new(device, "");
-    // SoftRoCE in an emulated machine takes a tenth of a second for each.
+    // SoftRoCE in an emulated machine takes a tenth of a second for each client.
     let count = if device.is_soft { 1000 } else { 100 };
     for number in 0..count {
         if let Err(error) = server.client(device, "write bw -n 5 -s 64") {
@@ -200,7 +201,7 @@ fn a_client_waits_for_the_one_before(device: &Device) -> Outcome {
     server.0.await_line("serving");
     let mut waiting = server.start(device, "write bw -n 5");
     waiting.await_line("the server has others to serve first");
-    // Longer than a server that says nothing is given.
+    // Longer than the limit for a silent server.
     sleep(Duration::from_secs(6));
     long.kill();
     waiting.end().succeeded();
@@ -216,7 +217,7 @@ fn clients_are_served_at_the_same_time(device: &Device) -> Outcome {
     server.is_well(device);
     long.kill();
     let ended = server.end();
-    // Tables are not mixed: each begins with its heading.
+    // Tables do not interleave: each begins with its heading.
     let tables = ended.stdout.split("# RDMA write ").skip(1);
     assert!(tables.clone().all(|table| table.contains("#bytes")), "{ended:#?}");
     assert!(tables.count() >= 2, "{ended:#?}");
@@ -239,7 +240,7 @@ fn a_client_that_stops_keeps_no_place(device: &Device) -> Outcome {
 
 fn a_server_gives_only_what_it_was_told_to(device: &Device) -> Outcome {
     let server = Server::new(device, "--max-memory 64K");
-    // By the size of the messages, the queue pairs, and how many messages are under way.
+    // The test exceeds the limit by its message size, its queue pairs, or its messages in flight.
     for (test, messages) in [
         ("write bw -n 5 -s 1M", "2097152"),
         ("write bw -n 5 -s 64 -q 20", "163840"),
@@ -253,7 +254,7 @@ fn a_server_gives_only_what_it_was_told_to(device: &Device) -> Outcome {
     }
     server.is_well(device);
     server.end();
-    // A server of one test has been told no such number.
+    // A server with a test on its command line has the default limit.
     let mut server = Running::start(&mut command(&device.flags("write bw -p 0")));
     let waiting = server.await_line("waiting for a client on TCP port");
     let port = waiting.rsplit(' ').next().unwrap();

@@ -1,4 +1,4 @@
-//! How much is sent, together with how queue pairs are connected and waited for.
+//! Combinations of load with connection types and ways of waiting.
 
 use crate::common::run;
 use crate::harness::{Device, Outcome, Test, side_by_side};
@@ -38,13 +38,14 @@ fn each_thread_shares_its_own_receives(device: &Device) -> Outcome {
         return Outcome::Skipped("the device has no two shared receive queues");
     }
     for operation in ["send bw", "write bw --imm"] {
-        // Threads have two queue pairs, and one: a shared queue is as long as those of its thread need it.
+        // One thread has two queue pairs, the other one: each shared queue fits its thread's queue
+        // pairs.
         for more in ["", "-e", "-b -r 4", "--warmup 200", "-r 1 --cqe-poll 1"] {
             let flags = format!("{operation} --use-srq --threads 2 -q 3 -s 64 -n 60 {more}");
             is_bandwidth(&row(device, &flags), 64.0, 180.0);
         }
     }
-    // A queue pair for each thread: then it is known where its messages come to.
+    // With one queue pair per thread, the positions of messages are known.
     let flags = "send bw --use-srq --threads 2 -n 100 -s 100 --data-validation";
     is_bandwidth(&row(device, flags), 100.0, 200.0);
     is_latency(&row(device, "send lat --use-srq --threads 2 -n 30"), 2.0, 60.0);
@@ -91,7 +92,7 @@ fn rates_over_every_kind_of_queue(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// A latency test has a queue pair for each thread.
+/// A latency test has one queue pair per thread.
 fn without_pairs(way: &str) -> String {
     way.replace("-q 3", "").replace("-q 2", "")
 }

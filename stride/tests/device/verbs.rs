@@ -1,4 +1,4 @@
-//! What queue pairs are told of their way and their memory, and how completions are waited for.
+//! Options of the path, of memory, and of waiting for completions.
 
 use std::thread;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn queue_pairs_go_the_way_that_was_asked_for(device: &Device) -> Outcome {
         is_bandwidth(&row(device, &format!("{} {size} -n 50 {way}", flags(operation, "bw"))), bytes, 50.0);
         is_latency(&row(device, &format!("{} {size} -n 20 {way}", flags(operation, "lat"))), bytes, 20.0);
     }
-    // The client's way counts, and both sides say so.
+    // The client's path options count, and both sides report the difference.
     let (server, client) = pair(device, "send bw", &format!("send bw -n 50 {way} 127.0.0.1"));
     for ended in [&server, &client] {
         for words in ["MTU 256", "service level 2", "traffic class 96", "timeout 16", "retry count 5"] {
@@ -62,7 +62,7 @@ fn queue_pairs_go_the_way_that_was_asked_for(device: &Device) -> Outcome {
     }
     let differs = |line: &str| line.split_whitespace().eq(["timeout", "(-u)", "16", "the", "default"]);
     assert!(server.stderr.lines().any(differs), "{server:#?}");
-    // A datagram is a packet: without a size it is as long as the MTU.
+    // A datagram is limited to one packet, so the default size is the MTU.
     is_bandwidth(&row(device, "send bw -c UD -n 50 -m 256"), 256.0, 50.0);
     Outcome::Ran
 }
@@ -85,7 +85,8 @@ fn ways_that_the_port_has_not_are_refused(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Whether the connection manager reaches the device: it needs a GID that is an IP address which routes lead to.
+/// Whether the connection manager can reach the device: it needs a GID that is a routable IP
+/// address.
 fn is_managed(device: &Device) -> bool {
     device.is_soft
 }
@@ -122,7 +123,8 @@ fn rdma_cm_connects_many_queue_pairs_of_two_processes(device: &Device) -> Outcom
     Outcome::Ran
 }
 
-/// A link-local GID leads nowhere without an interface: then the way to the server's other address has to end at the device, too.
+/// A link-local GID is useless without an interface; then the route to the server's other address
+/// must lead to the device, too.
 fn rdma_cm_needs_an_address(device: &Device) -> Outcome {
     if !is_managed(device) {
         return Outcome::Skipped("the connection manager is tried over the software device");
@@ -147,7 +149,7 @@ fn completions_may_be_slept_for(device: &Device) -> Outcome {
             }
         }
     }
-    // Between two processes, of which only the client was asked to; and until a time is over.
+    // Between two processes, only the client of which was asked to sleep; and with a duration.
     let (server, client) = pair(device, "send lat", "send lat -e -n 200 127.0.0.1");
     assert_eq!(server.stdout, client.stdout);
     assert!(server.stderr.contains(", by events"), "{server:#?}");
@@ -157,14 +159,14 @@ fn completions_may_be_slept_for(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// What a process has used of its processors so far, in the system's ticks of 10 ms.
+/// Processor time of a process, in the system's ticks of 10 ms.
 fn used(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let behind_name = stat.rsplit(')').next().unwrap();
     behind_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// A client that is stopped keeps its server waiting.
+/// A stopped client keeps its server waiting.
 fn who_sleeps_takes_no_time(device: &Device) -> Outcome {
     let mut server = Running::start(&mut command(&device.flags("send lat -p 0")));
     let waiting = server.await_line("waiting for a client on TCP port");
@@ -185,7 +187,7 @@ fn who_sleeps_takes_no_time(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// A row of a test that took a time.
+/// A row of a test with a duration.
 fn is_latency_of(row: &[f64]) {
     is_latency(row, 2.0, row[1]);
 }
@@ -212,7 +214,7 @@ fn receives_may_be_shared(device: &Device) -> Outcome {
             is_latency(&row(device, &with("lat")), 200.0, 60.0);
         }
     }
-    // What comes to one memory is told apart where its place is known.
+    // Messages into one memory can be validated only if their positions are known.
     for test in ["send bw -n 100", "send lat -n 20", "write bw --imm -q 4 -n 100 -s 3000"] {
         run(&device.flags(&format!("{test} --loopback --use-srq --data-validation"))).succeeded();
     }
@@ -269,7 +271,7 @@ fn connections_may_be_extended(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Every operation, with what arrives looked at, in memory of one kind.
+/// Measures and validates every operation in memory of one kind.
 fn measure_in(device: &Device, memory: &str, is_seen: bool) {
     for operation in OPERATIONS {
         let size = if operation == "atomic" { 8.0 } else { 1000.0 };
@@ -281,7 +283,7 @@ fn measure_in(device: &Device, memory: &str, is_seen: bool) {
             is_latency(&row(device, &with("lat")), size, 50.0);
         }
     }
-    // Messages that are copied into the request come from elsewhere.
+    // Inline messages come from host memory.
     run(&device.flags(&format!("send lat --loopback -n 20 -s 20 -I 32 {memory} --data-validation")))
         .succeeded();
 }
@@ -292,7 +294,7 @@ fn memory_may_be_of_any_kind(device: &Device) -> Outcome {
     }
     let ended = run(&device.flags("write bw --loopback -n 5 --buffer dma-buf"));
     if !ended.status.success() {
-        // A kernel without udmabuf, or a device that registers none.
+        // The kernel lacks udmabuf, or the device does not register dma-bufs.
         let line = ended.refused();
         assert!(
             !device.is_soft
@@ -317,7 +319,8 @@ fn memory_on_the_device(device: &Device) -> Outcome {
         return Outcome::Ran;
     }
     measure_in(device, "--dm", false);
-    // More than there is; and where the client cannot know that the server does not see it.
+    // A length above the limit; and a test whose client cannot know that the server's memory is not
+    // visible.
     let ended = run(&device.flags(&format!("write bw --loopback -n 5 --dm -s {}", device.max_dm_size)));
     let line = ended.refused();
     assert!(

@@ -98,7 +98,8 @@ pub(super) struct Receiver<'a, C> {
 
 /// A loop that moves messages over a channel.
 ///
-/// It is compiled for each flavour of completion queues. The post function is chosen once, before the loop: [`SendPoster`].
+/// It is compiled for each flavour of completion queues. The post function is chosen once, before
+/// the loop: [`SendPoster`].
 pub(super) trait MeasuredLoop {
     /// The loop's result.
     type Outcome;

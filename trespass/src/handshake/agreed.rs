@@ -1,7 +1,8 @@
-//! What both sides have agreed on, and what of it the protocol needs to know.
+//! The outcome of the negotiation: the features and limits that both sides agreed on, and the
+//! protocol's setup made of them.
 
 use super::{Attempt, Terms};
-use crate::builder::Config;
+use crate::config::Config;
 use crate::protocol::{self, ConnectionSetup, Keepalive, LinkType};
 use crate::wire::{Features, Hello, Kind, Limits};
 
@@ -111,9 +112,9 @@ mod tests {
 
     use super::super::fake::ATTEMPT;
     use super::*;
-    use crate::builder::tests::{ALLOWED, build};
-    use crate::handshake::{Cause, Unavailable};
+    use crate::config::tests::{ALLOWED, build};
     use crate::wire::properties;
+    use crate::wire::{Cause, Unavailable};
     use crate::wire::{Policy, Role};
 
     proptest! {

@@ -1,10 +1,10 @@
-//! How a handshake fails.
+//! The errors of a handshake.
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use super::reason::{FallbackReason, Side};
+use super::fallback::{FallbackReason, Side};
 use crate::wire::{Kind, Reject, RejectReason, WireError};
 
 /// What a side is waiting for.
@@ -41,9 +41,20 @@ impl fmt::Display for Step {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// What the peer sent cannot be.
+    /// The peer speaks another protocol: these are the first four bytes that it sent.
+    #[error("the handshake failed: {}", WireError::Magic(*.0))]
+    OtherProtocol([u8; 4]),
+    /// The peer speaks another major version of the protocol.
+    #[error("the handshake failed: {}", WireError::Version { major: *.major, minor: *.minor })]
+    Version {
+        /// The peer's major version.
+        major: u8,
+        /// The peer's minor version.
+        minor: u8,
+    },
+    /// A message of the peer is malformed or comes out of turn; the text says what is wrong.
     #[error("the handshake failed: {0}")]
-    Malformed(#[from] WireError),
+    Malformed(String),
     /// The peer does not want the connection.
     #[error("the peer (version {major}.{minor}) rejected the connection: {text}")]
     Rejected {
@@ -107,12 +118,26 @@ impl HandshakeError {
     /// The kind that `std::net` would give for the like.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
-            Self::Malformed(_) | Self::Kind { .. } | Self::Role(_) => io::ErrorKind::InvalidData,
+            Self::OtherProtocol(_)
+            | Self::Version { .. }
+            | Self::Malformed(_)
+            | Self::Kind { .. }
+            | Self::Role(_) => io::ErrorKind::InvalidData,
             Self::Rejected { .. } => io::ErrorKind::ConnectionRefused,
             Self::RdmaRequired { .. } => io::ErrorKind::Unsupported,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::Closed { .. } => io::ErrorKind::ConnectionReset,
             Self::Io { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl From<WireError> for HandshakeError {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::Magic(magic) => Self::OtherProtocol(magic),
+            WireError::Version { major, minor } => Self::Version { major, minor },
+            malformed => Self::Malformed(malformed.to_string()),
         }
     }
 }

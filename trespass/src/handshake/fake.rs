@@ -1,4 +1,4 @@
-//! A data path that is none, for tests: it fails where it is told to.
+//! A simulated data path for tests: it fails where the test says.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use super::{Agreed, Attempt, Cause, DataPath, Terms, Unavailable};
+use super::{Agreed, Attempt, DataPath, Terms};
+use crate::wire::{Cause, Unavailable};
 use crate::wire::{Endpoint, Features, LinkLayer, Policy, Probe, Role};
 
 /// What goes wrong on one side.

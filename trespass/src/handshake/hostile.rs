@@ -1,9 +1,9 @@
-//! A peer that says anything, to either side of a handshake.
+//! Fuzzing of the TCP handshake: a peer that sends any bytes, to either side.
 //!
 //! What must hold: nothing panics, nothing goes on for ever, there is never memory for more than one message, and RDMA is used only by a
 //! side that has it and after a whole HELLO and READY have come.
 //!
-//! The input: one byte of choices ([`Choices`]), then pieces, each a length (8 bits) and so many bytes, or what is left of the
+//! The input: one byte of choices ([`InputFlags`]), then pieces, each a length (8 bits) and so many bytes, or what is left of the
 //! input. A piece is what one read gives; or, if so chosen, the body of a message that gets a valid beginning and checksum, since
 //! no fuzzer guesses those. `trespass/fuzz` feeds it from libFuzzer; the tests here from seeded random bytes and from the corpus.
 
@@ -12,7 +12,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::{Agreed, Attempt, Cause, DataPath, TcpHandshake, Terms, Unavailable};
+use super::{Agreed, Attempt, DataPath, TcpHandshake, Terms};
+use crate::wire::{Cause, Unavailable};
 use crate::wire::{
     Endpoint, Features, Kind, Limits, LinkLayer, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Policy, Role, checksum,
 };

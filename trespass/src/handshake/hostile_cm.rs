@@ -1,4 +1,5 @@
-//! A peer that says anything by the connection manager, and then over the queue pair.
+//! Fuzzing of the rdma_cm handshake: a peer that sends any private data, and then any bytes over
+//! the queue pair.
 //!
 //! What must hold: nothing panics, there is never memory for more than one message, as many receives are asked for as a message can
 //! take, and there is an agreement only after a whole CM_PREFIX and a whole HELLO.

@@ -1,4 +1,5 @@
-//! What one side of a handshake does, as a machine: messages and time in, messages and a result out.
+//! The state machine of one side of a handshake over TCP, without I/O: messages and time in,
+//! messages and a result out.
 //!
 //! Call order: [`HandshakeMachine::client`] or [`HandshakeMachine::server`]; then whenever something has happened [`HandshakeMachine::received`],
 //! [`HandshakeMachine::closed`] or [`HandshakeMachine::tick`], and after each of them send what [`HandshakeMachine::outgoing`] has and look at
@@ -8,11 +9,11 @@ use std::task::Poll;
 use std::time::Instant;
 
 use super::error::{HandshakeError, Step};
-use super::reason::{Cause, FallbackReason, Side, Unavailable};
+use super::fallback::{self, FallbackReason, Side, Verdict};
 use super::{Agreed, Attempt, DataPath, Established, Terms};
 use crate::wire::{
-    Endpoint, Features, HandshakeMessage, Hello, Kind, MAJOR, MINOR, Policy, Ready, Reject, RejectReason,
-    Role, WireError,
+    Cause, Endpoint, Features, HandshakeMessage, Hello, Kind, MAJOR, MINOR, Policy, Ready, Reject,
+    RejectReason, Role, Unavailable, WireError,
 };
 
 /// Messages of earlier attempts that are ignored before it is assumed that the peer is not what it should be.
@@ -30,8 +31,8 @@ pub(super) struct HandshakeMachine<D> {
     step: Step,
     agreed: Option<Agreed>,
     peer_policy: Policy,
-    own_verdict: Option<Result<(), FallbackReason>>,
-    peer_verdict: Option<Result<(), FallbackReason>>,
+    own_verdict: Option<Verdict>,
+    peer_verdict: Option<Verdict>,
     outgoing: Vec<u8>,
     started: Instant,
     probe_until: Option<Instant>,
@@ -273,7 +274,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         let agreed = Agreed::new(self.attempt, &self.terms, &hello, user_data);
         let verdict = match hello.path {
             Ok(endpoint) => self.connect_path(&endpoint, &agreed).map_err(|why| why.on(Side::Local)),
-            Err(why) => Err(self.why_neither(why)),
+            Err(why) => Err(fallback::without_peer_endpoint(&self.path, why)),
         };
         self.agreed = Some(agreed);
         self.after_hello(verdict, now)
@@ -293,19 +294,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.connect(peer, agreed)
     }
 
-    /// The peer has no endpoint. If this side has none either, that is what its program can do something about.
-    fn why_neither(&self, peer: Unavailable) -> FallbackReason {
-        match &self.path {
-            Err(why) => why.clone().on(Side::Local),
-            Ok(_) => peer.on(Side::Peer),
-        }
-    }
-
-    fn after_hello(
-        &mut self,
-        verdict: Result<(), FallbackReason>,
-        now: Instant,
-    ) -> Result<(), HandshakeError> {
+    fn after_hello(&mut self, verdict: Verdict, now: Instant) -> Result<(), HandshakeError> {
         let server = self.attempt.role == Role::Server;
         match verdict {
             Ok(()) => {
@@ -328,7 +317,7 @@ impl<D: DataPath> HandshakeMachine<D> {
 
     // READY.
 
-    fn send_ready(&mut self, verdict: Result<(), FallbackReason>) {
+    fn send_ready(&mut self, verdict: Verdict) {
         self.probe_until = None;
         self.step = Step::Ready;
         let told = match &verdict {
@@ -370,15 +359,8 @@ impl<D: DataPath> HandshakeMachine<D> {
         }
         let (Some(own), Some(peer)) = (self.own_verdict.take(), self.peer_verdict.take()) else { return };
         let Some(mut agreed) = self.agreed.take() else { return };
-        let gone = Err(Unavailable::unspecified());
-        let path = match (own.and(peer), std::mem::replace(&mut self.path, gone)) {
-            (Ok(()), Ok(path)) => Ok(path),
-            (Ok(()), Err(why)) => Err(why.on(Side::Local)),
-            (Err(reason), path) => {
-                self.spent = path.ok().or(self.spent.take());
-                Err(reason)
-            }
-        };
+        let path = std::mem::replace(&mut self.path, Err(Unavailable::unspecified()));
+        let path = fallback::decide(own, peer, path, &mut self.spent);
         // Both sides know both policies and both verdicts, so nothing more need be said.
         let result = match path {
             Ok(path) => Ok(Established { agreed, path: Ok(path) }),
@@ -392,12 +374,10 @@ impl<D: DataPath> HandshakeMachine<D> {
 
     /// There is no RDMA; whether that will do.
     fn require(&self, reason: &FallbackReason) -> Result<(), HandshakeError> {
-        let by = match (self.terms.policy, self.peer_policy) {
-            (Policy::RequireRdma, _) => Side::Local,
-            (_, Policy::RequireRdma) => Side::Peer,
-            _ => return Ok(()),
-        };
-        Err(HandshakeError::RdmaRequired { by, reason: reason.clone() })
+        match fallback::required_by(self.terms.policy, self.peer_policy) {
+            Some(by) => Err(HandshakeError::RdmaRequired { by, reason: reason.clone() }),
+            None => Ok(()),
+        }
     }
 
     fn reject(&mut self, error: HandshakeError) {
@@ -449,19 +429,19 @@ pub(super) fn check_kind(own: Kind, peer: Kind) -> Result<(), HandshakeError> {
 pub(super) fn rejection(error: &HandshakeError) -> Option<Reject> {
     let mut seen = (0, 0);
     let (reason, text) = match error {
-        HandshakeError::Malformed(WireError::Magic(_))
+        HandshakeError::OtherProtocol(_)
         | HandshakeError::Rejected { .. }
         | HandshakeError::Closed { .. }
         | HandshakeError::Io { .. } => return None,
-        &HandshakeError::Malformed(WireError::Version { major, minor }) => {
+        &HandshakeError::Version { major, minor } => {
             seen = (major, minor);
             let text = format!(
                 "it speaks version {MAJOR}.{MINOR} of the protocol, and you {major}.{minor}; update the older one"
             );
             (RejectReason::Version, text)
         }
-        HandshakeError::Malformed(wire) => {
-            (RejectReason::Malformed, format!("what you sent cannot be: {wire}"))
+        HandshakeError::Malformed(text) => {
+            (RejectReason::Malformed, format!("what you sent cannot be: {text}"))
         }
         HandshakeError::Kind { own, peer } => {
             let text = format!("it wants to carry {own}, and you {peer}; use the same type on both sides");

@@ -1,4 +1,5 @@
-//! From a TCP connection to a connection: both sides say who they are, try RDMA if both have it, and agree on what carries the bytes.
+//! The handshake: both sides negotiate over TCP, probe the RDMA data path if both have one, and
+//! agree on the transport.
 //!
 //! ```text
 //! client                                          server
@@ -16,15 +17,16 @@
 //! RDMA is used if both READYs say that it works, else TCP, on the same socket; so both sides always decide the same. Where a side has
 //! no endpoint nothing is tried: both send READY at once, which costs no round trip.
 //!
-//! [`machine`] decides, and knows neither sockets nor verbs nor clocks; [`tcp`] moves its bytes over TCP; what there is of
+//! [`fallback`] decides what carries the connection. [`machine`] is the state machine: it knows neither sockets nor verbs nor clocks; [`tcp`] moves its bytes over TCP; what there is of
 //! RDMA is behind [`DataPath`]. Where there is no TCP connection to begin with, but the connection manager's, it is [`cm`].
 
 mod agreed;
 mod cm;
 mod error;
+mod fallback;
 mod machine;
-mod reason;
 mod tcp;
+mod terms;
 
 #[cfg(test)]
 mod exhaustive;
@@ -40,19 +42,19 @@ mod loopback;
 mod simulation;
 
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub(crate) use agreed::Agreed;
 #[cfg(feature = "rdma")]
 pub(crate) use cm::{CmExchange, rejection_message};
 pub(crate) use tcp::TcpHandshake;
 
-pub(crate) use reason::Unavailable;
+pub(crate) use terms::Terms;
 
 pub use error::{HandshakeError, Step};
-pub use reason::{Cause, FallbackReason, Side, Transport};
+pub use fallback::{FallbackReason, Side, Transport};
 
-use crate::wire::{Endpoint, Features, Kind, Limits, Policy, Role};
+use crate::wire::{Endpoint, Role, Unavailable};
 
 /// What RDMA can do for one connection. Dropping it takes everything back.
 pub(crate) trait DataPath {
@@ -72,30 +74,6 @@ pub(crate) trait DataPath {
 #[cfg(any(test, not(feature = "rdma")))]
 #[derive(Debug)]
 pub(crate) enum NoPath {}
-
-#[cfg(any(test, not(feature = "rdma")))]
-#[cfg_attr(feature = "rdma", allow(dead_code, reason = "tests try what has no path, and wait for nothing"))]
-impl NoPath {
-    /// As what there is of RDMA has it.
-    pub(crate) fn watch(&mut self, _: &mio::Registry, _: mio::Token) -> std::io::Result<bool> {
-        match *self {}
-    }
-
-    /// As what there is of RDMA has it.
-    pub(crate) fn unwatch(&mut self, _: &mio::Registry) -> std::io::Result<()> {
-        match *self {}
-    }
-
-    /// As what there is of RDMA has it.
-    pub(crate) fn completed(&mut self, _: crate::drivers::WorkCompletion) {
-        match *self {}
-    }
-
-    /// As what there is of RDMA has it.
-    pub(crate) fn completion_queue_failed(&mut self, _: &std::io::Error) {
-        match *self {}
-    }
-}
 
 #[cfg(any(test, not(feature = "rdma")))]
 impl DataPath for NoPath {
@@ -129,29 +107,6 @@ impl Attempt {
         let conn_id = getrandom::u64().map_err(std::io::Error::other)?;
         Ok(Self { conn_id, generation: 0, role: Role::Client })
     }
-}
-
-/// What one side brings to a handshake.
-#[derive(Clone, Debug)]
-pub(crate) struct Terms {
-    /// What it wants to carry.
-    pub(crate) kind: Kind,
-    /// What it wants of RDMA.
-    pub(crate) policy: Policy,
-    /// What it can do.
-    pub(crate) features: Features,
-    /// What it can take.
-    pub(crate) limits: Limits,
-    /// Receive slots that it begins with, if not with all.
-    pub(crate) first_slots: Option<u32>,
-    /// What its program wants the peer to know.
-    pub(crate) user_data: Vec<u8>,
-    /// How long the data path may take to prove itself.
-    pub(crate) probe_timeout: Duration,
-    /// How long everything may take.
-    pub(crate) deadline: Duration,
-    /// The minor version, which tests change.
-    pub(crate) minor: u8,
 }
 
 /// A handshake that has come to a good end.

@@ -1,4 +1,4 @@
-//! Two machines and a wire between them, in virtual time; for tests.
+//! A simulation for tests: two handshake machines and the network between them, in virtual time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::fake::{ATTEMPT, FakeNetwork, FakePath};
 use super::machine::HandshakeMachine;
-use super::{Established, HandshakeError, Step, Terms, Unavailable};
+use super::{Established, HandshakeError, Step, Terms};
+use crate::wire::Unavailable;
 use crate::wire::{PREAMBLE, Preamble, Role};
 
 /// How long a message takes.

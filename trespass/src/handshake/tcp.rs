@@ -1,4 +1,4 @@
-//! The handshake over TCP: blocking with a deadline, or as readiness allows.
+//! The I/O of a handshake over TCP: blocking with a deadline, or non-blocking.
 //!
 //! Before the peer's HELLO is accepted it costs one message's memory at most ([`MAX_MESSAGE`]), whatever the peer sends. Nothing is read
 //! beyond the last message of the handshake, since the first frame may follow at once.
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::error::{HandshakeError, Step};
 use super::machine::HandshakeMachine;
-use super::reason::Unavailable;
 use super::{Attempt, DataPath, Established, Terms};
+use crate::wire::Unavailable;
 use crate::wire::{MAX_MESSAGE, PREAMBLE, Preamble, WireError};
 
 /// How long a blocking handshake sleeps between looks at the data path: at first not at all, since it is proved in microseconds.

@@ -1,18 +1,18 @@
-//! Memory that no pool has made, as a block of its own.
+//! A program's vector as a block.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// A vector's memory. The vector itself is nobody's meanwhile, so nothing else reaches it.
+/// A vector's memory, taken apart into its raw parts so that no other code reaches it.
 pub(super) struct AdoptedMemory {
     start: NonNull<u8>,
     len: usize,
     capacity: usize,
 }
 
-// SAFETY: it is a vector's memory, and the only way to it; a vector can be sent.
+// SAFETY: this is the only access to a vector's memory, and a vector is Send.
 unsafe impl Send for AdoptedMemory {}
-// SAFETY: it gives out nothing but a raw pointer.
+// SAFETY: a shared reference returns a raw pointer only.
 unsafe impl Sync for AdoptedMemory {}
 
 impl AdoptedMemory {
@@ -36,14 +36,16 @@ impl From<Vec<u8>> for AdoptedMemory {
 impl From<AdoptedMemory> for Vec<u8> {
     fn from(adopted: AdoptedMemory) -> Self {
         let adopted = ManuallyDrop::new(adopted);
-        // SAFETY: these are the parts of the vector that was taken apart, and the drop does not put it together again.
+        // SAFETY: these are the parts of the vector that `from` took apart, and `ManuallyDrop`
+        // keeps the drop from using them again.
         unsafe { Self::from_raw_parts(adopted.start.as_ptr(), adopted.len, adopted.capacity) }
     }
 }
 
 impl Drop for AdoptedMemory {
     fn drop(&mut self) {
-        // SAFETY: these are the parts of the vector that `from` took apart, and this is the only time that it is put together.
+        // SAFETY: these are the parts of the vector that `from` took apart, and only this drop puts
+        // them together.
         drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
     }
 }

@@ -1,4 +1,4 @@
-//! A large piece of memory, and what its blocks have in common.
+//! Chunks: chunk: a large pieces its registration (memory that are carved into blocks.
 
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
@@ -13,10 +13,10 @@ use super::core::PoolCore;
 use super::memory::{ChunkMemory, ChunkRegion, PoolDomain, identity};
 use super::registrations::Registrations;
 
-/// Says of the lower 32 bits of a word that they are a key.
+/// Marks a word whose lower 32 bits are a key.
 const IS_KEY: u64 = 1 << 32;
 
-/// What a chunk lies in.
+/// The memory of a chunk.
 pub(super) enum ChunkBytes {
     Made(ChunkMemory),
     Adopted(AdoptedMemory),
@@ -38,29 +38,31 @@ impl ChunkBytes {
     }
 }
 
-/// Memory that is carved into blocks of one class. What is said here of the class changes only while no block is out.
+/// Memory that is carved into blocks of one class. Fields that describe the class change only while
+/// no block is lent.
 pub(super) struct Chunk {
     memory: ManuallyDrop<ChunkBytes>,
     region: Mutex<Option<Registration>>,
-    /// Of a block that no pool has: who registers it.
+    /// For a block that belongs to no pool: the registrar of its memory.
     registrations: Option<Arc<Registrations>>,
-    /// Its place among the pool's chunks.
+    /// Its index among the pool's chunks.
     pub(super) index: usize,
-    /// The pool's core, which lives as long as a block is out; null if the chunk is a block that no pool has.
+    /// The pool's core, which lives while a block is lent; null for a block that belongs to no
+    /// pool.
     pub(super) core: *const PoolCore,
-    /// The core once more if the blocks are slots, which threads keep; else null.
+    /// The core again if the blocks are slots, which threads cache; else null.
     slots_of: AtomicPtr<PoolCore>,
     block_size: AtomicUsize,
     class: AtomicUsize,
     lkey: AtomicU64,
     rkey: AtomicU64,
-    /// What `identity` says of the domain that the keys are good in.
+    /// The `identity` of the domain in which the keys are valid.
     domain: AtomicUsize,
-    /// Peers may read it, and there is no hardware that does it for them.
+    /// Whether peers may read it, and their processors do so.
     read_by_processors: AtomicBool,
 }
 
-/// A registration, and what for.
+/// A registration and its kind.
 #[derive(Debug)]
 pub(super) struct Registration {
     region: ChunkRegion,
@@ -78,9 +80,11 @@ impl Registration {
     }
 }
 
-// SAFETY: the raw pointers are to the core, which is Sync, and used only as the field says; all else is Send and Sync.
+// SAFETY: the raw pointers lead to the core, which is Sync, and are used only as the fields allow;
+// all else is Send and Sync.
 unsafe impl Send for Chunk {}
-// SAFETY: as above.
+// SAFETY: the fields that change are atomic or behind a lock; `core` and `slots_of` point to the
+// core, which is Sync.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
@@ -88,7 +92,8 @@ impl Chunk {
         Self::of(ChunkBytes::Made(memory), index, core)
     }
 
-    /// A block that no pool has. Whoever gives it back frees the chunk ([`free`](Self::free)).
+    /// A block that belongs to no pool. The code that returns it frees the chunk
+    /// ([`free`](Self::free)).
     pub(super) fn alone(memory: AdoptedMemory, registrations: Option<Arc<Registrations>>) -> RawBlock {
         let mut chunk = Self::of(ChunkBytes::Adopted(memory), 0, ptr::null());
         chunk.registrations = registrations;
@@ -97,29 +102,33 @@ impl Chunk {
         RawBlock { start, chunk: NonNull::from(Box::leak(Box::new(chunk))) }
     }
 
-    /// Frees the chunk of a block that no pool has.
+    /// Frees the chunk of a block that belongs to no pool.
     ///
     /// # Safety
     ///
-    /// It is from [`alone`](Self::alone), and nobody uses it any more.
+    /// It comes from [`alone`](Self::alone), and no code uses it any more.
     pub(super) unsafe fn free(chunk: NonNull<Self>) {
-        // SAFETY: `alone` has made it a box, and this is the caller's last use of it.
+        // SAFETY: `alone` leaked it from a box, and the caller guarantees that no code uses it
+        // after this.
         let chunk = unsafe { Box::from_raw(chunk.as_ptr()) };
         let ended = chunk.registrations.as_ref().map_or(Ok(()), |registrations| registrations.end(&chunk));
         if let Err(cause) = ended {
             tracing::debug!("adopted memory is still registered: {cause}");
         }
-        // What is registered even now, its drop leaks.
+        // If the memory is still registered, the drop leaks it.
         drop(chunk);
     }
 
-    /// Takes the memory of a block that no pool has, and frees the chunk. It comes back if the device does not let it go.
+    /// Takes the memory of a block that belongs to no pool, and frees the chunk. It fails if the
+    /// device does not deregister the memory.
     ///
     /// # Safety
     ///
-    /// As of [`free`](Self::free), unless it comes back.
+    /// It comes from [`alone`](Self::alone), and no code uses it any more, unless this fails: then
+    /// the block still owns it.
     pub(super) unsafe fn reclaim(chunk: NonNull<Self>) -> Result<Vec<u8>, Source> {
-        // SAFETY: the caller's promise, as in `free`.
+        // SAFETY: `alone` leaked it from a box, and the caller guarantees that no other code uses
+        // it; on failure `ManuallyDrop` leaves it.
         let mut chunk = ManuallyDrop::new(unsafe { Box::from_raw(chunk.as_ptr()) });
         if let Some(registrations) = &chunk.registrations {
             registrations.end(&chunk)?;
@@ -132,7 +141,7 @@ impl Chunk {
         }
     }
 
-    /// Who registers it, if it is a block that no pool has.
+    /// The registrar, for a block that belongs to no pool.
     pub(super) fn registrations(&self) -> Option<&Registrations> {
         self.registrations.as_deref()
     }
@@ -158,7 +167,7 @@ impl Chunk {
         self.memory.len()
     }
 
-    /// Says what its blocks are from now on. No block is out.
+    /// Changes the class of its blocks, none of which is lent.
     pub(super) fn become_class(&self, class: Class, slot_size: usize) {
         let slots_of = if class.is_slot() { self.core.cast_mut() } else { ptr::null_mut() };
         self.slots_of.store(slots_of, Relaxed);
@@ -181,10 +190,15 @@ impl Chunk {
         Class(self.class.load(Relaxed) as u8)
     }
 
-    /// The first byte of the block at an offset. The whole block lies in the chunk.
-    pub(super) fn block(&self, offset: u32) -> NonNull<u8> {
+    /// The address of the block at an offset.
+    ///
+    /// # Safety
+    ///
+    /// `PoolState::carve` put the offset into this chunk's free list, so the whole block lies in
+    /// the chunk.
+    pub(super) unsafe fn block(&self, offset: u32) -> NonNull<u8> {
         debug_assert!(offset as usize + self.block_size() <= self.len());
-        // SAFETY: offsets are those of the free list, which `PoolState::carve` fills with what is within the memory.
+        // SAFETY: the caller guarantees that the block at `offset` lies within the memory.
         unsafe { self.memory.start().add(offset as usize) }
     }
 
@@ -192,10 +206,15 @@ impl Chunk {
         (start.as_ptr().addr() - self.memory.start().as_ptr().addr()) as u32
     }
 
-    /// Makes all of the memory be there. No block is out.
-    pub(super) fn touch(&self) {
+    /// Touches each page, so that the system provides the memory now.
+    ///
+    /// # Safety
+    ///
+    /// No block of the chunk is lent.
+    pub(super) unsafe fn touch(&self) {
         for offset in (0..self.len()).step_by(4096) {
-            // SAFETY: within the memory, of which nobody else has any part; it is zeroed, and stays so.
+            // SAFETY: `offset` is less than the length, and the caller guarantees that no block is
+            // lent, so no other code accesses the byte.
             unsafe { self.memory.start().add(offset).write_volatile(0) };
         }
     }
@@ -205,7 +224,7 @@ impl Chunk {
         key(self.lkey.load(Relaxed))
     }
 
-    /// There is none for slots, nor for what is received into: no peer may read them.
+    /// The remote key; `None` for slots and for receive memory, which no peer may read.
     #[inline]
     pub(super) fn rkey(&self) -> Option<u32> {
         key(self.rkey.load(Relaxed))
@@ -220,7 +239,7 @@ impl Chunk {
         self.lock_region().as_ref().is_some_and(|registered| registered.kind == kind)
     }
 
-    /// Has it registered for what a kind needs, and only that. No block is out.
+    /// Registers it for the needs of a kind, and no more. No block is lent.
     pub(super) fn register(&self, domain: &PoolDomain, kind: RegistrationKind) -> Result<(), Source> {
         if self.is_registered_for(kind) {
             return Ok(());
@@ -230,7 +249,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Lets the blocks have the keys, also those that are out. It had no registration.
+    /// Makes the keys available to the blocks, including lent ones. The chunk had no registration.
     pub(super) fn publish(&self, registered: Registration) {
         let Registration { region, kind, domain } = &registered;
         self.domain.store(*domain, Relaxed);
@@ -248,7 +267,7 @@ impl Chunk {
         self.read_by_processors.load(Relaxed)
     }
 
-    /// On failure it is registered as before.
+    /// Ends the registration; on failure it is registered as before.
     pub(super) fn deregister(&self) -> Result<(), Source> {
         let mut place = self.lock_region();
         let Some(Registration { region, kind, domain }) = place.take() else { return Ok(()) };
@@ -275,11 +294,11 @@ fn key(word: u64) -> Option<u32> {
 impl Drop for Chunk {
     fn drop(&mut self) {
         match self.deregister() {
-            // SAFETY: this is the drop; no block is out, and no device has the memory.
+            // SAFETY: this is the drop; no block is lent, and the device no longer has the memory.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
             Err(cause) => {
                 tracing::error!("{} bytes of a pool stay registered, and are leaked: {cause}", self.len());
-                // The domain has to stay, too.
+                // The domain must stay, too.
                 let _kept = ManuallyDrop::new(self.lock_region().take());
             }
         }

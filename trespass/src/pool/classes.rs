@@ -1,20 +1,24 @@
-//! The sizes that blocks come in, and the two kinds of memory that they are carved out of.
+//! Size classes of blocks, and the two kinds of memory that they are carved out of.
 //!
-//! Slots are for frames: sent, and received into. They are many and short-lived, so each thread keeps some. The staged classes are
-//! what a peer READs and is READ into. 64 KiB is the least that a rendezvous pays for, and 1 MiB the piece of a READ, so that
-//! a larger class would never be asked for (who has more to send lends several, or memory of his own); 256 KiB, in between, is where copying and transfer overlap well. Steps of four waste
-//! no more than three quarters of a block, where steps of sixteen would waste almost all.
+//! Slots hold frames, for sending and receiving. They are many and short-lived, so each thread
+//! caches some. The staged classes hold data that a peer READs, and data that READs fetch. 64 KiB
+//! is the smallest size for which a rendezvous pays off. 1 MiB is the piece of a READ, so no larger
+//! class would be used: a larger message consists of several blocks, or of adopted memory. 256 KiB,
+//! in between, lets copying and transfer overlap well. Steps of four waste at most three quarters
+//! of a block, where steps of sixteen would waste almost all.
 //!
-//! A peer that was told a key can read all that the key is for. So what holds what other peers have sent, slots and all that is
-//! received into, lies in memory that no peer can read, and staged blocks that are sent from lie elsewhere.
+//! A peer that was told a key can read everything that the key covers. Memory that holds other
+//! peers' data, which is slots and all receive blocks, therefore lies where no peer can read it,
+//! and staged blocks for sending lie elsewhere.
 //!
-//! What is sent from and what is received into are never of one chunk: each side has its own classes, so that neither can take, or cut
-//! up, what the other needs.
+//! Send and receive blocks never share a chunk: each side has separate classes, so that neither can
+//! take, or carve up, the memory that the other needs.
 
-/// What memory is made in multiples of: a huge page, and as many blocks of each staged class as fit it without a rest.
+/// The unit of memory: a huge page, which holds a whole number of blocks of each staged class.
 pub(super) const CHUNK_UNIT: usize = 2 << 20;
 
-/// The largest chunk of a pool that is not itself huge: what can be registered without holding up connections for long.
+/// The largest chunk of a pool of ordinary size, so that its registration does not delay
+/// connections for long.
 pub(super) const LARGE_CHUNK: usize = 16 << 20;
 
 /// An offset in a chunk is a `u32`.
@@ -26,33 +30,33 @@ pub(super) const LARGEST_SLOT: usize = 64 << 10;
 /// The classes beyond the slots.
 const STAGED: [usize; 3] = [64 << 10, 256 << 10, 1 << 20];
 
-/// How many sizes of blocks there are.
+/// The number of block sizes.
 pub(super) const SIZES: usize = 1 + STAGED.len();
 
-/// How many classes there are: all sizes, for either side.
+/// The number of classes: all sizes, for either side.
 pub(super) const CLASSES: usize = 2 * SIZES;
 
-/// What has a part of the pool of its own: slots and staged blocks of either side.
+/// The groups that have a reserved part of the pool: slots and staged blocks of either side.
 pub(super) const GROUPS: usize = 4;
 
-/// The largest block that there is.
+/// The largest block in bytes.
 pub const LARGEST_BLOCK: usize = 1 << 20;
 
-/// What a block is taken for.
+/// The use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockUse {
-    /// By the program, or for what it sends.
+    /// By the program, or for sent data.
     Sending,
-    /// For what arrives.
+    /// For received data.
     Receiving,
 }
 
-/// A class, by the order of sizes: first those that are sent from, then those that are received into.
+/// A class, in the order of sizes: first those for sending, then those for receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class(pub(super) u8);
 
 impl Class {
-    /// What prewarmed staged memory is carved into.
+    /// The class into which prewarmed staged memory is carved.
     pub(super) const MIDDLE: Self = Self(2);
 
     #[inline]
@@ -60,7 +64,7 @@ impl Class {
         Self(block_use as u8 * SIZES as u8)
     }
 
-    /// Its place among the sizes.
+    /// Its index among the sizes.
     fn step(self) -> usize {
         usize::from(self.0) % SIZES
     }
@@ -82,7 +86,7 @@ impl Class {
         }
     }
 
-    /// The staged class that has room for so much.
+    /// The smallest staged class with room for `size` bytes.
     pub(super) fn staged(size: usize, block_use: BlockUse) -> Option<Self> {
         STAGED
             .iter()
@@ -98,7 +102,7 @@ impl Class {
         }
     }
 
-    /// Whose part of the pool it is of.
+    /// The group that it belongs to.
     pub(super) fn group(self) -> usize {
         2 * self.block_use() as usize + usize::from(!self.is_slot())
     }
@@ -107,7 +111,7 @@ impl Class {
         self.0.into()
     }
 
-    /// This class, and those that can stand in for it: larger ones of the same group.
+    /// This class, and the larger ones of the same group, which can replace it.
     pub(super) fn and_larger(self) -> impl Iterator<Item = Self> {
         let of_its_side = Self::slot(self.block_use()).0 + SIZES as u8;
         let end = if self.is_slot() { self.0 + 1 } else { of_its_side };
@@ -115,7 +119,7 @@ impl Class {
     }
 }
 
-/// What a chunk is registered for.
+/// The access rights of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RegistrationKind {
     /// The device writes.

@@ -1,47 +1,54 @@
-//! What a pool is asked for, checked before anything is made.
+//! The configuration of a pool, and its checks.
 
 use super::PoolError;
 use super::classes::{CHUNK_UNIT, GROUPS, LARGEST_SLOT, SMALLEST_SLOT};
 use super::core::CACHED_PART;
 use super::state::large_chunk;
 
-/// Whether the memory is to lie in huge pages of 2 MiB, which the system's administrator has to have set aside.
+/// Whether the memory uses huge pages of 2 MiB, which the system's administrator must reserve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HugePages {
-    /// No. It is the default: what was set aside is mostly meant for some other program.
+    /// Do not use them. This is the default, because reserved pages are usually meant for another
+    /// program.
     #[default]
     Never,
-    /// If there are some left; ordinary pages otherwise, and always for a software device, whose fast path takes no huge ones.
+    /// Use them if any are left, otherwise ordinary pages. A software device always gets ordinary
+    /// pages, because its fast path needs them.
     Wanted,
-    /// Or there is no memory. Without the feature `rdma` there are never any.
+    /// Fail without them. Without the feature `rdma` they are never available.
     Required,
 }
 
-/// What a pool is made of. Sizes are in bytes; memory comes in multiples of 2 MiB.
+/// The configuration of a pool. Sizes are in bytes; memory comes in multiples of 2 MiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolConfig {
-    /// The smallest class's size: what a connection receives into. 8 KiB.
+    /// Size of the smallest class, into which connections receive. Default: 8 KiB.
     pub slot_size: usize,
-    /// Made at once: mapped, but neither there nor registered until it is needed. 64 MiB.
+    /// Memory that is mapped at once, but neither present nor registered until it is needed.
+    /// Default: 64 MiB.
     pub initial: usize,
-    /// Of the initial memory, what is touched, and registered, at once. 4 MiB.
+    /// The part of the initial memory that is touched, and registered, at once. Default: 4 MiB.
     pub prewarm: usize,
-    /// The pool never has more. 1 GiB.
+    /// The most memory that the pool uses. Default: 1 GiB.
     pub max: usize,
-    /// Whether the memory is to lie in huge pages.
+    /// Whether the memory uses huge pages.
     pub huge_pages: HugePages,
-    /// Of `max`, slots that receiving does not get; an eighth of `max` at least. None.
+    /// The part of `max` reserved for slots for sending; at least an eighth of `max`. Default:
+    /// none.
     pub send_slots: usize,
-    /// Of `max`, slots that nothing but receiving gets, besides those that threads keep. None.
+    /// The part of `max` reserved for slots for receiving, in addition to those in threads' caches.
+    /// Default: none.
     pub receive_slots: usize,
-    /// Of `max`, staged blocks that nothing but receiving gets. None.
+    /// The part of `max` reserved for staged blocks for receiving. Default: none.
     pub receive_staged: usize,
-    /// Of `receive_slots`, what receives that stay posted leave to what arrives. None.
+    /// The part of `receive_slots` that permanently posted receives leave for arriving data.
+    /// Default: none.
     pub receive_margin: usize,
-    /// Bytes of [adopted](super::Pool::adopt) memory that stay registered while they are not being sent. 64 MiB.
+    /// Bytes of [adopted](super::Pool::adopt) memory that stay registered while they are not being
+    /// sent. Default: 64 MiB.
     pub registrations: usize,
-    /// At how many per cent of `max` in use the high-water callbacks are called. 80.
+    /// Percentage of `max` in use at which the high-water callbacks are called. Default: 80.
     pub high_water: u8,
 }
 
@@ -64,23 +71,24 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
-    /// The least that `max` may be: room for a piece of each kind of memory, and some to spare.
+    /// The smallest `max`: room for a piece of each kind of memory, and some to spare.
     pub const LEAST_MAX: usize = 4 * CHUNK_UNIT;
 
-    /// More than any machine has.
+    /// A limit above any machine's memory.
     const MOST_ASKED: usize = usize::MAX / 4;
 
-    /// What no other group of blocks takes from each, of a pool with this maximum (a multiple of 2 MiB): what was asked for it, and an
-    /// eighth at least, but nothing for receiving if nothing was asked for that.
+    /// The part of a pool with this maximum (a multiple of 2 MiB) that is reserved for each group:
+    /// the configured size, and at least an eighth, except that receiving gets nothing if nothing
+    /// was configured for it.
     pub(super) fn parts(&self, max: usize) -> [usize; GROUPS] {
         let eighth = (max / 8 / CHUNK_UNIT * CHUNK_UNIT).max(CHUNK_UNIT);
         let sending = eighth.max(self.send_slots.next_multiple_of(CHUNK_UNIT));
-        // A group that lacks less than a chunk may find only chunks that are larger than what it lacks.
+        // A group that lacks less than a chunk may find only larger chunks.
         let whole = |bytes: usize| match bytes {
             0 => 0,
             bytes => bytes.max(max / 8).next_multiple_of(CHUNK_UNIT) + large_chunk(max) - CHUNK_UNIT,
         };
-        // What sleeping threads keep is nobody's.
+        // Slots in the caches of sleeping threads are not available.
         let slots = match self.receive_slots {
             0 => 0,
             bytes => bytes.max(max / 8) + max / CACHED_PART,
@@ -88,21 +96,21 @@ impl PoolConfig {
         [sending, eighth, whole(slots), whole(self.receive_staged)]
     }
 
-    /// The least that `max` may be for what is asked for receiving.
+    /// The smallest `max` that satisfies the reservations for receiving.
     #[must_use]
     pub fn least_max(&self) -> usize {
         let fits = |max: &usize| self.parts(*max).into_iter().sum::<usize>() <= *max;
         let asked = self.send_slots + self.receive_slots + self.receive_staged;
         let begin = asked.max(Self::LEAST_MAX).next_multiple_of(CHUNK_UNIT);
-        // Of each chunk more, less than all goes to the parts.
+        // Each further chunk adds less than its size to the reserved parts.
         (begin..).step_by(CHUNK_UNIT).find(fits).unwrap_or(usize::MAX)
     }
 
-    /// Whether a pool can be made so.
+    /// Checks the configuration.
     ///
     /// # Errors
     ///
-    /// It cannot, and the error says which value is why.
+    /// The error names the invalid value.
     pub fn check(&self) -> Result<(), PoolError> {
         let Self { slot_size, initial, prewarm, max, high_water, .. } = *self;
         if !(SMALLEST_SLOT..=LARGEST_SLOT).contains(&slot_size) || !slot_size.is_multiple_of(64) {

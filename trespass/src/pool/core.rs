@@ -1,4 +1,4 @@
-//! What the handles of a pool share: lending, taking back, and growing.
+//! The shared core of a pool's handles: lending, returning, and growing. A pool's handles share it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,13 +17,13 @@ use super::state::{ChunkPurpose, ClassCount, PoolLimits, PoolState};
 use super::stats::{ClassStats, PoolStats};
 use super::{Pool, PoolError, Source};
 
-/// What is said where there is no more memory for it.
+/// The log message for memory that cannot be had.
 pub(crate) const DOES_NOT_GROW: &str = "the pool does not grow";
 
-/// After the system has refused memory, or the device its registration, it is not asked again for so long.
+/// The pause after the system has refused memory, or the device its registration.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Of the maximum, what the caches of all threads together may hold, of slots of either side.
+/// The part of the maximum that all threads' caches together may hold, for slots of either side.
 pub(super) const CACHED_PART: usize = 8;
 
 pub(super) struct PoolCore {
@@ -31,26 +31,28 @@ pub(super) struct PoolCore {
     pub(super) limits: PoolLimits,
     pub(super) registrations: Arc<Registrations>,
     huge_pages: HugePages,
-    /// How many slots of either side a thread's cache may hold, and how many such threads there may be.
+    /// The capacity of a thread's cache for slots of either side, and the largest number of such
+    /// threads.
     cache_capacity: usize,
     most_caches: usize,
-    /// Somebody has found the pool empty, or it is closed: what is dropped goes to the shared part.
+    /// The pool is empty or closed, so dropped slots go to the shared part instead of a cache.
     pressed: AtomicBool,
-    /// What the device does not register, for who needs no device: another pool, without one.
+    /// Another pool without a device, for connections that need none while the device registers no
+    /// more.
     pub(super) plain: OnceLock<Pool>,
-    /// The device has failed.
+    /// Whether the device has failed.
     pub(super) given_up: AtomicBool,
     state: Mutex<PoolState>,
-    /// Held by whoever makes or registers chunks, which takes long; before `state`, never after it. What it guards is what
-    /// chunks are registered with.
+    /// Held while chunks are created or registered, which takes long; locked before `state`, never
+    /// after it. It guards the domain that chunks are registered in.
     growth: Mutex<Option<PoolDomain>>,
 }
 
 impl PoolCore {
-    /// Makes what is to be there at once. The configuration was checked.
+    /// Creates the initial memory. The configuration has been checked.
     pub(super) fn new(config: &PoolConfig, domain: Option<PoolDomain>) -> Result<Arc<Self>, PoolError> {
         let max = config.max / CHUNK_UNIT * CHUNK_UNIT;
-        // At least eight threads have a cache, and it is worth having.
+        // At least eight threads can have a cache, and it is large enough to be useful.
         let cache_capacity = (max / CACHED_PART / 16 / config.slot_size).clamp(4, cache::MOST);
         let state = PoolState::new(WaterMarks::new(max, config.high_water));
         let core = Arc::new(Self {
@@ -79,12 +81,13 @@ impl PoolCore {
         let domain = self.lock_growth();
         let prewarmed = config.prewarm.next_multiple_of(CHUNK_UNIT).min(self.limits.max);
         let slots = (prewarmed / 2).next_multiple_of(CHUNK_UNIT);
-        // What connections need first, in a pool that has connections.
+        // The blocks that connections need first, if the pool serves connections.
         let block_use = if config.receive_slots > 0 { BlockUse::Receiving } else { BlockUse::Sending };
         for (class, bytes) in [(Class::slot(block_use), slots), (Class::MIDDLE, prewarmed - slots)] {
             for len in pieces(bytes, self.limits.large_chunk()) {
                 let chunk = self.make(len, domain.as_ref())?;
-                chunk.touch();
+                // SAFETY: the chunk was just created and is not carved, so it has no blocks.
+                unsafe { chunk.touch() };
                 self.register(&chunk, domain.as_ref(), class)?;
                 self.lock().carve(chunk.index, class, &self.limits);
             }
@@ -96,13 +99,13 @@ impl PoolCore {
         Ok(())
     }
 
-    /// Makes a chunk that is spare, and not yet counted.
+    /// Creates a spare chunk that is not counted yet.
     fn make(&self, len: usize, domain: Option<&PoolDomain>) -> Result<Arc<Chunk>, PoolError> {
         self.lock().made += len;
         self.make_counted(len, domain).map_err(|source| PoolError::Memory { bytes: len, source })
     }
 
-    /// Makes a chunk that is counted already; if there is none it is not counted any more.
+    /// Creates a chunk that is counted already; a failure uncounts it.
     fn make_counted(&self, len: usize, domain: Option<&PoolDomain>) -> Result<Arc<Chunk>, Source> {
         let memory = ChunkMemory::make(len, self.huge_pages, domain);
         let mut state = self.lock();
@@ -142,7 +145,7 @@ impl PoolCore {
         self.lock().closed
     }
 
-    /// Lends a block that is not in this thread's cache as it is, of a class or of one that can stand in for it.
+    /// Lends a block that is not in this thread's cache, of a class or of a larger one.
     #[inline(never)]
     pub(super) fn lend(self: &Arc<Self>, class: Class) -> Option<RawBlock> {
         let cached = class.is_slot() && cache::attach(self);
@@ -166,7 +169,8 @@ impl PoolCore {
         None
     }
 
-    /// Lends a slot to be posted as long as its connection is there, if that leaves enough for what arrives.
+    /// Lends a slot that stays posted while its connection exists, if enough remain for arriving
+    /// data.
     pub(super) fn lend_standing(self: &Arc<Self>) -> Option<RawBlock> {
         if !self.lock().has_room_for_standing(&self.limits) {
             return None;
@@ -174,16 +178,17 @@ impl PoolCore {
         self.lend(Class::slot(BlockUse::Receiving))
     }
 
-    /// Lends a block that is free, and, if this thread's cache is empty and the pool's, some more for that.
+    /// Lends a free block. If this thread's cache is empty, it also takes some for the cache.
     fn lend_free(self: &Arc<Self>, class: Class, cached: bool) -> Option<RawBlock> {
         let mut state = self.lock();
         let raw = state.lend(class)?;
         if cached {
-            // A thread does not keep what others will soon be short of.
-            let provide_blocks = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
-            (0..provide_blocks)
-                .filter_map(|_| state.lend(class))
-                .for_each(|raw| cache::keep(class.block_use(), raw));
+            // A thread caches nothing that others will soon lack.
+            let more = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
+            let extra = (0..more).filter_map(|_| state.lend(class));
+            // SAFETY: the state has just lent each block, and `cached` says that this thread's
+            // current cache is this pool's (`attach`).
+            extra.for_each(|raw| unsafe { cache::keep(class.block_use(), raw) });
         }
         if state.self_ref.is_none() {
             state.self_ref = Some(self.clone());
@@ -196,14 +201,15 @@ impl PoolCore {
         Some(raw)
     }
 
-    /// Takes blocks back. The pool may end by that.
+    /// Takes blocks back. This may end the pool.
     ///
     /// # Safety
     ///
-    /// `core` is the pool of the blocks, each of which was lent, and is used by nobody any more; the first comes without asking
-    /// others whether there is a pool.
+    /// `core` is the pool of the blocks, each of which was lent, and no code uses them any more.
+    /// The iterator must return the first one without accessing the pool.
     pub(super) unsafe fn give_back(core: *const Self, raws: impl IntoIterator<Item = RawBlock>) {
-        // SAFETY: blocks are out, so `kept` keeps the pool until it is dropped with the effects. The reference is not used after that.
+        // SAFETY: the caller guarantees that the blocks are lent, so `PoolState::self_ref` keeps
+        // the pool until it is dropped with the effects. The reference is not used after that.
         let effects = unsafe { (*core).take_back(raws) };
         if let Some(effects) = effects {
             effects.run();
@@ -212,12 +218,13 @@ impl PoolCore {
 
     /// # Safety
     ///
-    /// As `give_back`.
+    /// Each of the blocks belongs to this pool, was lent, and is not used any more.
     unsafe fn take_back(&self, raws: impl IntoIterator<Item = RawBlock>) -> Option<DeferredEffects> {
         let mut state = self.lock();
         let mut chunks = Vec::new();
         for raw in raws {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that this pool lent each block, and that no code uses
+            // it any more.
             chunks.extend(unsafe { state.take_back(raw) });
         }
         if !state.closed && self.is_pressed() {
@@ -231,7 +238,7 @@ impl PoolCore {
         Some(DeferredEffects { wakers, chunks, ..effects.unwrap_or_default() })
     }
 
-    /// What a change of what is out has for effects.
+    /// The effects of a change in the lent bytes.
     fn after_change(&self, state: &mut PoolState) -> Option<DeferredEffects> {
         let in_use = state.in_use(self.limits.slot_size);
         state.most_in_use = state.most_in_use.max(in_use);
@@ -244,11 +251,12 @@ impl PoolCore {
         Some(DeferredEffects { crossing, watchers, self_ref, ..DeferredEffects::default() })
     }
 
-    /// Has there be more free blocks of a class. Memory that is there comes first: it is touched, and registered.
+    /// Provides more free blocks of a class. Existing memory comes first: it is touched, and
+    /// registered.
     fn provide_blocks(&self, class: Class) -> bool {
         let domain = self.lock_growth();
         let mut state = self.lock();
-        // Another thread may have grown the pool meanwhile.
+        // Another thread may have grown the pool in between.
         if state.counts[class.index()].free > 0 || state.recarve(class, &self.limits) {
             return true;
         }
@@ -268,7 +276,7 @@ impl PoolCore {
         self.put_into_use(&chunk, domain.as_ref(), class)
     }
 
-    /// Makes another chunk, if there may be one.
+    /// Creates another chunk if the limit allows.
     fn grow(&self, domain: Option<&PoolDomain>, class: Class) -> bool {
         let Some(len) = self.lock().reserve_new(class, &self.limits) else { return false };
         match self.make_counted(len, domain) {
@@ -277,7 +285,7 @@ impl PoolCore {
         }
     }
 
-    /// Has a chunk that nobody uses be blocks of a class.
+    /// Carves an unused chunk into blocks of a class.
     fn put_into_use(&self, chunk: &Chunk, domain: Option<&PoolDomain>, class: Class) -> bool {
         match self.register(chunk, domain, class) {
             Ok(()) => {
@@ -303,17 +311,18 @@ impl PoolCore {
         false
     }
 
-    /// Whether the device has refused to register memory, and has not done so since.
+    /// Whether the device has refused to register memory, and has registered none since.
     pub(super) fn is_refused(&self) -> bool {
         self.lock().registers_no_more
     }
 
-    /// While it is refused, memory that is not registered. Connections that need no device would wait for ever.
+    /// Unregistered memory for the time in which registration is refused; otherwise connections
+    /// that need no device would wait for ever.
     pub(super) fn plain(&self) -> Option<&Pool> {
         let is_refused = self.is_refused();
         if is_refused && self.plain.get().is_none() {
             let config = PoolConfig { initial: 0, prewarm: 0, ..self.config.clone() };
-            // Nothing is made yet, and the configuration is a good one.
+            // Creating an empty pool of a valid configuration does not fail.
             let made = PoolCore::new(&config, None).map(Pool::of);
             made.map(|pool| self.plain.set(pool))
                 .inspect_err(|error| tracing::warn!("no other pool: {error}"))
@@ -322,12 +331,12 @@ impl PoolCore {
         self.plain.get().filter(|_| is_refused)
     }
 
-    /// Registers all that is in use or prewarmed, and from now on all that comes into use.
+    /// Registers everything that is in use or prewarmed, and later everything that comes into use.
     #[cfg(feature = "rdma")]
     pub(super) fn register_with(&self, domain: &PoolDomain) -> Result<(), PoolError> {
         let mut place = self.lock_growth();
         match &*place {
-            // Both live, so they are one if their addresses are.
+            // Both domains live, so they are the same if their addresses are.
             Some(known) if known.as_raw() == domain.as_raw() => return Ok(()),
             Some(_) => return Err(PoolError::OtherDomain),
             None => {}
@@ -356,7 +365,7 @@ impl PoolCore {
         Ok(())
     }
 
-    /// The device of that domain has failed. Whether it is this pool's.
+    /// Notes that the device of that domain has failed; returns whether the pool uses it.
     #[cfg(feature = "rdma")]
     pub(super) fn give_up(&self, domain: &PoolDomain) -> bool {
         let is_its = self.lock_growth().as_ref().is_some_and(|known| known.as_raw() == domain.as_raw());
@@ -368,7 +377,7 @@ impl PoolCore {
         self.lock_growth().clone()
     }
 
-    /// A cache for this thread, if there are not too many.
+    /// Creates a cache for this thread, below the limit of caches.
     pub(super) fn add_cache(self: &Arc<Self>) -> Option<Arc<Cache>> {
         let mut state = self.lock();
         if state.closed || state.caches.len() >= self.most_caches {
@@ -387,9 +396,9 @@ impl PoolCore {
         self.lock().watchers.push(watcher);
     }
 
-    /// Gives how often something has come back so far: later returns wake the waker.
+    /// Registers a waker for later returns; gives the number of returns so far.
     pub(super) fn wait(&self, waker: &Waker) -> u64 {
-        // Cloning and dropping one is the program's code.
+        // Cloning and dropping a waker runs the program's code, so both happen outside of the lock.
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let is_new = |new: &Waker| !state.waiting.iter().any(|known| known.will_wake(new));
@@ -402,7 +411,7 @@ impl PoolCore {
         returns
     }
 
-    /// Nobody has a handle any more.
+    /// Handles the drop of the last handle.
     pub(super) fn close(self: &Arc<Self>) {
         let chunks = self.lock().close();
         self.pressed.store(true, Relaxed);
@@ -440,7 +449,7 @@ impl PoolCore {
     }
 }
 
-/// Divides so many bytes into pieces of at most so many.
+/// Divides `bytes` into pieces of at most `most` bytes.
 fn pieces(bytes: usize, most: usize) -> impl Iterator<Item = usize> {
     (0..bytes).step_by(most).map(move |at| most.min(bytes - at))
 }

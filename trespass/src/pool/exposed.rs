@@ -1,9 +1,10 @@
-//! Memory of the program that a peer may read for the time of a call.
+//! A temporary registration of the program's memory, which a peer may read during a call.
 //!
-//! There is no cache of such registrations. What is borrowed may be freed when the borrow ends, and other memory appear at its
-//! address; a registration that is still there is of the old pages, so a peer that reads "the same" address gets what nobody sent.
-//! Libraries that have such a cache watch the allocator and the kernel for it, and get it wrong now and then. Who sends the same memory
-//! often takes blocks of the pool, which stay registered.
+//! Such registrations are not cached. Borrowed memory may be freed when the borrow ends, and other
+//! memory may appear at its address. A remaining registration would refer to the old pages, so a
+//! peer that reads "the same" address would get stale data. Libraries with such a cache intercept
+//! the allocator and the kernel to invalidate it, and sometimes fail. A program that sends the same
+//! memory repeatedly should use blocks of the pool, which stay registered.
 
 use std::io;
 
@@ -12,13 +13,15 @@ use sideway::ibverbs::memory_region::MemoryRegion;
 
 use super::{Pool, PoolError};
 
-/// How often a device that is busy is asked to let go. A software device waits by itself, each time.
+/// The number of attempts to deregister with a busy device. A software device waits within each
+/// attempt.
 const TRIES: u32 = 5;
 
 impl Pool {
-    /// Registers bytes of the program's so that a peer can read them, calls `with` with the key, and ends the registration.
+    /// Registers bytes of the program so that a peer can read them, calls `with` with the key, and
+    /// ends the registration.
     ///
-    /// What peers read is over when `with` returns; whoever reads later gets an error.
+    /// Peers' reads have ended when `with` returns; a later read gets an error.
     ///
     /// # Errors
     ///
@@ -26,13 +29,14 @@ impl Pool {
     ///
     /// # Aborts
     ///
-    /// If the device does not let go of the bytes, though it is asked several times: they are somebody else's, and can be neither given
-    /// back nor leaked.
+    /// If the device repeatedly refuses to deregister the bytes: they are borrowed, so they can be
+    /// neither given back nor leaked.
     pub fn expose<R>(&self, bytes: &[u8], with: impl FnOnce(u32) -> R) -> Result<R, PoolError> {
         let domain = self.domain().ok_or(PoolError::NoDomain)?;
         let (start, len) = (bytes.as_ptr().cast_mut(), bytes.len());
-        // SAFETY: the bytes are borrowed until `ExposedGuard` has ended the registration, which it does before this returns or unwinds, or
-        // the process ends. No device writes to them, as that is not allowed; that they are read meanwhile is fine.
+        // SAFETY: the bytes are borrowed until `ExposedGuard` has ended the registration, which
+        // happens before this returns or unwinds, or the process ends. The access rights forbid
+        // writing, and concurrent reading is harmless.
         let region = unsafe { domain.reg_mr(start, len, AccessFlags::RemoteRead) }
             .map_err(|error| PoolError::Register { bytes: len, source: error.into() })?;
         let rkey = region.rkey();
@@ -54,7 +58,7 @@ impl Drop for ExposedGuard {
             };
             tracing::error!("borrowed memory stays registered (attempt {attempt}): {}", error.source);
             if error.source.kind() != io::ErrorKind::ResourceBusy || attempt >= TRIES {
-                // Whoever lent it would go on using it.
+                // The owner of the borrowed memory would go on using it.
                 eprintln!("trespass: ibv_dereg_mr failed for borrowed memory: {}", error.source);
                 std::process::abort();
             }

@@ -1,4 +1,4 @@
-//! Telling the program that the pool is nearly all in use, and when it is not any more.
+//! High-water callbacks: notifications is called when nearly exhausted, or has recovered.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -6,24 +6,25 @@ use std::task::Waker;
 use super::chunk::Chunk;
 use super::core::PoolCore;
 
-/// More of a pool is in use than its high-water mark, or no longer so.
+/// A crossing of the pool's high-water mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HighWater {
-    /// Whether the mark was reached; else it is a tenth of the maximum below the mark again.
+    /// Whether usage reached the mark; otherwise it fell to a tenth of the maximum below the mark.
     pub above: bool,
     /// Bytes in use.
     pub in_use: usize,
-    /// Bytes that there can be.
+    /// The most bytes that the pool uses.
     pub max: usize,
-    /// How many such events there were before: of two that threads report at the same time, the greater one is the later.
+    /// The number of earlier events: if threads report two at the same time, the greater one is
+    /// later.
     pub turn: u64,
 }
 
-/// What is called then.
+/// A callback.
 pub(super) type Watcher = Arc<dyn Fn(HighWater) + Send + Sync>;
 
-/// The marks, and on which side of them we are.
+/// The marks, and the current side of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WaterMarks {
     max: usize,
@@ -46,8 +47,8 @@ impl WaterMarks {
         }
     }
 
-    /// What is to be told, if anything is. At the lower mark itself it is below: so it is for a mark of at most 10 % when nothing is in
-    /// use.
+    /// The event to report, if any. The lower mark itself counts as below, so that a mark of at
+    /// most 10 % is left when nothing is in use.
     pub(super) fn cross(&mut self, in_use: usize) -> Option<HighWater> {
         let above = if self.above { in_use > self.low } else { in_use >= self.high };
         if above == self.above {
@@ -59,7 +60,7 @@ impl WaterMarks {
     }
 }
 
-/// What is left to do after a change of the shared part, when its lock is no longer held.
+/// Work that follows a change of the shared part after its lock was released.
 #[must_use]
 #[derive(Default)]
 pub(super) struct DeferredEffects {

@@ -1,4 +1,4 @@
-//! A pool as the protocol sees it.
+//! The pool's implementation of the protocol's block traits.
 
 use super::{Block, BlockUse, Pool, streaming};
 use crate::protocol::{self, Purpose, RemoteAddress, copying};
@@ -44,7 +44,8 @@ impl protocol::Blocks for Pool {
         }
     }
 
-    /// The pool may be empty for good, as what it lent is with the device; so this is memory of its own.
+    /// The copy uses separate memory, because the pool may be permanently empty while the device
+    /// holds its blocks.
     fn replace(&mut self, lost: &Block) -> Option<Block> {
         Some(Block::adopted(lost.bytes().to_vec(), None))
     }

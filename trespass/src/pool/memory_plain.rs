@@ -1,4 +1,4 @@
-//! A chunk's memory where there is no RDMA: the allocator's.
+//! A chunk's memory without RDMA: from the allocator.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
@@ -7,18 +7,18 @@ use std::ptr::NonNull;
 use super::config::HugePages;
 use super::{Source, chunk::ChunkBytes, classes::RegistrationKind};
 
-/// There is nothing to register with.
+/// Never exists, because nothing is registered.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum PoolDomain {}
 
-/// As where there is something to name.
+/// The same signature as with RDMA.
 pub(super) fn identity(domain: &PoolDomain) -> usize {
     match *domain {}
 }
 
 const PAGE: usize = 4096;
 
-/// Zeroed memory that begins at a page.
+/// Zeroed memory that begins at a page boundary.
 pub(super) struct ChunkMemory {
     start: NonNull<u8>,
     len: usize,
@@ -26,21 +26,22 @@ pub(super) struct ChunkMemory {
     layout: Layout,
 }
 
-// SAFETY: the memory belongs to this value alone, which gives out nothing but a raw pointer.
+// SAFETY: the memory belongs to this value alone, which only returns a raw pointer.
 unsafe impl Send for ChunkMemory {}
-// SAFETY: as above.
+// SAFETY: a shared reference only returns the address and the length.
 unsafe impl Sync for ChunkMemory {}
 
 impl ChunkMemory {
     /// `len` is not 0.
     pub(super) fn make(len: usize, _: HugePages, _: Option<&PoolDomain>) -> Result<Self, Source> {
-        // Aligned by hand: zeroed memory of the allocator's own alignment is not touched, and so not there, before it is used.
+        // Aligned by hand: zeroed memory of the allocator's natural alignment is not touched, and
+        // so not present, before it is used.
         let layout = Layout::from_size_align(len + PAGE, 16)?;
         // SAFETY: the layout is not empty.
         let allocated = NonNull::new(unsafe { alloc_zeroed(layout) })
             .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let before = allocated.as_ptr().addr().next_multiple_of(PAGE) - allocated.as_ptr().addr();
-        // SAFETY: `before` is less than a page, and there is a page more than `len`.
+        // SAFETY: `before` is less than a page, and the allocation is a page longer than `len`.
         let start = unsafe { allocated.add(before) };
         Ok(Self { start, len, allocated, layout })
     }
@@ -56,12 +57,12 @@ impl ChunkMemory {
 
 impl Drop for ChunkMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed here only.
+        // SAFETY: `make` allocated it with this layout, and only this drop frees it.
         unsafe { dealloc(self.allocated.as_ptr(), self.layout) };
     }
 }
 
-/// There is none.
+/// Never exists, because nothing is registered.
 #[derive(Debug)]
 pub(super) enum ChunkRegion {}
 

@@ -1,7 +1,9 @@
-//! A chunk's memory where there is RDMA: shareable, and registered when there is a domain.
+//! A chunk's memory with RDMA: shared memory, registered if the pool has a protection
+//! domain.
 //!
-//! It is shared memory also for a NIC that would take any: it is not there before it is touched, a forked child does not take it
-//! from under the device, and the pool need not know its device when it is made.
+//! It is shared memory even for a NIC that accepts any memory. It is not present before it is
+//! touched, a forked child does not take it from the device, and the pool can be created before its
+//! device is known.
 
 use std::ptr::NonNull;
 
@@ -13,15 +15,15 @@ use sideway::memory::{Buffer, BufferKind};
 use super::config::HugePages;
 use super::{Source, chunk::ChunkBytes, classes::RegistrationKind};
 
-/// What chunks are registered with.
+/// The domain that chunks are registered in.
 pub(super) type PoolDomain = ProtectionDomain;
 
-/// Names a domain, which lives as long as something is registered in it; never 0.
+/// Identifies a domain, which lives while a registration in it exists; never 0.
 pub(super) fn identity(domain: &PoolDomain) -> usize {
     domain.as_raw().as_ptr().addr()
 }
 
-/// Zeroed memory that begins at a page.
+/// Zeroed memory that begins at a page boundary.
 pub(super) struct ChunkMemory(Buffer);
 
 impl ChunkMemory {
@@ -55,7 +57,8 @@ pub(super) struct ChunkRegion {
 }
 
 impl ChunkRegion {
-    /// The chunk that has the memory keeps it as long as the region, and leaks it if the region cannot be ended.
+    /// Registers the memory. The chunk keeps it as long as the region, and leaks it if the region
+    /// cannot be deregistered.
     pub(super) fn register(
         bytes: &ChunkBytes,
         domain: &PoolDomain,
@@ -65,8 +68,9 @@ impl ChunkRegion {
             RegistrationKind::Private => AccessFlags::LocalWrite,
             RegistrationKind::PeerReadable => AccessFlags::LocalWrite | AccessFlags::RemoteRead,
         };
-        // SAFETY: `Chunk` frees the memory after the region has ended, or never. The device writes only to what a request of this
-        // side names, and who makes such a request owns the block meanwhile (`Block::as_ptr`), so nobody has a reference.
+        // SAFETY: `Chunk` frees the memory after the region has ended, or never. The device writes
+        // only to addresses in requests of this side, whose issuer owns the block until they
+        // complete (`Block::as_ptr`), so no reference exists.
         let region = unsafe { domain.reg_mr(bytes.start().as_ptr(), bytes.len(), access) }?;
         Ok(Self { region, soft: domain.context().is_soft() })
     }
@@ -84,7 +88,7 @@ impl ChunkRegion {
         self.soft
     }
 
-    /// On failure it is still registered, and comes back.
+    /// Ends the registration; on failure it still exists, and is returned.
     pub(super) fn end(self) -> Result<(), (Self, Source)> {
         let Self { region, soft } = self;
         region.close().map_err(|error| (Self { region: error.region, soft }, error.source.into()))

@@ -1,8 +1,9 @@
-//! The memory that messages travel in.
+//! Pools of buffer pool: registered memory, in blocks of a few sizes, for messages.
 //!
-//! A [`Pool`] makes memory in large chunks, carves them into blocks of a few sizes, and lends these. It has what [`PoolConfig::initial`]
-//! says at once, grows when it has to, and never has more than [`PoolConfig::max`]. A pool that is empty is not an error: there is
-//! no block now, so whoever wanted one waits, and with it the peer ([`Pool::wake_when_free`]).
+//! A [`Pool`] allocates memory in large chunks, carves them into blocks of a few sizes, and lends
+//! these. It starts with [`PoolConfig::initial`] bytes, grows as needed, and never exceeds
+//! [`PoolConfig::max`]. An empty pool is not an error: the caller waits for a block, and so does
+//! the peer ([`Pool::wake_when_free`]).
 //!
 //! ```
 //! use trespass::pool::{Pool, PoolConfig};
@@ -20,21 +21,23 @@
 //!
 //! # Sizes
 //!
-//! Slots ([`PoolConfig::slot_size`]) carry frames. Blocks of 64 KiB, 256 KiB and 1 MiB are staged: a peer may be told their key, and
-//! read them. Slots lie in memory that no peer can read, as what they hold came from other peers. Neither kind takes the last
-//! eighth of the maximum from the other.
+//! Slots ([`PoolConfig::slot_size`]) carry frames. Blocks of 64 KiB, 256 KiB and 1 MiB are staged:
+//! a peer may be told their key, and read them. Slots lie in memory that no peer can read, because
+//! they hold other peers' data. Each kind is guaranteed an eighth of the maximum.
 //!
 //! # Threads
 //!
-//! A pool is shared by cloning it. A thread that takes slots keeps some (at most 64, and all threads together at most an eighth of the
-//! maximum), so taking and dropping one there needs no lock and no atomic operation. A block may be dropped in any thread. A
-//! thread that goes to sleep for long calls [`Pool::flush`].
+//! Clones share a pool. A thread that takes slots caches some (at most 64, and all threads together
+//! at most an eighth of the maximum), so that taking and dropping one there needs no lock and no
+//! atomic operation. A block may be dropped in any thread. A thread should call [`Pool::flush`]
+//! before it sleeps for long.
 //!
 //! # Devices
 //!
-//! With the feature `rdma` a pool has one protection domain, from the start (`Pool::with_domain`), or from when the
-//! first connection comes that needs it (`Pool::register`); until then it is memory like any other. Connections over another device
-//! have another pool, which is made with the same configuration, unless the program has [given](crate::Builder::pool) them this one.
+//! With the feature `rdma` a pool has one protection domain, from the start (`Pool::with_domain`),
+//! or from the first connection that needs it (`Pool::register`); until then it is ordinary memory.
+//! Connections over another device use another pool with the same configuration, unless the program
+//! has [given](crate::Builder::pool) them this one.
 
 mod adopted;
 mod block;
@@ -76,21 +79,22 @@ use self::core::PoolCore;
 pub use self::high_water::HighWater;
 pub use self::stats::{AdoptedStats, ClassStats, PoolStats};
 
-/// Why the system, or a device, does not give what was asked for.
+/// The reason why the system or a device refused a request.
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Memory for messages. Clones are the same pool.
+/// Memory for messages. Clones share the same pool.
 ///
-/// When the last clone is gone the memory is freed, but for chunks of which a block is still out: these follow.
+/// Dropping the last clone frees the memory, except for chunks with lent blocks, which are freed
+/// when these return.
 #[derive(Clone)]
 pub struct Pool {
     core: Arc<PoolCore>,
     _handle: Arc<CloseGuard>,
-    /// Of a connection that needs no device.
+    /// Whether this handle belongs to a connection that needs no device.
     needs_no_device: bool,
 }
 
-/// Closes the pool when the last clone is gone. Blocks have none, but keep the core.
+/// Closes the pool when the last clone is dropped. Blocks have none of these, but keep the core.
 struct CloseGuard(Arc<PoolCore>);
 
 impl Drop for CloseGuard {
@@ -100,21 +104,21 @@ impl Drop for CloseGuard {
 }
 
 impl Pool {
-    /// Makes a pool that no device knows of, yet.
+    /// Creates a pool without a protection domain.
     ///
     /// # Errors
     ///
-    /// The configuration contradicts itself, or there is no such memory.
+    /// The configuration is contradictory, or the system has too little memory.
     pub fn new(config: &PoolConfig) -> Result<Self, PoolError> {
         config.check()?;
         PoolCore::new(config, None).map(Self::of)
     }
 
-    /// Makes a pool whose memory is registered in a protection domain.
+    /// Creates a pool whose memory is registered in a protection domain.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new), or what is prewarmed cannot be registered.
+    /// The errors of [`new`](Self::new), or the prewarmed memory cannot be registered.
     #[cfg(feature = "rdma")]
     pub fn with_domain(config: &PoolConfig, domain: &ProtectionDomain) -> Result<Self, PoolError> {
         config.check()?;
@@ -125,42 +129,43 @@ impl Pool {
         Self { _handle: Arc::new(CloseGuard(core.clone())), core, needs_no_device: false }
     }
 
-    /// The same pool, for a connection over TCP: where the device has refused to register more, and that is all that is missing, there is memory
-    /// beside it that no device knows.
+    /// The same pool for a connection over TCP. If only registration limits the pool, such a
+    /// connection may use unregistered memory beyond it.
     pub(crate) fn without_device(self) -> Self {
         Self { needs_no_device: true, ..self }
     }
 
-    /// That memory, as far as it may be had through this handle.
+    /// That unregistered memory, if this handle may use it.
     #[cold]
     fn plain(&self) -> Option<&Self> {
         if self.needs_no_device { self.core.plain() } else { None }
     }
 
-    /// Whether the device registers no more for now.
+    /// Whether the device currently refuses registrations.
     #[cfg(feature = "rdma")]
     pub(crate) fn is_refused(&self) -> bool {
         self.core.is_refused()
     }
 
-    /// Has the memory be registered in a protection domain: all of which blocks were made, now, also those that are out; and
-    /// the rest when it is needed. Nothing happens if it is that already.
+    /// Registers the memory in a protection domain: everything that was carved into blocks at once,
+    /// including lent blocks, and the rest when it is needed. It does nothing if the memory is
+    /// registered there already.
     ///
     /// # Errors
     ///
-    /// The pool has another domain, or the memory cannot be registered. Then it is as before.
+    /// The pool has another domain, or the memory cannot be registered; the pool is unchanged then.
     #[cfg(feature = "rdma")]
     pub fn register(&self, domain: &ProtectionDomain) -> Result<(), PoolError> {
         self.core.register_with(domain)
     }
 
-    /// The device of that domain has failed. Whether it is this pool's.
+    /// Notes that the device of that domain has failed; returns whether the pool uses it.
     #[cfg(feature = "rdma")]
     pub(crate) fn give_up(&self, domain: &ProtectionDomain) -> bool {
         self.core.give_up(domain)
     }
 
-    /// Whether its device has failed: nothing of it can be registered any more.
+    /// Whether its device has failed, so that no memory can be registered any more.
     pub(crate) fn is_given_up(&self) -> bool {
         self.core.given_up.load(Relaxed)
     }
@@ -171,19 +176,19 @@ impl Pool {
         self.core.domain()
     }
 
-    /// Names its domain, if it has one; else 0.
+    /// Identifies its domain; 0 if it has none.
     pub(crate) fn domain_id(&self) -> usize {
         self.core.domain().as_ref().map_or(0, memory::identity)
     }
 
-    /// Takes a block of at least `size` bytes: a slot, if that is enough. None if there is none now, and there cannot be more; nor are
-    /// there any of more than [`LARGEST_BLOCK`] bytes.
+    /// Takes a block of at least `size` bytes: a slot, if that is large enough. `None` if the pool
+    /// is exhausted, or if `size` exceeds [`LARGEST_BLOCK`].
     #[inline]
     pub fn take(&self, size: usize) -> Option<Block> {
         self.take_for(size, BlockUse::Sending)
     }
 
-    /// As [`take`](Self::take), for either side.
+    /// Like [`take`](Self::take), for either side.
     #[inline]
     pub(crate) fn take_for(&self, size: usize, block_use: BlockUse) -> Option<Block> {
         let raw = if size <= self.slot_size() {
@@ -191,30 +196,36 @@ impl Pool {
         } else {
             self.core.lend(Class::staged(size, block_use)?)
         };
-        // SAFETY: it was lent just now, or was in this thread's cache, which is the same.
+        // SAFETY: the core has just lent it, or the cache returned it: blocks in a cache are lent
+        // and not used (`cache::push`).
         let block = raw.map(|raw| unsafe { Block::new(raw) });
         block.or_else(|| self.plain()?.take_for(size, block_use))
     }
 
-    /// A slot to receive into as long as a connection is there. None if what arrives would then find too little.
+    /// A slot for a receive that stays posted while its connection exists. `None` if arriving data
+    /// would then find too little memory.
     pub(crate) fn take_standing(&self) -> Option<Block> {
-        // SAFETY: it was lent just now.
+        // SAFETY: the core has just lent it.
         self.core.lend_standing().map(|raw| unsafe { Block::new(raw) })
     }
 
-    /// As [`take`](Self::take), but never a slot: a block that a peer may read, when it is told the key.
+    /// Like [`take`](Self::take), but never a slot: a block that a peer may read once it is told
+    /// the key.
     pub fn take_staged(&self, size: usize) -> Option<Block> {
         let raw = self.core.lend(Class::staged(size, BlockUse::Sending)?)?;
-        // SAFETY: it was lent just now.
+        // SAFETY: the core has just lent it.
         Some(unsafe { Block::new(raw) })
     }
 
-    /// Makes a block of memory that the program has, as it is: it can be sent as any other, of any length, and comes back the same;
-    /// [`Block::into_vec`] makes a vector of it again. It is not of the pool's memory, and no part of [`PoolConfig::max`].
+    /// Makes a block of the program's memory: it can be sent like any other, has any length, and
+    /// returns unchanged; [`Block::into_vec`] makes a vector of it again. It is not part of the
+    /// pool's memory, and does not count towards [`PoolConfig::max`].
     ///
-    /// Over RDMA it is registered when it is first sent, unless it is so short that a copy costs less. It stays registered when it has
-    /// come back, so that sending it again costs nothing more, within [`PoolConfig::registrations`]: it pays to adopt memory that is sent more
-    /// than once. Until its registration ends, a peer that it was told to can read it, as with all that is sent from.
+    /// Over RDMA it is registered when it is first sent, unless it is so short that a copy is
+    /// cheaper. It stays registered after it has returned, within [`PoolConfig::registrations`], so
+    /// that sending it again costs nothing more. Adopting therefore pays off for memory that is
+    /// sent more than once. Until its registration ends, a peer that was told its key can read it,
+    /// like any sent block.
     ///
     /// ```
     /// use trespass::{Pool, PoolConfig};
@@ -231,40 +242,42 @@ impl Pool {
         Block::adopted(bytes, Some(self.core.registrations.clone()))
     }
 
-    /// How many bytes a slot has.
+    /// Size of a slot in bytes.
     #[inline]
     pub fn slot_size(&self) -> usize {
         self.core.limits.slot_size
     }
 
-    /// Has a waker be woken, once, when blocks come back. Whoever has found the pool empty calls this, then takes once more, as one
-    /// may have come back in between, and sleeps only then.
+    /// Wakes a waker once when blocks return. A caller that has found the pool empty calls this,
+    /// then tries once more, because a block may have returned in between, and only then sleeps.
     pub fn wake_when_free(&self, waker: &Waker) {
         self.wait(waker);
     }
 
-    /// How often something has come back so far: later returns wake the waker.
+    /// Registers a waker for later returns; gives the number of returns so far.
     fn wait(&self, waker: &Waker) -> u64 {
         self.core.wait(waker) + self.plain().map_or(0, |plain| plain.wait(waker))
     }
 
-    /// The same. Whether something has come back since `seen`, which is what the last call saw: then it is worth a try.
+    /// Registers a waker; returns whether any block has returned since `seen`, the count of the
+    /// last call, so that another try makes sense.
     pub(crate) fn wake_when_more(&self, waker: &Waker, seen: &mut u64) -> bool {
         let returns = self.wait(waker);
         std::mem::replace(seen, returns) != returns
     }
 
-    /// Has a function be called when the pool reaches its high-water mark, and when it has a tenth of the maximum more left
-    /// again. It is called by the thread that takes or gives back a block then, without any lock held, and so may use the pool.
-    /// It must not panic, as a drop may call it.
+    /// Registers a function that is called when usage reaches the high-water mark, and when it has
+    /// fallen by a tenth of the maximum below it. The thread that takes or returns a block then
+    /// calls it without any lock held, so it may use the pool. It must not panic, because a drop
+    /// may call it.
     ///
-    /// What threads keep is not in use. They look at the mark when they go to the shared part, so it may be passed by some slots
-    /// when it is told.
+    /// Slots in threads' caches do not count as in use. Threads check the mark when they access the
+    /// shared part, so usage may exceed it by some slots when the function is called.
     pub fn on_high_water(&self, call: impl Fn(HighWater) + Send + Sync + 'static) {
         self.core.watch(Arc::new(call));
     }
 
-    /// Gives what this thread keeps to all threads.
+    /// Returns the slots in this thread's cache to the pool.
     pub fn flush(&self) {
         cache::flush(&self.core);
         if let Some(plain) = self.core.plain.get() {
@@ -272,12 +285,12 @@ impl Pool {
         }
     }
 
-    /// What it was made with.
+    /// The configuration that it was created with.
     pub fn config(&self) -> &PoolConfig {
         &self.core.config
     }
 
-    /// What there is, and what is in use.
+    /// Statistics of the pool.
     pub fn stats(&self) -> PoolStats {
         self.core.stats()
     }
@@ -298,88 +311,88 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// There is no such pool.
+/// The reason why a pool cannot be created or registered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// What is to be prewarmed is part of what is there at first.
+    /// The prewarmed memory is a part of the initial memory.
     #[error(
         "the pool's prewarm {prewarm} is more than its initial {initial} bytes; prewarm less, or begin with more"
     )]
     PrewarmAboveInitial {
         /// Bytes to be prewarmed.
         prewarm: usize,
-        /// Bytes to be there at first.
+        /// Initial bytes.
         initial: usize,
     },
-    /// It would begin with more than it may have.
+    /// The initial memory exceeds the maximum.
     #[error("the pool's initial {initial} is more than its max {max} bytes; begin with less, or allow more")]
     InitialAboveMax {
-        /// Bytes to be there at first.
+        /// Initial bytes.
         initial: usize,
-        /// Bytes that there may be.
+        /// The maximum in bytes.
         max: usize,
     },
-    /// Such a pool would have no room for each kind of memory.
+    /// The maximum has no room for each kind of memory.
     #[error("the pool's max of {max} bytes is too small: the least is {} bytes", PoolConfig::LEAST_MAX)]
     MaxTooSmall {
-        /// Bytes that there may be.
+        /// The maximum in bytes.
         max: usize,
     },
-    /// What receiving is to have for itself does not fit.
+    /// The reservations for receiving exceed the maximum.
     #[error(
         "the pool's max of {max} bytes is too small: receiving has {slots} bytes of slots and {staged} bytes of larger blocks for \
          itself, and so the least is {least} bytes"
     )]
     NoRoomToReceive {
-        /// Bytes that there may be.
+        /// The maximum in bytes.
         max: usize,
-        /// What there must be.
+        /// The smallest possible maximum.
         least: usize,
-        /// Of them, for slots.
+        /// Bytes reserved for slots.
         slots: usize,
-        /// Of them, for larger blocks.
+        /// Bytes reserved for larger blocks.
         staged: usize,
     },
-    /// Slots are not so small, so large, or so odd.
+    /// The slot size is out of range, or not a multiple of 64.
     #[error(
         "the slot size {slot_size} is not a multiple of 64 from {} to {}",
         classes::SMALLEST_SLOT,
         classes::LARGEST_SLOT
     )]
     SlotSize {
-        /// Bytes of a slot.
+        /// Size of a slot in bytes.
         slot_size: usize,
     },
-    /// The mark is not in the pool.
+    /// The mark is not a valid percentage.
     #[error("the high-water mark of {high_water} % is not from 1 % to 100 %")]
     HighWater {
-        /// Per cent of the maximum.
+        /// Percentage of the maximum.
         high_water: u8,
     },
-    /// They were required.
+    /// Huge pages are required, and none are available.
     #[error("without the feature `rdma` there are no huge pages: do not require them")]
     NoHugePages,
-    /// The system has none.
+    /// The system refuses the memory.
     #[error("there is no memory of {bytes} bytes for the pool: {source}")]
     Memory {
-        /// How many were to be made.
+        /// The requested bytes.
         bytes: usize,
-        /// Why not.
+        /// The reason.
         source: Source,
     },
-    /// The device does not take it.
+    /// The device refuses the registration.
     #[error("{bytes} bytes of the pool cannot be registered: {source}")]
     Register {
-        /// How many were to be registered.
+        /// The bytes to be registered.
         bytes: usize,
-        /// Why not.
+        /// The reason.
         source: Source,
     },
-    /// Nothing can be registered without one.
+    /// The pool has no protection domain, so nothing can be registered.
     #[error("the pool has no protection domain, so no device can reach the memory")]
     NoDomain,
-    /// A pool has one domain.
+    /// The pool has another protection domain already.
     #[error("the pool is registered in another protection domain; make another pool for this one")]
     OtherDomain,
 }

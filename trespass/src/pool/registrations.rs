@@ -1,9 +1,12 @@
-//! Memory that programs have handed over ([`Pool::adopt`](super::Pool::adopt)), and its registrations.
+//! Registrations of the memory bounded cache of registrations over
+//! ([`Pool::adopt`](super::Pool::adopt)).
 //!
-//! Whoever registers memory for each message pays more than a copy costs, and whoever keeps every registration pins memory without a
-//! bound. So a block is registered when it is first lent, and stays so when it has come back, as long as all that are not lent have no
-//! more than so many bytes; the one that was lent the longest ago goes first. There is nothing to be guessed about the memory: the block
-//! owns it, so it is neither freed nor anything else while it is registered, and its registration ends with the block.
+//! Registering memory for each message costs more than a copy, and keeping every registration pins
+//! memory without bound. A block is therefore registered when it is first lent, and stays
+//! registered after its return, while all registered blocks that are not lent stay below a limit;
+//! the least recently lent one is deregistered first. No registration can become stale, because the
+//! block owns its memory: it is neither freed nor reused while it is registered, and its
+//! registration ends with the block.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -15,12 +18,12 @@ use super::classes::RegistrationKind;
 use super::memory::{PoolDomain, identity};
 use super::stats::AdoptedStats;
 
-/// To copy less costs less than to register it.
+/// Below this size a copy is cheaper than a registration.
 const LEAST: usize = 16 << 10;
 
 /// The registrations of a pool's adopted blocks. Its lock is held while one is made or ended.
 pub(super) struct Registrations {
-    /// Bytes that may be registered and not lent.
+    /// The most bytes that may be registered and not lent.
     most: usize,
     state: Mutex<RegistrationState>,
 }
@@ -28,14 +31,15 @@ pub(super) struct Registrations {
 #[derive(Default)]
 struct RegistrationState {
     domain: Option<PoolDomain>,
-    /// Those that are registered and not lent, the one that was lent the longest ago first. Each lives: it leaves before it ends.
+    /// Registered blocks that are not lent, the least recently lent one first. Each lives, because
+    /// it leaves this list before it ends.
     idle: VecDeque<IdleRegistration>,
     stats: AdoptedStats,
 }
 
 struct IdleRegistration(NonNull<Chunk>);
 
-// SAFETY: a chunk can be shared between threads.
+// SAFETY: the pointer leads to a chunk, which is Sync.
 unsafe impl Send for IdleRegistration {}
 
 impl Registrations {
@@ -47,7 +51,7 @@ impl Registrations {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on there is something to register with.
+    /// Sets the domain for later registrations.
     #[cfg(feature = "rdma")]
     pub(super) fn set_domain(&self, domain: &PoolDomain) {
         self.lock().domain = Some(domain.clone());
@@ -57,8 +61,9 @@ impl Registrations {
         self.lock().stats
     }
 
-    /// A block is about to be lent, to a connection over the device of this domain. If it cannot be registered, or is not worth it, it stays as
-    /// it is, and is copied; as is what is another device's.
+    /// Prepares lending a block to a connection over the device of this domain. A block that cannot
+    /// be registered, is too short, or is registered with another device stays as it is, and its
+    /// bytes are copied.
     pub(super) fn lend(&self, chunk: &Chunk, wanted: usize) {
         if chunk.len() < LEAST {
             return;
@@ -90,16 +95,16 @@ impl Registrations {
         }
     }
 
-    /// It has come back to the program.
+    /// Notes that a block has returned to the program.
     pub(super) fn returned(&self, chunk: &Chunk) {
         if chunk.lkey().is_none() {
             return;
         }
         let mut state = self.lock();
-        // Where it was lent to a connection that needs no registration it never left.
+        // A block that was lent to a connection without a device never left the list.
         state.remove(chunk);
         let idle = IdleRegistration(NonNull::from(chunk));
-        // What can never stay makes no other go.
+        // A block above the limit displaces no other, because it cannot stay.
         if chunk.len() > self.most {
             state.idle.push_front(idle)
         } else {
@@ -108,7 +113,7 @@ impl Registrations {
         state.shrink(self.most);
     }
 
-    /// It is about to end, and its registration ends.
+    /// Ends the registration of a block that is about to end.
     pub(super) fn end(&self, chunk: &Chunk) -> Result<(), Source> {
         let mut state = self.lock();
         state.remove(chunk);
@@ -121,15 +126,16 @@ impl Registrations {
 }
 
 impl RegistrationState {
-    /// Takes one out of those that are not lent. Whether it was one.
+    /// Removes a block from the list; returns whether it was there.
     fn remove(&mut self, chunk: &Chunk) -> bool {
         let at = self.idle.iter().rposition(|idle| std::ptr::eq(idle.0.as_ptr(), chunk));
         at.and_then(|at| self.idle.remove(at)).is_some()
     }
 
-    /// Ends registrations until the rest has no more than so many bytes.
+    /// Ends registrations until the rest has at most `most` bytes.
     fn shrink(&mut self, most: usize) {
-        // SAFETY: what is idle lives: `end` takes a chunk out, under this lock, before it ends.
+        // SAFETY: an idle chunk lives: `end` removes it from the list, under this lock, before it
+        // ends.
         let chunk = |idle: &IdleRegistration| -> &Chunk { unsafe { idle.0.as_ref() } };
         let mut bytes: usize = self.idle.iter().map(|idle| chunk(idle).len()).sum();
         while bytes > most
@@ -142,7 +148,7 @@ impl RegistrationState {
                     self.stats.ended += 1;
                     self.stats.registered -= chunk.len();
                 }
-                // It stays registered until it ends, and tries again then.
+                // It stays registered until it ends, which tries again.
                 Err(cause) => tracing::error!("{} adopted bytes stay registered: {cause}", chunk.len()),
             }
         }

@@ -1,4 +1,4 @@
-//! The shared part of a pool, which a lock guards: which blocks of which chunks are not out.
+//! The part of a pool behind its lock: the free chunks, their each chunk.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,66 +16,66 @@ use super::high_water::{Watcher, WaterMarks};
 pub(super) struct PoolState {
     pub(super) entries: Vec<ChunkEntry>,
     pub(super) counts: [ClassCount; CLASSES],
-    /// Bytes of chunks, also of one that is being made.
+    /// Bytes of chunks, including one that is being created.
     pub(super) made: usize,
-    /// Of these, what was carved into blocks, group by group.
+    /// The part of these that was carved into blocks, by group.
     carved: [usize; GROUPS],
-    /// Bytes that are out: in use, or in a thread's cache.
+    /// Lent bytes: in use, or in a thread's cache.
     lent: usize,
     pub(super) most_in_use: usize,
-    /// What was asked of the system and not given.
+    /// Requests that the system or the device refused.
     pub(super) refused: u64,
-    /// The device has refused to register a chunk, and has registered none since.
+    /// Whether the device has refused to register a chunk, and has registered none since.
     pub(super) registers_no_more: bool,
-    /// Not before then is it asked again.
+    /// The time before which no further request is made.
     pub(super) ask_again: Option<Instant>,
     pub(super) caches: Vec<Arc<Cache>>,
     pub(super) marks: WaterMarks,
     pub(super) watchers: Vec<Watcher>,
     pub(super) waiting: Vec<Waker>,
-    /// How often something came back to be lent to anybody.
+    /// The number of returns of blocks to the shared part.
     pub(super) returns: u64,
     pub(super) closed: bool,
-    /// Keeps the pool as long as something is out.
+    /// Keeps the pool while any block is lent.
     pub(super) self_ref: Option<Arc<PoolCore>>,
 }
 
-/// What there is of a class.
+/// The counts of a class.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ClassCount {
     pub(super) blocks: usize,
     pub(super) free: usize,
-    /// How often there was none.
+    /// The number of requests that found no block.
     pub(super) empty: u64,
     /// No chunk before this one has a free block.
     first: usize,
 }
 
 pub(super) struct ChunkEntry {
-    /// Always there until the pool is closed.
+    /// Present until the pool is closed.
     pub(super) chunk: Option<Arc<Chunk>>,
     pub(super) purpose: ChunkPurpose,
-    /// Offsets of the blocks that are not out.
+    /// Offsets of the free blocks.
     free: Vec<u32>,
     blocks: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkPurpose {
-    /// Not carved: nobody has it.
+    /// Not carved and not in use.
     Spare,
-    /// Being registered, by whoever holds the lock of growth.
+    /// Being registered by the holder of the growth lock.
     Busy,
     Blocks(Class),
 }
 
 impl ChunkEntry {
-    /// All blocks of some class are here.
+    /// Whether all blocks of its class are free.
     fn is_whole(&self) -> bool {
         matches!(self.purpose, ChunkPurpose::Blocks(_)) && self.free.len() == self.blocks
     }
 
-    /// Whose blocks it has, if it has any.
+    /// The group of its blocks, if it has any.
     fn group(&self) -> Option<usize> {
         match self.purpose {
             ChunkPurpose::Blocks(class) => Some(class.group()),
@@ -88,38 +88,38 @@ impl ChunkEntry {
     }
 }
 
-/// What bounds a pool.
+/// The limits of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolLimits {
     pub(super) max: usize,
-    /// Of the maximum, what no other group takes from a group. What is in none of these parts is for whoever comes first.
+    /// The part of the maximum that is reserved for each group. Any group may use the rest.
     pub(super) parts: [usize; GROUPS],
-    /// Bytes of slots that standing receives leave to what arrives.
+    /// Bytes of slots that permanently posted receives leave for arriving data.
     pub(super) margin: usize,
     pub(super) slot_size: usize,
 }
 
 impl PoolLimits {
-    /// How much more a group may have.
+    /// Bytes that a group may still add.
     fn left(&self, carved: &[usize; GROUPS], group: usize) -> usize {
         let others = (0..GROUPS).filter(|other| *other != group);
         let kept: usize = others.map(|other| self.parts[other].max(carved[other])).sum();
         self.max.saturating_sub(kept + carved[group])
     }
 
-    /// A sixteenth of what there is, so that there are some hundred chunks and not more however large the pool is: each is a file and a
-    /// registration.
+    /// A sixteenth of the existing memory, so that even a large pool has only some hundred chunks,
+    /// each of which is a file and a registration.
     fn next_chunk(&self, made: usize) -> usize {
         (made / 16).clamp(CHUNK_UNIT, self.large_chunk()) / CHUNK_UNIT * CHUNK_UNIT
     }
 
-    /// No chunk is larger.
+    /// The size of the largest chunk.
     pub(super) fn large_chunk(&self) -> usize {
         large_chunk(self.max)
     }
 }
 
-/// No chunk of a pool with this maximum is larger.
+/// The size of the largest chunk of a pool with this maximum.
 pub(super) fn large_chunk(max: usize) -> usize {
     let most = LARGE_CHUNK.max(max / 64 / CHUNK_UNIT * CHUNK_UNIT).min(LARGEST_CHUNK);
     (max / 8 / CHUNK_UNIT * CHUNK_UNIT).clamp(CHUNK_UNIT, most)
@@ -134,12 +134,12 @@ impl PoolState {
         self.lent
     }
 
-    /// Bytes that the program and its connections have: what is out, less what threads keep.
+    /// Bytes that the program and its connections hold: lent bytes less those in threads' caches.
     pub(super) fn in_use(&self, slot_size: usize) -> usize {
         self.lent.saturating_sub(self.cached() * slot_size)
     }
 
-    /// Slots in caches. Exact when no thread is taking or giving any.
+    /// Slots in caches. The number is exact while no thread takes or returns any.
     pub(super) fn cached(&self) -> usize {
         self.caches.iter().map(|cache| cache.len()).sum()
     }
@@ -156,7 +156,8 @@ impl PoolState {
             {
                 count.free -= 1;
                 self.lent += chunk.block_size();
-                let start = chunk.block(offset);
+                // SAFETY: the offset comes from the free list of this chunk, which `carve` filled.
+                let start = unsafe { chunk.block(offset) };
                 return Some(RawBlock { start, chunk: NonNull::from(&**chunk) });
             }
             count.first += 1;
@@ -165,13 +166,15 @@ impl PoolState {
         None
     }
 
-    /// Takes a block back. If it was the last one of a chunk of a closed pool, the chunk comes back.
+    /// Takes a block back. If it was the last one of a chunk of a closed pool, the chunk is
+    /// returned.
     ///
     /// # Safety
     ///
-    /// The block was lent, and nobody uses it any more.
+    /// The block was lent, and no code uses it any more.
     pub(super) unsafe fn take_back(&mut self, raw: RawBlock) -> Option<Arc<Chunk>> {
-        // SAFETY: the block is out, so the chunk lives.
+        // SAFETY: the caller guarantees that the block is lent, and a chunk is freed only when all
+        // of its blocks have returned (here and in `close`).
         let chunk = unsafe { raw.chunk.as_ref() };
         let (entry, count) = (&mut self.entries[chunk.index], &mut self.counts[chunk.class().index()]);
         debug_assert!(entry.free.len() < entry.blocks, "a block was given back twice");
@@ -183,7 +186,7 @@ impl PoolState {
         if self.closed && entry.is_whole() { entry.chunk.take() } else { None }
     }
 
-    /// Ends lending. What is not needed any more comes back.
+    /// Ends lending; returns the chunks that are no longer needed.
     pub(super) fn close(&mut self) -> Vec<Arc<Chunk>> {
         self.closed = true;
         let idle =
@@ -191,7 +194,8 @@ impl PoolState {
         idle.filter_map(|entry| entry.chunk.take()).collect()
     }
 
-    /// Whether receives may be posted that stay as long as their connection, as they leave enough for what arrives.
+    /// Whether permanently posted receives may take another slot, because enough remain for
+    /// arriving data.
     pub(super) fn has_room_for_standing(&self, limits: &PoolLimits) -> bool {
         let class = Class::slot(BlockUse::Receiving);
         let (group, count) = (class.group(), self.counts[class.index()]);
@@ -200,7 +204,7 @@ impl PoolState {
         out + limits.slot_size + limits.margin <= most
     }
 
-    /// Carves another of the same group's chunks, of which nothing is out.
+    /// Carves another chunk of the same group, none of whose blocks is lent.
     pub(super) fn recarve(&mut self, class: Class, limits: &PoolLimits) -> bool {
         let group = class.group();
         let whole = |entry: &ChunkEntry| matches!(entry.group(), Some(of) if of == group) && entry.is_whole();
@@ -210,7 +214,7 @@ impl PoolState {
         true
     }
 
-    /// A chunk that nobody uses, to be registered for the class: it is busy from now on.
+    /// Reserves an unused chunk for registration in the class; it is busy from now on.
     pub(super) fn reserve_spare(&mut self, class: Class, limits: &PoolLimits) -> Option<Arc<Chunk>> {
         let left = limits.left(&self.carved, class.group());
         let at = self
@@ -220,7 +224,7 @@ impl PoolState {
         self.occupy(at)
     }
 
-    /// As `reserve_spare`, a chunk of another group of which nothing is out.
+    /// Reserves a chunk of another group, none of whose blocks is lent.
     pub(super) fn reserve_other(&mut self, class: Class, limits: &PoolLimits) -> Option<Arc<Chunk>> {
         let group = class.group();
         let at = self.entries.iter().position(|entry| {
@@ -235,7 +239,7 @@ impl PoolState {
         self.occupy(at)
     }
 
-    /// How large a new chunk for the class may be; it counts from now on.
+    /// The size of a new chunk for the class; it counts from now on.
     pub(super) fn reserve_new(&mut self, class: Class, limits: &PoolLimits) -> Option<usize> {
         let left = limits.left(&self.carved, class.group()).min(limits.max - self.made);
         let len = limits.next_chunk(self.made).min(left / CHUNK_UNIT * CHUNK_UNIT);
@@ -254,7 +258,7 @@ impl PoolState {
         });
     }
 
-    /// Has a chunk, whose registration is that of the class's kind, consist of free blocks.
+    /// Makes a chunk consist of free blocks; its registration has the kind that the class needs.
     pub(super) fn carve(&mut self, at: usize, class: Class, limits: &PoolLimits) {
         let entry = &mut self.entries[at];
         let Some(chunk) = &entry.chunk else { return };
@@ -272,7 +276,7 @@ impl PoolState {
         count.first = count.first.min(at);
     }
 
-    /// Takes the blocks of a whole chunk away.
+    /// Removes the blocks of a chunk that has all of them.
     fn uncarve(&mut self, at: usize) {
         let entry = &mut self.entries[at];
         let ChunkPurpose::Blocks(class) = entry.purpose else { return };

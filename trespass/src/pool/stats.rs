@@ -1,66 +1,66 @@
-//! What a pool says of itself.
+//! Statistics of a pool.
 
 use super::classes::SIZES;
 
-/// What a pool has, and what is in use. Bytes are those of whole blocks.
+/// The memory of a pool, and its usage. Byte counts refer to whole blocks.
 ///
-/// While other threads take and give back slots, what they have at the moment may be missing, or counted twice.
+/// While other threads take and return slots, the counts may miss those slots, or count them twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Bytes that were made.
+    /// Allocated bytes.
     pub made: usize,
-    /// Bytes that there can be.
+    /// The most bytes that the pool may allocate.
     pub max: usize,
     /// Bytes that a device can reach.
     pub registered: usize,
-    /// Bytes of blocks that the program and its connections have.
+    /// Bytes of blocks that the program and its connections hold.
     pub in_use: usize,
-    /// Bytes of blocks that nobody has, but threads keep for themselves.
+    /// Bytes of free slots in threads' caches.
     pub cached: usize,
-    /// The most bytes that were in use at a time, as far as threads went to the shared part of the pool: what they have taken out of
-    /// their own caches since is not known.
+    /// The largest number of bytes in use at a time, as seen by accesses to the shared part of the
+    /// pool. Slots that threads have taken from their caches since then are not known.
     pub most_in_use: usize,
-    /// How often the pool was to grow, and the system had no memory, or the device did not register it.
+    /// The number of times that the system refused memory, or the device its registration.
     pub refused: u64,
     /// Memory that programs have handed over, which is in none of the other numbers.
     pub adopted: AdoptedStats,
-    /// Size by size, the slots first; what is sent from, and what is received into, together.
+    /// Counts by size, the slots first; each adds the blocks for sending and for receiving.
     pub classes: [ClassStats; SIZES],
 }
 
-/// What became of memory that was [adopted](super::Pool::adopt).
+/// Counts of [adopted](super::Pool::adopt) memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdoptedStats {
     /// Bytes that a device can reach now.
     pub registered: usize,
-    /// How often some were registered.
+    /// Registrations made.
     pub made: u64,
-    /// How often some were sent that still were registered.
+    /// Blocks sent that were still registered.
     pub reused: u64,
-    /// How often a registration ended to make room for others.
+    /// Registrations ended to make room for others.
     pub ended: u64,
-    /// How often the device did not register some, so that they were copied.
+    /// Registrations that the device refused, so that the bytes were copied.
     pub refused: u64,
 }
 
-/// What there is of a class of blocks.
+/// Counts of a size of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassStats {
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub size: usize,
-    /// How many there are.
+    /// The number of blocks.
     pub blocks: usize,
-    /// How many the program and its connections have.
+    /// Blocks that the program and its connections hold.
     pub in_use: usize,
-    /// How often one was asked for, and there was none.
+    /// Requests that found no block.
     pub empty: u64,
 }
 
 impl PoolStats {
-    /// How often a block was asked for, and there was none.
+    /// Requests that found no block, over all sizes.
     pub fn empty(&self) -> u64 {
         self.classes.iter().map(|class| class.empty).sum()
     }

@@ -1,15 +1,16 @@
-//! Copying to memory that another core reads next.
+//! Copies copies, for memory that another core reads next.
 //!
-//! Over a software device it is the peer's own processor that reads what it is told of, and afterwards its caches have it. To write there
-//! again costs a message between the cores for each line, one after the other: on some processors 30 ns each, 2 GB/s. Stores that go
-//! past the caches need no answer, and are more than ten times as fast. A device that reads memory by itself leaves no such lines.
+//! Over a software device the peer's processor reads the data, and its caches then hold the lines.
+//! Writing there again by ordinary stores costs a message between the cores for each line, one
+//! after the other: 30 ns each on some processors, 2 GB/s. Streaming stores need no answer, and are
+//! more than ten times as fast. A hardware device leaves no such lines.
 
-/// Copies all of `from`, and orders it before whatever is stored afterwards.
+/// Copies all of `from`, and orders it before later stores.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 
-    /// A line of the caches: as long as all of one is stored at once, nothing of it has to be read.
+    /// A cache line: storing the whole line at once spares the processor from reading it first.
     const LINE: usize = 64;
     const PIECE: usize = size_of::<__m128i>();
 
@@ -21,7 +22,8 @@ pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     let (from_lines, from_rest) = from.as_chunks::<LINE>();
     for (line, from) in lines.iter_mut().zip(from_lines) {
         for at in (0..LINE).step_by(PIECE) {
-            // SAFETY: a line is four pieces, on both sides; this side's begins at a multiple of its size, behind the head.
+            // SAFETY: a line consists of four pieces on both sides; the destination's begins at a
+            // multiple of a line's size, after the head.
             unsafe {
                 let piece = _mm_loadu_si128(from.as_ptr().add(at).cast());
                 _mm_stream_si128(line.as_mut_ptr().add(at).cast(), piece);
@@ -29,8 +31,8 @@ pub(super) fn copy(to: &mut [u8], from: &[u8]) {
         }
     }
     rest.copy_from_slice(from_rest);
-    // Unlike other stores these are not ordered by themselves.
-    // SAFETY: every x86-64 processor has it.
+    // Streaming stores are not ordered by themselves. SAFETY: every x86-64 processor has the
+    // instruction.
     unsafe { _mm_sfence() };
 }
 

@@ -1,4 +1,4 @@
-//! Blocks are nobody else's, there are never too many, and none is lost.
+//! Tests: blocks have exclusive owners, limits hold, and no block is lost.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, mpsc};
@@ -16,7 +16,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 4] = [8 * KIB, 64 * KIB, 256 * KIB, MIB];
 
-/// Of so many bytes, of which none are there at first.
+/// A pool with this maximum, and no initial memory.
 fn pool(max: usize) -> Pool {
     Pool::new(&config(0, 0, max)).unwrap()
 }
@@ -29,7 +29,7 @@ fn take_all(pool: &Pool, size: usize) -> Vec<Block> {
     std::iter::from_fn(|| pool.take(size)).collect()
 }
 
-/// Marks both ends of a block, and the middle.
+/// Marks both ends of a block, and its middle.
 fn sign(block: &mut Block, mark: u64) {
     for at in places(block) {
         block.bytes_mut()[at..at + 8].copy_from_slice(&mark.to_le_bytes());
@@ -93,9 +93,9 @@ fn initial_memory_is_allocated_and_prewarmed_memory_is_carved() {
     let pool = Pool::new(&config(20 * MIB, 6 * MIB, 64 * MIB)).unwrap();
     let stats = pool.stats();
     assert_eq!((stats.made, stats.max, stats.in_use, stats.registered), (20 * MIB, 64 * MIB, 0, 0));
-    // An odd piece is the slots'.
+    // An odd piece is carved into slots.
     assert_eq!(stats.classes.map(|class| class.blocks), [4 * MIB / SIZES[0], 0, 2 * MIB / SIZES[2], 0]);
-    // What is initial is used up before the pool grows.
+    // The initial memory is used up before the pool grows.
     let slots: Vec<_> = (0..16 * MIB / SIZES[0]).map(|_| pool.take(1).unwrap()).collect();
     assert_eq!(pool.stats().made, 20 * MIB);
     drop(slots);
@@ -120,7 +120,7 @@ fn it_grows_to_its_maximum_and_not_beyond() {
         assert!(made >= before && made <= max && made < before + 5 * MIB, "{made} after {before}");
         before = made;
     }
-    // An eighth is the staged blocks'.
+    // An eighth is reserved for staged blocks.
     assert_eq!(slots.len(), 28 * MIB / SIZES[0]);
     let staged = take_all(&pool, MIB);
     assert_eq!((staged.len(), pool.stats().made), (4, max));
@@ -137,7 +137,7 @@ fn slots_have_their_reserve_too() {
     assert_eq!(take_all(&pool, 1).len(), 2 * MIB / SIZES[0]);
 }
 
-/// Of so many bytes, some for receiving alone.
+/// A configuration with this maximum and reservations for receiving.
 fn shared(max: usize) -> PoolConfig {
     let initial = if max > 100 * MIB { max / 2 } else { 0 };
     PoolConfig {
@@ -160,7 +160,7 @@ fn sending_and_receiving_keep_their_parts_of_the_pool() {
             [(BlockUse::Sending, BlockUse::Receiving), (BlockUse::Receiving, BlockUse::Sending)]
         {
             let pool = Pool::new(&shared(max)).unwrap();
-            // One block in every chunk, as far as that goes, and then all of it.
+            // One block in every chunk as far as possible, and then all memory.
             let take =
                 |block_use, size| std::iter::from_fn(|| pool.take_for(size, block_use)).collect::<Vec<_>>();
             let mut taken: Vec<_> = SIZES.into_iter().flat_map(|size| take(first, size)).collect();
@@ -202,7 +202,7 @@ fn no_peer_reads_what_is_received_into_and_each_side_keeps_its_own_slots() {
     let places = |block_use| pool.take_for(1, block_use).unwrap().as_ptr().addr() / CHUNK_UNIT;
     let (sent, received) = (places(BlockUse::Sending), places(BlockUse::Receiving));
     assert_ne!(sent, received, "one chunk has slots of both sides");
-    // Out of this thread's cache, without asking the shared part.
+    // From this thread's cache, without the shared part.
     assert_eq!((places(BlockUse::Sending), places(BlockUse::Receiving)), (sent, received));
     assert_eq!(pool.stats().in_use, 0);
 }
@@ -245,7 +245,7 @@ fn a_larger_staged_block_stands_in_for_a_smaller_one_and_never_for_a_slot() {
 #[test]
 fn memory_that_nobody_uses_serves_another_class_or_kind() {
     let pool = pool(8 * MIB);
-    // Each time all of it but the reserve, which stays what it was.
+    // Each time everything but the reservation, which stays constant.
     for _ in 0..if cfg!(miri) { 1 } else { 3 } {
         for size in SIZES.into_iter().chain(SIZES.into_iter().rev()) {
             let blocks = take_all(&pool, size);
@@ -274,7 +274,7 @@ fn a_thread_caches_slots_and_returns_them_on_flush_and_exit() {
             assert!((1..=cache::MOST * SIZES[0]).contains(&pool.stats().cached));
         });
     });
-    // The scope does not wait for what a thread does after its closure.
+    // The scope does not wait for destructors that run after a thread's closure.
     while pool.stats().cached > 0 {
         thread::yield_now();
     }
@@ -372,12 +372,12 @@ fn the_high_water_mark_is_told_without_a_lock() {
     let pool = pool(10 * MIB);
     let crossing = Arc::new(Mutex::new(Vec::new()));
     let (seen, again) = (crossing.clone(), pool.clone());
-    // A pool that its own callback keeps is never closed: not so here, as the callback lets go of it.
+    // A pool that its callback keeps is never closed; here the callback drops it.
     let again = Mutex::new(Some(again));
     pool.on_high_water(move |high| {
         let mut again = again.lock().unwrap();
         if let Some(pool) = &*again {
-            // What may wait for a lock of the pool's would do so for ever.
+            // These would deadlock if a lock of the pool were held.
             drop((pool.take(1), pool.stats()));
             pool.flush();
         }
@@ -426,7 +426,7 @@ fn a_waiter_is_woken_once_when_a_block_returns() {
 fn no_waiter_starves_while_a_thread_caches_free_slots() {
     let pool = pool(8 * MIB);
     let mut slots = take_all(&pool, 1);
-    // Into this thread's cache: so that is asked to give it up.
+    // Into this thread's cache, which is then asked to return it.
     slots.truncate(slots.len() - 3);
     let _ = (pool.take(1), pool.take(1));
     let count = Arc::new(WakeCount(AtomicUsize::new(0)));
@@ -435,7 +435,7 @@ fn no_waiter_starves_while_a_thread_caches_free_slots() {
     assert_eq!((count.0.load(SeqCst), pool.stats().cached), (1, 0));
 }
 
-/// What a script does.
+/// A step of a script.
 #[derive(Clone, Copy, Debug)]
 enum PoolStep {
     Take(usize),
@@ -456,7 +456,7 @@ fn step() -> impl Strategy<Value = PoolStep> {
     ]
 }
 
-/// A pool beside a list of what it has lent.
+/// A pool beside a list of its lent blocks.
 struct Oracle {
     pool: Pool,
     max: usize,
@@ -488,7 +488,7 @@ impl Oracle {
 
     fn took(&mut self, size: usize, least: usize, block: Option<Block>) {
         let Some(mut block) = block else {
-            // It is empty only when it may not grow, for this kind at least.
+            // It is empty only when it may not grow for this kind.
             assert!(self.pool.stats().made > self.max - 2 * MIB - self.max / 8);
             return;
         };
@@ -536,7 +536,7 @@ proptest! {
     }
 }
 
-/// Threads that take, give, and pass one another blocks; each block is signed by who took it.
+/// Threads take, return, and exchange blocks; each block is signed by the thread that took it.
 #[test]
 fn threads_share_a_pool() {
     const THREADS: usize = 4;
@@ -564,7 +564,7 @@ fn threads_share_a_pool() {
                             pool.wake_when_free(&Waker::from(woken.clone()));
                         }
                     }
-                    // Now and then many are held, and then all are given away.
+                    // Many blocks are held for a while, and then all are passed on.
                     let most = if round % 1000 < 500 { 20 } else { 150 };
                     while held.len() > most || (round % 97 == 0 && !held.is_empty()) {
                         let at = random.next_u32() as usize % held.len();
@@ -572,7 +572,7 @@ fn threads_share_a_pool() {
                         assert!(is_signed(&block, mark));
                         if random.next_u32() % 3 == 0 {
                             let to = random.next_u32() as usize % THREADS;
-                            // A full channel gives it back, to be dropped here.
+                            // A full channel returns the block, which is dropped here.
                             drop(senders[to].try_send((block, mark)));
                         }
                     }
@@ -612,7 +612,7 @@ fn ten_thousand_pools_leave_nothing_behind() {
     assert!(cores.iter().all(|core| core.strong_count() == 0));
 }
 
-/// It is the vector's memory, before and after; nothing of it is the pool's.
+/// The memory is the vector's before and after, and none of it belongs to the pool.
 #[test]
 fn adopted_memory_is_a_block_and_a_vector_again() {
     let pool = Pool::new(&PoolConfig { initial: 0, prewarm: 0, ..PoolConfig::default() }).unwrap();

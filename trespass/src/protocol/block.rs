@@ -1,61 +1,69 @@
-//! Memory that frames lie in, as the protocol sees it.
+//! The memory of frames as the protocol sees it: blocks, and the sources of blocks.
 
-/// A piece of memory that belongs to one owner at a time. What is only to be sent several may look at: then nobody writes to it.
+/// A piece of memory with one owner at a time. Several owners may share a block that is only sent;
+/// no one writes to it then.
 ///
-/// The protocol holds a block only while neither device nor peer writes to it: a driver hands it in when a
-/// receive or a READ has completed, and gets it back as part of a [`TransmitItem`](super::Transmit). Moving the handle does not move the
-/// memory. Dropping it gives the memory back to where it came from.
+/// The protocol holds a block only while neither device nor peer writes to it: a driver hands it in
+/// when a receive or a READ has completed, and gets it back as part of a
+/// [`TransmitItem`](super::TransmitItem). Moving the handle does not move the memory. Dropping it
+/// returns the memory to its pool.
 pub(crate) trait Block: Send + Sync {
-    /// All of its memory; its length is the block's size.
+    /// The whole block; its length is the block's size.
     fn bytes(&self) -> &[u8];
 
-    /// All of its memory, to write to.
+    /// The whole block, for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// Copies bytes that a peer is to READ to this place of it.
+    /// Copies bytes that a peer will READ into the block at offset `at`.
     fn stage(&mut self, at: usize, bytes: &[u8]) {
         self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Whether a device can take it from where it lies, if it knows what is registered in this domain. What it cannot is copied; over TCP
-    /// there is no device.
+    /// Whether a device can send it without a copy, if the device uses the regions registered in
+    /// this domain. Other blocks are copied; over TCP every block is reachable.
     fn is_reachable(&self, _domain: usize) -> bool {
         true
     }
 
-    /// Where a peer can READ the first byte of it, if it can.
+    /// The remote address of its first byte, if a peer can READ it.
     fn remote(&self) -> Option<RemoteAddress> {
         None
     }
 }
 
-/// What a block is taken for.
+/// The use of a block.
 ///
-/// What is sent must never use up what receiving needs: two sides whose memory is full of what they send would wait for each other,
-/// each for a block to receive into. So receiving has a part of the memory that nothing else gets ([`ConnectionSetup::receive_slots`] and
-/// [`ConnectionSetup::receive_staged`](super::ConnectionSetup::receive_staged) say how much), and who sends has to wait earlier.
+/// Sent data must never use up the memory that receiving needs. Otherwise two sides whose memory is
+/// full of sent data would each wait for a block to receive into. A part of the memory is therefore
+/// reserved for receiving ([`ConnectionSetup::receive_slots`] and
+/// [`ConnectionSetup::receive_staged`](super::ConnectionSetup::receive_staged) give its size), and
+/// senders wait earlier.
 ///
 /// [`ConnectionSetup::receive_slots`]: super::ConnectionSetup::receive_slots
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The program's, or for what it sends. It may be long until it comes back: until the peer's program reads.
+    /// The program's block, or data to send. It may take long to return, because the peer's program
+    /// must read first.
     Send,
-    /// For what arrives; also for the few things that have to go out for others to come back.
+    /// A block for arriving data, or for the few frames that must be sent so that others return.
     Receive,
-    /// A receive that is posted as long as its connection is there, for connections that are being made.
+    /// A receive that stays posted for the life of its connection, for connections that are being
+    /// set up.
     #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "no receives are posted without RDMA"))]
     Stand,
 }
 
-/// Where blocks come from.
+/// A source of blocks.
 pub(crate) trait Blocks {
-    /// What it gives.
+    /// The type of the blocks.
     type Block: Block;
 
-    /// A block of at least `size` bytes. `None`: there is none now; whoever asked waits (back-pressure), nothing fails.
+    /// Takes a block of at least `size` bytes. `None` means that none is free now: the caller waits
+    /// (back-pressure), and nothing fails.
     fn take(&mut self, size: usize, purpose: Purpose) -> Option<Self::Block>;
 
-    /// A copy of a block that a device never gives back, for whoever has lent it. There should always be one.
+    /// Copies a block that a device never returns, for the program that lent it. A copy should
+    /// always be available.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is lost without a device"))]
     fn replace(&mut self, lost: &Self::Block) -> Option<Self::Block> {
         let mut copy = self.take(lost.bytes().len(), Purpose::Send)?;
@@ -69,22 +77,22 @@ pub(crate) trait Blocks {
 pub(crate) struct RemoteAddress {
     /// Address in the owner's memory.
     pub(crate) addr: u64,
-    /// Key of the region.
+    /// Remote key of the region.
     pub(crate) rkey: u32,
 }
 
-/// A range of the peer's memory, as an RTS tells it.
+/// A range of the peer's memory, from an RTS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// First byte.
+    /// Address of the first byte.
     pub(crate) addr: u64,
     /// Number of bytes.
     pub(crate) len: u32,
-    /// Key of the region.
+    /// Remote key of the region.
     pub(crate) rkey: u32,
 }
 
-/// Blocks for tests: a bounded count of vectors, counted while out.
+/// Blocks for tests: a bounded number of vectors, counted while in use.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::{Block, Blocks, Purpose, RemoteAddress};
@@ -126,12 +134,12 @@ pub(crate) mod testing {
 
     static NEXT_ADDR: AtomicU64 = AtomicU64::new(0x1_0000_0000);
 
-    /// Gives vectors, at most `most` at a time.
+    /// Creates vectors, at most `most` at a time.
     pub(crate) struct VecBlocks {
         pub(crate) most: usize,
-        /// What it gives is out of the device's reach.
+        /// Whether its blocks are unreachable for the device.
         pub(crate) apart: bool,
-        /// How many it gave.
+        /// The number of blocks taken.
         pub(crate) taken: usize,
         out: Arc<AtomicUsize>,
     }
@@ -141,7 +149,7 @@ pub(crate) mod testing {
             VecBlocks { most, apart: false, taken: 0, out: Arc::default() }
         }
 
-        /// How many are alive.
+        /// The number of blocks in use.
         pub(crate) fn out(&self) -> usize {
             self.out.load(Ordering::Relaxed)
         }

@@ -1,8 +1,9 @@
-//! Where the program waits for what comes next.
+//! The buffer of a call that that waits to receive, so that a frame is copied into it directly.
 
 use super::copying::copy;
 
-/// The memory of a call that waits, if one does: a frame that is all that the call wants goes right there, past the queue of what arrived.
+/// The buffer of a waiting call, if any. A frame that contains exactly what the call wants is
+/// copied there directly, and bypasses the receive queue.
 #[derive(Debug, Default)]
 pub(crate) struct CallBuffer<'a> {
     buffer: Option<&'a mut [u8]>,
@@ -10,17 +11,18 @@ pub(crate) struct CallBuffer<'a> {
 }
 
 impl<'a> CallBuffer<'a> {
-    /// That of a call that wants a message of at most so many bytes, or as many of the stream.
+    /// The buffer of a call that wants a message of at most its length, or as many bytes of the
+    /// stream.
     pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer: Some(buffer), taken: None }
     }
 
-    /// How many bytes went there, if any frame did.
+    /// The number of bytes copied there, if a frame was.
     pub(crate) fn taken(&self) -> Option<usize> {
         self.taken
     }
 
-    /// Takes these bytes if nothing was taken before and they fit.
+    /// Copies the bytes if nothing was copied before and they fit.
     #[inline]
     pub(super) fn take(&mut self, bytes: &[u8]) -> bool {
         let Some(buffer) = self.buffer.as_deref_mut().and_then(|buffer| buffer.get_mut(..bytes.len())) else {

@@ -1,31 +1,31 @@
-//! The end of a connection: FIN and FIN_ACK each way, linger, RESET.
+//! Closing: FIN and FIN_ACK in each direction, linger, RESET.
 
 use std::time::{Duration, Instant};
 
 use super::failure::{FailureCause, ProtocolError};
 
-/// One direction's end.
+/// The end of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum HalfState {
     Open,
-    /// FIN is wanted, once all before it is gone.
+    /// FIN will be sent after all data before it.
     Wanted,
     Fin,
     Acked,
 }
 
-/// How far the end has come.
+/// The state of closing.
 #[derive(Debug)]
 pub(crate) struct CloseState {
     /// This side's direction: FIN sent, FIN_ACK received.
     outward: HalfState,
-    /// The peer's: FIN received, FIN_ACK sent.
+    /// The peer's direction: FIN received, FIN_ACK sent.
     inward: HalfState,
     linger: Duration,
     deadline: Option<Instant>,
     closed: bool,
     failed: Option<FailureCause>,
-    /// A RESET is to tell the peer of it.
+    /// Whether a RESET must still be sent to the peer.
     reset_due: bool,
 }
 
@@ -42,12 +42,12 @@ impl CloseState {
         }
     }
 
-    /// No more is written; FIN goes after the last frame.
+    /// Closes this side's direction; FIN follows the last frame.
     pub(crate) fn shut(&mut self) {
         self.outward = self.outward.max(HalfState::Wanted);
     }
 
-    /// Both halves end, within the linger time.
+    /// Closes both directions, within the linger time.
     #[cfg_attr(
         not(test),
         allow(dead_code, reason = "the sockets wait by themselves, until all is delivered")
@@ -57,7 +57,7 @@ impl CloseState {
         self.deadline.get_or_insert(now + self.linger);
     }
 
-    /// Whether nothing of the end has begun, and nothing has failed.
+    /// Whether closing has not begun, and nothing has failed.
     #[inline]
     pub(crate) fn is_untouched(&self) -> bool {
         self.outward == HalfState::Open
@@ -82,7 +82,7 @@ impl CloseState {
         self.inward = HalfState::Fin;
     }
 
-    /// FIN_ACK is due as soon as all before the peer's FIN is in this side's memory.
+    /// FIN_ACK is due as soon as all data before the peer's FIN is in this side's memory.
     pub(crate) fn fin_ack_due(&self, all_read: bool) -> bool {
         self.inward == HalfState::Fin && all_read
     }
@@ -91,7 +91,7 @@ impl CloseState {
         self.inward = HalfState::Acked;
     }
 
-    /// FIN_ACK came.
+    /// Handles FIN_ACK.
     pub(crate) fn fin_ack_received(&mut self) -> Result<(), ProtocolError> {
         if self.outward != HalfState::Fin {
             return Err(ProtocolError::StrayFinAck);
@@ -100,13 +100,14 @@ impl CloseState {
         Ok(())
     }
 
-    /// Whether both sides have said and heard all. Until then each goes on granting credits: the peer may have sources to read, and then to
-    /// say so, after this side's last word.
+    /// Whether both sides have sent and acknowledged everything. Until then each continues to grant
+    /// credits, because the peer may have sources to read, and must then send RFIN, after this
+    /// side's last frame.
     pub(crate) fn all_is_said(&self) -> bool {
         self.outward == HalfState::Acked && self.inward == HalfState::Acked
     }
 
-    /// All is said, and nothing is in flight, or will ever arrive. True once.
+    /// Returns true once, when both sides are done, and nothing is in flight or will arrive.
     pub(crate) fn settle(&mut self) -> bool {
         let over = !self.closed && self.failed.is_none() && self.all_is_said();
         if over {
@@ -120,7 +121,8 @@ impl CloseState {
         self.closed
     }
 
-    /// The connection ends by `cause`; the first counts. Gives whether this was the first.
+    /// Ends the connection with `cause`; the first cause counts. Returns whether this was the
+    /// first.
     pub(crate) fn fail(&mut self, cause: FailureCause, tell_peer: bool) -> bool {
         if self.closed || self.failed.is_some() {
             return false;
@@ -146,7 +148,7 @@ impl CloseState {
         self.deadline.filter(|_| self.failed.is_none() && !self.closed)
     }
 
-    /// The linger time is over.
+    /// The failure to report if the linger time is over.
     pub(crate) fn expired(&self, now: Instant) -> Option<FailureCause> {
         self.deadline().filter(|deadline| now >= *deadline).map(|_| FailureCause::Linger(self.linger))
     }

@@ -1,13 +1,14 @@
-//! Copying of what may be long.
+//! A copy routine that avoids slow `rep movsb` alignments.
 //!
-//! The C library copies what is long by one instruction (`rep movsb`). Some processors (AMD's Zen 3 and 4) are many times as slow at that where
-//! the destination lies a few bytes behind the source, counted within a page of 4 KiB. Bytes behind a message's length, or in a program's
-//! buffer, lie so by chance. What is short is copied by other instructions, to which that does nothing. `cargo bench -p trespass --bench copying`
-//! prints how much it is here.
+//! The C library copies long data by one instruction (`rep movsb`). Some processors (AMD's Zen 3
+//! and 4) run it many times slower if the destination lies a few bytes behind the source, modulo
+//! the page size of 4 KiB. Bytes behind a message's length, or in a program's buffer, lie there by
+//! chance. Short copies use other instructions, which this does not affect. `cargo bench -p
+//! trespass --bench copying` prints the ratio for this machine.
 
-/// What the C library takes for short, whichever vectors it uses.
+/// The largest length that the C library copies with other instructions, whichever vectors it uses.
 const SHORT: usize = 2048;
-/// Within how many bytes the instruction is slow. It was seen up to 15.
+/// The distance within which the instruction is slow. The effect was seen up to 15 bytes.
 const NEAR: usize = 64;
 const PAGE: usize = 4096;
 
@@ -36,7 +37,7 @@ mod tests {
     fn copies_are_complete_at_any_alignment() {
         let from: Vec<u8> = (0..4 * PAGE).map(|at| (at / 7) as u8).collect();
         let mut to = vec![0; from.len() + PAGE];
-        // Each way that both can lie to each other within a page, and every length around that of a piece.
+        // Every relative position within a page, and every length around a piece's.
         let (step, near) = if cfg!(miri) { (1009, 3) } else { (37, 2 * NEAR) };
         for ahead in (0..PAGE).step_by(step).chain(0..near) {
             for len in [0, 1, SHORT - 1, SHORT, SHORT + 1, 2 * SHORT, 2 * SHORT + 1, from.len()] {

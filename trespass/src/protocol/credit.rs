@@ -1,50 +1,59 @@
-//! Credits: one is one posted receive. All totals are cumulative and wrap at 2^32.
+//! Credit-based flow control: one credit is one posted receive. All totals are cumulative and wrap
+//! at 2^32.
 //!
-//! Frames of data leave the last [`RESERVE`] credits alone, so that CREDIT, RFIN, FIN, FIN_ACK and RESET always get through. Why that
-//! cannot stall, even when both sides' programs have stopped reading and both windows are closed:
+//! Data frames leave the last [`RESERVE`] credits unused, so that CREDIT, RFIN, FIN, FIN_ACK and
+//! RESET can always be sent. This cannot stall, even if both sides' programs have stopped reading
+//! and both windows are closed:
 //!
-//! 1. A frame without data brings no memory to hold, so its receive is replaced at once, whatever the quota says. It then is *owed*.
-//! 2. The last credit is spent only on a frame that grants something new. So after both sides have spent all they had, each finds
-//!    in the other's last frame at least one credit.
-//! 3. A side that owes [`RETURNED`] credits to a peer that knows of fewer than it needs for the reserve sends CREDIT. With a reserve of
-//!    3 a side may spend two credits before it needs an answer, and those two make the peer owe the answer.
-//! 4. One CREDIT makes a peer owe one credit, fewer than `RETURNED`: so CREDITs answering CREDITs become half as many each time, and end.
-//!    (BLOCKED is answered at once, but only data carries it.)
+//! 1. A control frame carries no data to hold, so its receive is reposted at once, whatever the
+//!    quota. The receive is then *owed*.
+//! 2. The last credit is spent only on a frame that grants something new. After both sides have
+//!    spent all their credits, each therefore finds at least one credit in the other's last frame.
+//! 3. A side that owes [`RETURNED`] credits to a peer that knows of fewer than it needs for the
+//!    reserve sends CREDIT. With a reserve of 3 a side may spend two credits before it needs an
+//!    answer, and those two make the peer owe the answer.
+//! 4. One CREDIT makes a peer owe one credit, which is less than `RETURNED`. CREDITs that answer
+//!    CREDITs therefore halve each time, and end. (BLOCKED is answered at once, but only data
+//!    carries it.)
 //!
-//! With a reserve of 2 this has no solution: either one frame must be answered by a CREDIT, which is a frame (they would never end), or
-//! two frames empty both sides at once.
+//! A reserve of 2 has no solution. Either one frame must be answered by a CREDIT, which is a frame,
+//! so that they never end; or two frames empty both sides at once.
 //!
 //! # Windows
 //!
-//! A side may begin with fewer receives than it will ever have posted ([`CreditWindow`]), so that who says little costs little. Its window
-//! doubles when the peer's last data says that it has more ([`BLOCKED`]). What is granted cannot be taken back, but it need not be granted
-//! again: a window of which a peer has not asked for more in [`CALM`] times its receives is halved, and gets there as its credits are used.
+//! A side may start with fewer receives than it may ever post ([`CreditWindow`]), so that an idle
+//! connection uses little memory. Its window doubles when the peer's last data frame says that it
+//! has more ([`BLOCKED`]). A granted credit cannot be revoked, but it need not be granted again. If
+//! a peer has not asked for more within [`CALM`] times its receives, its window is halved, and
+//! shrinks as the credits are used.
 //!
-//! A window must be [`FIRST_SLOTS_MIN`] at least. With one receive less, data and a CREDIT would leave a peer nothing to send data with,
-//! and the one credit that it is owed is no reason for a CREDIT (4.).
+//! A window must be at least [`FIRST_SLOTS_MIN`]. With one receive less, data and a CREDIT would
+//! leave a peer no credit for data, and the one credit that it is owed does not trigger a CREDIT
+//! (point 4).
 
 use super::failure::ProtocolError;
 use super::frame::{BLOCKED, Header};
 use super::setup::LinkType;
 
-/// Credits that frames of data never use.
+/// Credits that data frames never use.
 pub(crate) const RESERVE: u32 = 3;
-/// Credits of frames without data that are told to a peer whose window is closed.
+/// Credits of control frames that are returned to a peer whose window is closed.
 const RETURNED: u32 = 2;
 
-/// The fewest receives that a window may have: the reserve, and as much for data as makes them be told.
+/// The smallest window: the reserve, and enough receives for data that their credits are returned.
 pub(crate) const FIRST_SLOTS_MIN: u32 = RESERVE + RETURNED;
-/// A window is halved after frames of data for so many times its receives that were all of what the peer had.
+/// The window is halved after data frames for this many times its receives, none of which left the
+/// peer with more to send.
 const CALM: u32 = 8;
 
-/// How many receives a side grants: at first, and ever.
+/// The receives that a side grants: at first, and at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CreditWindow {
     pub(crate) first: u32,
     pub(crate) most: u32,
 }
 
-/// Both directions' credits.
+/// The credits of both directions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Credits {
     counted: bool,
@@ -52,7 +61,7 @@ pub(crate) struct Credits {
     sent: u32,
     /// Receives that the peer has granted.
     granted: u32,
-    /// Most receives that the peer can have posted.
+    /// The most receives that the peer can have posted.
     peer_slots: u32,
     /// Receives posted here.
     posted: u32,
@@ -60,23 +69,23 @@ pub(crate) struct Credits {
     received: u32,
     /// Receives granted to the peer.
     announced: u32,
-    /// Receives to have posted now.
+    /// The number of receives to have posted now.
     window: u32,
     own: (u32, u32),
-    /// Frames of data since the peer last had more, or the window last changed.
+    /// Data frames since the peer last had more to send, or the window last changed.
     calm: u32,
-    /// Receives used by data and not to be replaced before the program has read.
+    /// Receives used by data that are not reposted before the program has read.
     withheld: u32,
     peer_blocked: bool,
 }
 
 impl Credits {
-    /// Each side has granted its first slots in the handshake. Those of this side are still to be posted.
+    /// Each side has granted its first slots in the handshake. This side must still post its own.
     pub(crate) fn new(link: LinkType, own: CreditWindow, peer: CreditWindow) -> Self {
         Credits::starting_at(0, link, own, peer)
     }
 
-    /// The same with all totals begun at `start`, for tests of their wrap.
+    /// Starts all totals at `start`, for tests of their wrap.
     pub(crate) fn starting_at(start: u32, link: LinkType, own: CreditWindow, peer: CreditWindow) -> Self {
         Credits {
             counted: link == LinkType::Rc,
@@ -94,32 +103,32 @@ impl Credits {
         }
     }
 
-    /// Whether the link has credits.
+    /// Whether the link uses credits.
     pub(crate) fn is_counted(&self) -> bool {
         self.counted
     }
 
-    /// Frames that can still be sent.
+    /// The number of frames that can still be sent.
     pub(crate) fn left(&self) -> u32 {
         self.granted.wrapping_sub(self.sent)
     }
 
-    /// Whether a frame of data may go.
+    /// Whether a data frame may be sent.
     pub(crate) fn allows_data(&self) -> bool {
         !self.counted || self.left() > RESERVE
     }
 
-    /// Whether a frame without data may go.
+    /// Whether a control frame may be sent.
     pub(crate) fn allows_control(&self) -> bool {
         !self.counted || self.left() > 1 || (self.left() == 1 && self.owed() > 0)
     }
 
-    /// Whether anything at all may go: RESET, after which nothing needs a credit.
+    /// Whether a RESET may be sent, after which no frame needs a credit.
     pub(crate) fn allows_reset(&self) -> bool {
         !self.counted || self.left() > 0
     }
 
-    /// Counts a frame to the peer: its number, and the total that it grants.
+    /// Counts a frame to the peer; returns its sequence number, and the total that it grants.
     pub(crate) fn spend(&mut self) -> (u32, u32) {
         debug_assert!(!self.counted || self.left() > 0);
         let seq = self.sent;
@@ -132,7 +141,8 @@ impl Credits {
         (seq, self.announced)
     }
 
-    /// Counts a frame from the peer: its number, what it grants, whether the peer is blocked.
+    /// Counts a frame from the peer: its sequence number, its grant, and whether the peer is
+    /// blocked.
     #[inline]
     pub(crate) fn receive(&mut self, header: &Header) -> Result<(), ProtocolError> {
         let Header { seq, credit_total: total, flags, .. } = *header;
@@ -161,7 +171,8 @@ impl Credits {
         Ok(())
     }
 
-    /// Makes the window one for a peer that has more than it, or that has not had for long.
+    /// Grows the window for a peer that has more than it holds, and shrinks it for one that has not
+    /// for long.
     fn adapt(&mut self, has_more: bool) {
         let (first, most) = self.own;
         self.calm += 1;
@@ -175,7 +186,7 @@ impl Credits {
         self.calm = 0;
     }
 
-    /// Frames received in all, which is the next one's number.
+    /// The number of frames received, which is the next one's sequence number.
     pub(crate) fn received(&self) -> u32 {
         self.received
     }
@@ -190,12 +201,12 @@ impl Credits {
         self.announced
     }
 
-    /// Receives posted and not used.
+    /// Receives that are posted and unused.
     pub(crate) fn outstanding(&self) -> u32 {
         self.posted.wrapping_sub(self.received)
     }
 
-    /// Receives posted that the peer does not know of.
+    /// Posted receives that the peer does not know of.
     #[inline]
     pub(crate) fn owed(&self) -> u32 {
         let owed = self.posted.wrapping_sub(self.announced) as i32;
@@ -207,7 +218,8 @@ impl Credits {
         self.announced.wrapping_sub(self.received)
     }
 
-    /// Receives to post now. TCP has none: some, or none while the last ones are withheld.
+    /// The number of receives to post now. For TCP any number stands for reading on, and 0 for not
+    /// reading.
     pub(crate) fn wanted(&self) -> u32 {
         if !self.counted {
             return if self.withheld > 0 { 0 } else { self.window };
@@ -215,24 +227,26 @@ impl Credits {
         self.window.saturating_sub(self.outstanding().saturating_add(self.withheld))
     }
 
-    /// `n` receives were posted.
+    /// Counts `n` posted receives.
     pub(crate) fn post(&mut self, n: u32) {
         self.posted = self.posted.wrapping_add(n);
         debug_assert!(!self.counted || self.outstanding() <= self.own.1);
     }
 
-    /// The last frame's receive is not replaced for now.
+    /// Withholds the last frame's receive for now.
     pub(crate) fn withhold(&mut self) {
         self.withheld += 1;
     }
 
-    /// All receives may be replaced again.
+    /// Releases all withheld receives.
     pub(crate) fn release(&mut self) {
         self.withheld = 0;
     }
 
-    /// Whether a CREDIT should go, should nothing else: half the slots are owed; or the peer said with its last data that it has more,
-    /// and would be let go on; or it may be unable to send, and a CREDIT of its own did not by itself make that so.
+    /// Whether to send a CREDIT if no other frame is sent. One reason is that half the slots are
+    /// owed. Another is that the peer's last data frame said that it has more, and the credit would
+    /// let it continue. The third is that the peer may be unable to send, unless only a CREDIT of
+    /// the peer caused that.
     #[inline]
     pub(crate) fn credit_due(&self) -> bool {
         let owed = self.owed();
@@ -243,7 +257,7 @@ impl Credits {
         let blocked = self.peer_blocked && opens;
         let data_stopped = owed >= RETURNED && opens && self.known() <= RESERVE;
         let reserve_used = owed >= RETURNED && self.known() + RETURNED <= RESERVE;
-        // Of what the window has: the driver may have had no room for all of it.
+        // The driver may have had no room for the whole window.
         let window = self.window.min(self.outstanding().saturating_add(self.withheld).max(self.own.0));
         owed >= window / 2 || blocked || data_stopped || reserve_used
     }
@@ -273,7 +287,7 @@ mod tests {
         Header { kind, flags, count: 0, seq, credit_total, len: 0 }
     }
 
-    /// `from` sends data until only the reserve is left, and `to` replaces none of it.
+    /// `from` sends data until only the reserve is left, and `to` reposts none of it.
     fn close_window(from: &mut Credits, to: &mut Credits, last_flags: u8) {
         while from.allows_data() {
             let flags = if from.left() == RESERVE + 1 { last_flags } else { 0 };
@@ -284,7 +298,8 @@ mod tests {
         assert_eq!(from.left(), RESERVE);
     }
 
-    /// A state of two sides whose programs do not read: what each has yet to say that is not data, and what is on its way.
+    /// The state of two sides whose programs do not read: the control frames that each has yet to
+    /// send, and those in flight.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct Stalled {
         sides: [Credits; 2],
@@ -325,7 +340,7 @@ mod tests {
     }
 
     impl Stalled {
-        /// As `next`, with data to say, whose receives are replaced at once.
+        /// Like `next`, with data to send, whose receives are reposted at once.
         fn next_of_data(&self) -> Vec<Stalled> {
             let mut next = Vec::new();
             for side in 0..2 {
@@ -340,7 +355,7 @@ mod tests {
                     state.to_say[side] -= u32::from(data);
                     let stops = data && credits.left() <= RESERVE + 1 && state.to_say[side] > 0;
                     let (seq, total) = state.sides[side].spend();
-                    // The flags travel in the number, which has room for them here.
+                    // The flags travel in the sequence number, which has spare bits here.
                     let marks = u32::from(data) << 30 | u32::from(stops) << 29;
                     state.wires[1 - side].push_back((seq | marks, total));
                     next.push(state);
@@ -361,8 +376,9 @@ mod tests {
         }
     }
 
-    /// Every order of events: both sides' windows are closed to data, and both have more to say than the reserve. None gets stuck, and there
-    /// are finitely many states, so that it also ends.
+    /// Explores every order of events. Both windows are closed to data, and both sides have more
+    /// control frames than the reserve. None stalls, and the number of states is finite, so that
+    /// the exchange also ends.
     #[test]
     fn control_frames_never_stall_and_never_ping_pong() {
         for slots in [SLOTS, FIRST_SLOTS_MIN] {
@@ -393,8 +409,8 @@ mod tests {
         }
     }
 
-    /// Data both ways, taken at once, each in every order with what answers it, through the least windows: either side can send again, and
-    /// when nobody has anything to send, nothing is sent.
+    /// Data in both directions, taken at once, in every order with its answers, through the
+    /// smallest windows: either side can send again, and with nothing to send, nothing is sent.
     #[test]
     fn the_least_windows_never_stall() {
         let least = CreditWindow { first: FIRST_SLOTS_MIN, most: FIRST_SLOTS_MIN };
@@ -415,7 +431,8 @@ mod tests {
         assert!(ends > 0);
     }
 
-    /// A window grows while the peer has more than it holds, and becomes small again under a peer that has not.
+    /// The window grows while the peer has more than it holds, and shrinks again under a peer that
+    /// has not.
     #[test]
     fn a_window_grows_with_use_and_shrinks_without() {
         let [mut a, mut b] = pair_of(u32::MAX - 1000, CreditWindow { first: FIRST_SLOTS_MIN, most: 64 });
@@ -444,7 +461,8 @@ mod tests {
         assert_eq!(say(BLOCKED), (10, 10));
     }
 
-    /// A peer that has used its credits is let go on as soon as that helps, though half the slots are not free.
+    /// A peer that has used its credits may continue as soon as that helps, even if half the slots
+    /// are not free.
     #[test]
     fn a_peer_whose_window_is_closed_hears_of_few_credits() {
         for (flags, due_from) in [(BLOCKED, 1), (0, 2)] {
@@ -461,7 +479,7 @@ mod tests {
         }
     }
 
-    /// Neither other frames of its own change that, nor a grant that only makes up for them.
+    /// Neither further frames of the peer change that, nor a grant that only makes up for them.
     #[test]
     fn a_peer_is_blocked_until_it_can_send_data_again() {
         for crossed in [true, false] {
@@ -469,7 +487,8 @@ mod tests {
             while a.left() > RESERVE + 1 {
                 b.receive(&header(FrameType::Data, 0, a.spend())).unwrap();
             }
-            // A grant of one that is under way when the peer says that it is blocked: it has used it before it can send data.
+            // The peer spends a grant of one, which is in flight when it reports that it is
+            // blocked, before it can send data.
             let grant = |b: &mut Credits| {
                 b.post(1);
                 b.spend()
@@ -525,7 +544,7 @@ mod tests {
         assert_eq!(due, [false, false, false, true].repeat(3));
     }
 
-    /// What was granted, less what was used, is what is posted and told; also while the totals wrap.
+    /// Granted less used credits equal posted and announced receives, also while the totals wrap.
     #[test]
     fn credits_are_conserved_over_the_wrap() {
         let [mut a, mut b] = pair(u32::MAX - 100);

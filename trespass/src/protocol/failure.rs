@@ -1,10 +1,11 @@
-//! What goes wrong: what a peer did against the protocol, why a connection ended, why a call did nothing.
+//! The protocol's errors: violations by the peer, the cause of a connection's failure, and the
+//! refusal of a call.
 
 use std::time::Duration;
 
 use super::frame::FrameType;
 
-/// What a peer did against the protocol. The connection that saw it has failed.
+/// A violation of the protocol by the peer. The connection that saw it has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ProtocolError {
@@ -66,11 +67,11 @@ pub(crate) enum ProtocolError {
     Batch { count: u16, at: usize, len: usize, end: usize },
 }
 
-/// Why a connection ended otherwise than by both sides' closing.
+/// The reason why a connection ended without both sides' closing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum FailureCause {
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
     /// The peer sent RESET.
@@ -82,56 +83,57 @@ pub(crate) enum FailureCause {
     /// The peer's end of the link is gone: its socket closed, or it disconnected, without a FIN.
     #[error("the peer went away without closing the connection")]
     PeerGone,
-    /// Work of a device completed with an error.
+    /// A work request of a device completed with an error.
     #[error("{what} failed with the completion status {status} (vendor error {vendor:#x})")]
     Completion { what: &'static str, status: u32, vendor: u32 },
-    /// A device said that work has completed which it was not given, or had completed before.
+    /// A device reported the completion of a work request that was not posted, or had completed
+    /// before.
     #[error("the device says that {what} number {id} has completed, which is not under way")]
     StrayCompletion { what: &'static str, id: u64 },
     /// A system call on the link failed.
     #[error("{what} failed: {kind}")]
     Io { what: &'static str, kind: std::io::ErrorKind },
-    /// A keepalive probe did not come back.
+    /// A keepalive probe was not answered within this time.
     #[error("the peer did not answer a probe within {0:?}")]
     Silent(Duration),
-    /// The peer did not close its half, or did not take what was sent, within the linger time.
+    /// The peer did not close its half, or did not take the sent data, within the linger time.
     #[error("the peer did not let the connection close within {0:?}")]
     Linger(Duration),
 }
 
-/// Why a call of the program did nothing, or not all.
+/// The reason why a call of the program did nothing, or only a part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CallError {
-    /// Not now.
+    /// The call would have to wait.
     #[error("{0}")]
     Blocked(Blocked),
     /// The message is larger than both sides agreed.
     #[error("a message of {len} bytes; the largest agreed with the peer is {most}")]
     MessageTooLong { len: u64, most: u64 },
-    /// All or nothing cannot be had for this message: it is above the quota.
+    /// The message exceeds the quota, so it cannot be sent in one call.
     #[error(
         "a message of {len} bytes cannot be sent whole with a send buffer of {quota}; send it with send_part"
     )]
     AboveSendQuota { len: u64, quota: u64 },
-    /// All or nothing cannot be had for this message: it is above the quota.
+    /// The message exceeds the quota, so it cannot be received in one call.
     #[error(
         "a message of {len} bytes cannot be received whole with a receive buffer of {quota}; receive it with recv_part"
     )]
     AboveReceiveQuota { len: u64, quota: u64 },
-    /// The message at the front does not fit the buffer; it stays where it is.
+    /// The message at the front does not fit the buffer; it stays in the queue.
     #[error("the message has {len} bytes and the buffer {room}")]
     BufferTooSmall { len: u64, room: usize },
-    /// A message is being sent or received in parts, and has to be finished that way.
+    /// A message is being sent or received in parts, and must be finished that way.
     #[error("a message is under way in parts; {left} bytes of it are left")]
     PartOpen { left: u64 },
-    /// `send_part` was given other bytes than it had announced.
+    /// `send_part` got more bytes than the message has left.
     #[error("a part of {len} bytes for a message of which {left} bytes are left")]
     PartTooLong { len: u64, left: u64 },
-    /// Blocks that can never be lent at once.
+    /// The number of blocks exceeds the limit of lent blocks.
     #[error("a list of {count} blocks; lend from 1 to {most} at once")]
     BlockCount { count: usize, most: usize },
-    /// A call for messages on a connection of bytes, or the reverse.
+    /// A call for messages on a byte stream, or the reverse.
     #[error("a call for messages on a connection of bytes, or the reverse")]
     WrongKind,
     /// This side's half was shut down for writing.
@@ -142,7 +144,7 @@ pub(crate) enum CallError {
     Failed(FailureCause),
 }
 
-/// What a blocked call waits for.
+/// The resource that a blocked call waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Blocked {
     /// Room in the send buffer.
@@ -151,12 +153,13 @@ pub(crate) enum Blocked {
     /// A block of the pool.
     #[error("the pool has no memory left")]
     Memory,
-    /// Something to receive.
+    /// Data to receive.
     #[error("nothing has arrived")]
     Nothing,
 }
 
-/// A [`ConnectionSetup`](super::Setup) that cannot work; drivers get it only if a check before them was forgotten.
+/// A [`ConnectionSetup`](super::ConnectionSetup) with impossible values; a driver gets it only if it skipped
+/// a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the parameter {name} is {value}; it must be from {least} to {most}")]
 pub(crate) struct InvalidSetup {

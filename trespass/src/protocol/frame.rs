@@ -1,23 +1,26 @@
-//! The frames on the wire: a header of 16 bytes, little endian, and a payload. Frozen: the tests hold the bytes.
+//! The frames on the wire: a header of 16 bytes, little endian, and a payload. The format is
+//! frozen; tests compare the bytes.
 //!
 //! ```text
 //! 0 type u8 | 1 flags u8 | 2 count u16 | 4 seq u32 | 8 credit_total u32 | 12 len u32 | 16 payload
 //! ```
-//! Over a queue pair a header of data may be in the SEND's [immediate data](Immediate) instead.
+//! Over a queue pair the header of a data frame may travel in the SEND's [immediate
+//! data](Immediate) instead.
 //!
-//! `seq` counts the frames of a direction from 0. `credit_total` is the number of receives ever granted (0 on TCP). `len` is the
-//! payload's length, except in RFIN, which has no payload and tells there how many sources were read.
+//! `seq` counts the frames of a direction from 0. `credit_total` is the number of receives ever
+//! granted (0 on TCP). `len` is the payload's length, except in RFIN, which has no payload and
+//! carries the number of sources that were read.
 
 use super::block::Segment;
 use super::failure::ProtocolError;
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub(crate) const HEADER_LEN: usize = 16;
-/// Most ranges in an RTS.
+/// The most ranges in an RTS.
 pub(crate) const SEGMENTS_MAX: usize = 16;
-/// Most bytes that one RTS may tell of.
+/// The most bytes that one RTS may announce.
 pub(crate) const SOURCE_MAX: u64 = 16 << 20;
-/// Bytes of a range in an RTS.
+/// Length of a range in an RTS, in bytes.
 pub(crate) const SEGMENT_LEN: usize = 16;
 
 /// First frame of a message.
@@ -26,24 +29,24 @@ pub(crate) const FIRST: u8 = 1;
 pub(crate) const LAST: u8 = 2;
 /// `count` whole messages in one frame.
 pub(crate) const COALESCED: u8 = 4;
-/// On DATA and RTS: the sender has more than its credits let it send.
+/// On DATA and RTS: the sender has more data than its credits allow.
 pub(crate) const BLOCKED: u8 = 8;
 
 /// The types. 5 (RNACK), 6 (PUT_NOTIFY), 7 (PING) and 8 (PONG) are reserved and never sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum FrameType {
-    /// Bytes of the program.
+    /// Data of the program.
     Data = 1,
-    /// Nothing but the header's credits.
+    /// The header's credits, without a payload.
     Credit = 2,
-    /// Where to READ the next bytes of the program.
+    /// Announces ranges from which to READ the next data of the program.
     Rts = 3,
-    /// How many sources were read.
+    /// The number of sources that were read.
     Rfin = 4,
-    /// No more bytes of the program follow.
+    /// The end of the program's data.
     Fin = 9,
-    /// FIN and all before it were taken.
+    /// FIN and everything before it have been received.
     FinAck = 10,
     /// The connection is aborted.
     Reset = 11,
@@ -63,7 +66,7 @@ impl FrameType {
         })
     }
 
-    /// Whether it carries, or tells of, bytes of the program; the others may use the reserve.
+    /// Whether it carries or announces data of the program; other frames may use the reserve.
     pub(crate) fn is_data(self) -> bool {
         matches!(self, FrameType::Data | FrameType::Rts)
     }
@@ -77,7 +80,7 @@ impl FrameType {
     }
 }
 
-/// A header.
+/// A frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: FrameType,
@@ -90,7 +93,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The bytes.
+    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind as u8;
@@ -102,8 +105,8 @@ impl Header {
         bytes
     }
 
-    /// Reads the header at the start of `frame` and checks all that can be checked without knowing the connection; not yet that
-    /// the payload is there.
+    /// Reads the header at the start of `frame` and checks everything that does not depend on the
+    /// connection. The presence of the payload is not checked yet.
     pub(crate) fn decode(frame: &[u8]) -> Result<Self, ProtocolError> {
         let Some(bytes) = frame.first_chunk::<HEADER_LEN>() else {
             return Err(ProtocolError::ShortFrame { len: frame.len() });
@@ -121,7 +124,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Bytes of payload that belong to the header.
+    /// Length of the payload that belongs to the header.
     pub(crate) fn payload_len(&self) -> usize {
         if self.kind == FrameType::Rfin { 0 } else { self.len as usize }
     }
@@ -148,13 +151,16 @@ impl Header {
     }
 }
 
-/// What stands for a header in the 32 bits of a SEND's immediate data, where both sides know of that: a frame of DATA that is not COALESCED
-/// goes without its 16 bytes then, so that 1,024 bytes of payload are one packet where the path MTU is that.
+/// A compressed header in the 32 bits of a SEND's immediate data, if both sides support it. A DATA
+/// frame that is not COALESCED is then sent without its 16 bytes, so that 1,024 bytes of payload
+/// fit into one packet if the path MTU is 1,024.
 ///
 /// ```text
 /// 0..16 credit_total's low bits | 16..29 seq's low bits | 29 FIRST | 30 LAST | 31 BLOCKED
 /// ```
-/// The rest is known: `len` is how much has come. A total grows by [`RX_SLOTS_MAX`](super::setup::RX_SLOTS_MAX) at most from one frame to the next, which 16 bits tell.
+/// The receiver knows the rest: `len` is the length received. A total grows by at most
+/// [`RX_SLOTS_MAX`](super::setup::RX_SLOTS_MAX) from one frame to the next, so 16 bits determine
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Immediate(pub(crate) u32);
 
@@ -163,7 +169,7 @@ const SEQ_BITS: u32 = 13;
 const SEQ_MASK: u32 = (1 << SEQ_BITS) - 1;
 
 impl Immediate {
-    /// What stands for the header that a frame begins with. `None`: it has to be there itself.
+    /// The compressed form of a frame's header; `None` if the header must be sent.
     pub(crate) fn of(frame: &[u8]) -> Option<Self> {
         let header = frame.first_chunk::<HEADER_LEN>()?;
         let [kind, flags, _, _, s0, s1, _, _, c0, c1, ..] = *header;
@@ -176,7 +182,8 @@ impl Immediate {
         Some(Self(credits | seq << 16 | flags))
     }
 
-    /// The header of a frame with `len` bytes of payload: its number is `expected` or one near it, and its credits are `granted` or more.
+    /// Restores the header of a frame with `len` bytes of payload: its number is `expected` or
+    /// close to it, and its credits are at least `granted`.
     pub(crate) fn header(self, expected: u32, granted: u32, len: usize) -> Header {
         let Self(bits) = self;
         let ahead = (bits >> 16).wrapping_sub(expected) & SEQ_MASK;
@@ -200,14 +207,15 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Most bytes, so that a device with 64 bytes of inline data needs no registered memory for it.
+    /// The most bytes, so that a device with 64 bytes of inline data needs no registered memory for
+    /// it.
     pub(crate) const MAX: usize = 64;
 
     pub(crate) fn new(header: &Header) -> Self {
         Head::of(&header.encode())
     }
 
-    /// These bytes.
+    /// Copies these bytes.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let mut head = Head { bytes: [0; Head::MAX], len: 0 };
         head.push(bytes);
@@ -224,14 +232,14 @@ impl Head {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// What is left of it behind so many bytes.
+    /// The part after the first `bytes` bytes.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
     pub(crate) fn behind(&self, bytes: usize) -> Self {
         Head::of(&self.bytes()[bytes..])
     }
 }
 
-/// Writes a range as RTS has it.
+/// Encodes a range of an RTS.
 pub(crate) fn encode_segment(segment: Segment) -> [u8; SEGMENT_LEN] {
     let mut bytes = [0; SEGMENT_LEN];
     bytes[0..8].copy_from_slice(&segment.addr.to_le_bytes());
@@ -240,8 +248,8 @@ pub(crate) fn encode_segment(segment: Segment) -> [u8; SEGMENT_LEN] {
     bytes
 }
 
-/// What an RTS says, after its `total` if it has one: the number of bytes and where they are. Checked: the length, that no range is
-/// empty or wraps, and that the ranges' sum is the number of bytes.
+/// Decodes an RTS, after its `total` if it has one: the number of bytes and their ranges. It checks
+/// the length, that no range is empty or wraps, and that the ranges add up to the number of bytes.
 pub(crate) fn decode_source(
     count: u16,
     payload: &[u8],
@@ -272,7 +280,7 @@ fn decode_segment(bytes: &[u8; SEGMENT_LEN]) -> Segment {
     }
 }
 
-/// Takes the `total u64` that a FIRST frame without LAST begins with.
+/// Takes the `total u64` at the start of a FIRST frame without LAST.
 pub(crate) fn split_total(kind: FrameType, payload: &[u8]) -> Result<(u64, &[u8]), ProtocolError> {
     match payload.split_first_chunk::<8>() {
         Some((total, rest)) => Ok((u64::from_le_bytes(*total), rest)),
@@ -280,12 +288,13 @@ pub(crate) fn split_total(kind: FrameType, payload: &[u8]) -> Result<(u64, &[u8]
     }
 }
 
-/// Bytes that a message of `len` bytes takes in a COALESCED frame: its length as u32, itself, and zeros up to a multiple of 8.
+/// The space that a message of `len` bytes takes in a COALESCED frame: its length as u32, its
+/// bytes, and zeros up to a multiple of 8.
 pub(crate) fn batched_len(len: usize) -> usize {
     (4 + len).next_multiple_of(8)
 }
 
-/// The message at `at` of a COALESCED payload: its range, and where the next one begins.
+/// The message at `at` of a COALESCED payload: its range, and the start of the next one.
 pub(crate) fn batched_message(payload: &[u8], at: usize) -> Option<(std::ops::Range<usize>, usize)> {
     let len = payload.get(at..)?.first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;
@@ -293,7 +302,7 @@ pub(crate) fn batched_message(payload: &[u8], at: usize) -> Option<(std::ops::Ra
     (next <= payload.len()).then_some((at + 4..at + 4 + len, next))
 }
 
-/// Checks that `payload` is exactly `count` messages.
+/// Checks that `payload` consists of exactly `count` messages.
 pub(crate) fn check_batch(count: u16, payload: &[u8]) -> Result<(), ProtocolError> {
     let mut at = 0;
     for _ in 0..count {
@@ -315,7 +324,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The bytes on the wire. A change here is a change of the protocol's major version.
+    /// The bytes on the wire. A change here changes the protocol's major version.
     #[test]
     fn golden_bytes() {
         let header = Header {
@@ -349,7 +358,7 @@ mod tests {
         );
     }
 
-    /// The bits of the immediate data, and that of each header that has such a form the rest is known.
+    /// The bits of the immediate data, and the header restored from them.
     #[test]
     fn golden_immediate() {
         let header = Header {
@@ -388,7 +397,7 @@ mod tests {
                 let sent = header(seq, granted.wrapping_add(more));
                 let immediate = Immediate::of(&sent.encode()).expect("it is DATA");
                 assert_eq!(immediate.header(seq, granted, 77), sent);
-                // A frame that was lost, or came twice, is another one than the next.
+                // A frame that was lost, or came twice, differs from the next one.
                 for other in [seq.wrapping_add(1), seq.wrapping_sub(1)] {
                     assert_ne!(immediate.header(other, granted, 77).seq, other);
                 }

@@ -1,12 +1,16 @@
-//! A peer whose frames say anything, to a connection whose program reads and writes.
+//! Fuzzing of the protocol: a malicious peer that sends any frames, and the connection's program reads
+//! and
+//! writes.
 //!
-//! What must hold: nothing panics, a frame that cannot be is an error and the end of the connection, the protocol never asks for more
-//! READs than was agreed, and all memory comes back.
+//! Nothing may panic. An invalid frame is an error and ends the connection. The protocol never asks
+//! for more READs than were agreed, and all memory returns.
 //!
-//! The input: one byte of choices (1 messages, 2 TCP, 4 READ, 8 headers in immediate data), then steps of one byte and what belongs to it: an even one is a frame,
-//! whose number is set right unless its bit 7 is set, followed by its length (8 bits) and so many bytes (with bit 6 set, over a queue pair, the first 4 are
-//! immediate data); an odd one is an act
-//! of the program or of the driver. `trespass/fuzz` feeds it from libFuzzer; the tests here from seeded random bytes.
+//! The input starts with a byte of options (1 messages, 2 TCP, 4 READ, 8 headers in immediate
+//! data). Then follow steps of one byte and its data. An even byte is a frame: its length (8 bits)
+//! and that many bytes follow, and its sequence number is corrected unless bit 7 is set. With bit 6
+//! set, over a queue pair, the first 4 bytes are immediate data. An odd byte is an act of the
+//! program or of the driver. `trespass/fuzz` calls this with inputs of libFuzzer; the tests here
+//! use seeded random bytes.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -19,16 +23,16 @@ use super::{
     ProtocolMachine, Purpose, RemoteAddress, TransmitItem,
 };
 
-/// Bytes of a slot, and of every block that is asked for in excess of it.
+/// Size of a slot, and granularity of every larger block.
 const SLOT: u32 = 512;
 
-/// Runs one input. Panics if something is amiss.
+/// Runs one input, and panics if a requirement is violated.
 #[cfg(fuzzing)]
 pub fn hostile_frames(data: &[u8]) {
     run(data);
 }
 
-/// Returns whether the connection has lived to the end.
+/// Returns whether the connection survived.
 fn run(data: &[u8]) -> bool {
     let Some((&choices, mut steps)) = data.split_first() else { return true };
     let mut side = FuzzedConnection::new(choices);
@@ -59,7 +63,7 @@ struct FuzzedConnection {
     memory: CountedBlocks,
     queue: PostedSends<CountedBlock>,
     posted: Vec<u64>,
-    /// Frames that were handed in.
+    /// The number of frames received.
     frames: u32,
     reads: usize,
     most_reads: usize,
@@ -152,7 +156,8 @@ impl FuzzedConnection {
         self.turn();
     }
 
-    /// Blocks of the program: some that go in one frame, some that the peer is to read, some that can do neither.
+    /// Lends blocks of the program: some that fit one frame, some that the peer will read, and some
+    /// for which neither works.
     fn lend(&mut self, act: u8) {
         let block = |n: u8| {
             let len = [0, 40, 700, 5000][usize::from((act >> 3).wrapping_add(n) % 4)];
@@ -187,7 +192,7 @@ impl FuzzedConnection {
         while self.connection.take_event().is_some() {}
     }
 
-    /// The link goes.
+    /// Ends the link.
     fn end(mut self) {
         self.connection.abort();
         self.turn();
@@ -202,7 +207,7 @@ impl FuzzedConnection {
     }
 }
 
-/// Memory that counts what is out by its references.
+/// Memory that counts blocks in use by their references.
 #[derive(Default)]
 struct CountedBlocks {
     out: Arc<()>,
@@ -217,7 +222,7 @@ impl Blocks for CountedBlocks {
     type Block = CountedBlock;
 
     fn take(&mut self, size: usize, _: Purpose) -> Option<CountedBlock> {
-        // 64 KiB is the longest message, and what TCP may bring in one frame.
+        // 64 KiB is the longest message, and the longest frame over TCP.
         assert!(size <= 1 << 19, "a block of {size} bytes");
         Some(CountedBlock { bytes: vec![0; size], _out: Arc::clone(&self.out) })
     }
@@ -255,7 +260,7 @@ mod tests {
         [&[0, (HEADER_LEN + payload.len()) as u8][..], &header.encode(), payload].concat()
     }
 
-    /// Frames that a good peer sends: data, a source to read, and its end.
+    /// The frames of a correct peer: data, a source to read, and its end.
     fn good(choices: u8) -> Vec<u8> {
         let mut steps = vec![choices, 1, 2 << 1 | 1, 3 << 1 | 1, 71 << 1 | 1, 127 << 1 | 1];
         if choices & 10 == 8 {
@@ -280,7 +285,7 @@ mod tests {
         steps
     }
 
-    /// What the other tests change does go well.
+    /// The inputs that the other tests mutate do succeed.
     #[test]
     fn good_frames_are_taken() {
         for choices in 0..16 {
@@ -313,13 +318,14 @@ mod tests {
         }
     }
 
-    /// Whatever is found lies in the corpus from then on.
+    /// Inputs that fuzzing found stay in the corpus.
     #[test]
     fn fuzzing_corpus_passes() {
         corpus::replay("frames", 16, |data| _ = run(data));
     }
 
-    /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
+    /// Rewrites the initial inputs of the corpus: `cargo test -p trespass write_the_corpus --
+    /// --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {

@@ -1,4 +1,4 @@
-//! What arrived and was not yet taken: bytes or messages, in order, some of them still to be READ.
+//! The receive queue: bytes or messages that arrived, in order; and sources must still be READ.
 
 mod reads;
 
@@ -12,56 +12,57 @@ use super::failure::ProtocolError;
 use super::frame::{self, COALESCED, FIRST, FrameType, Header, LAST};
 use super::setup::{ConnectionKind, ConnectionSetup};
 
-/// What `recv_part` gave.
+/// The result of `recv_part`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReceivedPart {
     /// Bytes written to the buffer.
     pub(crate) len: usize,
-    /// Whether the message ends with them.
+    /// Whether they end the message.
     pub(crate) last: bool,
     /// Length of the whole message.
     pub(crate) total: u64,
 }
 
-/// Bytes received, in the block in which they arrived.
+/// Received bytes in the block in which they arrived.
 #[derive(Debug)]
 pub(crate) struct Chunk<B> {
-    /// The block; the program drops it, or keeps it, and then calls `give_back(charge)`.
+    /// The block. The program drops it, or keeps it for a while, and then calls
+    /// `give_back(charge)`.
     pub(crate) block: B,
-    /// Where in it the bytes are.
+    /// The range of the bytes within the block.
     pub(crate) range: Range<usize>,
-    /// What counts against the receive buffer until `give_back`.
+    /// The amount charged against the receive buffer until `give_back`.
     pub(crate) charge: usize,
-    /// SeqPacket: it begins a message.
+    /// SeqPacket: whether it begins a message.
     #[cfg_attr(not(test), allow(dead_code, reason = "the sockets take a message from its beginning"))]
     pub(crate) first: bool,
-    /// SeqPacket: it ends a message.
+    /// SeqPacket: whether it ends a message.
     pub(crate) last: bool,
-    /// SeqPacket: bytes of the whole message.
+    /// SeqPacket: length of the whole message.
     pub(crate) total: u64,
 }
 
 /// A READ to post.
 #[derive(Debug)]
 pub(crate) struct ReadRequest<B> {
-    /// Number of the READ; they count from 0.
+    /// Number of the READ, counted from 0.
     pub(crate) id: u64,
-    /// Where to.
+    /// The destination block.
     pub(crate) into: B,
-    /// Where from; `len` bytes go to the start of `into`.
+    /// The source; `len` bytes go to the start of `into`.
     pub(crate) from: Segment,
 }
 
-/// Bytes of the program, or a promise of them.
+/// Data of the program that has arrived, or is announced.
 struct QueueItem<B> {
     bytes: ItemBytes<B>,
-    /// Counts against the quota.
+    /// The amount charged against the quota.
     charge: usize,
     first: bool,
     last: bool,
-    /// Length of the message, in the item that begins it.
+    /// Length of the message, in its first item.
     total: u64,
-    /// The last range of an RTS.
+    /// Whether it is the last range of an RTS.
     ends_source: bool,
 }
 
@@ -79,14 +80,14 @@ enum ItemBytes<B> {
         end: usize,
         left: u16,
     },
-    /// Not asked for yet.
+    /// A range whose READ is not posted yet.
     Wanted(Segment),
-    /// A READ of so many bytes is under way.
+    /// A posted READ.
     Reading {
         id: u64,
         len: u32,
     },
-    /// Read for nobody: the program takes no more.
+    /// A range that will not be read, because the program takes no more data.
     Nothing,
 }
 
@@ -97,38 +98,38 @@ struct MessageProgress {
     got: u64,
 }
 
-/// The queue.
+/// The receive queue.
 pub(crate) struct Incoming<B> {
     items: VecDeque<QueueItem<B>>,
     kind: ConnectionKind,
     max_msg: u64,
     quota: usize,
     piece: usize,
-    /// Size of a block that there is sooner or later.
+    /// Size of a block that always becomes available eventually.
     slot: usize,
     max_rts: u32,
     max_reads: usize,
-    /// Items at the front whose bytes are here.
+    /// Items at the front whose bytes have arrived.
     ready: usize,
     /// Whole messages among them.
     complete: usize,
     /// Index of the first item that is `Wanted`, or the length.
     next_wanted: usize,
-    /// SeqPacket: what comes next belongs to this message.
+    /// SeqPacket: the message that the next frame continues.
     arriving: Option<MessageProgress>,
-    /// SeqPacket: the program is taking this message in parts.
+    /// SeqPacket: the message that the program takes in parts.
     taking: Option<MessageProgress>,
-    /// Bytes of blocks in `items`, also of those that READs fill.
+    /// Bytes of blocks in `items`, including those that READs fill.
     queued: usize,
     /// Bytes of blocks that the program holds.
     held: usize,
     reads_sent: u64,
     reads_done: u64,
-    /// RTS frames received, and those of them wholly read.
+    /// RTS frames received, and those of them that were read completely.
     sources: u32,
     sources_read: u32,
     rfin_due: bool,
-    /// The program takes no more: what comes is dropped.
+    /// Whether the program takes no more data, so that arriving data is dropped.
     discarding: bool,
     fin: bool,
 }
@@ -161,10 +162,10 @@ impl<B: Block> Incoming<B> {
         }
     }
 
-    // What arrives
+    // Arriving data
 
-    /// Whether a call that waits has taken these bytes of a DATA frame, as nothing is before them and they are all that it waits for: then
-    /// they have been here, and are gone again.
+    /// Whether a waiting call takes the bytes of a DATA frame. It does if the queue is empty and
+    /// they are exactly what it waits for; they are then counted as received and taken.
     #[inline]
     pub(crate) fn hands_over(&self, header: &Header, bytes: &[u8], sink: &mut CallBuffer<'_>) -> bool {
         let is_whole = match self.kind {
@@ -178,7 +179,8 @@ impl<B: Block> Incoming<B> {
         is_whole && is_next && !self.fin && !self.discarding && sink.take(bytes)
     }
 
-    /// A DATA frame: its header, the block that it lies in, where its payload is. Gives the block back if nothing of it is kept.
+    /// Handles a DATA frame: its header, its block, and the range of its payload. Returns the block
+    /// if none of it is kept.
     pub(crate) fn data(
         &mut self,
         header: &Header,
@@ -224,9 +226,10 @@ impl<B: Block> Incoming<B> {
         Ok(None)
     }
 
-    /// Once half the quota is used, copies the bytes of a frame behind those before them where their block has room, and gives back its own.
-    /// Else a peer whose frames are small, as its own slots are, could fill the quota with blocks that are next to empty, so that a message
-    /// that should fit never becomes whole.
+    /// Once half the quota is used, copies the bytes of a frame behind the previous ones if their
+    /// block has room, and returns the frame's block. Otherwise a peer with small frames, because
+    /// its slots are small, could fill the quota with almost empty blocks. A message that should
+    /// fit would then never become complete.
     fn join(&mut self, item: QueueItem<B>) -> Result<B, QueueItem<B>> {
         if self.charge() < self.quota / 2 {
             return Err(item);
@@ -252,7 +255,7 @@ impl<B: Block> Incoming<B> {
         }
     }
 
-    /// An RTS frame.
+    /// Handles an RTS frame.
     pub(crate) fn source(&mut self, header: &Header, payload: &[u8]) -> Result<(), ProtocolError> {
         self.not_after_fin(header.kind)?;
         if self.sources.wrapping_sub(self.sources_read) >= self.max_rts {
@@ -296,7 +299,7 @@ impl<B: Block> Incoming<B> {
         Ok(())
     }
 
-    /// FIN: nothing of the program follows.
+    /// Handles FIN: no data of the program follows.
     pub(crate) fn fin(&mut self) -> Result<(), ProtocolError> {
         self.not_after_fin(FrameType::Fin)?;
         self.not_within()?;
@@ -315,7 +318,7 @@ impl<B: Block> Incoming<B> {
         }
     }
 
-    /// The total that a frame of a message begins with, checked.
+    /// Reads and checks the total at the start of a message.
     fn begin(&self, header: &Header, payload: &[u8]) -> Result<Option<u64>, ProtocolError> {
         if header.flags & FIRST == 0 {
             return if self.arriving.is_some() { Ok(None) } else { Err(ProtocolError::NotBegun) };
@@ -331,7 +334,7 @@ impl<B: Block> Incoming<B> {
         Ok(Some(total))
     }
 
-    /// Counts `len` bytes of a message, and tells whether they begin and end it.
+    /// Counts `len` bytes of a message; returns whether they begin and end it.
     fn advance(
         &mut self,
         header: &Header,
@@ -370,7 +373,7 @@ impl<B: Block> Incoming<B> {
         self.settle();
     }
 
-    /// Moves `ready` over what is here.
+    /// Advances `ready` over the items that have arrived.
     fn settle(&mut self) {
         while let Some(item) = self.items.get(self.ready) {
             match item.bytes {
@@ -384,7 +387,7 @@ impl<B: Block> Incoming<B> {
 
     // READs
 
-    /// The next READ, if there is something to read, and may be, and there is memory for it.
+    /// The next READ, if a range is wanted, its READ is allowed, and memory is available.
     pub(crate) fn next_read(&mut self, blocks: &mut impl Blocks<Block = B>) -> Option<ReadRequest<B>> {
         let from = match self.items.get(self.next_wanted)?.bytes {
             ItemBytes::Wanted(segment) if !self.discarding => segment,
@@ -393,7 +396,8 @@ impl<B: Block> Incoming<B> {
         if self.reads_under_way() >= self.max_reads || !self.may_read() {
             return None;
         }
-        // Slots are what receiving has for itself: where there is no larger block it goes on with these, bit by bit.
+        // Slots are reserved for receiving: without a larger block it continues in pieces of a
+        // slot.
         let slot = self.slot;
         let into = blocks
             .take(from.len as usize, Purpose::Receive)
@@ -413,7 +417,8 @@ impl<B: Block> Incoming<B> {
         Some(ReadRequest { id, into, from })
     }
 
-    /// Leaves what does not fit `room` of the range that is wanted next for the next READ. What is left for this one.
+    /// Cuts the next wanted range at `room`, and leaves the rest for another READ. Returns the
+    /// first part.
     fn cut_wanted(&mut self, from: Segment, room: usize) -> Segment {
         let Some(rest) = (from.len as usize).checked_sub(room).filter(|rest| *rest > 0) else { return from };
         let item = &mut self.items[self.next_wanted];
@@ -429,13 +434,14 @@ impl<B: Block> Incoming<B> {
         Segment { len: room as u32, ..from }
     }
 
-    /// READs posted and not completed.
+    /// READs that are posted and not completed.
     pub(crate) fn reads_under_way(&self) -> usize {
         (self.reads_sent - self.reads_done) as usize
     }
 
-    /// Within the quota anything may be read. Above it, the item that everything else waits for, and what makes the message at the front
-    /// whole if that message can be taken whole at all: what fills the quota lies behind it and cannot go before it.
+    /// Within the quota any range may be read. Above it, only two may: the item that everything
+    /// else waits for, and the rest of the message at the front if it can be taken as a whole. The
+    /// data that fills the quota lies behind these and cannot be taken before them.
     fn may_read(&self) -> bool {
         self.charge() < self.quota
             || self.next_wanted == 0
@@ -448,7 +454,8 @@ impl<B: Block> Incoming<B> {
         self.kind == ConnectionKind::SeqPacket && self.items.iter().take(index).all(|item| !item.last)
     }
 
-    /// A READ has completed. READs of a queue pair complete in the order in which they were posted.
+    /// Handles the completion of a READ. READs of a queue pair complete in the order in which they
+    /// were posted.
     pub(crate) fn read_done(&mut self, id: u64, block: B) {
         debug_assert_eq!(id, self.reads_done, "READs complete in order");
         self.reads_done += 1;
@@ -469,23 +476,23 @@ impl<B: Block> Incoming<B> {
         self.settle();
     }
 
-    /// Whether nothing is to be read, nor is the peer to be told what was.
+    /// Whether no range is to be read, and no RFIN is due.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         !self.rfin_due && self.next_wanted == self.items.len()
     }
 
-    /// Sources read in all, if the peer has not been told.
+    /// The number of sources read, if the peer has not been told.
     pub(crate) fn rfin_due(&self) -> Option<u32> {
         self.rfin_due.then_some(self.sources_read)
     }
 
-    /// The peer is being told.
+    /// Notes that the RFIN is sent.
     pub(crate) fn rfin_sent(&mut self) {
         self.rfin_due = false;
     }
 
-    /// Whether every source told was read.
+    /// Whether every announced source was read.
     pub(crate) fn all_read(&self) -> bool {
         self.sources == self.sources_read
     }
@@ -496,8 +503,9 @@ impl<B: Block> Incoming<B> {
         self.queued + self.held
     }
 
-    /// Whether the receive of a frame of data may be replaced: within the quota, or above it as long as what arrives belongs to the
-    /// message at the front, and that one can be taken whole. Twice the quota bounds what a peer of tiny frames can make of this.
+    /// Whether the receive of a data frame may be reposted. Within the quota it may; above it, only
+    /// while the arriving data belongs to the message at the front, and that message can be taken
+    /// as a whole. Twice the quota bounds the memory that a peer with tiny frames can use.
     pub(crate) fn may_hold_more(&self) -> bool {
         if self.charge() < self.quota {
             return true;
@@ -510,17 +518,18 @@ impl<B: Block> Incoming<B> {
             && self.in_front()
     }
 
-    /// Whether the message that is arriving is the one at the front.
+    /// Whether the arriving message is the one at the front.
     fn in_front(&self) -> bool {
         self.items.iter().all(|item| !item.last)
     }
 
-    /// The program has dropped what it was given.
+    /// The program has dropped data that it held.
     pub(crate) fn give_back(&mut self, charge: usize) {
         self.held = self.held.saturating_sub(charge);
     }
 
-    /// The program takes no more: drops what is here, and what comes from now on. READs under way keep their place until they are done.
+    /// The program takes no more data: drops the queue, and all data that arrives from now on.
+    /// Posted READs keep their place until they complete.
     pub(crate) fn discard(&mut self) {
         self.discarding = true;
         self.taking = None;
@@ -532,7 +541,8 @@ impl<B: Block> Incoming<B> {
                 item.bytes = ItemBytes::Nothing;
             }
         }
-        // Sources count as read in their order, so one that is not going to be read waits for the READs of those before it.
+        // Sources count as read in order, so a source that will not be read waits for the READs of
+        // those before it.
         while let Some(QueueItem { bytes: ItemBytes::Nothing, ends_source, .. }) = self.items.front() {
             if *ends_source {
                 self.source_read();
@@ -548,7 +558,7 @@ impl<B: Block> Incoming<B> {
         (self.sources, self.sources_read) = (start, start);
     }
 
-    /// Memory that counts against the receive buffer: queued, held by the program.
+    /// Memory charged against the receive buffer: queued, and held by the program.
     #[cfg(test)]
     pub(crate) fn charges(&self) -> (usize, usize) {
         (self.queued, self.held)

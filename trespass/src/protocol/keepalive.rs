@@ -1,22 +1,22 @@
-//! When to ask whether the peer is there.
+//! Keepalive: probes after silence, and the time by which the peer must answer.
 
 use std::time::Instant;
 
 use super::failure::FailureCause;
 use super::setup::Keepalive;
 
-/// Probes after silence. Reads no clock: that something was heard is noted, and dated at the next tick; so a probe goes between one
-/// and two idle times after the last sign of life.
+/// Probes the peer after silence. It reads no clock: a sign of life is only noted, and dated at the
+/// next tick. A probe is therefore sent between one and two idle times after the last sign of life.
 #[derive(Debug)]
 pub(crate) struct KeepaliveProber {
     keepalive: Option<Keepalive>,
     heard: bool,
     due: bool,
-    /// When to look again whether there was silence.
+    /// The time of the next check for silence.
     look_at: Option<Instant>,
-    /// By when the probe under way must be answered.
+    /// The deadline of the outstanding probe.
     answer_by: Option<Instant>,
-    /// There is no probe under way, but sends that stand for one.
+    /// Whether outstanding sends stand for the probe.
     for_work: bool,
 }
 
@@ -32,20 +32,20 @@ impl KeepaliveProber {
         }
     }
 
-    /// The peer gave a sign of life.
+    /// Notes a sign of life of the peer.
     pub(crate) fn heard(&mut self) {
         self.heard = true;
         self.worked();
     }
 
-    /// A send has completed.
+    /// Notes that a send has completed.
     pub(crate) fn worked(&mut self) {
         if std::mem::take(&mut self.for_work) {
             self.answer_by = None;
         }
     }
 
-    /// The probe came back. Silence counts on from when it was sent.
+    /// The probe was answered. Silence counts from when it was sent.
     pub(crate) fn answered(&mut self) {
         self.answer_by = None;
     }
@@ -54,8 +54,9 @@ impl KeepaliveProber {
         self.answer_by.or(self.look_at)
     }
 
-    /// `busy`: sends are under way, whose completion, or error, tells as much as a probe's. So they have as long: a device that has stopped
-    /// telling anything tells no error either.
+    /// `busy` means that sends are outstanding, whose completion or error serves as the answer to a
+    /// probe. They have the same time limit, because a device that has stopped reporting
+    /// completions reports no errors, either.
     pub(crate) fn tick(&mut self, now: Instant, busy: bool) -> Option<FailureCause> {
         let keepalive = self.keepalive?;
         if let Some(answer_by) = self.answer_by {
@@ -74,13 +75,13 @@ impl KeepaliveProber {
         None
     }
 
-    /// Whether the next probe waits to go.
+    /// Whether the next probe is waiting to be sent.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// Whether a probe goes now.
+    /// Whether a probe is sent now.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let due = std::mem::take(&mut self.due);
         if let (true, Some(keepalive)) = (due, self.keepalive) {

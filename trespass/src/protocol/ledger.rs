@@ -1,31 +1,33 @@
-//! Who may have how many of the receives that connections share: the books of a shared receive queue, without the queue.
+//! The accounting shared a shared receive queue: how many of its receives each connection may use.
 //!
-//! A connection has a [`Lease`]: the receives that it may use, told to its peer or about to be. The sum of all leases is never more than
-//! what is posted, so no peer ever finds none. Each is certain of its first few: so many are kept free for it even when it has fewer.
-//! Of what is beyond, one half is for connections that are still to come, as what is promised cannot be taken back. The other goes to whoever
-//! asks, but nobody has more of it than is left of it then: the fuller the queue, the less each may have, and those who have more
-//! are given nothing new until they have used it up.
+//! Each connection has a [`Lease`]: the receives that its peer knows of or is about to learn of.
+//! The sum of all leases never exceeds the posted receives, so that no peer ever finds none. Each
+//! connection is guaranteed its first few, which are kept free for it even while it has fewer. Of
+//! the rest, one half is kept for future connections, because a grant cannot be revoked. The other
+//! half goes to any connection that asks, but none may hold more than remains free after its grant.
+//! The fuller the queue, the less each may have, and a connection that holds more gets nothing new
+//! until it has used that up.
 
-/// The books.
+/// The accounts of a shared receive queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger {
-    /// Receives that there can be.
+    /// The most receives that the queue can hold.
     size: u32,
-    /// Receives that are posted.
+    /// Posted receives.
     posted: u32,
     /// The sum of the leases.
     promised: u32,
-    /// The sum of what each lease is certain of.
+    /// The sum of all guarantees.
     certain: u32,
-    /// The sum of what each lease has beyond that.
+    /// The sum of what leases hold beyond their guarantees.
     beyond: u32,
 }
 
-/// One connection's.
+/// The receives of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lease {
     held: u32,
-    /// What it is certain of.
+    /// Its guaranteed receives.
     first: u32,
 }
 
@@ -49,13 +51,13 @@ impl Ledger {
         self.size
     }
 
-    /// Receives posted, and the sum of the leases.
+    /// Posted receives, and the sum of the leases.
     #[cfg(test)]
     pub(crate) fn totals(&self) -> (u32, u32) {
         (self.posted, self.promised)
     }
 
-    /// Makes a new connection certain of so many. Whether there is room for it.
+    /// Guarantees a new connection `first` receives; returns whether the queue has room for it.
     pub(crate) fn admit(&mut self, lease: &mut Lease, first: u32) -> bool {
         if first > self.size - self.certain - self.beyond {
             return false;
@@ -65,26 +67,26 @@ impl Ledger {
         true
     }
 
-    /// How many of `wanted` more it may have now.
+    /// The number of further receives, at most `wanted`, that it may have now.
     pub(crate) fn allows(&self, lease: &Lease, wanted: u32) -> u32 {
         let certain = lease.first.saturating_sub(lease.held);
         let left = ((self.size - self.certain) / 2).saturating_sub(self.beyond);
-        // So many that it does not have more than is left after that.
+        // As many that it does not hold more than remains free afterwards.
         let beyond = left.saturating_sub(lease.beyond()) / 2;
         wanted.min(certain + beyond)
     }
 
-    /// How many must be posted before so many more are promised.
+    /// The number of receives to post before `more` further ones can be granted.
     pub(crate) fn missing(&self, more: u32) -> u32 {
         (self.promised + more).saturating_sub(self.posted)
     }
 
-    /// So many were posted.
+    /// Counts posted receives.
     pub(crate) fn post(&mut self, count: u32) {
         self.posted += count;
     }
 
-    /// Promises so many more, which it [allows](Self::allows), and none of which is missing.
+    /// Grants further receives, which are [allowed](Self::allows) and posted.
     pub(crate) fn grant(&mut self, lease: &mut Lease, count: u32) {
         let before = lease.beyond();
         lease.held += count;
@@ -96,7 +98,7 @@ impl Ledger {
         );
     }
 
-    /// One was used. Whether it was this one's to use.
+    /// Counts a used receive; returns whether the connection had one.
     pub(crate) fn spend(&mut self, lease: &mut Lease) -> bool {
         self.posted = self.posted.saturating_sub(1);
         if lease.held == 0 {
@@ -109,12 +111,12 @@ impl Ledger {
         true
     }
 
-    /// One was used by nobody that has a lease.
+    /// Counts a receive that was used without a lease.
     pub(crate) fn lose(&mut self) {
         self.posted = self.posted.saturating_sub(1);
     }
 
-    /// The connection has gone, and its peer uses none any more.
+    /// Removes a connection, whose peer uses no receive any more.
     pub(crate) fn leave(&mut self, lease: Lease) {
         self.promised -= lease.held;
         self.certain -= lease.first;
@@ -128,7 +130,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
     use rand_chacha::rand_core::{Rng, SeedableRng};
 
-    /// Gives it what it may have, as a driver does.
+    /// Grants a connection what it may have, as a driver does.
     fn replenish(ledger: &mut Ledger, lease: &mut Lease, wanted: u32) -> u32 {
         let count = ledger.allows(lease, wanted);
         ledger.post(ledger.missing(count));
@@ -156,11 +158,11 @@ mod tests {
         let mut ledger = Ledger::new(105);
         let (mut one, mut other) = (Lease::default(), Lease::default());
         assert!(ledger.admit(&mut one, 5) && ledger.admit(&mut other, 5));
-        // Of 95 that nobody is certain of, 47 are for those who are there.
+        // Of the 95 receives that no connection is guaranteed, 47 are for existing connections.
         assert_eq!(replenish(&mut ledger, &mut one, 60), 5 + 23);
         assert_eq!(replenish(&mut ledger, &mut one, 60), 0);
         assert_eq!(replenish(&mut ledger, &mut other, 60), 5 + 12);
-        // What one does not get again, the other may have.
+        // Receives that one connection is not granted again are free for the other.
         for _ in 0..20 {
             assert!(ledger.spend(&mut one));
         }
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!(ledger.missing(27), 0);
     }
 
-    /// However much those who are there would like.
+    /// However many receives the existing connections want.
     #[test]
     fn new_connections_find_room_while_others_are_busy() {
         let mut ledger = Ledger::new(200);
@@ -195,7 +197,8 @@ mod tests {
         assert_eq!(ledger.missing(0), 1, "it has to be posted again at once");
     }
 
-    /// Whatever connections do: promises are posted, and everybody gets at least what it is certain of.
+    /// Whatever connections do, all granted receives are posted, and each connection gets its
+    /// guarantee.
     #[test]
     fn promises_never_exceed_what_is_posted() {
         for seed in 0..200 {

@@ -1,4 +1,5 @@
-//! One connection: what the program and the driver call. What comes in is taken in [`receiving`], what goes out next is in [`transmitting`].
+//! The protocol's state machine of one state the calls of of one connection, with of the transport.
+//! [`receiving`] takes frames in, [`transmitting`] chooses handles arriving out next.
 
 mod receiving;
 mod transmitting;
@@ -13,89 +14,21 @@ use super::block::{Block, Blocks};
 use super::close::CloseState;
 use super::credit::Credits;
 use super::failure::{CallError, FailureCause, InvalidSetup};
-use super::frame::{FrameType, HEADER_LEN, Head, Immediate};
-use super::incoming::{Chunk, Incoming, ReadRequest, ReceivedPart};
+use super::frame::HEADER_LEN;
+use super::incoming::{Chunk, Incoming, ReceivedPart};
 use super::keepalive::KeepaliveProber;
 use super::outgoing::{LendSummary, Outgoing};
-use super::pieces::{BlockPiece, BlockPieces, BlockShare};
+use super::pieces::{BlockPiece, Ticket};
 use super::posted_sends::CompletedTransmit;
 use super::setup::{ConnectionKind, ConnectionSetup, LinkType};
 
-/// Names a lent block until its event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Ticket(pub(crate) u64);
-
-/// A frame to send.
-#[derive(Debug)]
-pub(crate) enum Frame<B> {
-    /// At most 64 bytes, in no block: sent inline, or from memory of the driver.
-    Short(Head),
-    /// Bytes `start..end` of the block.
-    Whole { block: B, start: usize, end: usize },
-    /// `head`, and behind it bytes of lent blocks.
-    Gather { head: Head, pieces: BlockPieces<B> },
-    /// `head`, and behind it some of the bytes of a lent block that does not fit one frame.
-    Part { head: Head, share: BlockShare<B> },
-}
-
-impl<B: Block> Frame<B> {
-    /// Where its header is, and what of it lies there with it.
-    fn head(&self) -> &[u8] {
-        match self {
-            Frame::Short(head) | Frame::Gather { head, .. } | Frame::Part { head, .. } => head.bytes(),
-            Frame::Whole { block, start, end } => &block.bytes()[*start..*end],
-        }
-    }
-
-    fn pieces(&self) -> Option<&BlockPieces<B>> {
-        if let Frame::Gather { pieces, .. } = self { Some(pieces) } else { None }
-    }
-
-    fn share(&self) -> Option<&BlockShare<B>> {
-        if let Frame::Part { share, .. } = self { Some(share) } else { None }
-    }
-
-    /// Its bytes, part by part.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let pieces = self.pieces().into_iter().flat_map(BlockPieces::iter).map(BlockPiece::bytes);
-        std::iter::once(self.head()).chain(pieces).chain(self.share().map(BlockShare::bytes))
-    }
-
-    /// Number of its bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.head().len()
-            + self.pieces().map_or(0, BlockPieces::len)
-            + self.share().map_or(0, BlockShare::len)
-    }
-
-    /// What stands for its header in immediate data, if that can be.
-    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
-    pub(crate) fn immediate(&self) -> Option<Immediate> {
-        Immediate::of(self.head())
-    }
-
-    fn is_rts(&self) -> bool {
-        self.head()[0] == FrameType::Rts as u8
-    }
-}
-
-/// What the driver is to post.
-#[derive(Debug)]
-pub(crate) enum TransmitItem<B> {
-    /// A frame: one SEND.
-    Send(Frame<B>),
-    /// A READ of the peer's memory.
-    Read(ReadRequest<B>),
-    /// Nothing that the peer's program notices, but whose completion shows that the peer is there: a WRITE of no bytes.
-    Probe,
-}
-
-/// What the program is to hear of.
+/// An event for the program.
 #[derive(Debug)]
 pub(crate) enum ConnectionEvent<B> {
-    /// A lent block comes back. `sent`: the peer has all of it; else the connection failed first.
+    /// A lent block returns. `sent` means that the peer has all of it; otherwise the connection
+    /// failed first.
     Returned { ticket: Ticket, block: B, sent: bool },
-    /// The peer will send no more.
+    /// The peer will send no more data.
     PeerClosed,
     /// The connection failed.
     Failed(FailureCause),
@@ -103,18 +36,18 @@ pub(crate) enum ConnectionEvent<B> {
     Closed,
 }
 
-/// What has happened so far.
+/// The counters of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionCounters {
     pub(crate) frames_sent: u64,
     pub(crate) frames_received: u64,
-    /// Payload of DATA frames.
+    /// Payload of DATA frames sent.
     pub(crate) bytes_sent: u64,
-    /// Bytes that the peer was told to READ.
+    /// Bytes announced to the peer for READs.
     pub(crate) bytes_announced: u64,
-    /// Payload of DATA frames.
+    /// Payload of DATA frames received.
     pub(crate) bytes_received: u64,
-    /// Frames sent that were nothing but credits.
+    /// CREDIT frames sent.
     pub(crate) credits_sent: u64,
     /// READs posted.
     pub(crate) reads: u64,
@@ -123,7 +56,7 @@ pub(crate) struct ConnectionCounters {
     pub(crate) probes: u64,
 }
 
-/// A connection.
+/// The protocol state of a connection.
 pub(crate) struct ProtocolMachine<B> {
     link: LinkType,
     receive_payload: usize,
@@ -138,13 +71,13 @@ pub(crate) struct ProtocolMachine<B> {
     coalesce_agreed: bool,
     immediate_agreed: bool,
     wants_memory: bool,
-    /// Failed, and nothing of it is with a device any more.
+    /// Whether it has failed, and the device holds nothing of it any more.
     drained: bool,
     counters: ConnectionCounters,
 }
 
 impl<B: Block> ProtocolMachine<B> {
-    /// A connection whose handshake is done.
+    /// Creates a connection after its handshake.
     pub(crate) fn new(setup: &ConnectionSetup) -> Result<Self, InvalidSetup> {
         setup.check()?;
         Ok(ProtocolMachine {
@@ -166,7 +99,7 @@ impl<B: Block> ProtocolMachine<B> {
         })
     }
 
-    /// The same with all cumulative totals begun at `start`, to test their wrap.
+    /// Starts all cumulative totals at `start`, to test their wrap.
     #[cfg(test)]
     pub(crate) fn starting_at(setup: &ConnectionSetup, start: u32) -> Result<Self, InvalidSetup> {
         let mut connection = ProtocolMachine::new(setup)?;
@@ -176,21 +109,23 @@ impl<B: Block> ProtocolMachine<B> {
         Ok(connection)
     }
 
-    /// For simulators: the bytes that a READ of the peer brings. `None`: the range is not, or no longer, the peer's to read.
+    /// For simulators: the bytes that a READ of the peer brings. `None` means that the range is
+    /// not, or no longer, readable for the peer.
     #[cfg(test)]
     pub(crate) fn source_bytes(&self, range: Segment) -> Option<&[u8]> {
         self.outgoing.source_bytes(range)
     }
 
-    /// Credits, for invariants: (the peer's receives that this side may still use, receives posted here and unused).
+    /// Credits, for invariants: the peer's receives that this side may still use, and the receives
+    /// posted here and unused.
     #[cfg(test)]
     pub(crate) fn credits(&self) -> (u32, u32) {
         (self.credits.left(), self.credits.outstanding())
     }
 
-    // The program: giving
+    // The program's side: sending
 
-    /// Stream: copies as many bytes as there is room for.
+    /// Stream: copies as many bytes as fit.
     pub(crate) fn write(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -200,7 +135,7 @@ impl<B: Block> ProtocolMachine<B> {
         self.outgoing.write(slices, blocks)
     }
 
-    /// SeqPacket: copies a message, all of it or nothing.
+    /// SeqPacket: copies a whole message, or nothing.
     pub(crate) fn send(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -210,8 +145,8 @@ impl<B: Block> ProtocolMachine<B> {
         self.outgoing.send(slices, blocks)
     }
 
-    /// SeqPacket: copies the next bytes of a message of `total` bytes, as many as there is room for. Until all of it was given, no other
-    /// message can be sent.
+    /// SeqPacket: copies the next bytes of a message of `total` bytes, as many as fit. Until the
+    /// message is complete, no other message can be sent.
     pub(crate) fn send_part(
         &mut self,
         total: u64,
@@ -222,15 +157,17 @@ impl<B: Block> ProtocolMachine<B> {
         self.outgoing.send_part(total, slices, blocks)
     }
 
-    /// Whether so much is under way that what comes next waits for it, and goes with what comes then.
+    /// Whether enough frames are in flight that further data waits and shares a frame with later
+    /// data.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "a socket takes all that it has room for"))]
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         self.outgoing.is_busy()
     }
 
-    /// Whether `len` bytes that the program still has, a message or bytes of the stream, may be a frame of their own now. Else they have to be
-    /// given by [`send`](Self::send) or [`write`](Self::write), which say why, if that cannot be.
+    /// Whether `len` bytes in the program's memory, a message or bytes of the stream, may become a
+    /// separate frame now. Otherwise the program must call [`send`](Self::send) or
+    /// [`write`](Self::write), which report the reason if that fails.
     #[inline]
     pub(crate) fn allows_single_frame(&self, kind: ConnectionKind, len: usize) -> bool {
         self.closing.is_untouched()
@@ -238,8 +175,9 @@ impl<B: Block> ProtocolMachine<B> {
             && self.outgoing.allows_single_frame(kind, len, &self.credits)
     }
 
-    /// Begins that frame, for which the driver has room: its header. `block`: the size of the block that the bytes were copied to, which comes
-    /// back when the frame has completed; 0: none is.
+    /// Starts that frame, for which the driver has room; returns its header. `block` is the size of
+    /// the block that holds a copy of the bytes, which returns when the frame has completed; 0 if
+    /// no copy was made.
     #[inline]
     pub(crate) fn begin_single_frame(&mut self, len: usize, block: usize) -> [u8; HEADER_LEN] {
         self.counters.frames_sent += 1;
@@ -247,7 +185,8 @@ impl<B: Block> ProtocolMachine<B> {
         self.outgoing.begin_single_frame(len, block, &mut self.credits)
     }
 
-    /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`ConnectionEvent::Returned`].
+    /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block returns
+    /// by [`ConnectionEvent::Returned`].
     pub(crate) fn send_block(&mut self, block: B, len: usize) -> Result<Ticket, (B, CallError)> {
         let len = len.min(block.bytes().len());
         let load = self.outgoing.weigh(std::iter::once((&block, len)));
@@ -257,8 +196,9 @@ impl<B: Block> ProtocolMachine<B> {
         }
     }
 
-    /// Sends the first bytes of several blocks: one message, or bytes of the stream. Each comes back by an event of its own; the tickets
-    /// count on from the first, which is given. What is refused stays in the list.
+    /// Sends the first bytes of several blocks: one message, or bytes of the stream. Each block
+    /// returns by a separate event; their tickets are consecutive, and the first is returned.
+    /// Refused blocks stay in the list.
     pub(crate) fn send_blocks(&mut self, blocks: &mut Vec<(B, usize)>) -> Result<Ticket, CallError> {
         self.check_writing()?;
         blocks.iter_mut().for_each(|(block, len)| *len = block.bytes().len().min(*len));
@@ -267,10 +207,10 @@ impl<B: Block> ProtocolMachine<B> {
         Ok(self.lend(blocks.drain(..), &load))
     }
 
-    /// Lends blocks. Gives the first one's ticket.
+    /// Lends blocks. Returns the first one's ticket.
     fn lend(&mut self, blocks: impl Iterator<Item = (B, usize)>, load: &LendSummary) -> Ticket {
         let (first, next, events) = (self.next_ticket, &mut self.next_ticket, &mut self.events);
-        // What has nothing to send is in no frame, but for the one of an empty message.
+        // An empty block is part of no frame, except in the frame of an empty message.
         let empty_message = load.full == 0 && self.outgoing.has_messages();
         let pieces = blocks.filter_map(|(block, len)| {
             let ticket = Ticket(*next);
@@ -285,12 +225,13 @@ impl<B: Block> ProtocolMachine<B> {
         Ticket(first)
     }
 
-    /// SeqPacket: of the message that is being given in parts, how many bytes were given, and how many it has.
+    /// SeqPacket: for the message that is sent in parts, the bytes given so far, and its length.
     pub(crate) fn sending(&self) -> Option<(u64, u64)> {
         self.outgoing.parts_given()
     }
 
-    /// Holds back what does not fill a frame until uncorked, flushed or shut down, or for 200 ms.
+    /// Holds back data that does not fill a frame, until uncorked, flushed or shut down, or for 200
+    /// ms.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.outgoing.cork(corked);
     }
@@ -299,18 +240,19 @@ impl<B: Block> ProtocolMachine<B> {
         self.outgoing.is_corked()
     }
 
-    /// What was given goes as soon as it can.
+    /// Makes the connection send all given data as soon as possible.
     pub(crate) fn flush(&mut self) {
         self.outgoing.close_tail();
     }
 
-    /// Whether something that was given, or the end of it, has not been taken by the driver: for want of credits, of memory, or of room; not
-    /// if the program holds it back itself.
+    /// Whether given data, or the end of it, is waiting for credits, memory or room. Data that the
+    /// program holds back does not count.
     pub(crate) fn has_unsent(&self) -> bool {
         self.closing.failed().is_none() && (self.outgoing.has_unsent() || self.closing.fin_due())
     }
 
-    /// Whether the peer needs nothing more of this side's memory: everything is acknowledged, and read, and its end was told.
+    /// Whether the peer needs nothing more of this side's memory: everything is acknowledged and
+    /// read, and its end was announced.
     pub(crate) fn is_delivered(&self) -> bool {
         !self.closing.fin_due()
             && self.outgoing.is_empty()
@@ -318,7 +260,7 @@ impl<B: Block> ProtocolMachine<B> {
             && self.outgoing.unread() == 0
     }
 
-    /// Whether a call to give more would do something other than block. (For want of memory it may still.)
+    /// Whether a sending call would not block. (It may still block for lack of memory.)
     pub(crate) fn writable(&self) -> bool {
         self.check_writing().is_err() || self.outgoing.writable()
     }
@@ -331,28 +273,30 @@ impl<B: Block> ProtocolMachine<B> {
         }
     }
 
-    // The program: taking
+    // The program's side: receiving
 
-    /// Stream: takes bytes. 0: the peer has sent all that it will.
+    /// Stream: takes bytes. 0 means that the peer has sent all its data.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CallError> {
         let result = self.incoming.read(buffer);
         self.taken(result)
     }
 
-    /// SeqPacket: takes the message at the front, whole. `None`: the peer has sent all that it will.
+    /// SeqPacket: takes the whole message at the front. `None` means that the peer has sent all its
+    /// data.
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, CallError> {
         let result = self.incoming.recv(buffer);
         self.taken(result)
     }
 
-    /// SeqPacket: takes what is here of the message at the front. `None`: the peer has sent all that it will.
+    /// SeqPacket: takes the arrived part of the message at the front. `None` means that the peer
+    /// has sent all its data.
     pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Option<ReceivedPart>, CallError> {
         let result = self.incoming.recv_part(buffer);
         self.taken(result)
     }
 
-    /// Takes the bytes at the front with the block that they lie in; for a message of several blocks, the next of them. `None`: the peer has
-    /// sent all that it will.
+    /// Takes the bytes at the front with their block; for a message of several blocks, the next of
+    /// them. `None` means that the peer has sent all its data.
     pub(crate) fn recv_chunk(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
@@ -361,39 +305,41 @@ impl<B: Block> ProtocolMachine<B> {
         self.taken(result)
     }
 
-    /// The program no longer holds what [`Chunk::charge`] counts.
+    /// The program no longer holds the memory that [`Chunk::charge`] counts.
     pub(crate) fn give_back(&mut self, charge: usize) {
         self.incoming.give_back(charge);
         self.replace_slots();
     }
 
-    /// SeqPacket: the length of the message at the front, of which all or a part is here.
+    /// SeqPacket: the length of the message at the front, if any part of it has arrived.
     #[cfg(test)]
     pub(crate) fn message_len(&self) -> Option<u64> {
         self.incoming.message_len()
     }
 
-    /// SeqPacket: whether there is something of a message that is longer than this, and no longer than that.
+    /// SeqPacket: whether a part has arrived of a message longer than `more_than`, and no longer
+    /// than `at_most`.
     pub(crate) fn begins_with(&self, more_than: usize, at_most: usize) -> bool {
         self.incoming.begins_with(more_than as u64, at_most as u64)
     }
 
-    /// SeqPacket: of the message that is being taken in parts, how many bytes were taken, and how many it has.
+    /// SeqPacket: for the message that is taken in parts, the bytes taken so far, and its length.
     pub(crate) fn receiving(&self) -> Option<(u64, u64)> {
         self.incoming.parts_taken()
     }
 
-    /// SeqPacket: whether the message at the front can be taken whole.
+    /// SeqPacket: whether the message at the front can be taken as a whole.
     pub(crate) fn message_complete(&self) -> bool {
         self.incoming.message_complete()
     }
 
-    /// Whether a call to take something would do something other than block.
+    /// Whether a receiving call would not block.
     pub(crate) fn readable(&self) -> bool {
         self.closing.failed().is_some() || self.incoming.readable()
     }
 
-    /// What has arrived is given even after a failure; then the failure is told instead of "nothing yet".
+    /// Delivers arrived data even after a failure; afterwards the failure takes the place of
+    /// "nothing yet".
     fn taken<T>(&mut self, result: Result<T, CallError>) -> Result<T, CallError> {
         self.replace_slots();
         match (&result, self.closing.failed()) {
@@ -408,9 +354,10 @@ impl<B: Block> ProtocolMachine<B> {
         }
     }
 
-    // The program: ending
+    // The program's side: closing
 
-    /// No more will be given. The peer sees the end after all that was given. Within a message given in parts there is no such end: it aborts.
+    /// Ends this side's data. The peer sees the end after all given data. Within a message that is
+    /// sent in parts this aborts the connection.
     pub(crate) fn shutdown_write(&mut self) {
         if self.outgoing.parts_given().is_some() {
             return self.abort();
@@ -419,13 +366,13 @@ impl<B: Block> ProtocolMachine<B> {
         self.closing.shut();
     }
 
-    /// No more will be taken: what is here and what comes is dropped.
+    /// Takes no more data: drops arrived and arriving data.
     pub(crate) fn shutdown_read(&mut self) {
         self.incoming.discard();
         self.replace_slots();
     }
 
-    /// Ends both halves: what was given still goes, for at most the linger time.
+    /// Closes both halves; given data is still sent, for at most the linger time.
     #[cfg_attr(
         not(test),
         allow(dead_code, reason = "the sockets wait by themselves, until all is delivered")
@@ -436,17 +383,17 @@ impl<B: Block> ProtocolMachine<B> {
         self.closing.close(now);
     }
 
-    /// Ends at once; the peer is told by RESET if that can go.
+    /// Ends the connection at once; the peer learns of it by RESET if that can be sent.
     pub(crate) fn abort(&mut self) {
         self.fail(FailureCause::Aborted, true);
     }
 
-    /// Why it failed, if it did.
+    /// The cause of the failure, if it failed.
     pub(crate) fn failure(&self) -> Option<&FailureCause> {
         self.closing.failed()
     }
 
-    /// Whether both sides have closed it, in good order.
+    /// Whether both sides have closed it in order.
     pub(crate) fn is_closed(&self) -> bool {
         self.closing.is_closed()
     }
@@ -457,18 +404,19 @@ impl<B: Block> ProtocolMachine<B> {
         }
     }
 
-    // The driver: out
+    // The driver's side: sending
 
-    /// Whether frames go without the header for which [immediate data](Frame::immediate) can stand.
+    /// Whether frames are sent without the header if [immediate data](super::Frame::immediate) can carry
+    /// it.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
     #[inline]
     pub(crate) fn uses_immediate(&self) -> bool {
         self.immediate_agreed
     }
 
-    // The driver: in; frames are in `receiving`
+    // The driver's side: completions; `receiving` handles frames
 
-    /// Something posted has completed.
+    /// Handles the completion of a posted item.
     pub(crate) fn done(&mut self, done: CompletedTransmit<B>) {
         match done {
             CompletedTransmit::Sent(pieces) => {
@@ -483,7 +431,8 @@ impl<B: Block> ProtocolMachine<B> {
                 self.outgoing.sent_part(share, returning(&mut self.events, sent));
                 self.settle();
             }
-            // A READ that a failure ended may have brought nothing: what its block holds is not the peer's data.
+            // After a failure a READ may have brought nothing, so its block does not hold the
+            // peer's data.
             CompletedTransmit::Read { .. } if self.closing.failed().is_some() => {}
             CompletedTransmit::Read { id, block } => {
                 self.prober.heard();
@@ -505,8 +454,9 @@ impl<B: Block> ProtocolMachine<B> {
         }
     }
 
-    /// The link is of no use any more. If all is said, what is lost is at most the device's word that the peer has the last of it, and a
-    /// peer that has it may be gone before its device can say so: that is the end, and no failure.
+    /// The link is no longer usable. If both sides are done, the only loss is the device's
+    /// confirmation that the peer has the last frame. A peer that has it may exit before its device
+    /// can confirm that, so this is an orderly end and no failure.
     fn lose(&mut self, cause: FailureCause) {
         self.close_if_all_is_said();
         self.fail(cause, false);
@@ -518,14 +468,14 @@ impl<B: Block> ProtocolMachine<B> {
         self.closing.reset_sent();
     }
 
-    /// After a failure: nothing of this connection is with a device or can be read by the peer any more, and all completions were
-    /// handed in. Every lent block comes back.
+    /// After a failure: the device holds nothing of this connection, the peer can read none of it,
+    /// and all completions were handed in. Every lent block returns.
     pub(crate) fn drained(&mut self) {
         self.drained = true;
         self.outgoing.abandon(returning(&mut self.events, false));
     }
 
-    /// Time has passed.
+    /// Handles the passing of time.
     pub(crate) fn tick(&mut self, now: Instant) {
         if let Some(cause) = self.closing.expired(now) {
             self.fail(cause, true);
@@ -539,7 +489,7 @@ impl<B: Block> ProtocolMachine<B> {
         }
     }
 
-    /// When to call `tick` next.
+    /// The time of the next call of `tick`.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         if self.closing.failed().is_some() || self.closing.is_closed() {
             return None;
@@ -548,36 +498,36 @@ impl<B: Block> ProtocolMachine<B> {
         [self.closing.deadline(), self.prober.deadline(), cork].into_iter().flatten().min()
     }
 
-    /// Whether there is something that the program is to hear of.
+    /// Whether an event is waiting for the program.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// What the program is to hear of next.
+    /// The next event for the program.
     #[inline]
     pub(crate) fn take_event(&mut self) -> Option<ConnectionEvent<B>> {
         self.events.pop_front()
     }
 
-    /// Memory that counts against the receive buffer: queued, and held by the program.
+    /// Memory charged against the receive buffer: queued, and held by the program.
     #[cfg(test)]
     pub(crate) fn receive_charges(&self) -> (usize, usize) {
         self.incoming.charges()
     }
 
-    /// What has happened so far.
+    /// The counters of the connection.
     pub(crate) fn counters(&self) -> ConnectionCounters {
         ConnectionCounters { bytes_announced: self.outgoing.announced_bytes(), ..self.counters }
     }
 
-    /// Whether the last `transmit` ended for want of a block.
+    /// Whether the last `transmit` ended for lack of a block.
     pub(crate) fn wants_memory(&self) -> bool {
         self.wants_memory
     }
 }
 
-/// Gives lent blocks back to the program.
+/// Returns lent blocks to the program.
 fn returning<B>(events: &mut VecDeque<ConnectionEvent<B>>, sent: bool) -> impl FnMut(Ticket, B) {
     move |ticket, block| events.push_back(ConnectionEvent::Returned { ticket, block, sent })
 }

@@ -1,26 +1,38 @@
-//! The protocol without input or output: one connection, its frames, credits, queues and its end.
+//! The sans-I/O protocol of one connection: framing, credits, rendezvous, keepalive and closing.
 //!
-//! A driver owns the link. After every call of the program and every batch of completions it takes one *turn*, in this order:
+//! A driver owns the link. After every call of the program and every batch of completions it takes
+//! one *turn*, in this order:
 //!
-//! 1. what completed: [`ProtocolMachine::received`] for each frame, or [`ProtocolMachine::received_for`] while a call waits, or if its header was in immediate data, [`ProtocolMachine::done`] for each [`CompletedTransmit`] that its [`PostedSends`] gives back;
-//! 2. receives: post [`ProtocolMachine::slots_wanted`] blocks, as far as the pool gives them, and say so by [`ProtocolMachine::slots_posted`].
-//!    Before the peer may send its first frame, all that the handshake has granted must be posted: the `rx_slots`, or `first_slots`.
-//!    Later ones may be posted as there is room, but so many always have to be possible;
-//! 3. [`ProtocolMachine::transmit`] until it gives `None`, each to be posted in that order. Pull one ahead of what is posted: the last of the
-//!    turn must be signalled ([`PostedSends::push`]);
-//! 4. [`ProtocolMachine::take_event`] until `None`; [`ProtocolMachine::readable`] and [`ProtocolMachine::writable`] then tell what to wake;
-//! 5. when [`ProtocolMachine::next_deadline`] is reached, [`ProtocolMachine::tick`]. Call `tick` once at the start as well.
+//! 1. Hand in completions: [`ProtocolMachine::received`] for each frame, or
+//!    [`ProtocolMachine::received_for`] while a call waits, or if the header was in immediate data;
+//!    and [`ProtocolMachine::done`] for each [`CompletedTransmit`] that its [`PostedSends`]
+//!    returns.
+//! 2. Post receives: [`ProtocolMachine::slots_wanted`] blocks, as far as the pool has them, and
+//!    report them by [`ProtocolMachine::slots_posted`]. Before the peer may send its first frame,
+//!    all receives that the handshake granted must be posted: the `rx_slots`, or `first_slots`.
+//!    Later ones may be posted as room permits, but posting that many must always be possible.
+//! 3. Call [`ProtocolMachine::transmit`] until it returns `None`, and post each item in that order.
+//!    Fetch one item ahead of posting, because the last one of the turn must be signaled
+//!    ([`PostedSends::push`]).
+//! 4. Call [`ProtocolMachine::take_event`] until `None`; [`ProtocolMachine::readable`] and
+//!    [`ProtocolMachine::writable`] then tell whom to wake.
+//! 5. Call [`ProtocolMachine::tick`] when [`ProtocolMachine::next_deadline`] is reached, and once
+//!    at the start.
 //!
-//! A turn that could not get a block (`transmit` gave `None` for want of memory, or a receive could not be posted) must be taken again
-//! when the pool has memory: [`ProtocolMachine::wants_memory`] and `slots_wanted` tell.
+//! A turn that could not get a block (`transmit` returned `None` for lack of memory, or a receive
+//! could not be posted) must be repeated when the pool has memory:
+//! [`ProtocolMachine::wants_memory`] and `slots_wanted` tell.
 //!
-//! The end: after [`ConnectionEvent::Closed`] the link can go at once. After [`ConnectionEvent::Failed`] the driver transmits what is left (a RESET) and
-//! brings its queue pair to the error state; with all completions in, it hands in what [`PostedSends::drain`] gives and calls
-//! [`ProtocolMachine::drained`], which gives back every block that the program has lent. Only then may the connection be dropped: until then the
-//! device, or the peer, may still read its blocks.
+//! At the end: after [`ConnectionEvent::Closed`] the link can be closed at once. After
+//! [`ConnectionEvent::Failed`] the driver transmits the rest (a RESET) and moves its queue pair to
+//! the error state. With all completions in, it hands in the result of [`PostedSends::drain`] and
+//! calls [`ProtocolMachine::drained`], which returns every block that the program has lent. Only
+//! then may the connection be dropped, because until then the device or the peer may still read its
+//! blocks.
 //!
-//! On TCP the same holds, without slots: `slots_wanted` is 0 when nothing more is to be read from the socket for now, else not 0.
-//! [`ProtocolMachine::frame_len`] tells from a header how long the frame is, before a block is taken for it.
+//! The same holds for TCP, without slots: `slots_wanted` is 0 if nothing more should be read from
+//! the socket for now, else not 0. [`ProtocolMachine::frame_len`] gives the frame's length from its
+//! header, before a block is taken for it.
 
 #![forbid(unsafe_code)]
 
@@ -41,11 +53,12 @@ mod outgoing;
 pub(crate) mod pieces;
 mod posted_sends;
 pub(crate) mod setup;
+mod transmit_item;
 
 #[cfg(test)]
 mod tests;
 
-// Drivers without a device, and tests, use some of them only.
+// Drivers without a device, and tests, use some of these only.
 #[allow(unused_imports)]
 pub(crate) use self::{
     block::{Block, Blocks, Purpose, RemoteAddress, Segment},
@@ -54,8 +67,9 @@ pub(crate) use self::{
     failure::{Blocked, CallError, FailureCause, InvalidSetup, ProtocolError},
     incoming::{Chunk, ReadRequest, ReceivedPart},
     ledger::{Lease, Ledger},
-    machine::{ConnectionCounters, ConnectionEvent, Frame, ProtocolMachine, Ticket, TransmitItem},
-    pieces::{BlockPiece, BlockPieces, BlockShare},
+    machine::{ConnectionCounters, ConnectionEvent, ProtocolMachine},
+    pieces::{BlockPiece, BlockPieces, BlockShare, Ticket},
     posted_sends::{CompletedTransmit, PostedSends},
     setup::{ConnectionKind, ConnectionSetup, GATHER_MAX, Keepalive, Limits, LinkType},
+    transmit_item::{Frame, TransmitItem},
 };

@@ -1,4 +1,4 @@
-//! What the program gave and the peer has not: the frames to be, in order, and the sources that the peer is to read.
+//! The send queue: frames still to go, in order, and the sources that the peer will READ.
 
 mod writes;
 
@@ -15,37 +15,39 @@ use super::frame::{
     self, BLOCKED, COALESCED, FIRST, FrameType, HEADER_LEN, Head, Header, LAST, SEGMENT_LEN, SEGMENTS_MAX,
     SOURCE_MAX,
 };
-use super::machine::{Frame, Ticket};
-use super::pieces::{BlockPiece, BlockPieces, BlockShare, RecycledLists};
+use super::pieces::{BlockPiece, BlockPieces, BlockShare, RecycledLists, Ticket};
 use super::setup::{ConnectionKind, ConnectionSetup, LinkType};
+use super::transmit_item::Frame;
 
-/// Most lent blocks that may wait or be under way at once.
+/// The most lent blocks that may be waiting or in flight at once.
 pub(crate) const LENT_MAX: usize = 1024;
-/// Where the bytes of the first message of a batch lie: behind the header and its length.
+/// Offset of the first message of a batch, after the header and the message's length.
 const BATCH_FIRST: usize = HEADER_LEN + 4;
-/// How long a cork holds back at most what does not fill a frame.
+/// The longest time for which a cork holds back a partial frame.
 pub(crate) const CORK: Duration = Duration::from_millis(200);
-/// Bytes of the `total` in front of a message that does not fit one frame.
+/// Length of the `total` before a message that does not fit one frame.
 const TOTAL_LEN: usize = 8;
-/// Most bytes of an RTS.
+/// The longest RTS in bytes.
 const RTS_MAX: usize = HEADER_LEN + TOTAL_LEN + 8 + SEGMENTS_MAX * SEGMENT_LEN;
 
-/// A frame to be.
+/// A future frame.
 enum QueueItem<B> {
-    /// Copied bytes, with room for the header in front of them.
+    /// Copied bytes, with room for the header before them.
     Packed(PackedFrame<B>),
     /// Lent blocks that fit one frame.
     Lent { pieces: BlockPieces<B>, message: MessagePosition },
-    /// Blocks that the peer will read.
-    /// One block may be too long for one RTS, and is told of in several: from `at` on is what has not been.
+    /// Blocks that the peer will read. A block that is too long for one RTS is announced in
+    /// several; `at` is the start of the part not announced yet.
     Source { pieces: BlockPieces<B>, at: usize, message: MessagePosition },
-    /// What is to go of a lent block that does not fit one frame and cannot be read by the peer.
+    /// The unsent rest of a lent block that does not fit one frame and that the peer cannot read.
     Long { left: BlockShare<B>, message: MessagePosition },
-    /// The same of one that is out of the device's reach: copied into frames as they go.
+    /// The same for a block that the device cannot reach: it is copied into frames as they are
+    /// sent.
     Cut { piece: BlockPiece<B>, at: usize, message: MessagePosition },
 }
 
-/// What of a message an item is: whether the first of it, and the last, and how long the message is. Of a stream, nothing.
+/// The position of an item in its message: first, last, and the message's length. Unused for a
+/// stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct MessagePosition {
     flags: u8,
@@ -53,12 +55,12 @@ struct MessagePosition {
 }
 
 impl MessagePosition {
-    /// What stands in front of the bytes: the total, in the first frame of a message that has several.
+    /// Bytes before the payload: the total, in the first frame of a message with several.
     fn prefix(&self) -> usize {
         if self.flags & (FIRST | LAST) == FIRST { TOTAL_LEN } else { 0 }
     }
 
-    /// What is in front of so many of its bytes that lie elsewhere.
+    /// The part of the frame before `len` bytes that lie elsewhere.
     fn head(&self, len: usize, header: impl FnOnce(FrameType, u8, u16, usize) -> Header) -> Head {
         let prefix = self.prefix();
         let mut head = Head::new(&header(FrameType::Data, self.flags, 0, prefix + len));
@@ -69,7 +71,7 @@ impl MessagePosition {
 
 struct PackedFrame<B> {
     block: B,
-    /// Where the bytes end; more may follow up to `limit` while `open`.
+    /// The end of the bytes; more may follow up to `limit` while `open`.
     end: usize,
     limit: usize,
     open: bool,
@@ -77,38 +79,39 @@ struct PackedFrame<B> {
 }
 
 enum Packing {
-    /// Bytes from HEADER_LEN; if `total`, the first 8 of them are the message's length.
+    /// Bytes from HEADER_LEN on; with `total`, the first 8 of them are the message's length.
     Bytes { flags: u8, total: bool },
-    /// Whole messages from HEADER_LEN, as COALESCED has them.
+    /// Whole messages from HEADER_LEN on, in the COALESCED format.
     Batch { count: u16, first_len: usize },
 }
 
-/// A message that is being given in parts.
+/// A message that is sent in parts.
 #[derive(Debug, Clone, Copy)]
 struct PartialMessage {
     total: u64,
     left: u64,
 }
 
-/// The queue.
+/// The send queue.
 pub(crate) struct Outgoing<B> {
     items: VecDeque<QueueItem<B>>,
-    /// Sources of which the peer knows. A block that is told of in several is with the last of them.
+    /// Announced sources. A block that is announced in several parts belongs to the last of them.
     announced: VecDeque<Option<BlockPieces<B>>>,
     lists: RecycledLists<B>,
     kind: ConnectionKind,
     coalesce: bool,
-    /// Largest payload of a frame.
+    /// The largest payload of a frame.
     payload: usize,
-    /// The same of one whose header lies in no block, and is not sent where immediate data can stand for it.
+    /// The largest payload of a frame whose header lies in no block, and is not sent if immediate
+    /// data can carry it.
     bare: usize,
-    /// Size of a block that more may be added to.
+    /// Size of a block to which more bytes may be added.
     tail_size: usize,
     eager_max: usize,
     stage: usize,
-    /// The system takes what is sent, from wherever it lies.
+    /// Whether the link is TCP, which sends from any memory.
     tcp: bool,
-    /// READ is agreed on, and the blocks can be read by a peer.
+    /// Whether READ is agreed, and the peer can read the blocks.
     read: bool,
     max_rts: usize,
     gather: usize,
@@ -118,21 +121,21 @@ pub(crate) struct Outgoing<B> {
     low_water: usize,
     /// Bytes of blocks with copied data, until they are sent, or read by the peer.
     charge: usize,
-    /// What the last call that was refused for the quota wanted to add.
+    /// The bytes that the last call refused for the quota wanted to add.
     refused: usize,
     lent: usize,
-    /// How many blocks were to be lent when that was last refused, as there are too many; else 0.
+    /// The number of blocks in the last call refused for too many blocks; else 0.
     lent_refused: usize,
     in_flight: usize,
     corked: bool,
-    /// When what the cork holds back goes all the same; nothing of that is known to be held back if there is no such time.
+    /// The time at which corked data is sent anyway; `None` if no data is known to be held back.
     cork_ends: Option<Instant>,
     parts: Option<PartialMessage>,
     /// Sources that the peer has read.
     released: u32,
-    /// Sources told to the peer.
+    /// Sources announced to the peer.
     sources: u32,
-    /// Bytes in them.
+    /// Bytes in announced sources.
     announced_bytes: u64,
 }
 
@@ -171,39 +174,40 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
-    // What goes to the peer
+    // Data on its way to the peer
 
-    /// Whether everything given was handed to the link.
+    /// Whether all given data was handed to the link.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Whether nothing is to be handed to the link now: nothing was given, or the program holds it back, and until when is known.
+    /// Whether nothing is to be handed to the link now: the queue is empty, or the program holds it
+    /// back until a known time.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.items.is_empty() || (self.cork_ends.is_some() && self.is_filling())
     }
 
-    /// Whether something is to be handed to the link that the program does not hold back itself.
+    /// Whether data is to be handed to the link that the program does not hold back.
     pub(crate) fn has_unsent(&self) -> bool {
         let held = self.corked && self.is_filling();
         !(self.items.is_empty() || held)
     }
 
-    /// When what a cork holds back goes all the same.
+    /// The time at which corked data is sent anyway.
     pub(crate) fn cork_ends(&self) -> Option<Instant> {
         self.cork_ends
     }
 
-    /// Lets what a cork has held back for long enough go.
+    /// Releases data that a cork has held back for long enough.
     pub(crate) fn tick(&mut self, now: Instant) {
         if self.cork_ends.is_some_and(|end| now >= end) {
             self.close_tail();
         }
     }
 
-    /// Whether so many frames are under way that what does not fill one waits.
+    /// Whether enough frames are in flight that a partial frame waits.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight >= self.low_water
@@ -214,7 +218,8 @@ impl<B: Block> Outgoing<B> {
         self.in_flight
     }
 
-    /// For simulators: the bytes that a READ of the peer brings, if the range was told and not yet released.
+    /// For simulators: the bytes that a READ of the peer brings, if the range was announced and not
+    /// yet released.
     #[cfg(test)]
     pub(crate) fn source_bytes(&self, range: Segment) -> Option<&[u8]> {
         let begun = match self.items.front() {
@@ -234,23 +239,24 @@ impl<B: Block> Outgoing<B> {
         (self.sources, self.released) = (start, start);
     }
 
-    /// Sources told and not read.
+    /// Sources announced and not read.
     pub(crate) fn unread(&self) -> usize {
         self.announced.len()
     }
 
-    /// Bytes that the peer was told to read.
+    /// Bytes announced to the peer.
     pub(crate) fn announced_bytes(&self) -> u64 {
         self.announced_bytes
     }
 
-    /// A frame without data is handed to the link.
+    /// Counts a control frame that is handed to the link.
     pub(crate) fn count_control(&mut self) {
         self.in_flight += 1;
     }
 
-    /// Whether `len` bytes that the program still has, a message or bytes of a stream, may be a frame of their own now. Else they have to be
-    /// given, as others are before them, or they may not go now.
+    /// Whether `len` bytes in the program's memory, a message or bytes of a stream, may become a
+    /// separate frame now. Otherwise they must be queued, because other data precedes them or they
+    /// may not be sent now.
     #[inline]
     pub(crate) fn allows_single_frame(&self, kind: ConnectionKind, len: usize, credits: &Credits) -> bool {
         let alone = self.items.is_empty() && self.parts.is_none() && !self.corked && self.writable();
@@ -262,7 +268,7 @@ impl<B: Block> Outgoing<B> {
             && credits.allows_data()
     }
 
-    /// Begins that frame. `block`: the size of the one that they were copied to, if they were.
+    /// Starts that frame. `block` is the size of the block that holds a copy of the bytes, if any.
     #[inline]
     pub(crate) fn begin_single_frame(
         &mut self,
@@ -277,7 +283,7 @@ impl<B: Block> Outgoing<B> {
         Header { kind: FrameType::Data, flags, count: 0, seq, credit_total, len: len as u32 }.encode()
     }
 
-    /// The next frame, if there is one, and it may go.
+    /// The next frame that may be sent, if any.
     pub(crate) fn next_frame(
         &mut self,
         now: Instant,
@@ -287,7 +293,8 @@ impl<B: Block> Outgoing<B> {
         if !credits.allows_data() || self.held_back(now) {
             return None;
         }
-        // The program may have lent all that there is to send from. One frame after the other goes nevertheless.
+        // The program may have lent all memory for sending. One frame at a time is sent
+        // nevertheless.
         let mut spare = FallbackBlocks { blocks, alone: self.in_flight == 0 };
         let own = match self.items.front()? {
             QueueItem::Source { .. } if self.announced.len() >= self.max_rts => return None,
@@ -360,7 +367,8 @@ impl<B: Block> Outgoing<B> {
         })
     }
 
-    /// Small writes gather in the last frame while enough others are under way to keep the link busy, or the program wants it so.
+    /// Small writes gather in the last frame while enough others are in flight to keep the link
+    /// busy, or while the program corks.
     fn held_back(&mut self, now: Instant) -> bool {
         if self.corked && self.is_filling() {
             self.cork_ends.get_or_insert(now + CORK);
@@ -369,13 +377,14 @@ impl<B: Block> Outgoing<B> {
         self.is_filling() && self.is_busy()
     }
 
-    /// Whether the only frame is one that more may be added to.
+    /// Whether the only frame is one that more bytes may be added to.
     fn is_filling(&self) -> bool {
         self.items.len() == 1
             && matches!(self.items.front(), Some(QueueItem::Packed(PackedFrame { open: true, .. })))
     }
 
-    /// The lent block in front if all of it was copied to frames: it goes back to the program at once.
+    /// Returns the lent block at the front to the program as soon as all of it was copied to
+    /// frames.
     pub(crate) fn cut_up(&mut self, each: impl FnMut(Ticket, B)) {
         if matches!(self.items.front(), Some(QueueItem::Cut { piece, at, .. }) if *at == piece.len)
             && let Some(QueueItem::Cut { piece, .. }) = self.items.pop_front()
@@ -384,7 +393,7 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
-    /// A frame has completed. Gives lent blocks back.
+    /// Handles the completion of a frame; returns lent blocks.
     pub(crate) fn sent(&mut self, pieces: Option<BlockPieces<B>>, each: impl FnMut(Ticket, B)) {
         self.in_flight -= 1;
         if let Some(pieces) = pieces {
@@ -392,7 +401,7 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
-    /// The same of a frame that had a share of a lent block, which comes back with the last of them.
+    /// The same for a frame with a share of a lent block, which returns with the last share.
     pub(crate) fn sent_part(&mut self, share: BlockShare<B>, each: impl FnMut(Ticket, B)) {
         self.in_flight -= 1;
         self.release_share(share, each);
@@ -404,7 +413,7 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
-    /// The peer says that it has read `total` sources in all: how many that releases.
+    /// Handles the peer's RFIN with `total` sources read; returns how many that releases.
     pub(crate) fn rfin(&mut self, total: u32) -> Result<usize, ProtocolError> {
         let newly = total.wrapping_sub(self.released) as usize;
         if newly == 0 || newly > self.announced.len() {
@@ -414,7 +423,7 @@ impl<B: Block> Outgoing<B> {
         Ok(newly)
     }
 
-    /// Takes the oldest source, which was read. Gives lent blocks back.
+    /// Removes the oldest source, which was read; returns lent blocks.
     pub(crate) fn source_read(&mut self, each: impl FnMut(Ticket, B)) {
         if let Some(Some(announced)) = self.announced.pop_front() {
             self.release(announced, each);
@@ -432,7 +441,8 @@ impl<B: Block> Outgoing<B> {
         });
     }
 
-    /// The link is dead and no device touches anything: takes all that waits, oldest first. Gives lent blocks back.
+    /// The link has ended and no device touches any block: removes everything that waits, oldest
+    /// first; returns lent blocks.
     pub(crate) fn abandon(&mut self, mut each: impl FnMut(Ticket, B)) {
         while let Some(announced) = self.announced.pop_front() {
             announced.into_iter().for_each(|announced| self.release(announced, &mut each));
@@ -455,8 +465,8 @@ impl<B: Block> Outgoing<B> {
 impl<B: Block> PackedFrame<B> {
     fn into_frame(mut self, header: impl FnOnce(FrameType, u8, u16, usize) -> Header) -> Frame<B> {
         let (start, end, flags, count) = match self.what {
-            // A message that is alone goes without the length in front of it, and one that turned out to fit one frame without its total: the
-            // header lies over them.
+            // A single message is sent without the length before it, and one that turned out to fit
+            // one frame without its total: the header overwrites them.
             Packing::Batch { count: 1, first_len } => {
                 (BATCH_FIRST - HEADER_LEN, BATCH_FIRST + first_len, FIRST | LAST, 0)
             }
@@ -472,10 +482,10 @@ impl<B: Block> PackedFrame<B> {
     }
 }
 
-/// Blocks for frames of the connection's own.
+/// Blocks for the connection's frames.
 struct FallbackBlocks<'a, P> {
     blocks: &'a mut P,
-    /// Nothing else is under way.
+    /// Whether nothing else is in flight.
     alone: bool,
 }
 
@@ -486,7 +496,7 @@ impl<P: Blocks> FallbackBlocks<'_, P> {
     }
 }
 
-/// The next frame of a lent block that is in several: how much of it, and whether that is the last.
+/// The next frame of a lent block that spans several: its length, and whether it is the last.
 struct FrameCut {
     len: usize,
     ends: bool,
@@ -494,7 +504,7 @@ struct FrameCut {
 }
 
 impl FrameCut {
-    /// Of one of which `left` bytes, from `at` on, are still to go.
+    /// Cuts a block with `left` unsent bytes from `at` on.
     fn of(at: usize, left: usize, message: &MessagePosition, payload: usize) -> Self {
         let mut flags = message.flags & if at == 0 { FIRST | LAST } else { LAST };
         if left > payload {
@@ -505,7 +515,7 @@ impl FrameCut {
         Self { len, ends: len == left, place }
     }
 
-    /// Copies it to a block, behind where the header will be.
+    /// Copies the bytes to a block, after the place of the header.
     fn copy<P: Blocks>(
         &self,
         piece: &BlockPiece<P::Block>,
@@ -530,11 +540,11 @@ impl FrameCut {
     }
 }
 
-/// An RTS: for all of the pieces, or for what fits one of a block that is too long.
+/// An RTS for all of the pieces, or for the next part of a single block that is too long.
 struct Rts<'a, B> {
     pieces: &'a BlockPieces<B>,
     at: usize,
-    /// Bytes that it tells of, and whether nothing is left to be told then.
+    /// The bytes that it announces, and whether it announces the last of them.
     bytes: usize,
     ends: bool,
     message: MessagePosition,
@@ -554,12 +564,12 @@ impl<'a, B: Block> Rts<'a, B> {
         Self { pieces, at, bytes, ends, message: MessagePosition { flags, ..*message } }
     }
 
-    /// Bytes of it.
+    /// Length of the RTS in bytes.
     fn len(&self) -> usize {
         HEADER_LEN + self.message.prefix() + 8 + self.pieces.count() * SEGMENT_LEN
     }
 
-    /// A short frame, or, where it is too long for that, one in a block.
+    /// A short frame, or one in a block if it is too long for that.
     fn into_frame(
         self,
         own: Option<B>,
@@ -579,7 +589,7 @@ impl<'a, B: Block> Rts<'a, B> {
         for piece in pieces.iter() {
             let RemoteAddress { addr, rkey } =
                 piece.block.remote().unwrap_or(RemoteAddress { addr: 0, rkey: 0 });
-            // Only what is alone is told of from somewhere, and not to its end.
+            // Only a single block is announced in parts.
             let len = (piece.len - at).min(self.bytes) as u32;
             put(&frame::encode_segment(Segment { addr: addr + at as u64, len, rkey }));
         }

@@ -1,20 +1,24 @@
-//! Blocks whose bytes go together, in one frame or as one source, and blocks whose bytes go in several frames.
+//! Gather lists of blocks that one frame or one source carries, and shared blocks that several
+//! frames carry.
 
 use std::mem;
 use std::sync::{Arc, OnceLock};
 
 use super::block::Block;
-use super::machine::Ticket;
 
-/// Lists that are kept to be used again.
+/// The most lists that are kept for reuse.
 const LISTS: usize = 32;
 
-/// The first `len` bytes of a block, and whose it is.
+/// Identifies a lent block until its event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// The first `len` bytes of a block, and its owner.
 #[derive(Debug)]
 pub(crate) struct BlockPiece<B> {
     pub(crate) block: B,
     pub(crate) len: usize,
-    /// `None`: it is the connection's own.
+    /// `None` for a block of the connection.
     pub(crate) ticket: Option<Ticket>,
 }
 
@@ -24,7 +28,7 @@ impl<B: Block> BlockPiece<B> {
     }
 }
 
-/// One piece or several, in their order. One alone needs no list.
+/// One or several pieces, in order. A single piece needs no list.
 #[derive(Debug)]
 pub(crate) struct BlockPieces<B> {
     first: BlockPiece<B>,
@@ -32,17 +36,17 @@ pub(crate) struct BlockPieces<B> {
 }
 
 impl<B: Block> BlockPieces<B> {
-    /// A block of the connection's own.
+    /// A block of the connection.
     pub(crate) fn own(block: B, len: usize) -> Self {
         BlockPiece { block, len, ticket: None }.into()
     }
 
-    /// How many.
+    /// The number of pieces.
     pub(crate) fn count(&self) -> usize {
         1 + self.more.len()
     }
 
-    /// Bytes of all.
+    /// The sum of their lengths.
     pub(crate) fn len(&self) -> usize {
         self.iter().map(|piece| piece.len).sum()
     }
@@ -56,7 +60,7 @@ impl<B: Block> BlockPieces<B> {
         std::iter::once(&mut self.first).chain(&mut self.more)
     }
 
-    /// Appends one, to a list that was used before if there is any.
+    /// Appends a piece, reusing a list if possible.
     pub(crate) fn push(&mut self, piece: BlockPiece<B>, lists: &mut RecycledLists<B>) {
         if self.more.capacity() == 0 {
             self.more = lists.more.pop().unwrap_or_default();
@@ -64,7 +68,7 @@ impl<B: Block> BlockPieces<B> {
         self.more.push(piece);
     }
 
-    /// Hands on each, and keeps the list.
+    /// Passes on each piece, and keeps the list for reuse.
     pub(crate) fn part(mut self, lists: &mut RecycledLists<B>, mut each: impl FnMut(BlockPiece<B>)) {
         each(self.first);
         self.more.drain(..).for_each(each);
@@ -80,17 +84,17 @@ impl<B> From<BlockPiece<B>> for BlockPieces<B> {
     }
 }
 
-/// A lent block that is in several frames.
+/// A lent block whose bytes are spread over several frames.
 #[derive(Debug)]
 struct SharedBlock<B> {
-    /// `None`: it has come back, and this is kept for another.
+    /// `None` if it has returned, and this is kept for reuse.
     piece: Option<BlockPiece<B>>,
-    /// What comes back in place of the block, which a device never gives back.
+    /// The copy that returns in place of a block which a device never returns.
     copy: OnceLock<B>,
 }
 
 impl<B> SharedBlock<B> {
-    /// What comes back.
+    /// The piece that returns to the program.
     fn take(&mut self) -> Option<BlockPiece<B>> {
         let mut piece = self.piece.take()?;
         if let Some(copy) = self.copy.take() {
@@ -107,16 +111,16 @@ impl<B> Default for SharedBlock<B> {
 }
 
 impl<B> Drop for SharedBlock<B> {
-    /// What a device never gives back is nobody's, whoever was the last to have a share of it.
+    /// A block that a device never returns is never freed, whichever share is dropped last.
     fn drop(&mut self) {
         drop(self.take());
     }
 }
 
-/// Bytes of a lent block that has others elsewhere: those of one frame, or all that are still to be in frames.
+/// A share of a lent block: the bytes of one frame, or all bytes that are not in frames yet.
 ///
-/// The block is there, and nobody writes to it, as long as there is any share of it. All of them are with one connection and its driver, and
-/// the last that is [parted](Self::part) with gives it back.
+/// The block exists, and no code writes to it, while any share exists. All shares belong to one
+/// connection and its driver, and [`part`](Self::part) of the last one returns the block.
 #[derive(Debug)]
 pub(crate) struct BlockShare<B> {
     shared: Arc<SharedBlock<B>>,
@@ -125,7 +129,7 @@ pub(crate) struct BlockShare<B> {
 }
 
 impl<B: Block> BlockShare<B> {
-    /// All of a piece.
+    /// A share of all bytes of a piece.
     pub(crate) fn of(piece: BlockPiece<B>, lists: &mut RecycledLists<B>) -> Self {
         let (at, len) = (0, piece.len);
         let mut shared = lists.shared.pop().unwrap_or_default();
@@ -133,7 +137,7 @@ impl<B: Block> BlockShare<B> {
         Self { shared, at, len }
     }
 
-    /// The first `len` bytes of it, and the rest, if there is any.
+    /// Splits off the first `len` bytes; returns them and the rest, if any.
     pub(crate) fn split(self, len: usize) -> (Self, Option<Self>) {
         let left = self.len - len;
         let rest =
@@ -145,7 +149,7 @@ impl<B: Block> BlockShare<B> {
         &self.shared.piece.as_ref().expect("it comes back with its last share").block
     }
 
-    /// Where in the block its bytes begin.
+    /// Offset of its first byte in the block.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
@@ -158,14 +162,14 @@ impl<B: Block> BlockShare<B> {
         &self.block().bytes()[self.at..self.at + self.len]
     }
 
-    /// A device never gives the block back: a copy comes back in its place. Whether there is one.
+    /// Replaces a block that a device never returns by a copy; returns whether a copy exists.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is lost without a device"))]
     pub(crate) fn lose(&self, copy: impl FnOnce(&B) -> Option<B>) -> bool {
         self.shared.copy.get().is_some()
             || copy(self.block()).is_some_and(|copy| self.shared.copy.set(copy).is_ok())
     }
 
-    /// Nobody needs it any more. Of the last of a block gives what comes back.
+    /// Ends a share. The last one returns the block, or its copy.
     pub(crate) fn part(mut self, lists: &mut RecycledLists<B>) -> Option<BlockPiece<B>> {
         let piece = Arc::get_mut(&mut self.shared)?.take();
         lists.shared.push(self.shared);
@@ -173,8 +177,8 @@ impl<B: Block> BlockShare<B> {
     }
 }
 
-/// What was used and is used again: lists that pieces had, and places of shared blocks, of which there are no more than there were lent blocks
-/// at one time.
+/// Storage for reuse: lists of pieces, and places of shared blocks. It never holds more of them
+/// than blocks were lent at one time.
 pub(crate) struct RecycledLists<B> {
     more: Vec<Vec<BlockPiece<B>>>,
     shared: Vec<Arc<SharedBlock<B>>>,

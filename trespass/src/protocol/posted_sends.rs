@@ -1,26 +1,26 @@
-//! What was posted to a send queue and has not completed: it owns the blocks until then.
+//! The send work requests that were posted and have not completed; this queue owns their blocks.
 
 use std::collections::VecDeque;
 
 use super::block::Block;
-use super::machine::{Frame, TransmitItem};
 use super::pieces::{BlockPieces, BlockShare};
+use super::transmit_item::{Frame, TransmitItem};
 
-/// What completed; to be handed to [`ProtocolMachine::done`](super::ProtocolMachine::done).
+/// A completed item, to be handed to [`ProtocolMachine::done`](super::ProtocolMachine::done).
 #[derive(Debug)]
 pub(crate) enum CompletedTransmit<B> {
-    /// A frame was sent: its blocks, if it had any.
+    /// A sent frame with its blocks, if any.
     Sent(Option<BlockPieces<B>>),
-    /// A frame was sent that had a share of a block.
+    /// A sent frame with a share of a block.
     Part(BlockShare<B>),
-    /// A READ has filled its block.
+    /// A READ that has filled its block.
     Read { id: u64, block: B },
-    /// A probe came back.
+    /// A probe that was answered.
     Probe,
 }
 
 impl<B: Block> From<TransmitItem<B>> for CompletedTransmit<B> {
-    /// What the completion of `transmit` gives back, for drivers whose sends complete at once.
+    /// The completion of an item, for drivers whose sends complete at once.
     fn from(transmit: TransmitItem<B>) -> Self {
         match transmit {
             TransmitItem::Send(Frame::Short(_)) => CompletedTransmit::Sent(None),
@@ -35,11 +35,11 @@ impl<B: Block> From<TransmitItem<B>> for CompletedTransmit<B> {
     }
 }
 
-/// The work requests of one queue pair, oldest first. A signalled completion completes all before it.
+/// The work requests of one queue pair, oldest first. A signaled completion covers all before it.
 pub(crate) struct PostedSends<B> {
     entries: VecDeque<CompletedTransmit<B>>,
     depth: usize,
-    /// Work request ids count from 0; this is that of the entry at the front.
+    /// The id of the entry at the front; ids count from 0.
     first: u64,
     unsignalled: usize,
 }
@@ -50,18 +50,20 @@ impl<B: Block> PostedSends<B> {
         PostedSends { entries: VecDeque::with_capacity(depth), depth, first: 0, unsignalled: 0 }
     }
 
-    /// How many more can be posted.
+    /// The number of items that can still be posted.
     pub(crate) fn room(&self) -> usize {
         self.depth - self.entries.len()
     }
 
-    /// Whether nothing is under way.
+    /// Whether no item is outstanding.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Takes what is being posted. Gives the work request's id, and whether it must be signalled: a READ and a probe always, every
-    /// quarter of the queue, and the last of a turn, so that nothing is left without a completion to come. Call it only with room.
+    /// Records an item that is being posted. Returns the work request's id, and whether it must be
+    /// signaled. A READ and a probe always are, and so is one per quarter of the queue. The last
+    /// item of a turn is signaled, so that every item is covered by a completion. The queue must
+    /// have room.
     pub(crate) fn push(&mut self, transmit: TransmitItem<B>, last_of_turn: bool) -> (u64, bool) {
         debug_assert!(self.room() > 0);
         let id = self.first + self.entries.len() as u64;
@@ -77,7 +79,8 @@ impl<B: Block> PostedSends<B> {
         (id, signal)
     }
 
-    /// The same for a frame that was begun by itself, with the block that it is in, if it is. It is signalled.
+    /// Records a frame that was started separately, with the block of its copy, if any. It is
+    /// signaled.
     pub(crate) fn push_single_frame(&mut self, block: Option<BlockPieces<B>>) -> u64 {
         debug_assert!(self.room() > 0);
         let id = self.first + self.entries.len() as u64;
@@ -86,20 +89,21 @@ impl<B: Block> PostedSends<B> {
         id
     }
 
-    /// Whether the work request `id` is under way, so that it can complete.
+    /// Whether the work request `id` is outstanding, so that it can complete.
     pub(crate) fn has(&self, id: u64) -> bool {
         id.checked_sub(self.first).is_some_and(|at| at < self.entries.len() as u64)
     }
 
-    /// Whether the oldest is a READ, and `id` is under way and was posted after it.
+    /// Whether the oldest item is a READ, and `id` is outstanding and was posted after it.
     pub(crate) fn passes_over_a_read(&self, id: u64) -> bool {
         id != self.first
             && self.has(id)
             && matches!(self.entries.front(), Some(CompletedTransmit::Read { .. }))
     }
 
-    /// The work request `id` has completed, and with it all before it: gives them back one by one, then `None`. Of one that was never
-    /// posted, or has completed before, nothing: a device that says so cannot be believed about the others either.
+    /// Completes the work request `id` and all before it: returns them one by one, then `None`. For
+    /// an id that was never posted, or has completed before, it returns nothing: such a device
+    /// cannot be believed about the others, either.
     pub(crate) fn complete(&mut self, id: u64) -> Option<CompletedTransmit<B>> {
         if !self.has(id) {
             return None;
@@ -109,7 +113,8 @@ impl<B: Block> PostedSends<B> {
         Some(done)
     }
 
-    /// The queue pair is in the error state and drained: nothing is touched any more. Gives back what was under way, one by one.
+    /// The queue pair is in the error state and drained, so that the device touches nothing.
+    /// Returns the outstanding items one by one.
     pub(crate) fn drain(&mut self) -> Option<CompletedTransmit<B>> {
         let done = self.entries.pop_front()?;
         self.first += 1;

@@ -1,4 +1,4 @@
-//! What both sides agreed on, and what one side chose for itself.
+//! A connection's parameters: what both sides agreed on, and those that this side chose.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use super::credit::{CreditWindow, FIRST_SLOTS_MIN, RESERVE};
 use super::failure::InvalidSetup;
 use super::frame::HEADER_LEN;
 
-/// Largest payload of a frame on a TCP stream; with its header it fills a block of 256 KiB.
+/// The largest payload of a frame on a TCP stream; with its header it fills a block of 256 KiB.
 pub(crate) const TCP_FRAME_MAX: usize = 256 * 1024 - HEADER_LEN;
-/// Smallest slot that can be agreed.
+/// The smallest slot that can be agreed, in bytes.
 pub(crate) const SLOT_MIN: u32 = 512;
-/// Largest slot that can be agreed.
+/// The largest slot that can be agreed, in bytes.
 pub(crate) const SLOT_MAX: u32 = 1024 * 1024;
-/// Fewest receives of a connection.
+/// The fewest receives of a connection.
 pub(crate) const RX_SLOTS_MIN: u32 = 16;
-/// Most receives of a connection.
+/// The most receives of a connection.
 pub(crate) const RX_SLOTS_MAX: u32 = 32768;
 
-/// Most lent blocks that one frame has.
+/// The most lent blocks in one frame.
 pub(crate) const GATHER_MAX: usize = 7;
 
-/// Bytes or messages.
+/// The type of data: bytes or messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionKind {
     /// A stream of bytes.
@@ -29,31 +29,33 @@ pub(crate) enum ConnectionKind {
     SeqPacket,
 }
 
-/// What carries the frames.
+/// The transport of the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkType {
-    /// A reliable connected queue pair: a frame is a SEND and uses one posted receive, hence credits.
+    /// A reliable connected queue pair: a frame is a SEND and uses one posted receive, hence
+    /// credits.
     Rc,
-    /// A TCP stream: frames one after the other; its own window paces them, hence no credits.
+    /// A TCP stream: frames follow each other, and its window paces them, hence no credits.
     Tcp,
 }
 
-/// What one side told in its HELLO.
+/// The limits that one side announced in its HELLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Bytes of a receive slot, header included.
+    /// Size of a receive slot in bytes, header included.
     pub(crate) slot_size: u32,
-    /// Receives that it has posted at most.
+    /// The most receives that it posts.
     pub(crate) rx_slots: u32,
-    /// Receives that are granted from the start, if it is not all of them.
+    /// Receives that are granted from the start, if that is not all of them.
     pub(crate) first_slots: Option<u32>,
-    /// Largest message (or write) that goes by DATA where READ is agreed.
+    /// The largest message (or write) that is sent by DATA if READ is agreed.
     pub(crate) eager_max: u32,
-    /// Largest message.
+    /// The largest message.
     pub(crate) max_msg: u64,
-    /// READs that it can have, or serve, at once. The smaller of both sides counts.
+    /// READs that it can have outstanding, or serve, at once. The smaller value of both sides
+    /// counts.
     pub(crate) rd_atomic: u32,
-    /// Sources told and not read. The smaller of both sides counts.
+    /// Sources that may be announced and not read. The smaller value of both sides counts.
     pub(crate) max_rts: u32,
 }
 
@@ -72,47 +74,47 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What is granted, at first and ever.
+    /// The receives that are granted, at first and at most.
     pub(crate) fn window(&self) -> CreditWindow {
         CreditWindow { first: self.first_slots.unwrap_or(self.rx_slots), most: self.rx_slots }
     }
 }
 
-/// When to ask whether the peer is there.
+/// The intervals of keepalive probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keepalive {
-    /// Silence before a probe.
+    /// The silence before a probe.
     pub(crate) idle: Duration,
-    /// How long a probe may take before the peer counts as dead.
+    /// The time that a probe may take before the peer counts as dead.
     pub(crate) timeout: Duration,
 }
 
-/// All that a connection needs to know.
+/// All parameters of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionSetup {
-    /// Bytes or messages; both sides the same.
+    /// The type of data, the same on both sides.
     pub(crate) kind: ConnectionKind,
-    /// What carries the frames.
+    /// The transport of the frames.
     pub(crate) link: LinkType,
-    /// This side's.
+    /// This side's limits.
     pub(crate) own: Limits,
-    /// The peer's.
+    /// The peer's limits.
     pub(crate) peer: Limits,
-    /// Both sides can have large data read (RTS, READ, RFIN). Never on TCP.
+    /// Both sides support reading large data (RTS, READ, RFIN). Never on TCP.
     pub(crate) read: bool,
-    /// Both sides know COALESCED.
+    /// Both sides support COALESCED.
     pub(crate) coalesce: bool,
-    /// Both sides know the header in immediate data. On TCP there is none.
+    /// Both sides support the header in immediate data. TCP has none.
     pub(crate) immediate: bool,
-    /// Memory that may lie received and unread, or with the program, before receiving stops.
+    /// Memory that may hold received data, unread or with the program, before receiving stops.
     pub(crate) rcvbuf: usize,
     /// Memory that may hold copied, unsent data.
     pub(crate) sndbuf: usize,
     /// Frames in flight from which on small writes are gathered instead of sent at once.
     pub(crate) low_water: usize,
-    /// Largest block for staged data.
+    /// The largest block for staged data.
     pub(crate) stage: usize,
-    /// Most bytes of a READ.
+    /// The most bytes of a READ.
     pub(crate) read_piece: usize,
     /// Lent blocks that a frame may have beside its header: what the device takes in one request.
     pub(crate) gather: usize,
@@ -188,20 +190,20 @@ impl ConnectionSetup {
         (self.own.rx_slots as usize + 2) * self.own.slot_size as usize + 2 * self.rcvbuf + self.read_piece
     }
 
-    /// Bytes of larger blocks that receiving may use at a time over TCP, where a frame lies in one block: what is kept, as over a queue
-    /// pair, a frame that is arriving, and one to spare.
+    /// Bytes of larger blocks that receiving may use at a time over TCP, where a frame lies in one
+    /// block: the kept ones, as over a queue pair, a frame that is arriving, and one to spare.
     pub(crate) fn receive_staged(&self) -> usize {
         2 * self.rcvbuf + 2 * (TCP_FRAME_MAX + HEADER_LEN)
     }
 
-    /// Bytes of slots that sending needs at least: a message that is sent whole is copied whole, in slots where there is nothing
-    /// larger.
+    /// Bytes of slots that sending needs at least: a message that is sent in one call is copied as
+    /// a whole, into slots if no larger block is free.
     pub(crate) fn send_slots(&self) -> usize {
         let slot = self.peer.slot_size as usize;
         (self.sndbuf.div_ceil(slot - HEADER_LEN) + 1) * slot
     }
 
-    /// Largest payload of a frame to the peer.
+    /// The largest payload of a frame to the peer.
     pub(crate) fn send_payload(&self) -> usize {
         match self.link {
             LinkType::Rc => self.peer.slot_size as usize - HEADER_LEN,
@@ -209,7 +211,7 @@ impl ConnectionSetup {
         }
     }
 
-    /// The same of one whose header is not sent, as immediate data stands for it: all of a slot.
+    /// The largest payload of a frame whose header is in immediate data: a whole slot.
     pub(crate) fn send_bare(&self) -> usize {
         if self.link == LinkType::Rc && self.immediate {
             self.peer.slot_size as usize
@@ -218,7 +220,7 @@ impl ConnectionSetup {
         }
     }
 
-    /// Largest payload of a frame from the peer.
+    /// The largest payload of a frame from the peer.
     pub(crate) fn receive_payload(&self) -> usize {
         match self.link {
             LinkType::Rc => self.own.slot_size as usize - HEADER_LEN,
@@ -226,7 +228,7 @@ impl ConnectionSetup {
         }
     }
 
-    /// Largest message in either direction.
+    /// The largest message in either direction.
     pub(crate) fn max_msg(&self) -> u64 {
         self.own.max_msg.min(self.peer.max_msg)
     }
@@ -236,7 +238,7 @@ impl ConnectionSetup {
         self.own.rd_atomic.min(self.peer.rd_atomic) as usize
     }
 
-    /// Sources that either side may have told and not yet released.
+    /// Sources that either side may have announced and not yet released.
     pub(crate) fn max_rts(&self) -> usize {
         self.own.max_rts.min(self.peer.max_rts) as usize
     }

@@ -1,4 +1,4 @@
-//! Two connections that hand each other their frames.
+//! Tests of the protocol: two connections that exchange their frames directly.
 
 mod close;
 mod cork;
@@ -24,9 +24,9 @@ struct TestPeer {
     events: Vec<ConnectionEvent<VecBlock>>,
     /// Frames on their way to this side.
     wire: VecDeque<Vec<u8>>,
-    /// Of the work requests posted, oldest first: id, and the range that a READ reads.
+    /// Posted work requests, oldest first: the id, and the range of a READ.
     posted: VecDeque<(u64, Option<Segment>)>,
-    /// Receives posted and unused.
+    /// Receives that are posted and unused.
     receives: usize,
     slot: usize,
     rc: bool,
@@ -86,7 +86,7 @@ impl TestPeer {
         self.connection.send_block(block, bytes.len()).unwrap()
     }
 
-    /// Blocks of these bytes, lent together. Gives the first one's ticket.
+    /// Lends blocks of these bytes together. Returns the first one's ticket.
     fn lend_together(&mut self, pieces: &[&[u8]]) -> Ticket {
         let lent = |bytes: &&[u8]| {
             let mut block = self.blocks.take(bytes.len().max(1), Purpose::Send).unwrap();
@@ -97,7 +97,7 @@ impl TestPeer {
         self.connection.send_blocks(&mut blocks).unwrap()
     }
 
-    /// Takes the next thing to post and puts it on the link.
+    /// Takes the next item to post and puts it on the link.
     fn transmit(&mut self, peer: &mut TestPeer, now: Instant, last_of_turn: bool) -> bool {
         let room = self.queue.room();
         let quiet = self.connection.is_quiet();
@@ -116,7 +116,8 @@ impl TestPeer {
         true
     }
 
-    /// Sends bytes by themselves, as drivers do where they can: few in no block, more in one.
+    /// Sends bytes as a separate frame, as drivers do if possible: a few without a block, more in
+    /// one.
     fn send_at_once(&mut self, peer: &mut TestPeer, kind: ConnectionKind, bytes: &[u8]) -> bool {
         if self.queue.room() == 0 || !self.connection.allows_single_frame(kind, bytes.len()) {
             return false;
@@ -148,7 +149,8 @@ impl TestPeer {
         true
     }
 
-    /// Bytes of a frame's header for which immediate data stands: drivers leave it out where they can, this only where they must.
+    /// Bytes of a frame's header that immediate data replaces. Drivers omit the header whenever
+    /// they can, this code only when it must.
     fn left_out(&self, frame: &[u8]) -> usize {
         let must = self.rc && self.connection.uses_immediate() && frame.len() > self.slot;
         if must && Immediate::of(frame).is_some() { HEADER_LEN } else { 0 }
@@ -170,7 +172,7 @@ impl TestPeer {
         Ok(())
     }
 
-    /// The oldest thing posted completes.
+    /// Completes the oldest posted item.
     fn complete(&mut self, peer: &TestPeer) -> bool {
         let Some((id, range)) = self.posted.pop_front() else { return false };
         let mut done = self.queue.complete(id).unwrap();
@@ -215,7 +217,7 @@ impl PeerPair {
         PeerPair { a: TestPeer::new(setup, 0), b: TestPeer::new(setup, 0), now: Instant::now() }
     }
 
-    /// One turn of both sides. Gives whether anything moved.
+    /// One turn of both sides. Returns whether anything moved.
     fn turn(&mut self) -> bool {
         let mut moved = false;
         for swap in [false, true] {
@@ -234,7 +236,7 @@ impl PeerPair {
         moved
     }
 
-    /// Turns until nothing moves; that must come.
+    /// Takes turns until nothing moves, which must happen eventually.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             if !self.turn() {
@@ -244,7 +246,7 @@ impl PeerPair {
         panic!("the sides go on for ever");
     }
 
-    /// The same, with a device of `a` that says nothing.
+    /// The same, with a device of `a` that reports no completion.
     fn settle_but_for_completions_of_a(&mut self) {
         let mut moved = true;
         while moved {

@@ -1,4 +1,5 @@
-//! One end: its connection, its memory, and the driver between the connection and the modelled link.
+//! One endpoint of the simulation: its connection, its memory, and the transport between the
+//! connection and the modelled link.
 
 use super::link::{DeviceWork, RcLink, ReceiveCompletion};
 use super::memory::{BlockOwner, SimBlock, SimMemory};

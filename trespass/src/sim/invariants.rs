@@ -1,4 +1,5 @@
-//! The invariants that the simulator can show, each by its name, and with each the proof that the runs met what it is about.
+//! The invariants that the simulator shows, each by its name, with the proof that the runs met the
+//! situation.
 
 use super::endpoint::{CallOutcome, EndReason};
 use super::explore;

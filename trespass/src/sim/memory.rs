@@ -1,4 +1,5 @@
-//! The memory of one end: blocks that a device can be given, and what the device may read of them.
+//! An endpoint's memory: blocks that a device can be given, and the ranges that a peer's device may
+//! READ.
 //!
 //! A block knows who may touch it now. Whoever touches it out of turn is a fault, which is kept (a
 //! `Drop` cannot say it) until the simulation asks after each step.

@@ -1,4 +1,5 @@
-//! Reads along on the wire of a reliable connection and keeps its own books of credit.
+//! A wire monitor: it observes the frames of a reliable connection and keeps its own account of the
+//! credits.
 //!
 //! It knows the frame's layout from the protocol's description, not from the code under test.
 

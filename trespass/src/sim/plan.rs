@@ -1,4 +1,4 @@
-//! What a run is like: all its numbers, chosen by its seed within what a test allows.
+//! The parameters of a run, chosen by its seed within the limits of a test.
 
 use super::monitor::HEADER;
 use super::rng::SimRng;

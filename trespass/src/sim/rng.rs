@@ -1,4 +1,4 @@
-//! The one source of chance of a run: whoever knows the seed can repeat every step.
+//! The random generator of a run: a seed repeats every step.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

@@ -1,4 +1,4 @@
-//! Receives that an end shares with connections of which nothing else is seen: they come, are given what they may have, use it, and go.
+//! Other connections that share an endpoint's receives: they come, take receives, use them, and go.
 
 use super::rng::SimRng;
 use crate::protocol::{Lease, Ledger};

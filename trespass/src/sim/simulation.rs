@@ -1,4 +1,5 @@
-//! Two ends, what joins them, time, and one step after the other.
+//! The simulation: two endpoints, the link between them, virtual time, and one step after the
+//! other.
 
 use super::endpoint::{EndReason, SimEndpoint, SimTransport};
 use super::link::{QueueDepths, RcLink};

@@ -1,5 +1,6 @@
-//! CM_PREFIX: the beginning of a HELLO, for those who begin with the connection manager. A request for a connection carries 56 bytes of a
-//! program's; the HELLO itself follows over the queue pair.
+//! CM_PREFIX: the beginning of a HELLO for connections that start with the connection manager. A
+//! rdma_cm request carries (56 bytes). of private data; the HELLO itself follows over the queue
+//! pair.
 
 use super::hello::{Features, Hello, Kind, Role};
 use super::limits::Limits;
@@ -14,38 +15,38 @@ use super::{REQUEST_DATA, WireError};
 /// 40 rx_slots u16 | 42 length of the HELLO u16 | 44 0 u32
 /// ```
 const FIXED: usize = 32;
-/// The shortest HELLO.
+/// Length of the shortest HELLO.
 const MIN_HELLO: usize = 64;
 
-// Frozen; and a newer minor version has 8 bytes to append.
+// Frozen; a newer minor version may append 8 bytes.
 const _: () = assert!(FIXED + PREAMBLE == 48 && FIXED + PREAMBLE + 8 <= REQUEST_DATA);
 
-/// What of a HELLO must be known before it can come: which connection it is of, and how many receives it takes. It says the same as
-/// the HELLO does.
+/// The fields of a HELLO that must be known before it can arrive: its connection, and the receives
+/// that it needs. They equal those of the HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CmPrefix {
     /// The sender's minor version.
     pub(crate) minor: u8,
-    /// What the sender can do.
+    /// The sender's features.
     pub(crate) features: Features,
-    /// The connection: a random number of the client's, which the server repeats.
+    /// The connection: a random number of the client, which the server repeats.
     pub(crate) conn_id: u64,
-    /// The attempt at this connection, which the server repeats too.
+    /// The attempt at this connection, which the server repeats, too.
     pub(crate) generation: u32,
-    /// Which side the sender is.
+    /// The sender's side.
     pub(crate) role: Role,
-    /// What it wants to carry.
+    /// The type of data.
     pub(crate) kind: Kind,
-    /// Bytes of its receive slots.
+    /// Size of its receive slots in bytes.
     pub(crate) slot_size: u32,
-    /// Receive slots that it posts once it has the other's HELLO.
+    /// Receive slots that it posts once it has the peer's HELLO.
     pub(crate) rx_slots: u32,
-    /// Bytes of its HELLO.
+    /// Length of its HELLO in bytes.
     pub(crate) hello: usize,
 }
 
 impl CmPrefix {
-    /// The CM_PREFIX of a HELLO that has so many bytes.
+    /// The CM_PREFIX of a HELLO of `len` bytes.
     pub(crate) fn of(hello: &Hello, len: usize) -> Self {
         Self {
             minor: hello.minor,
@@ -60,12 +61,12 @@ impl CmPrefix {
         }
     }
 
-    /// The message in bytes.
+    /// Encodes the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         self.encode_with(&[])
     }
 
-    /// As a newer minor version would send it: with more in its fixed part.
+    /// Encodes it like a newer minor version, with more in its fixed part.
     pub(super) fn encode_with(&self, more_fixed: &[u8]) -> Vec<u8> {
         let mut writer = Writer::new(preamble::CM_PREFIX, self.minor);
         writer

@@ -4,42 +4,42 @@ use super::hello::Role;
 use super::preamble::{self, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Writer};
 use super::reader::{Reader, shortened, shortened_to, text};
 use super::{HandshakeMessage, WireError};
-use crate::handshake::{Cause, Unavailable};
+use crate::wire::{Cause, Unavailable};
 
-/// Why there will be no connection. Every version can read it.
+/// The reason for refusing a connection. Every version can read it.
 ///
 /// ```text
 /// 16 reason u16 | 18 major u8 | 19 minor u8 | 20 peer's major u8 | 21 peer's minor u8 | 22 length of the text u16 | 24 text
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reject {
-    /// Why.
+    /// The reason as a number.
     pub(crate) reason: RejectReason,
     /// The sender's version, major and minor.
     pub(crate) own: (u8, u8),
-    /// The version that it was spoken to in; 0.0 if it does not matter.
+    /// The version of the message that is refused; 0.0 if it does not matter.
     pub(crate) seen: (u8, u8),
-    /// Words for a person.
+    /// A text for people.
     pub(crate) text: String,
 }
 
-/// Why a peer rejects.
+/// The reasons for which a peer refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
     /// Another major version.
     Version,
-    /// A message that is not one.
+    /// An invalid message.
     Malformed,
-    /// One carries bytes and the other messages.
+    /// One side carries bytes and the other messages.
     Kind,
     /// Both are clients, or both are servers.
     Role,
-    /// RDMA is required, and there is none.
+    /// RDMA is required, and does not work.
     RdmaRequired,
-    /// It took too long.
+    /// The handshake took too long.
     TimedOut,
-    /// The listener takes no more now.
+    /// The listener accepts no more connections now.
     Busy,
     /// A reason of a newer version.
     Unknown(u16),
@@ -77,12 +77,12 @@ impl Reject {
     /// Length of the fixed part.
     const FIXED: usize = PREAMBLE + 8;
 
-    /// The message in bytes.
+    /// Encodes the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         self.encode_within(MAX_MESSAGE)
     }
 
-    /// The same with as many words as leave it no longer than that, which is more than the fixed part is.
+    /// Encodes it with a text short enough for `limit` bytes, which exceeds the fixed part.
     pub(crate) fn encode_within(&self, limit: usize) -> Vec<u8> {
         let words = shortened_to(&self.text, limit / 8 * 8 - Self::FIXED).as_bytes();
         let mut writer = Writer::new(preamble::REJECT, MINOR);
@@ -96,7 +96,7 @@ impl Reject {
         writer.finish()
     }
 
-    /// A rejection of this version's.
+    /// A rejection by this version.
     pub(crate) fn new(reason: RejectReason, seen: (u8, u8), text: String) -> Self {
         Self { reason, own: (MAJOR, MINOR), seen, text }
     }
@@ -112,25 +112,26 @@ impl Reject {
     }
 }
 
-/// Whether one's own half of the data path works. RDMA is used if both sides say so, else TCP.
+/// The state of a side's half of the data path. RDMA is used if both sides report that it works,
+/// else TCP.
 ///
 /// ```text
 /// 16 connection u64 | 24 generation u32 | 28 outcome u8 | 29 role u8 | 30 cause u16 | 32 length of the text u16 | 34 0 [6] | 40 text
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
-    /// The connection.
+    /// The connection's number.
     pub(crate) conn_id: u64,
-    /// The attempt.
+    /// The attempt's number.
     pub(crate) generation: u32,
-    /// Who says so.
+    /// The sender's side.
     pub(crate) role: Role,
-    /// That it works, or why not.
+    /// Success, or the reason for the failure.
     pub(crate) verdict: Result<(), Unavailable>,
 }
 
 impl Ready {
-    /// The message in bytes.
+    /// Encodes the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (outcome, cause, words) = match &self.verdict {
             Ok(()) => (1, 0, ""),
@@ -179,23 +180,24 @@ impl Ready {
 pub(crate) const PROBE_BYTES: usize = 64;
 const _: () = assert!(PROBE_BYTES == 64 && PROBE_BYTES.is_multiple_of(8) && PROBE_BYTES >= PREAMBLE + 16);
 
-/// What goes over the data path to prove it: the client's first, and the server's when that has come.
+/// The message that proves the data path: the client sends its probe first, and the server answers
+/// with its own.
 ///
 /// ```text
 /// 16 connection u64 | 24 generation u32 | 28 role u8 | 29 0 [35]
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
-    /// The connection.
+    /// The connection's number.
     pub(crate) conn_id: u64,
-    /// The attempt.
+    /// The attempt's number.
     pub(crate) generation: u32,
-    /// Who sends it.
+    /// The sender's side.
     pub(crate) role: Role,
 }
 
 impl Probe {
-    /// The message in bytes.
+    /// Encodes the message.
     pub(crate) fn encode(&self) -> [u8; PROBE_BYTES] {
         let mut writer = Writer::new(preamble::PROBE, MINOR);
         writer
@@ -215,7 +217,8 @@ impl Probe {
         Ok(Self { conn_id, generation, role })
     }
 
-    /// Whether what has come over the data path is this probe: not one of an earlier attempt, not one's own, and not something else.
+    /// Whether data from the data path is this probe, rather than a probe of an earlier attempt,
+    /// this side's probe, or other data.
     pub(crate) fn is(&self, received: &[u8]) -> bool {
         HandshakeMessage::decode(received) == Ok(HandshakeMessage::Probe(*self))
     }

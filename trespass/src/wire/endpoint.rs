@@ -1,19 +1,19 @@
-//! How a queue pair is reached.
+//! The address of a queue pair.
 
 use super::reader::Reader;
 use super::{WireError, preamble::Writer, tlv};
 
-/// The 40 bytes of which an endpoint consists; a newer version may append.
+/// Length of an endpoint; a newer version may append.
 ///
 /// ```text
 ///  0 queue pair u32 | 4 first PSN u32 | 8 GID [16] | 24 LID u16 | 26 MTU u8 | 27 link u8 | 28 SL u8 | 29 traffic class u8 | 30 0 u16 | 32 device u64
 /// ```
 const BYTES: usize = 40;
 
-/// A reliable connected queue pair, as its peer must know it.
+/// The address of a reliable connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// Its number, 24 bits.
+    /// The queue pair's number, 24 bits.
     pub(crate) qp_num: u32,
     /// The first packet's sequence number, random, 24 bits.
     pub(crate) psn: u32,
@@ -21,19 +21,20 @@ pub(crate) struct Endpoint {
     pub(crate) gid: [u8; 16],
     /// The port's LID, or 0.
     pub(crate) lid: u16,
-    /// The port's MTU, as verbs number it: 1 (256 bytes) to 5 (4096).
+    /// The port's MTU in the verbs' encoding: 1 (256 bytes) to 5 (4096).
     pub(crate) mtu: u8,
-    /// What the port is on.
+    /// The port's link layer.
     pub(crate) link_layer: LinkLayer,
-    /// The service level.
+    /// The service level of its packets.
     pub(crate) service_level: u8,
-    /// The traffic class.
+    /// The traffic class of its packets.
     pub(crate) traffic_class: u8,
-    /// The device's name, hashed: whether both are on the same device of the same host is worth knowing, its name is not.
+    /// A hash of the device's name, which tells whether both sides use the same device without
+    /// revealing the name.
     pub(crate) device: u64,
 }
 
-/// What a port is on.
+/// The link layers of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkLayer {
     /// InfiniBand.
@@ -100,7 +101,7 @@ fn bits(value: u32, bits: u32, field: &'static str, bound: &'static str) -> Resu
     Ok(value)
 }
 
-/// A device's name as its peer sees it (FNV-1a).
+/// The hash of a device's name (FNV-1a).
 pub(crate) fn device_hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,8 +1,9 @@
-//! The messages as bytes. What is here never changes: a failing test means that peers in the field are not understood any more.
+//! Golden bytes These never change: a failing test means that deployed peers are not
+//! understood longer understood.
 
 use super::preamble::PREAMBLE;
 use super::*;
-use crate::handshake::{Cause, Unavailable};
+use crate::wire::{Cause, Unavailable};
 
 fn limits() -> Limits {
     Limits {
@@ -109,13 +110,13 @@ fn cm_prefix() {
         54525350 05 01 00 06 30000000 979738d7
         0300000000000000 0102030405060708 090a0b0c 01 02 0d 00 4000 7800 00000000";
     assert_golden(&cm_prefix.encode(), golden, HandshakeMessage::CmPrefix(cm_prefix));
-    // As it comes with a request: in a field of fixed length.
+    // In a field of fixed length, as in a connection request.
     let private = [cm_prefix.encode(), vec![0; 8]].concat();
     assert_eq!(
         (private.len(), HandshakeMessage::decode_private(&private)),
         (REQUEST_DATA, Ok(HandshakeMessage::CmPrefix(cm_prefix)))
     );
-    // A newer one's, with as much as there is room for.
+    // From a newer version, with the longest possible fixed part.
     let newer = CmPrefix { minor: 3, ..cm_prefix }.encode_with(&[0xff; 8]);
     assert_eq!(
         (newer.len(), HandshakeMessage::decode_private(&newer)),
@@ -123,7 +124,7 @@ fn cm_prefix() {
     );
 }
 
-/// What follows a CM_PREFIX names no queue pair, and no reason for having none.
+/// A HELLO after a CM_PREFIX contains no queue pair, and no reason for having none.
 #[test]
 fn hello_over_the_queue_pair() {
     let hello = Hello { path: Err(Unavailable::unspecified()), user_data: Vec::new(), ..hello() };
@@ -187,7 +188,8 @@ fn probe() {
     assert!(probe.is(&probe.encode()));
 }
 
-/// A newer minor version appends to the fixed part and to the TLVs, and adds TLVs: none of it disturbs this one.
+/// A newer minor version appends to the fixed part and to the TLVs, and adds TLVs: this version
+/// ignores all of it.
 #[test]
 fn additions_of_a_newer_minor_version_are_skipped() {
     let newer = Hello { minor: 1, ..hello() };
@@ -196,7 +198,7 @@ fn additions_of_a_newer_minor_version_are_skipped() {
     assert_eq!(HandshakeMessage::decode(&bytes), Ok(HandshakeMessage::Hello(newer)));
 }
 
-/// Changes a valid message, and gives it a valid checksum again.
+/// Changes a valid message, and corrects its checksum.
 fn patched(mut bytes: Vec<u8>, at: usize, with: &[u8]) -> Vec<u8> {
     bytes[at..at + with.len()].copy_from_slice(with);
     let crc = checksum(&bytes);
@@ -239,7 +241,8 @@ fn invalid_fields_are_refused_by_name() {
     ] {
         assert_eq!(field(patch(at, with)), name, "at {at}");
     }
-    // The endpoint's TLV ends in its midst, or outside of the message; the user data is a second endpoint.
+    // The endpoint's TLV ends within the endpoint, or outside of the message; the user data is a
+    // second endpoint.
     assert_eq!(patch(66, &[39, 0]), WireError::Short("endpoint"));
     assert_eq!(patch(66, &[0xff, 0xff]), WireError::Short("list of options"));
     let twice = hello().encode_with(&[], &[(3, b"once")]);
@@ -258,7 +261,7 @@ fn one_changed_bit_is_noticed() {
     }
 }
 
-/// What a peer says is shown to people.
+/// Texts of a peer are shown to people.
 #[test]
 fn words_of_a_peer_are_bounded_and_harmless() {
     let long = Reject::new(RejectReason::Busy, (0, 0), "ä".repeat(400) + "\u{1b}[2J");

@@ -1,4 +1,4 @@
-//! HELLO: who one is, and what one can do.
+//! HELLO: a side's identity and features.
 
 use super::WireError;
 use super::endpoint::Endpoint;
@@ -6,8 +6,8 @@ use super::limits::Limits;
 use super::preamble::{self, PREAMBLE, Writer};
 use super::reader::{Reader, shortened, text};
 use super::tlv::{self, MAX_USER_DATA, Tlvs};
-use crate::handshake::{Cause, Unavailable};
 use crate::protocol::FIRST_SLOTS_MIN;
+use crate::wire::{Cause, Unavailable};
 
 /// Length of the fixed part without the preamble.
 ///
@@ -17,19 +17,19 @@ use crate::protocol::FIRST_SLOTS_MIN;
 /// ```
 const FIXED: usize = 48;
 
-/// Which side of a connection one is.
+/// A side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
-    /// It has connected.
+    /// The side that connected.
     Client,
-    /// It has accepted.
+    /// The side that accepted.
     Server,
 }
 
-/// What a connection carries.
+/// The type of data that a connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Bytes, without boundaries.
+    /// Bytes without boundaries.
     Stream,
     /// Messages, whose boundaries are kept.
     SeqPacket,
@@ -38,16 +38,16 @@ pub enum Kind {
 /// Whether a connection may, must or must not use RDMA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// RDMA where both sides have it and it works, else TCP.
+    /// RDMA if both sides support it and it works, else TCP.
     #[default]
     Auto,
     /// RDMA, or no connection.
     RequireRdma,
-    /// TCP, whatever there is.
+    /// TCP in any case.
     TcpOnly,
 }
 
-/// What one side can do beyond what all can: a set of bits, of which both sides use what both know.
+/// Optional features of one side, as bits; a connection uses those that both sides know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Features(pub(crate) u64);
 
@@ -56,15 +56,15 @@ impl Features {
     pub(crate) const READ: Self = Self(1 << 0);
     /// Several short messages in one frame.
     pub(crate) const COALESCE: Self = Self(1 << 1);
-    /// This side's receives come from a queue that connections share.
+    /// This side's receives come from a shared receive queue.
     pub(crate) const SHARED_RECEIVE: Self = Self(1 << 2);
     // 3 one-sided operations, 4 authentication, 5 several paths, 6 channels, 7 resuming: reserved.
-    /// The other side may begin with fewer receives than it can have posted, and says with how many.
+    /// The other side may start with fewer receives than it can post, and announces their number.
     pub(crate) const WINDOWS: Self = Self(1 << 8);
-    /// The header of a frame of data may go in immediate data.
+    /// The header of a data frame may travel in immediate data.
     pub(crate) const IMMEDIATE: Self = Self(1 << 9);
 
-    /// All that this version knows.
+    /// All features that this version knows.
     #[cfg(any(test, fuzzing))]
     pub(crate) const KNOWN: Self =
         Self(Self::READ.0 | Self::COALESCE.0 | Self::SHARED_RECEIVE.0 | Self::WINDOWS.0 | Self::IMMEDIATE.0);
@@ -96,40 +96,41 @@ const _: () = {
     assert!(Policy::Auto.number() == 0 && Policy::RequireRdma.number() == 1 && Policy::TcpOnly.number() == 2);
 };
 
-/// HELLO.
+/// The HELLO message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// The sender's minor version.
     pub(crate) minor: u8,
-    /// What the sender can do.
+    /// The sender's features.
     pub(crate) features: Features,
-    /// The connection: a random number of the client's, which the server repeats.
+    /// The connection: a random number of the client, which the server repeats.
     pub(crate) conn_id: u64,
-    /// The attempt at this connection, which the server repeats too.
+    /// The attempt at this connection, which the server repeats, too.
     pub(crate) generation: u32,
-    /// Which side the sender is.
+    /// The sender's side.
     pub(crate) role: Role,
-    /// What it wants to carry.
+    /// The type of data.
     pub(crate) kind: Kind,
-    /// What it wants of RDMA.
+    /// The sender's policy about RDMA.
     pub(crate) policy: Policy,
-    /// What it can take.
+    /// The sender's limits.
     pub(crate) limits: Limits,
-    /// Receive slots that it begins with, if not with all. It counts where both sides have [`Features::WINDOWS`].
+    /// Receive slots that it starts with, if not with all. It applies if both sides have
+    /// [`Features::WINDOWS`].
     pub(crate) first_slots: Option<u32>,
-    /// Its queue pair, or why it has none.
+    /// Its queue pair, or the reason why it has none.
     pub(crate) path: Result<Endpoint, Unavailable>,
-    /// What its program wants the peer to know.
+    /// Data of its program for the peer's program.
     pub(crate) user_data: Vec<u8>,
 }
 
 impl Hello {
-    /// The message in bytes.
+    /// Encodes the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         self.encode_with(&[], &[])
     }
 
-    /// As a newer minor version would send it: with more in its fixed part, and with other TLVs.
+    /// Encodes it like a newer minor version, with more in its fixed part, and with other TLVs.
     pub(super) fn encode_with(&self, more_fixed: &[u8], more_tlvs: &[(u16, &[u8])]) -> Vec<u8> {
         let mut writer = Writer::new(preamble::HELLO, self.minor);
         writer
@@ -144,7 +145,7 @@ impl Hello {
         }
         match &self.path {
             Ok(endpoint) => endpoint.put(&mut writer),
-            // What follows a CM_PREFIX needs none.
+            // A HELLO after a CM_PREFIX needs no reason.
             Err(why) if *why == Unavailable::unspecified() => {}
             Err(why) => {
                 let mut value = why.cause.code().to_le_bytes().to_vec();
@@ -231,7 +232,7 @@ impl<'a> HelloOptions<'a> {
                     });
                 }
                 (tlv::USER_DATA, value) => once(&mut options.user_data, value, "user data")?,
-                // Of a newer version, or reserved.
+                // A TLV of a newer version, or a reserved one.
                 _ => {}
             }
         }

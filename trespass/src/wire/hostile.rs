@@ -1,14 +1,14 @@
-//! One message of the handshake, of any bytes.
+//! A handshake message of arbitrary bytes, for fuzzing.
 //!
-//! What must hold: it is refused, or read; what is read is written so that it is read as the same again; and reading keeps no more
-//! than the message had.
+//! The message is rejected or decoded. A decoded message must survive encoding and decoding, and
+//! decoding must keep no more data than the message had.
 //!
-//! The input is the message; its checksum is set right, since no fuzzer guesses that.
+//! The input is the message; its checksum is corrected, because no fuzzer guesses it.
 
 use super::preamble::checksum;
 use super::{HandshakeMessage, Hello, MAX_MESSAGE, PREAMBLE, Ready};
 
-/// Runs one input. Panics if something is amiss.
+/// Runs one input, and panics if a requirement is violated.
 #[cfg(fuzzing)]
 pub fn hostile_message(data: &[u8]) {
     run(data);
@@ -40,7 +40,7 @@ fn run(data: &[u8]) {
     assert_eq!(without_words(again), without_words(message));
 }
 
-/// Words that were cut off in the midst of a character lose a few bytes more when they are written again.
+/// A text that was cut within a character loses a few more bytes when it is encoded again.
 fn without_words(mut message: HandshakeMessage) -> HandshakeMessage {
     match &mut message {
         HandshakeMessage::Hello(Hello { path: Err(why), .. })
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::corpus;
 
-    /// Whatever is found lies in the corpus from then on.
+    /// Inputs that fuzzing found stay in the corpus.
     #[test]
     fn fuzzing_corpus_passes() {
         corpus::replay("messages", 4, run);
@@ -83,7 +83,8 @@ mod tests {
         }
     }
 
-    /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
+    /// Rewrites the initial inputs of the corpus: `cargo test -p trespass write_the_corpus --
+    /// --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {

@@ -1,17 +1,17 @@
-//! What one side can take.
+//! The limits of one side.
 
 use super::WireError;
 use super::preamble::Writer;
 use super::reader::Reader;
 
-/// The limits of one side, as HELLO tells them.
+/// The limits of one side, as in its HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Bytes of a receive slot: no frame to this side is longer. A power of two.
+    /// Size of a receive slot in bytes, which bounds every frame to this side. A power of two.
     pub(crate) slot_size: u32,
     /// Receive slots that this side posts for the connection.
     pub(crate) rx_slots: u32,
-    /// Messages to this side above this many bytes go by rendezvous.
+    /// Messages to this side above this many bytes use a rendezvous.
     pub(crate) eager_max: u32,
     /// Rendezvous that may wait for this side at a time.
     pub(crate) max_rts: u16,
@@ -19,16 +19,16 @@ pub(crate) struct Limits {
     pub(crate) rd_atomic_in: u8,
     /// RDMA READs that this side's device has outstanding at a time.
     pub(crate) rd_atomic_out: u8,
-    /// The longest message that this side takes.
+    /// The longest message that this side accepts.
     pub(crate) max_msg: u64,
 }
 
 impl Limits {
-    /// The least and the greatest slot.
+    /// The smallest and the largest slot in bytes.
     pub(crate) const SLOT_SIZE: std::ops::RangeInclusive<u32> = 512..=1 << 20;
     /// The fewest and the most slots.
     pub(crate) const RX_SLOTS: std::ops::RangeInclusive<u32> = 16..=1 << 15;
-    /// The longest message of all.
+    /// The longest message that any side accepts.
     pub(crate) const MAX_MSG: u64 = 1 << 30;
 
     pub(super) fn put(&self, writer: &mut Writer) {
@@ -55,7 +55,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// A peer may say what it likes; what is used must make sense.
+    /// Checks the values, because a peer may send anything.
     fn check(&self) -> Result<(), WireError> {
         Self::check_slots(self.slot_size, self.rx_slots)?;
         must(
@@ -67,7 +67,7 @@ impl Limits {
         must(u64::from(self.eager_max) <= self.max_msg, "eager_max", self.eager_max.into(), "at most max_msg")
     }
 
-    /// The same for the receive slots alone.
+    /// Checks the receive slots alone.
     pub(super) fn check_slots(slot_size: u32, rx_slots: u32) -> Result<(), WireError> {
         must(
             slot_size.is_power_of_two() && Self::SLOT_SIZE.contains(&slot_size),

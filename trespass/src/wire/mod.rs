@@ -1,7 +1,7 @@
-//! What both sides say to each other before the first frame: the messages of the handshake, in bytes.
+//! The handshake messages in bytes: the messages before both first frame.
 //!
-//! Every message begins with the same 16 bytes, which no version ever changes ([`Preamble`]), so that peers of any two versions can
-//! at least tell each other why they do not understand one another ([`Reject`]):
+//! Every message begins with the same 16 bytes, which no version ever changes ([`Preamble`]), so
+//! that peers of any two versions can at least explain their incompatibility ([`Reject`]):
 //!
 //! ```text
 //!  0  magic        "TRSP"
@@ -13,10 +13,12 @@
 //! 12  crc          u32   CRC-32 of the whole message but these four bytes
 //! ```
 //!
-//! All numbers are little endian. A newer minor version may append to the fixed part, to a TLV's value and to the list of TLVs; an
-//! older one skips what it does not know. Everything that is foreign is checked before it is used, and nothing is allocated for a
-//! message that claims to be longer than [`MAX_MESSAGE`].
+//! All numbers are little endian. A newer minor version may append to the fixed part, to a TLV's
+//! value and to the list of TLVs; an older one skips the unknown parts. All foreign data is checked
+//! before it is used, and nothing is allocated for a message that claims to be longer than
+//! [`MAX_MESSAGE`].
 
+mod cause;
 mod cm_prefix;
 mod control;
 mod endpoint;
@@ -33,6 +35,7 @@ pub(crate) mod hostile;
 #[cfg(test)]
 pub(crate) mod properties;
 
+pub(crate) use cause::Unavailable;
 pub(crate) use cm_prefix::CmPrefix;
 pub(crate) use control::{Probe, Ready, Reject};
 pub(crate) use endpoint::{Endpoint, LinkLayer, device_hash};
@@ -44,31 +47,32 @@ pub(crate) use tlv::MAX_USER_DATA;
 #[cfg(any(test, fuzzing))]
 pub(crate) use preamble::checksum;
 
+pub use cause::Cause;
 pub use control::RejectReason;
 pub use hello::{Kind, Policy};
 
-/// What a request to the connection manager carries of a program's, over all transports.
+/// Length of the private data in a connection request, over all transports.
 pub(crate) const REQUEST_DATA: usize = 56;
-/// What a rejection carries.
+/// Length of the private data in a rejection.
 pub(crate) const REJECT_DATA: usize = 148;
 
 /// A message of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HandshakeMessage {
-    /// Who one is, and what one can do.
+    /// A side's identity and features.
     Hello(Hello),
-    /// Why there will be no connection.
+    /// The reason for refusing the connection.
     Reject(Reject),
-    /// Whether one's own half of the data path works.
+    /// The state of a side's half of the data path.
     Ready(Ready),
-    /// What goes over the data path to prove it.
+    /// The message that proves the data path.
     Probe(Probe),
-    /// The beginning of a HELLO, by the connection manager.
+    /// The beginning of a HELLO, for the connection manager.
     CmPrefix(CmPrefix),
 }
 
 impl HandshakeMessage {
-    /// Reads a whole message, of which nothing is known.
+    /// Decodes a whole message of any type.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let (preamble, body) = Preamble::open(bytes)?;
         let fixed = preamble.header_len() - PREAMBLE;
@@ -85,7 +89,8 @@ impl HandshakeMessage {
         }
     }
 
-    /// Reads a message at the beginning of what has come with a connection: that is as long as its field, so anything may follow.
+    /// Decodes a message at the beginning of a connection's private data, whose field has a fixed
+    /// length, so that anything may follow.
     pub(crate) fn decode_private(data: &[u8]) -> Result<Self, WireError> {
         if let Some(magic) = data.first_chunk() {
             Preamble::check_magic(*magic)?;
@@ -96,61 +101,60 @@ impl HandshakeMessage {
     }
 }
 
-/// What is wrong with a message of the handshake.
+/// The reason why a handshake message is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
+pub(crate) enum WireError {
     /// The peer speaks another protocol.
     #[error(
         "the peer does not speak this protocol: it began with {0:02x?} instead of \"TRSP\"; is that the right port?"
     )]
     Magic([u8; 4]),
-    /// The message is longer or shorter than any can be.
+    /// The message's length is out of range.
     #[error("a message of {total} bytes with {header} fixed ones is impossible; at most 4096 are allowed")]
     Length {
-        /// What the message says of its whole length.
+        /// The total length in the message.
         total: u32,
-        /// What it says of the length of its fixed part.
+        /// The length of the fixed part in the message.
         header: u32,
     },
-    /// The checksum is another one.
+    /// The checksum does not match.
     #[error("the checksum of a message is {found:#010x}, and its bytes give {computed:#010x}")]
     Checksum {
-        /// What the message says.
+        /// The checksum in the message.
         found: u32,
-        /// What its bytes give.
+        /// The checksum of its bytes.
         computed: u32,
     },
-    /// The peer is of another major version.
+    /// The peer uses another major version.
     #[error(
         "the peer speaks version {major}.{minor} of the protocol, and this side {MAJOR}.{MINOR}; update the older one"
     )]
     Version {
-        /// Its major version.
+        /// The peer's major version.
         major: u8,
-        /// Its minor version.
+        /// The peer's minor version.
         minor: u8,
     },
-    /// A message of no known type.
+    /// A message of an unknown type.
     #[error("messages of type {0} do not exist")]
     Type(u8),
-    /// The message ends before what must be there.
+    /// The message ends before a required field.
     #[error("a message ends in the midst of its {0}")]
     Short(&'static str),
-    /// Something is there twice that is there at most once.
+    /// A TLV that may occur only once is repeated.
     #[error("a message has its {0} twice")]
     Twice(&'static str),
-    /// A field has a value that it must not have.
+    /// A field has an invalid value.
     #[error("{field} = {value} in the peer's message must be {bound}")]
     Value {
-        /// The field.
+        /// The field's name.
         field: &'static str,
-        /// What is there.
+        /// The field's value.
         value: u64,
-        /// What may be there.
+        /// The valid values.
         bound: &'static str,
     },
-    /// The message is none that may come now.
+    /// The message is not allowed in this state.
     #[error("{0} came where it must not")]
     Unexpected(&'static str),
 }

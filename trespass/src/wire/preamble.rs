@@ -1,14 +1,15 @@
-//! The first 16 bytes of every message.
+//! The preamble: the first 16 bytes of every message.
 
 use super::WireError;
 
 /// Length of the preamble.
 pub(crate) const PREAMBLE: usize = 16;
-/// No message is longer.
+/// The longest message.
 pub(crate) const MAX_MESSAGE: usize = 4096;
-/// The version that this crate speaks. Peers of another major version reject each other, in words.
+/// The protocol version of this crate. Peers of different major versions reject each other, with a
+/// text.
 pub(crate) const MAJOR: u8 = 1;
-/// Peers of another minor version get along with what both know.
+/// Peers of different minor versions use the features that both know.
 pub(crate) const MINOR: u8 = 0;
 
 pub(super) const HELLO: u8 = 1;
@@ -18,17 +19,17 @@ pub(super) const PROBE: u8 = 4;
 pub(super) const CM_PREFIX: u8 = 5;
 
 const MAGIC: [u8; 4] = *b"TRSP";
-/// Where the checksum is.
+/// Offset of the checksum.
 const CRC_AT: usize = 12;
 
-// Frozen for all versions: whoever changes one of these speaks another protocol.
+// Frozen for all versions: a change of any of these makes another protocol.
 const _: () = {
     assert!(HELLO == 1 && REJECT == 2 && READY == 3 && PROBE == 4 && CM_PREFIX == 5);
     assert!(PREAMBLE == 16 && MAX_MESSAGE == 4096 && CRC_AT == 12);
     assert!(u32::from_le_bytes(MAGIC) == 0x5053_5254);
 };
 
-/// What the first 16 bytes say, checked as far as they can be checked alone.
+/// The decoded preamble, checked as far as it can be by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preamble {
     kind: u8,
@@ -40,7 +41,7 @@ pub(crate) struct Preamble {
 }
 
 impl Preamble {
-    /// Reads the preamble of a message that is still to come.
+    /// Decodes the preamble of a message whose rest has not arrived.
     pub(crate) fn decode(bytes: &[u8; PREAMBLE]) -> Result<Self, WireError> {
         let [m0, m1, m2, m3, kind, major, minor, units, t0, t1, t2, t3, c0, c1, c2, c3] = *bytes;
         Self::check_magic([m0, m1, m2, m3])?;
@@ -52,12 +53,12 @@ impl Preamble {
         Ok(Self { kind, major, minor, header: header as usize, total: total as usize, crc })
     }
 
-    /// Whether this protocol is spoken at all: so much is known from the first four bytes, and who speaks another may not send more.
+    /// Checks the first four bytes alone, because a peer with another protocol may send no more.
     pub(crate) fn check_magic(magic: [u8; 4]) -> Result<(), WireError> {
         if magic == MAGIC { Ok(()) } else { Err(WireError::Magic(magic)) }
     }
 
-    /// Opens a whole message: its preamble, and what follows that.
+    /// Splits a whole message into its preamble and the rest.
     pub(super) fn open(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (head, body) = bytes.split_first_chunk().ok_or(WireError::Short("preamble"))?;
         let preamble = Self::decode(head)?;
@@ -97,7 +98,7 @@ impl Preamble {
     }
 }
 
-/// The checksum of a message, whatever stands at its place.
+/// The checksum of a message, ignoring the checksum field.
 pub(crate) fn checksum(message: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&message[..CRC_AT]);
@@ -109,7 +110,7 @@ pub(crate) fn checksum(message: &[u8]) -> u32 {
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Begins a message of this type.
+    /// Starts a message of this type.
     pub(super) fn new(kind: u8, minor: u8) -> Self {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(&MAGIC);
@@ -124,13 +125,13 @@ impl Writer {
         self
     }
 
-    /// Fills up to a multiple of 8 bytes.
+    /// Pads to a multiple of 8 bytes.
     pub(super) fn pad(&mut self) -> &mut Self {
         self.0.resize(self.0.len().next_multiple_of(8), 0);
         self
     }
 
-    /// What was written is the fixed part.
+    /// Ends the fixed part.
     pub(super) fn end_of_fixed(&mut self) -> &mut Self {
         assert!(self.0.len().is_multiple_of(8), "the fixed part is a multiple of 8 bytes");
         self.0[7] = (self.0.len() / 8) as u8;

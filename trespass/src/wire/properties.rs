@@ -1,11 +1,11 @@
-//! Whatever comes is refused or read; what is written is read the same.
+//! Property tests: any bytes are rejected or decoded, and encoding is reversible.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::handshake::{Cause, Unavailable};
 use crate::protocol::FIRST_SLOTS_MIN;
+use crate::wire::{Cause, Unavailable};
 
 pub(crate) fn limits() -> impl Strategy<Value = Limits> {
     let sizes = (9_u32..=20, 16_u32..=32768, 1_u64..=Limits::MAX_MSG, any::<u32>());
@@ -79,7 +79,7 @@ fn hello() -> impl Strategy<Value = Hello> {
     )
 }
 
-/// A message with a valid beginning and checksum around anything, so that the checks behind those are reached.
+/// A message with a valid beginning and checksum around any body, so that later checks are reached.
 fn framed(kind: u8, units: u8, mut body: Vec<u8>) -> Vec<u8> {
     let mut bytes = b"TRSP".to_vec();
     bytes.extend_from_slice(&[kind, MAJOR, 0, units]);
@@ -125,7 +125,7 @@ proptest! {
         let _ = HandshakeMessage::decode(&framed(kind, units, body));
     }
 
-    /// A HELLO of which a few bytes are others is read, or refused, and if it is read it holds what every HELLO must.
+    /// A HELLO with a few changed bytes is rejected, or decodes to valid values.
     #[test]
     fn a_changed_hello_is_refused_or_sound(hello in hello(), changes in vec((16_usize..200, any::<u8>()), 1..5)) {
         let mut bytes = hello.encode();

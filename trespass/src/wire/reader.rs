@@ -1,11 +1,11 @@
-//! Reading numbers off foreign bytes.
+//! Reads numbers from untrusted bytes.
 
 use super::WireError;
 
-/// What is left of a part of a message.
+/// The unread rest of a part of a message.
 pub(super) struct Reader<'a> {
     left: &'a [u8],
-    /// Of what, for the error.
+    /// The name of the part, for the error.
     of: &'static str,
 }
 
@@ -54,7 +54,8 @@ impl<'a> Reader<'a> {
 /// The longest text that is sent or kept, in bytes.
 pub(super) const MAX_TEXT: usize = 512;
 
-/// A peer's words, as they can be shown on a terminal: no control characters, nothing that is not text, and not too many.
+/// A peer's text in a form that is safe on a terminal: valid UTF-8, without control characters, and
+/// of limited length.
 pub(super) fn text(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(MAX_TEXT)];
     let words = String::from_utf8_lossy(shown);
@@ -62,12 +63,12 @@ pub(super) fn text(bytes: &[u8]) -> String {
     shortened(&words).to_owned()
 }
 
-/// As much of a text as may be sent, whole characters.
+/// The longest prefix of a text that may be sent, in whole characters.
 pub(super) fn shortened(text: &str) -> &str {
     shortened_to(text, MAX_TEXT)
 }
 
-/// The same where less may be sent.
+/// The same for a lower limit.
 pub(super) fn shortened_to(text: &str, most: usize) -> &str {
     let mut end = text.len().min(MAX_TEXT).min(most);
     while !text.is_char_boundary(end) {

@@ -1,21 +1,23 @@
-//! The list at the end of HELLO: `type u16 | length u16 | value`, filled up with zeros to a multiple of 8 bytes.
+//! The TLV list at the end of HELLO: `type u16 | length u16 | value`, padded with zeros to a
+//! multiple
+//! of 8 bytes.
 
 use super::WireError;
 use super::preamble::Writer;
 use super::reader::Reader;
 
-/// How a queue pair is reached: [`Endpoint`](super::Endpoint).
+/// The address of a queue pair: [`Endpoint`](super::Endpoint).
 pub(super) const ENDPOINT: u16 = 1;
-/// Why there is no endpoint: a cause (u16), and words.
+/// The reason for having no endpoint: a cause (u16), and a text.
 pub(super) const UNAVAILABLE: u16 = 2;
-/// What the program wants its peer to know.
+/// Data of the program for its peer.
 pub(super) const USER_DATA: u16 = 3;
 /// Reserved for authentication; never sent.
 pub(super) const AUTH: u16 = 4;
-/// How many receives the sender begins with (u32), if not with all.
+/// The number of receives that the sender starts with (u32), if not all.
 pub(super) const FIRST_SLOTS: u16 = 5;
 
-/// The most that a program may send along with HELLO.
+/// The most data that a program may send with HELLO, in bytes.
 pub(crate) const MAX_USER_DATA: usize = 1024;
 
 // Frozen, like the types of the messages.

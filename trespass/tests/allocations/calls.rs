@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::allocated;
 use trespass::{Builder, Event, Kind, Listener, Policy, SeqPacket, Stream, Worker};
 
-/// Longer than anything takes that works: who waits for a side that has failed fails then.
+/// A limit far above the duration of any working call, so that a side whose peer has failed fails
+/// too.
 const LONG: Duration = Duration::from_secs(60);
 /// Warm-up rounds, after which queues, pools and the system's lists have their final size.
 const BEFORE: usize = 500;

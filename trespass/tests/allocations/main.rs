@@ -33,12 +33,12 @@ struct CountingAllocator;
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise about `layout` is the one that `System` asks for.
+        // SAFETY: `GlobalAlloc::alloc` requires a layout that is not empty, which is all that `System` requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `System` with this layout, by the caller's promise and `alloc` above.
+        // SAFETY: `GlobalAlloc::dealloc` requires memory of this allocator with its layout, and `alloc` above took it from `System`.
         unsafe { System.dealloc(memory, layout) }
     }
 }

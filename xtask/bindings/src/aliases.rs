@@ -1,7 +1,7 @@
-//! The public names of what the kernel's headers define.
+//! Public names for definitions of the kernel's headers.
 //!
-//! `verbs_api.h` and `mlx5_api.h` give the kernel's types and constants other names, by macros that
-//! bindgen does not follow (`#define IBV_QPF_GRH_REQUIRED IB_UVERBS_QPF_GRH_REQUIRED`).
+//! `verbs_api.h` and `mlx5_api.h` rename the kernel's types and constants with macros that bindgen
+//! does not follow (`#define IBV_QPF_GRH_REQUIRED IB_UVERBS_QPF_GRH_REQUIRED`).
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail};
 use proc_macro2::{Ident, Span};
 use syn::{Expr, Item, Type, parse_quote};
 
-/// The headers whose macros are names for other names.
+/// The headers with the renaming macros.
 const HEADERS: [&str; 2] = ["infiniband/verbs_api.h", "infiniband/mlx5_api.h"];
 
-/// A type or constant for each of the names that `types` does not have yet.
+/// A type or constant for each name that `types` does not define yet.
 pub(super) fn items(include: &Path, types: &[Item]) -> Result<Vec<Item>> {
     let mut items = Vec::new();
     for header in HEADERS {
@@ -28,14 +28,14 @@ pub(super) fn items(include: &Path, types: &[Item]) -> Result<Vec<Item>> {
                 let target = Ident::new(target, Span::call_site());
                 items.push(parse_quote!(pub type #ident = #target;));
             } else {
-                bail!("{header} says that {name} is {target}, which the bindings do not have");
+                bail!("{header} defines {name} as {target}, which the bindings lack");
             }
         }
     }
     Ok(items)
 }
 
-/// The macros that stand for one other name.
+/// The macros that expand to one other name.
 fn definitions(text: &str) -> Vec<(&str, &str)> {
     let is_name = |word: &str| {
         word.chars().all(|c| c.is_alphanumeric() || c == '_') && !word.starts_with(|c: char| c.is_numeric())
@@ -53,7 +53,7 @@ fn definitions(text: &str) -> Vec<(&str, &str)> {
     definitions
 }
 
-/// The type and the value of a constant, one of a newtype's own included.
+/// The type and the value of a constant, which may be an associated constant of a newtype.
 fn constant(types: &[Item], name: &str) -> Option<(Type, Expr)> {
     types.iter().find_map(|item| match item {
         Item::Const(constant) if constant.ident == name => {

@@ -1,9 +1,10 @@
-//! What `libibverbs.so.1` and `librdmacm.so.1` of the software device export: every
-//! public function in its default version, and of libibverbs the private names that
-//! the providers of rdma-core import, release by release.
+//! The export lists of the software device's `libibverbs.so.1` and `librdmacm.so.1`.
 //!
-//! Both are one program: `libibverbs.so.1` has the functions of librdmacm as well,
-//! under names and a version of its own, and `librdmacm.so.1` jumps there.
+//! They contain every public function in its default version. For libibverbs they also contain the
+//! private names that the providers of rdma-core import, for each release.
+//!
+//! Both libraries share one program: `libibverbs.so.1` also has the functions of librdmacm, under
+//! other names and a separate version, and `librdmacm.so.1` jumps to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,17 +19,18 @@ use crate::tables::prototype;
 
 const VERBS: &str = "libibverbs.so.1";
 const RDMACM: &str = "librdmacm.so.1";
-/// Where the files are, below the workspace's folder.
+/// The folder of the files, relative to the workspace.
 const FOLDER: &str = "soft-rnic/c-abi/src/libibverbs";
 const RDMACM_FOLDER: &str = "soft-rnic/c-abi/src/librdmacm";
-/// What the names of librdmacm's functions begin with in our `libibverbs.so.1`, and the node that they are in.
+/// The prefix and the version node of librdmacm's functions in our `libibverbs.so.1`.
 const FORWARD: &str = "soft_rnic_";
 const FORWARD_NODE: &str = "SOFT_RNIC_RDMACM";
-/// Every release's private names; what is in it stays, the pinned release's are added.
+/// The private names of all releases. Existing lines stay, and those of the pinned release are
+/// added.
 const PRIVATE_NAMES: &str = "private.txt";
 const PRIVATE_NODE: &str = "IBVERBS_PRIVATE_";
 
-/// Makes the generated files: path below the workspace's folder, and text.
+/// Generates the files: path relative to the workspace, and text.
 pub(crate) fn generate(
     root: &Path,
     header: &str,
@@ -64,7 +66,7 @@ fn is_public(library: &str, name: &str, symbol: &Symbol) -> bool {
     symbol.library == library && !symbol.version.is_empty() && name != symbol.version
 }
 
-/// One line a function that the table has.
+/// One line for each function in the table.
 fn exports(
     header: &str,
     functions: &[ForeignItemFn],
@@ -82,7 +84,7 @@ fn exports(
         }
         let failure = failure(library, &name);
         let _ = if function.sig.variadic.is_some() {
-            // Only a function that looks at no argument can leave the others out.
+            // The other arguments can be omitted only because the function reads no argument.
             writeln!(variadic, "        {failure} => {};", prototype(function).replace(", ...", ""))
         } else if symbol.is_required() {
             writeln!(required, "        {};", prototype(function))
@@ -102,14 +104,14 @@ fn exports(
     ))
 }
 
-/// Functions with any number of arguments that do something: their crate defines them itself.
+/// Variadic functions that do something; their crate defines them by hand.
 const BY_HAND: [&str; 1] = ["rfcntl"];
 
-/// What of the prototypes of librdmacm the crate of the bindings has of libc.
+/// The types in the prototypes of librdmacm that come from the libc crate.
 const LIBC_TYPES: &str =
     "use libc::{epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, timeval};\n";
 
-/// What the function returns, if that is an `int`, to say that it failed.
+/// The value that reports a failure, for functions that return an `int`.
 fn failure(library: &str, name: &str) -> &'static str {
     match name {
         _ if library == RDMACM => "-1",
@@ -119,7 +121,7 @@ fn failure(library: &str, name: &str) -> &'static str {
     }
 }
 
-/// The nodes, oldest first, each with the public functions whose default version it is.
+/// The version nodes, oldest first, each with the public functions whose default version it is.
 fn version_script(header: &str, symbols: &BTreeMap<String, Symbol>, library: &str) -> String {
     let mut nodes: BTreeMap<Vec<u32>, (&str, Vec<&str>)> = BTreeMap::new();
     for (name, symbol) in symbols.iter().filter(|(name, symbol)| is_public(library, name, symbol)) {
@@ -143,7 +145,7 @@ fn version_script(header: &str, symbols: &BTreeMap<String, Symbol>, library: &st
     text + "\n"
 }
 
-/// The node in which `librdmacm.so.1` finds what it jumps to.
+/// The version node with the functions that `librdmacm.so.1` jumps to.
 fn forwarded(symbols: &BTreeMap<String, Symbol>) -> String {
     let names = symbols.iter().filter(|(name, symbol)| is_public(RDMACM, name, symbol));
     let names: String = names.map(|(name, _)| format!("        {FORWARD}{name};\n")).collect();
@@ -153,13 +155,13 @@ fn forwarded(symbols: &BTreeMap<String, Symbol>) -> String {
     format!("\n{FORWARD_NODE} {{\n    global:\n{names}}};\n")
 }
 
-/// One line a function of librdmacm, for the macro of `forward.S`.
+/// One line for each function of librdmacm, for the macro in `forward.S`.
 fn forwards(header: &str, symbols: &BTreeMap<String, Symbol>) -> String {
     let names = symbols.iter().filter(|(name, symbol)| is_public(RDMACM, name, symbol));
     header.to_owned() + &names.map(|(name, _)| format!("    forward {name}\n")).collect::<String>()
 }
 
-/// The private names, each with the numbers of the nodes that have it.
+/// The private names, each with the numbers of its version nodes.
 struct PrivateNames {
     comment: String,
     names: BTreeMap<String, BTreeSet<u32>>,
@@ -180,7 +182,7 @@ impl PrivateNames {
         Ok(Self { comment, names })
     }
 
-    /// Adds what a symbol list has.
+    /// Adds the names of a symbol list.
     fn add(&mut self, list: &str) -> Result<()> {
         for word in list.lines().filter_map(|line| line.split_whitespace().next()) {
             let Some((name, number)) = word.split_once(&format!("@{PRIVATE_NODE}")) else { continue };
@@ -197,8 +199,8 @@ impl PrivateNames {
         self.names.values().flatten().copied().collect()
     }
 
-    /// Their nodes in the version script, which are empty: the private names bring their version along,
-    /// because a script cannot put one name into two nodes.
+    /// Their nodes in the version script. The nodes are empty, because a script cannot put one name
+    /// into two nodes; the names carry their versions themselves.
     fn version_nodes(&self) -> String {
         let nodes = self.numbers().into_iter().map(|number| format!("{PRIVATE_NODE}{number} {{\n}};\n"));
         "\n".to_owned() + &nodes.collect::<String>()
@@ -213,7 +215,8 @@ impl PrivateNames {
         text
     }
 
-    /// One line a name and node, for the macros of `private.rs`. The newest is a name's default version.
+    /// One line for each name and node, for the macros in `private.rs`. The newest node is a name's
+    /// default version.
     fn assembly(&self, header: &str) -> String {
         let mut text = header.to_owned();
         for (name, numbers) in &self.names {
@@ -226,7 +229,7 @@ impl PrivateNames {
     }
 }
 
-/// What a private function does; the labels are those of `private.rs`.
+/// The behaviour of a private function, as a label of `private.rs`.
 fn behaviour(name: &str) -> &'static str {
     match name {
         "ibv_query_gid_type" => "query_gid_type",
@@ -288,10 +291,7 @@ mod tests {
             text.contains("        fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;\n"),
             "{text}"
         );
-        assert!(
-            !text.contains("rfcntl"),
-            "it takes as many arguments as it likes, and is written by hand: {text}"
-        );
+        assert!(!text.contains("rfcntl"), "a variadic function is written by hand: {text}");
     }
 
     #[test]

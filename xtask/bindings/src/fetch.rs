@@ -1,5 +1,5 @@
-//! Fetching the pinned packages into `target/bindings/`, without root and
-//! without touching the system's package state.
+//! Fetches the pinned packages into `target/bindings/`, without root and without changing the
+//! system's package state.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ const SUITE: &str = "sid";
 const LIBCLANG: (&str, &str) = ("18.1.1", "manylinux2010_x86_64");
 /// The bindgen that `Cargo.toml` pins with `=`.
 const BINDGEN: &str = "0.73.2";
-/// What the bindings are made of: headers, symbol lists, and the C library's headers for each target.
+/// The inputs of the bindings: headers, symbol lists, and the C library's headers for each target.
 const PACKAGES: [(&str, &str); 8] = [
     ("libibverbs-dev", "amd64"),
     ("librdmacm-dev", "amd64"),
@@ -27,13 +27,13 @@ const PACKAGES: [(&str, &str); 8] = [
 
 /// The unpacked inputs.
 pub(crate) struct Inputs {
-    /// `include` folders with everything but the C library: rdma-core's and the kernel's headers.
+    /// `include` folders with rdma-core's and the kernel's headers, but not the C library's.
     pub(crate) headers: PathBuf,
-    /// Symbol lists, one file a package.
+    /// Symbol lists, one file for each package.
     pub(crate) symbols: Vec<PathBuf>,
     /// The folder with `libclang.so`.
     pub(crate) libclang: PathBuf,
-    /// The pinned versions, in words.
+    /// The pinned versions, as text.
     pub(crate) described: String,
     base: PathBuf,
 }
@@ -45,18 +45,18 @@ impl Inputs {
     }
 }
 
-/// What came of fetching.
+/// The result of fetching.
 pub(crate) enum Fetched {
-    /// Everything is there, with the pinned digests.
+    /// All files, with the pinned digests.
     Inputs(Inputs),
-    /// A pinned file cannot be had any more; says which.
+    /// A pinned file is no longer available; names it.
     Gone(String),
 }
 
-/// Fetches exactly what the pin names, and unpacks it.
+/// Fetches exactly the pinned files and unpacks them.
 pub(super) fn fetch(root: &Path, lock: &Lock) -> Result<Fetched> {
     if lock.bindgen != BINDGEN {
-        bail!("the pin was made with bindgen {}, this is {BINDGEN}: run with --update", lock.bindgen);
+        bail!("the pin needs bindgen {}, but this is {BINDGEN}: run with --update", lock.bindgen);
     }
     let base = root.join("target/bindings");
     let files = base.join("files");
@@ -88,13 +88,13 @@ pub(super) fn fetch(root: &Path, lock: &Lock) -> Result<Fetched> {
         .chain([(&lock.libclang.file, &lock.libclang.sha256)])
     {
         if !is_pinned(&files.join(file), sha256) {
-            bail!("{file} does not have the pinned SHA-256 {sha256}: it was changed on the way");
+            bail!("{file} does not have the pinned SHA-256 {sha256}: the download was modified");
         }
     }
     unpack(&base, &files, lock).map(Fetched::Inputs)
 }
 
-/// Makes a pin of the newest packages.
+/// Pins the newest packages.
 pub(super) fn update(root: &Path) -> Result<Lock> {
     let base = root.join("target/bindings");
     let files = base.join("files");
@@ -103,7 +103,7 @@ pub(super) fn update(root: &Path) -> Result<Lock> {
     let mut packages = Vec::new();
     for (name, arch) in PACKAGES {
         let version = apt.newest(name, arch)?;
-        // A file name escapes the epoch's colon; an architecture-independent package is `_all`.
+        // A file name escapes the colon of an epoch; an architecture-independent package is `_all`.
         let mut package = Package {
             name: name.into(),
             arch: arch.into(),
@@ -122,7 +122,7 @@ pub(super) fn update(root: &Path) -> Result<Lock> {
     Ok(Lock { bindgen: BINDGEN.into(), suite: SUITE.into(), libclang, packages })
 }
 
-/// A private apt: its own package lists, no effect on the system's.
+/// A private apt with separate package lists, which leaves the system's untouched.
 struct Apt {
     options: Vec<String>,
 }
@@ -173,11 +173,11 @@ impl Apt {
             .with_context(|| format!("no package {wanted}"))
     }
 
-    /// Fetches a pinned package; false when that version is not there any more.
+    /// Fetches a pinned package; false if that version is no longer available.
     fn download(&self, files: &Path, package: &Package) -> Result<bool> {
         match self.download_any(files, package) {
             Ok(file) if file == package.file => Ok(true),
-            Ok(file) => bail!("{} came as {file}, not as {}", package.name, package.file),
+            Ok(file) => bail!("{} was downloaded as {file} instead of {}", package.name, package.file),
             Err(_) => Ok(false),
         }
     }
@@ -190,7 +190,7 @@ impl Apt {
             .lines()
             .filter(|line| line.starts_with('\''))
             .find_map(|line| line.split_whitespace().nth(1))
-            .with_context(|| format!("{wanted} is not offered"))?
+            .with_context(|| format!("the mirror does not offer {wanted}"))?
             .to_owned();
         let status =
             self.command("apt-get", &["-q", "download", &wanted]).current_dir(files).output()?.status;
@@ -201,7 +201,7 @@ impl Apt {
     }
 }
 
-/// The mirror that this machine's own apt is set up with.
+/// The mirror that this machine's apt uses.
 fn mirror() -> Result<String> {
     if let Ok(mirror) = std::env::var("RDMA_XTASK_DEBIAN_MIRROR") {
         return Ok(mirror);
@@ -258,7 +258,7 @@ fn unpack(base: &Path, files: &Path, lock: &Lock) -> Result<Inputs> {
     let libclang = base.join("libclang");
     if std::fs::read_to_string(&stamp).ok().as_deref() != Some(&described) {
         let _ = std::fs::remove_file(&stamp);
-        // What an earlier pin left behind must not be found in place of what this one lacks.
+        // Files of an earlier pin must not replace those that this pin lacks.
         for folder in ["headers", "libc-amd64", "libc-arm64", "control", "libclang"] {
             let _ = std::fs::remove_dir_all(base.join(folder));
         }

@@ -1,4 +1,4 @@
-//! Running bindgen once a target, and sorting what it wrote into files.
+//! Runs bindgen for each target, and sorts its output into files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,14 @@ use syn::{File, Item};
 
 use super::{Inputs, aliases, c_abi, inlines, symbols, tables};
 
-/// The targets that layouts are asserted for: clang's name, Debian's name, its multiarch folder, Rust's `target_arch`.
+/// The targets with asserted layouts: clang's name, Debian's name, its multiarch folder, Rust's
+/// `target_arch`.
 const TARGETS: [(&str, &str, &str, &str); 2] = [
     ("x86_64-unknown-linux-gnu", "amd64", "x86_64-linux-gnu", "x86_64"),
     ("aarch64-unknown-linux-gnu", "arm64", "aarch64-linux-gnu", "aarch64"),
 ];
 
-/// Types that the libc crate has; bindgen must not make its own.
+/// Types that the libc crate defines; bindgen must not define them.
 const LIBC_TYPES: [&str; 21] = [
     "FILE",
     "epoll_event",
@@ -40,7 +41,8 @@ const LIBC_TYPES: [&str; 21] = [
     "in6_addr",
 ];
 
-/// A struct that C packs and aligns at once, which Rust cannot say: its one unaligned field is bytes.
+/// Structs that C both packs and aligns, which Rust cannot express: their one unaligned field
+/// becomes bytes.
 const PACKED_AND_ALIGNED: [&str; 11] = [
     "#[repr(C, align(4))]",
     "#[derive(Debug, Default, Copy, Clone)]",
@@ -55,9 +57,9 @@ const PACKED_AND_ALIGNED: [&str; 11] = [
     "const _: () = assert!(size_of::<mlx5_wqe_ctrl_seg>() == 16);",
 ];
 
-/// Makes every file that bindgen's output is needed for: path below the workspace's folder, and text.
+/// Generates the files that need bindgen's output: path relative to the workspace, and text.
 pub(super) fn generate(root: &Path, inputs: &Inputs) -> Result<BTreeMap<String, String>> {
-    // SAFETY: the chore has one thread at this point.
+    // SAFETY: the process has only one thread so far.
     unsafe { std::env::set_var("LIBCLANG_PATH", &inputs.libclang) };
     let mut files = BTreeMap::new();
     let mut common: Option<Sorted> = None;
@@ -93,12 +95,13 @@ pub(super) fn generate(root: &Path, inputs: &Inputs) -> Result<BTreeMap<String, 
     Ok(files)
 }
 
-/// What is known of the types that come from the libc crate: they are plain data.
+/// Tells bindgen that the types of the libc crate are plain data.
 #[derive(Debug)]
 struct LibcTypes;
 
 impl ParseCallbacks for LibcTypes {
-    /// Masks and identifiers of port spaces have 64 bits; the mask would come out as a negative `i32`.
+    /// Masks and identifiers of port spaces have 64 bits; otherwise the mask would become a
+    /// negative `i32`.
     fn int_macro(&self, name: &str, _: i64) -> Option<IntKind> {
         (name.starts_with("RDMA_IB_IP_") || name.starts_with("RDMA_IB_PS_")).then_some(IntKind::U64)
     }
@@ -111,7 +114,7 @@ impl ParseCallbacks for LibcTypes {
     }
 }
 
-/// What bindgen wrote, by kind.
+/// Bindgen's output, by kind.
 #[derive(PartialEq)]
 struct Sorted {
     types: Vec<Item>,
@@ -136,12 +139,12 @@ fn sort(file: File) -> Sorted {
     sorted
 }
 
-/// The header that includes everything the bindings cover.
+/// The header that includes every header of the bindings.
 pub(crate) fn wrapper() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("headers/wrapper.h")
 }
 
-/// What libclang is told for the first target: nothing of the machine's own headers.
+/// The clang arguments for the first target, which exclude the machine's own headers.
 pub(crate) fn clang_args(inputs: &Inputs) -> Vec<String> {
     let (target, arch, multiarch, _) = TARGETS[0];
     target_args(inputs, target, arch, multiarch)

@@ -1,5 +1,4 @@
-//! The names of the inline functions of the C headers, so that a test can say
-//! that none of them is missing in Rust.
+//! The names of the inline functions of the C headers. A test checks that Rust has all of them.
 
 use std::path::Path;
 
@@ -14,7 +13,7 @@ const HEADERS: [&str; 5] = [
     "rdma/rdma_verbs.h",
 ];
 
-/// One line a function: header, name.
+/// One line for each function: header, name.
 pub(super) fn list(include: &Path) -> Result<String> {
     let mut lines = String::new();
     for header in HEADERS {
@@ -30,7 +29,7 @@ pub(super) fn list(include: &Path) -> Result<String> {
     Ok(lines)
 }
 
-/// The name is the last word before the first parenthesis that follows `static inline`.
+/// The name is the last word before the first parenthesis after `static inline`.
 fn names(text: &str) -> Vec<&str> {
     let mut names = Vec::new();
     for (at, keyword) in text.match_indices("static inline") {

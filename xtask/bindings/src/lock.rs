@@ -1,4 +1,4 @@
-//! The pin: which packages, of which version, with which digest.
+//! The pinned packages, with version and digest.
 
 use std::path::{Path, PathBuf};
 

@@ -1,13 +1,17 @@
-//! `cargo xtask bindings`: makes the generated part of `rdma-mummy-sys` again, and what the software device's
-//! C library exports.
+//! `cargo xtask bindings`: regenerates the bindings of `rdma-mummy-sys` and the export lists of the
+//! software device's C library.
 //!
-//! A program of its own, so that the other chores do not wait for bindgen to be compiled.
+//! This is a separate program, so that the other commands do not wait for the compilation of
+//! bindgen.
 //!
-//! The inputs are pinned in `xtask/bindings/bindings.lock.json`: the Debian packages of
-//! the newest rdma-core (headers, and the symbol lists that say which release
-//! added a function), the C library's headers for both architectures, and the
-//! libclang that reads them. Exactly those are fetched and unpacked below
-//! `target/`, beside the system's own; nothing is installed.
+//! `xtask/bindings/bindings.lock.json` pins the inputs:
+//!
+//! - the Debian packages of the newest rdma-core: its headers, and the symbol lists that say which
+//!   release added a function,
+//! - the C library's headers for both architectures,
+//! - the libclang that parses the headers.
+//!
+//! The command fetches exactly these and unpacks them below `target/`. It installs nothing.
 
 mod aliases;
 mod c_abi;
@@ -28,14 +32,14 @@ use clap::Parser;
 
 use fetch::Inputs;
 
-/// Make the generated bindings of rdma-mummy-sys, and the export lists of soft-rnic's C library, again.
+/// Regenerate the bindings of rdma-mummy-sys and the export lists of soft-rnic's C library.
 #[derive(Parser)]
 #[command(name = "cargo xtask bindings")]
 struct Args {
-    /// Move the pin to the newest packages before generating
+    /// Pin the newest packages before generating
     #[arg(long, conflicts_with = "check")]
     update: bool,
-    /// Write nothing; fail if the committed bindings differ from the generated ones
+    /// Write nothing; fail if the committed files differ from the generated ones
     #[arg(long)]
     check: bool,
 }

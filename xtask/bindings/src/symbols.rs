@@ -1,25 +1,25 @@
-//! The symbol lists of the distribution: which library exports a function, in
-//! which version, and which release of rdma-core added it.
+//! The distribution's symbol lists: which library exports a function, in which version, and which
+//! release of rdma-core added it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-/// Where an exported function is to be found.
+/// An exported function.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Symbol {
     /// The shared object's name.
     pub(crate) library: String,
     /// Its default (newest) symbol version.
     pub(crate) version: String,
-    /// The package version that first had it.
+    /// The first package version that had it.
     pub(crate) since: String,
 }
 
 impl Symbol {
-    /// Whether every library that this project can work with has it: it was
-    /// there before rdma-core merged the libraries, or soon after.
+    /// Whether every supported library exports it: rdma-core added it before it merged the
+    /// libraries, or soon afterwards.
     pub(crate) fn is_required(&self) -> bool {
         let mut parts = self.since.split('.').map(|p| p.parse::<u32>().unwrap_or(u32::MAX));
         let major = parts.next().unwrap_or(u32::MAX);
@@ -48,7 +48,8 @@ fn parse(text: &str, symbols: &mut BTreeMap<String, Symbol>) {
         let mut words = line.split_whitespace();
         let Some((name, version)) = words.next().and_then(|w| w.split_once('@')) else { continue };
         let Some(since) = words.next() else { continue };
-        // The private tier is renamed by every release: neither its name nor its age says anything.
+        // Every release renames the private version node, so that neither its name nor its age
+        // means anything.
         let (version, since) = if version.contains("PRIVATE") { ("", "") } else { (version, since) };
         let symbol = Symbol { library: library.clone(), version: version.into(), since: since.into() };
         let older = |known: &Symbol| ordinal(&known.version) < ordinal(version);
@@ -58,7 +59,7 @@ fn parse(text: &str, symbols: &mut BTreeMap<String, Symbol>) {
     }
 }
 
-/// `IBVERBS_1.10` sorts after `IBVERBS_1.9`.
+/// A sort key that puts `IBVERBS_1.10` after `IBVERBS_1.9`.
 pub(crate) fn ordinal(version: &str) -> Vec<u32> {
     let digits = version.rsplit('_').next().unwrap_or_default();
     digits.split('.').map(|part| part.parse().unwrap_or(0)).collect()

@@ -1,5 +1,5 @@
-//! The function tables: one `library_table!` call a library, from the
-//! prototypes that bindgen read and the symbol lists.
+//! The function tables: one `library_table!` call for each library, from bindgen's prototypes and
+//! the symbol lists.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use syn::{FnArg, ForeignItemFn};
 
 use super::symbols::Symbol;
 
-/// Table, shared object, the `int` that says "not supported", what it is.
+/// Table, shared object, the `int` for "not supported", description.
 const LIBRARIES: [(&str, &str, &str, &str); 4] = [
     ("Verbs", "libibverbs.so.1", "libc::EOPNOTSUPP", "The functions that libibverbs exports."),
     ("RdmaCm", "librdmacm.so.1", "-1", "The functions that librdmacm exports."),
@@ -24,7 +24,7 @@ pub(super) fn write(
     symbols: &BTreeMap<String, Symbol>,
 ) -> Result<String> {
     let mut text = format!(
-        "{header}//! One table of function pointers a library.\n\nuse core::ffi::*;\n\nuse super::types::*;\n"
+        "{header}//! One table of function pointers for each library.\n\nuse core::ffi::*;\n\nuse super::types::*;\n"
     );
     text += "use libc::{FILE, epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, ssize_t, timeval};\n";
     lost(functions, symbols)?;
@@ -49,7 +49,7 @@ pub(super) fn write(
     Ok(text)
 }
 
-/// Functions that a library exports to programs although no header declares them any more.
+/// Functions that a library still exports although no header declares them.
 const UNDECLARED: [&str; 10] = [
     "ibv_copy_ah_attr_from_kern",
     "ibv_copy_path_rec_from_kern",
@@ -63,10 +63,11 @@ const UNDECLARED: [&str; 10] = [
     "mlx5dv_create_flow",
 ];
 
-/// Fails if a library exports a function that would be in no table: bindgen was not asked for it.
+/// Fails if a library exports a function that no table would have, because bindgen was not asked
+/// for it.
 fn lost(functions: &[ForeignItemFn], symbols: &BTreeMap<String, Symbol>) -> Result<()> {
     let is_ours = |symbol: &Symbol| LIBRARIES.iter().any(|(_, library, ..)| *library == symbol.library);
-    // A version is a symbol of its own, and the private tier has no version.
+    // A version is a symbol, too, and names of the private node have no version here.
     let is_function = |name: &str, symbol: &Symbol| name != symbol.version && !symbol.version.is_empty();
     let is_declared =
         |name: &str| functions.iter().any(|f| f.sig.ident == name) || UNDECLARED.contains(&name);

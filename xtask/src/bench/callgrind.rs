@@ -1,4 +1,4 @@
-//! What callgrind wrote: instructions by object and function.
+//! Callgrind's output: instructions by object and function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,50 +8,52 @@ use anyhow::{Context, Result, ensure};
 /// An object, and a function in it.
 type Function = (String, String);
 
-/// Instructions of the functions themselves, without what they called; and who called whom.
+/// Instructions of each function without its callees, and the call graph.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InstructionCounts {
     own: BTreeMap<Function, f64>,
     calls: BTreeMap<(Function, Function), CallEdge>,
-    /// Of each instruction, by its address, where callgrind was told to say (`--dump-instr=yes`).
+    /// By instruction address, with `--dump-instr=yes`.
     addresses: BTreeMap<(Function, u64), f64>,
 }
 
-/// One function's calls of another.
+/// The calls of one function by another.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallEdge {
     count: f64,
-    /// With everything that was called from there.
+    /// Including all callees.
     instructions: f64,
 }
 
-/// What a program does for each operation.
+/// The instructions of a program for each operation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimedLoop {
-    /// Instructions of the program, and of what it calls, but for the library.
+    /// Instructions of the program and its callees, without the library.
     pub(super) own: f64,
-    /// Besides, those that some operations come to and others do not, where it waits: all of them.
+    /// In addition, instructions that only some operations execute while they wait, counted in
+    /// full.
     pub(super) by_chance: f64,
-    /// How often it calls what is neither its own nor the library's, by name.
+    /// The number of calls into other objects, by name.
     pub(super) foreign: BTreeMap<String, f64>,
-    /// How often each of its instructions ran, by address, where callgrind was told to say.
+    /// How often each instruction ran, by address, with `--dump-instr=yes`.
     pub(super) times: BTreeMap<u64, f64>,
 }
 
-/// How to tell what is done for each operation from what is not.
+/// How the operations of a loop are grouped, which separates them from the rest of the program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoopShape {
-    /// How many operations are posted or completed together at most.
+    /// The largest number of operations that are posted or completed together.
     pub(super) list: u64,
-    /// Whether an operation waits for the peer: what it waits does not count.
+    /// Whether an operation waits for the peer; the waiting does not count.
     pub(super) waits: bool,
 }
 
-/// How far from a whole number a count by operation may be that stands for one: a program does other things, too.
+/// The tolerance for a count for each operation to be a whole number, because a program does other
+/// things, too.
 const WHOLE: f64 = 0.03;
 
 impl InstructionCounts {
-    /// Reads callgrind's format. (A line after `calls=` is what the calls cost as a whole.)
+    /// Parses callgrind's format. The line after `calls=` is the inclusive cost of the calls.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut counts = Self::default();
         let (mut objects, mut functions) = (NameTable::default(), NameTable::default());
@@ -88,7 +90,7 @@ impl InstructionCounts {
                     *counts.own.entry(caller).or_default() += cost;
                     continue;
                 };
-                // Only a callee in another object is named with it.
+                // The output names a callee's object only if it differs from the caller's.
                 let callee = (callee_object.take().unwrap_or_else(|| object.clone()), callee.clone());
                 let calls = counts.calls.entry((caller, callee)).or_default();
                 calls.count += count;
@@ -99,7 +101,7 @@ impl InstructionCounts {
         Ok(counts)
     }
 
-    /// What this run has more than a shorter one, by operation.
+    /// The difference to a shorter run, divided by the number of operations.
     pub(super) fn more_than(&self, shorter: &Self, operations: u64) -> Self {
         let mut counts = self.clone();
         let each = |long: f64, short: f64| (long - short) / operations as f64;
@@ -117,17 +119,17 @@ impl InstructionCounts {
         counts
     }
 
-    /// Everything.
+    /// The total.
     pub(super) fn total(&self) -> f64 {
         self.own.values().sum()
     }
 
-    /// Everything in an object.
+    /// The total of one object.
     pub(super) fn of_object(&self, object: &Path) -> f64 {
         self.own.iter().filter(|((ob, _), _)| is(ob, object)).map(|(_, count)| count).sum()
     }
 
-    /// Everything in the others.
+    /// The total of the other objects.
     pub(super) fn outside(&self, object: &Path) -> f64 {
         self.own.iter().filter(|((ob, _), _)| !is(ob, object)).map(|(_, count)| count).sum()
     }
@@ -140,9 +142,11 @@ impl InstructionCounts {
 }
 
 impl InstructionCounts {
-    /// Of what a longer run has more, the part of the functions of `object` that do the operations: those that call
-    /// `library` for each, those that call these for each, and those that are called by these for each. What a
-    /// program does besides, such as finding out its clock's rate, is not steady and does not count.
+    /// The part of a longer run's difference that belongs to the operations.
+    ///
+    /// It consists of the functions of `object` that call `library` for each operation, their
+    /// callers and their callees. Other work of the program, such as measuring the clock rate, is
+    /// not proportional to the operations and does not count.
     pub(super) fn timed_loop(&self, object: &Path, library: &Path, steady: LoopShape) -> Result<TimedLoop> {
         let seldom = 0.5 / steady.list as f64;
         let each: Vec<_> = self.calls.iter().filter(|(_, calls)| calls.count >= seldom).collect();
@@ -187,14 +191,16 @@ impl InstructionCounts {
     }
 }
 
-/// How many instructions an operation takes that finds what it waits for there, of how often each instruction ran by
-/// operation.
+/// The instructions of an operation that does not have to wait, from how often each instruction ran
+/// for an operation.
 ///
-/// Waiting is a loop, in which an operation goes round so many times more: each of its instructions runs so often, and
-/// those that are on the way out of it once more, or twice where two waits share them. Where all of them are on the way
-/// out, the loop is nothing but its test. Other instructions run for each operation or for none; of what is done
-/// once in many rounds nothing counts. Second, those that some operations come to by chance, as they look before what
-/// they wait for is there, or after: all of them, as if each did.
+/// Waiting is a loop with many rounds for some operations. Its instructions run once in each round;
+/// those on its exit path run once for each operation, or twice if two waits share them. If all of
+/// them are on the exit path, the loop is only its test. Other instructions run for each operation
+/// or for none, and work done once in many rounds does not count.
+///
+/// The second result has the instructions that only some operations reach, because they look before
+/// or after the event that they wait for. They count in full, as if each operation executed them.
 fn without_waiting(times: &[f64]) -> Result<(f64, f64)> {
     let is_steady = |times: f64| is_whole(times) && times < 3.5;
     let (steady, mut rest): (Vec<f64>, Vec<f64>) = times.iter().partition(|times| is_steady(**times));
@@ -214,10 +220,14 @@ fn without_waiting(times: &[f64]) -> Result<(f64, f64)> {
             sum += rounds.iter().map(|times| (times - fewest).round() + once).sum::<f64>();
             continue;
         }
-        // Who looks once before the loop comes to it by chance; what is done once in so many operations is regular.
+        // A single look before the loop happens by chance. Work done once in N operations is
+        // regular.
         let is_chance = most < 1.0 && !is_whole(1.0 / most);
         let is_seldom = most < 0.1 || most < longest / 100.0;
-        ensure!(is_seldom || is_chance, "an instruction ran {most} times an operation, another {longest}");
+        ensure!(
+            is_seldom || is_chance,
+            "one instruction ran {most} times for each operation, another {longest} times"
+        );
         if !is_seldom {
             by_chance += rounds.len() as f64;
         }
@@ -229,7 +239,7 @@ fn is_whole(times: f64) -> bool {
     (times - times.round()).abs() < WHOLE
 }
 
-/// The address of a line, which may say how far it is from the one before.
+/// The address of a line, which may be relative to the previous one.
 fn follow(before: u64, line: &str) -> Result<u64> {
     let word = line.split_whitespace().next().unwrap_or_default();
     let value = |word: &str| match word.strip_prefix("0x") {
@@ -255,7 +265,7 @@ fn is(name: &str, object: &Path) -> bool {
         || Path::new(name) == object
 }
 
-/// `(3) name` the first time, `(3)` from then on.
+/// Callgrind defines a name as `(3) name` and refers to it as `(3)` afterwards.
 #[derive(Default)]
 struct NameTable(BTreeMap<String, String>);
 
@@ -268,7 +278,7 @@ impl NameTable {
         if !name.is_empty() {
             self.0.insert(number.to_owned(), name.to_owned());
         }
-        self.0.get(number).cloned().with_context(|| format!("callgrind names {number} nowhere"))
+        self.0.get(number).cloned().with_context(|| format!("callgrind never defines the name {number}"))
     }
 }
 
@@ -310,24 +320,24 @@ mod tests {
         let timed = each.timed_loop(Path::new("/p"), Path::new("/l"), steady).unwrap();
         assert_eq!((timed.own, timed.foreign.len()), (32.0, 0));
         assert!(each.timed_loop(Path::new("/l"), Path::new("/p"), steady).is_err());
-        // Where the library is another one, what is called is the program's to answer for.
+        // With another library the callees belong to the program.
         let other = each.timed_loop(Path::new("/p"), Path::new("/p"), steady).unwrap();
         assert_eq!((other.own, other.foreign), (102.0, BTreeMap::from([("post".to_owned(), 1.0)])));
     }
 
     #[test]
     fn waiting_is_left_out() {
-        // Two instructions for each operation, a test of two, one that waits, and one that looks up at times.
+        // Two instructions for each operation, a test of two, one that waits, and one that is rare.
         assert_eq!(without_waiting(&[1.0, 1.004, 1.03, 1.03, 0.03, 0.0]).unwrap(), (4.0, 0.0));
         assert_eq!(without_waiting(&[1.0, 1.004, 15.94, 15.94, 14.94, 0.003]).unwrap(), (4.0, 0.0));
         assert_eq!(without_waiting(&[1.0, 3.3, 2.3]).unwrap(), (2.0, 0.0));
-        // A loop that is nothing but its test, and one whose way out two waits share.
+        // A loop that is only its test, and one with an exit path that two waits share.
         assert_eq!(without_waiting(&[1.0, 1.004, 1.0, 1.0, 4900.65, 4900.65, 1.2]).unwrap(), (6.0, 0.0));
         assert_eq!(without_waiting(&[1.0, 2.0, 6.4, 4.4]).unwrap(), (5.0, 0.0));
-        // Two waits that share nothing, the shorter of which is often none.
+        // Two separate waits; the shorter one often has no rounds.
         assert_eq!(without_waiting(&[1.0, 59.03, 58.03, 1.87, 1.87, 0.87]).unwrap(), (4.0, 0.0));
         assert_eq!(without_waiting(&[1.0, 590.03, 589.03, 1.87, 0.87, 0.3]).unwrap(), (3.0, 0.0));
-        // One look before the loop, which few come to; and work that is done for every third.
+        // A look before the loop that few operations reach; and work for every third operation.
         assert_eq!(without_waiting(&[1.0, 1.0, 0.361, 0.361, 0.22]).unwrap(), (2.0, 3.0));
         assert!(without_waiting(&[1.0, 0.333, 0.333]).is_err());
         assert!(without_waiting(&[1.0, 15.5, 0.5]).is_err());

@@ -1,4 +1,5 @@
-//! Pages of `docs/generated/performance`: a run rewrites its own section and keeps the others.
+//! Pages of `docs/generated/performance`: a run rewrites its own section and keeps the others
+//! alone.
 
 use std::path::Path;
 
@@ -40,7 +41,7 @@ impl Section<'_> {
     fn heading(&self) -> String {
         format!(
             "# Results of `cargo xtask bench {}`\n\nWritten by the command; do not edit. \
-             [docs/performance.md](../../performance.md) explains them.\n",
+             [The summary](../../performance.md) explains them.\n",
             self.subcommand()
         )
     }
@@ -51,7 +52,8 @@ impl Section<'_> {
             format!("<!-- begin: cargo xtask bench {name} -->"),
             format!("<!-- end: cargo xtask bench {name} -->"),
         );
-        let section = format!("{begin}\n## {title}\n\n{intro}\n\n{}\n\n{end}", body.trim_end());
+        let (intro, body) = (wrapped(intro), wrapped(body.trim_end()));
+        let section = format!("{begin}\n## {title}\n\n{intro}\n\n{body}\n\n{end}");
         match (old.find(&begin), old.find(&end)) {
             (Some(from), Some(to)) if from < to => {
                 format!("{}{section}{}", &old[..from], &old[to + end.len()..])
@@ -61,7 +63,36 @@ impl Section<'_> {
     }
 }
 
-/// The date, as a POSIX system says it.
+/// Columns of a line of prose.
+const COLUMNS: usize = 100;
+
+/// The text with its lines of prose wrapped; rows of tables and commands stay whole.
+pub(crate) fn wrapped(text: &str) -> String {
+    text.lines().map(wrapped_line).collect::<Vec<_>>().join("\n")
+}
+
+fn wrapped_line(line: &str) -> String {
+    if line.starts_with('|') || line.starts_with("    ") {
+        return line.to_owned();
+    }
+    let indent = if line.starts_with("- ") { "\n  " } else { "\n" };
+    let (mut text, mut column) = (String::new(), 0);
+    for word in line.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > COLUMNS {
+            text.push_str(indent);
+            column = indent.len() - 1;
+        } else if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text
+}
+
+/// The date in the format of POSIX `date`.
 pub(super) fn today() -> String {
     super::programs::first_line(std::process::Command::new("date").arg("+%F"))
 }
@@ -77,6 +108,9 @@ mod tests {
         assert!(first.starts_with("# Performance\n\nwords\n\n<!-- begin: cargo xtask bench x -->\n## T\n"));
         let second = section("two").in_document(&format!("{first}\nmore words\n"));
         assert!(second.contains("two") && !second.contains("one") && second.ends_with("-->\n\nmore words\n"));
+        let long = "word ".repeat(30);
+        assert!(wrapped(long.trim()).lines().all(|line| line.len() <= COLUMNS));
+        assert_eq!(wrapped(&format!("| {long}|")).lines().count(), 1);
         let run = Section { name: "perftest bw-direct --operations read", title: "T", intro: "I", body: "B" };
         assert_eq!(run.page(), "docs/generated/performance/perftest.md");
     }

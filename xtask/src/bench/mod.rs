@@ -1,8 +1,8 @@
-//! `cargo xtask bench`: how fast, as ratios within one interleaved run.
+//! `cargo xtask bench`: performance as ratios within one interleaved run.
 //!
-//! Benchmarks, never gates (but for `overhead`, which takes no time): machines are shared and noisy, so each figure is
-//! the ratio of two programs that ran one after the other, and beside it
-//! stands the ratio of one program to itself from the same run.
+//! Machines are shared and noisy. Therefore each figure is the ratio of two programs that ran one
+//! after the other, and next to it stands the ratio of one program to itself from the same run.
+//! Only commands that count instructions instead of time are gates.
 
 mod build;
 mod callgrind;
@@ -32,7 +32,7 @@ use report::report;
 /// The script that runs in the guest.
 const SCRIPT: &str = include_str!("softroce.sh");
 
-/// What to measure.
+/// The arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -47,7 +47,7 @@ enum BenchCommand {
     Build(build::Args),
     /// sideway against C, in instructions over the software device: a gate
     Overhead(overhead::Args),
-    /// The software device against the machine
+    /// The software device against the machine without it
     Soft(soft::Args),
     /// stride-perf against perftest, over the software device
     #[command(alias = "stride")]
@@ -65,11 +65,12 @@ struct SoftroceArgs {
     #[command(flatten)]
     machine: MachineArgs,
 
-    /// Turns of perftest, stride-perf and perftest again, of each row
+    /// The number of rounds (perftest, stride-perf, perftest again) for each row
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
 
-    /// Only bandwidths and message rates, or only latencies: a guest with one processor has none
+    /// Only bandwidths and message rates, or only latencies, which a guest with one processor
+    /// cannot measure
     #[arg(long, value_parser = ["bw", "lat"])]
     only: Option<String>,
 
@@ -78,7 +79,6 @@ struct SoftroceArgs {
     dry_run: bool,
 }
 
-/// Runs the chore.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     match &args.command {
         BenchCommand::Softroce(args) => softroce(root, args),

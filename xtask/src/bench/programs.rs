@@ -1,4 +1,4 @@
-//! What is measured: built, found, and started over the software device.
+//! The programs under test: building, finding and starting them over the software device.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use anyhow::{Context, Result, ensure};
 
 use crate::soft_libs;
 
-/// One of perftest's programs, which has them all or none.
+/// One of perftest's programs; the distribution installs all of them together.
 pub(super) const PERFTEST: &str = "/usr/bin/ib_write_bw";
 
-/// The programs and the library, just built with `--release`.
+/// The programs and the library, built with `--release`.
 pub(super) struct Programs {
     root: PathBuf,
     target: PathBuf,
 }
 
 impl Programs {
-    /// Builds the library and the benchmarks' own programs.
+    /// Builds the library and the benchmark programs.
     pub(super) fn build(root: &Path) -> Result<Self> {
         soft_libs::build(root)?;
         let programs = Self { root: root.to_owned(), target: soft_libs::target_folder(root) };
@@ -26,13 +26,13 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Takes what is there, as it was built last.
+    /// Uses the programs of the last build.
     pub(super) fn as_they_are(root: &Path) -> Self {
         Self { root: root.to_owned(), target: soft_libs::target_folder(root) }
     }
 
-    /// Builds it and stride-perf, or takes what was built of both last, to stand beside perftest: it has to be there already, and nobody waits for a
-    /// build to hear that it is not.
+    /// Builds the library, the benchmark programs and stride-perf, or uses the last build. Checks
+    /// first that perftest is installed, so that nobody waits for a build in vain.
     pub(super) fn beside_perftest(root: &Path, no_build: bool) -> Result<Self> {
         ensure!(Path::new(PERFTEST).exists(), "{PERFTEST} is missing: install perftest (package perftest)");
         if no_build {
@@ -43,7 +43,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Builds something else of the workspace.
+    /// Runs cargo in the workspace.
     pub(super) fn cargo(&self, arguments: &[&str]) -> Result<()> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.root).args(["build", "--quiet", "--release"]).args(arguments);
@@ -51,7 +51,8 @@ impl Programs {
         Ok(())
     }
 
-    /// Compiles `xtask/bench/c/NAME.c` against the installed headers, and links it to the device's library.
+    /// Compiles `xtask/bench/c/NAME.c` against the installed headers, and links it to the device's
+    /// library.
     pub(super) fn compile_c(&self, name: &str) -> Result<PathBuf> {
         let out = self.target.join("release").join(format!("{name}-c"));
         let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
@@ -62,12 +63,12 @@ impl Programs {
         Ok(out)
     }
 
-    /// A program that was built.
+    /// The path of a built program.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.target.join("release").join(name)
     }
 
-    /// Where files may be left.
+    /// The folder for temporary files.
     pub(super) fn folder(&self) -> &Path {
         &self.target
     }
@@ -81,8 +82,8 @@ impl Programs {
         self.target.join("soft-rnic/lib")
     }
 
-    /// Lets a program load the device's library, whether it is linked to libibverbs or loads it itself; and lets it
-    /// meet no process of another run.
+    /// Makes a program load the device's library, whether it links to libibverbs or loads it at run
+    /// time. The program gets a separate fabric, so that it meets no process of another run.
     pub(super) fn over_the_device(&self, command: &mut Command) {
         command.env("LD_LIBRARY_PATH", self.library_folder());
         command.env("RDMA_MUMMY_LIB_DIR", self.library_folder()).env("SIDEWAY_PROVIDER", "system");
@@ -94,11 +95,11 @@ impl Programs {
 pub(super) fn execute(command: &mut Command) -> Result<ExitStatus> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("cannot run `{program}`"))?;
-    ensure!(status.success(), "`{program}` failed ({status}); its own words are above");
+    ensure!(status.success(), "`{program}` failed ({status}); see its output above");
     Ok(status)
 }
 
-/// What a program says of itself.
+/// The first line of a program's version output.
 pub(super) fn first_line(command: &mut Command) -> String {
     let output = command.output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&output).lines().next().unwrap_or("unknown").to_owned()

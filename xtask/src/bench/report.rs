@@ -1,4 +1,4 @@
-//! What the guest's turns say of stride-perf and perftest.
+//! Summarises the guest's rounds of stride-perf and perftest.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use anyhow::{Context, Result, bail};
 use super::rounds::{self, Better, NamedRounds, Round};
 use super::statistics::median;
 
-/// perftest's release, and a table with the geometric means below it.
+/// perftest's version, and a table with the geometric means below it.
 pub(super) fn report(output: &str) -> Result<(String, String)> {
     let (first, samples) =
-        output.split_once('\n').context("the guest said nothing: its messages are above")?;
+        output.split_once('\n').context("the guest printed nothing; see its messages above")?;
     if !first.starts_with("perftest ") || samples.trim().is_empty() {
-        bail!("the guest measured nothing: its messages are above");
+        bail!("the guest measured nothing; see its messages above");
     }
     let rows = rounds::parse(samples)?;
     let mut table = String::from(

@@ -1,17 +1,18 @@
-//! What is compared takes turns: a reference, ours, and the reference again, so that noise strikes all three.
+//! Interleaved measurements: reference, ours, and the reference again, so that noise affects all
+//! three.
 
 use anyhow::{Context, Result, bail};
 
 use super::statistics::{Interval, bootstrap};
 
-/// Whether more of a figure is better.
+/// Whether a larger or a smaller figure is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Better {
     More,
     Less,
 }
 
-/// Figures of the three, from one turn.
+/// The three figures of one round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Round {
     pub(super) reference: f64,
@@ -19,26 +20,27 @@ pub(super) struct Round {
     pub(super) again: f64,
 }
 
-/// The turns of something that has a name.
+/// The rounds of a named row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct NamedRounds {
     pub(super) name: String,
     pub(super) rounds: Vec<Round>,
 }
 
-/// How good ours has to be.
+/// The required result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bound {
-    /// So many times the reference, at least.
+    /// At least this multiple of the reference.
     Times(f64),
-    /// Better than the reference, by more than the reference differs from itself.
+    /// Better than the reference by more than the reference differs from itself.
     Better,
-    /// It is told, and not judged.
+    /// Reported without a verdict.
     None,
 }
 
 impl Round {
-    /// Takes all three, of which `figure` is told whether it is ours. Who is first changes with the position.
+    /// Measures all three; `figure` gets whether to measure ours. The order rotates with the
+    /// position.
     pub(super) fn take(position: u32, mut figure: impl FnMut(bool) -> Result<f64>) -> Result<Self> {
         let mut figures = [0.0; 3];
         for step in 0..3 {
@@ -49,19 +51,19 @@ impl Round {
         Ok(Self { reference, ours, again })
     }
 
-    /// Above 1 where ours is better than both of the reference's.
+    /// Above 1 if ours is better than the mean of both references.
     pub(super) fn times(self, better: Better) -> f64 {
         better.than(self.ours, (self.reference * self.again).sqrt())
     }
 
-    /// Above 1 where the reference was better the second time.
+    /// Above 1 if the second reference was better than the first.
     pub(super) fn noise(self, better: Better) -> f64 {
         better.than(self.again, self.reference)
     }
 }
 
 impl Better {
-    /// Above 1 where `this` is better than `that`.
+    /// Above 1 if `this` is better than `that`.
     fn than(self, this: f64, that: f64) -> f64 {
         match self {
             Self::More => this / that,
@@ -70,7 +72,7 @@ impl Better {
     }
 }
 
-/// How many times better ours is, and the reference than itself: geometric means.
+/// The geometric means of the ratios to the reference: our result, and the second reference run.
 pub(super) fn compare(rounds: &[Round], better: Better) -> (Interval, Interval) {
     let mean = |ratio: fn(Round, Better) -> f64| {
         bootstrap(&rounds.iter().map(|round| vec![ratio(*round, better)]).collect::<Vec<_>>())
@@ -78,7 +80,7 @@ pub(super) fn compare(rounds: &[Round], better: Better) -> (Interval, Interval) 
     (mean(Round::times), mean(Round::noise))
 }
 
-/// The same in words: whether ours overlaps or beats what the reference has against itself.
+/// The same as a sentence: whether ours overlaps or beats the reference's ratio to itself.
 pub(super) fn verdict(rounds: &[Round], better: Better) -> String {
     let (ours, noise) = compare(rounds, better);
     let verdict = if ours.high >= noise.low { "overlaps or beats it" } else { "**missed**" };
@@ -89,7 +91,7 @@ pub(super) fn verdict(rounds: &[Round], better: Better) -> String {
 }
 
 impl Bound {
-    /// For a table: empty, or by how much it may be missed.
+    /// The mark in a table: empty, missed or undecided.
     pub(super) fn verdict(self, times: Interval, noise: Interval) -> &'static str {
         match self {
             Self::Times(bound) => times.at_least(bound),
@@ -115,7 +117,7 @@ const MISSED: &str = " **missed**";
 const UNDECIDED: &str = " **undecided**";
 
 impl Interval {
-    /// Empty where the figure is that large, missed where all of the interval is less.
+    /// Empty if the figure reaches the bound, missed if the whole interval is below it.
     pub(super) fn at_least(self, bound: f64) -> &'static str {
         match self {
             Self { high, .. } if high < bound => MISSED,
@@ -124,7 +126,7 @@ impl Interval {
         }
     }
 
-    /// Empty where the figure is no larger, missed where all of the interval is more.
+    /// Empty if the figure is within the bound, missed if the whole interval is above it.
     pub(super) fn at_most(self, bound: f64) -> &'static str {
         match self {
             Self { low, .. } if low > bound => MISSED,
@@ -134,7 +136,7 @@ impl Interval {
     }
 }
 
-/// Lines `sample NAME REFERENCE OURS REFERENCE`, with `_` for spaces in the name.
+/// Parses lines `sample NAME REFERENCE OURS REFERENCE`, with `_` for spaces in the name.
 pub(super) fn parse(output: &str) -> Result<Vec<NamedRounds>> {
     let mut all: Vec<NamedRounds> = Vec::new();
     for line in output.lines() {
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_gathered_by_name_in_their_order() {
+    fn rounds_are_gathered_by_name_in_their_order() {
         let found = parse("sample b_c 1 2 3\nsample a 4 5 6\nsample b_c 7 8 9\n").unwrap();
         assert_eq!((found[0].name.as_str(), found[0].rounds.len(), found[1].rounds.len()), ("b c", 2, 1));
         assert_eq!(found[0].rounds[1], Round { reference: 7.0, ours: 8.0, again: 9.0 });

@@ -1,6 +1,6 @@
 //! Medians, and the interval of a geometric mean.
 
-/// The middle.
+/// The median.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -10,7 +10,7 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// A figure of what was measured, as a rule the geometric mean of ratios, and the 95 % bootstrap interval around it.
+/// A statistic, usually the geometric mean of ratios, with its 95 % bootstrap interval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
     pub(super) mean: f64,
@@ -18,14 +18,15 @@ pub(super) struct Interval {
     pub(super) high: f64,
 }
 
-/// Of ratios. A round is the ratios of all sizes that were taken together, which noise strikes together.
+/// The statistic of ratios. A round has the ratios of all sizes that were measured together,
+/// because noise affects them together.
 pub(super) fn bootstrap(rounds: &[Vec<f64>]) -> Interval {
     let logs: Vec<f64> =
         rounds.iter().map(|round| round.iter().map(|r| r.ln()).sum::<f64>() / round.len() as f64).collect();
     interval(&logs, |drawn| (drawn.iter().copied().sum::<f64>() / drawn.len() as f64).exp())
 }
 
-/// What `figure` says of `rounds`, and of as many of them drawn with replacement, 10,000 times.
+/// `figure` of `rounds`, and of 10,000 samples of the same size drawn with replacement.
 pub(super) fn interval<T: Copy>(rounds: &[T], figure: impl Fn(&[T]) -> f64) -> Interval {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut draw = |_: &T| {

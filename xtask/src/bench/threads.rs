@@ -1,7 +1,8 @@
-//! `cargo xtask bench threads`: two threads of stride-perf against one, over the software device in one process.
+//! `cargo xtask bench threads`: two threads of stride-perf compared with one, over the software
+//! device in one process.
 //!
-//! Beside the rates stands what a message costs a thread's processor: where another process takes a processor away, rates fall and
-//! costs do not; where threads are in each other's way, both tell.
+//! The table also has the processor time of a message. If another process takes a processor away,
+//! rates fall and the processor time does not. If the threads contend with each other, both change.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,18 +15,18 @@ use super::programs::Programs;
 use super::rounds::{self, Better, Round};
 use super::statistics::median;
 
-/// Bytes, and messages that take about a tenth of a second.
+/// Message sizes in bytes, each with a number of messages for about a tenth of a second.
 const SIZES: [(u64, u64); 3] = [(64, 2_000_000), (4096, 1_000_000), (65536, 80_000)];
 
-/// How many times the rate of one thread two have to have.
+/// The required rate of two threads, as a multiple of one thread's.
 const BOUND: f64 = 1.8;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Turns of one thread, two and one again, of each size
+    /// The number of rounds (one thread, two, one again) for each size
     #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
-    /// Take the programs as they were built last
+    /// Use the programs of the last build
     #[arg(long)]
     no_build: bool,
     /// Print the result without writing it to docs/generated/performance
@@ -35,7 +36,7 @@ pub(super) struct Args {
 
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let processors = std::thread::available_parallelism()?.get();
-    ensure!(processors > 1, "two threads need two processors, and there is one");
+    ensure!(processors > 1, "two threads need two processors; this machine has one");
     let programs = Programs::as_they_are(root);
     if !args.no_build {
         programs.cargo(&["--package", "stride", "--bins"])?;
@@ -91,7 +92,7 @@ fn row(body: &mut String, size: u64, rates: &[Round], costs: Vec<f64>) -> Result
     Ok(())
 }
 
-/// A million messages a second, and nanoseconds of the threads' processor time for each.
+/// Messages per microsecond, and nanoseconds of the threads' processor time for each.
 fn measure(programs: &Programs, size: u64, messages: u64, threads: u32) -> Result<(f64, f64)> {
     let mut command = Command::new(programs.path("stride-perf"));
     command.args(["write", "bw", "--loopback", "-s", &size.to_string(), "-n", &messages.to_string()]);

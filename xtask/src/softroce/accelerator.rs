@@ -1,4 +1,5 @@
-//! KVM where it works, else software emulation; or, where a measurement asks for it, emulation that counts.
+//! KVM if it works, else software emulation; or emulation that counts instructions, for
+//! measurements.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,17 +15,18 @@ use super::vm::{JobOutcome, Vm};
 pub(super) enum Accelerator {
     Kvm,
     Emulation,
-    /// Every instruction takes a nanosecond of the guest's time, and nothing else takes any: its clock says how many instructions were
-    /// executed, and does not know what else the machine does. Processors take turns.
+    /// Every instruction takes one nanosecond of the guest's time, and nothing else takes any. So
+    /// the guest's clock counts instructions, whatever else the machine does. Processors run in
+    /// turn.
     Counting,
 }
 
-/// With KVM a guest is up in two or three seconds, so one that takes longer is stuck.
+/// With KVM a guest boots in two or three seconds, so that one that takes longer is stuck.
 const TRIAL: Duration = Duration::from_secs(15);
 
 impl Accelerator {
-    /// QEMU's own arguments for it. The plain CPU is the fast one to emulate:
-    /// SoftRoCE's checksums by vector instructions take twice as long there.
+    /// QEMU's arguments. The plain CPU is the fastest to emulate: SoftRoCE's checksums take twice
+    /// as long with vector instructions.
     pub(super) fn arguments(self) -> [&'static str; 4] {
         match self {
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
@@ -33,9 +35,8 @@ impl Accelerator {
         }
     }
 
-    /// What the kernel is told about it. All emulated CPUs count one and the
-    /// same time stamp, which the kernel cannot know; without it, reading the
-    /// clock would be a trap into QEMU.
+    /// The kernel's arguments. All emulated CPUs share one time stamp counter, which the kernel
+    /// cannot know. Without the argument each reading of the clock would be a trap into QEMU.
     pub(super) fn kernel_arguments(self) -> &'static str {
         match self {
             Self::Kvm => "",
@@ -43,9 +44,9 @@ impl Accelerator {
         }
     }
 
-    /// What works here. That /dev/kvm exists proves nothing (a machine may be
-    /// virtual itself), so a guest is booted once and the outcome remembered
-    /// for as long as the machine stays up.
+    /// The accelerator that works here. The existence of /dev/kvm proves nothing, because the
+    /// machine may be virtual itself. Therefore a guest is booted once, and the result is kept
+    /// until the next reboot.
     pub(super) fn choose(folders: &Folders, user_space: &UserSpace) -> Self {
         if File::options().read(true).write(true).open("/dev/kvm").is_err() {
             return Self::Emulation;
@@ -92,7 +93,7 @@ impl Accelerator {
         }
     }
 
-    /// What was remembered, if it was on this boot of the machine.
+    /// The kept result, if it is from this boot of the machine.
     fn recall(memory: &str, boot: &str) -> Option<Self> {
         let (name, remembered) = memory.trim().split_once(' ')?;
         let known =

@@ -1,4 +1,4 @@
 //! The demonstration: the bandwidth and the latency of RDMA WRITE.
 
-/// Runs where any command runs, with the variables that any command has.
+/// The script, which gets the same variables as every command.
 pub(super) const SCRIPT: &str = include_str!("demo.sh");

@@ -1,4 +1,4 @@
-//! What a command finds around it, the same in a guest and on the host.
+//! The environment of a command, the same in a guest and on the host.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -16,17 +16,17 @@ pub(super) struct SharedFolder {
     pub(super) writable: bool,
 }
 
-/// A command and its surroundings.
+/// A command with its environment.
 #[derive(Default)]
 pub(crate) struct Job {
-    /// Read by `sh`, in the workspace's root.
+    /// Shell code, run in the workspace's root.
     pub(crate) command: String,
     environment: Vec<(&'static str, String)>,
     pub(super) directory: PathBuf,
     pub(super) shares: Vec<SharedFolder>,
 }
 
-/// The variables that a guest takes over from whoever runs the chore.
+/// The variables of the calling environment that a guest inherits.
 const INHERITED: &[&str] = &["RUST_BACKTRACE", "RUST_LOG"];
 
 impl Job {
@@ -48,12 +48,12 @@ impl Job {
         Ok(job)
     }
 
-    /// A command without surroundings.
+    /// A command without environment.
     pub(super) fn bare(command: &str) -> Self {
         Self { command: command.to_owned(), directory: "/".into(), ..Self::default() }
     }
 
-    /// Shows a folder to the guest, read-only, unless it lies in one that is shown already.
+    /// Shares a folder with the guest, read-only, unless a shared folder contains it.
     pub(super) fn share(&mut self, folder: &Path) -> Result<()> {
         let folder = folder
             .canonicalize()
@@ -65,7 +65,7 @@ impl Job {
         Ok(())
     }
 
-    /// The shell script that sets the scene and becomes the command.
+    /// The shell script that sets the environment and executes the command.
     pub(super) fn script(&self) -> Result<String> {
         let mut script = String::new();
         for (name, value) in &self.environment {
@@ -78,14 +78,14 @@ impl Job {
     }
 }
 
-/// The path as text that can stand in a script and in a mount table.
+/// The path as text for a script and a mount table.
 pub(super) fn text(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| format!("the path {} is not UTF-8", path.display()))?;
     ensure!(!text.contains(['\n', ',']), "the path {text:?} has a comma or a line break; use another one");
     Ok(text.to_owned())
 }
 
-/// The workspace's programs before everything else.
+/// The search path, with the workspace's programs first.
 fn search_path(machine: &TestMachine, programs: &Path) -> String {
     let system = match machine {
         TestMachine::Guest(_) => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),

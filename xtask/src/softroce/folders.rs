@@ -1,15 +1,14 @@
-//! Where the chore keeps what it makes.
+//! The folders that the command uses.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use anyhow::{Context, Result};
 
-/// The folders of the workspace that a run uses.
 pub(super) struct Folders {
-    /// The workspace itself, also the command's working directory.
+    /// The workspace, which is also the command's working directory.
     pub(super) root: PathBuf,
-    /// What a later run takes up again: the guests. `RDMA_SOFTROCE_DIR` moves it.
+    /// Files that later runs use again: the guests. `RDMA_SOFTROCE_DIR` moves it.
     pub(super) cache: PathBuf,
     /// Cargo's target folder for programs that run in a guest.
     pub(super) guest_target: PathBuf,
@@ -35,8 +34,8 @@ impl Folders {
     }
 }
 
-/// Removes what processes that were killed left behind: the entries
-/// `PREFIX<process>...` of a folder whose process is gone.
+/// Removes leftovers of killed processes: the entries `PREFIX<process>...` of a folder whose
+/// process no longer exists.
 pub(super) fn sweep(folder: &Path, prefix: &str) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,4 +1,4 @@
-//! The oldest glibc that a program starts on.
+//! The oldest glibc on which a program starts.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) fn check(program: &Path) -> Result<()> {
     let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let file =
         object::File::parse(&*data).with_context(|| format!("{} is no ELF file", program.display()))?;
-    // The names of needed versions lie among the strings of dynamic linking.
+    // The names of the needed versions are in the dynamic string table.
     let strings =
         file.section_by_name(".dynstr").map(|section| section.data()).transpose()?.unwrap_or_default();
     let needed = newest(strings);
@@ -34,7 +34,7 @@ pub(super) fn check(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The highest `GLIBC_x.y` of a string table.
+/// The highest `GLIBC_x.y` in a string table.
 fn newest(strings: &[u8]) -> Version {
     strings.split(|byte| *byte == 0).filter_map(version).max().unwrap_or(Version(0, 0))
 }

@@ -1,4 +1,4 @@
-//! The host's own RDMA device, for machines that have one.
+//! The host's RDMA device, for machines that have one.
 
 use std::fs;
 use std::io::{self, Write};
@@ -50,7 +50,7 @@ impl HostMachine {
         O: Write + Send,
         E: Write + Send,
     {
-        // It ends the command's children, too, and gives 124 as the exit code.
+        // `timeout` also ends the command's children, and exits with code 124.
         let mut command = Command::new("timeout");
         command.arg("--kill-after=5").arg(self.time_limit.as_secs().to_string()).args(["sh", "-c"]);
         command.arg(job.script()?).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -63,7 +63,7 @@ impl HostMachine {
         })?;
         let outcome = match status.code() {
             Some(124) => JobOutcome::TimedOut(self.time_limit),
-            // A process has no other codes than these; a signal's is as a shell has it.
+            // A process has no other codes; a signal becomes the shell's code for it.
             code => {
                 JobOutcome::Exited(code.unwrap_or_else(|| 128 + status.signal().unwrap_or_default()) as u8)
             }

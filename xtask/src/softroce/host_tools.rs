@@ -1,4 +1,4 @@
-//! The host's programs that the chore starts.
+//! The host programs that the command runs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::{env, fs, io};
 
 use anyhow::{Context, Result, bail};
 
-/// A program and the Debian package that has it.
+/// A program and its Debian package.
 pub(super) struct Tool {
     pub(super) program: &'static str,
     package: &'static str,
@@ -16,19 +16,18 @@ const fn tool(program: &'static str, package: &'static str) -> Tool {
     Tool { program, package }
 }
 
-/// What booting a guest takes.
+/// The tools for booting a guest.
 pub(super) const BOOT: &[Tool] =
     &[tool("qemu-system-x86_64", "qemu-system-x86"), tool("setpriv", "util-linux")];
 
-/// What making a guest's user space takes.
+/// The tools for making a guest's user space.
 pub(super) const USER_SPACE: &[Tool] =
     &[tool("mmdebstrap", "mmdebstrap"), tool("mke2fs", "e2fsprogs"), tool("tar", "tar")];
 
-/// Debian's signing keys, which another distribution's mmdebstrap may lack.
+/// Debian's signing keys, which the mmdebstrap of another distribution may lack.
 const KEYRING: (&str, &str) = ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring");
 
-/// Sees to it that the programs are there: root has them installed, anyone
-/// else is told the command.
+/// Checks for the programs. Root gets them installed; other users get the command to run.
 pub(super) fn require(tools: &[Tool]) -> Result<()> {
     let missing = missing(tools);
     if missing.is_empty() {
@@ -37,7 +36,7 @@ pub(super) fn require(tools: &[Tool]) -> Result<()> {
     let install = ["apt-get", "install", "--yes", "--no-install-recommends"];
     if is_root() && find("apt-get").is_some() {
         eprintln!("softroce: installing {}", missing.join(", "));
-        // Without fresh lists a bare machine knows none of the packages.
+        // A new machine knows no packages before an update of the lists.
         let _ = apt_get(&["update"]);
         if apt_get(&[&install[1..], &missing].concat()) && self::missing(tools).is_empty() {
             return Ok(());
@@ -45,13 +44,13 @@ pub(super) fn require(tools: &[Tool]) -> Result<()> {
     }
     let sudo = if is_root() { "" } else { "sudo " };
     bail!(
-        "this chore needs system packages that are missing; install them:\n    {sudo}{} {}",
+        "required system packages are missing; install them:\n    {sudo}{} {}",
         install.join(" "),
         missing.join(" ")
     )
 }
 
-/// Its output goes to stderr, because stdout is the command's.
+/// Its output goes to stderr, because stdout belongs to the command.
 fn apt_get(arguments: &[&str]) -> bool {
     let mut apt_get = Command::new("apt-get");
     apt_get.arg("--quiet=2").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");

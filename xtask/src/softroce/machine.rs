@@ -1,4 +1,4 @@
-//! Where a job runs: in a guest or on the host.
+//! The machine of a job: a guest or the host.
 
 use std::io::Write;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) enum TestMachine {
 }
 
 impl TestMachine {
-    /// The guest, its user space made and its accelerator chosen.
+    /// Prepares the guest: its user space and its accelerator.
     pub(super) fn guest(
         folders: &Folders,
         rdma_core: RdmaCore,
@@ -30,7 +30,7 @@ impl TestMachine {
     ) -> Result<Self> {
         anyhow::ensure!(
             cfg!(target_arch = "x86_64"),
-            "the guests are x86-64; on this machine use --host with an RDMA device of its own"
+            "the guests are x86-64; on this machine use --host, which needs an RDMA device"
         );
         host_tools::require(host_tools::BOOT)?;
         let user_space = UserSpace::get(folders, rdma_core)?;
@@ -47,7 +47,7 @@ impl TestMachine {
         Ok(Self::Host(HostMachine::find(time_limit)?))
     }
 
-    /// The `SOFTROCE_*` variables that tell the command what there is.
+    /// The `SOFTROCE_*` variables that describe the machine to the command.
     pub(super) fn variables(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Guest(vm) => vm.variables(),
@@ -55,7 +55,7 @@ impl TestMachine {
         }
     }
 
-    /// Runs the job, its output going to the two writers as it comes.
+    /// Runs the job, and passes its output on as it arrives.
     pub(crate) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<JobReport>
     where
         O: Write + Send,
@@ -67,7 +67,7 @@ impl TestMachine {
         }
     }
 
-    /// `softroce old (...)` of the closing line.
+    /// The title of the summary line, for example `softroce old (...)`.
     pub(crate) fn title(&self, report: &JobReport) -> String {
         match self {
             Self::Guest(vm) => format!(

@@ -1,12 +1,12 @@
-//! `cargo xtask softroce`: runs a command where there is an RDMA device.
+//! `cargo xtask softroce`: runs a command on a machine with an RDMA device.
 //!
-//! The device is the kernel's SoftRoCE in a virtual machine that brings its own
-//! kernel, rdma-core and perftest, so that neither the host's release nor its
-//! kernel matters; with `--host` it is the host's own.
+//! The device is the kernel's SoftRoCE in a virtual machine with a separate kernel, rdma-core and
+//! perftest, so that the host's release and kernel do not matter. With `--host` it is the host's
+//! own device.
 //!
-//! What the command finds, wherever it runs:
+//! The command's environment:
 //!
-//! | variable | is |
+//! | variable | meaning |
 //! | --- | --- |
 //! | `PATH` | begins with the workspace's programs and examples |
 //! | `SOFTROCE_RDMA_CORE` | `old`, `new` or `host` |
@@ -46,7 +46,7 @@ pub(crate) use environment::Job;
 pub(crate) use machine::TestMachine;
 pub(crate) use programs::{Profile, Programs};
 
-/// Where to run and for how long.
+/// The machine and the time limit.
 #[derive(clap::Args)]
 pub(crate) struct MachineArgs {
     /// The guest's rdma-core: 44 on kernel 6.1, or 56 on kernel 6.12
@@ -57,20 +57,21 @@ pub(crate) struct MachineArgs {
     #[arg(long, conflicts_with_all = ["rdma_core", "cpus", "share", "counted"])]
     host: bool,
 
-    /// Virtual CPUs of the guest [default: 2; new: 4, as its SoftRoCE starves unless there are more than busy threads]
+    /// Virtual CPUs of the guest [default: 2; new: 4, because its SoftRoCE needs more CPUs than
+    /// busy threads]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cpus: Option<u32>,
 
-    /// Emulate a guest of one CPU whose every instruction takes one nanosecond of its time: what it measures is counts, the same on a busy
-    /// machine
+    /// Emulate a guest of one CPU in which every instruction takes one nanosecond, so that its
+    /// clock counts instructions and a busy host does not matter
     #[arg(long, conflicts_with = "cpus")]
     counted: bool,
 
-    /// Show one more folder of the host to the guest, read-only at the same path (repeatable)
+    /// Share one more folder of the host with the guest, read-only at the same path (repeatable)
     #[arg(long, value_name = "DIR")]
     share: Vec<PathBuf>,
 
-    /// Stop after this long, boot included, with exit code 124
+    /// Stop after this many seconds, boot included, with exit code 124
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
 }
@@ -81,7 +82,7 @@ impl MachineArgs {
         if self.host { "host" } else { self.rdma_core.name() }
     }
 
-    /// What names it on the command line.
+    /// The command-line flags for this machine.
     pub(crate) fn flag(&self) -> String {
         match self {
             Self { host: true, .. } => "--host".to_owned(),
@@ -91,12 +92,12 @@ impl MachineArgs {
         }
     }
 
-    /// Whether the guest's times are counts.
+    /// Whether the guest's clock counts instructions.
     pub(crate) fn is_counted(&self) -> bool {
         self.counted
     }
 
-    /// The place, the programs for it (not built yet) and a job that lacks only its command.
+    /// The machine, the programs for it (not built yet) and a job without a command.
     pub(crate) fn prepare(&self, root: &Path, profile: Profile) -> Result<(TestMachine, Programs, Job)> {
         let folders = Folders::new(root)?;
         let time_limit = Duration::from_secs(self.timeout);
@@ -119,25 +120,26 @@ impl MachineArgs {
     }
 }
 
-/// What to run, and where.
+/// The arguments of `cargo xtask softroce`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
 
-    /// Take the workspace's programs as they were built last time
+    /// Use the programs of the last build
     #[arg(long, conflicts_with = "suite")]
     no_build: bool,
 
     #[command(flatten)]
     suite: suite::SuiteArgs,
 
-    /// The command and its arguments; none runs the demonstration. With --suite: arguments of the tests
+    /// The command and its arguments; the default is a demonstration. With --suite: arguments of
+    /// the tests
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// Runs what the arguments ask for and hands back its exit code.
+/// Runs the command, the tests or the demonstration, and returns its exit code.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let profile = if args.suite.suite { Profile::Dev } else { Profile::Release };
     let (machine, programs, mut job) = args.machine.prepare(root, profile)?;

@@ -1,4 +1,4 @@
-//! The workspace's own programs, built for where they run.
+//! The workspace's programs, built for the machine that they run on.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use super::user_space::{RdmaCore, UserSpace};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What separates the flags in `CARGO_ENCODED_RUSTFLAGS`.
+/// The separator of the flags in `CARGO_ENCODED_RUSTFLAGS`.
 const FLAG_SEPARATOR: &str = "\x1f";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum Profile {
     Release,
 }
 
-/// How the workspace is built for one place.
+/// How the workspace is built for one machine.
 pub(crate) struct Programs {
     root: PathBuf,
     target: PathBuf,
@@ -33,7 +33,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// For the guests. Both run what is linked against the older one's libc.
+    /// For the guests. Both run programs that are linked against the older guest's libc.
     pub(super) fn for_guests(folders: &Folders, profile: Profile) -> Result<Self> {
         let sysroot = UserSpace::get(folders, RdmaCore::Old)?.sysroot();
         Ok(Self {
@@ -44,12 +44,12 @@ impl Programs {
         })
     }
 
-    /// For the host, as cargo builds them anyway.
+    /// For the host, in cargo's usual target folder.
     pub(super) fn for_host(folders: &Folders, profile: Profile) -> Self {
         Self { root: folders.root.clone(), target: folders.host_target.clone(), sysroot: None, profile }
     }
 
-    /// Where cargo puts the programs; the examples lie in a folder of it.
+    /// The folder of the programs; the examples are in a subfolder.
     pub(super) fn folder(&self) -> PathBuf {
         let profile = if self.profile == Profile::Release { "release" } else { "debug" };
         let target = if self.sysroot.is_some() { self.target.join(TARGET) } else { self.target.clone() };
@@ -58,8 +58,12 @@ impl Programs {
 
     /// Builds every program and example.
     pub(crate) fn build(&self) -> Result<()> {
+        self.build_all().map(drop)
+    }
+
+    fn build_all(&self) -> Result<Vec<Value>> {
         eprintln!("softroce: building the workspace's programs");
-        self.cargo(&["build", "--workspace", "--exclude", "xtask", "--bins", "--examples"]).map(drop)
+        self.cargo(&["build", "--workspace", "--exclude", "xtask", "--bins", "--examples"])
     }
 
     /// Builds the programs of one package.
@@ -74,20 +78,23 @@ impl Programs {
         self.cargo(&["build", "--package", package, "--example", example]).map(drop)
     }
 
-    /// Builds the tests of these packages with the programs that they use.
+    /// Builds every program and example, and the integration tests of these packages.
+    ///
+    /// Both commands select the same packages, so that cargo unifies features alike and builds nothing twice.
     pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
+        let programs = self.build_all()?;
         eprintln!("softroce: building the tests");
-        let mut arguments = vec!["test", "--no-run"];
-        arguments.extend(packages.iter().flat_map(|package| ["--package", *package]));
-        let artifacts = self.cargo(&arguments)?;
+        let artifacts =
+            self.cargo(&["test", "--no-run", "--workspace", "--exclude", "xtask", "--test", "*"])?;
         let mut tests: Vec<_> = artifacts.iter().filter_map(TestProgram::from_artifact).collect();
+        tests.retain(|test| packages.contains(&&*test.package));
         for test in &mut tests {
-            test.programs = artifacts.iter().filter_map(|artifact| test.program(artifact)).collect();
+            test.programs = programs.iter().filter_map(|artifact| test.program(artifact)).collect();
         }
         Ok(tests)
     }
 
-    /// Runs cargo and returns its messages about what it made.
+    /// Runs cargo and returns its artifact messages.
     fn cargo(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.root).args(arguments).arg("--message-format=json-render-diagnostics");
@@ -119,16 +126,15 @@ impl Programs {
     }
 }
 
-/// The caller's flags and the guest's files as what is linked against. The
-/// variable outdoes every other source of flags, so that one set for the whole
-/// machine (`RUSTFLAGS=-D warnings`) does not undo the sysroot.
+/// The caller's flags, and the guest's files as the sysroot. This variable overrides every other
+/// source of flags, so that a global one (`RUSTFLAGS=-D warnings`) does not remove the sysroot.
 fn rustflags(sysroot: &Path) -> OsString {
     let mut flags = env::var_os("CARGO_ENCODED_RUSTFLAGS").unwrap_or_else(|| {
         let plain = env::var("RUSTFLAGS").unwrap_or_default();
         plain.split_whitespace().collect::<Vec<_>>().join(FLAG_SEPARATOR).into()
     });
-    // The compiler driver looks beside itself before it looks into a sysroot,
-    // so the folder of the libraries has to be named as well.
+    // The compiler driver searches its own folder before the sysroot, so that the folder of the
+    // libraries must be named as well.
     let libraries = sysroot.join("usr/lib/x86_64-linux-gnu");
     for (flag, folder) in [("-Clink-arg=--sysroot=", sysroot), ("-Clink-arg=-B", &*libraries)] {
         if !flags.is_empty() {
@@ -146,9 +152,9 @@ pub(super) struct TestProgram {
     pub(super) package: String,
     pub(super) name: String,
     pub(super) executable: String,
-    /// The package's folder, where cargo would run it.
+    /// The package's folder, which is the working directory under cargo.
     pub(super) directory: String,
-    /// Those of its package that it may start.
+    /// The programs of its package that it may start.
     pub(super) programs: Vec<String>,
 }
 
@@ -167,7 +173,7 @@ impl TestProgram {
         integration.then_some(program)
     }
 
-    /// The program or example that cargo has made, if it is of this test's package.
+    /// The program or example in the artifact message, if it belongs to this test's package.
     fn program(&self, artifact: &Value) -> Option<String> {
         let mut kinds = artifact["target"]["kind"].as_array()?.iter();
         let is_program = kinds.any(|kind| kind == "bin" || kind == "example");

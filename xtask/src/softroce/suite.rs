@@ -1,8 +1,7 @@
-//! The workspace's device tests, one after the other, summed up.
+//! Runs the workspace's device tests one after the other, and sums up their counts.
 //!
-//! Every integration test of the packages below is run. A test program that
-//! uses a device says at its end how many of its tests did, in the line
-//! `device tests: 63 ran, 2 skipped, 0 failed`.
+//! Every integration test of the packages below is run. A test program that uses a device ends with
+//! a line of counts: `device tests: 63 ran, 2 skipped, 0 failed`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -18,105 +17,105 @@ use super::vm::{JobOutcome, JobReport};
 /// The packages whose tests use a device.
 const PACKAGES: &[&str] = &["sideway", "conformance", "stride", "rdma-examples", "trespass"];
 
-/// How a test program, or a part of one, is run.
+/// How to run a test program, or a part of one.
 #[derive(Clone, Copy)]
-struct Choice {
+struct ProgramRule {
     /// `PACKAGE::PROGRAM`.
     program: &'static str,
-    /// A part of the program that `--test` knows by name, and the variable that chooses it.
-    part: Option<Part>,
-    /// The modules whose tests run in a guest; all, where none is named.
+    /// The part of the program; `--test` selects it by name.
+    part: Option<SuitePart>,
+    /// The modules whose tests run in a guest; an empty list stands for all.
     modules: &'static [&'static str],
-    when: When,
+    when: RunPolicy,
 }
 
 #[derive(Clone, Copy)]
-struct Part {
+struct SuitePart {
     variable: &'static str,
     name: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
-    /// In each run.
+enum RunPolicy {
+    /// In every run.
     Always,
-    /// Where it is named, because it takes minutes on an emulated processor.
+    /// Only if named, because it takes minutes on an emulated processor.
     OnDemand,
-    /// Where it is named, because it brings a device or wants none, and needs no guest.
+    /// Only if named, because it brings a device or uses none, and needs no guest.
     Native,
 }
 
-/// A program that is not here runs always, and as a whole.
-const CHOICES: &[Choice] = &[
+/// A program without a rule runs in every run, and as a whole.
+const RULES: &[ProgramRule] = &[
     some("sideway::main", &["gone::", "seed::", "soundness::"]),
     native("sideway::cuda"),
-    conformance("system", When::Always),
-    conformance("soft_inline", When::Native),
-    conformance("soft_deferred", When::Native),
+    conformance("system", RunPolicy::Always),
+    conformance("soft_inline", RunPolicy::Native),
+    conformance("soft_deferred", RunPolicy::Native),
     native("stride::main"),
     some("rdma-examples::main", &["events::", "programs::", "sockets::", "threads::"]),
     native("trespass::main"),
     native("trespass::allocations"),
-    trespass("tcp", When::Native),
-    trespass("soft", When::Native),
-    trespass("soft_deferred", When::Native),
-    trespass("soft_srq", When::Native),
-    trespass("soft_by_cm", When::Native),
-    trespass("soft_by_cm_deferred", When::Native),
-    trespass("faults", When::Native),
-    trespass("rdma", When::OnDemand),
-    trespass("rdma_by_cm", When::OnDemand),
-    trespass("netem", When::OnDemand),
+    trespass("tcp", RunPolicy::Native),
+    trespass("soft", RunPolicy::Native),
+    trespass("soft_deferred", RunPolicy::Native),
+    trespass("soft_srq", RunPolicy::Native),
+    trespass("soft_by_cm", RunPolicy::Native),
+    trespass("soft_by_cm_deferred", RunPolicy::Native),
+    trespass("faults", RunPolicy::Native),
+    trespass("rdma", RunPolicy::OnDemand),
+    trespass("rdma_by_cm", RunPolicy::OnDemand),
+    trespass("netem", RunPolicy::OnDemand),
 ];
 
-const fn some(program: &'static str, modules: &'static [&'static str]) -> Choice {
-    Choice { program, part: None, modules, when: When::Always }
+const fn some(program: &'static str, modules: &'static [&'static str]) -> ProgramRule {
+    ProgramRule { program, part: None, modules, when: RunPolicy::Always }
 }
 
-const fn native(program: &'static str) -> Choice {
-    Choice { program, part: None, modules: &[], when: When::Native }
+const fn native(program: &'static str) -> ProgramRule {
+    ProgramRule { program, part: None, modules: &[], when: RunPolicy::Native }
 }
 
-const fn conformance(name: &'static str, when: When) -> Choice {
-    let part = Some(Part { variable: "CONFORMANCE_SUITE", name });
-    Choice { program: "conformance::main", part, modules: &[], when }
+const fn conformance(name: &'static str, when: RunPolicy) -> ProgramRule {
+    let part = Some(SuitePart { variable: "CONFORMANCE_SUITE", name });
+    ProgramRule { program: "conformance::main", part, modules: &[], when }
 }
 
-const fn trespass(name: &'static str, when: When) -> Choice {
-    let part = Some(Part { variable: "TRESPASS_SUITE", name });
-    Choice { program: "trespass::suite", part, modules: &[], when }
+const fn trespass(name: &'static str, when: RunPolicy) -> ProgramRule {
+    let part = Some(SuitePart { variable: "TRESPASS_SUITE", name });
+    ProgramRule { program: "trespass::suite", part, modules: &[], when }
 }
 
 /// A test program, or a part of one, to run.
 #[derive(Clone, Debug)]
-struct Run {
+struct TestRun {
     program: TestProgram,
     /// The program's name, or the part's.
     name: String,
     /// `VARIABLE=VALUE` of a part.
     variable: Option<String>,
     modules: &'static [&'static str],
-    when: When,
+    when: RunPolicy,
 }
 
-impl Run {
-    /// All that a program has to run.
+impl TestRun {
+    /// The runs of a program: one for each of its rules.
     fn of(program: &TestProgram) -> Vec<Self> {
         let title = format!("{}::{}", program.package, program.name);
-        let run = |name: &str, choice: Option<&Choice>| Self {
+        let run = |name: &str, choice: Option<&ProgramRule>| Self {
             program: program.clone(),
             name: name.to_owned(),
             variable: choice
                 .and_then(|choice| choice.part)
                 .map(|part| format!("{}={}", part.variable, part.name)),
             modules: choice.map_or(&[], |choice| choice.modules),
-            when: choice.map_or(When::Always, |choice| choice.when),
+            when: choice.map_or(RunPolicy::Always, |choice| choice.when),
         };
-        let choices: Vec<_> = CHOICES.iter().filter(|choice| choice.program == title).collect();
+        let choices: Vec<_> = RULES.iter().filter(|choice| choice.program == title).collect();
         if choices.is_empty() {
             return vec![run(&program.name, None)];
         }
-        let name = |choice: &Choice| choice.part.map_or(&*program.name, |part| part.name).to_owned();
+        let name = |choice: &ProgramRule| choice.part.map_or(&*program.name, |part| part.name).to_owned();
         choices.into_iter().map(|choice| run(&name(choice), Some(choice))).collect()
     }
 
@@ -125,17 +124,17 @@ impl Run {
     }
 }
 
-/// What a guest's programs find there is read before they run, as they themselves are (see `script`).
+/// Reads the guest's shared files before the programs run, for the same reason as in `script`.
 const READ_SYSTEM: &str =
     "find /usr/bin /usr/sbin /usr/lib/x86_64-linux-gnu -type f -exec cat {} + >/dev/null";
 
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 1200;
 
-/// The flags of a run of the tests.
+/// The arguments of a test run.
 #[derive(clap::Args)]
 pub(super) struct SuiteArgs {
-    /// Run the workspace's device tests
+    /// Run the workspace's device tests.
     #[arg(long)]
     pub(super) suite: bool,
 
@@ -143,17 +142,18 @@ pub(super) struct SuiteArgs {
     #[arg(long, value_name = "NAME", requires = "suite")]
     test: Vec<String>,
 
-    /// With --suite: not the test programs, or parts of one, of this name or `PACKAGE::NAME` (repeatable)
+    /// With --suite: not the test programs, or parts of one, of this name or `PACKAGE::NAME`
+    /// (repeatable)
     #[arg(long, value_name = "NAME", requires = "suite")]
     skip: Vec<String>,
 
-    /// With --suite: fail when fewer device tests than this ran
+    /// With --suite: fail when fewer device tests than this ran.
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "suite")]
     at_least: u32,
 }
 
 impl SuiteArgs {
-    /// Builds the tests, runs them and judges the sum.
+    /// Builds the tests, runs them and checks the sum of their counts.
     pub(super) fn run(
         &self,
         machine: &TestMachine,
@@ -161,12 +161,11 @@ impl SuiteArgs {
         mut job: Job,
         arguments: &[String],
     ) -> Result<ExitCode> {
-        programs.build()?;
         let programs = programs.build_tests(PACKAGES)?;
-        let mut tests: Vec<_> = programs.iter().flat_map(Run::of).collect();
+        let mut tests: Vec<_> = programs.iter().flat_map(TestRun::of).collect();
         tests.retain(|test| {
             let takes = self.takes(test);
-            if !takes && self.test.is_empty() && test.when != When::Native {
+            if !takes && self.test.is_empty() && test.when != RunPolicy::Native {
                 eprintln!("SKIPPED {}: --test {} runs it", test.title(), test.name);
             }
             takes
@@ -186,19 +185,20 @@ impl SuiteArgs {
         judge(&machine.title(&report), &report, stdout.finish(), self.at_least)
     }
 
-    /// Whether to run it.
-    fn takes(&self, test: &Run) -> bool {
+    /// Whether the arguments select this run.
+    fn takes(&self, test: &TestRun) -> bool {
         let named = |list: &[String]| list.iter().any(|entry| *entry == test.name || *entry == test.title());
-        let wanted = if self.test.is_empty() { test.when == When::Always } else { named(&self.test) };
+        let wanted = if self.test.is_empty() { test.when == RunPolicy::Always } else { named(&self.test) };
         wanted && !named(&self.skip)
     }
 }
 
-/// Runs all tests whatever comes of each, and fails if one failed.
+/// Runs all tests, and fails if one of them failed.
 ///
-/// A program is read before it runs: the clock of a guest whose instructions are counted goes on to the next timer whenever all wait, also
-/// for a page of a program that the host's disk has not brought yet, and where that takes a tenth of a second every limit has passed.
-fn script(tests: &[Run], arguments: &[String]) -> String {
+/// A program is read completely before it runs. The clock of a guest that counts instructions jumps
+/// to the next timer whenever all threads wait, also for a page of the program that is not in
+/// memory yet. If that page takes a tenth of a second, every time limit has expired.
+fn script(tests: &[TestRun], arguments: &[String]) -> String {
     let mut script = "failed=\n".to_owned();
     let mut package = "";
     for test in tests {
@@ -217,14 +217,14 @@ fn script(tests: &[Run], arguments: &[String]) -> String {
             shell::quote(package),
             test.variable.as_deref().unwrap_or_default(),
             shell::quote(executable),
-            // Names that the caller gives take the place of the modules.
+            // The caller's names replace the modules.
             shell::join(if arguments.is_empty() { &modules } else { arguments }),
         );
     }
     script + "[ -z \"$failed\" ] || { echo \"failed:$failed\" >&2; exit 101; }\n"
 }
 
-/// Says what came of it all; the exit code is the tests' own unless too few ran.
+/// Prints the summary. The exit code is the tests' own unless too few ran.
 fn judge(title: &str, report: &JobReport, counts: TestCounts, at_least: u32) -> Result<ExitCode> {
     println!(
         "\n{title}: {} device tests ran, {} skipped, {} failed",
@@ -238,7 +238,7 @@ fn judge(title: &str, report: &JobReport, counts: TestCounts, at_least: u32) -> 
         "{} device tests failed, although their programs ended with exit code 0",
         counts.failed
     );
-    ensure!(counts.ran >= at_least, "{} device tests ran, and there must be at least {at_least}", counts.ran);
+    ensure!(counts.ran >= at_least, "{} device tests ran; at least {at_least} are required", counts.ran);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -250,7 +250,7 @@ struct TestCounts {
 }
 
 impl TestCounts {
-    /// Reads `device tests: 63 ran, 2 skipped, 0 failed`.
+    /// Parses `device tests: 63 ran, 2 skipped, 0 failed`.
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.trim().strip_prefix("device tests: ")?.split(", ");
         let mut count = |what: &str| parts.next()?.strip_suffix(what)?.trim_end().parse().ok();
@@ -264,7 +264,7 @@ impl TestCounts {
     }
 }
 
-/// Passes text on and sums the counts it contains.
+/// A writer that passes text on and sums the counts in it.
 struct CountingWriter<W> {
     inner: W,
     line: Vec<u8>,
@@ -276,7 +276,7 @@ impl<W: Write> CountingWriter<W> {
         Self { inner, line: Vec::new(), counts: TestCounts::default() }
     }
 
-    /// The sum, an unfinished last line included.
+    /// The sum, including an unfinished last line.
     fn finish(mut self) -> TestCounts {
         self.end_line();
         self.counts
@@ -348,7 +348,7 @@ mod tests {
         let taken = |program: &TestProgram, test: &[&str], skip: &[&str]| {
             let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
             let arguments = SuiteArgs { suite: true, test: names(test), skip: names(skip), at_least: 1 };
-            let runs = Run::of(program).into_iter().filter(|run| arguments.takes(run));
+            let runs = TestRun::of(program).into_iter().filter(|run| arguments.takes(run));
             runs.map(|run| run.name).collect::<Vec<_>>()
         };
         let rc = program("p", "rc", "");
@@ -368,8 +368,8 @@ mod tests {
 
     #[test]
     fn the_script_runs_every_test_and_fails_if_one_did() {
-        let test = |name: &str, executable: &str| Run::of(&program("some", name, executable)).remove(0);
-        let run = |tests: &[Run]| {
+        let test = |name: &str, executable: &str| TestRun::of(&program("some", name, executable)).remove(0);
+        let run = |tests: &[TestRun]| {
             let output = std::process::Command::new("sh").args(["-c", &script(tests, &[])]).output().unwrap();
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         };
@@ -380,9 +380,9 @@ mod tests {
 
     #[test]
     fn the_script_chooses_parts_and_modules() {
-        let parts = Run::of(&program("conformance", "main", "/bin/true"));
+        let parts = TestRun::of(&program("conformance", "main", "/bin/true"));
         assert!(script(&parts[..1], &[]).contains("CONFORMANCE_SUITE=system exec timeout"));
-        let some = Run::of(&program("sideway", "main", "/bin/true"));
+        let some = TestRun::of(&program("sideway", "main", "/bin/true"));
         assert!(script(&some, &[]).contains("/bin/true gone:: seed:: soundness::)"));
         assert!(script(&some, &["every".to_owned()]).contains("/bin/true every)"));
     }

@@ -1,5 +1,5 @@
-//! A guest's user space: a Debian release with its kernel, rdma-core and
-//! perftest, made once and kept.
+//! A guest's user space: a Debian release with its kernel, rdma-core and perftest, built once and
+//! kept.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::folders::{Folders, sweep};
 use super::host_tools;
 
-/// Which rdma-core a guest has.
+/// The guest's release of rdma-core.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum RdmaCore {
     /// rdma-core 44, kernel 6.1 (Debian 12)
@@ -36,12 +36,11 @@ impl RdmaCore {
     }
 }
 
-/// libc6-dev is what the workspace's programs are linked against; cpio and
-/// xz-utils make the initramfs.
+/// Programs of the workspace link against libc6-dev; cpio and xz-utils make the initramfs.
 const PACKAGES: &str = "linux-image-amd64,rdma-core,ibverbs-providers,ibverbs-utils,rdmacm-utils,perftest,\
     iproute2,iputils-ping,procps,strace,kmod,busybox-static,cpio,xz-utils,libc6-dev,ucx-utils";
 
-/// Left out: it would be three quarters of the disk.
+/// Files that are left out; they would be three quarters of the disk.
 const EXCLUDED: &[&str] = &[
     "/usr/share/doc/*",
     "/usr/share/man/*",
@@ -60,7 +59,7 @@ const EXCLUDED: &[&str] = &[
 
 const MAKE_INITRAMFS: &str = include_str!("make-initramfs.sh");
 
-/// A user space that is ready to boot.
+/// A user space that can be booted.
 #[derive(Clone)]
 pub(super) struct UserSpace {
     folder: PathBuf,
@@ -72,7 +71,7 @@ impl UserSpace {
         self.folder.join("disk.img")
     }
 
-    /// The same files as a folder: the sysroot of what is built for the guest.
+    /// The same files as a folder: the sysroot for programs of the guest.
     pub(super) fn sysroot(&self) -> PathBuf {
         self.folder.join("root")
     }
@@ -85,7 +84,7 @@ impl UserSpace {
         self.sysroot().join("boot/initramfs")
     }
 
-    /// The kept user space, made first where there is none or its recipe changed.
+    /// The kept user space, which is built first if it is missing or its recipe has changed.
     pub(super) fn get(folders: &Folders, rdma_core: RdmaCore) -> Result<Self> {
         let folder = folders.cache.join(rdma_core.name());
         if !is_current(&folder, rdma_core) {
@@ -96,7 +95,7 @@ impl UserSpace {
     }
 }
 
-/// Everything that the user space depends on: another text, another user space.
+/// Everything that the user space depends on. A changed text means a new user space.
 fn recipe(rdma_core: RdmaCore) -> String {
     format!("{}\n{PACKAGES}\n{}\n{MAKE_INITRAMFS}", rdma_core.suite(), EXCLUDED.join("\n"))
 }
@@ -105,8 +104,8 @@ fn is_current(folder: &Path, rdma_core: RdmaCore) -> bool {
     fs::read_to_string(folder.join("recipe")).is_ok_and(|text| text == recipe(rdma_core))
 }
 
-/// Makes the user space beside its place and then moves it there, so that an
-/// interrupted run leaves nothing that looks whole.
+/// Builds the user space in a temporary folder and then renames it, so that an interrupted run
+/// leaves nothing that looks complete.
 fn make(folder: &Path, rdma_core: RdmaCore) -> Result<()> {
     eprintln!(
         "softroce: making the guest `{}` (Debian {}; once, one to three minutes)",
@@ -133,8 +132,8 @@ fn fill(part: &Path, rdma_core: RdmaCore) -> Result<()> {
     let log = part.with_extension("log");
     bootstrap(part, rdma_core, &log)?;
 
-    // By way of an archive, because an ordinary user owns none of the files
-    // that mmdebstrap makes in its name space, and all those it unpacks.
+    // Goes through an archive: mmdebstrap unpacks files in a user namespace, where an ordinary user
+    // does not own them.
     let archive = part.join("root.tar");
     let mut unpack = host_tools::command("tar")?;
     unpack.arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&root);
@@ -147,7 +146,7 @@ fn fill(part: &Path, rdma_core: RdmaCore) -> Result<()> {
     format.arg(&root).arg(part.join("disk.img")).arg("1G");
     logged(&mut format, &log)?;
 
-    // The disk has them now, and nobody builds against them.
+    // The disk contains the modules now, and no build needs them.
     let _ = fs::remove_dir_all(root.join("usr/lib/modules"));
     fs::write(part.join("recipe"), recipe(rdma_core))?;
     let _ = fs::remove_file(&log);
@@ -160,7 +159,7 @@ fn bootstrap(part: &Path, rdma_core: RdmaCore, log: &Path) -> Result<()> {
     for pattern in EXCLUDED {
         mmdebstrap.arg(format!("--dpkgopt=path-exclude={pattern}"));
     }
-    // Debian's own initramfs would take long to make and longer to boot.
+    // Debian's own initramfs takes long to make and longer to boot.
     mmdebstrap.env("INITRD", "No");
     mmdebstrap.env("SOFTROCE_MAKE_INITRAMFS", MAKE_INITRAMFS);
     mmdebstrap.arg(r#"--customize-hook=chroot "$1" sh -c "$SOFTROCE_MAKE_INITRAMFS""#);
@@ -168,7 +167,7 @@ fn bootstrap(part: &Path, rdma_core: RdmaCore, log: &Path) -> Result<()> {
     logged(&mut mmdebstrap, log).with_context(|| {
         let unprivileged = "an ordinary user needs the packages uidmap and debian-archive-keyring and a line \
                             in /etc/subuid and /etc/subgid; else run this once as root";
-        let hint = if host_tools::is_root() { "is the network there?" } else { unprivileged };
+        let hint = if host_tools::is_root() { "does the network work?" } else { unprivileged };
         format!("mmdebstrap could not make Debian {}: {hint}", rdma_core.suite())
     })
 }
@@ -184,7 +183,7 @@ fn replace(folder: &Path, part: &Path, rdma_core: RdmaCore) -> Result<()> {
     fs::rename(part, folder).with_context(|| format!("cannot move {} into place", part.display()))
 }
 
-/// Runs a command with its output in a file, of which a failure shows the end.
+/// Runs a command with its output in a file; an error shows the end of the file.
 fn logged(command: &mut Command, log: &Path) -> Result<()> {
     let file = File::options().create(true).append(true).open(log)?;
     let status = command
@@ -196,7 +195,7 @@ fn logged(command: &mut Command, log: &Path) -> Result<()> {
     if !status.success() {
         let text = fs::read_to_string(log).unwrap_or_default();
         bail!(
-            "{} failed ({status}):\n{}\nall of it: {}",
+            "{} failed ({status}):\n{}\nthe complete output is in {}",
             command.get_program().display(),
             last_lines(&text, 12),
             log.display()

@@ -1,4 +1,4 @@
-//! A virtual machine: booted for one job, gone with it.
+//! A virtual machine that is booted for one job.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ pub(crate) enum JobOutcome {
 }
 
 impl JobOutcome {
-    /// The chore's own exit code: the command's, or 124 as `timeout` has it.
+    /// The exit code of this program: the command's, or 124 like `timeout`.
     pub(crate) fn exit_code(self) -> ExitCode {
         if let Self::TimedOut(limit) = self {
             eprintln!(
@@ -43,7 +43,7 @@ impl JobOutcome {
     }
 }
 
-/// What a run leaves besides its output.
+/// The result of a run, apart from its output.
 pub(crate) struct JobReport {
     pub(crate) outcome: JobOutcome,
     pub(crate) rdma_core_version: String,
@@ -56,13 +56,13 @@ pub(crate) struct Vm {
     pub(super) user_space: UserSpace,
     pub(super) accelerator: Accelerator,
     pub(super) cpus: u32,
-    /// Where the console's text is kept when something goes wrong.
+    /// The file that receives the console's text after a failure.
     pub(super) console_copy: Option<PathBuf>,
     /// Of the whole run, boot included.
     pub(super) time_limit: Duration,
 }
 
-/// A run's folder: this, the process, a number.
+/// The prefix of a run's folder; the process and a number follow.
 const PREFIX: &str = "softroce-";
 
 const GUEST_SCRIPT: &str = include_str!("guest.sh");
@@ -97,8 +97,7 @@ impl Vm {
             scope.spawn(|| pass_on(&ports[0], stdout));
             scope.spawn(|| pass_on(&ports[1], stderr));
             let status = self.qemu(&folder, job).and_then(|mut qemu| wait(&mut qemu, self.time_limit));
-            // QEMU may have ended before it came to the ports; their threads
-            // wait for it no longer.
+            // If QEMU has ended before it opened the ports, their threads stop waiting.
             for name in ["stdout", "stderr"] {
                 let _ = UnixStream::connect(folder.folder.join(name));
             }
@@ -114,7 +113,7 @@ impl Vm {
 
     fn qemu(&self, folder: &RunFolder, job: &Job) -> Result<Child> {
         let log = fs::File::create(folder.folder.join("qemu.log"))?;
-        // A chore that is killed takes its guest along.
+        // If this process is killed, its guest ends, too.
         let mut qemu = host_tools::command("setpriv")?;
         qemu.args(["--pdeathsig", "KILL", "--"]);
         qemu.arg(host_tools::find("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
@@ -143,15 +142,15 @@ impl Vm {
     }
 }
 
-/// The folder on the host where a run and its guest meet.
+/// The folder on the host through which a run and its guest communicate.
 struct RunFolder {
     folder: PathBuf,
 }
 
 impl RunFolder {
-    /// Lays out the job for the guest; guest.sh says what is what.
+    /// Writes the job's files for the guest; guest.sh describes them.
     fn new(job: &Job) -> Result<Self> {
-        // Not in the target folder: the path of a socket has 107 bytes at most.
+        // Not in the target folder, because the path of a socket has at most 107 bytes.
         let temporary = std::env::temp_dir();
         sweep(&temporary, PREFIX);
         let folder = temporary.join(format!("{PREFIX}{}-{}", process::id(), unique()));
@@ -182,7 +181,7 @@ impl RunFolder {
         UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))
     }
 
-    /// What the guest wrote; none where it did not come to it.
+    /// A file that the guest wrote, if it did.
     fn answer(&self, name: &str) -> Option<String> {
         Some(fs::read_to_string(self.control().join(name)).ok()?.trim().to_owned())
     }
@@ -191,7 +190,7 @@ impl RunFolder {
         String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).replace('\r', "")
     }
 
-    /// Tells how the command ended, or why it did not.
+    /// Determines how the command ended, or why it did not.
     fn report(&self, status: Option<ExitStatus>, time_limit: Duration) -> Result<JobReport> {
         let console = telling_lines(&self.log(&self.console()));
         if let Some(failure) = self.answer("failure") {
@@ -222,7 +221,7 @@ impl Drop for RunFolder {
     }
 }
 
-/// The first word of a crash and what came around it, else the end of the text.
+/// The first line of a crash with its surroundings, else the end of the text.
 fn telling_lines(console: &str) -> String {
     const SIGNS: &[&str] = &["BUG:", "Oops", "Kernel panic", "Out of memory"];
     let lines: Vec<_> = console.lines().collect();
@@ -243,21 +242,21 @@ fn share(qemu: &mut Command, tag: &str, folder: &Path, writable: bool) -> Result
     Ok(())
 }
 
-/// Tells the runs of one process apart.
+/// A number that is unique in this process.
 fn unique() -> usize {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Copies what the guest sends until it or QEMU closes the port.
+/// Copies the guest's output until it or QEMU closes the port.
 fn pass_on(port: &UnixListener, sink: &mut (impl Write + ?Sized)) {
     let Ok((mut stream, _)) = port.accept() else { return };
     let mut buffer = [0; 16 * 1024];
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => return,
-            // The reader of our output has left; the guest need not wait for it.
+            // The reader of our output has left; the guest must not wait for it.
             Ok(count) => drop(sink.write_all(&buffer[..count]).and_then(|()| sink.flush())),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return,
@@ -265,7 +264,7 @@ fn pass_on(port: &UnixListener, sink: &mut (impl Write + ?Sized)) {
     }
 }
 
-/// Waits for the process; none when the time limit passed and it was killed.
+/// Waits for the process; `None` if the time limit expired and it was killed.
 fn wait(child: &mut Child, time_limit: Duration) -> Result<Option<ExitStatus>> {
     let end = Instant::now() + time_limit;
     loop {

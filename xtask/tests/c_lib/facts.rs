@@ -1,11 +1,10 @@
-//! What the committed bindings say about the ABI, as C assertions. They were
-//! made by bindgen, the C headers were not: where both say the same, neither
-//! chore has misread the originals.
+//! The facts of the committed bindings, as C assertions. bindgen made the bindings, and another
+//! program the C headers: if both agree, neither has misread the originals.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Names that the C companion does not have: other libraries' and the kernel's own.
+/// Names that the C companion leaves out: other libraries' and the kernel's own.
 const ELSEWHERE: [&str; 6] = ["mlx5", "MLX5", "efa", "EFA", "RDMA_DRIVER_", "ib_uverbs_flow_action_esp_mlx5"];
 
 fn is_ours(name: &str) -> bool {
@@ -23,7 +22,7 @@ fn headers(root: &Path) -> Result<String, String> {
     names.iter().map(|name| read(root, &format!("c/include/rdma-mummy/abi/{name}.h"))).collect()
 }
 
-/// Sizes of all types and offsets of all fields that have names.
+/// Sizes of all types, and offsets of all named fields.
 pub(crate) fn layouts(root: &Path) -> Result<String, String> {
     let arch = std::env::consts::ARCH;
     let headers = headers(root)?;
@@ -70,7 +69,7 @@ pub(crate) fn layouts(root: &Path) -> Result<String, String> {
     Ok(assertions)
 }
 
-/// Whether a line begins the definition of a struct or union at the outermost level.
+/// Whether a line begins a top-level definition of a struct or union.
 fn is_definition(line: &str) -> bool {
     (line.starts_with("struct ") || line.starts_with("union ")) && line.ends_with(" {")
 }
@@ -92,12 +91,12 @@ pub(crate) fn prototypes(root: &Path) -> Result<String, String> {
     if declared.len() < 150 {
         return Err(format!("only {} prototypes", declared.len()));
     }
-    // The originals put macros of the same names before some of their functions.
+    // The originals hide some of their functions behind macros of the same names.
     let macros = ["ibv_query_port", "ibv_reg_mr", "ibv_reg_mr_iova"].map(|name| format!("#undef {name}\n"));
     Ok(macros.concat() + &declared.join(";\n").replace("rdma_mummy_", "") + ";")
 }
 
-/// Values of all enumerators and of all macros that are numbers.
+/// Values of all enumerators and of all numeric macros.
 pub(crate) fn constants(root: &Path) -> Result<String, String> {
     let headers = headers(root)?;
     let words: std::collections::HashSet<&str> =
@@ -139,14 +138,14 @@ pub(crate) fn inline_functions(root: &Path) -> Result<Vec<String>, String> {
     let list = read(root, "src/bindings/inlines.txt")?;
     let names =
         list.lines().filter_map(|line| line.split_once(' ')).filter(|(header, _)| !header.ends_with("dv.h"));
-    // Behind `__` are the halves of macros, whose own names are these four.
+    // Names with `__` are parts of macros, whose own names are these four.
     let own = names.map(|(_, name)| name).filter(|name| !name.starts_with("__"));
     let macros = ["ibv_get_device_list", "ibv_query_port", "ibv_reg_mr", "ibv_reg_mr_iova"];
     let names: Vec<String> = own.chain(macros).map(str::to_owned).collect();
     if names.len() < 100 { Err(format!("only {} inline functions", names.len())) } else { Ok(names) }
 }
 
-/// The functions that a library must export to be used.
+/// The functions that a library must export.
 pub(crate) fn required(root: &Path, library: &str) -> Result<Vec<String>, String> {
     let list = read(root, "c/src/functions.def")?;
     let prefixes = [format!("FUNCTION({library}, "), format!("PROCEDURE({library}, ")];

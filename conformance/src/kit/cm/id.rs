@@ -127,7 +127,7 @@ impl CmId {
 
     /// Takes over an identifier that the library has just created.
     pub(super) fn of(cm: Cm, raw: *mut rdma_cm_id, channel: Option<&CmChannel>, endpoint: bool) -> Self {
-        let raw = RawHandle::new("an identifier", raw).expect("a function that succeeded returned one");
+        let raw = RawHandle::new("an identifier", raw).expect("the successful call returned an identifier");
         let channel = Mutex::new(channel.cloned());
         Self(Arc::new(IdInner { raw, cm, channel, endpoint, own_domain: AtomicBool::default() }))
     }

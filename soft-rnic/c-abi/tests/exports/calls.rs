@@ -10,12 +10,12 @@ use rdma_mummy_sys::Provider;
 use rdma_mummy_sys::types::{ibv_ah_attr, ibv_device, ibv_qp_attr, ibv_sa_path_rec, ibv_wc_status};
 
 use crate::lists::{expected, system_library};
-use crate::{Outcome, Skipped, library};
+use crate::{CheckResult, Skipped, library};
 
 /// The open shared object. It is marked never to be unloaded, so that addresses stay good.
-struct Open(*mut c_void);
+struct OpenLibrary(*mut c_void);
 
-impl Open {
+impl OpenLibrary {
     fn new() -> Result<Self, String> {
         // SAFETY: it is the library under test, which runs nothing when it is loaded.
         let library = unsafe { Library::open(Some(library()?), RTLD_NOW | RTLD_LOCAL) };
@@ -50,7 +50,7 @@ fn ensure(holds: bool, what: &str) -> Result<(), String> {
 }
 
 /// Loaded before any program, the library changes nothing for one that has no use for it.
-pub(crate) fn nothing_runs_at_load() -> Outcome {
+pub(crate) fn nothing_runs_at_load() -> CheckResult {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "ls /proc/$$/fd /proc/$$/task"]).env("SOFT_RNIC_LOG", "trace");
     let text = |command: &mut Command| {
@@ -65,8 +65,8 @@ pub(crate) fn nothing_runs_at_load() -> Outcome {
     Ok(Ok(()))
 }
 
-pub(crate) fn every_symbol_by_its_version() -> Outcome {
-    let open = Open::new()?;
+pub(crate) fn every_symbol_by_its_version() -> CheckResult {
+    let open = OpenLibrary::new()?;
     for symbol in expected() {
         let by_version = open.find(&symbol.name, &symbol.version)?;
         let name = CString::new(symbol.name.as_str()).expect("symbols have no NUL");
@@ -82,7 +82,7 @@ pub(crate) fn every_symbol_by_its_version() -> Outcome {
 }
 
 /// Every function of every release up to the newest, in the version that each of them gave it.
-pub(crate) fn the_loader_takes_it() -> Outcome {
+pub(crate) fn the_loader_takes_it() -> CheckResult {
     let library = library()?;
     let provider = Provider::from_folder(library.parent().unwrap_or(Path::new(".")));
     let verbs = provider.map_err(|error| error.to_string())?.verbs();
@@ -95,7 +95,7 @@ pub(crate) fn the_loader_takes_it() -> Outcome {
 }
 
 /// librdmacm has all functions of the newest release, and its devices are those of libibverbs.
-pub(crate) fn both_libraries_have_one_device() -> Outcome {
+pub(crate) fn both_libraries_have_one_device() -> CheckResult {
     let library = library()?;
     let provider = Provider::from_folder(library.parent().unwrap_or(Path::new(".")));
     let provider = provider.map_err(|error| error.to_string())?;
@@ -125,8 +125,8 @@ pub(crate) fn both_libraries_have_one_device() -> Outcome {
     Ok(Ok(()))
 }
 
-pub(crate) fn private_functions_fail() -> Outcome {
-    let open = Open::new()?;
+pub(crate) fn private_functions_fail() -> CheckResult {
+    let open = OpenLibrary::new()?;
     for node in ["34", "57", "59", "64", "65"] {
         let version = format!("IBVERBS_PRIVATE_{node}");
         // SAFETY: these functions look at no argument.
@@ -149,14 +149,14 @@ pub(crate) fn private_functions_fail() -> Outcome {
     Ok(Ok(()))
 }
 
-pub(crate) fn sysfs_files() -> Outcome {
-    type Read = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_char, usize) -> c_int;
-    let open = Open::new()?;
+pub(crate) fn sysfs_files() -> CheckResult {
+    type ReadSysfs = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_char, usize) -> c_int;
+    let open = OpenLibrary::new()?;
     // SAFETY: the C prototypes; the buffer is as long as is said, the strings end with a NUL.
     unsafe {
         let path: extern "C" fn() -> *const c_char = open.function("ibv_get_sysfs_path", "IBVERBS_1.0")?;
         ensure(CStr::from_ptr(path()) == c"/sys", "/sys")?;
-        let read: Read = open.function("ibv_read_sysfs_file", "IBVERBS_1.0")?;
+        let read: ReadSysfs = open.function("ibv_read_sysfs_file", "IBVERBS_1.0")?;
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sysfs");
         std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         std::fs::write(folder.join("board_id"), "SOFT\n").map_err(|error| error.to_string())?;
@@ -183,27 +183,27 @@ fn word(offset: u8) -> u32 {
     u32::from_ne_bytes([1, 2, 3, 4].map(|byte| byte + offset))
 }
 
-pub(crate) fn structs_of_the_kernel() -> Outcome {
+pub(crate) fn structs_of_the_kernel() -> CheckResult {
     type Copy<To, From> = unsafe extern "C" fn(*mut To, *const From);
-    let open = Open::new()?;
+    let open = OpenLibrary::new()?;
     #[repr(C, align(8))]
-    struct Kernel<const N: usize>([u8; N]);
+    struct KernelStruct<const N: usize>([u8; N]);
     // SAFETY: the C prototypes; the kernel's structs have these sizes, and any bytes are some.
     unsafe {
-        let copy: Copy<ibv_ah_attr, Kernel<32>> =
+        let copy: Copy<ibv_ah_attr, KernelStruct<32>> =
             open.function("ibv_copy_ah_attr_from_kern", "IBVERBS_1.1")?;
         let mut ah = ibv_ah_attr::default();
-        copy(&mut ah, &Kernel(pattern()));
+        copy(&mut ah, &KernelStruct(pattern()));
         ensure(ah.grh.dgid.raw == pattern::<16>() && ah.grh.flow_label == word(16), "the route's GID")?;
         let bytes = [ah.grh.sgid_index, ah.grh.hop_limit, ah.grh.traffic_class, ah.sl, ah.src_path_bits];
         ensure(bytes == [21, 22, 23, 27, 28], "the route's bytes")?;
         ensure([ah.static_rate, ah.is_global, ah.port_num] == [29, 30, 31], "the port")?;
         ensure(ah.dlid == u16::from_ne_bytes([25, 26]), "the LID")?;
 
-        let copy: Copy<ibv_qp_attr, Kernel<144>> =
+        let copy: Copy<ibv_qp_attr, KernelStruct<144>> =
             open.function("ibv_copy_qp_attr_from_kern", "IBVERBS_1.0")?;
         let mut qp = ibv_qp_attr { rate_limit: 77, ..Default::default() };
-        copy(&mut qp, &Kernel(pattern()));
+        copy(&mut qp, &KernelStruct(pattern()));
         ensure(qp.qp_state.0 == word(4) && qp.qp_access_flags == word(36), "the first words")?;
         ensure(qp.ah_attr.grh.dgid.raw[0] == 41 && qp.alt_ah_attr.grh.dgid.raw[0] == 73, "both routes")?;
         ensure(qp.cap.max_send_wr == word(104) && qp.cap.max_inline_data == word(120), "the capacity")?;
@@ -212,14 +212,14 @@ pub(crate) fn structs_of_the_kernel() -> Outcome {
         ensure(bytes == [129, 133, 134, 137, 139], "the last bytes")?;
         ensure(qp.rate_limit == 77, "what the kernel's struct lacks stays")?;
 
-        let from: Copy<ibv_sa_path_rec, Kernel<64>> =
+        let from: Copy<ibv_sa_path_rec, KernelStruct<64>> =
             open.function("ibv_copy_path_rec_from_kern", "IBVERBS_1.0")?;
-        let to: Copy<Kernel<64>, ibv_sa_path_rec> =
+        let to: Copy<KernelStruct<64>, ibv_sa_path_rec> =
             open.function("ibv_copy_path_rec_to_kern", "IBVERBS_1.0")?;
-        let mut kernel = Kernel(pattern());
+        let mut kernel = KernelStruct(pattern());
         // The path's MTU is a word there and a byte here.
         kernel.0[48..52].copy_from_slice(&5u32.to_ne_bytes());
-        let (mut path, mut back) = (ibv_sa_path_rec::default(), Kernel([0; 64]));
+        let (mut path, mut back) = (ibv_sa_path_rec::default(), KernelStruct([0; 64]));
         from(&mut path, &kernel);
         to(&mut back, &path);
         ensure(path.mtu == 5 && path.hop_limit == 55 && path.preference == 64, "the path's bytes")?;
@@ -229,7 +229,7 @@ pub(crate) fn structs_of_the_kernel() -> Outcome {
 }
 
 /// A program of before `port_cap_flags2` has a struct of 48 bytes.
-pub(crate) fn old_programs_port_attributes() -> Outcome {
+pub(crate) fn old_programs_port_attributes() -> CheckResult {
     const OLD_SIZE: usize = 48;
     let library = library()?;
     let provider = Provider::from_folder(library.parent().unwrap_or(Path::new(".")));
@@ -255,7 +255,7 @@ pub(crate) fn old_programs_port_attributes() -> Outcome {
 }
 
 /// A hardware provider's library, whose constructor announces a driver to ours.
-pub(crate) fn a_provider_loads_over_it() -> Outcome {
+pub(crate) fn a_provider_loads_over_it() -> CheckResult {
     let Some(provider) = system_library("libmlx5.so.1").or_else(|| system_library("libefa.so.1")) else {
         return Ok(Err(Skipped("neither libmlx5 nor libefa (Debian: ibverbs-providers)".into())));
     };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::elf::{self, Versioned};
-use crate::{Outcome, Skipped, library, shared_object};
+use crate::{CheckResult, Skipped, library, shared_object};
 
 const VERSION_SCRIPT: &str = include_str!("../../src/libibverbs/libibverbs.map");
 const RDMACM_SCRIPT: &str = include_str!("../../src/librdmacm/librdmacm.map");
@@ -97,7 +97,7 @@ pub(crate) fn expected() -> BTreeSet<Versioned> {
     expected
 }
 
-pub(crate) fn exactly_the_committed_lists() -> Outcome {
+pub(crate) fn exactly_the_committed_lists() -> CheckResult {
     let expected = expected();
     let count = |prefix: &str| expected.iter().filter(|symbol| symbol.version.starts_with(prefix)).count();
     if count("IBVERBS_1.") < 95 || count("IBVERBS_PRIVATE_") < 399 {
@@ -117,7 +117,7 @@ fn exports_exactly(found: &elf::Symbols, expected: &BTreeSet<Versioned>) -> Resu
 }
 
 /// Its functions, each a jump to ours of the same name, and nothing else.
-pub(crate) fn librdmacm_is_its_list_and_jumps() -> Outcome {
+pub(crate) fn librdmacm_is_its_list_and_jumps() -> CheckResult {
     let expected = script(RDMACM_SCRIPT);
     if expected.len() < 70 {
         return Err(format!("the committed list has only {} names", expected.len()));
@@ -136,21 +136,21 @@ pub(crate) fn librdmacm_is_its_list_and_jumps() -> Outcome {
 }
 
 /// Independent witnesses of the lists: the libraries that are installed, and the newest ones.
-pub(crate) fn default_versions_are_rdma_cores() -> Outcome {
+pub(crate) fn default_versions_are_rdma_cores() -> CheckResult {
     let Some(system) = system_library(SONAME) else {
         return Ok(Err(Skipped("no libibverbs.so.1 of the system (Debian: libibverbs1)".into())));
     };
     same_versions(SONAME, &system, 70).map(Ok)
 }
 
-pub(crate) fn librdmacms_default_versions_are_rdma_cores() -> Outcome {
+pub(crate) fn librdmacms_default_versions_are_rdma_cores() -> CheckResult {
     let Some(system) = system_library(RDMACM) else {
         return Ok(Err(Skipped("no librdmacm.so.1 of the system (Debian: librdmacm1)".into())));
     };
     same_versions(RDMACM, &system, 60).map(Ok)
 }
 
-pub(crate) fn default_versions_are_the_newest_rdma_cores() -> Outcome {
+pub(crate) fn default_versions_are_the_newest_rdma_cores() -> CheckResult {
     if !pinned().join(SONAME).exists() {
         return Ok(Err(Skipped(NO_PINNED.into())));
     }
@@ -197,14 +197,14 @@ fn imports(file: &Path) -> Result<usize, String> {
     Ok(imported.len())
 }
 
-pub(crate) fn imports_of_the_providers() -> Outcome {
+pub(crate) fn imports_of_the_providers() -> CheckResult {
     let Some(folder) = PROVIDERS.iter().find_map(|name| system_library(name)) else {
         return Ok(Err(Skipped("no provider library (Debian: ibverbs-providers)".into())));
     };
     imports_in(folder.parent().unwrap_or(&folder)).map(Ok)
 }
 
-pub(crate) fn imports_of_the_newest_providers() -> Outcome {
+pub(crate) fn imports_of_the_newest_providers() -> CheckResult {
     if !pinned().join(SONAME).exists() {
         return Ok(Err(Skipped(NO_PINNED.into())));
     }
@@ -221,7 +221,7 @@ fn imports_in(folder: &Path) -> Result<(), String> {
     if imported > 100 { Ok(()) } else { Err(format!("only {imported} symbols are imported by {files:?}")) }
 }
 
-pub(crate) fn imports_of_the_programs() -> Outcome {
+pub(crate) fn imports_of_the_programs() -> CheckResult {
     let programs: Vec<PathBuf> = PROGRAMS.iter().filter_map(|name| on_path(name)).collect();
     if programs.is_empty() {
         return Ok(Err(Skipped("no program (Debian: ibverbs-utils, perftest, rdmacm-utils)".into())));
@@ -231,7 +231,7 @@ pub(crate) fn imports_of_the_programs() -> Outcome {
 }
 
 /// The dynamic loader's own judgement, with everything bound at the start.
-pub(crate) fn programs_start_without_complaint() -> Outcome {
+pub(crate) fn programs_start_without_complaint() -> CheckResult {
     let folder = library()?.with_file_name("");
     let mut started = 0;
     for program in PROGRAMS.iter().filter_map(|name| on_path(name)) {

@@ -14,16 +14,16 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// A check that ran, or why it could not.
-pub(crate) type Outcome = Result<Result<(), Skipped>, String>;
+pub(crate) type CheckResult = Result<Result<(), Skipped>, String>;
 
 /// A check's name, and what it does.
-type Test = (&'static str, fn() -> Outcome);
+type Check = (&'static str, fn() -> CheckResult);
 
 /// What a check lacks on this machine.
 pub(crate) struct Skipped(pub(crate) String);
 
 fn main() -> ExitCode {
-    let tests: [Test; 18] = [
+    let tests: [Check; 18] = [
         ("exactly_the_committed_lists", lists::exactly_the_committed_lists),
         ("librdmacm_is_its_list_and_jumps", lists::librdmacm_is_its_list_and_jumps),
         ("default_versions_are_rdma_cores", lists::default_versions_are_rdma_cores),
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         ("old_programs_port_attributes", calls::old_programs_port_attributes),
         ("a_provider_loads_over_it", calls::a_provider_loads_over_it),
     ];
-    let trial = |(name, test): Test| {
+    let trial = |(name, test): Check| {
         Trial::ignorable_test(name, move || match test().map_err(Failed::from)? {
             Ok(()) => Ok(Completion::Completed),
             Err(Skipped(reason)) => Ok(Completion::ignored_with(reason)),

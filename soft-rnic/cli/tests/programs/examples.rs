@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use crate::Test;
-use crate::place::Place;
+use crate::ProgramTest;
+use crate::place::ProgramRunner;
 
 /// The examples' test suite: with each other, with C programs, and their error messages.
 const SUITE: &str = "interop";
@@ -20,14 +20,14 @@ const SUITE: &str = "interop";
 /// The case that runs the suite.
 pub(crate) const OWN_TESTS: &str = "the examples' own tests by the library";
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
-    tests.push(Test::new(OWN_TESTS, &["ibv_rc_pingpong", "ibv_devinfo"], suite));
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
+    tests.push(ProgramTest::new(OWN_TESTS, &["ibv_rc_pingpong", "ibv_devinfo"], suite));
 }
 
 /// The suite has a hundred tests, some of which wait for a peer that is gone.
-fn suite(place: &Place) -> Result<(), String> {
+fn suite(place: &ProgramRunner) -> Result<(), String> {
     const LIMIT: Duration = Duration::from_secs(300);
-    let tests = started(Way::Library, SUITE)?;
+    let tests = started(ExampleTransport::Library, SUITE)?;
     let arguments: Vec<&str> =
         iter::once("SIDEWAY_TEST_REQUIRE_DEVICE=1").chain(tests.iter().map(String::as_str)).collect();
     let ended = place.start(&[], "env", &arguments)?.finish_within(LIMIT)?;
@@ -38,14 +38,14 @@ fn suite(place: &Place) -> Result<(), String> {
 
 /// How an example reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ExampleTransport {
     /// Through `libibverbs.so.1`, as C programs do.
     Library,
     /// Through the table in its process, where the project's libibverbs cannot be found.
     Native,
 }
 
-impl Way {
+impl ExampleTransport {
     pub(crate) const ALL: [Self; 2] = [Self::Library, Self::Native];
 
     pub(crate) fn name(self) -> &'static str {
@@ -66,7 +66,7 @@ impl Way {
 
 /// The arguments of `env` that start an example, or stride-perf, in this way; the program's
 /// arguments follow.
-pub(crate) fn started(way: Way, name: &str) -> Result<Vec<String>, String> {
+pub(crate) fn started(way: ExampleTransport, name: &str) -> Result<Vec<String>, String> {
     let program = path(name)?.to_str().ok_or("the target folder's path is no text")?;
     Ok(way.environment().iter().copied().chain([program]).map(str::to_owned).collect())
 }

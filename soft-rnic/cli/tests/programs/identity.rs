@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::Test;
-use crate::examples::{self, Way};
-use crate::place::Place;
-use crate::process::Ended;
+use crate::ProgramTest;
+use crate::examples::{self, ExampleTransport};
+use crate::place::ProgramRunner;
+use crate::process::ProgramOutcome;
 
 /// The launcher's options for devices of several kinds.
 const DEVICES: [(&str, &[&str]); 7] = [
@@ -46,13 +46,16 @@ const IMPOSSIBLE: [(&[&str], &str); 5] = [
 /// Lines that newer releases of the C program print and the example does not.
 const ONLY_IN_C: [&str; 4] = ["max_comp_cntr:", "comp_cntr_caps:", "QP_ATTACH_", "effective_speed:"];
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for (title, options) in DEVICES {
-        for way in Way::ALL {
-            let mut add = |what: &str, program, check: fn(&Place, &[&str], Way) -> Result<(), String>| {
-                let name = format!("{title}: {what} {}", way.name());
-                tests.push(Test::new(name, &[program], move |place| check(place, options, way)));
-            };
+        for way in ExampleTransport::ALL {
+            let mut add =
+                |what: &str,
+                 program,
+                 check: fn(&ProgramRunner, &[&str], ExampleTransport) -> Result<(), String>| {
+                    let name = format!("{title}: {what} {}", way.name());
+                    tests.push(ProgramTest::new(name, &[program], move |place| check(place, options, way)));
+                };
             add("ibv_devinfo", "ibv_devinfo", same_information);
             add("show_gids", "ibv_devinfo", same_gids);
             add("ibv_devices", "ibv_devices", same_guids);
@@ -60,31 +63,31 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     }
     for (options, advice) in IMPOSSIBLE {
         let name = format!("impossible: {}", options.join(" "));
-        tests.push(Test::new(name, &["ibv_devices"], move |place| impossible(place, options, advice)));
+        tests.push(ProgramTest::new(name, &["ibv_devices"], move |place| impossible(place, options, advice)));
     }
-    tests.push(Test::new("devices that the launcher refuses", &[], refused_options));
-    for way in Way::ALL {
-        tests.push(Test::new(format!("nothing to go by {}", way.name()), &[], move |place| {
+    tests.push(ProgramTest::new("devices that the launcher refuses", &[], refused_options));
+    for way in ExampleTransport::ALL {
+        tests.push(ProgramTest::new(format!("nothing to go by {}", way.name()), &[], move |place| {
             no_gid(place, way)
         }));
     }
-    tests.push(Test::new("unknown providers", &[], unknown_providers));
+    tests.push(ProgramTest::new("unknown providers", &[], unknown_providers));
 }
 
 fn example(
-    place: &Place,
+    place: &ProgramRunner,
     options: &[&str],
-    way: Way,
+    way: ExampleTransport,
     program: &str,
     flags: &[&str],
-) -> Result<Ended, String> {
+) -> Result<ProgramOutcome, String> {
     let started = examples::started(way, program)?;
     let arguments: Vec<&str> = started.iter().map(String::as_str).chain(flags.iter().copied()).collect();
     place.run(options, "env", &arguments)
 }
 
 /// Compares the outputs line by line.
-fn same_information(place: &Place, options: &[&str], way: Way) -> Result<(), String> {
+fn same_information(place: &ProgramRunner, options: &[&str], way: ExampleTransport) -> Result<(), String> {
     for flags in [&[][..], &["-v"], &["-l"], &["-i", "1", "-v"], &["-d", "soft0"]] {
         let theirs = place.run(options, "ibv_devinfo", flags)?;
         let ours = example(place, options, way, "ibv_devinfo", flags)?;
@@ -101,7 +104,7 @@ fn same_information(place: &Place, options: &[&str], way: Way) -> Result<(), Str
 type Gid = (String, String, String, std::net::Ipv6Addr);
 
 /// The table lists exactly the addresses that `ibv_devinfo -v` prints below each port.
-fn same_gids(place: &Place, options: &[&str], way: Way) -> Result<(), String> {
+fn same_gids(place: &ProgramRunner, options: &[&str], way: ExampleTransport) -> Result<(), String> {
     let theirs = place.run(options, "ibv_devinfo", &["-v"])?;
     let ours = example(place, options, way, "show_gids", &[])?;
     let (expected, shown) = (gids_of_devinfo(theirs.well()?)?, gids_of_table(ours.well()?)?);
@@ -142,7 +145,7 @@ fn gids_of_table(text: &str) -> Result<BTreeSet<Gid>, String> {
 }
 
 /// The list shows the GUIDs that the example `ibv_devinfo` shows.
-fn same_guids(place: &Place, options: &[&str], way: Way) -> Result<(), String> {
+fn same_guids(place: &ProgramRunner, options: &[&str], way: ExampleTransport) -> Result<(), String> {
     let theirs: Vec<(String, String)> = crate::listing::listed(place, options)?;
     let ours = example(place, options, way, "ibv_devinfo", &[])?;
     let after = |label: &str| -> Result<Vec<String>, String> {
@@ -154,10 +157,10 @@ fn same_guids(place: &Place, options: &[&str], way: Way) -> Result<(), String> {
 }
 
 /// No program ignores the configuration; each names the invalid value and the valid ones.
-fn impossible(place: &Place, options: &[&str], advice: &str) -> Result<(), String> {
+fn impossible(place: &ProgramRunner, options: &[&str], advice: &str) -> Result<(), String> {
     let theirs = place.run(options, "ibv_devices", &[])?;
     let mut all = vec![theirs];
-    for way in Way::ALL {
+    for way in ExampleTransport::ALL {
         all.push(example(place, options, way, "show_gids", &[])?);
     }
     match all.iter().find(|ended| ended.status.success() || !ended.stderr.contains(advice)) {
@@ -166,7 +169,7 @@ fn impossible(place: &Place, options: &[&str], advice: &str) -> Result<(), Strin
     }
 }
 
-fn refused_options(place: &Place) -> Result<(), String> {
+fn refused_options(place: &ProgramRunner) -> Result<(), String> {
     let cases = [
         (["--devices", "0"], "0 is not in 1..=16"),
         (["--devices", "17"], "17 is not in 1..=16"),
@@ -182,14 +185,14 @@ fn refused_options(place: &Place) -> Result<(), String> {
 }
 
 /// A software device lacks addresses only because of a rule; the message says to change the rule.
-fn no_gid(place: &Place, way: Way) -> Result<(), String> {
+fn no_gid(place: &ProgramRunner, way: ExampleTransport) -> Result<(), String> {
     let ended = example(place, &["--faults", "no_gids"], way, "rc_pingpong", &[])?;
     let is_told = ended.stderr.contains("port 1 of soft0 has no GID: a fault rule took them away (`no_gids`");
     if ended.status.code() == Some(2) && is_told { Ok(()) } else { Err(ended.to_string()) }
 }
 
-fn unknown_providers(place: &Place) -> Result<(), String> {
-    let started = examples::started(Way::Library, "show_gids")?;
+fn unknown_providers(place: &ProgramRunner) -> Result<(), String> {
+    let started = examples::started(ExampleTransport::Library, "show_gids")?;
     let program = started.last().ok_or("there is a program")?;
     for value in ["Soft", "soft0", "hardware", "soft "] {
         let variable = format!("SIDEWAY_PROVIDER={value}");

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use place::Place;
+use place::ProgramRunner;
 
 /// The execution modes, as `soft-rnic run --mode` names them.
 const MODES: [&str; 2] = [INLINE, "deferred"];
@@ -37,19 +37,19 @@ pub(crate) const INLINE: &str = "inline";
 const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
 
 /// A test: its name, the programs that it needs, and its body.
-pub(crate) struct Test {
+pub(crate) struct ProgramTest {
     name: String,
     programs: Vec<&'static str>,
-    run: Box<Run>,
+    run: Box<TestBody>,
 }
 
-type Run = dyn Fn(&Place) -> Result<(), String> + Send + Sync;
+type TestBody = dyn Fn(&ProgramRunner) -> Result<(), String> + Send + Sync;
 
-impl Test {
+impl ProgramTest {
     pub(crate) fn new(
         name: impl Into<String>,
         programs: &[&'static str],
-        run: impl Fn(&Place) -> Result<(), String> + Send + Sync + 'static,
+        run: impl Fn(&ProgramRunner) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         Self { name: name.into(), programs: programs.to_vec(), run: Box::new(run) }
     }
@@ -93,7 +93,7 @@ impl Scope {
     }
 
     /// Whether to run a case in the mode with this number.
-    fn takes(self, number: usize, mode: usize, test: &Test) -> bool {
+    fn takes(self, number: usize, mode: usize, test: &ProgramTest) -> bool {
         match self {
             Self::Part => number % 8 == mode * 4 && !is_slow(test),
             // Cases are in rows of equal lengths, so simple alternation would give a whole column
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-fn tests() -> Vec<Test> {
+fn tests() -> Vec<ProgramTest> {
     let mut tests = Vec::new();
     listing::add(&mut tests);
     ping_pong::add(&mut tests);
@@ -154,16 +154,16 @@ fn tests() -> Vec<Test> {
 
 /// perftest measures the processor's frequency for half a second before each size whose latency it
 /// measures. The examples' suite has a hundred cases.
-fn is_slow(test: &Test) -> bool {
+fn is_slow(test: &ProgramTest) -> bool {
     test.name.contains("_lat") && test.name.ends_with("-a") || test.name == examples::OWN_TESTS
 }
 
-fn trial(mode: &'static str, test: Test, required: bool) -> Trial {
+fn trial(mode: &'static str, test: ProgramTest, required: bool) -> Trial {
     Trial::ignorable_test(format!("{mode}::{}", test.name), move || match test.lacks() {
         Some(what) if required => Err(Failed::from(what)),
         Some(what) => Ok(Completion::ignored_with(what)),
         None => {
-            let place = Place::new(mode).map_err(Failed::from)?;
+            let place = ProgramRunner::new(mode).map_err(Failed::from)?;
             (test.run)(&place).map(|()| Completion::Completed).map_err(Failed::from)
         }
     })

@@ -4,11 +4,11 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::Test;
-use crate::examples::{self, Way};
-use crate::pair::{Side, free_port, is_listening, play};
+use crate::ProgramTest;
+use crate::examples::{self, ExampleTransport};
+use crate::pair::{PairProgram, free_port, is_listening, play};
 use crate::ping_pong::{agree, went_well};
-use crate::place::Place;
+use crate::place::ProgramRunner;
 use crate::process::LIMIT;
 
 const C: &str = "ibv_rc_pingpong";
@@ -73,12 +73,12 @@ const CASES: [(&str, &str); 12] = [
 
 /// A program, and how it reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Player {
+enum Implementation {
     C(&'static str),
-    Ours(&'static str, Way),
+    Ours(&'static str, ExampleTransport),
 }
 
-impl Player {
+impl Implementation {
     fn name(self) -> String {
         match self {
             Self::C(name) => name.to_owned(),
@@ -98,17 +98,17 @@ impl Player {
     }
 }
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for ours in OURS {
-        for way in Way::ALL {
-            let player = Player::Ours(ours, way);
-            for (server, client) in [(player, Player::C(C)), (Player::C(C), player)] {
+        for way in ExampleTransport::ALL {
+            let player = Implementation::Ours(ours, way);
+            for (server, client) in [(player, Implementation::C(C)), (Implementation::C(C), player)] {
                 for (flags, of_c) in CASES {
                     let name = format!("{} serves {} {flags} {of_c}", server.name(), client.name());
-                    tests.push(Test::new(name.trim_end(), &[C], move |place| {
+                    tests.push(ProgramTest::new(name.trim_end(), &[C], move |place| {
                         let all = format!("{flags} {of_c}");
-                        let flags =
-                            [server, client].map(|side| if side == Player::C(C) { &all } else { flags });
+                        let flags = [server, client]
+                            .map(|side| if side == Implementation::C(C) { &all } else { flags });
                         ping_pong(place, [server, client], flags, ["soft0"; 2])
                     }));
                 }
@@ -118,17 +118,17 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
         add_both_ways(tests, ours, "-g 0 -n 300 -s 20000 -c");
     }
     for (ours, c, cases) in KIN {
-        for way in Way::ALL {
-            let (ours, c_s) = (Player::Ours(ours, way), Player::C(c));
+        for way in ExampleTransport::ALL {
+            let (ours, c_s) = (Implementation::Ours(ours, way), Implementation::C(c));
             for (server, client) in [(ours, c_s), (c_s, ours)] {
                 for flags in cases {
                     let name = format!("{} serves {} {flags}", server.name(), client.name());
-                    tests.push(Test::new(name, &[c], move |place| {
+                    tests.push(ProgramTest::new(name, &[c], move |place| {
                         ping_pong(place, [server, client], [flags; 2], ["soft0"; 2])
                     }));
                 }
                 let name = format!("{} on soft1 serves {} on soft0", server.name(), client.name());
-                tests.push(Test::new(name, &[c], move |place| {
+                tests.push(ProgramTest::new(name, &[c], move |place| {
                     ping_pong(place, [server, client], ["-g 0 -n 100 -s 1024 -c"; 2], ["soft1", "soft0"])
                 }));
             }
@@ -138,34 +138,37 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
 }
 
 /// Runs the example against itself, once through the library and once natively.
-fn add_both_ways(tests: &mut Vec<Test>, ours: &'static str, flags: &'static str) {
-    for (server, client) in [(Way::Library, Way::Native), (Way::Native, Way::Library)] {
-        let (server, client) = (Player::Ours(ours, server), Player::Ours(ours, client));
+fn add_both_ways(tests: &mut Vec<ProgramTest>, ours: &'static str, flags: &'static str) {
+    for (server, client) in [
+        (ExampleTransport::Library, ExampleTransport::Native),
+        (ExampleTransport::Native, ExampleTransport::Library),
+    ] {
+        let (server, client) = (Implementation::Ours(ours, server), Implementation::Ours(ours, client));
         let name = format!("{} serves {}", server.name(), client.name());
-        tests.push(Test::new(name, &[], move |place| {
+        tests.push(ProgramTest::new(name, &[], move |place| {
             ping_pong(place, [server, client], [flags; 2], ["soft0"; 2])
         }));
     }
 }
 
-fn add_troubles(tests: &mut Vec<Test>, ours: &'static str, way: Way) {
-    let player = Player::Ours(ours, way);
+fn add_troubles(tests: &mut Vec<ProgramTest>, ours: &'static str, way: ExampleTransport) {
+    let player = Implementation::Ours(ours, way);
     let name = player.name();
-    tests.push(Test::new(format!("{name} from soft1 to C's soft0"), &[C], move |place| {
-        ping_pong(place, [Player::C(C), player], ["-g 0 -n 100 -c"; 2], ["soft0", "soft1"])
+    tests.push(ProgramTest::new(format!("{name} from soft1 to C's soft0"), &[C], move |place| {
+        ping_pong(place, [Implementation::C(C), player], ["-g 0 -n 100 -c"; 2], ["soft0", "soft1"])
     }));
-    tests.push(Test::new(format!("{name} refuses -t"), &[], move |place| {
+    tests.push(ProgramTest::new(format!("{name} refuses -t"), &[], move |place| {
         let (program, flags) = player.command("-t")?;
         let ended = place.run(&[], program, &words(&flags))?;
         let is_told = ended.stderr.contains("-t (--ts) is not supported");
         if ended.status.code() == Some(2) && is_told { Ok(()) } else { Err(ended.to_string()) }
     }));
-    tests.push(Test::new(format!("{name} and C with another path MTU"), &[C], move |place| {
+    tests.push(ProgramTest::new(format!("{name} and C with another path MTU"), &[C], move |place| {
         other_mtu(place, player)
     }));
     for is_server in [true, false] {
         let side = if is_server { "client" } else { "server" };
-        tests.push(Test::new(format!("{name} survives C's {side}"), &[C], move |place| {
+        tests.push(ProgramTest::new(format!("{name} survives C's {side}"), &[C], move |place| {
             survive(place, player, is_server)
         }));
     }
@@ -177,8 +180,8 @@ fn words(flags: &[String]) -> Vec<&str> {
 
 /// Server and client both finish, and each has printed the other's address.
 fn ping_pong(
-    place: &Place,
-    players: [Player; 2],
+    place: &ProgramRunner,
+    players: [Implementation; 2],
     flags: [&str; 2],
     devices: [&str; 2],
 ) -> Result<(), String> {
@@ -186,7 +189,7 @@ fn ping_pong(
     let ((server, server_flags), (client, client_flags)) = (command(0)?, command(1)?);
     let (server_flags, client_flags) = (words(&server_flags), words(&client_flags));
     let options = &["--devices", "2"];
-    let side = |program, flags| Side { options, program, flags };
+    let side = |program, flags| PairProgram { options, program, flags };
     let (client, server) = play(place, side(server, &server_flags), side(client, &client_flags))?;
     let after = |flag| flags[0].split_whitespace().skip_while(move |word| *word != flag).nth(1);
     let iterations = after("-n").ok_or("each case has -n")?;
@@ -196,12 +199,12 @@ fn ping_pong(
 }
 
 /// One packet passes, several do not, and both sides report the reason.
-fn other_mtu(place: &Place, player: Player) -> Result<(), String> {
+fn other_mtu(place: &ProgramRunner, player: Implementation) -> Result<(), String> {
     let smaller = "-g 0 -n 20 -s 1024 -m 1024";
     let larger = "-g 0 -n 20 -s 1024 -m 4096";
-    ping_pong(place, [player, Player::C(C)], [smaller, larger], ["soft0"; 2])?;
+    ping_pong(place, [player, Implementation::C(C)], [smaller, larger], ["soft0"; 2])?;
     let [smaller, larger] = [smaller, larger].map(|flags| flags.replace("-s 1024", "-s 2048"));
-    let failed = ping_pong(place, [player, Player::C(C)], [&smaller, &larger], ["soft0"; 2]);
+    let failed = ping_pong(place, [player, Implementation::C(C)], [&smaller, &larger], ["soft0"; 2]);
     // The C client sends first, and the example then sees the flush; each library words both
     // differently.
     let expected =
@@ -213,11 +216,11 @@ fn other_mtu(place: &Place, player: Player) -> Result<(), String> {
 }
 
 /// The C program is killed while it runs; the example ends and reports the reason.
-fn survive(place: &Place, player: Player, is_server: bool) -> Result<(), String> {
+fn survive(place: &ProgramRunner, player: Implementation, is_server: bool) -> Result<(), String> {
     let port = free_port()?.to_string();
     let endless = format!("-d soft0 -g 0 -s 64 -n 100000000 -p {port}");
     let (program, mut ours) = player.command(&format!("{endless} --timeout 3"))?;
-    let (_, mut theirs) = Player::C(C).command(&endless)?;
+    let (_, mut theirs) = Implementation::C(C).command(&endless)?;
     let client = if is_server { &mut theirs } else { &mut ours };
     client.push("127.0.0.1".to_owned());
     let number = port.parse().map_err(|_| "a port is a number")?;

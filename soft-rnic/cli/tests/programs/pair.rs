@@ -4,22 +4,26 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use crate::place::Place;
-use crate::process::{Ended, LIMIT};
+use crate::place::ProgramRunner;
+use crate::process::{LIMIT, ProgramOutcome};
 
 /// How long a server may run on after its client has failed.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// One side: the launcher's options, the program and its flags.
 #[derive(Clone, Copy)]
-pub(crate) struct Side<'a> {
+pub(crate) struct PairProgram<'a> {
     pub(crate) options: &'a [&'a str],
     pub(crate) program: &'a str,
     pub(crate) flags: &'a [&'a str],
 }
 
 /// Runs both until they exit successfully; returns the client's and the server's output.
-pub(crate) fn play(place: &Place, server: Side<'_>, client: Side<'_>) -> Result<(Ended, Ended), String> {
+pub(crate) fn play(
+    place: &ProgramRunner,
+    server: PairProgram<'_>,
+    client: PairProgram<'_>,
+) -> Result<(ProgramOutcome, ProgramOutcome), String> {
     let port = free_port()?;
     let port_flag = ["-p", &port.to_string()].map(str::to_owned);
     let port_flag = port_flag.each_ref().map(String::as_str);
@@ -34,7 +38,8 @@ pub(crate) fn play(place: &Place, server: Side<'_>, client: Side<'_>) -> Result<
             Ok((client, server))
         }
         (client, server) => {
-            let words = |end: Result<Ended, String>| end.map_or_else(|error| error, |end| end.to_string());
+            let words =
+                |end: Result<ProgramOutcome, String>| end.map_or_else(|error| error, |end| end.to_string());
             Err(format!("client: {}\nserver: {}", words(client), words(server)))
         }
     }

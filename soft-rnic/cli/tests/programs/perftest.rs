@@ -1,9 +1,9 @@
 //! The programs of perftest.
 
-use crate::Test;
-use crate::pair::{Side, play};
-use crate::place::Place;
-use crate::process::Ended;
+use crate::ProgramTest;
+use crate::pair::{PairProgram, play};
+use crate::place::ProgramRunner;
+use crate::process::ProgramOutcome;
 
 /// A program and the flags of both sides, without the device and the GID's index.
 const CASES: [(&str, &str); 58] = [
@@ -79,17 +79,17 @@ const PROGRAMS: [&str; 8] = [
     "ib_atomic_lat",
 ];
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for (program, flags) in CASES {
-        tests.push(Test::new(format!("{program} -x 0 {flags}"), &[program], move |place| {
+        tests.push(ProgramTest::new(format!("{program} -x 0 {flags}"), &[program], move |place| {
             measure(place, program, flags, [&["-d", "soft0", "-x", "0"]; 2], &[])
         }));
     }
     for program in PROGRAMS {
-        tests.push(Test::new(format!("{program} -x 1"), &[program], move |place| {
+        tests.push(ProgramTest::new(format!("{program} -x 1"), &[program], move |place| {
             measure(place, program, "-n 300", [&["-d", "soft0", "-x", "1"]; 2], &[])
         }));
-        tests.push(Test::new(format!("{program} from soft1 to soft0"), &[program], move |place| {
+        tests.push(ProgramTest::new(format!("{program} from soft1 to soft0"), &[program], move |place| {
             let devices = [&["-d", "soft0", "-x", "0"], &["-d", "soft1", "-x", "0"]];
             measure(place, program, "-n 300", devices, &["--devices", "2"])
         }));
@@ -98,7 +98,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
 
 /// Runs a program between two devices; the client's table must have every row.
 fn measure(
-    place: &Place,
+    place: &ProgramRunner,
     program: &str,
     flags: &str,
     devices: [&[&str; 4]; 2],
@@ -107,7 +107,7 @@ fn measure(
     let flags: Vec<&str> = flags.split_whitespace().collect();
     // -F: a changing processor clock does not matter here.
     let [server, client] = devices.map(|device| [&device[..], &flags, &["-F"]].concat());
-    let side = |flags| Side { options, program, flags };
+    let side = |flags| PairProgram { options, program, flags };
     let (client, server) = play(place, side(&server), side(&client))?;
     for ended in [&client, &server] {
         for complaint in ["Failed status", "Completion with error", "Couldn't", "Unable to"] {
@@ -120,7 +120,7 @@ fn measure(
 }
 
 /// The rows of perftest's table: size, iterations, figures.
-fn check_table(client: &Ended, flags: &[&str]) -> Result<(), String> {
+fn check_table(client: &ProgramOutcome, flags: &[&str]) -> Result<(), String> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
     let rows: Vec<Vec<f64>> =

@@ -1,9 +1,9 @@
 //! The ping-pong programs of ibverbs-utils.
 
-use crate::Test;
-use crate::pair::{Side, play};
-use crate::place::Place;
-use crate::process::Ended;
+use crate::ProgramTest;
+use crate::pair::{PairProgram, play};
+use crate::place::ProgramRunner;
+use crate::process::ProgramOutcome;
 
 const RC: &str = "ibv_rc_pingpong";
 const UC: &str = "ibv_uc_pingpong";
@@ -40,19 +40,19 @@ const CASES: [(&str, &str); 26] = [
     (SRQ, "-n 100 -s 65536 -c"),
 ];
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for (program, flags) in CASES {
         // GID 0 is the link-local one, as on hardware; GID 1 has the host's address.
         for gid in ["0", "1"] {
             let name = format!("{program} -g {gid} {flags}");
-            tests.push(Test::new(name, &[program], move |place| {
+            tests.push(ProgramTest::new(name, &[program], move |place| {
                 ping_pong(place, program, flags, [&["-d", "soft0", "-g", gid]; 2], &[])
             }));
         }
     }
     for program in [RC, UC, UD, SRQ] {
         let flags = if program == UD { "-n 100 -s 1024 -c" } else { "-n 100 -c" };
-        tests.push(Test::new(format!("{program} from soft1 to soft0"), &[program], move |place| {
+        tests.push(ProgramTest::new(format!("{program} from soft1 to soft0"), &[program], move |place| {
             let devices = [&["-d", "soft0", "-g", "0"], &["-d", "soft1", "-g", "0"]];
             ping_pong(place, program, flags, devices, &["--devices", "2"])
         }));
@@ -61,7 +61,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
 
 /// Runs server and client on two devices; both must succeed.
 fn ping_pong(
-    place: &Place,
+    place: &ProgramRunner,
     program: &str,
     flags: &str,
     devices: [&[&str; 4]; 2],
@@ -69,7 +69,7 @@ fn ping_pong(
 ) -> Result<(), String> {
     let flags: Vec<&str> = flags.split_whitespace().collect();
     let [server, client] = devices.map(|device| [&device[..], &flags].concat());
-    let side = |flags| Side { options, program, flags };
+    let side = |flags| PairProgram { options, program, flags };
     let (client, server) = play(place, side(&server), side(&client))?;
     let iterations = flags[1];
     went_well(&client, iterations)?;
@@ -78,7 +78,7 @@ fn ping_pong(
 }
 
 /// Whether the program completed all iterations without an error.
-pub(crate) fn went_well(ended: &Ended, iterations: &str) -> Result<(), String> {
+pub(crate) fn went_well(ended: &ProgramOutcome, iterations: &str) -> Result<(), String> {
     ended.says("remote address:")?;
     ended.says(&format!("\n{iterations} iters in "))?;
     ended.says(" bytes in ")?;
@@ -90,8 +90,8 @@ pub(crate) fn went_well(ended: &Ended, iterations: &str) -> Result<(), String> {
 }
 
 /// Whether both sides print the same addresses.
-pub(crate) fn agree(client: &Ended, server: &Ended) -> Result<(), String> {
-    let address = |ended: &Ended, label: &str| {
+pub(crate) fn agree(client: &ProgramOutcome, server: &ProgramOutcome) -> Result<(), String> {
+    let address = |ended: &ProgramOutcome, label: &str| {
         let line = ended.stdout.lines().find_map(|line| line.trim_start().strip_prefix(label));
         // `ibv_ud_pingpong` prints a colon in one of them.
         line.map(|line| line.trim().replace(": GID", ", GID"))

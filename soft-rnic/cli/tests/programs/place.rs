@@ -5,16 +5,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::library;
-use crate::process::{Ended, LIMIT, Running};
+use crate::process::{LIMIT, ProgramOutcome, RunningProgram};
 
 /// Starts programs that can connect to each other, and to no program of another test.
-pub(crate) struct Place {
+pub(crate) struct ProgramRunner {
     folder: &'static Path,
     mode: &'static str,
     fabric: String,
 }
 
-impl Place {
+impl ProgramRunner {
     pub(crate) fn new(mode: &'static str) -> Result<Self, String> {
         static PLACES: AtomicU32 = AtomicU32::new(0);
         let fabric = format!("test-{}-{}", std::process::id(), PLACES.fetch_add(1, Ordering::Relaxed));
@@ -37,7 +37,7 @@ impl Place {
         options: &[&str],
         program: &str,
         arguments: &[&str],
-    ) -> Result<Running, String> {
+    ) -> Result<RunningProgram, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_soft-rnic"));
         command
             .args(["run", "--mode", self.mode, "--fabric", &self.fabric])
@@ -45,14 +45,19 @@ impl Place {
             .arg(self.folder);
         command.args(options).arg("--").arg(program).args(arguments);
         // Eager binding, so that a missing symbol is found at the start.
-        Running::start({
+        RunningProgram::start({
             command.env("LD_BIND_NOW", "1");
             command
         })
     }
 
     /// Runs a program until it exits.
-    pub(crate) fn run(&self, options: &[&str], program: &str, arguments: &[&str]) -> Result<Ended, String> {
+    pub(crate) fn run(
+        &self,
+        options: &[&str],
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<ProgramOutcome, String> {
         self.start(options, program, arguments)?.finish_within(LIMIT)
     }
 }

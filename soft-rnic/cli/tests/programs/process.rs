@@ -25,7 +25,7 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
 }
 
 /// A running program, which is killed when this is dropped.
-pub(crate) struct Running {
+pub(crate) struct RunningProgram {
     title: String,
     child: Child,
     /// Files for its output, so that no reader has to drain a pipe.
@@ -33,14 +33,14 @@ pub(crate) struct Running {
 }
 
 /// The exit status and output of a program.
-pub(crate) struct Ended {
+pub(crate) struct ProgramOutcome {
     title: String,
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Running {
+impl RunningProgram {
     pub(crate) fn start(mut command: Command) -> Result<Self, String> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let title = command.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -76,7 +76,7 @@ impl Running {
     }
 
     /// Waits until the program exits by itself, within this time.
-    pub(crate) fn finish_within(mut self, limit: Duration) -> Result<Ended, String> {
+    pub(crate) fn finish_within(mut self, limit: Duration) -> Result<ProgramOutcome, String> {
         let deadline = Instant::now() + limit;
         while self.child.try_wait().map_err(|error| error.to_string())?.is_none() {
             if Instant::now() > deadline {
@@ -104,11 +104,11 @@ impl Running {
     }
 
     /// Kills the program if it still runs.
-    fn end(&mut self) -> Result<Ended, String> {
+    fn end(&mut self) -> Result<ProgramOutcome, String> {
         let _ = self.child.kill(); // It may have ended by itself, which is as good.
         let status = self.child.wait().map_err(|error| error.to_string())?;
         let (stdout, stderr) = (self.said(0), self.said(1));
-        Ok(Ended { title: self.title.clone(), status, stdout, stderr })
+        Ok(ProgramOutcome { title: self.title.clone(), status, stdout, stderr })
     }
 
     fn said(&self, stream: usize) -> String {
@@ -118,7 +118,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -128,7 +128,7 @@ impl Drop for Running {
     }
 }
 
-impl Ended {
+impl ProgramOutcome {
     /// The output, if the program succeeded.
     pub(crate) fn well(&self) -> Result<&str, String> {
         if self.status.success() { Ok(&self.stdout) } else { Err(format!("failed: {self}")) }
@@ -140,7 +140,7 @@ impl Ended {
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for ProgramOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { title, status, stdout, stderr } = self;
         write!(f, "{title} ({status})\n--- stdout\n{stdout}--- stderr\n{stderr}---")

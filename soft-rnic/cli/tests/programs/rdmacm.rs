@@ -6,10 +6,10 @@
 use std::cell::Cell;
 use std::fs;
 
-use crate::pair::Side;
-use crate::place::Place;
-use crate::process::{Ended, LIMIT};
-use crate::{INLINE, Test};
+use crate::pair::PairProgram;
+use crate::place::ProgramRunner;
+use crate::process::{LIMIT, ProgramOutcome};
+use crate::{INLINE, ProgramTest};
 
 pub(crate) const PROGRAMS: [&str; 12] = [
     "rping",
@@ -32,7 +32,7 @@ const UDP: u8 = 1;
 const IB: u8 = 2;
 
 /// A server and its client.
-struct Pair {
+struct ServerAndClient {
     programs: [&'static str; 2],
     /// Flags of both, before those of each: `PORT` stands for a port.
     flags: &'static str,
@@ -48,7 +48,7 @@ struct Pair {
 }
 
 /// The default values of a pair.
-const PAIR: Pair = Pair {
+const PAIR: ServerAndClient = ServerAndClient {
     programs: ["ucmatose"; 2],
     flags: "",
     server: "",
@@ -58,8 +58,8 @@ const PAIR: Pair = Pair {
     says: "return status 0",
     stays: false,
 };
-const UDADDY: Pair = Pair { programs: ["udaddy"; 2], space: UDP, port: 7174, ..PAIR };
-const RPING: Pair = Pair {
+const UDADDY: ServerAndClient = ServerAndClient { programs: ["udaddy"; 2], space: UDP, port: 7174, ..PAIR };
+const RPING: ServerAndClient = ServerAndClient {
     programs: ["rping"; 2],
     server: "-s -a 127.0.0.1",
     client: "-c -a 127.0.0.1",
@@ -67,62 +67,66 @@ const RPING: Pair = Pair {
     says: "",
     ..PAIR
 };
-const ENDPOINTS: Pair = Pair { programs: ["rdma_server", "rdma_client"], says: "end 0", ..PAIR };
-const X_ENDPOINTS: Pair = Pair { programs: ["rdma_xserver", "rdma_xclient"], ..ENDPOINTS };
+const ENDPOINTS: ServerAndClient =
+    ServerAndClient { programs: ["rdma_server", "rdma_client"], says: "end 0", ..PAIR };
+const X_ENDPOINTS: ServerAndClient =
+    ServerAndClient { programs: ["rdma_xserver", "rdma_xclient"], ..ENDPOINTS };
 
-const CMTIME: Pair = Pair { programs: ["cmtime"; 2], says: "destroying id", stays: true, ..PAIR };
+const CMTIME: ServerAndClient =
+    ServerAndClient { programs: ["cmtime"; 2], says: "destroying id", stays: true, ..PAIR };
 
-const RSTREAM: Pair = Pair { programs: ["rstream"; 2], client: "-s 127.0.0.1", says: "usec/xfer", ..PAIR };
-const RIOSTREAM: Pair = Pair { programs: ["riostream"; 2], ..RSTREAM };
+const RSTREAM: ServerAndClient =
+    ServerAndClient { programs: ["rstream"; 2], client: "-s 127.0.0.1", says: "usec/xfer", ..PAIR };
+const RIOSTREAM: ServerAndClient = ServerAndClient { programs: ["riostream"; 2], ..RSTREAM };
 
 /// A port other than the default.
 const PORT: u16 = 9471;
 
-const PAIRS: [Pair; 43] = [
-    Pair { flags: "-V -C 10", ..RPING },
-    Pair { flags: "-v -C 10 -p PORT", says: "ping data: rdma-ping-9", ..RPING },
-    Pair { flags: "-V -C 50 -S 4096 -p PORT", ..RPING },
-    Pair { flags: "-v -C 10 -q -p PORT", says: "ping data: rdma-ping-9", ..RPING },
-    Pair { flags: "-C 10 -p PORT", server: "-s -P -a 127.0.0.1", stays: true, ..RPING },
-    Pair { flags: "-C 10 -p PORT", server: "-s", client: "-c -a 127.0.0.1 -I 127.0.0.1", ..RPING },
-    Pair { flags: "", ..PAIR },
-    Pair { flags: "-c 50 -C 3", ..PAIR },
-    Pair { flags: "-C 20 -S 8192 -m", ..PAIR },
-    Pair { flags: "-C 5 -m", ..PAIR },
-    Pair { flags: "-C 5 -t 32 -a 14 -p PORT", ..PAIR },
-    Pair { flags: "-C 5 -P ib", space: IB, ..PAIR },
-    Pair { flags: "-C 5", server: "-b 127.0.0.1", client: "-s 127.0.0.1 -b 127.0.0.1", ..PAIR },
-    Pair { flags: "-C 5", client: "-s 127.0.0.1 -f ip", ..PAIR },
-    Pair { flags: "", ..UDADDY },
-    Pair { flags: "-c 20 -C 3", ..UDADDY },
-    Pair { flags: "-C 20 -S 1024 -t 8", ..UDADDY },
-    Pair { flags: "-C 5 -b 127.0.0.1", ..UDADDY },
-    Pair { flags: "", ..ENDPOINTS },
-    Pair { flags: "-p PORT", server: "-s 127.0.0.1", ..ENDPOINTS },
-    Pair { flags: "", ..X_ENDPOINTS },
-    Pair { flags: "-p PORT -c r", ..X_ENDPOINTS },
-    Pair { flags: "-p PORT -c x", space: IB, ..X_ENDPOINTS },
-    Pair { flags: "-c 100 -p PORT", ..CMTIME },
-    Pair { flags: "-c 500 -b 127.0.0.1", ..CMTIME },
+const PAIRS: [ServerAndClient; 43] = [
+    ServerAndClient { flags: "-V -C 10", ..RPING },
+    ServerAndClient { flags: "-v -C 10 -p PORT", says: "ping data: rdma-ping-9", ..RPING },
+    ServerAndClient { flags: "-V -C 50 -S 4096 -p PORT", ..RPING },
+    ServerAndClient { flags: "-v -C 10 -q -p PORT", says: "ping data: rdma-ping-9", ..RPING },
+    ServerAndClient { flags: "-C 10 -p PORT", server: "-s -P -a 127.0.0.1", stays: true, ..RPING },
+    ServerAndClient { flags: "-C 10 -p PORT", server: "-s", client: "-c -a 127.0.0.1 -I 127.0.0.1", ..RPING },
+    ServerAndClient { flags: "", ..PAIR },
+    ServerAndClient { flags: "-c 50 -C 3", ..PAIR },
+    ServerAndClient { flags: "-C 20 -S 8192 -m", ..PAIR },
+    ServerAndClient { flags: "-C 5 -m", ..PAIR },
+    ServerAndClient { flags: "-C 5 -t 32 -a 14 -p PORT", ..PAIR },
+    ServerAndClient { flags: "-C 5 -P ib", space: IB, ..PAIR },
+    ServerAndClient { flags: "-C 5", server: "-b 127.0.0.1", client: "-s 127.0.0.1 -b 127.0.0.1", ..PAIR },
+    ServerAndClient { flags: "-C 5", client: "-s 127.0.0.1 -f ip", ..PAIR },
+    ServerAndClient { flags: "", ..UDADDY },
+    ServerAndClient { flags: "-c 20 -C 3", ..UDADDY },
+    ServerAndClient { flags: "-C 20 -S 1024 -t 8", ..UDADDY },
+    ServerAndClient { flags: "-C 5 -b 127.0.0.1", ..UDADDY },
+    ServerAndClient { flags: "", ..ENDPOINTS },
+    ServerAndClient { flags: "-p PORT", server: "-s 127.0.0.1", ..ENDPOINTS },
+    ServerAndClient { flags: "", ..X_ENDPOINTS },
+    ServerAndClient { flags: "-p PORT -c r", ..X_ENDPOINTS },
+    ServerAndClient { flags: "-p PORT -c x", space: IB, ..X_ENDPOINTS },
+    ServerAndClient { flags: "-c 100 -p PORT", ..CMTIME },
+    ServerAndClient { flags: "-c 500 -b 127.0.0.1", ..CMTIME },
     // Latency and bandwidth over rstream's default sizes take seconds, so only one case runs them.
-    Pair { flags: "", says: "1m_bw", ..RSTREAM },
-    Pair { flags: "-S all -C 20 -I 5 -T v", says: "custom", ..RSTREAM },
-    Pair { flags: "-S 4096 -C 10 -I 50", ..RSTREAM },
-    Pair { flags: "-S 100000 -C 10 -I 20 -T b -T v", ..RSTREAM },
-    Pair { flags: "-S 100000 -C 10 -I 20 -T n -T v", ..RSTREAM },
-    Pair { flags: "-S 5000 -C 10 -I 20 -T a", ..RSTREAM },
-    Pair { flags: "-S 5000 -C 10 -I 20 -T a -T b", ..RSTREAM },
-    Pair { flags: "-S 5000 -C 10 -I 20 -T a -T n -T v", ..RSTREAM },
-    Pair { flags: "-S 5000 -C 10 -I 20 -T r -p PORT", ..RSTREAM },
-    Pair { flags: "-S 1 -C 1000 -I 2 -T r -T a", ..RSTREAM },
-    Pair { flags: "-S 1000 -C 10 -I 20 -B 65536 -i 32 -k 5", ..RSTREAM },
-    Pair { flags: "-S 1000 -C 10 -I 20 -f ip -p PORT", server: "-b 127.0.0.1", ..RSTREAM },
-    Pair { flags: "-S 1000 -C 10 -I 20 -f ipv6", server: "-b ::1", client: "-s ::1", ..RSTREAM },
-    Pair { flags: "-S all -C 20 -I 5 -T v", says: "custom", ..RIOSTREAM },
-    Pair { flags: "-S 4096 -C 10 -I 50", ..RIOSTREAM },
-    Pair { flags: "-S 100000 -C 10 -I 20 -T b -T v", ..RIOSTREAM },
-    Pair { flags: "-S 100000 -C 10 -I 20 -T n -T v", ..RIOSTREAM },
-    Pair { flags: "-S 5000 -C 10 -I 20 -T a -T v -B 65536 -p PORT", ..RIOSTREAM },
+    ServerAndClient { flags: "", says: "1m_bw", ..RSTREAM },
+    ServerAndClient { flags: "-S all -C 20 -I 5 -T v", says: "custom", ..RSTREAM },
+    ServerAndClient { flags: "-S 4096 -C 10 -I 50", ..RSTREAM },
+    ServerAndClient { flags: "-S 100000 -C 10 -I 20 -T b -T v", ..RSTREAM },
+    ServerAndClient { flags: "-S 100000 -C 10 -I 20 -T n -T v", ..RSTREAM },
+    ServerAndClient { flags: "-S 5000 -C 10 -I 20 -T a", ..RSTREAM },
+    ServerAndClient { flags: "-S 5000 -C 10 -I 20 -T a -T b", ..RSTREAM },
+    ServerAndClient { flags: "-S 5000 -C 10 -I 20 -T a -T n -T v", ..RSTREAM },
+    ServerAndClient { flags: "-S 5000 -C 10 -I 20 -T r -p PORT", ..RSTREAM },
+    ServerAndClient { flags: "-S 1 -C 1000 -I 2 -T r -T a", ..RSTREAM },
+    ServerAndClient { flags: "-S 1000 -C 10 -I 20 -B 65536 -i 32 -k 5", ..RSTREAM },
+    ServerAndClient { flags: "-S 1000 -C 10 -I 20 -f ip -p PORT", server: "-b 127.0.0.1", ..RSTREAM },
+    ServerAndClient { flags: "-S 1000 -C 10 -I 20 -f ipv6", server: "-b ::1", client: "-s ::1", ..RSTREAM },
+    ServerAndClient { flags: "-S all -C 20 -I 5 -T v", says: "custom", ..RIOSTREAM },
+    ServerAndClient { flags: "-S 4096 -C 10 -I 50", ..RIOSTREAM },
+    ServerAndClient { flags: "-S 100000 -C 10 -I 20 -T b -T v", ..RIOSTREAM },
+    ServerAndClient { flags: "-S 100000 -C 10 -I 20 -T n -T v", ..RIOSTREAM },
+    ServerAndClient { flags: "-S 5000 -C 10 -I 20 -T a -T v -B 65536 -p PORT", ..RIOSTREAM },
 ];
 /// perftest's programs and flags that make the connection manager connect.
 const PERFTEST: [(&str, &str); 14] = [
@@ -144,19 +148,19 @@ const PERFTEST: [(&str, &str); 14] = [
 /// perftest's default port.
 const PERFTEST_PORT: u16 = 18515;
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for pair in PAIRS {
-        let Pair { programs, flags, server, client, .. } = pair;
+        let ServerAndClient { programs, flags, server, client, .. } = pair;
         let sides = if server.is_empty() { client.to_owned() } else { format!("{client} to {server}") };
         let words = [programs[0], flags, &sides].into_iter().filter(|words| !words.is_empty());
         let name = words.collect::<Vec<_>>().join(" ");
-        tests.push(Test::new(name, &programs.clone(), move |place| play(place, &pair)));
+        tests.push(ProgramTest::new(name, &programs.clone(), move |place| play(place, &pair)));
     }
     for (program, flags) in PERFTEST {
-        tests.push(Test::new(format!("{program} {flags} by rdma_cm"), &[program], move |place| {
+        tests.push(ProgramTest::new(format!("{program} {flags} by rdma_cm"), &[program], move |place| {
             let flags: Vec<&str> = flags.split_whitespace().chain(["-F"]).collect();
             let client = [&flags[..], &["127.0.0.1"]].concat();
-            let sides = [&flags[..], &client].map(|flags| Side { options: &[], program, flags });
+            let sides = [&flags[..], &client].map(|flags| PairProgram { options: &[], program, flags });
             // perftest exchanges the attributes of all its queue pairs over one CM connection.
             let (client, _) = meet(place, sides, (TCP, PERFTEST_PORT), false)?;
             let row = |line: &str| line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -166,40 +170,40 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
             if done == 1 { Ok(()) } else { Err(format!("not the table: {client}")) }
         }));
     }
-    tests.push(Test::new("mckey", &["mckey"], multicast));
-    tests.push(Test::new("rcopy", &["rcopy"], copy));
-    tests.push(Test::new("ucmatose at soft1", &["ucmatose"], |place| {
-        let side = |flags| Side { options: &["--devices", "2"], program: "ucmatose", flags };
+    tests.push(ProgramTest::new("mckey", &["mckey"], multicast));
+    tests.push(ProgramTest::new("rcopy", &["rcopy"], copy));
+    tests.push(ProgramTest::new("ucmatose at soft1", &["ucmatose"], |place| {
+        let side = |flags| PairProgram { options: &["--devices", "2"], program: "ucmatose", flags };
         let server = side(&["-b", "127.0.0.2", "-C", "5"]);
         let client = side(&["-s", "127.0.0.2", "-C", "5"]);
         let (client, server) = meet(place, [server, client], (TCP, PAIR.port), false)?;
         client.says("return status 0").and_then(|()| server.says("return status 0"))
     }));
-    tests.push(Test::new("rping to nobody", &["rping"], |place| {
+    tests.push(ProgramTest::new("rping to nobody", &["rping"], |place| {
         let ended = place.run(&[], "rping", &["-c", "-a", "127.0.0.1", "-C", "1"])?;
         refused(&ended, "REJECTED, error 8")
     }));
     // librdmacm ignores a device without a GUID although the address is resolved, and its programs
     // crash.
-    tests.push(Test::new("rdma_client without a GUID", &["rdma_client"], |place| {
+    tests.push(ProgramTest::new("rdma_client without a GUID", &["rdma_client"], |place| {
         let ended = place.run(&["--faults", "node_guid=0"], "rdma_client", &["-s", "127.0.0.1"])?;
         refused(&ended, "rdma_create_ep: Invalid argument")
     }));
 }
 
 /// The program failed by itself, with this message.
-fn refused(ended: &Ended, words: &str) -> Result<(), String> {
+fn refused(ended: &ProgramOutcome, words: &str) -> Result<(), String> {
     let failed = ended.status.code().is_some_and(|code| code != 0);
     let said = ended.stdout.contains(words) || ended.stderr.contains(words);
     if failed && said { Ok(()) } else { Err(format!("it should fail with {words:?}: {ended}")) }
 }
 
-fn play(place: &Place, pair: &Pair) -> Result<(), String> {
+fn play(place: &ProgramRunner, pair: &ServerAndClient) -> Result<(), String> {
     let port = if pair.flags.contains("PORT") { PORT } else { pair.port };
     let with_port = pair.flags.replace("PORT", &PORT.to_string());
     let flags = |own: &'static str| own.split_whitespace().chain(with_port.split_whitespace()).collect();
     let [server, client]: [Vec<&str>; 2] = [flags(pair.server), flags(pair.client)];
-    let side = |number: usize, flags| Side { options: &[], program: pair.programs[number], flags };
+    let side = |number: usize, flags| PairProgram { options: &[], program: pair.programs[number], flags };
     let (client, server) = meet(place, [side(0, &server), side(1, &client)], (pair.space, port), pair.stays)?;
     client.says(pair.says)?;
     if pair.stays { Ok(()) } else { server.says(pair.says) }
@@ -208,11 +212,11 @@ fn play(place: &Place, pair: &Pair) -> Result<(), String> {
 /// Runs both until they succeed, and terminates a server that keeps running. Returns the client's
 /// and the server's output.
 pub(crate) fn meet(
-    place: &Place,
-    [server, client]: [Side<'_>; 2],
+    place: &ProgramRunner,
+    [server, client]: [PairProgram<'_>; 2],
     port: (u8, u16),
     stays: bool,
-) -> Result<(Ended, Ended), String> {
+) -> Result<(ProgramOutcome, ProgramOutcome), String> {
     let serving = place.start(server.options, server.program, server.flags)?;
     let pid = serving.pid();
     // After a server has taken the port it listens, and then waits. Some servers poll for clients
@@ -234,14 +238,15 @@ pub(crate) fn meet(
     match (client, serving.finish_within(LIMIT)) {
         (Ok(client), Ok(server)) if well && (stays || server.status.success()) => Ok((client, server)),
         (client, server) => {
-            let words = |end: Result<Ended, String>| end.map_or_else(|error| error, |end| end.to_string());
+            let words =
+                |end: Result<ProgramOutcome, String>| end.map_or_else(|error| error, |end| end.to_string());
             Err(format!("client: {}\nserver: {}", words(client), words(server)))
         }
     }
 }
 
 /// Whether a process in this fabric has a port of the connection manager.
-fn has_port(place: &Place, (space, port): (u8, u16)) -> bool {
+fn has_port(place: &ProgramRunner, (space, port): (u8, u16)) -> bool {
     let name = format!("@soft-rnic/{}/cm/{space}/p{port}", place.fabric());
     let sockets = fs::read("/proc/net/unix").unwrap_or_default();
     String::from_utf8_lossy(&sockets).lines().any(|line| line.ends_with(&name))
@@ -272,7 +277,7 @@ fn is_asleep(pid: u32) -> bool {
 ///
 /// The sender destroys its queue pair as soon as it has posted, which loses deferred work; so this
 /// runs inline only.
-fn multicast(place: &Place) -> Result<(), String> {
+fn multicast(place: &ProgramRunner) -> Result<(), String> {
     let flags = ["-b", "127.0.0.1", "-m", "239.1.2.3", "-C", "10"];
     let mut member = place.start(&[], "mckey", &flags)?;
     let at_once = place.of_mode(INLINE);
@@ -290,7 +295,7 @@ fn multicast(place: &Place) -> Result<(), String> {
 }
 
 /// Copies a file of several megabytes from one process to the other.
-fn copy(place: &Place) -> Result<(), String> {
+fn copy(place: &ProgramRunner) -> Result<(), String> {
     const PORT: u16 = 7473;
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let [from, to] = ["from", "to"].map(|name| folder.join(format!("rcopy-{}.{name}", place.fabric())));

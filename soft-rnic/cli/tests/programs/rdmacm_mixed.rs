@@ -1,11 +1,11 @@
 //! The examples' programs of the connection manager against the distribution's, and against each
 //! other across both ways to the device.
 
-use crate::Test;
-use crate::examples::{self, Way};
-use crate::pair::Side;
-use crate::place::Place;
-use crate::process::Ended;
+use crate::ProgramTest;
+use crate::examples::{self, ExampleTransport};
+use crate::pair::PairProgram;
+use crate::place::ProgramRunner;
+use crate::process::ProgramOutcome;
 use crate::rdmacm::{TCP, meet};
 
 /// The programs' default ports, which are private to each test's fabric.
@@ -21,16 +21,16 @@ const CMTIMES: [&str; 2] = ["-c 100", "-c 200 -b 127.0.0.1"];
 
 /// A side's program, and how it reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Player {
+enum Implementation {
     C,
-    Ours(Way),
+    Ours(ExampleTransport),
 }
 
-impl Player {
+impl Implementation {
     /// All pairs of server and client with at least one example; pairs of two examples only if they
     /// reach the device differently.
     fn pairs() -> Vec<[Self; 2]> {
-        let ours = Way::ALL.map(Self::Ours);
+        let ours = ExampleTransport::ALL.map(Self::Ours);
         let against_c = ours.into_iter().flat_map(|ours| [[ours, Self::C], [Self::C, ours]]);
         against_c.chain([[ours[0], ours[1]], [ours[1], ours[0]]]).collect()
     }
@@ -38,8 +38,8 @@ impl Player {
     fn name(self) -> &'static str {
         match self {
             Self::C => "C's",
-            Self::Ours(Way::Library) => "ours by the library",
-            Self::Ours(Way::Native) => "ours natively",
+            Self::Ours(ExampleTransport::Library) => "ours by the library",
+            Self::Ours(ExampleTransport::Native) => "ours natively",
         }
     }
 
@@ -59,47 +59,50 @@ impl Player {
     }
 }
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
-    for players in Player::pairs() {
-        let needs = |program| if players.contains(&Player::C) { vec![program] } else { Vec::new() };
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
+    for players in Implementation::pairs() {
+        let needs = |program| if players.contains(&Implementation::C) { vec![program] } else { Vec::new() };
         for flags in RPINGS {
-            let name = Player::title(players, "rping", flags);
-            tests.push(Test::new(name, &needs("rping"), move |place| rping(place, players, flags)));
+            let name = Implementation::title(players, "rping", flags);
+            tests.push(ProgramTest::new(name, &needs("rping"), move |place| rping(place, players, flags)));
         }
         for flags in CMTIMES {
-            let name = Player::title(players, "cmtime", flags);
-            tests.push(Test::new(name, &needs("cmtime"), move |place| cmtime(place, players, flags)));
+            let name = Implementation::title(players, "cmtime", flags);
+            tests.push(ProgramTest::new(name, &needs("cmtime"), move |place| cmtime(place, players, flags)));
         }
-        let name = Player::title(players, "rping", "-P");
-        tests.push(Test::new(name, &needs("rping"), move |place| persistent(place, players)));
+        let name = Implementation::title(players, "rping", "-P");
+        tests.push(ProgramTest::new(name, &needs("rping"), move |place| persistent(place, players)));
     }
-    for (server, client) in [(Way::Library, Way::Native), (Way::Native, Way::Library)] {
-        let title = Player::title([server, client].map(Player::Ours), "many_clients", "");
-        tests.push(Test::new(title.trim_end(), &[], move |place| many_clients(place, server, client)));
+    for (server, client) in [
+        (ExampleTransport::Library, ExampleTransport::Native),
+        (ExampleTransport::Native, ExampleTransport::Library),
+    ] {
+        let title = Implementation::title([server, client].map(Implementation::Ours), "many_clients", "");
+        tests.push(ProgramTest::new(title.trim_end(), &[], move |place| many_clients(place, server, client)));
     }
 }
 
 /// Runs both; returns the client's and the server's output.
 fn run(
-    place: &Place,
+    place: &ProgramRunner,
     program: &'static str,
-    players: [Player; 2],
+    players: [Implementation; 2],
     flags: [&str; 2],
     (port, stays): (u16, bool),
-) -> Result<(Ended, Ended), String> {
+) -> Result<(ProgramOutcome, ProgramOutcome), String> {
     let (server, server_flags) = players[0].command(program, flags[0])?;
     let (client, client_flags) = players[1].command(program, flags[1])?;
     let [server_flags, client_flags] =
         [&server_flags, &client_flags].map(|flags| flags.iter().map(String::as_str).collect::<Vec<_>>());
-    let side = |program, flags| Side { options: &[], program, flags };
+    let side = |program, flags| PairProgram { options: &[], program, flags };
     meet(place, [side(server, &server_flags), side(client, &client_flags)], (TCP, port), stays)
 }
 
 /// The server has read the client's data, and the client has verified the echo.
-fn rping(place: &Place, players: [Player; 2], flags: &str) -> Result<(), String> {
+fn rping(place: &ProgramRunner, players: [Implementation; 2], flags: &str) -> Result<(), String> {
     let [server, client] = [format!("-s -a 127.0.0.1 {flags}"), format!("-c -a 127.0.0.1 {flags}")];
     let (client, server) = run(place, "rping", players, [&server, &client], (RPING_PORT, false))?;
-    let pings = |ended: &Ended, label: &str| -> Vec<String> {
+    let pings = |ended: &ProgramOutcome, label: &str| -> Vec<String> {
         let lines = ended.stdout.lines().filter_map(|line| line.strip_prefix(label));
         lines.map(str::to_owned).collect()
     };
@@ -113,7 +116,7 @@ fn rping(place: &Place, players: [Player; 2], flags: &str) -> Result<(), String>
 }
 
 /// One server, one client after the other.
-fn persistent(place: &Place, players: [Player; 2]) -> Result<(), String> {
+fn persistent(place: &ProgramRunner, players: [Implementation; 2]) -> Result<(), String> {
     let flags = ["-s -P -a 127.0.0.1", "-c -V -a 127.0.0.1 -C 20"];
     let (client, _) = run(place, "rping", players, flags, (RPING_PORT, true))?;
     if client.stderr.contains("rror") { Err(client.to_string()) } else { Ok(()) }
@@ -121,9 +124,9 @@ fn persistent(place: &Place, players: [Player; 2]) -> Result<(), String> {
 
 /// Each row of the client's table shows a time above zero. The C program comes from rdma-core
 /// before 52, whose server keeps running.
-fn cmtime(place: &Place, players: [Player; 2], flags: &str) -> Result<(), String> {
+fn cmtime(place: &ProgramRunner, players: [Implementation; 2], flags: &str) -> Result<(), String> {
     let bound = if flags.contains("-b") { "-b 127.0.0.1" } else { "" };
-    let earlier = if players.contains(&Player::C) { "" } else { "--earlier " };
+    let earlier = if players.contains(&Implementation::C) { "" } else { "--earlier " };
     let server = format!("{earlier}{flags}");
     let client = format!("{earlier}-s 127.0.0.1 {flags}");
     let (client, _) = run(place, "cmtime", players, [&server, &client], (CMTIME_PORT, true))?;
@@ -154,8 +157,12 @@ fn cmtime(place: &Place, players: [Player; 2], flags: &str) -> Result<(), String
 }
 
 /// A thousand clients at a time, on one thread.
-fn many_clients(place: &Place, server: Way, client: Way) -> Result<(), String> {
-    let players = [server, client].map(Player::Ours);
+fn many_clients(
+    place: &ProgramRunner,
+    server: ExampleTransport,
+    client: ExampleTransport,
+) -> Result<(), String> {
+    let players = [server, client].map(Implementation::Ours);
     let flags = ["-n 1000", "127.0.0.1 -n 1000"];
     let (client, server) = run(place, "many_clients", players, flags, (CMTIME_PORT, false))?;
     client.says("1000 clients connected, asked, were answered and hung up")?;

@@ -8,11 +8,11 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::Test;
-use crate::examples::{Way, started};
-use crate::pair::{Side, play};
-use crate::place::Place;
-use crate::process::Ended;
+use crate::ProgramTest;
+use crate::examples::{ExampleTransport, started};
+use crate::pair::{PairProgram, play};
+use crate::place::ProgramRunner;
+use crate::process::ProgramOutcome;
 
 /// The same verb in both tools.
 const VERBS: [(&str, &str); 4] =
@@ -34,22 +34,22 @@ const COUNTED: [(&str, &str, &str); 8] = [
 /// it.
 const DELAY: f64 = 20_000.0;
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for (theirs, ours, flags) in COUNTED {
         let name = format!("{theirs} and stride-perf count the same messages and bytes: {flags}");
-        tests.push(Test::new(name, &[theirs], move |place| count(place, theirs, ours, flags)));
+        tests.push(ProgramTest::new(name, &[theirs], move |place| count(place, theirs, ours, flags)));
     }
     for (theirs, ours) in VERBS {
         let program = program(theirs);
         let name = format!("{program} and stride-perf mean the same by latency");
-        tests.push(Test::new(name, &[program], move |place| delayed(place, program, ours)));
+        tests.push(ProgramTest::new(name, &[program], move |place| delayed(place, program, ours)));
     }
     for (theirs, ours, columns) in [("ib_write_bw", "write bw", 5), ("ib_write_lat", "write lat", 9)] {
         let name = format!("{theirs} and stride-perf --compat perftest have the same columns");
-        tests.push(Test::new(name, &[theirs], move |place| alike(place, theirs, ours, columns)));
+        tests.push(ProgramTest::new(name, &[theirs], move |place| alike(place, theirs, ours, columns)));
     }
     let name = "ib_write_lat and stride-perf give percentiles the same rank";
-    tests.push(Test::new(name, &["ib_write_lat"], ranked));
+    tests.push(ProgramTest::new(name, &["ib_write_lat"], ranked));
 }
 
 fn program(verb: &str) -> &'static str {
@@ -62,25 +62,35 @@ fn program(verb: &str) -> &'static str {
 }
 
 /// The output of perftest's client.
-fn perftest(place: &Place, program: &str, flags: &str, options: &[&str]) -> Result<Ended, String> {
+fn perftest(
+    place: &ProgramRunner,
+    program: &str,
+    flags: &str,
+    options: &[&str],
+) -> Result<ProgramOutcome, String> {
     let flags = format!("-d soft0 -x 0 -F {flags}");
     let flags: Vec<&str> = flags.split_whitespace().collect();
-    let side = Side { options, program, flags: &flags };
+    let side = PairProgram { options, program, flags: &flags };
     Ok(play(place, side, side)?.0)
 }
 
 /// The output of stride-perf's client.
-fn stride(place: &Place, test: &str, flags: &str, options: &[&str]) -> Result<Ended, String> {
-    let words = started(Way::Library, "stride-perf")?;
+fn stride(
+    place: &ProgramRunner,
+    test: &str,
+    flags: &str,
+    options: &[&str],
+) -> Result<ProgramOutcome, String> {
+    let words = started(ExampleTransport::Library, "stride-perf")?;
     let rest = format!("{test} -d soft0 -x 0 {flags}");
     let flags: Vec<&str> = words.iter().map(String::as_str).chain(rest.split_whitespace()).collect();
     let server: Vec<&str> = flags.iter().copied().take_while(|flag| *flag != "--json").collect();
-    let side = |flags| Side { options, program: "env", flags };
+    let side = |flags| PairProgram { options, program: "env", flags };
     Ok(play(place, side(&server), side(&flags))?.0)
 }
 
 /// The only row of a table: a line of exactly `columns` numbers.
-fn row(ended: &Ended, columns: usize) -> Result<Vec<f64>, String> {
+fn row(ended: &ProgramOutcome, columns: usize) -> Result<Vec<f64>, String> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
     let mut rows = ended.stdout.lines().filter_map(numbers).filter(|row| row.len() == columns);
@@ -90,7 +100,7 @@ fn row(ended: &Ended, columns: usize) -> Result<Vec<f64>, String> {
     }
 }
 
-fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), String> {
+fn count(place: &ProgramRunner, theirs: &str, ours: &str, flags: &str) -> Result<(), String> {
     let perftest = perftest(place, theirs, &format!("{flags} --report_gbits"), &[])?;
     // On a busy machine perftest may fail to calibrate its clock: it then prints this, and its
     // figures are 0.
@@ -121,11 +131,11 @@ fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), Str
 }
 
 /// A parser of perftest's table also reads stride-perf's.
-fn alike(place: &Place, theirs: &str, ours: &str, columns: usize) -> Result<(), String> {
+fn alike(place: &ProgramRunner, theirs: &str, ours: &str, columns: usize) -> Result<(), String> {
     let flags = "-n 300 -s 64";
     let theirs = perftest(place, theirs, flags, &[])?;
     let ours = stride(place, ours, &format!("{flags} --compat perftest"), &[])?;
-    let heading = |ended: &Ended| -> Option<Vec<String>> {
+    let heading = |ended: &ProgramOutcome| -> Option<Vec<String>> {
         let line = ended.stdout.lines().find(|line| line.contains("#bytes"))?;
         Some(line.split_whitespace().map(str::to_owned).collect())
     };
@@ -138,7 +148,7 @@ fn alike(place: &Place, theirs: &str, ours: &str, columns: usize) -> Result<(), 
 
 /// Every message is delayed by the same time, so half of a round trip is that time, and a whole one
 /// is twice as much.
-fn delayed(place: &Place, theirs: &str, ours: &str) -> Result<(), String> {
+fn delayed(place: &ProgramRunner, theirs: &str, ours: &str) -> Result<(), String> {
     let faults = format!("delay={}us", DELAY as u64);
     let options = ["--faults", faults.as_str()];
     let flags = "-n 10";
@@ -182,7 +192,7 @@ struct Ranked {
     part: f64,
 }
 
-fn ranked(place: &Place) -> Result<(), String> {
+fn ranked(place: &ProgramRunner) -> Result<(), String> {
     const FLAGS: &str = "-n 2000 -s 64";
     let perftest = perftest(place, "ib_write_lat", &format!("{FLAGS} -U"), &[])?;
     if !perftest.stderr.contains("Correlation coefficient") {
@@ -196,7 +206,7 @@ fn ranked(place: &Place) -> Result<(), String> {
     of_stride(&ours, &document)?.check()
 }
 
-fn of_perftest(ended: &Ended) -> Result<Ranked, String> {
+fn of_perftest(ended: &ProgramOutcome) -> Result<Ranked, String> {
     let sample = |line: &str| {
         line.split_once(", ").and_then(|(number, us)| {
             number.trim().parse::<u64>().ok()?;
@@ -221,7 +231,7 @@ fn of_perftest(ended: &Ended) -> Result<Ranked, String> {
 }
 
 /// Samples have a precision of one part in a thousand, because they are counted in buckets.
-fn of_stride(ended: &Ended, document: &str) -> Result<Ranked, String> {
+fn of_stride(ended: &ProgramOutcome, document: &str) -> Result<Ranked, String> {
     let row = row(ended, 10)?;
     let document: serde_json::Value = serde_json::from_str(document).map_err(|error| error.to_string())?;
     let buckets = &document["results"][0]["histogram"]["buckets_us"];

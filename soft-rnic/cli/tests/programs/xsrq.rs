@@ -1,9 +1,9 @@
 //! `ibv_xsrq_pingpong`: extended reliable connections, one server to several clients.
 
-use crate::Test;
+use crate::ProgramTest;
 use crate::pair::{free_port, is_listening};
-use crate::place::Place;
-use crate::process::{Ended, LIMIT};
+use crate::place::ProgramRunner;
+use crate::process::{LIMIT, ProgramOutcome};
 
 const XSRQ: &str = "ibv_xsrq_pingpong";
 
@@ -18,16 +18,16 @@ const CASES: [(usize, &str); 7] = [
     (10, "-n 20 -s 5000 -m 256"),
 ];
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for (clients, flags) in CASES {
         for gid in ["0", "1"] {
             let name = format!("{XSRQ} with {clients} clients -g {gid} {flags}");
-            tests.push(Test::new(name, &[XSRQ], move |place| {
+            tests.push(ProgramTest::new(name, &[XSRQ], move |place| {
                 serve(place, clients, flags, [&["-d", "soft0", "-g", gid]; 2], &[])
             }));
         }
     }
-    tests.push(Test::new(format!("{XSRQ} from soft1 to soft0"), &[XSRQ], |place| {
+    tests.push(ProgramTest::new(format!("{XSRQ} from soft1 to soft0"), &[XSRQ], |place| {
         let devices = [&["-d", "soft0", "-g", "0"], &["-d", "soft1", "-g", "0"]];
         serve(place, 2, "-n 100", devices, &["--devices", "2"])
     }));
@@ -35,7 +35,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
 
 /// A server and its clients, which all succeed and print each other's addresses.
 fn serve(
-    place: &Place,
+    place: &ProgramRunner,
     clients: usize,
     flags: &str,
     devices: [&[&str; 4]; 2],
@@ -51,7 +51,7 @@ fn serve(
     let client = [&client[..], &["127.0.0.1"]].concat();
     let playing: Vec<_> =
         (0..clients).map(|_| place.start(options, XSRQ, &client)).collect::<Result<_, _>>()?;
-    let ended: Vec<Ended> =
+    let ended: Vec<ProgramOutcome> =
         playing.into_iter().map(|client| client.finish_within(LIMIT)).collect::<Result<_, _>>()?;
     let server = serving.finish_within(LIMIT)?;
     for side in ended.iter().chain([&server]) {
@@ -73,13 +73,13 @@ fn serve(
     }
 }
 
-fn went_well(ended: &Ended) -> Result<(), String> {
+fn went_well(ended: &ProgramOutcome) -> Result<(), String> {
     let complaints = ["rror", "Couldn't", "Failed", "Unable"];
     let wrong = complaints.iter().any(|words| ended.stderr.contains(words) || ended.stdout.contains(words));
     if ended.status.success() && !wrong { Ok(()) } else { Err(ended.to_string()) }
 }
 
-fn addresses(ended: &Ended, label: &str) -> Vec<String> {
+fn addresses(ended: &ProgramOutcome, label: &str) -> Vec<String> {
     let lines = ended.stdout.lines().filter_map(|line| line.trim_start().strip_prefix(label));
     lines
         .filter(|line| line.contains("SRQN"))

@@ -1,21 +1,21 @@
-//! Messages, whole and broken.
+//! Tests of the message encoding, valid and corrupted.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::kit::address;
 use super::random::Random;
 use crate::cm::message::{
-    Body, Ends, MESSAGE, Message, REJ_DATA, REP_DATA, REQ_DATA, Req, SIDR_REP_DATA, SIDR_REQ_DATA, Service,
-    Side,
+    CmMad, EndpointParams, Endpoints, MESSAGE, MadBody, QpService, REJ_DATA, REP_DATA, REQ_DATA, ReqBody,
+    SIDR_REP_DATA, SIDR_REQ_DATA,
 };
-use crate::cm::types::{Data, Ece, PortSpace};
+use crate::cm::types::{Ece, PortSpace, PrivateData};
 
-fn data(random: &mut Random, most: usize) -> Data {
+fn data(random: &mut Random, most: usize) -> PrivateData {
     let len = if random.chance(300) { most } else { random.below(most + 1) };
-    Data::try_from(&random.bytes(len)[..]).expect("not too long")
+    PrivateData::try_from(&random.bytes(len)[..]).expect("not too long")
 }
 
-fn ends(random: &mut Random) -> Ends {
+fn ends(random: &mut Random) -> Endpoints {
     let spaces = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib, PortSpace::Ipoib];
     let six = random.chance(300);
     let mut any = || -> SocketAddr {
@@ -29,15 +29,15 @@ fn ends(random: &mut Random) -> Ends {
         }
     };
     let (source, destination) = (any(), any());
-    Ends { space: spaces[random.below(4)], source, destination }
+    Endpoints { space: spaces[random.below(4)], source, destination }
 }
 
 fn ece(random: &mut Random) -> Ece {
     Ece { vendor_id: random.next() as u32, options: random.next() as u32 }
 }
 
-fn side(random: &mut Random, most: usize) -> Side {
-    Side {
+fn side(random: &mut Random, most: usize) -> EndpointParams {
+    EndpointParams {
         qp_num: random.next() as u32 & 0xff_ffff,
         psn: random.next() as u32 & 0xff_ffff,
         responder_resources: random.next() as u8,
@@ -50,11 +50,11 @@ fn side(random: &mut Random, most: usize) -> Side {
     }
 }
 
-/// A message that can be.
-pub(super) fn any_message(random: &mut Random, from: u64, to: u64) -> Message {
-    let services = [Service::Reliable, Service::Unreliable, Service::Xrc];
+/// An arbitrary valid message.
+pub(super) fn any_message(random: &mut Random, from: u64, to: u64) -> CmMad {
+    let services = [QpService::Reliable, QpService::Unreliable, QpService::Xrc];
     let body = match random.below(9) {
-        0 => Body::Req(Req {
+        0 => MadBody::Req(ReqBody {
             ends: ends(random),
             service: services[random.below(3)],
             gid: random.bytes(16).try_into().expect("sixteen"),
@@ -64,18 +64,18 @@ pub(super) fn any_message(random: &mut Random, from: u64, to: u64) -> Message {
             retry_count: random.next() as u8 & 7,
             side: side(random, REQ_DATA),
         }),
-        1 => Body::Mra,
-        2 => Body::Rep(side(random, REP_DATA)),
-        3 => Body::Rtu,
-        4 => Body::Rej { reason: random.next() as u8, data: data(random, REJ_DATA) },
-        5 => Body::Dreq,
-        6 => Body::Drep,
-        7 => Body::SidrReq {
+        1 => MadBody::Mra,
+        2 => MadBody::Rep(side(random, REP_DATA)),
+        3 => MadBody::Rtu,
+        4 => MadBody::Rej { reason: random.next() as u8, data: data(random, REJ_DATA) },
+        5 => MadBody::Dreq,
+        6 => MadBody::Drep,
+        7 => MadBody::SidrReq {
             ends: ends(random),
             gid: random.bytes(16).try_into().expect("sixteen"),
             data: data(random, SIDR_REQ_DATA),
         },
-        _ => Body::SidrRep {
+        _ => MadBody::SidrRep {
             status: random.next() as u8,
             qp_num: random.next() as u32 & 0xff_ffff,
             qkey: random.next() as u32,
@@ -83,43 +83,43 @@ pub(super) fn any_message(random: &mut Random, from: u64, to: u64) -> Message {
             data: data(random, SIDR_REP_DATA),
         },
     };
-    Message { from, to, body }
+    CmMad { from, to, body }
 }
 
-fn encoded(message: &Message) -> Vec<u8> {
+fn encoded(message: &CmMad) -> Vec<u8> {
     let mut packet = Vec::new();
     message.encode(&mut packet);
     packet
 }
 
 #[test]
-fn what_is_said_is_understood() {
+fn messages_decode_as_they_were_encoded() {
     let mut random = Random(1);
     for _ in 0..if cfg!(miri) { 30 } else { 3000 } {
         let (from, to) = (random.next(), random.next());
         let message = any_message(&mut random, from, to);
         let packet = encoded(&message);
         assert!(packet.len() <= MESSAGE, "{}", packet.len());
-        assert_eq!(Message::decode(&packet), Some(message));
+        assert_eq!(CmMad::decode(&packet), Some(message));
     }
 }
 
 #[test]
-fn what_is_cut_off_or_too_long_is_not() {
+fn truncated_or_overlong_message_is_refused() {
     let mut random = Random(2);
     for _ in 0..if cfg!(miri) { 9 } else { 90 } {
         let mut packet = encoded(&any_message(&mut random, 1, 2));
         for len in 0..packet.len() {
-            assert_eq!(Message::decode(&packet[..len]), None);
+            assert_eq!(CmMad::decode(&packet[..len]), None);
         }
         packet.push(0);
-        assert_eq!(Message::decode(&packet), None);
+        assert_eq!(CmMad::decode(&packet), None);
     }
 }
 
-/// Whatever is decoded can be said again.
+/// Every decoded message can be encoded again.
 #[test]
-fn what_is_changed_on_the_way_is_a_message_or_none() {
+fn corrupted_message_decodes_or_is_refused() {
     let mut random = Random(3);
     let mut understood = 0;
     for _ in 0..if cfg!(miri) { 100 } else { 100_000 } {
@@ -128,9 +128,9 @@ fn what_is_changed_on_the_way_is_a_message_or_none() {
             let place = random.below(packet.len());
             packet[place] = random.next() as u8;
         }
-        if let Some(message) = Message::decode(&packet) {
+        if let Some(message) = CmMad::decode(&packet) {
             understood += 1;
-            assert_eq!(Message::decode(&encoded(&message)), Some(message));
+            assert_eq!(CmMad::decode(&encoded(&message)), Some(message));
         }
     }
     assert!(understood > 10, "{understood}");

@@ -1,4 +1,4 @@
-//! The switch by itself, with a time of its own.
+//! Tests of the state machine alone, with simulated time.
 
 mod addresses;
 mod channels;

@@ -1,26 +1,27 @@
-//! Processes that talk to each other over a network that loses, delays and repeats what they say, and that die.
+//! Simulated processes on a network that loses, delays and repeats messages, where processes also
+//! die.
 //!
-//! The programs do whatever they may at random. What must hold: every connection that was asked for comes to something; what is
-//! told of an id is in order; when everything is destroyed nothing is left, whatever happened.
+//! The programs make random calls. The properties: every requested connection gets a result, the
+//! events of each id come in a valid order, and no state is left once all ids are destroyed.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::kit::{Host, PATIENCE};
+use super::kit::{CmHost, PATIENCE};
 use super::messages::any_message;
 use super::random::Random;
 use crate::cm::transport::{PortLease, PortLocation, Transport};
-use crate::cm::types::{Ece, Event, IdNumber, Kind, Parameters, PortSpace};
+use crate::cm::types::{CmEvent, CmEventKind, ConnParams, Ece, IdNumber, PortSpace};
 
 const HOSTS: usize = 3;
-/// Where the listeners are.
+/// The first port of the listeners.
 const PORT: u16 = 700;
 
-/// Who said what to whom.
+/// A message on its way.
 #[derive(Debug)]
-struct Packet {
+struct NetPacket {
     from: u16,
     to: u16,
     bytes: Vec<u8>,
@@ -28,28 +29,28 @@ struct Packet {
 
 #[derive(Default)]
 struct Network {
-    packets: VecDeque<Packet>,
-    /// Owners of ports. A port is one process's.
+    packets: VecDeque<NetPacket>,
+    /// The process that owns each port.
     owners: HashMap<(PortSpace, u16), u16>,
     questions: VecDeque<(u16, u64, PortSpace, u16)>,
     last_port: u16,
 }
 
-type Shared = Arc<Mutex<Network>>;
+type SharedNetwork = Arc<Mutex<Network>>;
 
-fn lock(network: &Shared) -> MutexGuard<'_, Network> {
+fn lock(network: &SharedNetwork) -> MutexGuard<'_, Network> {
     network.lock().expect("no panic")
 }
 
-/// One process's end of the network.
-struct Wire {
+/// One process's endpoint of the network.
+struct NetTransport {
     block: u16,
-    network: Shared,
-    /// What it remembers of ports, which may be wrong.
+    network: SharedNetwork,
+    /// The cached owners of ports, which may be wrong.
     known: Mutex<HashMap<(PortSpace, u16), u16>>,
 }
 
-struct TakenPort(Shared, (PortSpace, u16));
+struct TakenPort(SharedNetwork, (PortSpace, u16));
 
 impl Drop for TakenPort {
     fn drop(&mut self) {
@@ -57,7 +58,7 @@ impl Drop for TakenPort {
     }
 }
 
-impl Transport for Wire {
+impl Transport for NetTransport {
     fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, i32> {
         let mut network = lock(&self.network);
         let port = if port == 0 {
@@ -94,7 +95,7 @@ impl Transport for Wire {
     }
 
     fn send(&self, block: u16, message: &[u8]) -> io::Result<()> {
-        lock(&self.network).packets.push_back(Packet {
+        lock(&self.network).packets.push_back(NetPacket {
             from: self.block,
             to: block,
             bytes: message.to_vec(),
@@ -105,11 +106,11 @@ impl Transport for Wire {
     fn wake_at(&self, _: Instant) {}
 }
 
-/// What a program knows of an id of its own.
+/// A program's knowledge of one of its ids.
 #[derive(Debug, Default)]
-struct Known {
-    /// What it was told, in order.
-    told: Vec<Kind>,
+struct ConnRecord {
+    /// The events so far, in order.
+    told: Vec<CmEventKind>,
     passive: bool,
     connects: bool,
     accepted: bool,
@@ -118,41 +119,45 @@ struct Known {
     datagram: bool,
 }
 
-/// What must hold of the order in which an id is told things.
-fn check_order(known: &Known) {
-    let Known { told, passive, datagram, .. } = known;
-    let count = |kind: Kind| told.iter().filter(|of| **of == kind).count();
-    let place = |kind: Kind| told.iter().position(|of| *of == kind);
+/// Asserts that the events of an id have a valid order.
+fn check_order(known: &ConnRecord) {
+    let ConnRecord { told, passive, datagram, .. } = known;
+    let count = |kind: CmEventKind| told.iter().filter(|of| **of == kind).count();
+    let place = |kind: CmEventKind| told.iter().position(|of| *of == kind);
     for kind in [
-        Kind::ConnectResponse,
-        Kind::Established,
-        Kind::Rejected,
-        Kind::Unreachable,
-        Kind::Disconnected,
-        Kind::TimewaitExit,
+        CmEventKind::ConnectResponse,
+        CmEventKind::Established,
+        CmEventKind::Rejected,
+        CmEventKind::Unreachable,
+        CmEventKind::Disconnected,
+        CmEventKind::TimewaitExit,
     ] {
         assert!(count(kind) <= 1, "{kind:?} twice: {known:?}");
     }
-    if let Some(exit) = place(Kind::TimewaitExit) {
-        assert!(place(Kind::Disconnected).is_some_and(|end| end < exit), "{known:?}");
+    if let Some(exit) = place(CmEventKind::TimewaitExit) {
+        assert!(place(CmEventKind::Disconnected).is_some_and(|end| end < exit), "{known:?}");
     }
-    if let Some(end) = place(Kind::Disconnected) {
-        // Of an active side it is enough that there was a response; a passive side may hear of the end before the beginning.
-        assert!(*passive || place(Kind::ConnectResponse).is_some_and(|begin| begin < end), "{known:?}");
-        assert!(!datagram && count(Kind::Rejected) == 0, "{known:?}");
+    if let Some(end) = place(CmEventKind::Disconnected) {
+        // On the active side a response suffices. The passive side may see the end before the
+        // beginning.
+        assert!(
+            *passive || place(CmEventKind::ConnectResponse).is_some_and(|begin| begin < end),
+            "{known:?}"
+        );
+        assert!(!datagram && count(CmEventKind::Rejected) == 0, "{known:?}");
     }
-    assert!(*passive || *datagram || count(Kind::Established) == 0, "{known:?}");
+    assert!(*passive || *datagram || count(CmEventKind::Established) == 0, "{known:?}");
 }
 
-struct Program {
-    host: Host,
+struct NetProgram {
+    host: CmHost,
     listeners: Vec<IdNumber>,
-    ids: BTreeMap<IdNumber, Known>,
+    ids: BTreeMap<IdNumber, ConnRecord>,
 }
 
-/// What the network does.
+/// Probabilities of network faults, per mille.
 #[derive(Clone, Copy, Default)]
-struct Weather {
+struct NetworkFaults {
     loss: usize,
     swap: usize,
     repeat: usize,
@@ -160,26 +165,26 @@ struct Weather {
     lies: usize,
 }
 
-struct World {
-    network: Shared,
-    programs: Vec<Program>,
+struct NetworkModel {
+    network: SharedNetwork,
+    programs: Vec<NetProgram>,
     random: Random,
-    weather: Weather,
+    network_faults: NetworkFaults,
     now: Instant,
 }
 
-fn start(network: &Shared, block: u16, now: Instant) -> Program {
-    let wire = Wire { block, network: Arc::clone(network), known: Mutex::default() };
-    let mut host = Host::with(Arc::new(wire));
+fn start(network: &SharedNetwork, block: u16, now: Instant) -> NetProgram {
+    let wire = NetTransport { block, network: Arc::clone(network), known: Mutex::default() };
+    let mut host = CmHost::with(Arc::new(wire));
     host.now = now;
-    Program { host, listeners: Vec::new(), ids: BTreeMap::new() }
+    NetProgram { host, listeners: Vec::new(), ids: BTreeMap::new() }
 }
 
-impl World {
-    fn new(seed: u64, weather: Weather) -> Self {
-        let (network, now) = (Shared::default(), Instant::now());
+impl NetworkModel {
+    fn new(seed: u64, network_faults: NetworkFaults) -> Self {
+        let (network, now) = (SharedNetwork::default(), Instant::now());
         let programs = (0..HOSTS).map(|host| start(&network, host as u16 + 1, now)).collect();
-        Self { network, programs, random: Random(seed), weather, now }
+        Self { network, programs, random: Random(seed), network_faults, now }
     }
 
     fn step(&mut self) {
@@ -195,10 +200,10 @@ impl World {
                 self.listen(program);
             }
         }
-        if self.random.chance(self.weather.death) {
+        if self.random.chance(self.network_faults.death) {
             self.kill();
         }
-        if self.random.chance(self.weather.lies) {
+        if self.random.chance(self.network_faults.lies) {
             self.lie();
         }
     }
@@ -207,43 +212,44 @@ impl World {
         self.now += time;
         for program in &mut self.programs {
             program.host.now = self.now;
-            program.host.switch.expire(self.now);
+            program.host.state_machine.expire(self.now);
         }
     }
 
-    /// Answers a question, and has one packet arrive, or not.
+    /// Answers one port lookup, then delivers or loses one packet.
     fn carry(&mut self) {
         let question = lock(&self.network).questions.pop_front();
         if let Some((block, token, space, port)) = question {
             let owner = lock(&self.network).owners.get(&(space, port)).copied();
             let found = match owner {
-                _ if self.random.chance(self.weather.loss) => PortLocation::Unresponsive,
+                _ if self.random.chance(self.network_faults.loss) => PortLocation::Unresponsive,
                 Some(owner) if owner == block => PortLocation::ThisProcess,
                 Some(owner) => PortLocation::Block(owner),
                 None => PortLocation::Nobody,
             };
             let now = self.now;
-            self.program(block).host.switch.found(token, found, now);
+            self.program(block).host.state_machine.found(token, found, now);
         }
         let packet = {
             let mut network = lock(&self.network);
             let count = network.packets.len();
-            let place = if self.random.chance(self.weather.swap) { self.random.below(count) } else { 0 };
+            let place =
+                if self.random.chance(self.network_faults.swap) { self.random.below(count) } else { 0 };
             network.packets.remove(place)
         };
-        let Some(packet) = packet.filter(|_| !self.random.chance(self.weather.loss)) else { return };
-        let times = 1 + usize::from(self.random.chance(self.weather.repeat));
+        let Some(packet) = packet.filter(|_| !self.random.chance(self.network_faults.loss)) else { return };
+        let times = 1 + usize::from(self.random.chance(self.network_faults.repeat));
         let now = self.now;
         for _ in 0..times {
-            self.program(packet.to).host.switch.hear(packet.from, &packet.bytes, now);
+            self.program(packet.to).host.state_machine.receive_packet(packet.from, &packet.bytes, now);
         }
     }
 
-    fn program(&mut self, block: u16) -> &mut Program {
+    fn program(&mut self, block: u16) -> &mut NetProgram {
         &mut self.programs[usize::from(block - 1)]
     }
 
-    /// A process is killed, and another gets its block.
+    /// Kills a process and gives its block to a new one.
     fn kill(&mut self) {
         let victim = self.random.below(HOSTS);
         let block = victim as u16 + 1;
@@ -254,11 +260,11 @@ impl World {
         }
         self.programs[victim] = start(&self.network, block, self.now);
         for program in &mut self.programs {
-            program.host.switch.gone(block, self.now);
+            program.host.state_machine.gone(block, self.now);
         }
     }
 
-    /// Somebody says something, of anybody's connections.
+    /// Sends a forged message about an arbitrary connection.
     fn lie(&mut self) {
         let (from, to) = (self.random.below(HOSTS) as u16 + 1, self.random.below(HOSTS) as u16 + 1);
         let ids: Vec<u64> = self
@@ -276,63 +282,69 @@ impl World {
             bytes[place] = self.random.next() as u8;
         }
         let now = self.now;
-        self.program(to).host.switch.hear(from, &bytes, now);
+        self.program(to).host.state_machine.receive_packet(from, &bytes, now);
     }
 
-    /// A program takes what it is told.
+    /// A program takes its events.
     fn listen(&mut self, program: usize) {
         while let Some(event) = self.programs[program].host.next() {
-            self.hear(program, &event);
+            self.receive(program, &event);
         }
     }
 
-    fn hear(&mut self, program: usize, event: &Event) {
-        let Program { host, listeners, ids } = &mut self.programs[program];
+    fn receive(&mut self, program: usize, event: &CmEvent) {
+        let NetProgram { host, listeners, ids } = &mut self.programs[program];
         if let Some(request) = event.request {
             assert!(listeners.contains(&event.id), "{event:?}");
-            let datagram = matches!(event.details, crate::cm::types::Details::Datagram { .. });
-            ids.insert(request, Known { passive: true, connects: true, datagram, ..Known::default() });
+            let datagram = matches!(event.details, crate::cm::types::EventDetails::Datagram { .. });
+            ids.insert(
+                request,
+                ConnRecord { passive: true, connects: true, datagram, ..ConnRecord::default() },
+            );
             return;
         }
-        let known = ids.get_mut(&event.id).unwrap_or_else(|| panic!("of an id that is gone: {event:?}"));
+        let known = ids.get_mut(&event.id).unwrap_or_else(|| panic!("an event of a destroyed id: {event:?}"));
         known.told.push(event.kind);
-        // Lies are believed of one's own connections.
-        if self.weather.lies == 0 {
+        // A forged message about the sender's own connections is accepted, so that the order is
+        // only checked without forgery.
+        if self.network_faults.lies == 0 {
             check_order(known);
         }
-        let (now, none) = (host.now, Parameters::default());
+        let (now, none) = (host.now, ConnParams::default());
         match event.kind {
-            Kind::AddrResolved => host.switch.resolve_route(event.id).expect("it is resolved"),
-            Kind::RouteResolved => {
-                host.switch.connect(event.id, &none, Ece::default(), now).expect("it is resolved");
+            CmEventKind::AddrResolved => host.state_machine.resolve_route(event.id).expect("it is resolved"),
+            CmEventKind::RouteResolved => {
+                host.state_machine.connect(event.id, &none, Ece::default(), now).expect("it is resolved");
                 known.connects = true;
             }
-            Kind::ConnectResponse if self.random.chance(800) => {
-                // It may have ended since.
-                known.established = host.switch.accept(event.id, None, Ece::default(), now).is_ok();
+            CmEventKind::ConnectResponse if self.random.chance(800) => {
+                // The connection may have ended by now.
+                known.established = host.state_machine.accept(event.id, None, Ece::default(), now).is_ok();
             }
-            Kind::ConnectResponse => known.rejected = host.switch.reject(event.id, 28, &[], now).is_ok(),
-            Kind::Disconnected if self.random.chance(700) => host.disconnect(event.id),
+            CmEventKind::ConnectResponse => {
+                known.rejected = host.state_machine.reject(event.id, 28, &[], now).is_ok()
+            }
+            CmEventKind::Disconnected if self.random.chance(700) => host.disconnect(event.id),
             _ => {}
         }
     }
 
-    /// A program does something.
+    /// A program makes a random call.
     fn act(&mut self, program: usize) {
         let now = self.now;
-        let Program { host, listeners, ids } = &mut self.programs[program];
+        let NetProgram { host, listeners, ids } = &mut self.programs[program];
         let some = (!ids.is_empty()).then(|| {
             let place = self.random.below(ids.len());
-            ids.keys().copied().nth(place).expect("there are so many")
+            ids.keys().copied().nth(place).expect("the place is below the count")
         });
         let space = [PortSpace::Tcp, PortSpace::Udp][self.random.below(2)];
         match (self.random.below(12), some) {
             (0, _) if listeners.len() < 2 => {
                 let id = host.create(space);
                 let to = ([0, 0, 0, 0], PORT + self.random.below(3) as u16).into();
-                if host.switch.bind(id, to).is_ok() {
+                if host.state_machine.bind(id, to).is_ok() {
                     let backlog = self.random.below(4) as i32;
-                    host.switch.listen(id, backlog).expect("it is bound");
+                    host.state_machine.listen(id, backlog).expect("it is bound");
                     listeners.push(id);
                 } else {
                     host.destroy(id);
@@ -345,17 +357,18 @@ impl World {
             (1..=4, _) => {
                 let id = host.create(space);
                 let to = ([127, 0, 0, 1], PORT + self.random.below(3) as u16).into();
-                host.switch.resolve_addr(id, None, to, PATIENCE, now).expect("an address");
-                ids.insert(id, Known { datagram: space == PortSpace::Udp, ..Known::default() });
+                host.state_machine.resolve_addr(id, None, to, PATIENCE, now).expect("an address");
+                ids.insert(id, ConnRecord { datagram: space == PortSpace::Udp, ..ConnRecord::default() });
             }
             (5..=7, Some(id)) if ids[&id].passive && !ids[&id].accepted && !ids[&id].rejected => {
                 let known = ids.get_mut(&id).expect("it is there");
-                host.switch.set_uid(id, 1000).expect("it is there");
+                host.state_machine.set_uid(id, 1000).expect("it is there");
                 if self.random.chance(800) {
-                    let answer = host.switch.accept(id, Some(&Parameters::default()), Ece::default(), now);
+                    let answer =
+                        host.state_machine.accept(id, Some(&ConnParams::default()), Ece::default(), now);
                     known.accepted = answer.is_ok();
                 } else {
-                    known.rejected = host.switch.reject(id, 28, b"no", now).is_ok();
+                    known.rejected = host.state_machine.reject(id, 28, b"no", now).is_ok();
                 }
             }
             (8, Some(id)) if ids[&id].connects => host.disconnect(id),
@@ -364,13 +377,13 @@ impl World {
                 ids.remove(&id);
             }
             (10, Some(id)) if self.random.chance(100) => {
-                let _ = host.switch.notify(id, 5);
+                let _ = host.state_machine.notify(id, 5);
             }
             _ => {}
         }
     }
 
-    /// Time goes by until nothing more can come.
+    /// Advances the time until nothing more can happen.
     fn calm(&mut self) {
         for _ in 0..400 {
             while !lock(&self.network).packets.is_empty() || !lock(&self.network).questions.is_empty() {
@@ -383,14 +396,19 @@ impl World {
         }
     }
 
-    /// Everything that was asked for has come to something.
+    /// Every requested connection has a result.
     fn check_outcomes(&self) {
         for known in self.programs.iter().flat_map(|program| program.ids.values()) {
             check_order(known);
             if known.passive || !known.connects || known.rejected {
                 continue;
             }
-            let ends = [Kind::ConnectResponse, Kind::Established, Kind::Rejected, Kind::Unreachable];
+            let ends = [
+                CmEventKind::ConnectResponse,
+                CmEventKind::Established,
+                CmEventKind::Rejected,
+                CmEventKind::Unreachable,
+            ];
             assert!(known.told.iter().any(|kind| ends.contains(kind)), "{known:?}");
         }
     }
@@ -398,26 +416,26 @@ impl World {
     fn end(mut self) {
         for program in 0..HOSTS {
             self.listen(program);
-            let Program { host, listeners, ids } = &mut self.programs[program];
+            let NetProgram { host, listeners, ids } = &mut self.programs[program];
             for id in listeners.drain(..).chain(core::mem::take(ids).into_keys()) {
                 host.destroy(id);
             }
             host.expect_silence();
-            assert_eq!(host.switch.counts(), [0; 6]);
+            assert_eq!(host.state_machine.counts(), [0; 6]);
         }
         assert!(lock(&self.network).owners.is_empty());
     }
 }
 
-fn weathers() -> [(&'static str, Weather); 5] {
-    let fine = Weather::default();
-    let stormy = Weather { loss: 150, swap: 200, repeat: 100, ..fine };
+fn weathers() -> [(&'static str, NetworkFaults); 5] {
+    let fine = NetworkFaults::default();
+    let stormy = NetworkFaults { loss: 150, swap: 200, repeat: 100, ..fine };
     [
         ("fine", fine),
-        ("death", Weather { death: 15, ..fine }),
+        ("death", NetworkFaults { death: 15, ..fine }),
         ("storm", stormy),
-        ("storm and death", Weather { death: 15, ..stormy }),
-        ("lies", Weather { lies: 300, death: 5, ..stormy }),
+        ("storm and death", NetworkFaults { death: 15, ..stormy }),
+        ("lies", NetworkFaults { lies: 300, death: 5, ..stormy }),
     ]
 }
 
@@ -425,15 +443,15 @@ fn weathers() -> [(&'static str, Weather); 5] {
 fn every_connection_comes_to_something_and_nothing_is_left() {
     let (seeds, steps) = if cfg!(miri) { (1, 60) } else { (40, 600) };
     let mut told = HashSet::new();
-    for (name, weather) in weathers() {
+    for (name, network_faults) in weathers() {
         for seed in 0..seeds {
-            let mut world = World::new(seed, weather);
+            let mut world = NetworkModel::new(seed, network_faults);
             for _ in 0..steps {
                 world.step();
             }
-            world.weather = Weather::default();
+            world.network_faults = NetworkFaults::default();
             world.calm();
-            if weather.lies == 0 {
+            if network_faults.lies == 0 {
                 world.check_outcomes();
             }
             let programs = world.programs.iter();
@@ -445,9 +463,14 @@ fn every_connection_comes_to_something_and_nothing_is_left() {
             world.end();
         }
     }
-    // Otherwise the programs were too timid to show anything.
-    let wanted = [Kind::ConnectResponse, Kind::Established, Kind::Rejected, Kind::Unreachable];
-    let wanted = wanted.into_iter().chain([Kind::Disconnected, Kind::TimewaitExit]);
+    // Without each of these events the programs would have tested too little.
+    let wanted = [
+        CmEventKind::ConnectResponse,
+        CmEventKind::Established,
+        CmEventKind::Rejected,
+        CmEventKind::Unreachable,
+    ];
+    let wanted = wanted.into_iter().chain([CmEventKind::Disconnected, CmEventKind::TimewaitExit]);
     for kind in wanted.filter(|_| !cfg!(miri)) {
         for (name, _) in weathers() {
             assert!(told.contains(&(name, kind as u32)), "{kind:?} never came in {name}");

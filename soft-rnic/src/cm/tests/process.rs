@@ -1,4 +1,5 @@
-//! Several processes: the test program runs itself again, as a program that listens or connects, and can be stopped and killed.
+//! Tests with several processes: the test program runs itself again, as a program that listens or
+//! connects, and can be stopped and killed.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -11,15 +12,15 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::ibv_qp_type;
 
-use crate::cm::types::{Ece, Event, IdNumber, Kind, Parameters, PortSpace};
-use crate::cm::{Channel, Manager};
+use crate::cm::types::{CmEvent, CmEventKind, ConnParams, Ece, IdNumber, PortSpace};
+use crate::cm::{CmEventChannel, ConnectionManager};
 use crate::node::NodeHandler;
 use crate::objects::rnic::Rnic;
 
-/// Longer than anything takes.
+/// A timeout that only a failing operation reaches.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Lines that begin with this are for the parent.
+/// Prints a line for the parent, marked by a prefix.
 fn say(what: &str) {
     println!("\n@{what}");
 }
@@ -30,8 +31,8 @@ fn program() {
     if std::env::var("SOFT_RNIC_FABRIC").is_err() {
         return;
     }
-    let manager = Manager::acquire().expect("a connection manager");
-    let program = Program { channel: manager.channel().expect("a channel"), manager };
+    let manager = ConnectionManager::acquire().expect("a connection manager");
+    let program = CmProgram { channel: manager.channel().expect("a channel"), manager };
     say("ready");
     for line in std::io::stdin().lines().map(|line| line.expect("text")) {
         let words: Vec<&str> = line.split(' ').collect();
@@ -49,7 +50,7 @@ fn program() {
             "try" => say(&program.attempt(number(1) as u16)),
             "hold" => {
                 let (id, event) = program.ask(number(1) as u16);
-                assert_eq!(event.kind, Kind::ConnectResponse, "{event:?}");
+                assert_eq!(event.kind, CmEventKind::ConnectResponse, "{event:?}");
                 program.manager.accept(id, None, Ece::default()).expect("there is a response");
                 say("held");
                 let event = program.next();
@@ -62,18 +63,18 @@ fn program() {
     }
 }
 
-struct Program {
-    manager: Arc<Manager>,
-    channel: Arc<Channel>,
+struct CmProgram {
+    manager: Arc<ConnectionManager>,
+    channel: Arc<CmEventChannel>,
 }
 
-impl Program {
+impl CmProgram {
     fn create(&self) -> IdNumber {
         let tcp = PortSpace::Tcp;
         self.manager.create(&self.channel, 1, tcp, ibv_qp_type::IBV_QPT_RC).expect("an id")
     }
 
-    fn next(&self) -> Event {
+    fn next(&self) -> CmEvent {
         self.channel.take().expect("an event")
     }
 
@@ -84,19 +85,19 @@ impl Program {
         self.manager.route(id).expect("it is there").source.expect("it is bound").port()
     }
 
-    /// Accepts so many connections, and follows them to their end.
+    /// Accepts `left` connections, and follows them to their end.
     fn serve(&self, mut left: u32) {
         say("serving");
         while left > 0 {
             let event = self.next();
             match event.kind {
-                Kind::ConnectRequest => {
+                CmEventKind::ConnectRequest => {
                     let id = event.request.expect("an id for it");
                     self.manager.set_uid(id, 1).expect("it is there");
-                    // Who asked may be gone.
-                    let _ = self.manager.accept(id, Some(&Parameters::default()), Ece::default());
+                    // The requester may be gone.
+                    let _ = self.manager.accept(id, Some(&ConnParams::default()), Ece::default());
                 }
-                Kind::Disconnected => {
+                CmEventKind::Disconnected => {
                     self.manager.disconnect(event.id).expect("it was connected");
                     self.manager.destroy(event.id).expect("it is there");
                     left -= 1;
@@ -107,7 +108,7 @@ impl Program {
         say("served");
     }
 
-    /// Makes, uses and ends so many connections, all at once. Says how long making them took.
+    /// Makes, uses and ends `count` concurrent connections. Returns how long making them took.
     fn connect(&self, count: u32, port: u16) -> Duration {
         let to = SocketAddr::from(([127, 0, 0, 1], port));
         let begin = Instant::now();
@@ -119,14 +120,14 @@ impl Program {
         }
         let mut made = 0;
         while made < count {
-            let Event { kind, id, status, .. } = self.next();
+            let CmEvent { kind, id, status, .. } = self.next();
             assert_eq!(status, 0, "{kind:?}");
             match kind {
-                Kind::AddrResolved => self.manager.resolve_route(id).expect("it is resolved"),
-                Kind::RouteResolved => {
-                    self.manager.connect(id, &Parameters::default(), Ece::default()).expect("it is resolved");
+                CmEventKind::AddrResolved => self.manager.resolve_route(id).expect("it is resolved"),
+                CmEventKind::RouteResolved => {
+                    self.manager.connect(id, &ConnParams::default(), Ece::default()).expect("it is resolved");
                 }
-                Kind::ConnectResponse => {
+                CmEventKind::ConnectResponse => {
                     self.manager.accept(id, None, Ece::default()).expect("there is a response");
                     made += 1;
                 }
@@ -137,7 +138,7 @@ impl Program {
         open.keys().for_each(|id| self.manager.disconnect(*id).expect("it is connected"));
         while !open.is_empty() {
             let event = self.next();
-            if event.kind == Kind::Disconnected {
+            if event.kind == CmEventKind::Disconnected {
                 self.manager.destroy(event.id).expect("it is there");
                 open.remove(&event.id);
             }
@@ -145,34 +146,36 @@ impl Program {
         took
     }
 
-    /// Asks for a connection, and what comes of it.
-    fn ask(&self, port: u16) -> (IdNumber, Event) {
+    /// Requests a connection, and returns the result.
+    fn ask(&self, port: u16) -> (IdNumber, CmEvent) {
         let id = self.create();
         self.manager
             .resolve_addr(id, None, SocketAddr::from(([127, 0, 0, 1], port)), LONG)
             .expect("an address");
-        assert_eq!(self.next().kind, Kind::AddrResolved);
+        assert_eq!(self.next().kind, CmEventKind::AddrResolved);
         self.manager.resolve_route(id).expect("it is resolved");
-        assert_eq!(self.next().kind, Kind::RouteResolved);
-        self.manager.connect(id, &Parameters::default(), Ece::default()).expect("it is resolved");
+        assert_eq!(self.next().kind, CmEventKind::RouteResolved);
+        self.manager.connect(id, &ConnParams::default(), Ece::default()).expect("it is resolved");
         (id, self.next())
     }
 
-    /// Forks so often, while the service thread hears something all the time. How many children had a manager of their own at once.
+    /// Forks `times` times, while the service thread handles events all the time. Returns how many
+    /// children in a row could acquire a separate manager at once.
     fn fork(&self, times: u32) -> usize {
         let (rnic, over) = (Rnic::acquire().expect("it is there"), AtomicBool::new(false));
         let has_one = || {
-            // SAFETY: the child has one thread, as a program has that knows of none.
+            // SAFETY: the child only acquires a manager and exits. Its correctness after a fork, in
+            // which other threads do not exist, is what this test checks.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: as above.
+                // SAFETY: `alarm` accesses no memory of this process.
                 unsafe { libc::alarm(5) };
-                let made = Manager::acquire().and_then(|manager| manager.channel().map(drop));
-                // SAFETY: as above.
+                let made = ConnectionManager::acquire().and_then(|manager| manager.channel().map(drop));
+                // SAFETY: `_exit` ends the child without running handlers of the parent.
                 unsafe { libc::_exit(made.is_err().into()) };
             }
             let mut status = -1;
-            // SAFETY: the child is this process's, and the place is a local.
+            // SAFETY: the child belongs to this process, and `status` is a local.
             let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
             (ended, status) == (child, 0)
         };
@@ -195,24 +198,24 @@ impl Program {
     }
 }
 
-/// The test program as such a program.
-struct Run {
+/// The test program running as a child.
+struct ProgramRun {
     child: Child,
     input: ChildStdin,
     lines: Receiver<String>,
 }
 
-fn fabric() -> String {
+fn addresses() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("cm-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-impl Run {
-    fn start(fabric: &str) -> Self {
+impl ProgramRun {
+    fn start(addresses: &str) -> Self {
         let program = std::env::current_exe().expect("a path");
         let mut child = Command::new(program)
             .args(["--exact", "cm::tests::process::program", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("SOFT_RNIC_FABRIC", fabric)
+            .env("SOFT_RNIC_FABRIC", addresses)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -228,13 +231,13 @@ impl Run {
         });
         let input = child.stdin.take().expect("a pipe");
         let run = Self { child, input, lines };
-        run.hear("ready");
+        run.receive("ready");
         run
     }
 
-    /// The rest of the next line, which must begin like this.
+    /// The rest of the next line, which must begin with `beginning`.
     #[track_caller]
-    fn hear(&self, beginning: &str) -> String {
+    fn receive(&self, beginning: &str) -> String {
         let line = self.lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("did not say {beginning:?}"));
         line.strip_prefix(beginning).unwrap_or_else(|| panic!("said {line:?}, not {beginning:?}")).to_owned()
     }
@@ -246,7 +249,7 @@ impl Run {
     #[track_caller]
     fn ask(&mut self, command: &str, answer: &str) -> String {
         self.tell(command);
-        self.hear(answer)
+        self.receive(answer)
     }
 
     fn listen(&mut self, port: u16) -> u16 {
@@ -259,7 +262,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for ProgramRun {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -269,15 +272,16 @@ impl Drop for Run {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has one process")]
 fn processes_connect_by_the_hundred() {
-    let fabric = fabric();
-    let (mut server, mut client, mut other) = (Run::start(&fabric), Run::start(&fabric), Run::start(&fabric));
+    let addresses = addresses();
+    let (mut server, mut client, mut other) =
+        (ProgramRun::start(&addresses), ProgramRun::start(&addresses), ProgramRun::start(&addresses));
     let port = server.listen(0);
     server.ask("serve 400", "serving");
     client.tell(&format!("connect 200 {port}"));
     other.ask(&format!("connect 200 {port}"), "connected ");
-    client.hear("connected ");
-    server.hear("served");
-    // Timers of connections that have ended go with their ids.
+    client.receive("connected ");
+    server.receive("served");
+    // The timers of ended connections are removed with their ids.
     assert_eq!(client.ask("counts", "counts "), "[0, 0, 0, 0, 0, 0]");
     assert_eq!(server.ask("counts", "counts "), "[1, 1, 0, 0, 0, 0]");
 }
@@ -285,43 +289,43 @@ fn processes_connect_by_the_hundred() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has one process")]
 fn nobody_of_another_process_listens() {
-    let fabric = fabric();
-    let (mut server, mut client) = (Run::start(&fabric), Run::start(&fabric));
+    let addresses = addresses();
+    let (mut server, mut client) = (ProgramRun::start(&addresses), ProgramRun::start(&addresses));
     assert_eq!(client.ask("try 700", "came "), "Rejected 8");
     server.listen(701);
     assert_eq!(client.ask("try 700", "came "), "Rejected 8");
-    // Its neighbour in the same group of ports.
+    // A port without an owner in the same group of ports.
     let port = server.listen(0);
     let neighbour = if port.is_multiple_of(64) { port + 1 } else { port - 1 };
     assert_eq!(client.ask(&format!("try {neighbour}"), "came "), "Rejected 8");
-    // Of another fabric.
-    let mut stranger = Run::start(&self::fabric());
+    // A process of another fabric.
+    let mut stranger = ProgramRun::start(&self::addresses());
     assert_eq!(stranger.ask("try 701", "came "), "Rejected 8");
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has one process")]
 fn a_server_is_killed_and_comes_back() {
-    let fabric = fabric();
+    let addresses = addresses();
     let (mut server, mut client, mut waiter) =
-        (Run::start(&fabric), Run::start(&fabric), Run::start(&fabric));
+        (ProgramRun::start(&addresses), ProgramRun::start(&addresses), ProgramRun::start(&addresses));
     server.listen(700);
     server.ask("serve 9", "serving");
     client.ask("hold 700", "held");
     server.kill();
-    assert_eq!(client.hear("then "), "Disconnected 0");
+    assert_eq!(client.receive("then "), "Disconnected 0");
     assert_eq!(client.ask("try 700", "came "), "Rejected 8");
 
-    // One that is killed while it thinks.
-    let mut server = Run::start(&fabric);
+    // The server is killed before it answers.
+    let mut server = ProgramRun::start(&addresses);
     server.listen(700);
     waiter.tell("try 700");
     std::thread::sleep(Duration::from_millis(200));
     server.kill();
-    assert_eq!(waiter.hear("came "), "Rejected 28");
+    assert_eq!(waiter.receive("came "), "Rejected 28");
 
-    // What is remembered of who has the port is asked for again.
-    let mut server = Run::start(&fabric);
+    // The cached owner of the port is wrong and looked up again.
+    let mut server = ProgramRun::start(&addresses);
     server.listen(700);
     server.ask("serve 9", "serving");
     for run in [&mut client, &mut waiter] {
@@ -332,21 +336,22 @@ fn a_server_is_killed_and_comes_back() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has one process")]
 fn a_client_is_killed() {
-    let fabric = fabric();
-    let (mut server, mut client, mut other) = (Run::start(&fabric), Run::start(&fabric), Run::start(&fabric));
+    let addresses = addresses();
+    let (mut server, mut client, mut other) =
+        (ProgramRun::start(&addresses), ProgramRun::start(&addresses), ProgramRun::start(&addresses));
     server.listen(700);
     server.ask("serve 1", "serving");
     client.ask("hold 700", "held");
     client.kill();
-    server.hear("served");
+    server.receive("served");
     assert_eq!(server.ask("counts", "counts "), "[1, 1, 0, 0, 0, 0]");
     server.ask("serve 3", "serving");
     other.ask("connect 3 700", "connected ");
-    server.hear("served");
+    server.receive("served");
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has one process")]
 fn a_forked_child_has_a_manager_of_its_own_whatever_its_parents_thread_did() {
-    assert_eq!(Run::start(&fabric()).ask("fork 200", "forked "), "200");
+    assert_eq!(ProgramRun::start(&addresses()).ask("fork 200", "forked "), "200");
 }

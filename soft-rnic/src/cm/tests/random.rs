@@ -15,7 +15,7 @@ impl Random {
         (self.next() >> 16) as usize % bound.max(1)
     }
 
-    /// True so many times in a thousand.
+    /// True with a probability of `per_mille` in a thousand.
     pub(in crate::cm) fn chance(&mut self, per_mille: usize) -> bool {
         self.below(1000) < per_mille
     }

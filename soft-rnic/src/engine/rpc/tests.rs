@@ -11,7 +11,7 @@ use crate::queue_pair::xrc::RECEIVER;
 use crate::shared::entry::{MrDescriptor, QpDescriptor, SlotsDescriptor};
 use crate::shared::generation::GenerationWriter;
 use crate::shared::segment::{HEAP_AT, slot_stride};
-use crate::shared::slot::{Holder, Room};
+use crate::shared::slot::{Holder, RecvCapacity};
 use crate::verbs::bench::*;
 use crate::verbs::testing::table;
 
@@ -32,7 +32,7 @@ static NEXT_BLOCK: AtomicU32 = AtomicU32::new(500);
 
 /// A queue pair, and the one that it is connected to: in a segment whose owner is the test.
 struct RpcFixture {
-    bench: Bench,
+    bench: VerbsFixture,
     qp: *mut ibv_qp,
     process: Arc<PeerProcess>,
     slots: SlotsDescriptor,
@@ -41,7 +41,7 @@ struct RpcFixture {
 
 impl RpcFixture {
     fn new(qp_type: ibv_qp_type) -> Self {
-        let bench = Bench::new(64);
+        let bench = VerbsFixture::new(64);
         let qp = bench.qp(qp_type, ptr::null_mut());
         bench.init(qp);
         let node = Arc::clone(inner(qp).rnic.node());
@@ -91,7 +91,7 @@ impl RpcFixture {
             slot.header.first.address.store(IOVA, Relaxed);
             slot.header.first.length.store(4096, Relaxed);
             slot.header.first.lkey.store(KEY, Relaxed);
-            slot.header.post(1, Room { bytes: 4096, entries: 1, flags: 0 });
+            slot.header.post(1, RecvCapacity { bytes: 4096, entries: 1, flags: 0 });
         }
         let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
         entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &descriptor);
@@ -147,7 +147,7 @@ const CLAIMED: Holder = Holder::Claimed { peer_id: 1 };
 
 #[test]
 #[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
-fn what_the_owner_has_begun_is_not_taken_back() {
+fn begun_call_cannot_be_withdrawn() {
     let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_RC);
     fixture.send(1, |_| {});
     assert_eq!(fixture.bench.wait_for(1), [(1, RETRIES)]);
@@ -196,9 +196,9 @@ fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
 }
 
 #[test]
-fn what_is_left_to_the_owner_is_offered_anew() {
+fn abandoned_receive_is_posted_again_by_its_owner() {
     const PEER_ID: u16 = 9;
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let srq = bench.srq(4);
     let own = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     let shared = bench.qp(ibv_qp_type::IBV_QPT_RC, srq);

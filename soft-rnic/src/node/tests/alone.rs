@@ -1,4 +1,4 @@
-//! A node without peers: also under Miri.
+//! Tests of a node without peers, which also run under Miri.
 
 use super::*;
 use crate::shared::hazard::Hazard;
@@ -15,7 +15,7 @@ fn a_node_without_others_has_ports_and_nobody_to_write_to() {
     assert_eq!((find(7), find(any.port())), (Some(PortOwner::ThisProcess), Some(PortOwner::ThisProcess)));
     drop(port);
     for port in [7, 8] {
-        // Where there may be others, they are asked.
+        // Where other processes may exist, the node asks them.
         assert_eq!(find(port), ALONE.then_some(PortOwner::Nobody));
         if !ALONE {
             a.expect(&HandlerCall::PortOwner(0, PortOwner::Nobody));

@@ -1,4 +1,4 @@
-//! CM messages and ports, between nodes of one process.
+//! Tests of CM messages and ports between nodes of one process.
 
 use super::*;
 use ports::EPHEMERAL;
@@ -14,7 +14,7 @@ impl TestNode {
         self.node.send_cm(to.block(), message).expect("it can be sent");
     }
 
-    /// The next CM message, which must be from there.
+    /// The next CM message, which must come from `from`.
     fn message(&self, from: &Self) -> Vec<u8> {
         match self.calls.recv_timeout(LONG) {
             Ok(HandlerCall::CmMessage(block, message)) if block == from.block() => message,
@@ -89,7 +89,7 @@ fn letters_of_many_threads_all_come() {
 }
 
 #[test]
-fn what_cannot_be_a_letter_is_refused() {
+fn malformed_cm_message_is_refused() {
     let (a, b) = pair();
     for message in [&[][..], &[0; message::CM_MESSAGE + 1]] {
         let error = a.node.send_cm(b.block(), message).expect_err("neither empty nor longer");
@@ -135,7 +135,7 @@ fn last_words_come_before_the_end() {
         let block = b.block();
         a.send(&b, b"a request");
         assert_eq!(b.message(&a), b"a request");
-        // It answers, and ends at once.
+        // B answers, and ends at once.
         b.send(&a, &[count]);
         drop(b);
         let calls = || loop {
@@ -157,7 +157,8 @@ fn first_and_last_words_behind_much_else_come_before_the_end() {
     assert_eq!(b.message(&a), b"a request");
     let remote = b.connect_to(a.qpn);
     let still = a.recorder.still.lock().expect("no panic");
-    // More than are read in two turns, while the end of the connection to it is seen in the first.
+    // Send more doorbells than A reads in two turns; A sees the end of its connection to B in the
+    // first turn.
     for cq in 0..150 {
         remote.ring(Doorbell::Cq(cq));
     }
@@ -185,7 +186,7 @@ fn one_who_only_heard_is_told_of_the_end() {
 }
 
 #[test]
-fn a_full_socket_holds_letters_until_there_is_room() {
+fn a_full_socket_holds_cm_messages_until_there_is_room() {
     let (a, b) = pair();
     a.send(&b, b"first");
     assert_eq!(b.message(&a), b"first");
@@ -194,7 +195,7 @@ fn a_full_socket_holds_letters_until_there_is_room() {
         a.send(&b, &count.to_le_bytes());
     }
     assert!(a.node.state.cm_outboxes.waits(b.block()), "they fit into the socket");
-    // Others are not kept waiting.
+    // Other peers do not wait.
     let c = TestNode::new(&a.node.state.common.settings.fabric);
     a.send(&c, b"you, too");
     assert_eq!(c.message(&a), b"you, too");
@@ -211,7 +212,7 @@ fn letters_that_nobody_hears_are_bounded_and_both_sides_are_told() {
     a.send(&b, b"first");
     assert_eq!(b.message(&a), b"first");
     let still = b.recorder.still.lock().expect("no panic");
-    // One of them keeps its service thread busy.
+    // One of the messages keeps B's service thread busy.
     let begin = Instant::now();
     let mut message = [0; message::CM_MESSAGE];
     let mut send = |count: u32| {
@@ -222,11 +223,12 @@ fn letters_that_nobody_hears_are_bounded_and_both_sides_are_told() {
     while a.calls.try_recv() != Ok(HandlerCall::Gone(b.block())) {
         send(last);
         last += 1;
-        assert!(begin.elapsed() < LONG, "there is no end to them");
+        assert!(begin.elapsed() < LONG, "the outbox has no bound");
     }
     drop(still);
-    // They come one after the other to the last, but for those that are calls to be lost: once, or, where the teller was slow, several
-    // times. Until that is over the last may be lost, too, so it is sent until it is heard.
+    // All messages come in order, except for those reported lost: once, or several times if the
+    // sender was slow. Until the reports end, the last message may be lost too, so the test repeats
+    // it until it arrives.
     let (mut next, mut ends, mut is_lost) = (0, 0, false);
     while next <= last {
         match b.calls.recv_timeout(Duration::from_millis(10)) {
@@ -240,7 +242,7 @@ fn letters_that_nobody_hears_are_bounded_and_both_sides_are_told() {
                 (ends, is_lost) = (ends + 1, true);
             }
             Err(_) => {
-                assert!(begin.elapsed() < 2 * LONG, "{next} of {last} is not heard");
+                assert!(begin.elapsed() < 2 * LONG, "message {next} of {last} does not arrive");
                 send(last);
             }
         }
@@ -275,7 +277,7 @@ fn ports_are_one_nodes_at_a_time() {
 }
 
 #[test]
-fn what_is_known_of_a_port_is_forgotten_with_its_owner() {
+fn cached_port_owner_is_forgotten_when_it_dies() {
     let (a, b) = pair();
     let port = b.node.take_port(SPACE, 7471).expect("free");
     let block = b.block();
@@ -318,7 +320,7 @@ fn any_port_is_of_a_group_that_nobody_else_has() {
         assert_eq!(b.find(port.port(), false), PortOwner::Block(a.block()));
         assert_eq!(a.find(port.port(), false), PortOwner::ThisProcess);
     }
-    // One that the owner of the group has left is the owner's alone.
+    // A port that the owner of its group has freed can only be taken by that owner.
     let port = of_a.remove(7).port();
     assert_eq!(
         b.node.take_port(SPACE, port).map_err(|error| error.kind()).err(),
@@ -326,7 +328,7 @@ fn any_port_is_of_a_group_that_nobody_else_has() {
     );
     drop(a.node.take_port(SPACE, port).expect("its own"));
     drop((of_a, of_b));
-    // One group is kept, the others are anybody's.
+    // The node keeps one group; other processes may take the ports of the others.
     let free = ports.iter().filter(|port| a.node.take_port(SPACE, **port).is_ok()).count();
     assert!(free >= 400 - 64 - 64, "{free}");
 }
@@ -336,7 +338,7 @@ fn all_ports_can_be_taken_and_then_there_are_none() {
     let a = TestNode::new(&fabric());
     let mut peer_ids: Vec<_> =
         (0..EPHEMERAL.len()).map(|_| a.node.take_port(SPACE, 0).expect("a port")).collect();
-    let error = a.node.take_port(SPACE, 0).expect_err("there are no more");
+    let error = a.node.take_port(SPACE, 0).expect_err("all ports are taken");
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains("32768"), "{error}");
     let port = peer_ids.pop().expect("there are some").port();
@@ -344,10 +346,10 @@ fn all_ports_can_be_taken_and_then_there_are_none() {
 }
 
 #[test]
-fn who_does_not_answer_is_silent() {
+fn port_owner_that_does_not_answer_is_unresponsive() {
     let fabric = fabric();
     let a = TestNode::new(&fabric);
-    // A process that is stopped looks like this.
+    // A listener that never accepts looks like a stopped process.
     let name = ports::CmPort { space: SPACE, number: 7471 }.name(&fabric);
     let _stopped = Socket::listen(&name).expect("free");
     let begin = Instant::now();
@@ -366,7 +368,7 @@ fn who_does_not_answer_is_silent() {
         .collect();
     assert!(begin.elapsed() >= Duration::from_millis(100));
     calls.sort_unstable();
-    assert!(calls.into_iter().eq(0..1000), "each is calls once");
+    assert!(calls.into_iter().eq(0..1000), "each is reported once");
     let after = std::fs::read_dir("/proc/self/fd").expect("proc").count();
     assert!(before < 500 && after < 500, "{before}, {after}: they export a descriptor");
 }

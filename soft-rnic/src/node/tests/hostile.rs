@@ -1,4 +1,5 @@
-//! Peers of the same user that send nonsense. Each runs in a process of its own, so that descriptors can be counted.
+//! Tests against peers of the same user that send nonsense. Each runs in a separate process, so
+//! that the test can count its descriptors.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -27,7 +28,7 @@ fn send_all(socket: &Socket, packet: &[u8], files: &[BorrowedFd<'_>]) {
         assert!(control.push(SendAncillaryMessage::ScmRights(files)));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    // The other end may have had enough.
+    // The other end may have closed the connection.
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags);
 }
 
@@ -48,7 +49,7 @@ fn hello() -> Vec<u8> {
     Request::Hello { version: LAYOUT_VERSION, process: [5; 16] }.encode()
 }
 
-/// A packet that is wrong in some way, or right.
+/// A valid or corrupted packet.
 fn packet(random: &mut Random) -> Vec<u8> {
     let export = ExportId { index: random.next() as u32, epoch: random.next() as u32 };
     let long = random.bytes(CM_MESSAGE + 1);
@@ -90,7 +91,7 @@ fn packet(random: &mut Random) -> Vec<u8> {
     packet
 }
 
-/// Many who connect and say the wrong thing.
+/// Many processes connect and send invalid first packets.
 pub(super) fn pending() {
     let process = TestNode::new(&fabric());
     let before = descriptors();
@@ -109,7 +110,7 @@ pub(super) fn pending() {
             kept.push(socket);
         }
     }
-    // Those who say nothing are not waited for.
+    // The node does not wait for silent connections.
     let friend = TestNode::new(&process.node.state.common.settings.fabric);
     let remote = friend.connect_to(process.qpn);
     remote.ring(Doorbell::Qp(77));
@@ -135,7 +136,7 @@ pub(super) fn enter(process: &TestNode) -> (Socket, Welcome) {
     (socket, welcome)
 }
 
-/// Says hello to the owner of a queue pair, and what it got.
+/// Says hello to the owner of a queue pair, and returns the outcome.
 pub(super) fn try_to_enter(process: &TestNode, qpn: u32) -> &'static str {
     let socket = Socket::connect(&name(process, qpn)).expect("a listener");
     let _ = socket.send(&hello());
@@ -147,21 +148,21 @@ pub(super) fn try_to_enter(process: &TestNode, qpn: u32) -> &'static str {
     if matches!(received, Received::End) { "refused" } else { "let in" }
 }
 
-/// Waits for a caller, and what it says.
+/// Waits for a connection, and returns whether it sends anything.
 pub(super) fn bait(process: &TestNode) -> &'static str {
-    let owner = Owner::new(process);
+    let owner = HostileOwner::new(process);
     println!("\n@bait {}", owner.qpn);
     let caller = owner.accept();
     let mut received = Received::Nothing;
-    eventually("a word, or the end", || {
+    eventually("a packet or the end", || {
         received = caller.receive_with(&mut [0; REPLY]);
         !matches!(received, Received::Nothing)
     });
-    if matches!(received, Received::End) { "nothing was said" } else { "hello was said" }
+    if matches!(received, Received::End) { "nothing was sent" } else { "hello was sent" }
 }
 
-/// A attached peer that asks and does not listen, until it does.
-pub(super) fn deaf_guest() {
+/// An attached peer that sends requests and does not read the answers until the end.
+pub(super) fn silent_peer() {
     let process = TestNode::new(&fabric());
     let exports: Vec<_> = (0..3)
         .map(|_| {
@@ -185,7 +186,7 @@ pub(super) fn deaf_guest() {
     assert_sleeping(std::process::id());
     let mut untold = exports;
     let mut buffer = vec![0; REPLY];
-    eventually("calls of all", || {
+    eventually("all notices", || {
         if let Received::Packet(len, _) = socket.receive_with(&mut buffer)
             && let Some(Reply::ExportGone { export }) = Reply::decode(&buffer[..len])
         {
@@ -196,7 +197,7 @@ pub(super) fn deaf_guest() {
     assert_sleeping(std::process::id());
 }
 
-/// A attached peer that says the wrong things.
+/// An attached peer that sends invalid packets.
 pub(super) fn attached() {
     let process = TestNode::new(&fabric());
     let memory = Arc::new(Memory::create(c"shared", 4096).expect("memory"));
@@ -211,25 +212,27 @@ pub(super) fn attached() {
         let files = vec![file.as_fd(); random.below(4)];
         send_all(&socket, &packet(&mut random), &files);
         if random.below(3) == 0 {
-            // Descriptors that come are dropped.
+            // The node drops received descriptors.
             let _ = socket.receive_with(&mut buffer);
         }
-        // All of the segment is its to write.
+        // The peer may write anywhere in the segment.
         process.node.segment().header().check_everything.store(1, crate::sync::Relaxed);
     }
     process.node.exports().remove(export);
-    // It is still an attached peer, and is heard.
+    // The peer is still attached, and its doorbells are heard.
     eventually("room for a doorbell", || socket.send(&Doorbell::Qp(77).encode()).is_ok());
     process.expect(&HandlerCall::Qp(77));
-    // This process lives: without a word its attached peer is only silent.
+    // This process lives, so that without a goodbye the node would only treat the peer as
+    // disconnected.
     eventually("room for a goodbye", || socket.send(&Request::Goodbye.encode()).is_ok());
     drop((socket, file));
     process.expect(&HandlerCall::PeerDetached(welcome.peer_id));
-    // The share had a descriptor of its own.
+    // The exported memory had held one descriptor.
     eventually("nothing left open", || descriptors() == before - 1);
 }
 
-/// A attached peer whose connection manager says that it is another's, or nobody's.
+/// An attached peer whose connection manager claims another process's block, or a block without an
+/// owner.
 pub(super) fn impostor() {
     let process = TestNode::new(&fabric());
     let other = TestNode::new(&process.node.state.common.settings.fabric);
@@ -245,7 +248,8 @@ pub(super) fn impostor() {
         say(&socket, from, b"I am another");
         socket.send(&Request::CmReset { from }.encode()).expect("room");
     }
-    // What it says after that is heard: it may have a block that is not there any more.
+    // Later messages from it are delivered, because it may have a block whose name no longer
+    // exists.
     let nobody =
         (1..=LAST_BLOCK).rev().find(|of| ![block(&other), block(&process)].contains(of)).expect("a block");
     say(&socket, nobody, b"I am nobody");
@@ -256,10 +260,10 @@ pub(super) fn impostor() {
     process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
     process.expect_cm_calls(&[HandlerCall::CmMessage(block(&other), b"I am myself".to_vec())]);
-    // When somebody has the block, it is not heard as that one any more.
+    // Once another process owns the block, messages of this peer are no longer attributed to it.
     say(&socket, nobody, b"I am nobody");
     process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
-    let somebody = Owner {
+    let somebody = HostileOwner {
         listener: Socket::listen(&process.node.state.socket_name(nobody)).expect("nobody has it"),
         qpn: u32::from(nobody) << BLOCK_BITS | 1,
     };
@@ -276,8 +280,9 @@ pub(super) fn impostor() {
     process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
     process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
-    // One whose block's owner does not answer is heard all the same, in a while, or when it has much to say.
-    let silent = Owner::new(&process);
+    // If the owner of the claimed block does not answer, the messages are delivered all the same:
+    // after a while, or when too many are held.
+    let silent = HostileOwner::new(&process);
     let silent_block = block_of(silent.qpn).expect("a block");
     for count in [3, 300] {
         let (socket, _) = enter(&process);
@@ -294,12 +299,12 @@ pub(super) fn impostor() {
     socket.send(&Request::Goodbye.encode()).expect("room");
     drop((socket, silent));
     process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
-    // The way back of the one that was itself.
+    // What remains is the connection to `other`, which owns its block.
     eventually("nothing left open", || descriptors() <= before + 2);
 }
 
-/// Those who have a port and answer wrongly who they are.
-pub(super) fn false_doors() {
+/// Owners of ports that give wrong answers.
+pub(super) fn false_listeners() {
     let process = TestNode::new(&fabric());
     let before = descriptors();
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
@@ -314,7 +319,7 @@ pub(super) fn false_doors() {
             caller.is_some()
         });
         let caller = caller.expect("asked");
-        // Of the host's blocks, one that is not this process's own: it would find itself.
+        // A block that is not this process's own, because a lookup would recognize that.
         let block = if process.node.state.blocks.has(9) { 10 } else { 9 };
         let good = Reply::Block { block }.encode();
         let mut packet = good.clone();
@@ -341,7 +346,7 @@ pub(super) fn false_doors() {
     eventually("nothing left open", || descriptors() == before);
 }
 
-/// A segment's file as it should be, or not.
+/// A segment's file with the given properties.
 fn segment_file(len: usize, seals: SealFlags, version: u64, flags: MemfdFlags) -> OwnedFd {
     let file = rustix::fs::memfd_create("segment", flags | MemfdFlags::ALLOW_SEALING).expect("a file");
     rustix::fs::ftruncate(&file, len as u64).expect("room");
@@ -362,14 +367,15 @@ fn good_welcome() -> Welcome {
     }
 }
 
-/// The owner of a block that answers wrongly.
-struct Owner {
+/// The owner of a block that gives wrong answers.
+struct HostileOwner {
     listener: Socket,
     qpn: u32,
 }
 
-impl Owner {
-    /// Takes a block that nobody has, and that nobody has asked for yet: it is not asked for again so soon.
+impl HostileOwner {
+    /// Takes a block that has no owner and was never looked up, because after a failed lookup the
+    /// node waits before the next.
     fn new(process: &TestNode) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         loop {
@@ -390,7 +396,7 @@ impl Owner {
         caller.expect("called")
     }
 
-    /// Is called, and answers this.
+    /// Accepts a connection and sends this answer.
     fn answer(process: &TestNode, packet: &[u8], files: &[BorrowedFd<'_>]) -> (Self, Socket, Reachability) {
         let owner = Self::new(process);
         assert!(matches!(process.node.find_process(owner.qpn), Reachability::Pending));
@@ -401,14 +407,14 @@ impl Owner {
     }
 }
 
-/// Owners of blocks that give the wrong answer to a caller.
+/// Owners of blocks that give a wrong answer to a connection.
 pub(super) fn owner() {
     let process = TestNode::new(&fabric());
     let before = descriptors();
     let good = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
     let reply = |welcome: Welcome| Reply::Welcome(welcome).encode();
     let refused = |what: &str, packet: &[u8], files: &[BorrowedFd<'_>]| {
-        let (_owner, _caller, reach) = Owner::answer(&process, packet, files);
+        let (_owner, _caller, reach) = HostileOwner::answer(&process, packet, files);
         assert!(matches!(reach, Reachability::Nobody), "{what}: {reach:?}");
     };
     refused("no segment", &reply(good_welcome()), &[]);
@@ -416,18 +422,15 @@ pub(super) fn owner() {
         ("short", segment_file(LENGTH - 4096, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
         ("unsealed", segment_file(LENGTH, SealFlags::GROW, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
         ("another version", segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION + 1, MemfdFlags::CLOEXEC)),
-        (
-            "not to be written",
-            segment_file(LENGTH, SealFlags::SHRINK | SealFlags::WRITE, 1, MemfdFlags::CLOEXEC),
-        ),
+        ("not writable", segment_file(LENGTH, SealFlags::SHRINK | SealFlags::WRITE, 1, MemfdFlags::CLOEXEC)),
         ("a pipe", rustix::pipe::pipe().expect("a pipe").0),
         ("a program", std::fs::File::open("/proc/self/exe").expect("a file").into()),
     ] {
         refused(what, &reply(good_welcome()), &[file.as_fd()]);
     }
     for (what, welcome) in [
-        ("remote 0", Welcome { peer_id: 0, ..good_welcome() }),
-        ("no such link", Welcome { peer_id: MAX_PEERS as u16, ..good_welcome() }),
+        ("peer id 0", Welcome { peer_id: 0, ..good_welcome() }),
+        ("no such peer id", Welcome { peer_id: MAX_PEERS as u16, ..good_welcome() }),
         ("no such block", Welcome { ordinal: 8, ..good_welcome() }),
         ("calls in the tables", Welcome { call_area: 0, ..good_welcome() }),
         ("calls beyond the end", Welcome { call_area: LENGTH as u64 - 64, ..good_welcome() }),
@@ -445,7 +448,7 @@ pub(super) fn owner() {
         let range = random.below(packet.len());
         match random.below(3) {
             0 => packet.truncate(range.max(1)),
-            // The magic number and the version.
+            // Corrupt the magic number or the version.
             1 => packet[1 + range % 16] ^= 1 << random.below(8),
             _ => packet = random.bytes(range + 1),
         }
@@ -457,24 +460,26 @@ pub(super) fn owner() {
     eventually("nothing left open", || descriptors() == before);
 }
 
-/// One that begins well.
+/// An owner that gives a valid welcome, and wrong answers after it.
 fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
     // On a busy machine an answer may come too late.
-    let answered =
-        (0..5).find_map(|_| match Owner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
+    let answered = (0..5).find_map(|_| {
+        match HostileOwner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
             (owner, caller, Reachability::Ready(remote)) => Some((owner, caller, remote)),
             _ => None,
-        });
+        }
+    });
     let (owner, caller, remote) = answered.expect("a remote");
-    assert!(remote.vm().is_none(), "its memory is not where it says");
+    assert!(remote.vm().is_none(), "its segment is not at the address that it gave");
     let export = ExportId { index: 3, epoch: 4 };
     let transfer_slot = || process.node.transfer_slot(0);
     let range = ExportRange { base: 4096, len: 8192, offset: 0 };
     let answer = |range, writable| Reply::Export { export, writable, range }.encode();
     let sealed = |len| segment_file(len, SealFlags::SHRINK, 0, MemfdFlags::CLOEXEC);
     let file = sealed(8192);
-    // Nobody asked. The first timer may be called in a turn of the service thread that had begun before; in the next turn what
-    // has come is heard before timers are called.
+    // The node has not asked for this memory. The first timer may fire in a turn of the service
+    // thread that had already begun. In the next turn the thread reads packets before it runs
+    // timers.
     send_all(&caller, &answer(range, true), &[file.as_fd()]);
     for timer in [1, 2] {
         process.node.wake_at(Instant::now(), timer);
@@ -500,7 +505,8 @@ fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
         (answer(range, false), sealed(8192)),
         (answer(range, true), file),
     ];
-    // Huge pages may run out, which would be the end of who touches them. Not every system has them.
+    // A huge page that is not available would kill the process that touches it. Not every system
+    // has huge pages.
     if let Ok(huge) = rustix::fs::memfd_create("huge", MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING) {
         let _ = rustix::fs::ftruncate(&huge, 1 << 30);
         let _ = rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK);
@@ -516,7 +522,8 @@ fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
         });
         send_all(&caller, packet, &[file.as_fd(), file.as_fd()]);
         if count == last {
-            // Until it is heard, the answer before may be taken for that to the last question: it is asked again then.
+            // The node may take the previous answer for the answer to the last request. Then it
+            // asks again.
             eventually("mapped", || {
                 let mapped = remote.mapped_memory(&transfer_slot(), export, true).is_some();
                 if !mapped && matches!(caller.receive(&mut buffer), Received::Packet(..)) {

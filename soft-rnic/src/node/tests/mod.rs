@@ -1,4 +1,4 @@
-//! Nodes that talk to each other: in one process, and in several.
+//! Tests of nodes that communicate: in one process, and in several.
 #![cfg_attr(miri, allow(dead_code, reason = "Miri has no peers"))]
 
 mod alone;
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Longer than anything takes that is not broken.
+/// A timeout that only a failing operation reaches.
 const LONG: Duration = Duration::from_secs(20);
 
-/// What a handler was calls.
+/// A call of the node's handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HandlerCall {
     Cq(u32),
@@ -40,7 +40,7 @@ enum HandlerCall {
 
 struct Recorder {
     calls: Mutex<Sender<HandlerCall>>,
-    /// Held by a test that wants the service thread to stand still.
+    /// Held by a test to block the service thread.
     still: Mutex<()>,
 }
 
@@ -94,7 +94,7 @@ impl NodeHandler for Recorder {
     }
 }
 
-/// A node and what it tells.
+/// A node, and the calls of its handler.
 struct TestNode {
     node: Arc<Node>,
     recorder: Arc<Recorder>,
@@ -127,14 +127,15 @@ impl TestNode {
         let deadline = Instant::now() + LONG;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let next = self.calls.recv_timeout(left).unwrap_or_else(|_| panic!("was never calls: {calls:?}"));
+            let next =
+                self.calls.recv_timeout(left).unwrap_or_else(|_| panic!("was never called: {calls:?}"));
             if next == *calls {
                 return;
             }
         }
     }
 
-    /// What connection managers say comes, and nothing else.
+    /// Expects exactly these calls about connection managers.
     #[cfg(not(miri))]
     fn expect_cm_calls(&self, wanted: &[HandlerCall]) {
         for calls in wanted {
@@ -148,20 +149,21 @@ impl TestNode {
         }
     }
 
-    /// The peer process that owns a queue pair. On a busy machine the answer may come too late, and then the next is waited for.
+    /// The peer process that owns a queue pair. On a busy machine an answer may come too late; then
+    /// this waits for the next.
     fn connect_to(&self, qpn: u32) -> Arc<PeerProcess> {
         let deadline = Instant::now() + LONG;
         loop {
             match self.node.wait_for_process(qpn, LONG) {
                 Reachability::Ready(remote) => return remote,
-                other => assert!(Instant::now() < deadline, "no remote to {qpn:#x}: {other:?}"),
+                other => assert!(Instant::now() < deadline, "no connection to {qpn:#x}: {other:?}"),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Waits for something that must happen.
+/// Waits for a condition that must come true.
 fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !happened() {

@@ -1,4 +1,4 @@
-//! Two nodes in one process, over real sockets.
+//! Tests of two nodes in one process, over real sockets.
 
 use super::*;
 use crate::platform::mappings::Survey;
@@ -12,7 +12,7 @@ fn pair() -> (TestNode, TestNode) {
 }
 
 #[test]
-fn a_link_leads_to_the_peers_segment() {
+fn a_peer_process_has_the_peers_segment() {
     let (a, b) = pair();
     let remote = a.connect_to(b.qpn);
     assert!(remote.alive() && !remote.is_own() && a.node.own_process().is_own());
@@ -25,14 +25,14 @@ fn a_link_leads_to_the_peers_segment() {
     assert_eq!(b.node.segment().header().check_everything.load(crate::sync::SeqCst), 5);
     assert_eq!(b.node.call_area_of(remote.number()), Some(remote.call_area()));
     assert_eq!(b.node.call_area_of(remote.number() + 1), None);
-    // The way back is another connection.
+    // The other direction is another connection.
     let back = b.connect_to(a.qpn);
     assert_eq!(back.index_of(a.qpn), a.node.own_index(a.qpn));
     assert!(Arc::ptr_eq(&back, &b.connect_to(a.qpn)));
 }
 
 #[test]
-fn own_numbers_lead_to_the_own_link() {
+fn own_numbers_lead_to_this_process() {
     let a = TestNode::new(&fabric());
     let Reachability::Ready(remote) = a.node.find_process(a.qpn) else { panic!("not ready") };
     assert!(Arc::ptr_eq(&remote, a.node.own_process()) && remote.number() == 0);
@@ -52,14 +52,15 @@ fn own_numbers_lead_to_the_own_link() {
 #[test]
 fn nobody_is_where_nobody_listens() {
     let (a, other) = (TestNode::new(&fabric()), TestNode::new(&fabric()));
-    // Another fabric; no number of a block; a block of nobody.
+    // A queue pair of another fabric, numbers in no block, and a number in a block without an
+    // owner.
     for qpn in [other.qpn, 0, 1, 1 << 24, u32::MAX, (a.qpn ^ (1 << 20)) & 0xff_ffff] {
         if a.node.own_index(qpn).is_some() || qpn == a.qpn {
             continue;
         }
         assert!(matches!(a.node.wait_for_process(qpn, LONG), Reachability::Nobody), "{qpn:#x}");
     }
-    // A process that comes later is found.
+    // A process that starts later is found.
     let fabric = a.node.state.common.settings.fabric.clone();
     let late = TestNode::new(&fabric);
     eventually("found", || matches!(a.node.wait_for_process(late.qpn, LONG), Reachability::Ready(_)));
@@ -90,7 +91,8 @@ fn doorbells_that_do_not_fit_are_made_up_for() {
     }
     drop(still);
     b.expect(&HandlerCall::Everywhere);
-    // That is calls while many are still to be read: each of the next either fits or is made up for, too, until there is room.
+    // The node reports this while many doorbells are still unread. Each further one either fits or
+    // sets the word again, until the socket has room.
     let answer = || {
         remote.ring(Doorbell::Qp(1));
         loop {
@@ -104,7 +106,7 @@ fn doorbells_that_do_not_fit_are_made_up_for() {
 }
 
 #[test]
-fn many_queue_pairs_take_several_blocks_and_one_link() {
+fn many_queue_pairs_take_several_blocks_and_one_connection() {
     let (a, b) = pair();
     let numbers: Vec<_> = (1..40_000).map(|_| b.node.new_qp_number().expect("a number")).collect();
     let last = numbers[numbers.len() - 1];
@@ -128,16 +130,16 @@ fn the_end_of_a_node_is_noticed_on_both_sides() {
     a.expect(&HandlerCall::PeerLost(to_b.number()));
     assert!(!to_b.alive());
     assert!(matches!(a.node.wait_for_process(qpn, LONG), Reachability::Nobody));
-    // As an attached peer it is gone, too: whichever came first, it was calls.
+    // The peer is detached too, whichever end was noticed first.
     eventually("no attached", || a.node.state.peer_ids.iter().count() == 0);
     assert_eq!(a.node.call_area_of(number), None);
-    // What is left of it can still be touched.
+    // The remaining objects can still be used.
     to_b.ring(Doorbell::Cq(1));
     assert_eq!(to_b.hazard_slot(0).get(), None);
 }
 
 #[test]
-fn revocation_waits_for_marks() {
+fn revocation_waits_for_hazards() {
     let fabric = fabric();
     let settings = NodeSettings {
         fabric: fabric.clone(),
@@ -157,7 +159,7 @@ fn revocation_waits_for_marks() {
     assert_eq!(b.node.wait_until_unused(Revoked::Region(77)), stuck);
     remote.hazard_slot(transfer_slot.index()).clear();
     assert_eq!(b.node.wait_until_unused(Revoked::Region(8)), Ok(()));
-    // Its own transfers.
+    // Hazards of the owner's own transfers.
     let own = Err(StillInUse { peer_id: 0, pid: Some(std::process::id()) });
     for cell in [b.node.local_hazard(3), b.node.own_process().hazard_slot(63)] {
         cell.publish(Hazard::new(1, 2));
@@ -165,7 +167,7 @@ fn revocation_waits_for_marks() {
         cell.clear();
         assert_eq!(b.node.wait_until_unused(Revoked::Region(2)), Ok(()));
     }
-    // One that ends in time.
+    // A transfer that ends in time.
     remote.hazard_slot(0).publish(Hazard::new(1, 2));
     let patient = TestNode::new(&fabric);
     let to_patient = a.connect_to(patient.qpn);
@@ -203,7 +205,7 @@ fn memory_of_the_same_user_is_copied_by_the_system() {
     assert_eq!(unsafe { vm.write(&local, &remote) }, Ok(4));
     assert_eq!(to.into_inner(), from);
     let nowhere = [vm::remote(8, 4)];
-    // SAFETY: nothing is mapped there.
+    // SAFETY: no memory is mapped at the remote address, so the system refuses the copy.
     assert_eq!(unsafe { vm.write(&local, &nowhere) }, Err(VmError::Fault));
     let fabric = fabric();
     let limited =
@@ -212,11 +214,12 @@ fn memory_of_the_same_user_is_copied_by_the_system() {
 }
 
 fn byte(base: core::ptr::NonNull<u8>) -> &'static AtomicU8 {
-    // SAFETY: the tests keep the mappings until they have looked; bytes of shared memory, as atomics only.
+    // SAFETY: the tests keep the mapping until they have read the byte, and access its bytes as
+    // atomics only.
     unsafe { AtomicU8::from_ptr(base.as_ptr()) }
 }
 
-/// How often a memory file of this name is mapped in this process.
+/// How many times this process has mapped the memory file of this name.
 fn mappings(name: &str) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("proc");
     maps.lines().filter(|line| line.contains(name)).count()
@@ -250,7 +253,7 @@ fn shared_memory_is_mapped_as_far_as_it_is_granted() {
         assert!(
             remote.mapped_memory(&transfer_slot, ExportId { index: u32::MAX, ..export }, false).is_none()
         );
-        // a transfer slot of another process's does not keep it mapped.
+        // A transfer slot of another process does not keep the memory mapped.
         assert!(remote.mapped_memory(&b.node.transfer_slot(1), export, false).is_none());
     }
     b.node.exports().note_access(export, true, true);
@@ -280,7 +283,7 @@ fn memory_that_was_taken_away_is_unmapped_when_it_is_not_used() {
     assert_eq!(mappings("taken-away"), 2);
     b.node.exports().remove(export);
     eventually("taken away", || remote.mapped_memory(&transfer_slot, export, true).is_none());
-    // The service thread has turned many times by now, and yet the view is there.
+    // The service thread runs many turns in this loop, yet the view stays mapped.
     for step in 0..20 {
         a.node.wake_at(Instant::now(), step);
         a.expect(&HandlerCall::Timer(step));
@@ -291,7 +294,7 @@ fn memory_that_was_taken_away_is_unmapped_when_it_is_not_used() {
     eventually("unmapped", || mappings("taken-away") == 0);
 }
 
-/// What is found of memory that the program has mapped.
+/// The export of memory that the program has mapped.
 fn find(node: &Node, address: usize) -> Option<ExportId> {
     let mapping = Survey::of(address, 4096).expect("/proc").shared?;
     node.exports().find_mapped(mapping)
@@ -308,14 +311,14 @@ fn files_in_dev_shm_are_mapped_if_both_sides_wish() {
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
     std::fs::remove_file(&path).expect("the file");
     assert!(file.set_len(8192).is_ok());
-    // SAFETY: a new mapping.
+    // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
     let gone = unsafe { mmap(core::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
     let gone = gone.expect("a mapping");
-    assert_eq!(find(&b.node, gone.addr()), None, "it has no name any more");
+    assert_eq!(find(&b.node, gone.addr()), None, "it has lost its name");
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
     assert!(file.set_len(8192).is_ok());
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping.
+    // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
     let base = unsafe { mmap(core::ptr::null_mut(), 4096, protection, MapFlags::SHARED, &file, 4096) };
     let base = base.expect("a mapping");
     let export = find(&b.node, base.addr());

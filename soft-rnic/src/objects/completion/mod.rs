@@ -27,7 +27,7 @@ use self::poll::PollLock;
 use self::progress::ProgressList;
 use self::sources::CompletionSources;
 use super::acks::Acks;
-use super::channel::Channel;
+use super::channel::CompletionChannel;
 use super::context::{Context, CountGuard};
 use super::event::{Event, EventElement};
 use super::use_ref::{CountsUses, UseCount, UseRef};
@@ -93,7 +93,7 @@ pub(crate) struct Cq {
     /// The program waits for an event that nobody has fired.
     awaited: AtomicBool,
     moderation: Moderation,
-    channel: Option<UseRef<Channel>>,
+    channel: Option<UseRef<CompletionChannel>>,
     counted: CountGuard,
     node: Arc<Node>,
     index: u32,
@@ -107,7 +107,8 @@ pub(crate) struct Cq {
 // SAFETY: `entry` points to atomics in the segment, which lives as long as the context, which `counted` keeps. All
 // else is `Send` and `Sync` by itself.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: `entry` points to atomics in the segment, which lives as long as the context, which
+// `counted` keeps. All else is `Send` and `Sync` by itself.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -116,7 +117,7 @@ impl Cq {
     /// As [`Context::count`].
     pub(crate) fn new(
         context: &Arc<Context>,
-        channel: Option<&Arc<Channel>>,
+        channel: Option<&Arc<CompletionChannel>>,
         options: CqOptions,
     ) -> Result<Arc<Self>, c_int> {
         let rnic = context.rnic();

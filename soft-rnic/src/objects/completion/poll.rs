@@ -67,7 +67,8 @@ impl Deref for PollGuard<'_> {
 impl DerefMut for PollGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut PollState {
-        // SAFETY: as in `deref`.
+        // SAFETY: a turn exists once: the lock is held for it, or the program promised to poll from
+        // one thread.
         unsafe { &mut *self.lock.state.as_mut_ptr() }
     }
 }

@@ -1,6 +1,6 @@
 //! The queue pairs whose receives complete here.
 //!
-//! A source's ready bit is set when it has news, and taken before it is asked. CompletionSources whose numbers agree modulo the
+//! A source's ready bit is set when it has news, and taken before it is asked. Sources whose numbers agree modulo the
 //! number of bits share one. A poll goes on where the last one stopped, so that no source starves another.
 //!
 //! Where no source has a bit, the slot is looked at that the next message of the last source to have had one comes to: a message

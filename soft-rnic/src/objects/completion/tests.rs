@@ -1,4 +1,4 @@
-//! CompletionSources: who is asked when.
+//! Completion sources: the queue pairs that a poll asks, and in which order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -67,7 +67,7 @@ fn a_source_without_news_is_not_asked() {
 }
 
 #[test]
-fn what_found_no_room_comes_next_time() {
+fn completions_without_room_come_with_the_next_poll() {
     let mut bench = SourcesFixture::new(1);
     (0..5).for_each(|number| bench.arrive(0, number));
     assert_eq!(bench.take(2), [0, 1]);

@@ -1,6 +1,6 @@
 //! Connections between ids of one process, event by event.
 
-use rdma_cm_event_type as Kind;
+use rdma_cm_event_type as CmEventKind;
 
 use super::*;
 
@@ -11,7 +11,7 @@ const UPWARDS: [ibv_qp_state; 3] =
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_connection_from_address_to_end() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let (listener, port) = listener(&channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
     let active = channel.id(rdma_port_space::RDMA_PS_TCP);
     let mut to = c_address(loopback(port));
@@ -20,14 +20,14 @@ fn a_connection_from_address_to_end() {
         (*listener).context = ptr::without_provenance_mut(7);
         good((cm().rdma_resolve_addr)(active, ptr::null_mut(), (&raw mut to).cast(), 2000));
         assert_eq!((cm().rdma_get_dst_port)(active), port.to_be());
-        channel.done(Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
+        channel.done(CmEventKind::RDMA_CM_EVENT_ADDR_RESOLVED);
         assert!(!(*active).verbs.is_null() && !(*active).pd.is_null());
         assert_eq!((*active).port_num, 1);
         assert_eq!((*active).route.addr.addr.ibaddr.dgid.raw, gid_of(Ipv4Addr::LOCALHOST).raw);
         assert_eq!((*active).route.addr.addr.ibaddr.pkey, 0xffff);
         assert!((*active).route.path_rec.is_null());
         good((cm().rdma_resolve_route)(active, 2000));
-        channel.done(Kind::RDMA_CM_EVENT_ROUTE_RESOLVED);
+        channel.done(CmEventKind::RDMA_CM_EVENT_ROUTE_RESOLVED);
         assert_eq!((*active).route.num_paths, 1);
         assert_eq!((*(*active).route.path_rec).sgid.raw, gid_of(Ipv4Addr::LOCALHOST).raw);
 
@@ -36,7 +36,7 @@ fn a_connection_from_address_to_end() {
         let mut asked = param(b"what is asked");
         good((cm().rdma_connect)(active, &raw mut asked));
         let passive = {
-            let request = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
+            let request = channel.expect(CmEventKind::RDMA_CM_EVENT_CONNECT_REQUEST);
             assert_eq!((request.status(), request.listener()), (0, listener));
             assert!(request.data().starts_with(b"what is asked"));
             let conn = request.conn();
@@ -55,7 +55,7 @@ fn a_connection_from_address_to_end() {
         let mut answer = param(b"answer");
         good((cm().rdma_accept)(passive, &raw mut answer));
         assert_eq!(state_of((*passive).qp), ibv_qp_state::IBV_QPS_RTS);
-        let established = [(); 2].map(|()| channel.expect(Kind::RDMA_CM_EVENT_ESTABLISHED));
+        let established = [(); 2].map(|()| channel.expect(CmEventKind::RDMA_CM_EVENT_ESTABLISHED));
         let of = |id| established.iter().find(|event| event.id() == id).expect("one for each side");
         assert!(of(active).data().starts_with(b"answer"));
         assert_eq!(of(active).conn().qp_num, (*(*passive).qp).qp_num);
@@ -67,9 +67,9 @@ fn a_connection_from_address_to_end() {
 
         good((cm().rdma_disconnect)(active));
         assert_eq!(state_of((*active).qp), ibv_qp_state::IBV_QPS_ERR);
-        assert_eq!(channel.expect(Kind::RDMA_CM_EVENT_DISCONNECTED).id(), passive);
+        assert_eq!(channel.expect(CmEventKind::RDMA_CM_EVENT_DISCONNECTED).id(), passive);
         good((cm().rdma_disconnect)(passive));
-        assert_eq!(channel.expect(Kind::RDMA_CM_EVENT_DISCONNECTED).id(), active);
+        assert_eq!(channel.expect(CmEventKind::RDMA_CM_EVENT_DISCONNECTED).id(), active);
         destroy_all(&[active, passive, listener]);
     }
 }
@@ -77,17 +77,17 @@ fn a_connection_from_address_to_end() {
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_rejection_brings_its_reason_and_data() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let (listener, port) = listener(&channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
     let active = routed(&channel, rdma_port_space::RDMA_PS_TCP, port);
     make_qp(active, ibv_qp_type::IBV_QPT_RC);
     // SAFETY: the ids are live, the parameters valid.
     unsafe {
         good((cm().rdma_connect)(active, &mut param(b"")));
-        let passive = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).id();
+        let passive = channel.expect(CmEventKind::RDMA_CM_EVENT_CONNECT_REQUEST).id();
         good((cm().rdma_reject)(passive, b"not today".as_ptr().cast(), 9));
         {
-            let rejected = channel.expect(Kind::RDMA_CM_EVENT_REJECTED);
+            let rejected = channel.expect(CmEventKind::RDMA_CM_EVENT_REJECTED);
             assert_eq!((rejected.id(), rejected.status()), (active, 28));
             assert!(rejected.data().starts_with(b"not today"));
         }
@@ -99,7 +99,7 @@ fn a_rejection_brings_its_reason_and_data() {
         destroy(listener);
         make_qp(other, ibv_qp_type::IBV_QPT_RC);
         good((cm().rdma_connect)(other, &mut param(b"")));
-        assert_eq!(channel.expect(Kind::RDMA_CM_EVENT_REJECTED).status(), 8);
+        assert_eq!(channel.expect(CmEventKind::RDMA_CM_EVENT_REJECTED).status(), 8);
         destroy(other);
     }
 }
@@ -108,7 +108,7 @@ fn a_rejection_brings_its_reason_and_data() {
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_program_may_have_queue_pairs_of_its_own() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let (listener, port) = listener(&channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
     let active = routed(&channel, rdma_port_space::RDMA_PS_TCP, port);
     let lib = verbs_table();
@@ -128,21 +128,21 @@ fn a_program_may_have_queue_pairs_of_its_own() {
         bad((cm().rdma_connect)(active, ptr::null_mut()), libc::EINVAL);
         let mut asked = rdma_conn_param { qp_num: (*ours).qp_num, ..param(b"") };
         good((cm().rdma_connect)(active, &raw mut asked));
-        let passive = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).id();
+        let passive = channel.expect(CmEventKind::RDMA_CM_EVENT_CONNECT_REQUEST).id();
         for state in UPWARDS {
             to(passive, theirs, state);
         }
         let mut answer = rdma_conn_param { qp_num: (*theirs).qp_num, ..param(b"") };
         good((cm().rdma_accept)(passive, &raw mut answer));
         {
-            let response = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
+            let response = channel.expect(CmEventKind::RDMA_CM_EVENT_CONNECT_RESPONSE);
             assert_eq!((response.id(), response.conn().qp_num), (active, (*theirs).qp_num));
         }
         for state in UPWARDS {
             to(active, ours, state);
         }
         good((cm().rdma_establish.unwrap())(active));
-        assert_eq!(channel.expect(Kind::RDMA_CM_EVENT_ESTABLISHED).id(), passive);
+        assert_eq!(channel.expect(CmEventKind::RDMA_CM_EVENT_ESTABLISHED).id(), passive);
         destroy_all(&[active, passive, listener]);
         assert_eq!(((lib.ibv_destroy_qp)(ours), (lib.ibv_destroy_qp)(theirs)), (0, 0));
         assert_eq!((lib.ibv_destroy_cq)(cq), 0);
@@ -151,8 +151,8 @@ fn a_program_may_have_queue_pairs_of_its_own() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
-fn what_is_wrong_is_refused_where_it_is_said() {
-    let channel = Channel::new();
+fn invalid_parameters_are_refused_by_their_call() {
+    let channel = TestChannel::new();
     let mut id = ptr::null_mut();
     // SAFETY: the ids are live, the others valid or null.
     unsafe {
@@ -188,8 +188,8 @@ fn nothing() -> *mut rdma_cm_id {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
-fn what_the_ends_can_do_beyond_the_specification_is_told() {
-    let channel = Channel::new();
+fn ece_options_are_reported() {
+    let channel = TestChannel::new();
     let (listener, port) = listener(&channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
     let active = routed(&channel, rdma_port_space::RDMA_PS_TCP, port);
     let (set, get) = (cm().rdma_set_local_ece.unwrap(), cm().rdma_get_remote_ece.unwrap());
@@ -199,12 +199,12 @@ fn what_the_ends_can_do_beyond_the_specification_is_told() {
         bad(set(active, &mut ibv_ece { comp_mask: 1, ..ibv_ece::default() }), libc::EINVAL);
         good(set(active, &mut ibv_ece { vendor_id: 5, options: 6, comp_mask: 0 }));
         good((cm().rdma_connect)(active, &mut rdma_conn_param { qp_num: 9, ..param(b"") }));
-        let passive = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).id();
+        let passive = channel.expect(CmEventKind::RDMA_CM_EVENT_CONNECT_REQUEST).id();
         let mut ece = ibv_ece::default();
         good(get(passive, &raw mut ece));
         assert_eq!((ece.vendor_id, ece.options), (5, 6));
         good((cm().rdma_reject_ece.unwrap())(passive, ptr::null(), 0));
-        assert_eq!(channel.expect(Kind::RDMA_CM_EVENT_REJECTED).status(), 35);
+        assert_eq!(channel.expect(CmEventKind::RDMA_CM_EVENT_REJECTED).status(), 35);
         destroy_all(&[active, passive, listener]);
     }
 }

@@ -3,21 +3,21 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rdma_cm_event_type as Kind;
+use rdma_cm_event_type as CmEventKind;
 
 use super::*;
-use crate::verbs::testing::Sent;
+use crate::verbs::testing::SendPtr;
 
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn an_id_waits_for_its_events() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let id = channel.id(rdma_port_space::RDMA_PS_TCP);
     let mut to = c_address(loopback(1));
     // SAFETY: the id is live, the address valid.
     unsafe { good((cm().rdma_resolve_addr)(id, ptr::null_mut(), (&raw mut to).cast(), 2000)) };
-    let event = channel.expect(Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
-    let (id, acknowledged) = (Sent::new(id), AtomicBool::new(false));
+    let event = channel.expect(CmEventKind::RDMA_CM_EVENT_ADDR_RESOLVED);
+    let (id, acknowledged) = (SendPtr::new(id), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let acknowledged = &acknowledged;
         let ending = scope.spawn(move || {
@@ -35,9 +35,9 @@ fn an_id_waits_for_its_events() {
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn events_that_nobody_took_go_with_the_id() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let (listener, port) = listener(&channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
-    let other = Channel::new();
+    let other = TestChannel::new();
     let ids = [(); 3].map(|()| routed(&other, rdma_port_space::RDMA_PS_TCP, port));
     for id in ids {
         // SAFETY: the id is live.
@@ -47,7 +47,7 @@ fn events_that_nobody_took_go_with_the_id() {
     destroy(listener);
     assert!(!channel.is_readable(0), "the requests have gone with their listener");
     for _ in ids {
-        other.expect(Kind::RDMA_CM_EVENT_REJECTED);
+        other.expect(CmEventKind::RDMA_CM_EVENT_REJECTED);
     }
     destroy_all(&ids);
 }
@@ -55,7 +55,7 @@ fn events_that_nobody_took_go_with_the_id() {
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn an_id_moves_with_its_events() {
-    let (from, to) = (Channel::new(), Channel::new());
+    let (from, to) = (TestChannel::new(), TestChannel::new());
     let id = from.id(rdma_port_space::RDMA_PS_TCP);
     let mut address = c_address(loopback(1));
     // SAFETY: the id is live, the address valid.
@@ -65,13 +65,13 @@ fn an_id_moves_with_its_events() {
         good((cm().rdma_migrate_id)(id, to.0));
         assert_eq!((*id).channel, to.0);
         assert!(!from.is_readable(0));
-        to.done(Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
+        to.done(CmEventKind::RDMA_CM_EVENT_ADDR_RESOLVED);
         // From now on calls wait by themselves.
         good((cm().rdma_migrate_id)(id, ptr::null_mut()));
         assert_ne!((*id).channel, to.0);
         bad((cm().rdma_migrate_id)(id, ptr::null_mut()), libc::EINVAL);
         good((cm().rdma_resolve_route)(id, 2000));
-        assert_eq!((*(*id).event).event, Kind::RDMA_CM_EVENT_ROUTE_RESOLVED);
+        assert_eq!((*(*id).event).event, CmEventKind::RDMA_CM_EVENT_ROUTE_RESOLVED);
         assert_eq!((*id).route.num_paths, 1);
         good((cm().rdma_migrate_id)(id, to.0));
         assert!((*id).event.is_null());
@@ -82,7 +82,7 @@ fn an_id_moves_with_its_events() {
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_channel_that_is_not_blocking_says_that_there_is_nothing() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     // SAFETY: the channel is live.
     unsafe {
         let flags = libc::fcntl((*channel.0).fd, libc::F_GETFL);
@@ -95,10 +95,10 @@ fn a_channel_that_is_not_blocking_says_that_there_is_nothing() {
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn the_other_side_learns_that_an_id_has_gone() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let [active, passive] = connected(&channel);
     destroy(passive);
-    assert_eq!(channel.expect(Kind::RDMA_CM_EVENT_DISCONNECTED).id(), active);
+    assert_eq!(channel.expect(CmEventKind::RDMA_CM_EVENT_DISCONNECTED).id(), active);
     destroy(active);
 }
 
@@ -106,7 +106,7 @@ fn the_other_side_learns_that_an_id_has_gone() {
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn ids_of_a_device_share_a_protection_domain() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let [active, passive] = connected(&channel);
     // SAFETY: the ids are live.
     unsafe { assert_eq!((*active).pd, (*passive).pd) };
@@ -116,7 +116,7 @@ fn ids_of_a_device_share_a_protection_domain() {
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn a_forked_child_has_no_part_in_its_parents_ids() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let [active, passive] = connected(&channel);
     let (cm, mut address) = (cm(), c_address(loopback(0)));
     // SAFETY: all are live until the parent destroys them.
@@ -149,7 +149,7 @@ fn a_forked_child_has_no_part_in_its_parents_ids() {
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_program_writes_events_of_its_own() {
     const ARGUMENT: u64 = 0x5566_7788_aabb_ccdd;
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let [active, passive] = connected(&channel);
     let write = cm().rdma_write_cm_event.unwrap();
     let fresh = channel.id(rdma_port_space::RDMA_PS_UDP);
@@ -157,18 +157,18 @@ fn a_program_writes_events_of_its_own() {
         let status = -(number as c_int) - 7;
         // SAFETY: the ids are live.
         unsafe {
-            good(write(id, Kind::RDMA_CM_EVENT_USER, status, ARGUMENT + number as u64));
-            let event = channel.expect(Kind::RDMA_CM_EVENT_USER);
+            good(write(id, CmEventKind::RDMA_CM_EVENT_USER, status, ARGUMENT + number as u64));
+            let event = channel.expect(CmEventKind::RDMA_CM_EVENT_USER);
             assert_eq!((event.id(), event.status()), (id, status));
             assert_eq!((*event.0).param.arg, ARGUMENT + number as u64);
-            for other in [Kind::RDMA_CM_EVENT_INTERNAL, Kind::RDMA_CM_EVENT_ESTABLISHED] {
+            for other in [CmEventKind::RDMA_CM_EVENT_INTERNAL, CmEventKind::RDMA_CM_EVENT_ESTABLISHED] {
                 bad(write(id, other, 0, 0), libc::EINVAL);
             }
         }
     }
     // One that was not taken goes with its id.
-    // SAFETY: as above.
-    good(unsafe { write(fresh, Kind::RDMA_CM_EVENT_USER, 0, 0) });
+    // SAFETY: the ids are live.
+    good(unsafe { write(fresh, CmEventKind::RDMA_CM_EVENT_USER, 0, 0) });
     destroy(fresh);
     assert!(!channel.is_readable(0));
     destroy_all(&[active, passive]);

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 use super::*;
-use crate::verbs::testing::Sent;
+use crate::verbs::testing::SendPtr;
 
 /// What a program gets of `rdma_getaddrinfo` for this port; freed by `rdma_freeaddrinfo`.
 fn info(port: u16, is_passive: bool) -> *mut rdma_addrinfo {
@@ -41,7 +41,7 @@ fn two_endpoints_meet() {
     unsafe {
         good((cm().rdma_listen)(listener, 0));
         let port = u16::from_be((cm().rdma_get_src_port)(listener));
-        let listener = Sent::new(listener);
+        let listener = SendPtr::new(listener);
         std::thread::scope(|scope| {
             let serving = scope.spawn(move || {
                 let mut id = ptr::null_mut();
@@ -49,7 +49,7 @@ fn two_endpoints_meet() {
                 assert!(!(*id).qp.is_null(), "made as the listener was told");
                 assert_ne!((*id).channel, (*listener.get()).channel);
                 good((cm().rdma_accept)(id, ptr::null_mut()));
-                Sent::new(id)
+                SendPtr::new(id)
             });
             let active = endpoint(port, false);
             good((cm().rdma_connect)(active, ptr::null_mut()));
@@ -57,7 +57,7 @@ fn two_endpoints_meet() {
             let passive = serving.join().unwrap().get();
             message(active, passive);
             message(passive, active);
-            let leaving = Sent::new(passive);
+            let leaving = SendPtr::new(passive);
             let other = scope.spawn(move || good((cm().rdma_disconnect)(leaving.get())));
             good((cm().rdma_disconnect)(active));
             other.join().unwrap();

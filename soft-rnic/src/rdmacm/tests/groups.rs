@@ -1,6 +1,6 @@
 //! Datagrams: to a service, and to a group.
 
-use rdma_cm_event_type as Kind;
+use rdma_cm_event_type as CmEventKind;
 use rdma_mummy_sys::rdmacm::*;
 
 use super::*;
@@ -35,7 +35,7 @@ fn datagram(from: *mut rdma_cm_id, to: *mut rdma_cm_id, ud: rdma_ud_param) {
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_service_says_where_datagrams_go() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let (listener, port) = listener(&channel, rdma_port_space::RDMA_PS_UDP, loopback(0));
     let active = routed(&channel, rdma_port_space::RDMA_PS_UDP, port);
     make_qp(active, ibv_qp_type::IBV_QPT_UD);
@@ -44,14 +44,14 @@ fn a_service_says_where_datagrams_go() {
         assert_eq!(state_of((*active).qp), ibv_qp_state::IBV_QPS_RTS);
         good((cm().rdma_connect)(active, &mut param(b"where")));
         let passive = {
-            let request = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
+            let request = channel.expect(CmEventKind::RDMA_CM_EVENT_CONNECT_REQUEST);
             assert!(request.data().starts_with(b"where"));
             request.id()
         };
         make_qp(passive, ibv_qp_type::IBV_QPT_UD);
         good((cm().rdma_accept)(passive, &mut param(b"here")));
         let ud = {
-            let established = channel.expect(Kind::RDMA_CM_EVENT_ESTABLISHED);
+            let established = channel.expect(CmEventKind::RDMA_CM_EVENT_ESTABLISHED);
             assert_eq!((established.id(), established.status()), (active, 0));
             assert!(established.data().starts_with(b"here"));
             rdma_ud_param { private_data: ptr::null(), ..established.ud() }
@@ -64,8 +64,8 @@ fn a_service_says_where_datagrams_go() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
-fn who_joins_a_group_gets_what_is_sent_to_it() {
-    let channel = Channel::new();
+fn group_member_receives_datagrams() {
+    let channel = TestChannel::new();
     let bound = || {
         let id = channel.id(rdma_port_space::RDMA_PS_UDP);
         // SAFETY: the id is live, the address valid.
@@ -77,7 +77,7 @@ fn who_joins_a_group_gets_what_is_sent_to_it() {
     let mut group = c_address((Ipv4Addr::new(239, 1, 2, 3), 0).into());
     let group = (&raw mut group).cast::<sockaddr>();
     let joined = |id| {
-        let event = channel.expect(Kind::RDMA_CM_EVENT_MULTICAST_JOIN);
+        let event = channel.expect(CmEventKind::RDMA_CM_EVENT_MULTICAST_JOIN);
         assert_eq!((event.id(), event.status()), (id, 0));
         event.ud()
     };

@@ -54,9 +54,9 @@ fn bad(result: c_int, error: c_int) {
 }
 
 /// An event channel, until this is dropped.
-struct Channel(*mut rdma_event_channel);
+struct TestChannel(*mut rdma_event_channel);
 
-impl Channel {
+impl TestChannel {
     fn new() -> Self {
         // SAFETY: it takes nothing.
         let channel = unsafe { (cm().rdma_create_event_channel)() };
@@ -80,12 +80,12 @@ impl Channel {
 
     /// The next event, which must be this.
     #[track_caller]
-    fn expect(&self, kind: rdma_cm_event_type) -> Got {
+    fn expect(&self, kind: rdma_cm_event_type) -> AckedEvent {
         assert!(self.is_readable(PATIENCE_MS), "{kind:?} never came");
         let mut event = ptr::null_mut();
         // SAFETY: the channel is live.
         good(unsafe { (cm().rdma_get_cm_event)(self.0, &raw mut event) });
-        let got = Got(event);
+        let got = AckedEvent(event);
         assert_eq!((got.kind(), got.status()), (kind, got.status()), "status {}", got.status());
         got
     }
@@ -97,7 +97,7 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
+impl Drop for TestChannel {
     fn drop(&mut self) {
         // SAFETY: it was made in `new`, and its ids have gone.
         unsafe { (cm().rdma_destroy_event_channel)(self.0) };
@@ -105,36 +105,36 @@ impl Drop for Channel {
 }
 
 /// An event, acknowledged when this is dropped.
-struct Got(*mut rdma_cm_event);
+struct AckedEvent(*mut rdma_cm_event);
 
-impl Got {
+impl AckedEvent {
     fn kind(&self) -> rdma_cm_event_type {
         // SAFETY: it is not acknowledged.
         unsafe { (*self.0).event }
     }
 
     fn status(&self) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: it is not acknowledged.
         unsafe { (*self.0).status }
     }
 
     fn id(&self) -> *mut rdma_cm_id {
-        // SAFETY: as above.
+        // SAFETY: it is not acknowledged.
         unsafe { (*self.0).id }
     }
 
     fn listener(&self) -> *mut rdma_cm_id {
-        // SAFETY: as above.
+        // SAFETY: it is not acknowledged.
         unsafe { (*self.0).listen_id }
     }
 
     fn conn(&self) -> rdma_conn_param {
-        // SAFETY: as above; it is one of a connection.
+        // SAFETY: it is not acknowledged; it is one of a connection.
         unsafe { (*self.0).param.conn }
     }
 
     fn ud(&self) -> rdma_ud_param {
-        // SAFETY: as above; it is one of datagrams.
+        // SAFETY: it is not acknowledged; it is one of a connection; it is one of datagrams.
         unsafe { (*self.0).param.ud }
     }
 
@@ -148,7 +148,7 @@ impl Got {
     }
 }
 
-impl Drop for Got {
+impl Drop for AckedEvent {
     fn drop(&mut self) {
         // SAFETY: once.
         good(unsafe { (cm().rdma_ack_cm_event)(self.0) });
@@ -169,7 +169,7 @@ fn param(data: &[u8]) -> rdma_conn_param {
 }
 
 /// A listener at any port of this address.
-fn listener(channel: &Channel, ps: rdma_port_space, address: SocketAddr) -> (*mut rdma_cm_id, u16) {
+fn listener(channel: &TestChannel, ps: rdma_port_space, address: SocketAddr) -> (*mut rdma_cm_id, u16) {
     let id = channel.id(ps);
     let mut address = c_address(address);
     // SAFETY: the id is live, and the address valid.
@@ -181,7 +181,7 @@ fn listener(channel: &Channel, ps: rdma_port_space, address: SocketAddr) -> (*mu
 }
 
 /// An id with a resolved route to a port of this host.
-fn routed(channel: &Channel, ps: rdma_port_space, port: u16) -> *mut rdma_cm_id {
+fn routed(channel: &TestChannel, ps: rdma_port_space, port: u16) -> *mut rdma_cm_id {
     let id = channel.id(ps);
     let mut to = c_address(loopback(port));
     // SAFETY: the id is live, and the address valid.
@@ -214,7 +214,7 @@ fn make_qp(id: *mut rdma_cm_id, qp_type: ibv_qp_type) {
     let mut attr = qp_attr(qp_type);
     // SAFETY: the id is live.
     good(unsafe { (cm().rdma_create_qp)(id, ptr::null_mut(), &raw mut attr) });
-    // SAFETY: as above.
+    // SAFETY: the id is live.
     unsafe {
         assert_eq!((attr.send_cq, attr.recv_cq), ((*id).send_cq, (*id).recv_cq));
         assert!(!(*id).qp.is_null() && !(*id).send_cq.is_null() && !(*id).recv_cq_channel.is_null());
@@ -274,8 +274,8 @@ fn destroy_all(ids: &[*mut rdma_cm_id]) {
 }
 
 /// Two ends, connected, with a queue pair each: the active one, and the passive one.
-fn connected(channel: &Channel) -> [*mut rdma_cm_id; 2] {
-    use rdma_cm_event_type as Kind;
+fn connected(channel: &TestChannel) -> [*mut rdma_cm_id; 2] {
+    use rdma_cm_event_type as CmEventKind;
     let (listener, port) = listener(channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
     let active = routed(channel, rdma_port_space::RDMA_PS_TCP, port);
     make_qp(active, ibv_qp_type::IBV_QPT_RC);
@@ -283,15 +283,15 @@ fn connected(channel: &Channel) -> [*mut rdma_cm_id; 2] {
     // SAFETY: the ids are live, the parameters valid.
     let passive = unsafe {
         good((cm().rdma_connect)(active, &raw mut asked));
-        let request = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
+        let request = channel.expect(CmEventKind::RDMA_CM_EVENT_CONNECT_REQUEST);
         let passive = request.id();
         make_qp(passive, ibv_qp_type::IBV_QPT_RC);
         let mut answer = param(b"answer");
         good((cm().rdma_accept)(passive, &raw mut answer));
         passive
     };
-    channel.done(Kind::RDMA_CM_EVENT_ESTABLISHED);
-    channel.done(Kind::RDMA_CM_EVENT_ESTABLISHED);
+    channel.done(CmEventKind::RDMA_CM_EVENT_ESTABLISHED);
+    channel.done(CmEventKind::RDMA_CM_EVENT_ESTABLISHED);
     destroy(listener);
     [active, passive]
 }

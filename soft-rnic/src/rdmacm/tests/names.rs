@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::net::Ipv6Addr;
 
 use super::*;
-use crate::verbs::testing::Opened;
+use crate::verbs::testing::OpenedDevice;
 
 fn info(
     node: Option<&str>,
@@ -24,16 +24,16 @@ fn info(
 }
 
 /// What is found is freed when this is dropped.
-struct Found(*mut rdma_addrinfo);
+struct FreedAddrinfo(*mut rdma_addrinfo);
 
-impl Found {
+impl FreedAddrinfo {
     fn get(&self) -> rdma_addrinfo {
         // SAFETY: it is freed later.
         unsafe { self.0.read() }
     }
 }
 
-impl Drop for Found {
+impl Drop for FreedAddrinfo {
     fn drop(&mut self) {
         // SAFETY: once.
         unsafe { (cm().rdma_freeaddrinfo)(self.0) };
@@ -51,7 +51,7 @@ fn address(at: *mut sockaddr) -> SocketAddr {
 #[test]
 #[cfg_attr(miri, ignore = "asks the C library")]
 fn a_name_becomes_where_to_go() {
-    let found = Found(info(Some("127.0.0.1"), Some("7174"), None).unwrap());
+    let found = FreedAddrinfo(info(Some("127.0.0.1"), Some("7174"), None).unwrap());
     let info = found.get();
     assert_eq!(address(info.ai_dst_addr), loopback(7174));
     assert_eq!((info.ai_family, info.ai_src_len), (libc::AF_INET, 0));
@@ -70,7 +70,7 @@ fn hints_say_for_whom_and_from_where() {
         ai_src_addr: (&raw mut source).cast(),
         ..rdma_addrinfo::default()
     };
-    let found = Found(info(Some("::1"), Some("80"), Some(hints)).unwrap());
+    let found = FreedAddrinfo(info(Some("::1"), Some("80"), Some(hints)).unwrap());
     let there = found.get();
     assert_eq!(address(there.ai_dst_addr), (Ipv6Addr::LOCALHOST, 80).into());
     assert_eq!(address(there.ai_src_addr), loopback(5));
@@ -86,7 +86,7 @@ fn a_passive_side_has_a_source() {
         ai_port_space: rdma_port_space::RDMA_PS_TCP.0 as c_int,
         ..rdma_addrinfo::default()
     };
-    let found = Found(info(None, Some("7471"), Some(hints)).unwrap());
+    let found = FreedAddrinfo(info(None, Some("7471"), Some(hints)).unwrap());
     let there = found.get();
     assert_eq!(address(there.ai_src_addr).port(), 7471);
     assert!(address(there.ai_src_addr).ip().is_unspecified());
@@ -95,7 +95,7 @@ fn a_passive_side_has_a_source() {
 
 #[test]
 #[cfg_attr(miri, ignore = "asks the C library")]
-fn what_cannot_be_found_is_said() {
+fn failed_name_lookup_is_reported() {
     assert_eq!(info(None, None, None), Err(-1));
     assert_eq!(errno(), libc::EINVAL);
     let numeric = rdma_addrinfo { ai_flags: RAI_NUMERICHOST as c_int, ..rdma_addrinfo::default() };
@@ -114,7 +114,7 @@ fn hints_alone_are_taken_over() {
         ai_dst_addr: (&raw mut to).cast(),
         ..rdma_addrinfo::default()
     };
-    let found = Found(info(None, None, Some(hints)).unwrap());
+    let found = FreedAddrinfo(info(None, None, Some(hints)).unwrap());
     assert_eq!(address(found.get().ai_dst_addr), loopback(9));
     assert_eq!(found.get().ai_family, libc::AF_INET);
 }
@@ -139,7 +139,7 @@ fn devices_are_open_and_stay_so() {
         assert_ne!(list, ptr::null_mut());
         assert_eq!(count, 2);
         assert!(list.add(2).read().is_null());
-        let other = Opened::new(0);
+        let other = OpenedDevice::new(0);
         assert_eq!((*list.read()).device, (*other.0).device, "libibverbs' own device");
         let first = list.read();
         (cm().rdma_free_devices)(list);
@@ -152,7 +152,7 @@ fn devices_are_open_and_stay_so() {
 }
 
 #[test]
-fn what_there_is_not_says_so() {
+fn unknown_values_have_a_name() {
     // SAFETY: they look at nothing.
     unsafe {
         bad((cm().rsocket)(libc::AF_INET, libc::SOCK_DGRAM, 0), libc::EOPNOTSUPP);
@@ -174,11 +174,11 @@ fn resolve(
     unsafe { cm().rdma_resolve_addrinfo.unwrap()(id, pointer(&node), pointer(&service), hints) }
 }
 
-fn query(id: *mut rdma_cm_id) -> Result<Found, c_int> {
+fn query(id: *mut rdma_cm_id) -> Result<FreedAddrinfo, c_int> {
     let mut info = ptr::null_mut();
     // SAFETY: the id is live.
     match unsafe { cm().rdma_query_addrinfo.unwrap()(id, &raw mut info) } {
-        0 => Ok(Found(info)),
+        0 => Ok(FreedAddrinfo(info)),
         _ => Err(errno()),
     }
 }
@@ -186,7 +186,7 @@ fn query(id: *mut rdma_cm_id) -> Result<Found, c_int> {
 #[test]
 #[cfg_attr(miri, ignore = "asks the C library")]
 fn names_are_found_in_the_background() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let id = channel.id(rdma_port_space::RDMA_PS_TCP);
     assert_eq!(query(id).err(), Some(libc::ENODATA));
     let mut source = c_address(loopback(5));
@@ -229,8 +229,8 @@ fn a_synchronous_id_waits_for_names() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
-fn who_cannot_be_asked_is_not() {
-    let channel = Channel::new();
+fn unreachable_name_service_is_not_asked() {
+    let channel = TestChannel::new();
     let id = channel.id(rdma_port_space::RDMA_PS_TCP);
     let flags = |flags: u32| rdma_addrinfo { ai_flags: flags as c_int, ..rdma_addrinfo::default() };
     bad(resolve(id, None, None, None), libc::EINVAL);
@@ -244,7 +244,7 @@ fn who_cannot_be_asked_is_not() {
 #[test]
 #[cfg_attr(miri, ignore = "asks the C library")]
 fn an_id_goes_while_names_are_looked_for() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     for _ in 0..50 {
         let id = channel.id(rdma_port_space::RDMA_PS_TCP);
         good(resolve(id, Some("127.0.0.1"), Some("7"), None));

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_queue_pair_takes_receives_of_the_ids_shared_queue() {
-    let channel = Channel::new();
+    let channel = TestChannel::new();
     let (listener, port) = listener(&channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
     let id = routed(&channel, rdma_port_space::RDMA_PS_TCP, port);
     // SAFETY: the id is live, the attributes valid.
@@ -29,12 +29,12 @@ fn a_queue_pair_takes_receives_of_the_ids_shared_queue() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
-fn what_the_program_gives_is_used() {
-    let channel = Channel::new();
+fn given_queues_are_used() {
+    let channel = TestChannel::new();
     let (listener, port) = listener(&channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
     let id = routed(&channel, rdma_port_space::RDMA_PS_TCP, port);
     let lib = verbs_table();
-    let other = crate::verbs::testing::Opened::new(1);
+    let other = crate::verbs::testing::OpenedDevice::new(1);
     // SAFETY: the id is live, and so is what the attributes name.
     unsafe {
         let pd = (lib.ibv_alloc_pd)((*id).verbs);
@@ -54,8 +54,8 @@ fn what_the_program_gives_is_used() {
 /// A queue pair that cannot be made leaves nothing behind.
 #[test]
 #[cfg_attr(miri, ignore = "needs descriptors")]
-fn what_cannot_be_made_leaves_nothing() {
-    let channel = Channel::new();
+fn failed_queue_pair_creation_leaves_nothing() {
+    let channel = TestChannel::new();
     let (listener, port) = listener(&channel, rdma_port_space::RDMA_PS_TCP, loopback(0));
     let id = routed(&channel, rdma_port_space::RDMA_PS_TCP, port);
     // SAFETY: the id is live.

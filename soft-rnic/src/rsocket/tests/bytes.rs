@@ -34,7 +34,7 @@ fn cut(buffer: *mut u8, length: usize, random: &mut Random) -> Vec<libc::iovec> 
 }
 
 /// Sends so many bytes in requests of random lengths and kinds.
-fn write(socket: &Sock, seed: u64, total: usize) {
+fn write(socket: &TestSocket, seed: u64, total: usize) {
     let mut random = Random(seed);
     let mut sent = 0;
     while sent < total {
@@ -67,7 +67,7 @@ fn write(socket: &Sock, seed: u64, total: usize) {
 }
 
 /// Reads until the end, which must come behind so many bytes.
-fn read(socket: &Sock, seed: u64, total: usize) {
+fn read(socket: &TestSocket, seed: u64, total: usize) {
     let mut random = Random(seed ^ 0xabcd);
     let mut bytes = vec![0; 300_000];
     let mut got = 0;
@@ -108,7 +108,7 @@ fn read(socket: &Sock, seed: u64, total: usize) {
     assert_eq!(got, total);
 }
 
-fn both_ways(prepare: impl Fn(&Sock), is_nonblocking: bool, total: usize) {
+fn both_ways(prepare: impl Fn(&TestSocket), is_nonblocking: bool, total: usize) {
     let (one, other) = pair_with(prepare);
     if is_nonblocking {
         one.make_nonblocking();
@@ -138,7 +138,7 @@ fn both_directions_without_waiting_in_a_call() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn both_directions_with_little_room() {
-    let prepare = |socket: &Sock| {
+    let prepare = |socket: &TestSocket| {
         for (level, name, value) in [
             (libc::SOL_SOCKET, libc::SO_RCVBUF, 1),
             (libc::SOL_SOCKET, libc::SO_SNDBUF, 1),
@@ -182,7 +182,7 @@ fn a_look_ahead_takes_nothing() {
 fn a_reader_frees_a_writer() {
     let (one, other) = pair();
     let bytes = vec![7; 100_000];
-    let fill = |socket: &Sock| {
+    let fill = |socket: &TestSocket| {
         let mut total = 0;
         while let Ok(sent) = socket.send(&bytes, libc::MSG_DONTWAIT) {
             total += sent;
@@ -207,7 +207,7 @@ fn a_reader_frees_a_writer() {
 
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
-fn what_cannot_be_sent_or_received_is_refused() {
+fn invalid_sends_and_receives_are_refused() {
     let (one, other) = pair();
     let byte = [0_u8; 1];
     // SAFETY: what is refused is not looked at.
@@ -231,7 +231,7 @@ fn what_cannot_be_sent_or_received_is_refused() {
     }
     assert_eq!(one.send(&byte, libc::MSG_OOB), Err(libc::EOPNOTSUPP));
     assert_eq!(other.receive(&mut [0], libc::MSG_OOB), Err(libc::EOPNOTSUPP));
-    let fresh = Sock::new(libc::AF_INET);
+    let fresh = TestSocket::new(libc::AF_INET);
     assert_eq!(fresh.send(&byte, 0), Err(libc::ENOTCONN));
     assert_eq!(fresh.receive(&mut [0], 0), Err(libc::ENOTCONN));
     assert_eq!(one.send(&byte, libc::MSG_NOSIGNAL | libc::MSG_MORE), Ok(1), "nothing was broken by that");

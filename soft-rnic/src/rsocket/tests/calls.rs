@@ -8,7 +8,7 @@ use super::*;
 fn only_streams_of_the_internet_there_are() {
     let open = |domain, kind, protocol| {
         // SAFETY: it takes numbers.
-        result(unsafe { (cm().rsocket)(domain, kind, protocol) }).map(Sock).map(drop)
+        result(unsafe { (cm().rsocket)(domain, kind, protocol) }).map(TestSocket).map(drop)
     };
     assert_eq!(open(libc::AF_UNIX, libc::SOCK_STREAM, 0), Err(libc::EAFNOSUPPORT));
     assert_eq!(open(libc::AF_INET, libc::SOCK_DGRAM, 0), Err(libc::EOPNOTSUPP));
@@ -20,10 +20,10 @@ fn only_streams_of_the_internet_there_are() {
 /// Numbers of nothing, and of other files.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
-fn what_is_no_rsocket_is_refused() {
+fn other_descriptors_are_refused() {
     let file = std::fs::File::open("/dev/null").expect("it is there");
     for number in [-1, 999_999, std::os::fd::AsRawFd::as_raw_fd(&file)] {
-        let sock = mem::ManuallyDrop::new(Sock(number));
+        let sock = mem::ManuallyDrop::new(TestSocket(number));
         let (null, none) = (std::ptr::null_mut::<libc::c_void>(), std::ptr::null_mut());
         assert_eq!(sock.bind(any(libc::AF_INET)), Err(libc::EBADF));
         assert_eq!(sock.connect(any(libc::AF_INET)), Err(libc::EBADF));
@@ -47,7 +47,7 @@ fn what_is_no_rsocket_is_refused() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn options_are_kept() {
-    let (socket, six) = (Sock::new(libc::AF_INET), Sock::new(libc::AF_INET6));
+    let (socket, six) = (TestSocket::new(libc::AF_INET), TestSocket::new(libc::AF_INET6));
     for (level, name, value) in [
         (libc::SOL_SOCKET, libc::SO_REUSEADDR, 1),
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),

@@ -8,7 +8,7 @@ fn both_ends_know_each_other() {
     for domain in [libc::AF_INET, libc::AF_INET6] {
         let (listener, address) = listener(domain);
         assert_eq!(listener.name(true), Err(libc::ENOTCONN));
-        let active = Sock::new(domain);
+        let active = TestSocket::new(domain);
         assert_eq!(active.name(false).map(|name| name.port()), Ok(0));
         std::thread::scope(|scope| {
             let accepted = scope.spawn(|| {
@@ -17,7 +17,7 @@ fn both_ends_know_each_other() {
                 let mut length = size_of_val(&c) as socklen_t;
                 // SAFETY: the places are locals.
                 let accepted = unsafe { (cm().raccept)(listener.0, (&raw mut c).cast(), &raw mut length) };
-                let accepted = Sock(result(accepted).expect("a connection"));
+                let accepted = TestSocket(result(accepted).expect("a connection"));
                 assert_eq!(length, c_address(address).1);
                 // SAFETY: it was written just now.
                 let from = unsafe { socket_address::read((&raw const c).cast()) };
@@ -42,7 +42,7 @@ fn a_connection_that_nobody_waits_for_comes_about() {
     listener.make_nonblocking();
     assert_eq!(listener.accept().map(drop), Err(libc::EAGAIN));
     assert_eq!(listener.poll(libc::POLLIN, 0), 0);
-    let active = Sock::new(libc::AF_INET);
+    let active = TestSocket::new(libc::AF_INET);
     active.make_nonblocking();
     assert_eq!(active.connect(address), Err(libc::EINPROGRESS));
     assert_eq!(active.connect(address), Err(libc::EALREADY));
@@ -65,7 +65,7 @@ fn a_connection_that_nobody_waits_for_comes_about() {
 fn without_a_listener_it_is_refused() {
     let (listener, address) = listener(libc::AF_INET);
     assert_eq!(listener.close(), Ok(0));
-    let active = Sock::new(libc::AF_INET);
+    let active = TestSocket::new(libc::AF_INET);
     assert_eq!(active.connect(address), Err(libc::ECONNREFUSED));
     assert_eq!(active.get(libc::SOL_SOCKET, libc::SO_ERROR), Ok(0), "it was told");
     active.make_nonblocking();
@@ -91,7 +91,7 @@ fn without_a_listener_it_is_refused() {
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn addresses_are_checked() {
     let (_listener, address) = listener(libc::AF_INET);
-    let other = Sock::new(libc::AF_INET);
+    let other = TestSocket::new(libc::AF_INET);
     assert_eq!(other.bind(address), Err(libc::EADDRINUSE));
     assert_eq!(other.bind((Ipv4Addr::UNSPECIFIED, address.port()).into()), Err(libc::EADDRINUSE));
     assert_eq!(other.bind((Ipv4Addr::new(192, 0, 2, 1), 0).into()), Err(libc::EADDRNOTAVAIL));
@@ -100,7 +100,7 @@ fn addresses_are_checked() {
     assert_eq!(other.bind(any(libc::AF_INET)), Ok(0));
     assert_eq!(other.bind(any(libc::AF_INET)), Err(libc::EINVAL), "it has one already");
     // It listens without an address of its own, too.
-    let free = Sock::new(libc::AF_INET);
+    let free = TestSocket::new(libc::AF_INET);
     assert_eq!(free.listen(1), Ok(0));
     assert_eq!(free.listen(2), Ok(0));
     assert_ne!(free.name(false).map(|name| name.port()), Ok(0));
@@ -142,7 +142,7 @@ fn a_stream_ends_behind_its_last_byte() {
 
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
-fn who_writes_to_a_closed_end_is_told() {
+fn writing_to_a_closed_end_fails() {
     let (one, other) = pair();
     assert_eq!(other.close(), Ok(0));
     assert_eq!(one.receive(&mut [0], 0), Ok(0));
@@ -190,7 +190,7 @@ fn shutting_down_wakes_and_ends() {
     });
     assert_eq!(other.receive(&mut [0], 0), Ok(0));
     assert_eq!(one.shut_down(9), Err(libc::EINVAL));
-    let fresh = Sock::new(libc::AF_INET);
+    let fresh = TestSocket::new(libc::AF_INET);
     assert_eq!(fresh.shut_down(libc::SHUT_WR), Err(libc::ENOTCONN));
 }
 
@@ -223,22 +223,22 @@ fn closing_wakes_who_waits() {
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn strangers_are_rejected() {
-    use crate::cm::{Ece, Kind, Manager, Parameters, PortSpace};
+    use crate::cm::{CmEventKind, ConnParams, ConnectionManager, Ece, PortSpace};
     use rdma_mummy_sys::types::ibv_qp_type;
     let (listener, address) = listener(libc::AF_INET);
-    let manager = Manager::acquire().expect("there is a device");
+    let manager = ConnectionManager::acquire().expect("there is a device");
     let channel = manager.channel().expect("there are descriptors");
     let id = manager.create(&channel, 1, PortSpace::Tcp, ibv_qp_type::IBV_QPT_RC).expect("an id");
     let patience = std::time::Duration::from_secs(1);
     manager.resolve_addr(id, None, address, patience).expect("it is here");
-    assert_eq!(channel.take().expect("an event").kind, Kind::AddrResolved);
+    assert_eq!(channel.take().expect("an event").kind, CmEventKind::AddrResolved);
     manager.resolve_route(id).expect("it is known");
-    assert_eq!(channel.take().expect("an event").kind, Kind::RouteResolved);
-    manager.connect(id, &Parameters { qp_num: 77, ..Parameters::default() }, Ece::default()).expect("asked");
+    assert_eq!(channel.take().expect("an event").kind, CmEventKind::RouteResolved);
+    manager.connect(id, &ConnParams { qp_num: 77, ..ConnParams::default() }, Ece::default()).expect("asked");
     std::thread::scope(|scope| {
         let accepted = scope.spawn(|| listener.accept());
-        assert_eq!(channel.take().expect("an event").kind, Kind::Rejected);
-        let active = Sock::new(libc::AF_INET);
+        assert_eq!(channel.take().expect("an event").kind, CmEventKind::Rejected);
+        let active = TestSocket::new(libc::AF_INET);
         assert_eq!(active.connect(address), Ok(0));
         accepted.join().expect("no panic").expect("the other one");
     });

@@ -4,16 +4,16 @@ use std::sync::MutexGuard;
 
 use rdma_mummy_sys::types::*;
 
-use super::super::message::{Kind, Mapping, Note};
+use super::super::message::{ImmData, RemoteMapping, RsMessageKind};
 use super::super::options::{RDMA_IOMAPSIZE, RDMA_RQSIZE, SOL_RDMA};
-use super::super::socket::State;
+use super::super::socket::RsState;
 use super::super::table;
 use super::*;
 
-const DATA: u32 = (Kind::Data as u32) << 16;
+const DATA: u32 = (RsMessageKind::Data as u32) << 16;
 
 /// A connection with few and short receives, of which one side is to be hostile; the other one takes a mapping.
-fn victim_and_enemy() -> (Sock, Sock) {
+fn victim_and_enemy() -> (TestSocket, TestSocket) {
     pair_with(|socket| {
         assert_eq!(socket.set(SOL_RDMA, RDMA_RQSIZE, 16), Ok(0));
         assert_eq!(socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, 4096), Ok(0));
@@ -23,9 +23,9 @@ fn victim_and_enemy() -> (Sock, Sock) {
 }
 
 /// Posts a request of the enemy's own.
-fn post(enemy: &Sock, wr: ibv_send_wr, bytes: &[u8]) {
+fn post(enemy: &TestSocket, wr: ibv_send_wr, bytes: &[u8]) {
     let socket = table::get(enemy.0).expect("an rsocket");
-    let mut state: MutexGuard<'_, State> = socket.locked();
+    let mut state: MutexGuard<'_, RsState> = socket.locked();
     let queues = &mut state.stream.as_mut().expect("a stream").queues;
     // Completions are taken, and what the other side says is not answered.
     queues.poll(&mut [const { None }; 32]);
@@ -40,12 +40,12 @@ fn message(opcode: ibv_wr_opcode, bits: u32) -> ibv_send_wr {
     wr
 }
 
-fn say(enemy: &Sock, bits: u32, bytes: &[u8]) {
+fn say(enemy: &TestSocket, bits: u32, bytes: &[u8]) {
     post(enemy, message(ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, bits), bytes);
 }
 
 /// The connection is cut off, and everything but reading on works as after any other.
-fn expect_cut_off(victim: Sock, what: &str) {
+fn expect_cut_off(victim: TestSocket, what: &str) {
     assert_ne!(victim.poll(libc::POLLIN, PATIENCE_MS) & libc::POLLHUP, 0, "{what}");
     assert_eq!(victim.receive(&mut [0; 9000], 0), Err(libc::ECONNRESET), "{what}");
     assert_eq!(victim.receive(&mut [0; 9000], 0), Ok(0), "{what}");
@@ -56,18 +56,22 @@ fn expect_cut_off(victim: Sock, what: &str) {
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn messages_that_cannot_be_end_the_connection() {
-    let note = |kind, credits| Note { kind, credits }.encode();
-    let mapping = Mapping { offset: 0, length: 8, address: 4096, rkey: 1 };
+    let note = |kind, credits| ImmData { kind, credits }.encode();
+    let mapping = RemoteMapping { offset: 0, length: 8, address: 4096, rkey: 1 };
     for (what, bits, bytes) in [
         ("a kind that there is not", 9 << 16, &[][..]),
-        ("credits that there are not", note(Kind::Credit, 5000), &[]),
-        ("bytes with credits", note(Kind::Credit, 0), &[1]),
-        ("bytes with an end", note(Kind::End, 0), &[1]),
-        ("a mapping that is too short", note(Kind::Map, 0), &mapping.encode()[1..]),
-        ("a mapping that is too long", note(Kind::Map, 0), &[1; 200]),
-        ("an impossible mapping", note(Kind::Map, 0), &Mapping { length: 0, ..mapping }.encode()),
-        ("an offset that is too short", note(Kind::Unmap, 0), &[1; 7]),
-        ("an offset that is too long", note(Kind::Unmap, 0), &[1; 256]),
+        ("credits that there are not", note(RsMessageKind::Credit, 5000), &[]),
+        ("bytes with credits", note(RsMessageKind::Credit, 0), &[1]),
+        ("bytes with an end", note(RsMessageKind::End, 0), &[1]),
+        ("a mapping that is too short", note(RsMessageKind::Map, 0), &mapping.encode()[1..]),
+        ("a mapping that is too long", note(RsMessageKind::Map, 0), &[1; 200]),
+        (
+            "an impossible mapping",
+            note(RsMessageKind::Map, 0),
+            &RemoteMapping { length: 0, ..mapping }.encode(),
+        ),
+        ("an offset that is too short", note(RsMessageKind::Unmap, 0), &[1; 7]),
+        ("an offset that is too long", note(RsMessageKind::Unmap, 0), &[1; 256]),
         ("more than a receive holds", DATA, &[1; 257]),
     ] {
         let (victim, enemy) = victim_and_enemy();
@@ -75,8 +79,8 @@ fn messages_that_cannot_be_end_the_connection() {
         expect_cut_off(victim, what);
     }
     let (victim, enemy) = victim_and_enemy();
-    say(&enemy, note(Kind::Map, 0), &mapping.encode());
-    say(&enemy, note(Kind::Map, 0), &Mapping { offset: 8, ..mapping }.encode());
+    say(&enemy, note(RsMessageKind::Map, 0), &mapping.encode());
+    say(&enemy, note(RsMessageKind::Map, 0), &RemoteMapping { offset: 8, ..mapping }.encode());
     expect_cut_off(victim, "more mappings than it takes");
     let (victim, enemy) = victim_and_enemy();
     post(&enemy, message(ibv_wr_opcode::IBV_WR_SEND, 0), &[1]);
@@ -89,7 +93,7 @@ fn messages_that_cannot_be_end_the_connection() {
 fn nothing_comes_behind_the_end() {
     let (victim, enemy) = victim_and_enemy();
     say(&enemy, DATA, b"all");
-    say(&enemy, Note { kind: Kind::End, credits: 0 }.encode(), &[]);
+    say(&enemy, ImmData { kind: RsMessageKind::End, credits: 0 }.encode(), &[]);
     say(&enemy, DATA, b"more");
     let mut bytes = [0; 9];
     assert_ne!(victim.poll(libc::POLLRDHUP, PATIENCE_MS) & libc::POLLRDHUP, 0);
@@ -123,7 +127,7 @@ fn a_write_is_no_message() {
 /// An enemy that gives no credits back cannot make its victim count for ever.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
-fn who_sends_without_credits_is_cut_off() {
+fn peer_that_sends_without_credits_is_disconnected() {
     let (victim, enemy) = victim_and_enemy();
     let mut byte = [0];
     let mut last = Err(libc::EAGAIN);
@@ -140,17 +144,17 @@ fn who_sends_without_credits_is_cut_off() {
 /// Its request is there, and it is not.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
-fn who_has_asked_and_left_is_passed_over() {
+fn accept_skips_requests_of_peers_that_left() {
     let (listener, address) = listener(libc::AF_INET);
     listener.make_nonblocking();
     for others in [false, true] {
-        let gone = Sock::new(libc::AF_INET);
+        let gone = TestSocket::new(libc::AF_INET);
         gone.make_nonblocking();
         assert_eq!(gone.connect(address), Err(libc::EINPROGRESS));
         assert_eq!(listener.poll(libc::POLLIN, PATIENCE_MS), libc::POLLIN);
         assert_eq!(gone.close(), Ok(0));
         if others {
-            let active = Sock::new(libc::AF_INET);
+            let active = TestSocket::new(libc::AF_INET);
             active.make_nonblocking();
             assert_eq!(active.connect(address), Err(libc::EINPROGRESS));
             let passive = listener.accept().expect("the second");

@@ -3,7 +3,7 @@
 use super::super::options::{RDMA_IOMAPSIZE, SOL_RDMA};
 use super::*;
 
-fn map(socket: &Sock, memory: &mut [u8], prot: c_int, offset: i64) -> Result<i64, c_int> {
+fn map(socket: &TestSocket, memory: &mut [u8], prot: c_int, offset: i64) -> Result<i64, c_int> {
     let (base, length) = (memory.as_mut_ptr().cast(), memory.len());
     // SAFETY: the memory outlives the mapping: it is unmapped, or its socket closed, before.
     match unsafe { (cm().riomap)(socket.0, base, length, prot, 0, offset) } {
@@ -12,12 +12,12 @@ fn map(socket: &Sock, memory: &mut [u8], prot: c_int, offset: i64) -> Result<i64
     }
 }
 
-fn unmap(socket: &Sock, memory: &mut [u8]) -> Result<c_int, c_int> {
+fn unmap(socket: &TestSocket, memory: &mut [u8]) -> Result<c_int, c_int> {
     // SAFETY: it is not looked at.
     result(unsafe { (cm().riounmap)(socket.0, memory.as_mut_ptr().cast(), memory.len()) })
 }
 
-fn write(socket: &Sock, bytes: &[u8], offset: i64) -> Result<usize, c_int> {
+fn write(socket: &TestSocket, bytes: &[u8], offset: i64) -> Result<usize, c_int> {
     // SAFETY: the bytes are there.
     match unsafe { (cm().riowrite)(socket.0, bytes.as_ptr().cast(), bytes.len(), offset, 0) } {
         usize::MAX => Err(errno()),
@@ -25,12 +25,12 @@ fn write(socket: &Sock, bytes: &[u8], offset: i64) -> Result<usize, c_int> {
     }
 }
 
-fn mapping_pair() -> (Sock, Sock) {
+fn mapping_pair() -> (TestSocket, TestSocket) {
     pair_with(|socket| assert_eq!(socket.set(SOL_RDMA, RDMA_IOMAPSIZE, 2), Ok(0)))
 }
 
 /// Says something, and waits until the other side has heard it, and so of the memory.
-fn tell(from: &Sock, to: &Sock) {
+fn tell(from: &TestSocket, to: &TestSocket) {
     assert_eq!(from.send(b"!", 0), Ok(1));
     assert_eq!(to.receive(&mut [0], 0), Ok(1));
 }
@@ -68,7 +68,7 @@ fn memory_is_written_to_before_the_next_message() {
 fn mappings_that_cannot_be_are_refused() {
     let (mut memory, mut more, mut most) = (vec![0; 100], vec![0; 100], vec![0; 100]);
     let (one, other) = mapping_pair();
-    let fresh = Sock::new(libc::AF_INET);
+    let fresh = TestSocket::new(libc::AF_INET);
     assert_eq!(map(&fresh, &mut memory, libc::PROT_WRITE, -1), Err(libc::ENOTCONN));
     assert_eq!(write(&fresh, &memory, 0), Err(libc::ENOTCONN));
     assert_eq!(map(&one, &mut memory, libc::PROT_WRITE | libc::PROT_EXEC, -1), Err(libc::EINVAL));
@@ -92,7 +92,7 @@ fn mappings_that_cannot_be_are_refused() {
 /// Who maps and unmaps again and again, and is not heard, has to wait in the end.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
-fn who_is_not_heard_waits() {
+fn mapping_waits_while_the_peer_does_not_read() {
     let mut memory = vec![0; 100];
     let (one, other) = mapping_pair();
     one.make_nonblocking();

@@ -47,9 +47,9 @@ fn c_address(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
 
 /// An rsocket, closed when this is dropped.
 #[derive(Debug)]
-struct Sock(c_int);
+struct TestSocket(c_int);
 
-impl Sock {
+impl TestSocket {
     fn new(domain: c_int) -> Self {
         // SAFETY: it takes numbers.
         Self(result(unsafe { (cm().rsocket)(domain, libc::SOCK_STREAM, 0) }).expect("an rsocket"))
@@ -145,7 +145,7 @@ impl Sock {
     }
 }
 
-impl Drop for Sock {
+impl Drop for TestSocket {
     fn drop(&mut self) {
         // SAFETY: it takes a number.
         let closed = unsafe { (cm().rclose)(self.0) };
@@ -160,8 +160,8 @@ fn any(domain: c_int) -> SocketAddr {
 }
 
 /// A listener at a port of its own.
-fn listener(domain: c_int) -> (Sock, SocketAddr) {
-    let listener = Sock::new(domain);
+fn listener(domain: c_int) -> (TestSocket, SocketAddr) {
+    let listener = TestSocket::new(domain);
     listener.bind(any(domain)).expect("a free port");
     listener.listen(16).expect("it can listen");
     let address = listener.name(false).expect("it has one");
@@ -169,10 +169,10 @@ fn listener(domain: c_int) -> (Sock, SocketAddr) {
 }
 
 /// Both ends of a connection; what is to be done to them before, first.
-fn pair_with(prepare: impl Fn(&Sock)) -> (Sock, Sock) {
+fn pair_with(prepare: impl Fn(&TestSocket)) -> (TestSocket, TestSocket) {
     let (listener, address) = listener(libc::AF_INET);
     prepare(&listener);
-    let active = Sock::new(libc::AF_INET);
+    let active = TestSocket::new(libc::AF_INET);
     prepare(&active);
     let passive = std::thread::scope(|scope| {
         let accepted = scope.spawn(|| listener.accept());
@@ -182,6 +182,6 @@ fn pair_with(prepare: impl Fn(&Sock)) -> (Sock, Sock) {
     (active, passive)
 }
 
-fn pair() -> (Sock, Sock) {
+fn pair() -> (TestSocket, TestSocket) {
     pair_with(|_| ())
 }

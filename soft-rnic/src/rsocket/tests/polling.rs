@@ -93,10 +93,10 @@ fn own_time() -> Duration {
 /// Room to write, of which a listener never has any.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
-fn who_does_not_ask_for_requests_sleeps_though_there_are_some() {
+fn poll_for_writing_sleeps_despite_pending_requests() {
     let (listener, address) = listener(libc::AF_INET);
     let clients = [(); 3].map(|()| {
-        let client = Sock::new(libc::AF_INET);
+        let client = TestSocket::new(libc::AF_INET);
         client.make_nonblocking();
         assert_eq!(client.connect(address), Err(libc::EINPROGRESS));
         client

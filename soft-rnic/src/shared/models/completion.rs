@@ -1,22 +1,26 @@
-//! Completions: ready bits, wake-ups, notes for the service thread, and the count that sees an overrun.
+//! Loom models of the completion queue entry: ready bits, wake-ups, notes for the service thread,
+//! and overrun detection.
 
 use loom::sync::Arc;
 
-use super::{Life, explore, explore_bounded, how_many, spawn};
+use super::{LifeUntil, explore, explore_bounded, how_many, spawn};
 use crate::shared::completion::{Announced, Armed, CqEntry, READY_WORDS};
-use crate::shared::slot::{Delivery, Holder, Room, SlotHeader};
+use crate::shared::slot::{Delivery, Holder, RecvCapacity, SlotHeader};
 
-/// A peer's completion: its slot, then its bit.
-struct Completions {
+/// A completion queue and the slots of two sources that complete into it.
+struct CompletionModel {
     cq: CqEntry,
     done: [SlotHeader; 2],
 }
 
-impl Completions {
+impl CompletionModel {
     fn new(capacity: u32) -> Arc<Self> {
         let completions = Self { cq: CqEntry::new(), done: Default::default() };
         completions.cq.reset(Some(capacity));
-        completions.done.iter().for_each(|slot| slot.post(1, Room { bytes: 1, entries: 1, flags: 0 }));
+        completions
+            .done
+            .iter()
+            .for_each(|slot| slot.post(1, RecvCapacity { bytes: 1, entries: 1, flags: 0 }));
         Arc::new(completions)
     }
 
@@ -25,12 +29,13 @@ impl Completions {
         assert!(self.done[source].finish(claim, &Delivery::default()));
     }
 
-    /// Both queue pairs have one bit: the second's source is a multiple of the bits away.
+    /// Announces a completion. Both sources share one bit, because their numbers differ by a
+    /// multiple of the number of bits.
     fn announce(&self, source: usize) -> Announced {
         self.cq.announce((source * 64 * READY_WORDS) as u32, false)
     }
 
-    /// Owner: consumes what is done, if there is news. Returns how many.
+    /// Owner: consumes the finished slots if a ready bit is set. Returns how many.
     fn poll(&self) -> u32 {
         if self.cq.take(0) == 0 {
             return 0;
@@ -40,19 +45,20 @@ impl Completions {
     }
 }
 
-/// Two queue pairs share a bit; nothing is lost between taking it and looking.
+/// Two queue pairs share a bit, and no completion is lost between taking the bit and looking at the
+/// slots.
 #[test]
 fn a_ready_bit_brings_its_slot() {
-    explore(|turns| {
-        let completions = Completions::new(8);
+    explore(|yields| {
+        let completions = CompletionModel::new(8);
         let peers = [0, 1].map(|source| {
             spawn(&completions, move |completions| {
                 completions.finish(source);
-                turns.at(1);
+                yields.at(1);
                 completions.announce(source);
             })
         });
-        turns.at(0);
+        yields.at(0);
         let mut polled = completions.poll();
         peers.into_iter().for_each(|peer| peer.join().unwrap());
         polled += completions.poll();
@@ -61,23 +67,23 @@ fn a_ready_bit_brings_its_slot() {
 }
 
 fn wake_up(arm_first: bool) {
-    explore(move |turns| {
-        let completions = Completions::new(8);
+    explore(move |yields| {
+        let completions = CompletionModel::new(8);
         let peer = spawn(&completions, move |completions| {
             completions.finish(0);
             completions.announce(0).wake
         });
-        turns.at(0);
+        yields.at(0);
         if arm_first {
             completions.cq.arm(Armed::Any);
         }
-        turns.at(1);
+        yields.at(1);
         let polled = completions.poll();
-        turns.at(2);
+        yields.at(2);
         if !arm_first {
             completions.cq.arm(Armed::Any);
         }
-        // With nothing polled the owner sleeps until it is woken.
+        // If the owner polled nothing, it sleeps until it is woken.
         let woken = peer.join().unwrap();
         assert!(polled == 1 || woken, "asleep with a completion");
     });
@@ -94,11 +100,12 @@ fn arming_after_polling_is_missed() {
     wake_up(false);
 }
 
-/// Two peers, of whom one wakes, or both before it has told; the owner widens what it waits for meanwhile.
+/// Two peers complete while the owner arms for more than before. Only one peer wakes the owner, or
+/// both do before the first has recorded it.
 #[test]
 fn one_of_two_peers_wakes() {
-    explore_bounded(3, |turns| {
-        let completions = Completions::new(8);
+    explore_bounded(3, |yields| {
+        let completions = CompletionModel::new(8);
         completions.cq.arm(Armed::Solicited);
         let peers = [0, 1].map(|source| {
             spawn(&completions, move |completions| {
@@ -110,30 +117,30 @@ fn one_of_two_peers_wakes() {
                 wake
             })
         });
-        turns.at(0);
+        yields.at(0);
         completions.cq.arm(Armed::Any);
         completions.cq.arm(Armed::Solicited);
-        turns.at(1);
+        yields.at(1);
         let polled = completions.poll();
         let woken = peers.into_iter().any(|peer| peer.join().unwrap());
         assert!(polled == 2 || woken, "asleep with a completion");
     });
 }
 
-/// A peer takes the arming and is stopped before it tells: the next one tells.
+/// A peer takes the arming and is stopped before it tells the owner: the next peer tells it.
 #[test]
 fn the_stopped_take_no_wake_up_along() {
-    explore_bounded(3, |turns| {
-        let completions = Completions::new(8);
+    explore_bounded(3, |yields| {
+        let completions = CompletionModel::new(8);
         let [stopped, runs] = [0, 1].map(|source| {
             spawn(&completions, move |completions| {
                 completions.finish(source);
                 completions.announce(source).wake
             })
         });
-        turns.at(0);
+        yields.at(0);
         completions.cq.arm(Armed::Any);
-        turns.at(1);
+        yields.at(1);
         completions.poll();
         stopped.join().unwrap();
         let woken = runs.join().unwrap();
@@ -142,13 +149,13 @@ fn the_stopped_take_no_wake_up_along() {
     });
 }
 
-/// Notes for the owner's service thread: of all who leave one, somebody rings after the owner has last looked.
+/// Each note for the owner's service thread is either taken by the owner or followed by a ring.
 #[test]
 fn a_note_is_taken_or_rung_for() {
-    explore(|turns| {
-        let completions = Completions::new(8);
+    explore(|yields| {
+        let completions = CompletionModel::new(8);
         let peers = [0, 1].map(|_| spawn(&completions, move |completions| completions.cq.fire()));
-        turns.at(0);
+        yields.at(0);
         let taken = u32::from(completions.cq.take_fired());
         let rung = how_many(peers);
         let left = u32::from(completions.cq.take_fired());
@@ -156,14 +163,15 @@ fn a_note_is_taken_or_rung_for() {
     });
 }
 
-/// A peer dies after any step between the slot and the doorbell; the owner, who looks then, does not sleep on.
+/// A peer dies after any step between the slot and the doorbell. The owner looks after the death,
+/// and does not sleep on.
 #[test]
 fn the_dead_take_no_wake_up_along() {
     for steps in 0..4 {
-        explore(move |turns| {
-            let completions = Completions::new(8);
+        explore(move |yields| {
+            let completions = CompletionModel::new(8);
             let mortal = spawn(&completions, move |completions| {
-                let mut life = Life(steps);
+                let mut life = LifeUntil(steps);
                 if !life.alive() {
                     return;
                 }
@@ -172,12 +180,13 @@ fn the_dead_take_no_wake_up_along() {
                     completions.cq.fire();
                 }
             });
-            turns.at(0);
+            yields.at(0);
             completions.cq.arm(Armed::Any);
-            turns.at(1);
+            yields.at(1);
             let polled = completions.poll();
             mortal.join().unwrap();
-            // What the owner does when a peer has died: it looks at every slot, and takes what is not armed for fired.
+            // After a death the owner looks at every slot, and treats a queue that is no longer
+            // armed as fired.
             let fired = completions.cq.take_fired() || !completions.cq.is_armed();
             let told = steps >= 2 && polled == 0;
             assert!(!told || fired, "asleep with a completion");
@@ -187,20 +196,20 @@ fn the_dead_take_no_wake_up_along() {
     }
 }
 
-/// The owner polls what was finished before it was counted.
+/// The owner polls slots that are finished but not counted yet, and sees no overrun.
 #[test]
 fn early_polling_is_no_overrun() {
-    explore_bounded(3, |turns| {
-        let completions = Completions::new(2);
+    explore_bounded(3, |yields| {
+        let completions = CompletionModel::new(2);
         let peers = [0, 1].map(|source| {
             spawn(&completions, move |completions| {
                 completions.finish(source);
-                turns.at(1);
+                yields.at(1);
                 assert!(!completions.announce(source).overrun);
             })
         });
         let done = |slot: &&SlotHeader| matches!(slot.holder(), Holder::Done { .. });
-        turns.at(0);
+        yields.at(0);
         let polled = completions.done.iter().filter(done).count();
         completions.cq.note_polled(polled as u64);
         peers.into_iter().for_each(|peer| peer.join().unwrap());
@@ -211,7 +220,7 @@ fn early_polling_is_no_overrun() {
 #[test]
 fn a_third_completion_for_two_is_an_overrun() {
     explore(|_| {
-        let completions = Completions::new(2);
+        let completions = CompletionModel::new(2);
         completions.announce(0);
         let peers =
             [0, 1].map(|source| spawn(&completions, move |completions| completions.announce(source).overrun));

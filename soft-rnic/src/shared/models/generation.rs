@@ -1,9 +1,10 @@
-//! What a generation guards: a region, a queue pair, a descriptor; and the hazard of who goes through.
+//! Loom models of generations and hazards: an owner that revokes an object while a peer's transfer
+//! uses it.
 
 use loom::sync::Arc;
 use loom::thread;
 
-use super::{Life, Memory, explore, spawn};
+use super::{CheckedCell, LifeUntil, explore, spawn};
 use crate::shared::entry::{SlotsDescriptor, SrqDescriptor, SrqEntry};
 use crate::shared::generation::{Generation, GenerationWriter};
 use crate::shared::hazard::{Hazard, HazardSlot, full_fence};
@@ -11,18 +12,18 @@ use crate::shared::hazard::{Hazard, HazardSlot, full_fence};
 const QP: u32 = 3;
 
 /// One region with its generation, and the transfer slot of one peer.
-struct Region {
+struct RegionModel {
     generation: Generation,
     transfer_slot: HazardSlot,
-    memory: [Memory; 2],
+    memory: [CheckedCell; 2],
 }
 
-impl Region {
+impl RegionModel {
     fn open() -> (Arc<Self>, GenerationWriter) {
         let region = Self {
             generation: Generation::default(),
             transfer_slot: HazardSlot::default(),
-            memory: [Memory::new(), Memory::new()],
+            memory: [CheckedCell::new(), CheckedCell::new()],
         };
         let mut writer = GenerationWriter::default();
         writer.invalidate(&region.generation);
@@ -30,7 +31,7 @@ impl Region {
         (Arc::new(region), writer)
     }
 
-    /// A transfer into the memory with this number, which the generation guards if it is 0.
+    /// A transfer into the memory with this number. The generation guards memory 0.
     fn transfer(&self, number: u32, check_again: bool) {
         let Some(snapshot) = self.generation.snapshot() else { return };
         self.transfer_slot.publish(Hazard::new(QP, number));
@@ -48,16 +49,16 @@ impl Region {
 }
 
 fn revocation(check_again: bool, wait: bool) {
-    explore(move |turns| {
-        let (region, mut writer) = Region::open();
+    explore(move |yields| {
+        let (region, mut writer) = RegionModel::open();
         let peer = spawn(&region, move |region| region.transfer(0, check_again));
-        turns.at(0);
+        yields.at(0);
         writer.invalidate(&region.generation);
-        turns.at(1);
+        yields.at(1);
         if wait {
             region.wait(|hazard| hazard.touches_region(0));
         }
-        turns.at(2);
+        yields.at(2);
         region.memory[0].write(2);
         peer.join().unwrap();
         assert_eq!(region.memory[0].read(), 2);
@@ -71,7 +72,7 @@ fn revoked_memory_is_not_touched() {
 
 #[test]
 #[should_panic]
-fn revocation_without_a_second_look_is_missed() {
+fn revocation_without_revalidation_is_missed() {
     revocation(false, true);
 }
 
@@ -81,18 +82,19 @@ fn revocation_without_waiting_is_missed() {
     revocation(true, false);
 }
 
-/// The transfer slot goes on to another region; the owner may see that hazard and never that the first was cleared.
+/// The transfer slot moves on to another region. The owner may see the second hazard and never see
+/// that the first was cleared.
 #[test]
-fn a_later_mark_ends_the_one_before() {
-    explore(|turns| {
-        let (region, mut writer) = Region::open();
+fn a_later_hazard_ends_the_one_before() {
+    explore(|yields| {
+        let (region, mut writer) = RegionModel::open();
         let peer = spawn(&region, move |region| {
             region.transfer(0, true);
             region.transfer(1, true);
         });
-        turns.at(0);
+        yields.at(0);
         writer.invalidate(&region.generation);
-        turns.at(1);
+        yields.at(1);
         region.wait(|hazard| hazard.touches_region(0));
         region.memory[0].write(2);
         peer.join().unwrap();
@@ -100,12 +102,12 @@ fn a_later_mark_ends_the_one_before() {
     });
 }
 
-/// One fence serves two hazards: the sender's own region, and the receiver's.
+/// One fence serves two hazards: in the sender's own region, and in the receiver's.
 #[test]
-fn two_marks_share_a_fence() {
-    explore(|turns| {
-        let (here, mut writer) = Region::open();
-        let (there, _) = Region::open();
+fn two_hazards_share_a_fence() {
+    explore(|yields| {
+        let (here, mut writer) = RegionModel::open();
+        let (there, _) = RegionModel::open();
         let sender = thread::spawn({
             let (here, there) = (here.clone(), there.clone());
             move || {
@@ -124,21 +126,21 @@ fn two_marks_share_a_fence() {
                 here.transfer_slot.clear();
             }
         });
-        turns.at(0);
+        yields.at(0);
         writer.invalidate(&here.generation);
-        turns.at(1);
+        yields.at(1);
         here.wait(|hazard| hazard.uses_queue_pair(QP));
         here.memory[0].write(2);
         sender.join().unwrap();
     });
 }
 
-/// A hazard that narrows from "the queue pair" to a region, and the revocation of either.
+/// A hazard first names only the queue pair, then a region too, while the owner revokes each.
 #[test]
-fn a_mark_may_change_while_it_stands() {
-    explore(|turns| {
-        let (queue_pair, mut writer) = Region::open();
-        let (region, mut region_keeper) = Region::open();
+fn a_hazard_may_change_while_it_stands() {
+    explore(|yields| {
+        let (queue_pair, mut writer) = RegionModel::open();
+        let (region, mut region_keeper) = RegionModel::open();
         let peer = thread::spawn({
             let (queue_pair, region) = (queue_pair.clone(), region.clone());
             move || {
@@ -159,12 +161,12 @@ fn a_mark_may_change_while_it_stands() {
                 transfer_slot.clear();
             }
         });
-        turns.at(0);
+        yields.at(0);
         region_keeper.invalidate(&region.generation);
-        turns.at(1);
+        yields.at(1);
         queue_pair.wait(|hazard| hazard.touches_region(5));
         region.memory[0].write(2);
-        turns.at(2);
+        yields.at(2);
         writer.invalidate(&queue_pair.generation);
         queue_pair.wait(|hazard| hazard.uses_queue_pair(QP));
         queue_pair.memory[0].write(2);
@@ -172,14 +174,15 @@ fn a_mark_may_change_while_it_stands() {
     });
 }
 
-/// A peer dies after any step of a transfer: the hazard stays, and the proof of the death takes its place.
+/// A peer dies after any step of a transfer. The hazard stays, and the proof of death replaces its
+/// clearing.
 #[test]
 fn the_dead_do_not_touch() {
     for steps in 0..5 {
-        explore(move |turns| {
-            let (region, mut writer) = Region::open();
+        explore(move |yields| {
+            let (region, mut writer) = RegionModel::open();
             let peer = spawn(&region, move |region| {
-                let mut life = Life(steps);
+                let mut life = LifeUntil(steps);
                 let Some(snapshot) = region.generation.snapshot().filter(|_| life.alive()) else { return };
                 region.transfer_slot.publish(Hazard::new(QP, 0));
                 if !life.alive() || !region.generation.is_current(snapshot) || !life.alive() {
@@ -190,9 +193,9 @@ fn the_dead_do_not_touch() {
                     region.transfer_slot.clear();
                 }
             });
-            turns.at(0);
+            yields.at(0);
             writer.invalidate(&region.generation);
-            turns.at(1);
+            yields.at(1);
             if region.transfer_slot.get().is_some() {
                 peer.join().unwrap();
             }
@@ -207,33 +210,33 @@ fn descriptor(number: u64) -> SrqDescriptor {
 }
 
 fn card_reading(look_again: bool) {
-    explore(move |turns| {
+    explore(move |yields| {
         let entry = Arc::new(SrqEntry::new());
         let mut writer = GenerationWriter::default();
         entry.publish(&mut writer, 1, &descriptor(1));
         let reader = spawn(&entry, move |entry| {
             let transfer_slot = HazardSlot::default();
-            turns.at(0);
+            yields.at(0);
             let Some((snapshot, read)) = entry.read() else { return };
-            turns.at(1);
+            yields.at(1);
             transfer_slot.publish(Hazard::new(QP, 0));
             if !look_again || entry.is_current(snapshot) {
                 assert_eq!(read, descriptor(snapshot.label().into()), "words of two descriptors");
             }
         });
-        turns.at(2);
+        yields.at(2);
         entry.publish(&mut writer, 2, &descriptor(2));
         reader.join().unwrap();
     });
 }
 
 #[test]
-fn a_card_that_holds_is_whole() {
+fn a_current_descriptor_is_whole() {
     card_reading(true);
 }
 
 #[test]
 #[should_panic(expected = "words of two descriptors")]
-fn a_card_without_a_second_look_is_missed() {
+fn a_descriptor_without_revalidation_is_missed() {
     card_reading(false);
 }

@@ -1,26 +1,26 @@
-//! The limit of a shared receive queue.
+//! Loom models of the limit of a shared receive queue.
 
 use loom::sync::Arc;
 use loom::thread;
 
-use super::{Life, explore, explore_bounded, how_many, spawn};
+use super::{LifeUntil, explore, explore_bounded, how_many, spawn};
 use crate::shared::entry::SrqEntry;
-use crate::shared::slot::{Room, SlotHeader};
+use crate::shared::slot::{RecvCapacity, SlotHeader};
 
-/// A shared queue with so many receives.
+/// A shared queue with `available` receives.
 fn shared_queue(available: u32) -> Arc<SrqEntry> {
     let entry = SrqEntry::new();
     entry.add_available(available);
     Arc::new(entry)
 }
 
-/// Two claims pass the limit, which is armed at the same time: one event.
+/// Two claims pass a limit that is armed at the same time: one event results.
 #[test]
 fn a_limit_is_reached_once() {
-    explore_bounded(3, |turns| {
+    explore_bounded(3, |yields| {
         let entry = shared_queue(2);
         let peers = [0, 1].map(|_| spawn(&entry, move |entry| entry.take_available()));
-        turns.at(0);
+        yields.at(0);
         let at_once = entry.set_limit(2);
         let told = how_many(peers);
         assert_eq!(told + u32::from(at_once), 1);
@@ -30,17 +30,18 @@ fn a_limit_is_reached_once() {
     });
 }
 
-/// The limit is armed again after more was posted: a claimer that slept does not reach the new one.
+/// The owner posts more and arms the limit again: a claimer that slept does not reach the new
+/// limit.
 #[test]
 fn a_later_limit_is_not_reached_early() {
-    explore_bounded(3, |turns| {
+    explore_bounded(3, |yields| {
         let entry = shared_queue(2);
         entry.set_limit(2);
         let peers = [0, 1].map(|_| spawn(&entry, move |entry| entry.take_available()));
-        turns.at(0);
+        yields.at(0);
         if entry.take_limit_reached() {
             entry.add_available(8);
-            turns.at(1);
+            yields.at(1);
             assert!(!entry.set_limit(2));
             let told = how_many(peers);
             assert_eq!(told, 1);
@@ -53,10 +54,10 @@ fn a_later_limit_is_not_reached_early() {
     });
 }
 
-/// Receives that are counted before they are offered raise no limit, however they are claimed.
+/// Receives that are counted before they are posted raise no limit, however they are claimed.
 #[test]
 fn posting_reaches_no_limit() {
-    explore(|turns| {
+    explore(|yields| {
         let entry = shared_queue(2);
         entry.set_limit(2);
         let receive = Arc::new(SlotHeader::default());
@@ -64,26 +65,26 @@ fn posting_reaches_no_limit() {
             let (entry, receive) = (entry.clone(), receive.clone());
             move || receive.claim(1).is_some() && entry.take_available()
         });
-        turns.at(0);
+        yields.at(0);
         entry.add_available(1);
-        turns.at(1);
-        receive.post(1, Room { bytes: 1, entries: 1, flags: 0 });
+        yields.at(1);
+        receive.post(1, RecvCapacity { bytes: 1, entries: 1, flags: 0 });
         assert!(!peer.join().unwrap(), "two are left");
     });
 }
 
-/// A claimer dies before or after it reaches the limit; the owner looks then.
+/// A claimer dies before or after it reaches the limit. The owner looks after the death.
 #[test]
 fn the_dead_take_no_limit_event_along() {
     for steps in 0..2 {
-        explore(move |turns| {
+        explore(move |yields| {
             let entry = shared_queue(1);
             let mortal = spawn(&entry, move |entry| {
-                if Life(steps).alive() {
+                if LifeUntil(steps).alive() {
                     entry.take_available();
                 }
             });
-            turns.at(0);
+            yields.at(0);
             let at_once = entry.set_limit(1);
             mortal.join().unwrap();
             assert_eq!(entry.take_limit_reached(), steps == 1);

@@ -1,12 +1,13 @@
-//! The protocols of a segment, in every order that the memory model allows.
+//! Loom models of the shared-memory protocols, in every order that the memory model allows.
 //!
-//! Each test is a model that loom runs to the end: all interleavings (or all with so many preemptions, where that is said),
-//! and all values that a load may see. What a transfer touches is a loom cell: two accesses that are not ordered are an
-//! error, whatever they read. Death is a thread that stops after a step, for every step; that it has ended is the proof
-//! that the others wait for. Models named `..._is_missed` leave a step of the protocol out and must fail: they
-//! show that the model sees what the step is for.
+//! Loom runs each test to the end: all interleavings (or those with a bounded number of
+//! preemptions, where the test gives one) and all values that a load may see. A loom cell stands
+//! for the memory that a transfer touches: two unordered accesses are an error, whatever they read.
+//! A death is a thread that stops after a step, for every step; the thread's end is the proof of
+//! death that the others wait for. Models named `..._is_missed` leave out a step of the protocol
+//! and must fail, which shows that the model detects the absence of that step.
 //!
-//! `soft-rnic/tests/models.txt` lists them all; CI compares it with what ran.
+//! `soft-rnic/tests/models.txt` lists all models; CI compares it with the models that ran.
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
@@ -22,13 +23,14 @@ mod slot;
 
 /// Places in a model where a thread may let the others go first.
 ///
-/// loom looks for another order where two accesses depend on one another, but knows only the last access to each atomic: a
-/// load is forgotten when another thread's load follows, and then that thread's store is never tried before the first
-/// load. So each model is run with each choice of these places at which the thread yields.
+/// Loom tries another order where two accesses depend on one another, but remembers only the last
+/// access to each atomic. It forgets a load when another thread's load follows, and then never
+/// tries that thread's store before the first load. So each model runs once for each set of places
+/// at which the thread yields.
 #[derive(Clone, Copy)]
-struct Turns(u32);
+struct YieldPoints(u32);
 
-impl Turns {
+impl YieldPoints {
     const PLACES: u32 = 3;
 
     fn at(self, place: u32) {
@@ -39,39 +41,40 @@ impl Turns {
     }
 }
 
-/// Every interleaving.
-fn explore(model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
+/// Explores every interleaving.
+fn explore(model: impl Fn(YieldPoints) + Copy + Sync + Send + 'static) {
     check(None, model);
 }
 
-/// Every interleaving with at most this many preemptions: of those models that would take minutes otherwise.
-fn explore_bounded(preemptions: usize, model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
+/// Explores every interleaving with at most `preemptions` preemptions, for models that would
+/// otherwise take minutes.
+fn explore_bounded(preemptions: usize, model: impl Fn(YieldPoints) + Copy + Sync + Send + 'static) {
     check(Some(preemptions), model);
 }
 
-fn check(preemptions: Option<usize>, model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
-    for choice in 0..1 << Turns::PLACES {
+fn check(preemptions: Option<usize>, model: impl Fn(YieldPoints) + Copy + Sync + Send + 'static) {
+    for choice in 0..1 << YieldPoints::PLACES {
         let mut builder = Builder::new();
         builder.preemption_bound = preemptions;
-        builder.check(move || model(Turns(choice)));
+        builder.check(move || model(YieldPoints(choice)));
     }
 }
 
-/// A peer's thread, which has its own hold on what is shared.
+/// Starts a peer's thread, which holds a reference to the shared state.
 fn spawn<T: 'static, R: 'static>(shared: &Arc<T>, run: impl FnOnce(&T) -> R + 'static) -> JoinHandle<R> {
     let shared = shared.clone();
     thread::spawn(move || run(&shared))
 }
 
-/// Waits for the peers: of how many it is true.
+/// Waits for the peers, and counts those that returned true.
 fn how_many(peers: impl IntoIterator<Item = JoinHandle<bool>>) -> u32 {
     peers.into_iter().map(|peer| u32::from(peer.join().unwrap())).sum()
 }
 
-/// Where a thread that is to die stops: `alive` is false from the step on.
-struct Life(usize);
+/// How many steps a thread runs before it dies: `alive` is false after that.
+struct LifeUntil(usize);
 
-impl Life {
+impl LifeUntil {
     fn alive(&mut self) -> bool {
         let alive = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
@@ -79,15 +82,15 @@ impl Life {
     }
 }
 
-/// Memory that only those may touch at the same time who only read it.
-struct Memory(UnsafeCell<u64>);
+/// A word of memory that many threads may read at a time, or one may write.
+struct CheckedCell(UnsafeCell<u64>);
 
-// SAFETY: loom checks each access.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
+// SAFETY: loom checks each access and fails the model if two of them race.
+unsafe impl Send for CheckedCell {}
+// SAFETY: loom checks each access and fails the model if two of them race.
+unsafe impl Sync for CheckedCell {}
 
-impl Memory {
+impl CheckedCell {
     fn new() -> Self {
         Self(UnsafeCell::new(0))
     }
@@ -98,7 +101,7 @@ impl Memory {
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: loom fails the model if a write is not ordered with this read.
         self.0.with(|place| unsafe { *place })
     }
 }

@@ -1,26 +1,26 @@
-//! A ring of numbers.
+//! Loom models of the ring of slot numbers.
 
 use loom::sync::Arc;
 use loom::thread;
 
-use super::{Memory, explore, explore_bounded, spawn};
+use super::{CheckedCell, explore, explore_bounded, spawn};
 use crate::shared::ring::{IndexRing, RingHeader};
 use crate::sync::AtomicU64;
 
 /// A ring of two words.
-struct Ring {
+struct RingModel {
     header: RingHeader,
     words: [AtomicU64; 2],
-    /// What the pushed numbers stand for.
-    memory: [Memory; 3],
+    /// The memory that stands for the slots whose numbers are pushed.
+    memory: [CheckedCell; 3],
 }
 
-impl Ring {
+impl RingModel {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             header: RingHeader::default(),
             words: Default::default(),
-            memory: [Memory::new(), Memory::new(), Memory::new()],
+            memory: [CheckedCell::new(), CheckedCell::new(), CheckedCell::new()],
         })
     }
 
@@ -41,7 +41,7 @@ impl Ring {
         Some(number)
     }
 
-    /// Waits for so many.
+    /// Pops until `count` numbers have come.
     fn take(&self, count: usize) -> Vec<u32> {
         let mut head = 0;
         let mut numbers = Vec::new();
@@ -56,13 +56,13 @@ impl Ring {
     }
 }
 
-/// Three numbers through two words: it is full once, and a lap passes.
+/// Three numbers go through two words: the ring is full once, and a lap passes.
 #[test]
 fn a_ring_keeps_the_order() {
-    explore(|turns| {
-        let ring = Ring::new();
+    explore(|yields| {
+        let ring = RingModel::new();
         let peer = spawn(&ring, move |ring| (0..3).for_each(|number| ring.push(number)));
-        turns.at(0);
+        yields.at(0);
         assert_eq!(ring.take(3), [0, 1, 2]);
         peer.join().unwrap();
     });
@@ -70,10 +70,10 @@ fn a_ring_keeps_the_order() {
 
 #[test]
 fn two_producers_lose_nothing() {
-    explore_bounded(3, |turns| {
-        let ring = Ring::new();
+    explore_bounded(3, |yields| {
+        let ring = RingModel::new();
         let peers = [0, 1].map(|number| spawn(&ring, move |ring| ring.push(number)));
-        turns.at(0);
+        yields.at(0);
         let mut numbers = ring.take(2);
         numbers.sort_unstable();
         assert_eq!(numbers, [0, 1]);
@@ -81,22 +81,22 @@ fn two_producers_lose_nothing() {
     });
 }
 
-/// A producer dies between the word and the tail.
+/// A producer dies after it has written its word and before it moves the tail.
 #[test]
 fn the_next_producer_helps_the_dead() {
-    explore(|turns| {
-        let ring = Ring::new();
+    explore(|yields| {
+        let ring = RingModel::new();
         let mortal = spawn(&ring, move |ring| {
             ring.memory[0].write(1);
             ring.ring().push_and_die(0);
         });
-        turns.at(0);
+        yields.at(0);
         ring.push(1);
         mortal.join().unwrap();
         let mut head = 0;
         let mut numbers: Vec<u32> = std::iter::from_fn(|| ring.pop(&mut head)).collect();
         numbers.sort_unstable();
-        // The dead one may have found the word taken, which is to have died before.
+        // If the dead producer found its word taken, it counts as having died before the push.
         assert!(numbers == [1] || numbers == [0, 1], "{numbers:?}");
     });
 }

@@ -1,17 +1,18 @@
-//! A call, and the receive that it is for: while the owner is at it nobody else has it.
+//! Loom models of a remote procedure call and its receive: only one side uses the receive at a
+//! time.
 
 use loom::sync::Arc;
 
-use super::{Memory, Turns, explore, spawn};
+use super::{CheckedCell, YieldPoints, explore, spawn};
 use crate::shared::rpc::{CallPhase, CallState};
-use crate::shared::slot::{Claim, Delivery, Holder, Room, SlotHeader};
+use crate::shared::slot::{Claim, Delivery, Holder, RecvCapacity, SlotHeader};
 use crate::sync::{AtomicU64, Relaxed};
 
-/// A call, the receive that it is for, and what is left to the owner.
+/// A call, its receive, and the claim that the sender leaves to the owner.
 struct RpcModel {
     state: CallState,
     slot: SlotHeader,
-    memory: Memory,
+    memory: CheckedCell,
     claim: AtomicU64,
 }
 
@@ -20,14 +21,14 @@ impl RpcModel {
         let model = Self {
             state: CallState::default(),
             slot: SlotHeader::default(),
-            memory: Memory::new(),
+            memory: CheckedCell::new(),
             claim: AtomicU64::new(0),
         };
-        model.slot.post(1, Room { bytes: 1, entries: 1, flags: 0 });
+        model.slot.post(1, RecvCapacity { bytes: 1, entries: 1, flags: 0 });
         Arc::new(model)
     }
 
-    /// Asks for a receive to be filled, and does not wait. True if it was.
+    /// Asks the owner to fill a receive without waiting for it. True if the owner did.
     fn send(&self, leaves: bool) -> bool {
         let Some(claim) = self.slot.claim(1) else { return false };
         self.state.ask();
@@ -42,7 +43,7 @@ impl RpcModel {
                 return false;
             }
             if self.state.phase() != CallPhase::Answered {
-                // Not what the protocol says.
+                // A violation of the protocol, for the model that must fail.
                 self.slot.unclaim(claim);
                 return false;
             }
@@ -64,7 +65,7 @@ impl RpcModel {
         }
     }
 
-    /// Another sender, who needs nobody.
+    /// Another sender, which fills the receive without the owner's help.
     fn send_directly(&self) -> bool {
         let Some(claim) = self.slot.claim(2) else { return false };
         self.memory.write(2);
@@ -72,13 +73,13 @@ impl RpcModel {
     }
 }
 
-fn run(turns: Turns, leaves: bool) {
+fn run(yields: YieldPoints, leaves: bool) {
     let model = RpcModel::new();
     let sender = spawn(&model, move |model| model.send(leaves));
     let other = spawn(&model, RpcModel::send_directly);
-    turns.at(0);
+    yields.at(0);
     model.serve();
-    turns.at(1);
+    yields.at(1);
     let (sent, other) = (sender.join().unwrap(), other.join().unwrap());
     assert!(!(sent && other));
     model.serve();
@@ -92,13 +93,14 @@ fn run(turns: Turns, leaves: bool) {
 }
 
 #[test]
-fn what_is_begun_is_the_owners() {
-    explore(|turns| run(turns, true));
+fn begun_call_belongs_to_the_owner() {
+    explore(|yields| run(yields, true));
 }
 
-/// As it was once: after a while the sender takes its claim back.
+/// An earlier version of the protocol: the sender took its claim back after a while, although the
+/// owner had begun.
 #[test]
 #[should_panic(expected = "Concurrent")]
 fn taking_back_what_is_begun_is_missed() {
-    explore(|turns| run(turns, false));
+    explore(|yields| run(yields, false));
 }

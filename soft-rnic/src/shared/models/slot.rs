@@ -1,31 +1,32 @@
-//! A receive's slot, which changes hands.
+//! Loom models of a receive queue's slot, from posting to consumption.
 
 use loom::sync::Arc;
 use loom::thread;
 
-use super::{Life, Memory, explore, how_many, spawn};
-use crate::shared::slot::{Delivery, Holder, Room, SlotHeader, claim_first};
+use super::{CheckedCell, LifeUntil, explore, how_many, spawn};
+use crate::shared::slot::{Delivery, Holder, RecvCapacity, SlotHeader, claim_first};
 
 /// A receive: its slot, and the memory that it describes.
-struct Receive {
+struct ReceiveModel {
     slot: SlotHeader,
-    memory: Memory,
+    memory: CheckedCell,
 }
 
-impl Receive {
+impl ReceiveModel {
     fn posted() -> Arc<Self> {
-        let receive = Self { slot: SlotHeader::default(), memory: Memory::new() };
+        let receive = Self { slot: SlotHeader::default(), memory: CheckedCell::new() };
         receive.post(1);
         Arc::new(receive)
     }
 
     fn post(&self, lap: u32) {
         self.memory.write(0);
-        self.slot.post(lap, Room { bytes: lap, entries: 1, flags: 0 });
+        self.slot.post(lap, RecvCapacity { bytes: lap, entries: 1, flags: 0 });
     }
 
-    /// A message from this peer_id, if the slot can be had; dies after so many steps.
-    fn send(&self, peer_id: u16, mut life: Life) -> bool {
+    /// Sends a message if the slot can be claimed; dies after the steps of `life`. True if it was
+    /// delivered.
+    fn send(&self, peer_id: u16, mut life: LifeUntil) -> bool {
         if !life.alive() {
             return false;
         }
@@ -38,19 +39,20 @@ impl Receive {
         life.alive() && self.slot.finish(claim, &Delivery { imm_data: peer_id.into(), ..Delivery::default() })
     }
 
-    /// A short message, beside a slot that stays unclaimed; dies after so many steps.
-    fn send_shortly(&self, peer_id: u16, mut life: Life) -> bool {
+    /// Sends a short message into a slot that stays unclaimed; dies after the steps of `life`. True
+    /// if it was delivered.
+    fn fast_send(&self, peer_id: u16, mut life: LifeUntil) -> bool {
         if !life.alive() {
             return false;
         }
-        let Some(offer) = self.slot.offer() else { return false };
+        let Some(posted_state) = self.slot.posted_state() else { return false };
         assert_ne!(self.slot.room().bytes, 0);
         self.memory.write(peer_id.into());
         let delivery = Delivery { imm_data: peer_id.into(), ..Delivery::default() };
-        life.alive() && self.slot.fulfil(offer, peer_id, &delivery)
+        life.alive() && self.slot.fulfil(posted_state, peer_id, &delivery)
     }
 
-    /// What has come: the peer_id that it came from.
+    /// The `peer_id` of the delivered message, if one has arrived.
     fn receive(&self) -> Option<u64> {
         let Holder::Done { peer_id } = self.slot.holder() else { return None };
         let delivery = self.slot.delivery();
@@ -60,16 +62,16 @@ impl Receive {
     }
 }
 
-const FOREVER: Life = Life(usize::MAX);
+const FOREVER: LifeUntil = LifeUntil(usize::MAX);
 
 #[test]
 fn two_peers_claim_and_one_has_it() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let peers = [1, 2].map(|peer_id| spawn(&receive, move |receive| receive.send(peer_id, FOREVER)));
-        turns.at(0);
+        yields.at(0);
         let came = receive.receive();
-        turns.at(1);
+        yields.at(1);
         let sent: Vec<bool> = peers.into_iter().map(|peer| peer.join().unwrap()).collect();
         assert_eq!(sent.iter().filter(|sent| **sent).count(), 1);
         let winner = if sent[0] { 1 } else { 2 };
@@ -78,18 +80,18 @@ fn two_peers_claim_and_one_has_it() {
     });
 }
 
-/// Consumed, freed and posted again while another peer tries.
+/// The owner consumes, frees and posts a slot again while another peer tries to claim it.
 #[test]
 fn a_slot_lives_again() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let peers = [1, 2].map(|peer_id| spawn(&receive, move |receive| receive.send(peer_id, FOREVER)));
-        turns.at(0);
+        yields.at(0);
         let mut came = 0;
         if receive.receive().is_some() {
             came += 1;
             receive.slot.free();
-            turns.at(1);
+            yields.at(1);
             receive.post(2);
         }
         let sent = how_many(peers);
@@ -100,12 +102,12 @@ fn a_slot_lives_again() {
 
 #[test]
 fn a_receive_is_taken_back_or_claimed() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let peer = spawn(&receive, move |receive| receive.send(1, FOREVER));
-        turns.at(0);
+        yields.at(0);
         let taken = receive.slot.take_back();
-        turns.at(1);
+        yields.at(1);
         if taken {
             receive.memory.write(9);
         }
@@ -114,20 +116,21 @@ fn a_receive_is_taken_back_or_claimed() {
     });
 }
 
-/// The bytes of a short message lie where only its sender writes, whatever becomes of the slot meanwhile.
+/// A short message either arrives, or its receive was taken back. Its bytes lie where only its
+/// sender writes, whatever happens to the slot.
 #[test]
 fn a_short_message_is_there_or_its_receive_is_taken_back() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let peer = thread::spawn({
             let receive = receive.clone();
-            move || receive.send_shortly(1, FOREVER)
+            move || receive.fast_send(1, FOREVER)
         });
-        turns.at(0);
+        yields.at(0);
         let taken = receive.slot.take_back();
-        turns.at(1);
+        yields.at(1);
         if taken {
-            receive.slot.post(2, Room { bytes: 2, entries: 1, flags: 0 });
+            receive.slot.post(2, RecvCapacity { bytes: 2, entries: 1, flags: 0 });
         }
         let seen = receive.receive();
         let sent = peer.join().unwrap();
@@ -138,21 +141,21 @@ fn a_short_message_is_there_or_its_receive_is_taken_back() {
     });
 }
 
-/// Death leaves the slot as it was or the whole message.
+/// A sender that dies leaves either an untouched slot or a whole message.
 #[test]
 fn the_dead_leave_no_half_short_message() {
     for steps in 0..3 {
-        explore(move |turns| {
-            let receive = Receive::posted();
+        explore(move |yields| {
+            let receive = ReceiveModel::posted();
             let mortal = thread::spawn({
                 let receive = receive.clone();
-                move || receive.send_shortly(1, Life(steps))
+                move || receive.fast_send(1, LifeUntil(steps))
             });
-            turns.at(0);
+            yields.at(0);
             let seen = receive.receive();
             let sent = mortal.join().unwrap();
             assert!(seen.is_none() || sent);
-            assert_eq!(receive.send_shortly(2, FOREVER), !sent);
+            assert_eq!(receive.fast_send(2, FOREVER), !sent);
             assert_eq!(receive.receive(), Some(if sent { 1 } else { 2 }));
         });
     }
@@ -160,16 +163,16 @@ fn the_dead_leave_no_half_short_message() {
 
 #[test]
 fn a_claim_is_given_back_to_the_next() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let first = spawn(&receive, move |receive| {
             let Some(claim) = receive.slot.claim(1) else { return };
-            turns.at(1);
+            yields.at(1);
             receive.memory.write(1);
             assert!(receive.slot.unclaim(claim));
             assert!(!receive.slot.unclaim(claim), "a claim that was given back");
         });
-        turns.at(0);
+        yields.at(0);
         let sent = receive.send(2, FOREVER);
         first.join().unwrap();
         assert!(sent || receive.send(2, FOREVER));
@@ -177,17 +180,18 @@ fn a_claim_is_given_back_to_the_next() {
     });
 }
 
-/// One peer dies after any step, another goes on; whatever the dead one held is offered anew, and no half message comes.
+/// One peer dies after any step while another continues. The dead peer's slot is posted again, and
+/// no partial message arrives.
 #[test]
 fn a_dead_peers_slot_is_recovered() {
     for steps in 0..4 {
-        explore(move |turns| {
-            let receive = Receive::posted();
-            let mortal = spawn(&receive, move |receive| receive.send(1, Life(steps)));
+        explore(move |yields| {
+            let receive = ReceiveModel::posted();
+            let mortal = spawn(&receive, move |receive| receive.send(1, LifeUntil(steps)));
             let other = spawn(&receive, move |receive| receive.send(2, FOREVER));
-            turns.at(0);
+            yields.at(0);
             mortal.join().unwrap();
-            turns.at(1);
+            yields.at(1);
             if matches!(receive.slot.holder(), Holder::Claimed { .. }) {
                 receive.slot.recover(1);
             }
@@ -198,21 +202,22 @@ fn a_dead_peers_slot_is_recovered() {
     }
 }
 
-/// Two receives, and a list of two messages for them.
-struct Two([Receive; 2]);
+/// Two receives, for a list of two messages.
+struct TwoReceives([ReceiveModel; 2]);
 
-impl Two {
+impl TwoReceives {
     fn posted() -> Arc<Self> {
         let receive = || {
-            let receive = Receive { slot: SlotHeader::default(), memory: Memory::new() };
+            let receive = ReceiveModel { slot: SlotHeader::default(), memory: CheckedCell::new() };
             receive.post(1);
             receive
         };
         Arc::new(Self([receive(), receive()]))
     }
 
-    /// Claims both, writes both, and finishes one after the other; dies after so many steps. How many it has finished.
-    fn send(&self, peer_id: u16, mut life: Life) -> usize {
+    /// Claims both, writes both, and finishes one after the other; dies after the steps of `life`.
+    /// Returns how many it has finished.
+    fn send(&self, peer_id: u16, mut life: LifeUntil) -> usize {
         let Self(receives) = self;
         let mut claims = Vec::new();
         for receive in receives {
@@ -228,24 +233,26 @@ impl Two {
             receive.memory.write(peer_id.into());
         }
         let delivery = Delivery { imm_data: peer_id.into(), ..Delivery::default() };
-        let finish = |(receive, claim): (&Receive, _)| life.alive() && receive.slot.finish(claim, &delivery);
+        let finish =
+            |(receive, claim): (&ReceiveModel, _)| life.alive() && receive.slot.finish(claim, &delivery);
         receives.iter().zip(claims).map(finish).take_while(|done| *done).count()
     }
 }
 
-/// Whatever step of a list is the last: what has come is whole and the first of it; the rest is offered anew.
+/// A peer dies after any step of a list. The messages that arrived are whole and are the first of
+/// the list; the other slots are posted again.
 #[test]
 fn of_a_dead_peers_list_the_first_have_come() {
     for steps in 0..7 {
-        explore(move |turns| {
-            let two = Two::posted();
+        explore(move |yields| {
+            let two = TwoReceives::posted();
             let mortal = thread::spawn({
                 let two = two.clone();
-                move || two.send(1, Life(steps))
+                move || two.send(1, LifeUntil(steps))
             });
-            turns.at(0);
-            let Two([first, second]) = &*two;
-            // The owner looks in order.
+            yields.at(0);
+            let TwoReceives([first, second]) = &*two;
+            // The owner looks at the slots in order.
             let seen = usize::from(first.receive().is_some());
             let seen = seen + usize::from(seen == 1 && second.receive().is_some());
             let sent = mortal.join().unwrap();
@@ -262,16 +269,17 @@ fn of_a_dead_peers_list_the_first_have_come() {
     }
 }
 
-/// A list that is given back, the latest first, while its owner takes its receives back, the earliest first.
+/// A sender gives a list back, the latest first, while the owner takes its receives back, the
+/// earliest first.
 #[test]
 fn a_list_is_given_back_or_taken_back() {
-    explore(|turns| {
-        let two = Two::posted();
+    explore(|yields| {
+        let two = TwoReceives::posted();
         let peer = thread::spawn({
             let two = two.clone();
             move || {
                 let claims = two.0.each_ref().map(|receive| receive.slot.claim(1));
-                turns.at(1);
+                yields.at(1);
                 for (receive, claim) in two.0.iter().zip(claims).rev() {
                     if let Some(claim) = claim {
                         receive.memory.write(1);
@@ -280,8 +288,8 @@ fn a_list_is_given_back_or_taken_back() {
                 }
             }
         });
-        turns.at(0);
-        let take_back = |receive: &Receive| {
+        yields.at(0);
+        let take_back = |receive: &ReceiveModel| {
             let taken = receive.slot.take_back();
             if taken {
                 receive.memory.write(9);
@@ -295,17 +303,19 @@ fn a_list_is_given_back_or_taken_back() {
     });
 }
 
-/// Of receives that are posted one after the other, a sender takes the first, whenever it looks.
+/// A sender claims the first of several receives that are posted one after the other, whenever it
+/// looks.
 #[test]
 fn the_first_posted_is_claimed() {
     in_order(|two| claim_first(2, 1, |slot| Some(&two.0[slot as usize].slot)).map(|(slot, _)| slot));
 }
 
-/// A second look is for the offer that was seen: what is posted by now may not be the first.
+/// The second look must claim the offer that was seen, because a slot that was posted later may not
+/// be the first.
 #[test]
 #[should_panic(expected = "not the first")]
 fn claiming_what_was_not_seen_is_missed() {
-    in_order(|Two([first, second])| {
+    in_order(|TwoReceives([first, second])| {
         if first.slot.claim(1).is_some() {
             return Some(0);
         }
@@ -316,20 +326,22 @@ fn claiming_what_was_not_seen_is_missed() {
     });
 }
 
-fn in_order(take: fn(&Two) -> Option<u32>) {
-    explore(move |turns| {
-        let two =
-            Two(core::array::from_fn(|_| Receive { slot: SlotHeader::default(), memory: Memory::new() }));
+fn in_order(take: fn(&TwoReceives) -> Option<u32>) {
+    explore(move |yields| {
+        let two = TwoReceives(core::array::from_fn(|_| ReceiveModel {
+            slot: SlotHeader::default(),
+            memory: CheckedCell::new(),
+        }));
         let two = Arc::new(two);
         let owner = thread::spawn({
             let two = two.clone();
             move || {
                 two.0[0].post(1);
-                turns.at(1);
+                yields.at(1);
                 two.0[1].post(2);
             }
         });
-        turns.at(0);
+        yields.at(0);
         let taken = take(&two);
         assert!(taken.is_none_or(|taken| taken == 0), "not the first");
         owner.join().unwrap();

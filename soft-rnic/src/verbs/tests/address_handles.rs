@@ -3,8 +3,8 @@ use std::ptr;
 
 use rdma_mummy_sys::types::*;
 
-use crate::verbs::address_handle::ah_of;
-use crate::verbs::testing::{Opened, errno, table};
+use crate::objects::address_handle::ah_of;
+use crate::verbs::testing::{OpenedDevice, errno, table};
 
 fn route() -> ibv_ah_attr {
     let mut attr = ibv_ah_attr { is_global: 1, port_num: 2, sl: 3, ..ibv_ah_attr::default() };
@@ -16,7 +16,7 @@ fn route() -> ibv_ah_attr {
 
 #[test]
 fn a_route_needs_a_gid_on_either_end() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let (lib, pd) = (table(), opened.pd());
     let create = |change: fn(&mut ibv_ah_attr)| {
         let mut attr = route();
@@ -46,7 +46,7 @@ fn a_route_needs_a_gid_on_either_end() {
 
 #[test]
 fn an_answer_goes_back_to_where_the_datagram_came_from() {
-    let opened = Opened::new(1);
+    let opened = OpenedDevice::new(1);
     let (lib, pd) = (table(), opened.pd());
     let source: Ipv6Addr = "2001:db8::7".parse().unwrap();
     let own: Ipv6Addr = "::ffff:127.0.0.2".parse().unwrap();

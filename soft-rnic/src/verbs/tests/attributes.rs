@@ -17,7 +17,7 @@ fn query(qp: *mut ibv_qp, mask: i32) -> (i32, ibv_qp_attr, ibv_qp_init_attr) {
 
 #[test]
 fn a_queue_pair_tells_what_it_was_given() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let srq = bench.srq(2);
     let [one, other] = [ptr::null_mut(), srq].map(|srq| bench.qp(ibv_qp_type::IBV_QPT_RC, srq));
     let (error, attr, init) = query(one, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32);
@@ -54,7 +54,7 @@ fn a_queue_pair_tells_what_it_was_given() {
 #[test]
 fn attributes_out_of_range_change_nothing() {
     use ibv_qp_attr_mask as M;
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
     let initial = M::IBV_QP_STATE | M::IBV_QP_PORT | M::IBV_QP_PKEY_INDEX | M::IBV_QP_ACCESS_FLAGS;
     let refused = |qp, state, mask: M, change: fn(&mut ibv_qp_attr)| {
@@ -98,7 +98,7 @@ fn attributes_out_of_range_change_nothing() {
 
 #[test]
 fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
     let datagram = bench.qp(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
     assert_eq!(bench.receive(one, 1, 8), libc::EINVAL, "it is in RESET");
@@ -141,7 +141,7 @@ fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
 
 #[test]
 fn a_shared_queue_tells_its_limit() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let lib = table();
     let mut init = ibv_srq_init_attr_ex {
         comp_mask: ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_PD.0
@@ -191,7 +191,7 @@ fn a_shared_queue_tells_its_limit() {
 
 #[test]
 fn options_that_are_not_known_are_taken_away() {
-    let bench = Bench::new(4);
+    let bench = VerbsFixture::new(4);
     let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     let (query, set) =
         (table().ibv_query_ece.expect("it is there"), table().ibv_set_ece.expect("it is there"));

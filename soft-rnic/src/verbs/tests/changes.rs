@@ -14,7 +14,7 @@ const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 #[test]
 fn an_attribute_that_changes_takes_no_drained_event_away() {
     use ibv_qp_attr_mask as M;
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     // It waits for a receive.
     assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
@@ -36,7 +36,7 @@ fn an_attribute_that_changes_takes_no_drained_event_away() {
 #[test]
 #[cfg_attr(miri, ignore = "there is no service thread")]
 fn a_peer_that_is_changing_is_looked_at_again_soon() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
     pair.iter().for_each(|qp| bench.init(*qp));
     let [one, other] = pair;
@@ -66,8 +66,8 @@ fn a_peer_that_is_changing_is_looked_at_again_soon() {
 }
 
 #[test]
-fn what_a_peer_writes_into_the_segment_opens_nothing_here() {
-    let bench = Bench::new(16);
+fn writes_to_the_segment_grant_no_local_access() {
+    let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
     pair.iter().for_each(|qp| bench.init(*qp));
     let [one, other] = pair;
@@ -98,7 +98,7 @@ fn what_a_peer_writes_into_the_segment_opens_nothing_here() {
 /// Memory that is registered for reading may be mapped for reading only.
 #[test]
 fn a_receive_is_not_scattered_where_only_a_peer_says_that_it_may_be() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     // SAFETY: the domain and the memory are live.
     let read_only = unsafe { verbs::ibv_reg_mr(table(), bench.pd, bench.memory.cast(), SIZE, 0) };

@@ -5,7 +5,7 @@ use rdma_mummy_sys::verbs;
 
 use crate::objects::completion::Cqe;
 use crate::verbs::completion_queue::cq_of;
-use crate::verbs::testing::{Opened, errno, table};
+use crate::verbs::testing::{OpenedDevice, errno, table};
 
 fn cqe(wr_id: u64) -> Cqe {
     Cqe {
@@ -34,7 +34,7 @@ fn poll(cq: *mut ibv_cq, room: i32) -> Vec<u64> {
 
 #[test]
 fn completions_come_out_in_order() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let cq = opened.cq(5, ptr::null_mut());
     // SAFETY: the queue is live until it is destroyed.
     unsafe {
@@ -58,7 +58,7 @@ fn completions_come_out_in_order() {
 
 #[test]
 fn sizes_and_vectors_are_checked() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let create = table().ibv_create_cq;
     // SAFETY: the context is open.
     unsafe {
@@ -75,7 +75,7 @@ fn sizes_and_vectors_are_checked() {
 
 #[test]
 fn a_queue_shrinks_to_what_it_holds() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let cq = opened.cq(4, ptr::null_mut());
     let resize = table().ibv_resize_cq;
     // SAFETY: the queue is live until it is destroyed.
@@ -100,7 +100,7 @@ fn a_queue_shrinks_to_what_it_holds() {
 
 #[test]
 fn the_completions_of_a_queue_pair_can_vanish() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let cq = opened.cq(8, ptr::null_mut());
     // SAFETY: the queue is live until it is destroyed.
     unsafe {
@@ -113,7 +113,7 @@ fn the_completions_of_a_queue_pair_can_vanish() {
     }
 }
 
-fn create_ex(opened: &Opened, change: impl FnOnce(&mut ibv_cq_init_attr_ex)) -> *mut ibv_cq_ex {
+fn create_ex(opened: &OpenedDevice, change: impl FnOnce(&mut ibv_cq_init_attr_ex)) -> *mut ibv_cq_ex {
     let mut attr = ibv_cq_init_attr_ex { cqe: 4, ..ibv_cq_init_attr_ex::default() };
     change(&mut attr);
     // SAFETY: the context is open.
@@ -132,7 +132,7 @@ const WALLCLOCK: u64 = 0x800;
 
 #[test]
 fn an_extended_poll_walks_over_the_completions() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     for flags in [0, 1] {
         let cq = create_ex(&opened, |attr| {
             attr.wc_flags = STANDARD | TIMESTAMP;
@@ -175,7 +175,7 @@ fn an_extended_poll_walks_over_the_completions() {
 
 #[test]
 fn only_the_fields_that_were_asked_for_are_there() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let cq = create_ex(&opened, |attr| attr.wc_flags = 1 | WALLCLOCK);
     // SAFETY: the queue is live until it is destroyed.
     unsafe {
@@ -200,8 +200,8 @@ fn only_the_fields_that_were_asked_for_are_there() {
 }
 
 #[test]
-fn what_the_queue_cannot_do_is_refused() {
-    let opened = Opened::new(0);
+fn unsupported_operations_are_refused() {
+    let opened = OpenedDevice::new(0);
     type Change = fn(&mut ibv_cq_init_attr_ex);
     let changes: [(Change, i32); 6] = [
         (|attr| attr.wc_flags = 1 << 8, libc::EOPNOTSUPP),
@@ -219,7 +219,7 @@ fn what_the_queue_cannot_do_is_refused() {
 
 #[test]
 fn a_queue_may_lose_its_oldest_completions() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let cq = create_ex(&opened, |attr| (attr.comp_mask, attr.flags) = (1, 2));
     // SAFETY: the queue is live until it is destroyed.
     unsafe {
@@ -231,7 +231,7 @@ fn a_queue_may_lose_its_oldest_completions() {
 
 #[test]
 fn many_push_and_many_poll() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let cq = opened.cq(1 << 10, ptr::null_mut());
     let each = if cfg!(miri) { 20 } else { 5000 };
     // SAFETY: the queue is live until it is destroyed.

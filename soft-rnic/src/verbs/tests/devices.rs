@@ -6,7 +6,7 @@ use std::ptr;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use crate::verbs::testing::{Opened, errno, table};
+use crate::verbs::testing::{OpenedDevice, errno, table};
 
 fn name(chars: &[std::ffi::c_char]) -> &CStr {
     // SAFETY: names are shorter than their fields, which are zero behind them.
@@ -54,7 +54,7 @@ fn another_configuration_comes_too_late() {
 
 #[test]
 fn attributes_name_the_software_and_its_limits() {
-    let opened = Opened::new(1);
+    let opened = OpenedDevice::new(1);
     let lib = table();
     // SAFETY: the context is open, and zero is a value of each struct.
     unsafe {
@@ -86,7 +86,7 @@ fn attributes_name_the_software_and_its_limits() {
 
 #[test]
 fn a_port_is_roce_and_up() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let lib = table();
     // SAFETY: the context is open, and zero is a value of each struct.
     unsafe {
@@ -110,7 +110,7 @@ fn a_port_is_roce_and_up() {
     }
 }
 
-fn gid(opened: &Opened, port: u8, index: i32) -> Option<Ipv6Addr> {
+fn gid(opened: &OpenedDevice, port: u8, index: i32) -> Option<Ipv6Addr> {
     let mut gid = ibv_gid { raw: [0xff; 16] };
     // SAFETY: the context is open.
     let result = unsafe { (table().ibv_query_gid)(opened.0, port, index, &raw mut gid) };
@@ -121,7 +121,7 @@ fn gid(opened: &Opened, port: u8, index: i32) -> Option<Ipv6Addr> {
 
 #[test]
 fn gids_are_link_local_loopback_and_the_hosts() {
-    let (first, second) = (Opened::new(0), Opened::new(1));
+    let (first, second) = (OpenedDevice::new(0), OpenedDevice::new(1));
     assert_eq!(gid(&first, 1, 0), Some("fe80::73:6fff:fe66:7400".parse().unwrap()));
     assert_eq!(gid(&first, 1, 1), Some("::ffff:127.0.0.1".parse().unwrap()));
     assert_eq!(gid(&second, 1, 1), Some("::ffff:127.0.0.2".parse().unwrap()));
@@ -134,15 +134,15 @@ fn gids_are_link_local_loopback_and_the_hosts() {
 
 #[test]
 fn gid_entries_have_the_callers_size() {
-    let opened = Opened::new(1);
+    let opened = OpenedDevice::new(1);
     let lib = table();
     #[repr(C)]
     #[derive(Clone, Copy)]
-    struct Longer {
+    struct LongerGidEntry {
         entry: ibv_gid_entry,
         more: u64,
     }
-    let blank = Longer { entry: ibv_gid_entry::default(), more: u64::MAX };
+    let blank = LongerGidEntry { entry: ibv_gid_entry::default(), more: u64::MAX };
     // SAFETY: the context is open, and the sizes are those of the entries.
     unsafe {
         let mut entry = ibv_gid_entry::default();
@@ -156,17 +156,17 @@ fn gid_entries_have_the_callers_size() {
         let query = lib._ibv_query_gid_table.unwrap();
         let mut entries = [blank; 5];
         let all = entries.as_mut_ptr().cast();
-        assert_eq!(query(opened.0, all, 5, 0, size_of::<Longer>()), 4);
+        assert_eq!(query(opened.0, all, 5, 0, size_of::<LongerGidEntry>()), 4);
         let found = entries.map(|entry| (entry.entry.port_num, entry.entry.gid_index, entry.more));
         assert_eq!(found, [(1, 0, 0), (1, 1, 0), (2, 0, 0), (2, 1, 0), (0, 0, u64::MAX)]);
         let all = entries.as_mut_ptr().cast();
-        assert_eq!(query(opened.0, all, 3, 0, size_of::<Longer>()), -(libc::EINVAL as isize));
+        assert_eq!(query(opened.0, all, 3, 0, size_of::<LongerGidEntry>()), -(libc::EINVAL as isize));
     }
 }
 
 #[test]
 fn there_is_one_partition() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let lib = table();
     let mut pkey = 0;
     // SAFETY: the context is open.
@@ -182,7 +182,7 @@ fn there_is_one_partition() {
 
 #[test]
 fn ethernet_addresses_are_known_or_in_the_gid() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let resolve = table().ibv_resolve_eth_l2_from_gid;
     let mut attr = ibv_ah_attr { port_num: 1, ..ibv_ah_attr::default() };
     let mut mac = [0; 6];
@@ -204,7 +204,7 @@ fn ethernet_addresses_are_known_or_in_the_gid() {
 
 #[test]
 fn the_clock_goes_forward() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let read = || {
         let mut values = ibv_values_ex { comp_mask: 3, ..ibv_values_ex::default() };
         // SAFETY: the context is open.
@@ -218,7 +218,7 @@ fn the_clock_goes_forward() {
 
 #[test]
 fn nothing_is_promised_of_the_order_of_bytes() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let lib = table();
     let pd = opened.pd();
     // SAFETY: the domain is live; the pair is not looked at.
@@ -231,7 +231,7 @@ fn nothing_is_promised_of_the_order_of_bytes() {
 
 #[test]
 fn domains_without_attributes_are_refused() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     // SAFETY: the context is live; null attributes are what is tested.
     unsafe {
         assert!(verbs::ibv_alloc_td(opened.0, ptr::null_mut()).is_null());

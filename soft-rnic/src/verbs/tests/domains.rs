@@ -6,11 +6,11 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::verbs::bench::*;
-use crate::verbs::testing::{Opened, errno, table};
+use crate::verbs::testing::{OpenedDevice, errno, table};
 
 #[test]
 fn a_parent_is_the_same_domain() {
-    let bench = Bench::new(4);
+    let bench = VerbsFixture::new(4);
     let lib = table();
     let mut init = ibv_td_init_attr::default();
     // SAFETY: context and domains are live until they are given back.
@@ -44,7 +44,7 @@ fn a_parent_is_the_same_domain() {
         assert_eq!(verbs::ibv_dealloc_td(td), 0);
 
         attr.td = ptr::null_mut();
-        let elsewhere = Opened::new(1);
+        let elsewhere = OpenedDevice::new(1);
         assert!(verbs::ibv_alloc_parent_domain(elsewhere.0, &raw mut attr).is_null());
         assert_eq!(errno(), libc::EINVAL);
         attr.comp_mask = ibv_parent_domain_init_attr_mask::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS.0;
@@ -57,8 +57,8 @@ fn a_parent_is_the_same_domain() {
 }
 
 #[test]
-fn what_is_imported_is_what_there_is() {
-    let bench = Bench::new(4);
+fn imported_objects_are_the_originals() {
+    let bench = VerbsFixture::new(4);
     let lib = table();
     let (import_pd, import_mr) =
         (lib.ibv_import_pd.expect("it is there"), lib.ibv_import_mr.expect("it is there"));

@@ -9,7 +9,7 @@ use crate::objects::completion::Cqe;
 use crate::objects::event::{Event, EventElement};
 use crate::verbs::completion_queue::cq_of;
 use crate::verbs::context::context_of;
-use crate::verbs::testing::{Opened, Sent, errno, table};
+use crate::verbs::testing::{OpenedDevice, SendPtr, errno, table};
 
 fn success(wr_id: u64) -> Cqe {
     Cqe { wr_id, ..Cqe::default() }
@@ -31,8 +31,8 @@ fn set_nonblocking(fd: i32) {
     }
 }
 
-struct Bench {
-    opened: Opened,
+struct EventsFixture {
+    opened: OpenedDevice,
     channel: *mut ibv_comp_channel,
     cq: *mut ibv_cq,
 }
@@ -40,9 +40,9 @@ struct Bench {
 /// What the program attached to its queue.
 const COOKIE: *mut c_void = ptr::without_provenance_mut(0x77);
 
-impl Bench {
+impl EventsFixture {
     fn new() -> Self {
-        let opened = Opened::new(0);
+        let opened = OpenedDevice::new(0);
         // SAFETY: the context is open.
         unsafe {
             let channel = (table().ibv_create_comp_channel)(opened.0);
@@ -92,7 +92,7 @@ impl Bench {
 
 #[test]
 fn an_armed_queue_fires_once() {
-    let bench = Bench::new();
+    let bench = EventsFixture::new();
     bench.push(success(1), true);
     assert_eq!(bench.event(), Err(libc::EAGAIN));
     bench.arm(0);
@@ -106,7 +106,7 @@ fn an_armed_queue_fires_once() {
 
 #[test]
 fn solicited_completions_and_errors_are_waited_for_alone() {
-    let bench = Bench::new();
+    let bench = EventsFixture::new();
     bench.arm(1);
     bench.push(success(1), false);
     assert_eq!(bench.event(), Err(libc::EAGAIN));
@@ -126,7 +126,7 @@ fn solicited_completions_and_errors_are_waited_for_alone() {
 
 #[test]
 fn an_event_that_nobody_took_goes_with_its_queue() {
-    let bench = Bench::new();
+    let bench = EventsFixture::new();
     bench.arm(0);
     bench.push(success(1), false);
     let lib = table();
@@ -135,7 +135,7 @@ fn an_event_that_nobody_took_goes_with_its_queue() {
         assert_eq!((lib.ibv_destroy_cq)(bench.cq), 0);
         assert_eq!(bench.event(), Err(libc::EAGAIN));
         let cq = (lib.ibv_create_cq)(bench.opened.0, 8, COOKIE, bench.channel, 0);
-        let bench = Bench { cq, ..bench };
+        let bench = EventsFixture { cq, ..bench };
         bench.arm(0);
         bench.push(success(1), false);
         assert_eq!(bench.event(), Ok(cq));
@@ -147,7 +147,7 @@ fn an_event_that_nobody_took_goes_with_its_queue() {
 /// Between the first and the last step of its destruction, which another thread is at.
 #[test]
 fn events_of_a_queue_on_its_way_out_are_not_given() {
-    let bench = Bench::new();
+    let bench = EventsFixture::new();
     bench.arm(0);
     bench.push(success(1), false);
     // SAFETY: the queue is live; the context, too.
@@ -159,7 +159,7 @@ fn events_of_a_queue_on_its_way_out_are_not_given() {
     // SAFETY: the context is open.
     set_nonblocking(unsafe { (*bench.opened.0).async_fd });
     let mut event = ibv_async_event::default();
-    // SAFETY: as above; the event is this function's own.
+    // SAFETY: the context is open; the event is this function's own.
     assert_eq!(unsafe { (table().ibv_get_async_event)(bench.opened.0, &raw mut event) }, -1);
     assert_eq!(errno(), libc::EAGAIN);
     // No acknowledgement is waited for.
@@ -170,11 +170,11 @@ fn events_of_a_queue_on_its_way_out_are_not_given() {
 
 #[test]
 fn a_queue_goes_when_its_events_are_acknowledged() {
-    let bench = Bench::new();
+    let bench = EventsFixture::new();
     bench.arm(0);
     bench.push(success(1), false);
     assert_eq!(bench.event(), Ok(bench.cq));
-    let cq = Sent::new(bench.cq);
+    let cq = SendPtr::new(bench.cq);
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         use std::sync::atomic::Ordering::SeqCst;
@@ -201,20 +201,20 @@ fn a_queue_goes_when_its_events_are_acknowledged() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri's stand-in for the descriptor does not wait")]
 fn a_blocking_channel_waits() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let lib = table();
     // SAFETY: all are live until they are destroyed.
     unsafe {
         let channel = (lib.ibv_create_comp_channel)(opened.0);
         let cq = opened.cq(8, channel);
         assert_eq!(verbs::ibv_req_notify_cq(cq, 0), 0);
-        let (state, there) = (Arc::clone(cq_of(cq)), Sent::new(channel));
+        let (state, there) = (Arc::clone(cq_of(cq)), SendPtr::new(channel));
         std::thread::scope(|scope| {
             let waiter = scope.spawn(move || {
                 let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
                 let channel = there.get();
                 let result = (lib.ibv_get_cq_event)(channel, &raw mut cq, &raw mut cookie);
-                (result, Sent::new(cq))
+                (result, SendPtr::new(cq))
             });
             state.push(success(1), false);
             let (result, woken) = waiter.join().unwrap();
@@ -228,7 +228,7 @@ fn a_blocking_channel_waits() {
 }
 
 /// The next asynchronous event, or the error number.
-fn async_event(opened: &Opened) -> Result<ibv_async_event, i32> {
+fn async_event(opened: &OpenedDevice) -> Result<ibv_async_event, i32> {
     let mut event = ibv_async_event {
         element: ibv_async_event__bindgen_ty_1 { port_num: -1 },
         event_type: ibv_event_type(u32::MAX),
@@ -240,7 +240,7 @@ fn async_event(opened: &Opened) -> Result<ibv_async_event, i32> {
 
 #[test]
 fn a_queue_that_overflows_says_so_once() {
-    let bench = Bench::new();
+    let bench = EventsFixture::new();
     let lib = table();
     // SAFETY: the context is open.
     set_nonblocking(unsafe { (*bench.opened.0).async_fd });
@@ -264,7 +264,7 @@ fn a_queue_that_overflows_says_so_once() {
 
 #[test]
 fn a_port_that_goes_down_is_told() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     // SAFETY: the context is open.
     let context = unsafe { context_of(opened.0) };
     context.raise_port(2, ibv_port_state::IBV_PORT_DOWN);
@@ -284,7 +284,7 @@ fn a_port_that_goes_down_is_told() {
 /// Destruction begins with taking the handle away: whoever takes an event at that moment must not be told of nothing.
 #[test]
 fn an_event_of_what_is_being_destroyed_is_not_handed_out() {
-    let bench = Bench::new();
+    let bench = EventsFixture::new();
     // SAFETY: the context is open, and the queue live.
     let state = unsafe {
         set_nonblocking((*bench.opened.0).async_fd);

@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::verbs::bench::*;
-use crate::verbs::testing::{Sent, table};
+use crate::verbs::testing::{SendPtr, table};
 
 /// Everything that a completion can be asked.
 const FIELDS: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
@@ -23,7 +23,7 @@ struct Extended {
 }
 
 impl Extended {
-    fn new(bench: &Bench, qp_type: ibv_qp_type) -> Self {
+    fn new(bench: &VerbsFixture, qp_type: ibv_qp_type) -> Self {
         use ibv_qp_create_send_ops_flags as Op;
         let operations = match qp_type {
             ibv_qp_type::IBV_QPT_UD => Op::IBV_QP_EX_WITH_SEND,
@@ -122,7 +122,7 @@ impl Extended {
 #[test]
 fn lists_of_every_operation_are_posted_and_polled() {
     use ibv_wc_opcode as C;
-    let bench = Bench::new(4);
+    let bench = VerbsFixture::new(4);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     // SAFETY: the region is live.
     let key = unsafe { (*bench.mr).lkey };
@@ -167,7 +167,7 @@ fn lists_of_every_operation_are_posted_and_polled() {
     let write = C::IBV_WC_RDMA_WRITE;
     assert_eq!(opcodes, [(10, C::IBV_WC_SEND), (11, C::IBV_WC_SEND), (12, write), (13, write)]);
     assert_eq!([128, 129, 136].map(|at| bench.get(at)), [3, 4, 0x0505_0505_0505_0505]);
-    // SAFETY: as above.
+    // SAFETY: each is called while the list is open.
     let posted = unsafe {
         extended.post(&[
             &|qp| {
@@ -191,7 +191,7 @@ fn lists_of_every_operation_are_posted_and_polled() {
 
 #[test]
 fn lists_that_are_wrong_or_given_up_post_nothing() {
-    let bench = Bench::new(4);
+    let bench = VerbsFixture::new(4);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     let send = |qp| {
         // SAFETY: called while the list is open.
@@ -223,7 +223,7 @@ fn lists_that_are_wrong_or_given_up_post_nothing() {
 
 #[test]
 fn datagrams_are_addressed_by_a_setter() {
-    let bench = Bench::new(4);
+    let bench = VerbsFixture::new(4);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_UD);
     let mut attr = bench.ah_attr();
     // SAFETY: the domain is live.
@@ -251,7 +251,7 @@ fn datagrams_are_addressed_by_a_setter() {
 
 #[test]
 fn a_list_that_is_left_open_keeps_nobody_waiting() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     let [one, other] = extended.pair;
     let [ex, _] = extended.ex;
@@ -277,7 +277,8 @@ fn a_list_that_is_left_open_keeps_nobody_waiting() {
     assert_eq!(bench.receive(other, 7, 64), 0);
     open();
     // Another list, or a request by itself, ends the first one as well.
-    // SAFETY: as above, and the entry is live.
+    // SAFETY: the queue pair is live; that its list has gone is what is told, and the entry is
+    // live.
     let send = |ex: *mut ibv_qp_ex| unsafe {
         verbs::ibv_wr_send(ex);
         let sge = bench.sge(0, 8);
@@ -296,9 +297,9 @@ fn a_list_that_is_left_open_keeps_nobody_waiting() {
 
 #[test]
 fn another_threads_list_is_waited_for_but_not_for_ever() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
-    let ex = Sent::new(extended.ex[0]);
+    let ex = SendPtr::new(extended.ex[0]);
     let (opened, hears) = std::sync::mpsc::channel();
     let (tells, refused) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -307,7 +308,7 @@ fn another_threads_list_is_waited_for_but_not_for_ever() {
             unsafe { verbs::ibv_wr_start(ex.get()) };
             opened.send(()).expect("it is waited for");
             refused.recv().expect("the call returns");
-            // SAFETY: as above.
+            // SAFETY: the queue pair is live, and the list this thread's.
             unsafe { verbs::ibv_wr_abort(ex.get()) };
         });
         hears.recv().expect("a list");

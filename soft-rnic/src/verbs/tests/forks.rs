@@ -5,11 +5,11 @@ use rdma_mummy_sys::verbs;
 
 use crate::objects::completion::Cqe;
 use crate::verbs::completion_queue::cq_of;
-use crate::verbs::testing::{Opened, errno, table};
+use crate::verbs::testing::{OpenedDevice, errno, table};
 
 #[test]
 fn a_forked_childs_calls_fail_and_its_parents_go_on() {
-    let opened = Opened::new(0);
+    let opened = OpenedDevice::new(0);
     let (lib, pd) = (table(), opened.pd());
     let mut memory = 0u64;
     let addr = (&raw mut memory).cast();

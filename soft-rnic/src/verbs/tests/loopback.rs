@@ -17,7 +17,7 @@ fn to(state: ibv_qp_state) -> Attributes {
 
 #[test]
 fn messages_go_both_ways() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     for (from, to, length) in [(one, other, 8), (other, one, 4000)] {
         assert_eq!(bench.receive(to, 1, 4000), 0);
@@ -37,14 +37,14 @@ fn slot<'a>(qp: *mut ibv_qp, index: u32) -> crate::shared::segment::Slot<'a> {
     inner(qp).rnic.node().segment().slot(&slots, index).expect("a slot")
 }
 
-fn waiting(bench: &Bench) -> usize {
+fn waiting(bench: &VerbsFixture) -> usize {
     // SAFETY: the queue is live.
     unsafe { cq_of(bench.cq) }.waiting()
 }
 
 #[test]
-fn what_a_claim_has_held_up_is_flushed_when_it_ends() {
-    let bench = Bench::new(16);
+fn claimed_receive_is_flushed_when_its_claim_ends() {
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     (1..=3).for_each(|number| assert_eq!(bench.receive(other, number, 64), 0));
     let _claim = slot(other, 0).header.claim(5).expect("it was posted");
@@ -66,7 +66,7 @@ fn what_a_claim_has_held_up_is_flushed_when_it_ends() {
 
 #[test]
 fn completions_that_nobody_polls_take_up_no_room() {
-    let bench = Bench::new(4);
+    let bench = VerbsFixture::new(4);
     for _ in 0..if cfg!(miri) { 2 } else { 5 } {
         let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
         (1..=4).for_each(|number| assert_eq!(bench.receive(other, number, 64), 0));
@@ -89,7 +89,7 @@ fn completions_that_nobody_polls_take_up_no_room() {
 
 #[test]
 fn a_queue_pair_takes_no_shared_receive_with_it() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let srq = bench.srq(2);
     for _ in 0..3 {
         let pair =
@@ -109,7 +109,7 @@ fn a_queue_pair_takes_no_shared_receive_with_it() {
 
 #[test]
 fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     // As the service thread does, which looks it up and is slow.
     let late = Arc::clone(inner(other));
@@ -136,8 +136,8 @@ fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
 }
 
 #[test]
-fn who_acts_late_on_a_failure_does_not_touch_the_next_life() {
-    let bench = Bench::new(16);
+fn late_failure_does_not_touch_a_reset_queue_pair() {
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     for life in 0..if cfg!(miri) { 1 } else { 3 } {
         assert_eq!(bench.receive(other, life, 64), 0);
@@ -157,7 +157,7 @@ fn who_acts_late_on_a_failure_does_not_touch_the_next_life() {
 
 #[test]
 fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     for (retry, least) in [(0, 0), (2, 2)] {
         let pair = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
         pair.into_iter().for_each(|qp| bench.init(qp));
@@ -184,7 +184,7 @@ fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
 
 #[test]
 fn a_peer_that_is_nowhere_is_given_up() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     bench.init(qp);
     // Nobody has this block; each look at it is good for some milliseconds, and so is each try.
@@ -197,7 +197,7 @@ fn a_peer_that_is_nowhere_is_given_up() {
 
 #[test]
 fn a_change_of_the_address_leaves_the_connection_as_it_is() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     for _ in 0..2 {
         assert_eq!(bench.receive(other, 1, 64), 0);
@@ -215,7 +215,7 @@ fn a_change_of_the_address_leaves_the_connection_as_it_is() {
 
 #[test]
 fn an_unreliable_connection_takes_any_first_number() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_UC, ptr::null_mut()));
     pair.into_iter().for_each(|qp| bench.init(qp));
     let [one, other] = pair;
@@ -230,7 +230,7 @@ fn an_unreliable_connection_takes_any_first_number() {
 
 #[test]
 fn a_message_that_is_too_long_ends_both_sides() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     assert_eq!(bench.receive(other, 1, 64), 0);
     assert_eq!(bench.receive(other, 2, 64), 0);
@@ -251,7 +251,7 @@ fn a_message_that_is_too_long_ends_both_sides() {
 
 #[test]
 fn inline_data_of_any_length_are_refused_beyond_the_limit() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     for lengths in [[17, 0], [8, 9], [8, u32::MAX]] {
         let mut list = lengths.map(|length| ibv_sge { length, ..bench.sge(0, 0) });

@@ -10,7 +10,7 @@ use crate::verbs::testing::table;
 
 #[test]
 fn every_member_gets_a_copy_until_it_leaves() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let (attach, detach) = (table().ibv_attach_mcast, table().ibv_detach_mcast);
     let pair = bench.pair(ibv_qp_type::IBV_QPT_UD);
     let connected = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());

@@ -9,7 +9,7 @@ use rdma_mummy_sys::verbs;
 use crate::objects::memory_region::Mr;
 use crate::objects::region::index_of;
 use crate::shared::entry::kind;
-use crate::verbs::bench::{Bench, SUCCESS, destroy};
+use crate::verbs::bench::{SUCCESS, VerbsFixture, destroy};
 use crate::verbs::context::context_of;
 use crate::verbs::protection_domain::pd_of;
 use crate::verbs::testing::{errno, table};
@@ -20,7 +20,7 @@ const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 
 #[test]
 fn a_null_region_is_for_those_who_have_its_key() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     // SAFETY: the domain lives, and the region until it is deregistered.
     unsafe {
         let mr = verbs::ibv_alloc_null_mr(bench.pd);
@@ -46,7 +46,7 @@ fn a_null_region_is_for_those_who_have_its_key() {
 
 #[test]
 fn a_null_region_takes_part_in_messages() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let [a, b] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     // SAFETY: all are live.
     unsafe {
@@ -85,7 +85,7 @@ fn a_null_region_takes_part_in_messages() {
 
 #[test]
 fn device_memory_is_shared_with_peers_and_given_back() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let context = bench.opened.0;
     // SAFETY: all are live until they are freed.
     unsafe {
@@ -101,7 +101,7 @@ fn device_memory_is_shared_with_peers_and_given_back() {
         assert_eq!(verbs::ibv_free_dm(dm), libc::EBUSY);
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
         // Not of the domain of another context.
-        let other = crate::verbs::testing::Opened::new(1);
+        let other = crate::verbs::testing::OpenedDevice::new(1);
         let pd = other.pd();
         assert!(verbs::ibv_reg_dm_mr(pd, dm, 0, 64, access).is_null());
         assert_eq!(errno(), libc::EINVAL);
@@ -122,7 +122,7 @@ fn device_memory_is_shared_with_peers_and_given_back() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no files without names")]
 fn a_file_is_mapped_as_its_permissions_say() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("test", flags).unwrap();
     rustix::fs::ftruncate(&file, 16384).unwrap();
@@ -166,7 +166,7 @@ fn a_file_is_mapped_as_its_permissions_say() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri counts no descriptors and mappings")]
 fn nothing_is_left_of_any_region() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let open = |name: &str| {
         let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         let links = files.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -201,7 +201,7 @@ fn nothing_is_left_of_any_region() {
 
 #[test]
 fn only_what_is_paged_on_demand_is_advised_about() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let on_demand = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
     // SAFETY: domain and memory are the bench's.
     unsafe {

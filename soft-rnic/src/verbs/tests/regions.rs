@@ -9,7 +9,7 @@ use crate::objects::context::Context;
 use crate::objects::region::index_of;
 use crate::shared::hazard::Hazard;
 use crate::verbs::context::context_of;
-use crate::verbs::testing::{Opened, errno, table};
+use crate::verbs::testing::{OpenedDevice, errno, table};
 
 const LOCAL_WRITE: i32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
 const REMOTE_WRITE: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 as i32;
@@ -17,17 +17,17 @@ const REMOTE_READ: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 as i32;
 const REMOTE_ATOMIC: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0 as i32;
 
 /// A device with a domain and memory to register.
-struct Bench {
-    opened: Opened,
+struct RegionsFixture {
+    opened: OpenedDevice,
     pd: *mut ibv_pd,
     memory: *mut u8,
 }
 
 const SIZE: usize = 8192;
 
-impl Bench {
+impl RegionsFixture {
     fn new() -> Self {
-        let opened = Opened::new(0);
+        let opened = OpenedDevice::new(0);
         let pd = opened.pd();
         let memory = Box::into_raw(Box::new([0u64; SIZE / 8])).cast();
         Self { opened, pd, memory }
@@ -50,7 +50,7 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for RegionsFixture {
     fn drop(&mut self) {
         // SAFETY: nothing uses them any more.
         unsafe {
@@ -62,7 +62,7 @@ impl Drop for Bench {
 
 #[test]
 fn a_region_is_found_by_its_key_until_it_is_deregistered() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let mr = bench.reg(8, 100, LOCAL_WRITE | REMOTE_READ);
     // SAFETY: the region is live.
     let ibv_mr { context, pd, addr, length, lkey, rkey, .. } = unsafe { mr.read() };
@@ -80,7 +80,7 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
     // With the pointer's own provenance.
     // SAFETY: the memory is the bench's.
     unsafe { descriptor.pointer(descriptor.iova + 99, 1).unwrap().write(7) };
-    // SAFETY: as above.
+    // SAFETY: the memory is the bench's.
     assert_eq!(unsafe { bench.memory.add(107).read() }, 7);
     assert_eq!(descriptor.pointer(descriptor.iova + 100, 0), Some(bench.memory.wrapping_add(108)));
     assert_eq!(descriptor.pointer(descriptor.iova + 100, 1), None);
@@ -108,7 +108,7 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
 
 #[test]
 fn flags_and_ranges_are_checked() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let unknown = 1 << 18;
     let on_demand = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 as i32;
     for (offset, length, access, error) in [
@@ -134,7 +134,7 @@ fn flags_and_ranges_are_checked() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no page tables to ask")]
 fn memory_that_is_not_there_is_refused() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let length = 1 << 20;
     // SAFETY: a new mapping, which is unmapped again.
     unsafe {
@@ -152,7 +152,7 @@ fn memory_that_is_not_there_is_refused() {
 
 #[test]
 fn an_address_may_be_chosen() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let lib = table();
     let page = 4096 - 1;
     let iova = 0x7000_0000_0000 | (bench.memory.addr() as u64 & page);
@@ -181,7 +181,7 @@ fn an_address_may_be_chosen() {
 
 #[test]
 fn a_region_can_be_changed_in_place() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let other_pd = bench.opened.pd();
     let rereg = table().ibv_rereg_mr;
     let mr = bench.reg(0, 64, LOCAL_WRITE);
@@ -227,7 +227,7 @@ fn a_region_can_be_changed_in_place() {
 
 #[test]
 fn a_region_that_is_touched_stays_closed_until_it_is_not() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let (first, second) = (bench.reg(0, 64, LOCAL_WRITE), bench.reg(64, 64, LOCAL_WRITE));
     // SAFETY: the regions are live.
     let (key, other) = unsafe { ((*first).lkey, (*second).lkey) };
@@ -258,7 +258,7 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
 #[test]
 #[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
 fn a_transfer_that_takes_its_time_is_waited_for() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let mr = bench.reg(0, 64, LOCAL_WRITE);
     // SAFETY: the region is live.
     let key = unsafe { (*mr).lkey };
@@ -281,7 +281,7 @@ fn a_transfer_that_takes_its_time_is_waited_for() {
 
 #[test]
 fn an_index_comes_back_with_another_tag() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let mut last = std::collections::HashMap::new();
     // Indices come back in turn: after as many registrations as there ever were regions at a time, in all tests.
     for _ in 0..10_000 {
@@ -299,7 +299,7 @@ fn an_index_comes_back_with_another_tag() {
 
 #[test]
 fn memory_of_the_device_is_shareable() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let lib = table();
     // SAFETY: the domain is live, and everything is freed once.
     unsafe {
@@ -328,8 +328,8 @@ fn memory_of_the_device_is_shareable() {
 #[test]
 fn a_context_that_closes_takes_its_regions_from_peers() {
     let lib = table();
-    let outer = Opened::new(0);
-    let opened = Opened::new(0);
+    let outer = OpenedDevice::new(0);
+    let opened = OpenedDevice::new(0);
     let pd = opened.pd();
     let mut byte = 0u64;
     // SAFETY: domain and region are destroyed after their context, which this device allows.

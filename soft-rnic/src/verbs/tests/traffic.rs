@@ -15,7 +15,7 @@ const UC: ibv_qp_type = ibv_qp_type::IBV_QPT_UC;
 const UD: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
 
 /// Where a request points to on the other side.
-fn to(bench: &Bench, opcode: ibv_wr_opcode, offset: usize) -> impl Fn(&mut ibv_send_wr) {
+fn to(bench: &VerbsFixture, opcode: ibv_wr_opcode, offset: usize) -> impl Fn(&mut ibv_send_wr) {
     // SAFETY: the region is live.
     let (remote_addr, rkey) = (bench.at(offset), unsafe { (*bench.mr).rkey });
     move |wr| {
@@ -31,14 +31,14 @@ fn to(bench: &Bench, opcode: ibv_wr_opcode, offset: usize) -> impl Fn(&mut ibv_s
     }
 }
 
-fn fill(bench: &Bench, words: &[u64]) {
+fn fill(bench: &VerbsFixture, words: &[u64]) {
     for (at, word) in words.iter().enumerate() {
         bench.set(at, *word);
     }
 }
 
 /// The completion of a receive and that of a request, whichever way round they came.
-fn both(bench: &Bench) -> [ibv_wc; 2] {
+fn both(bench: &VerbsFixture) -> [ibv_wc; 2] {
     let mut all = bench.poll();
     all.sort_by_key(|wc| wc.wr_id);
     assert_eq!(all.len(), 2);
@@ -47,7 +47,7 @@ fn both(bench: &Bench) -> [ibv_wc; 2] {
 
 #[test]
 fn one_sided_operations_move_what_they_say() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     for qp_type in [RC, UC] {
         let [one, other] = bench.pair(qp_type);
         fill(&bench, &[7, 8, 9]);
@@ -83,7 +83,7 @@ fn one_sided_operations_move_what_they_say() {
 
 #[test]
 fn messages_come_from_and_go_to_lists_and_inline_data() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     for qp_type in [RC, UC] {
         let [one, other] = bench.pair(qp_type);
         // What travels in the slot, and what does not.
@@ -128,7 +128,7 @@ fn messages_come_from_and_go_to_lists_and_inline_data() {
 
 #[test]
 fn datagrams_bring_their_header_or_are_lost() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let pair = bench.pair(UD);
     let mut attr = bench.ah_attr();
     // SAFETY: the domain is live; the address handle until it is destroyed.
@@ -163,7 +163,7 @@ fn datagrams_bring_their_header_or_are_lost() {
 /// A sender that has claimed a receive gives it back, or dies: an earlier receive than those that were filled meanwhile.
 #[test]
 fn datagrams_come_in_order_though_a_receive_comes_back() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(UD);
     let mut attr = bench.ah_attr();
     // SAFETY: the domain is live; the address handle until it is destroyed.
@@ -217,9 +217,9 @@ fn datagrams_come_in_order_though_a_receive_comes_back() {
 }
 
 #[test]
-fn what_a_requester_may_not_do_fails() {
+fn forbidden_requests_fail() {
     use ibv_wc_status as S;
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let refused = |status: S, length: u32, receives: bool, change: &dyn Fn(&mut ibv_send_wr)| {
         let [one, other] = bench.pair(RC);
         if receives {
@@ -263,7 +263,7 @@ fn what_a_requester_may_not_do_fails() {
 #[test]
 fn nobody_there_and_nobody_ready_are_told_apart() {
     use ibv_wc_status as S;
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
     bench.init(one);
     bench.init(other);
@@ -299,7 +299,7 @@ fn nobody_there_and_nobody_ready_are_told_apart() {
 #[test]
 fn a_failed_receiver_says_so_and_works_again_after_reset() {
     use ibv_wc_status as S;
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     let mut entries = [ibv_sge { lkey: 0x5a5a_5a5a, ..bench.sge(SIZE / 2, 64) }];
     assert_eq!(bench.receive_list(other, 1, &mut entries), 0);
@@ -334,7 +334,7 @@ fn a_failed_receiver_says_so_and_works_again_after_reset() {
 #[test]
 fn memory_that_was_given_back_is_not_touched() {
     use ibv_wc_status as S;
-    let mut bench = Bench::new(16);
+    let mut bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     assert_eq!(bench.receive(other, 1, 64), 0);
     // The receive and the request name a region that has gone by the time.
@@ -359,7 +359,7 @@ fn memory_that_was_given_back_is_not_touched() {
 
 #[test]
 fn a_shared_queue_serves_all_and_runs_low() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let srq = bench.srq(4);
     let pairs: [[*mut ibv_qp; 2]; 2] = [RC, UC].map(|qp_type| {
         let pair = [bench.qp(qp_type, ptr::null_mut()), bench.qp(qp_type, srq)];
@@ -387,8 +387,8 @@ fn a_shared_queue_serves_all_and_runs_low() {
 }
 
 #[test]
-fn who_armed_the_queue_is_woken() {
-    let bench = Bench::new(16);
+fn owner_that_armed_the_queue_is_woken() {
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     (1..=2).for_each(|number| assert_eq!(bench.receive(other, number, 64), 0));
     for (solicited, fires) in [(0, false), (ibv_send_flags::IBV_SEND_SOLICITED.0, true)] {
@@ -404,7 +404,7 @@ fn who_armed_the_queue_is_woken() {
 
 #[test]
 fn a_queue_that_drains_stops_and_goes_on() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     assert_eq!(modify(one, in_state(ibv_qp_state::IBV_QPS_SQD)), 0);
     assert_eq!(bench.receive(other, 1, 64), 0);

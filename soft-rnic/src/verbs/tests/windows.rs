@@ -5,23 +5,23 @@ use std::ptr;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
+use crate::objects::memory_window::mw_of;
 use crate::shared::slot::Delivery;
 use crate::verbs::bench::*;
-use crate::verbs::memory_window::mw_of;
 use crate::verbs::testing::{errno, table};
 
 const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 const REFUSED: ibv_wc_status = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
 
 /// A domain with a region that windows are bound to.
-struct Ground<'a> {
-    bench: &'a Bench,
+struct WindowsFixture<'a> {
+    bench: &'a VerbsFixture,
     pd: *mut ibv_pd,
     mr: *mut ibv_mr,
 }
 
-impl<'a> Ground<'a> {
-    fn of(bench: &'a Bench, pd: *mut ibv_pd) -> Self {
+impl<'a> WindowsFixture<'a> {
+    fn of(bench: &'a VerbsFixture, pd: *mut ibv_pd) -> Self {
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_MW_BIND;
         // SAFETY: the domain is live, and so is the memory, until this is ended.
         let mr = unsafe { verbs::ibv_reg_mr(table(), pd, bench.memory.cast(), SIZE, access.0 as i32) };
@@ -86,7 +86,7 @@ fn dealloc(mw: *mut ibv_mw) {
     assert_eq!(unsafe { verbs::ibv_dealloc_mw(mw) }, 0);
 }
 
-fn send_with_inv(bench: &Bench, qp: *mut ibv_qp, wr_id: u64, key: u32) {
+fn send_with_inv(bench: &VerbsFixture, qp: *mut ibv_qp, wr_id: u64, key: u32) {
     let posted = bench.send(qp, wr_id, 8, |wr| {
         wr.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
         wr.__bindgen_anon_1.invalidate_rkey = key;
@@ -109,7 +109,7 @@ fn lie(qp: *mut ibv_qp, key: u32) {
 }
 
 /// The only completion: its status, and the key that it says was invalidated.
-fn told(bench: &Bench) -> (ibv_wc_status, Option<u32>) {
+fn told(bench: &VerbsFixture) -> (ibv_wc_status, Option<u32>) {
     let [wc] = bench.poll()[..] else { panic!("one completion") };
     let with_inv = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
     // SAFETY: any number is a key; the flag says whether this is meant as one.
@@ -118,9 +118,9 @@ fn told(bench: &Bench) -> (ibv_wc_status, Option<u32>) {
 }
 
 #[test]
-fn what_was_bound_anew_before_the_poll_stays() {
-    let bench = Bench::new(16);
-    let ground = Ground::of(&bench, bench.pd);
+fn window_bound_again_before_the_poll_stays_bound() {
+    let bench = VerbsFixture::new(16);
+    let ground = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
     let (mw, key) = ground.bound(other);
     (1..=3).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
@@ -144,9 +144,9 @@ fn what_was_bound_anew_before_the_poll_stays() {
 }
 
 #[test]
-fn what_a_peer_says_that_it_has_invalidated_is_so() {
-    let bench = Bench::new(16);
-    let ground = Ground::of(&bench, bench.pd);
+fn claimed_invalidation_by_a_peer_is_done() {
+    let bench = VerbsFixture::new(16);
+    let ground = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
     let (mw, key) = ground.bound(other);
     (1..=2).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
@@ -165,10 +165,10 @@ fn what_a_peer_says_that_it_has_invalidated_is_so() {
 }
 
 #[test]
-fn what_a_peer_may_not_invalidate_stays_whatever_it_says() {
-    let bench = Bench::new(16);
-    let ground = Ground::of(&bench, bench.pd);
-    let elsewhere = Ground::of(&bench, bench.opened.pd());
+fn peer_cannot_invalidate_a_foreign_window() {
+    let bench = VerbsFixture::new(16);
+    let ground = WindowsFixture::of(&bench, bench.pd);
+    let elsewhere = WindowsFixture::of(&bench, bench.opened.pd());
     let user = bench.pair(RC);
     let neighbour = bench.qp_of(elsewhere.pd, RC, ptr::null_mut());
     let neighbours_peer = bench.qp(RC, ptr::null_mut());
@@ -201,7 +201,7 @@ fn what_a_peer_may_not_invalidate_stays_whatever_it_says() {
     [user[0], user[1], neighbour, neighbours_peer].into_iter().for_each(destroy);
     [of_another_pair, of_another_domain, of_type_1].into_iter().for_each(dealloc);
     let pd = elsewhere.pd;
-    [ground, elsewhere].into_iter().for_each(Ground::end);
+    [ground, elsewhere].into_iter().for_each(WindowsFixture::end);
     // SAFETY: nothing of it is left.
     assert_eq!(unsafe { (table().ibv_dealloc_pd)(pd) }, 0);
 }
@@ -209,8 +209,8 @@ fn what_a_peer_may_not_invalidate_stays_whatever_it_says() {
 /// A connection's end is the end of what its peer has to tell.
 #[test]
 fn a_new_connection_knows_nothing_of_what_the_last_one_invalidated() {
-    let bench = Bench::new(16);
-    let ground = Ground::of(&bench, bench.pd);
+    let bench = VerbsFixture::new(16);
+    let ground = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
     let (mw, key) = ground.bound(other);
     assert_eq!(bench.receive(other, 1, 64), 0);
@@ -235,8 +235,8 @@ fn a_new_connection_knows_nothing_of_what_the_last_one_invalidated() {
 #[test]
 #[cfg_attr(miri, ignore = "minutes; thousands of windows")]
 fn a_request_binds_the_window_that_it_was_posted_for_and_no_other() {
-    let bench = Bench::new(16);
-    let ground = Ground::of(&bench, bench.pd);
+    let bench = VerbsFixture::new(16);
+    let ground = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
     let first = ground.window(ibv_mw_type::IBV_MW_TYPE_2);
     // SAFETY: the window lives.

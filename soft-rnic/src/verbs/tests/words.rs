@@ -45,7 +45,8 @@ fn words_are_those_of_libibverbs() {
     for (value, expected) in
         [(ibv_wr_opcode::IBV_WR_RDMA_READ, c"rdma-read"), (ibv_wr_opcode(77), c"unknown")]
     {
-        // SAFETY: as above.
+        // SAFETY: the functions take any value and return a string that lives as long as the
+        // library.
         assert_eq!(unsafe { CStr::from_ptr(opcode(value)) }, expected);
     }
     let Some(theirs) = system() else { return };

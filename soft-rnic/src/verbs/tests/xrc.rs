@@ -9,7 +9,7 @@ use crate::verbs::bench::*;
 use crate::verbs::testing::{errno, table};
 
 /// A domain with a shared receive queue, and a connection to a target in it.
-struct Ends {
+struct XrcFixture {
     xrcd: *mut ibv_xrcd,
     srq: *mut ibv_srq,
     number: u32,
@@ -17,8 +17,8 @@ struct Ends {
     target: *mut ibv_qp,
 }
 
-impl Ends {
-    fn new(bench: &Bench) -> Self {
+impl XrcFixture {
+    fn new(bench: &VerbsFixture) -> Self {
         use ibv_srq_init_attr_mask as M;
         let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD.0
             | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS.0;
@@ -49,12 +49,12 @@ impl Ends {
     }
 
     /// Another connection, with a target in the same domain.
-    fn another_pair(&self, bench: &Bench) -> (*mut ibv_qp, *mut ibv_qp) {
+    fn another_pair(&self, bench: &VerbsFixture) -> (*mut ibv_qp, *mut ibv_qp) {
         // SAFETY: the domain is live.
         unsafe { pair_in(bench, self.xrcd) }
     }
 
-    fn send(&self, bench: &Bench, id: u64) {
+    fn send(&self, bench: &VerbsFixture, id: u64) {
         let number = self.number;
         assert_eq!(bench.send(self.initiator, id, 8, |wr| wr.qp_type.xrc.remote_srqn = number), 0);
     }
@@ -73,7 +73,7 @@ impl Ends {
 /// # Safety
 ///
 /// The domain is live.
-unsafe fn pair_in(bench: &Bench, xrcd: *mut ibv_xrcd) -> (*mut ibv_qp, *mut ibv_qp) {
+unsafe fn pair_in(bench: &VerbsFixture, xrcd: *mut ibv_xrcd) -> (*mut ibv_qp, *mut ibv_qp) {
     let mut init = ibv_qp_init_attr_ex {
         qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
         comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0,
@@ -88,7 +88,7 @@ unsafe fn pair_in(bench: &Bench, xrcd: *mut ibv_xrcd) -> (*mut ibv_qp, *mut ibv_
     (initiator, target)
 }
 
-fn event(bench: &Bench) -> Option<ibv_async_event> {
+fn event(bench: &VerbsFixture) -> Option<ibv_async_event> {
     // SAFETY: the context is open; the queue is not waited at when it is empty.
     unsafe {
         let mut file = libc::pollfd { fd: (*bench.opened.0).async_fd, events: libc::POLLIN, revents: 0 };
@@ -103,8 +103,8 @@ fn event(bench: &Bench) -> Option<ibv_async_event> {
 
 #[test]
 fn a_completion_names_both_ends() {
-    let bench = Bench::new(16);
-    let ends = Ends::new(&bench);
+    let bench = VerbsFixture::new(16);
+    let ends = XrcFixture::new(&bench);
     for id in 0..3 {
         assert_eq!(bench.receive_shared(ends.srq, id), 0);
         ends.send(&bench, 9);
@@ -117,9 +117,9 @@ fn a_completion_names_both_ends() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    let bench = Bench::new(16);
-    let ends = Ends::new(&bench);
+fn invalid_xrc_calls_are_refused() {
+    let bench = VerbsFixture::new(16);
+    let ends = XrcFixture::new(&bench);
     // A target sends nothing, and a request of another pair has no number of a queue.
     assert_eq!(bench.send(ends.target, 1, 8, |_| {}), libc::ENOMEM);
     // The queue is for what comes by its number alone: a pair that used it besides could outlive its number.
@@ -164,8 +164,8 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_receive_whose_memory_has_gone_ends_its_target_and_no_other() {
-    let bench = Bench::new(16);
-    let ends = Ends::new(&bench);
+    let bench = VerbsFixture::new(16);
+    let ends = XrcFixture::new(&bench);
     let (initiator, target) = ends.another_pair(&bench);
     let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
     // SAFETY: the domain and the memory are live; nobody uses the region when it is given back.
@@ -197,8 +197,8 @@ fn a_receive_whose_memory_has_gone_ends_its_target_and_no_other() {
 #[test]
 #[cfg_attr(miri, ignore = "events are waited for by the system")]
 fn every_handle_hears_of_what_happens() {
-    let bench = Bench::new(16);
-    let ends = Ends::new(&bench);
+    let bench = VerbsFixture::new(16);
+    let ends = XrcFixture::new(&bench);
     use ibv_qp_open_attr_mask as M;
     let mut open = ibv_qp_open_attr {
         comp_mask: M::IBV_QP_OPEN_ATTR_NUM.0 | M::IBV_QP_OPEN_ATTR_XRCD.0 | M::IBV_QP_OPEN_ATTR_TYPE.0,

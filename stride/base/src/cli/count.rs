@@ -1,23 +1,23 @@
-//! Counts that may be left to the program.
+//! Counts that the user may leave to the program.
 
 use std::str::FromStr;
 
 /// A count, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountOrAuto {
-    /// The program chooses, and says what.
+    /// The program chooses, and prints its choice.
     Auto,
-    /// So many.
+    /// This number.
     Given(u32),
 }
 
-/// Neither a count nor `auto`.
+/// The text is neither a number nor `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a count is digits up to 4294967295, or auto")]
 pub struct CountError;
 
 impl CountOrAuto {
-    /// What the user gave, if it is a number.
+    /// The number, if the user gave one.
     pub fn given(count: Option<Self>) -> Option<u32> {
         match count {
             Some(Self::Given(count)) => Some(count),

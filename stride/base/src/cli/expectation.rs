@@ -1,25 +1,25 @@
-//! What a figure has to reach.
+//! Thresholds that a figure must meet.
 
 use std::str::FromStr;
 
 use super::{Size, SizeError};
 
-/// A limit, of every message size or of one.
+/// A threshold for every message size, or for one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expectation {
-    /// The message size, if it is of one alone.
+    /// The message size that it applies to; `None` for all.
     pub size: Option<Size>,
-    /// The limit.
+    /// The threshold, above 0.
     pub limit: f64,
 }
 
-/// An expectation that cannot be read.
+/// The text is not a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpectationError {
-    /// The part before the colon is no size.
+    /// The part before the colon is not a size.
     #[error("before the colon: {0}")]
     Size(#[from] SizeError),
-    /// The limit is no number that a figure could be held against.
+    /// The threshold is not a finite number above 0.
     #[error("a limit is a number above 0, or BYTES:NUMBER for one message size alone")]
     Limit,
 }
@@ -42,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_of_every_size_or_of_one() {
+    fn a_limit_applies_to_every_size_or_to_one() {
         assert_eq!("380".parse(), Ok(Expectation { size: None, limit: 380.0 }));
         assert_eq!("64K:12.5".parse(), Ok(Expectation { size: Some(Size(65536)), limit: 12.5 }));
     }
 
     #[test]
-    fn what_no_figure_could_be_held_against_is_refused() {
+    fn rejects_limits_that_are_not_positive_numbers() {
         for text in ["", "0", "-1", "NaN", "inf", "8us", "64K:", "64K:0", "1:2:3"] {
             assert_eq!(text.parse::<Expectation>(), Err(ExpectationError::Limit), "{text}");
         }

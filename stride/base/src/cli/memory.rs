@@ -1,28 +1,30 @@
-//! Where the memory of the messages comes from, as the user wrote it.
+//! Flags that choose the memory of the messages.
 
 use clap::{Args, ValueEnum};
 use sideway::memory::BufferKind;
 
+use super::heading;
 use crate::memory::MemoryKind;
 
-/// The flags about memory, of which one is given at most.
+/// The flags about memory, at most one of which may be given.
 #[derive(Clone, Debug, Default, Args)]
 #[group(id = "memory", multiple = false)]
 pub struct MemoryArgs {
-    /// Memory of the messages [default: shared over a software device, else malloc]
-    #[arg(long, value_name = "KIND")]
+    /// Host memory of the messages [default: shared over a software device, else malloc]
+    #[arg(help_heading = heading::DEVICE, long, value_name = "KIND")]
     pub buffer: Option<BufferArg>,
 
-    /// The same as --buffer huge
-    #[arg(long, alias = "use_hugepages")]
+    /// Same as --buffer huge
+    #[arg(help_heading = heading::DEVICE, long, alias = "use_hugepages")]
     pub use_hugepages: bool,
 
-    /// Memory of the messages is the RDMA device's own (ibv_alloc_dm)
-    #[arg(long)]
+    /// Use memory on the RDMA device (ibv_alloc_dm)
+    #[arg(help_heading = heading::DEVICE, long)]
     pub dm: bool,
 
-    /// Memory of the messages is that of this GPU, the first is 0
+    /// Use memory of this GPU; the first is 0
     #[arg(
+        help_heading = heading::DEVICE,
         long,
         alias = "use_cuda",
         value_name = "GPU",
@@ -33,21 +35,21 @@ pub struct MemoryArgs {
     pub use_cuda: Option<u32>,
 }
 
-/// The host's memory.
+/// The kinds of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BufferArg {
-    /// Can be mapped by the peer's process (a memfd): what software devices are fastest with
+    /// A memfd, which the peer's process can map; software devices are fastest with it
     Shared,
-    /// The allocator's, as perftest has it
+    /// malloc, like perftest
     Malloc,
-    /// Huge pages of 2 MiB, which the system has set aside
+    /// Huge pages of 2 MiB, which the administrator must reserve
     Huge,
-    /// Registered by a dma-buf that stands for it
+    /// Memory registered by a dma-buf
     DmaBuf,
 }
 
 impl MemoryArgs {
-    /// What was asked for.
+    /// The kind of memory that the user chose, if any.
     pub fn kind(&self) -> Option<MemoryKind> {
         match (self.use_cuda, self.dm, self.use_hugepages) {
             (Some(ordinal), ..) => Some(MemoryKind::Cuda(ordinal)),

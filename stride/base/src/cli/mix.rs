@@ -1,21 +1,21 @@
-//! How many messages of a mix are of which kind.
+//! The shares of reads and writes in a mix.
 
 use std::str::FromStr;
 
-/// Percentages: `read=30,write=70`, or one of them.
+/// Percentages: `read=30,write=70`, or one of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MixArg {
-    /// Reads of a hundred messages.
+    /// Reads per hundred messages.
     pub reads: u8,
 }
 
-/// Not such percentages.
+/// The text is not a pair of percentages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MixError {
-    /// Not kinds with a number.
+    /// A part is not `read=NUMBER` or `write=NUMBER`.
     #[error("a mix is read=PERCENT,write=PERCENT, or one of the two")]
     Syntax,
-    /// They are not all messages.
+    /// The percentages do not add up to 100.
     #[error("the two percentages of a mix are 100 together")]
     Sum,
 }

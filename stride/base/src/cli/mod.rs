@@ -1,6 +1,7 @@
 //! The command line, as the user wrote it.
 //!
-//! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
+//! This module checks the syntax only; [`plan`](crate::plan) checks the values and their
+//! combination.
 
 mod count;
 mod delivery;
@@ -40,140 +41,229 @@ pub use suite::SuiteArgs;
 pub use usage::{Usage, command, parse, parse_lenient};
 pub use warm_up::{WarmUpArg, WarmUpError};
 
-/// What chooses among devices, besides the flags.
-const PROVIDERS: &str = "\
+/// The headings of the flags in the help, in their order.
+mod heading {
+    pub(super) const CONNECTION: &str = "Connection";
+    pub(super) const MEASUREMENT: &str = "What is measured";
+    pub(super) const LOAD: &str = "Load";
+    pub(super) const DEVICE: &str = "Device and memory";
+    pub(super) const QUEUES: &str = "Queues";
+    pub(super) const PACKETS: &str = "Packets";
+    pub(super) const PLACEMENT: &str = "Placement";
+    pub(super) const OUTPUT: &str = "Output";
+    pub(super) const PASS_OR_FAIL: &str = "Pass or fail";
+}
+
+/// The environment and the exit codes, as the end of every help text shows them.
+macro_rules! environment {
+    () => {
+        "\
 Environment:
-  SIDEWAY_PROVIDER=system  the devices of rdma-core
-  SIDEWAY_PROVIDER=soft    software devices: soft0 and so on
-  SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]
-  STRIDE_SECRET=WORDS      a secret that both sides share, where --secret-file names no file with one
+  SIDEWAY_PROVIDER=system  Use the devices of rdma-core
+  SIDEWAY_PROVIDER=soft    Use software devices: soft0 and so on
+  SIDEWAY_PROVIDER=auto    Use rdma-core's devices if it lists any, else software devices [default]
+  STRIDE_SECRET=SECRET     The shared secret, unless --secret-file names a file
 
-Exit codes: 0 all measured, 1 a figure is not as --expect-bw or --expect-p99 has it, 2 an error, 130 interrupted";
+Exit codes:
+  0    All measurements are complete
+  1    A result misses its --expect-bw or --expect-p99 threshold
+  2    An error
+  130  Interrupted
+"
+    };
+}
 
-/// A side's part in one test.
+/// The end of the help of a test of queue pairs.
+const AFTER_TEST: &str = concat!(
+    environment!(),
+    "
+Examples:
+  stride-perf write bw -a                        Wait for one client, as the server
+  stride-perf write bw -a 192.0.2.1              Measure all sizes against that server
+  stride-perf send lat -s 64 -n 10000 --loopback Run both sides in one process
+  stride-perf read bw -d mlx5_0 -q 8 192.0.2.1   Use 8 queue pairs on mlx5_0
+  stride-perf write bw --expect-bw 90 192.0.2.1  Exit with 1 below 90 Gb/s"
+);
+
+/// The end of the help of a test of messages.
+const AFTER_MESSAGES: &str = concat!(
+    environment!(),
+    "
+Examples:
+  stride-perf msg bw -a                          Wait for one client, as the server
+  stride-perf msg bw -a 192.0.2.1                Measure all sizes against that server
+  stride-perf msg lat --transport tcp 192.0.2.1  Measure over TCP
+  stride-perf msg grid --loopback                Measure requests with 1 to 256 in flight"
+);
+
+/// The end of the help of a test of TCP.
+const AFTER_TCP: &str = concat!(
+    environment!(),
+    "
+Examples:
+  stride-perf tcp bw -a              Wait for one client, as the server
+  stride-perf tcp bw -a 192.0.2.1    Measure all sizes against that server"
+);
+
+/// The end of the help of `serve`.
+const AFTER_SERVE: &str = concat!(
+    environment!(),
+    "
+Examples:
+  stride-perf serve                     Serve clients on the default port
+  stride-perf serve -d mlx5_0 --jobs 4  Serve four clients at a time on mlx5_0"
+);
+
+/// The end of the help of `ping`.
+const AFTER_PING: &str = concat!(
+    environment!(),
+    "
+Examples:
+  stride-perf ping 192.0.2.1         Ping a server once a second
+  stride-perf ping -c 5 --loopback   Ping five times within this process"
+);
+
+/// The end of the help of `suite`.
+const AFTER_SUITE: &str = concat!(
+    environment!(),
+    "
+Examples:
+  stride-perf suite --list              List the built-in suites
+  stride-perf suite FILE.toml 192.0.2.1 Run a file's tests against a server
+  stride-perf suite FILE.toml --loopback --json out.json"
+);
+
+/// The command line of one side of a test.
 #[derive(Clone, Debug)]
 pub struct TestArgs {
-    /// What the queue pairs do.
+    /// The operation and its flags.
     pub operation: OperationArgs,
-    /// What becomes of the figures.
+    /// The flags of the output.
     pub output: OutputArgs,
 }
 
-/// The operation.
+/// The operation, the first word of a test's command line.
 #[derive(Clone, Debug, Subcommand)]
 pub enum OperationArgs {
-    /// RDMA write, into the peer's memory.
+    /// Measure RDMA writes into the peer's memory
     Write {
-        /// What is measured.
+        /// The measurement and its flags.
         #[command(subcommand)]
         measure: MeasureArgs<WriteArgs>,
     },
-    /// Send, into the peer's receives.
+    /// Measure sends into the peer's receives
     Send {
-        /// What is measured.
+        /// The measurement and its flags.
         #[command(subcommand)]
         measure: MeasureArgs<SendArgs>,
     },
-    /// RDMA read, from the peer's memory.
+    /// Measure RDMA reads from the peer's memory
     Read {
-        /// What is measured.
+        /// The measurement and its flags.
         #[command(subcommand)]
         measure: MeasureArgs<ReadArgs>,
     },
-    /// Atomic operations on 8 bytes of the peer's memory.
+    /// Measure atomic operations on 8 bytes of the peer's memory
     Atomic {
-        /// What is measured.
+        /// The measurement and its flags.
         #[command(subcommand)]
         measure: MeasureArgs<AtomicArgs>,
     },
-    /// RDMA reads and writes in one test.
+    /// Measure RDMA reads and writes in one test
     Mix {
-        /// What is measured.
+        /// The measurement and its flags.
         #[command(subcommand)]
         measure: MeasureArgs<MixArgs>,
     },
-    /// Messages of trespass, which RDMA or TCP carries.
+    /// Measure messages of trespass, over RDMA or TCP
     #[command(name = "msg", visible_alias = "messages")]
     Messages {
-        /// What is measured.
+        /// The measurement and its flags.
         #[command(subcommand)]
         measure: MessagesArgs,
     },
-    /// The system's TCP, which RDMA is compared with.
+    /// Measure the operating system's TCP, as a reference for RDMA
     Tcp {
-        /// What is measured.
+        /// The measurement and its flags.
         #[command(subcommand)]
         measure: TcpArgs,
     },
 }
 
-/// What is measured of the system's TCP.
+/// The measurements of TCP.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TcpArgs {
-    /// Bandwidth and message rate over one connection, until the receiving program has the last message.
-    #[command(name = "bw", visible_alias = "bandwidth")]
+    /// Measure bandwidth and message rate of one connection, until the receiver has the last
+    /// message
+    #[command(name = "bw", visible_alias = "bandwidth", after_help = AFTER_TCP)]
     Bandwidth(RunArgs),
-    /// Half the round trip of a ping-pong of the two programs.
-    #[command(name = "lat", visible_alias = "latency")]
+    /// Measure half the round trip of a ping-pong
+    #[command(name = "lat", visible_alias = "latency", after_help = AFTER_TCP)]
     Latency(RunArgs),
 }
 
-/// What is measured of messages.
+/// The measurements of messages.
 #[derive(Clone, Debug, Subcommand)]
 pub enum MessagesArgs {
-    /// Bandwidth and message rate, until the receiving program has the last message.
-    #[command(name = "bw", visible_alias = "bandwidth", after_help = PROVIDERS)]
+    /// Measure bandwidth and message rate, until the receiver has the last message
+    #[command(name = "bw", visible_alias = "bandwidth", after_help = AFTER_MESSAGES)]
     Bandwidth(MessageArgs),
-    /// Half the round trip of a ping-pong of the two programs.
-    #[command(name = "lat", visible_alias = "latency", after_help = PROVIDERS)]
+    /// Measure half the round trip of a ping-pong
+    #[command(name = "lat", visible_alias = "latency", after_help = AFTER_MESSAGES)]
     Latency(MessageArgs),
-    /// Requests, each with an answer of its size: from 128 bytes to 8 MiB, with 1 to 256 in flight over one connection.
+    /// Measure requests with answers: 128 bytes to 8 MiB, with 1 to 256 in flight
     ///
-    /// A request's time begins when it may be sent, as a place among those in flight is free, and ends when its answer was received: that the
-    /// connection has no room for it yet is part of it. Bandwidth and rate are of the requests: their answers come on top. With several in flight
-    /// both sides cork: what is sent before one of them waits goes together. The client of trespass's example echo measures the same.
+    /// Each request gets an answer of the same size over the same connection. A request's time
+    /// starts when a place among those in flight becomes free and ends when its answer arrives, so
+    /// it includes waiting for room in the connection. Bandwidth and rate count requests only. With
+    /// several in flight both sides cork, so that messages sent before a wait share frames.
+    /// trespass's example `echo` measures the same.
     ///
-    /// -s and -t choose one size and one number in flight. Unless -n says how many, there are 100000 requests of a size, of long ones fewer.
-    #[command(name = "grid", after_help = PROVIDERS)]
+    /// -s and -t select one size and one number in flight. Without -n each size has 100000
+    /// requests, and fewer if they are long.
+    #[command(name = "grid", after_help = AFTER_MESSAGES)]
     Grid(MessageArgs),
 }
 
-/// The flags of a test of messages.
+/// The flags of tests of messages.
 #[derive(Clone, Debug, Args)]
 pub struct MessageArgs {
     /// The flags that every test has.
     #[command(flatten)]
     pub run: RunArgs,
 
-    /// What carries the messages: rdma where both sides have it, else tcp, or one of them alone
-    #[arg(long, value_name = "KIND", default_value = "auto")]
+    /// Transport of the messages
+    #[arg(help_heading = heading::MEASUREMENT, long, value_name = "KIND", default_value = "auto")]
     pub transport: TransportArg,
 
-    /// The calls that send and receive
-    #[arg(long, value_name = "KIND", default_value = "copy")]
+    /// Calls that send and receive
+    #[arg(help_heading = heading::MEASUREMENT, long, value_name = "KIND", default_value = "copy")]
     pub api: ApiArg,
 
-    /// Look for completions until they come, as perftest does, rather than sleep after a while
+    /// Poll for completions like perftest, instead of sleeping after a while
     ///
-    /// trespass's own start value, of Builder::spin, is 200 us, or nothing where the process may use one processor only. --poll sets it to 1 s,
-    /// the most there is, which begins anew with each completion. Within that trespass learns how long is worth it: a side's first wait may
-    /// still sleep, and so may those that last longer. Each side has its own, so give it to both. Over TCP threads sleep at once.
-    #[arg(long)]
+    /// Sets Builder::spin to its maximum of 1 s, which restarts with each completion; trespass's
+    /// default is 200 us, or 0 if the process may use one processor only. Within that limit
+    /// trespass learns how long to spin, so the first wait of a side may still sleep. Each side has
+    /// a separate setting: give the flag to both. Over TCP threads sleep at once.
+    #[arg(help_heading = heading::LOAD, long)]
     pub poll: bool,
 
-    /// Of bw: hold back what does not fill a frame until more is sent, as SeqPacket::set_cork does, so that short messages go together
+    /// Hold back messages that do not fill a frame until more are sent (bw only), like
+    /// SeqPacket::set_cork
     ///
-    /// Without it each message leaves when its call returns, whether another one follows or not. The client says it; grid does it by itself.
-    #[arg(long)]
+    /// Without it each message leaves when its call returns. The client gives it; grid always
+    /// corks.
+    #[arg(help_heading = heading::LOAD, long)]
     pub cork: bool,
 }
 
-/// What carries messages.
+/// The transports of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TransportArg {
-    /// RDMA where both sides have it, else TCP
+    /// RDMA if both sides support it, else TCP
     Auto,
-    /// RDMA, or nothing
+    /// RDMA; fail if it does not work
     Rdma,
     /// TCP
     Tcp,
@@ -182,20 +272,20 @@ pub enum TransportArg {
 /// The calls that send and receive messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ApiArg {
-    /// Out of and into the program's own memory
+    /// Copy from and to the program's memory
     Copy,
-    /// In blocks of trespass's pool, which nothing is copied to or from
+    /// Use blocks of trespass's pool, without a copy
     Pool,
 }
 
-/// What is measured, with the flags that only this kind of operation has.
+/// The measurement, with the flags of its kind of operation.
 #[derive(Clone, Debug, Subcommand)]
 pub enum MeasureArgs<A: Args> {
-    /// Bandwidth and message rate.
-    #[command(name = "bw", visible_alias = "bandwidth", after_help = PROVIDERS)]
+    /// Measure bandwidth and message rate
+    #[command(name = "bw", visible_alias = "bandwidth", after_help = AFTER_TEST)]
     Bandwidth(BandwidthArgs<A>),
-    /// Latency.
-    #[command(name = "lat", visible_alias = "latency", after_help = PROVIDERS)]
+    /// Measure latency
+    #[command(name = "lat", visible_alias = "latency", after_help = AFTER_TEST)]
     Latency(LatencyArgs<A>),
 }
 
@@ -205,7 +295,7 @@ pub struct BandwidthArgs<A: Args> {
     /// The flags that every test has.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// The operation's own.
+    /// The flags of the operation.
     #[command(flatten)]
     pub own: A,
 }
@@ -216,25 +306,29 @@ pub struct LatencyArgs<A: Args> {
     /// The flags that every test has.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// The operation's own.
+
+    /// The flags of the operation.
     #[command(flatten)]
     pub own: A,
-    /// What counts as the latency of a message [default: pingpong where the peer can answer, else completion]
-    #[arg(long = "latency", value_name = "DEFINITION")]
+
+    /// Definition of a message's latency [default: pingpong if the peer can answer, else
+    /// completion]
+    #[arg(help_heading = heading::MEASUREMENT, long = "latency", value_name = "DEFINITION")]
     pub definition: Option<DefinitionArg>,
-    /// Which clock takes the time (of --latency completion)
-    #[arg(long, value_name = "CLOCK", default_value = "program")]
+
+    /// Clock that measures the latency (--latency completion only)
+    #[arg(help_heading = heading::MEASUREMENT, long, value_name = "CLOCK", default_value = "program")]
     pub clock: ClockArg,
 }
 
 /// The flags of writes.
 #[derive(Clone, Debug, Args)]
 pub struct WriteArgs {
-    /// With immediate data, which takes a receive of the peer's
-    #[arg(long, alias = "write_with_imm")]
+    /// Send immediate data, which consumes a receive of the peer
+    #[arg(help_heading = heading::MEASUREMENT, long, alias = "write_with_imm")]
     pub imm: bool,
 
-    /// How messages arrive.
+    /// The flags of receives and inline sends.
     #[command(flatten)]
     pub delivery: DeliveryArgs,
 }
@@ -242,11 +336,11 @@ pub struct WriteArgs {
 /// The flags of sends.
 #[derive(Clone, Debug, Args)]
 pub struct SendArgs {
-    /// With immediate data
-    #[arg(long, alias = "send_with_imm")]
+    /// Send immediate data
+    #[arg(help_heading = heading::MEASUREMENT, long, alias = "send_with_imm")]
     pub imm: bool,
 
-    /// How messages arrive.
+    /// The flags of receives and inline sends.
     #[command(flatten)]
     pub delivery: DeliveryArgs,
 }
@@ -254,65 +348,65 @@ pub struct SendArgs {
 /// The flags of reads.
 #[derive(Clone, Debug, Args)]
 pub struct ReadArgs {
-    /// Reads under way at the peer's at a time [default: as many as both devices can]
-    #[arg(short, long = "outs", value_name = "COUNT")]
+    /// READs outstanding at the peer [default: as many as both devices support]
+    #[arg(help_heading = heading::LOAD, short, long = "outs", value_name = "COUNT")]
     pub outstanding: Option<u8>,
 }
 
 /// The flags of a mix.
 #[derive(Clone, Debug, Args)]
 pub struct MixArgs {
-    /// How many messages of a hundred are of which kind
-    #[arg(long = "ratio", visible_alias = "mix", value_name = "RATIO", default_value = "read=50,write=50")]
+    /// Percentages of reads and writes
+    #[arg(help_heading = heading::MEASUREMENT, long = "ratio", visible_alias = "mix", value_name = "RATIO", default_value = "read=50,write=50")]
     pub ratio: MixArg,
 
-    /// Reads under way at the peer's at a time [default: as many as both devices can]
-    #[arg(short, long = "outs", value_name = "COUNT")]
+    /// READs outstanding at the peer [default: as many as both devices support]
+    #[arg(help_heading = heading::LOAD, short, long = "outs", value_name = "COUNT")]
     pub outstanding: Option<u8>,
 }
 
 /// The flags of atomic operations.
 #[derive(Clone, Debug, Args)]
 pub struct AtomicArgs {
-    /// Which operation
-    #[arg(short = 'A', long, alias = "atomic_type", value_name = "TYPE", default_value = "fetch-add")]
+    /// The atomic operation
+    #[arg(help_heading = heading::MEASUREMENT, short = 'A', long, alias = "atomic_type", value_name = "TYPE", default_value = "fetch-add")]
     pub atomic_type: AtomicTypeArg,
 
-    /// Operations under way at the peer's at a time [default: as many as both devices can]
-    #[arg(short, long = "outs", value_name = "COUNT")]
+    /// Operations outstanding at the peer [default: as many as both devices support]
+    #[arg(help_heading = heading::LOAD, short, long = "outs", value_name = "COUNT")]
     pub outstanding: Option<u8>,
 }
 
 /// The atomic operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AtomicTypeArg {
-    /// Adds to the peer's number
+    /// Add to the peer's number
     #[value(alias = "FETCH_AND_ADD")]
     FetchAdd,
-    /// Replaces the peer's number if it is the one that is expected
+    /// Replace the peer's number if it has the expected value
     #[value(alias = "CMP_AND_SWAP")]
     CompareSwap,
 }
 
-/// What counts as the latency of a message.
+/// The definitions of latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DefinitionArg {
-    /// Half the round trip of a ping-pong seen in memory, as perftest has it
+    /// Half the round trip of a ping-pong that polls memory, like perftest
     Pingpong,
-    /// From the post to the completion
+    /// The time from the post to the completion
     Completion,
 }
 
-/// What takes the time of a message.
+/// The clocks that measure a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClockArg {
-    /// The processor's clock, when the program sees the completion
+    /// The processor's clock, read when the program sees the completion
     Program,
-    /// The device's clock, when the device writes the completion, as its timestamp says
+    /// The device's clock: the timestamp of the completion
     Device,
 }
 
-/// How queue pairs are connected.
+/// The transports of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConnectionArg {
     /// Reliable connection
@@ -334,7 +428,7 @@ pub enum ConnectionArg {
 pub enum CallsArg {
     /// ibv_post_send and ibv_poll_cq
     Classic,
-    /// ibv_wr_* and ibv_start_poll, where the device has them
+    /// ibv_wr_* and ibv_start_poll, as far as the device supports them
     Extended,
 }
 
@@ -346,67 +440,72 @@ pub struct RunArgs {
     pub server: Option<String>,
 
     /// Run server and client in this process, over one device
-    #[arg(long, conflicts_with = "server")]
+    #[arg(help_heading = heading::CONNECTION, long, conflicts_with = "server")]
     pub loopback: bool,
 
-    /// RDMA device, or several (NAME,NAME, each with its port behind it if you like: NAME:PORT), which share the threads; msg has one
-    /// [default: the first one with an active port; of msg: the one with this side's address]
-    #[arg(short, long, value_name = "NAME")]
+    /// TCP port of the control connection; 0 lets the server choose
+    #[arg(help_heading = heading::CONNECTION, short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
+    pub port: u16,
+
+    /// Read the shared secret from FILE; reject peers that cannot prove they know it [default:
+    /// STRIDE_SECRET, if it is set]
+    #[arg(help_heading = heading::CONNECTION, long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+
+    /// Message size in bytes; K and M are units [default: 64K for bandwidth, 2 for latency; atomics
+    /// always 8]
+    #[arg(help_heading = heading::MEASUREMENT, short = 's', long, value_name = "BYTES")]
+    pub msg_size: Option<Size>,
+
+    /// Measure every power of two from 2 to --max-msg-size, or the sizes that --min-msg-size,
+    /// --step-factor and --step-addition select
+    #[arg(help_heading = heading::MEASUREMENT, short, long)]
+    pub all_sizes: bool,
+
+    /// First size of --all-sizes [default: 2]
+    #[arg(help_heading = heading::MEASUREMENT, long, value_name = "BYTES")]
+    pub min_msg_size: Option<Size>,
+
+    /// Largest size of --all-sizes [default: 8M; msg --api pool: 1M]
+    #[arg(help_heading = heading::MEASUREMENT, long, value_name = "BYTES")]
+    pub max_msg_size: Option<Size>,
+
+    /// Multiply each size of --all-sizes by FACTOR, rounding up, to get the next [default: 2; with
+    /// --step-addition: 1]
+    #[arg(help_heading = heading::MEASUREMENT, long, value_name = "FACTOR")]
+    pub step_factor: Option<Millionths>,
+
+    /// Add BYTES to each size of --all-sizes after applying --step-factor
+    #[arg(help_heading = heading::MEASUREMENT, long, value_name = "BYTES")]
+    pub step_addition: Option<Size>,
+
+    /// Messages per size and queue pair [default: 5000 for bandwidth of writes and messages, else
+    /// 1000]
+    #[arg(help_heading = heading::LOAD, short = 'n', long, value_name = "COUNT")]
+    pub iters: Option<u64>,
+
+    /// Send for SECONDS instead of a number of messages; with queue pairs, the first and the last
+    /// quarter do not count
+    #[arg(help_heading = heading::LOAD, short = 'D', long, value_name = "SECONDS")]
+    pub duration: Option<u32>,
+
+    /// Messages in flight per queue pair; auto chooses by message size and prints the choice
+    /// [default: 128 for bandwidth, 1 for latency; msg --api pool: 2 to 16, for 2 MiB]
+    #[arg(help_heading = heading::LOAD, short, long, value_name = "COUNT")]
+    pub tx_depth: Option<CountOrAuto>,
+
+    /// RDMA device, or several that share the threads: NAME,NAME or NAME:PORT,NAME:PORT; msg
+    /// accepts one [default: the first with an active port; msg: the one with this side's address]
+    #[arg(help_heading = heading::DEVICE, short, long, value_name = "NAME")]
     pub device: Option<String>,
 
     /// Port of the device [default: the first active one]
-    #[arg(short, long, value_name = "NUMBER")]
+    #[arg(help_heading = heading::DEVICE, short, long, value_name = "NUMBER")]
     pub ib_port: Option<u32>,
 
-    /// Index in the port's GID table [default: the best one, and stderr says why]
-    #[arg(short = 'x', long, value_name = "INDEX")]
+    /// Index in the port's GID table [default: the best one; stderr gives the reason]
+    #[arg(help_heading = heading::DEVICE, short = 'x', long, value_name = "INDEX")]
     pub gid_index: Option<u32>,
-
-    /// TCP port of the control connection; 0 makes the server choose
-    #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
-    pub port: u16,
-
-    /// This file has a secret that both sides share: who does not know it is not served [default: that of
-    /// STRIDE_SECRET, if it is set]
-    #[arg(long, value_name = "FILE")]
-    pub secret_file: Option<PathBuf>,
-
-    /// Messages for each size, of each queue pair [default: 5000 for bandwidth of writes and messages, else 1000]
-    #[arg(short = 'n', long, value_name = "COUNT")]
-    pub iters: Option<u64>,
-
-    /// Send for so long, in place of a number of messages; of queue pairs a quarter at the beginning and at the end does not count
-    #[arg(short = 'D', long, value_name = "SECONDS")]
-    pub duration: Option<u32>,
-
-    /// Bytes of a message, with K or M if you like [default: 64K for bandwidth, 2 for latency; atomics are of 8]
-    #[arg(short = 's', long, value_name = "BYTES")]
-    pub msg_size: Option<Size>,
-
-    /// Measure every power of two from 2 to --max-msg-size, or the sizes that --min-msg-size, --step-factor and --step-addition make
-    #[arg(short, long)]
-    pub all_sizes: bool,
-
-    /// The first size of --all-sizes [default: 2]
-    #[arg(long, value_name = "BYTES")]
-    pub min_msg_size: Option<Size>,
-
-    /// The last size of --all-sizes [default: 8M; of msg --api pool: 1M]
-    #[arg(long, value_name = "BYTES")]
-    pub max_msg_size: Option<Size>,
-
-    /// Each size of --all-sizes is the one before times this, rounded up [default: 2; with --step-addition: 1]
-    #[arg(long, value_name = "FACTOR")]
-    pub step_factor: Option<Millionths>,
-
-    /// Each size of --all-sizes has so many bytes more than the factor makes it
-    #[arg(long, value_name = "BYTES")]
-    pub step_addition: Option<Size>,
-
-    /// Messages under way at a time, or auto: by the message size, and stderr says how many [default: 128 for bandwidth, 1 for
-    /// latency; of msg --api pool: 2 to 16, for 2 MiB]
-    #[arg(short, long, value_name = "COUNT")]
-    pub tx_depth: Option<CountOrAuto>,
 }
 
 /// The flags of a test of queue pairs.
@@ -416,86 +515,88 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub run: RunArgs,
 
-    /// The memory.
+    /// The flags of the memory.
     #[command(flatten)]
     pub memory: MemoryArgs,
 
     /// Calls that post and poll [default: perftest's choice for the device]
-    #[arg(long, value_name = "KIND")]
+    #[arg(help_heading = heading::DEVICE, long, value_name = "KIND")]
     pub calls: Option<CallsArg>,
 
-    /// Messages handed to the device by one doorbell (bandwidth only) [default: 1]
-    #[arg(short = 'l', long, value_name = "COUNT")]
+    /// Messages per doorbell (bw only) [default: 1]
+    #[arg(help_heading = heading::LOAD, short = 'l', long, value_name = "COUNT")]
     pub post_list: Option<u32>,
 
-    /// Messages for each completion (bandwidth only) [default: 100, or 1 above 8 KiB without -a, or
-    /// the post list]
-    #[arg(short = 'Q', long, value_name = "COUNT")]
+    /// Messages per completion (bw only) [default: 100, or 1 above 8 KiB without -a, or the post
+    /// list]
+    #[arg(help_heading = heading::QUEUES, short = 'Q', long, value_name = "COUNT")]
     pub cq_mod: Option<u32>,
 
-    /// Queue pairs (bandwidth only) [default: 1]
-    #[arg(short, long, value_name = "COUNT")]
+    /// Number of queue pairs (bw only) [default: 1]
+    #[arg(help_heading = heading::LOAD, short, long, value_name = "COUNT")]
     pub qp: Option<u32>,
 
-    /// Use ports 1 and 2 of the device, as perftest has it
-    #[arg(short = 'O', long)]
+    /// Use ports 1 and 2 of the device, like perftest
+    #[arg(help_heading = heading::DEVICE, short = 'O', long)]
     pub dualport: bool,
 
-    /// Threads that share the queue pairs, each on a processor near the device, or auto: by message size and processors, and
-    /// stderr says how many [default: the one that there is, on any processor]
-    #[arg(long, value_name = "COUNT")]
+    /// Threads that share the queue pairs, each pinned to a processor near the device; auto chooses
+    /// by message size and processors and prints the choice [default: 1, not pinned]
+    #[arg(help_heading = heading::PLACEMENT, long, value_name = "COUNT")]
     pub threads: Option<CountOrAuto>,
 
-    /// Before each size, send so many messages that do not count, or for so many seconds with an s behind the number
-    #[arg(long, value_name = "COUNT")]
+    /// Send COUNT uncounted messages before each size, or uncounted messages for COUNT seconds if
+    /// it ends with s
+    #[arg(help_heading = heading::LOAD, long, value_name = "COUNT")]
     pub warmup: Option<WarmUpArg>,
 
-    /// Before each size, send as many messages that do not count as are under way at a time, as perftest has it
-    #[arg(long, alias = "perform_warm_up")]
+    /// Send as many uncounted messages before each size as may be in flight, like perftest
+    #[arg(help_heading = heading::LOAD, long, alias = "perform_warm_up")]
     pub perform_warm_up: bool,
 
-    /// Send at this rate, of all queue pairs together, however late messages are through: so many a second, or NUMBERGb/s.
-    /// Latency counts from when a message was meant to be sent
-    #[arg(long, value_name = "RATE")]
+    /// Send at this rate over all queue pairs, independent of completions: messages per second, or
+    /// NUMBERGb/s; latency counts from a message's scheduled time
+    #[arg(help_heading = heading::LOAD, long, value_name = "RATE")]
     pub rate: Option<RateArg>,
 
-    /// The same as perftest has it: a number of --rate_units
-    #[arg(long, alias = "rate_limit", value_name = "NUMBER")]
+    /// Send at this rate in --rate_units, like perftest
+    #[arg(help_heading = heading::LOAD, long, alias = "rate_limit", value_name = "NUMBER")]
     pub rate_limit: Option<Millionths>,
 
-    /// What --rate_limit is in [default: g]
-    #[arg(long, alias = "rate_units", value_name = "UNIT")]
+    /// Unit of --rate_limit [default: g]
+    #[arg(help_heading = heading::LOAD, long, alias = "rate_units", value_name = "UNIT")]
     pub rate_units: Option<RateUnitsArg>,
 
-    /// Messages of a rate that are sent together, with as long a pause in between [default: 1]
-    #[arg(long, alias = "burst_size", value_name = "COUNT")]
+    /// Messages sent back to back at a given rate, with a proportional pause after them [default:
+    /// 1]
+    #[arg(help_heading = heading::LOAD, long, alias = "burst_size", value_name = "COUNT")]
     pub burst_size: Option<u32>,
 
-    /// The server measures, and the client answers
-    #[arg(long)]
+    /// Measure on the server, and answer on the client
+    #[arg(help_heading = heading::MEASUREMENT, long)]
     pub reversed: bool,
 
-    /// How the queue pairs are connected
-    #[arg(short, long, value_name = "TYPE", default_value = "RC", ignore_case = true)]
+    /// Transport of the queue pairs
+    #[arg(help_heading = heading::CONNECTION, short, long, value_name = "TYPE", default_value = "RC", ignore_case = true)]
     pub connection: ConnectionArg,
 
-    /// Look whether what arrives is what was sent, when all of a size has: no part of the measurement
-    #[arg(long, alias = "data_validation")]
+    /// Compare the received bytes with those sent after each size, outside of the measurement
+    #[arg(help_heading = heading::MEASUREMENT, long, alias = "data_validation")]
     pub data_validation: bool,
 
-    /// Both sides measure at the same time, and the sum counts (bandwidth only)
-    #[arg(short, long)]
+    /// Measure on both sides at the same time, and report the sum (bw only)
+    #[arg(help_heading = heading::MEASUREMENT, short, long)]
     pub bidirectional: bool,
 
-    /// The way of the packets.
+    /// The flags of the path.
     #[command(flatten)]
     pub way: PathArgs,
 
-    /// The queues.
+    /// The flags of queues.
     #[command(flatten)]
     pub queues: QueueArgs,
 
-    /// The order of the device's writes.
+    /// The flags of relaxed ordering.
     #[command(flatten)]
     pub ordering: OrderingArgs,
 }

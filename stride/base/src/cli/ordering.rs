@@ -1,27 +1,28 @@
-//! In which order a device writes to memory, as the user wrote it.
+//! Flags of the order in which a device writes to memory.
 
 use clap::{Args, ValueEnum};
 
-/// The flags about order.
+use super::heading;
+
+/// The flags about relaxed ordering.
 #[derive(Clone, Debug, Default, Args)]
 pub struct OrderingArgs {
-    /// Whether devices may reorder their writes on the bus [default: auto: as perftest, where the library knows of it and nobody waits
-    /// for the last byte]
-    #[arg(long, value_name = "WHEN")]
+    /// Allow devices to reorder their writes on the bus [default: auto]
+    #[arg(help_heading = heading::DEVICE, long, value_name = "WHEN")]
     pub relaxed_ordering: Option<OrderingArg>,
 
-    /// The same as --relaxed-ordering off
-    #[arg(long, alias = "disable_pcie_relaxed", conflicts_with = "relaxed_ordering")]
+    /// Same as --relaxed-ordering off
+    #[arg(help_heading = heading::DEVICE, long, alias = "disable_pcie_relaxed", conflicts_with = "relaxed_ordering")]
     pub disable_pcie_relaxed: bool,
 }
 
-/// Whether writes may be reordered.
+/// The permission to reorder writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OrderingArg {
-    /// Where the library knows of it and nobody waits for the last byte
+    /// If the library supports it and the test does not wait for the last byte, like perftest
     Auto,
-    /// They may, or nothing is measured
+    /// Always; fail if the library does not support it
     On,
-    /// They may not
+    /// Never
     Off,
 }

@@ -1,60 +1,59 @@
-//! What becomes of the figures, beside the table.
+//! Flags that write results to files, and compare them with thresholds.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::Expectation;
+use super::{Expectation, heading};
 
-/// Where results go, and what they have to be like.
+/// The destinations of results, and the thresholds that they must meet.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Output")]
 pub struct OutputArgs {
-    /// Write everything that is known of the run to this file, as one JSON document; - is standard output
-    #[arg(long, value_name = "FILE", global = true)]
+    /// Write the whole record of the run to FILE as one JSON document; - is standard output
+    #[arg(help_heading = heading::OUTPUT, long, value_name = "FILE", global = true)]
     pub json: Option<PathBuf>,
 
-    /// Append a JSON object for each row to this file as it is measured; - is standard output
-    #[arg(long, value_name = "FILE", global = true)]
+    /// Append a JSON object for each row to FILE as it is measured; - is standard output
+    #[arg(help_heading = heading::OUTPUT, long, value_name = "FILE", global = true)]
     pub jsonl: Option<PathBuf>,
 
-    /// Write a header and a line for each row to this file; - is standard output
-    #[arg(long, value_name = "FILE", global = true)]
+    /// Write a header and a line for each row to FILE; - is standard output
+    #[arg(help_heading = heading::OUTPUT, long, value_name = "FILE", global = true)]
     pub csv: Option<PathBuf>,
 
-    /// Write the distribution of latencies to this file, as HdrHistogram's tools read it; with more than one
-    /// message size, FILE.hgrm becomes FILE.BYTES.hgrm (of msg grid FILE.BYTES.INFLIGHT.hgrm)
-    #[arg(long, value_name = "FILE", global = true)]
+    /// Write the distribution of latencies to FILE for HdrHistogram's tools; with several message
+    /// sizes, FILE.hgrm becomes FILE.BYTES.hgrm (msg grid: FILE.BYTES.INFLIGHT.hgrm)
+    #[arg(help_heading = heading::OUTPUT, long, value_name = "FILE", global = true)]
     pub hgrm: Option<PathBuf>,
 
-    /// Print the table with the columns and units of another program, for what reads that; everything else is perftest's as it is
-    /// (defaults, completion moderation, definitions)
-    #[arg(long, value_name = "PROGRAM", global = true)]
+    /// Print the table with another program's columns and units, for parsers of it; defaults and
+    /// definitions are perftest's in any case
+    #[arg(help_heading = heading::OUTPUT, long, value_name = "PROGRAM", global = true)]
     pub compat: Option<CompatArg>,
 
-    /// Replace files that exist
-    #[arg(long, global = true)]
+    /// Replace existing files
+    #[arg(help_heading = heading::OUTPUT, long, global = true)]
     pub force: bool,
 
-    /// Exit with 1 if the bandwidth is below this, of any message size; BYTES:GBPS is about one size alone
-    #[arg(long, value_name = "GBPS", global = true, allow_hyphen_values = true)]
+    /// Exit with 1 if the bandwidth of any size is below GBPS; BYTES:GBPS applies to one size only
+    #[arg(help_heading = heading::PASS_OR_FAIL, long, value_name = "GBPS", global = true, allow_hyphen_values = true)]
     pub expect_bw: Vec<Expectation>,
 
-    /// Exit with 1 if the 99th percentile of the latency is above this, of any message size; BYTES:US is about one size
-    /// alone
-    #[arg(long, value_name = "US", global = true, allow_hyphen_values = true)]
+    /// Exit with 1 if the 99th percentile of any size's latency is above US microseconds; BYTES:US
+    /// applies to one size only
+    #[arg(help_heading = heading::PASS_OR_FAIL, long, value_name = "US", global = true, allow_hyphen_values = true)]
     pub expect_p99: Vec<Expectation>,
 }
 
-/// Whose table.
+/// The program whose table is imitated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompatArg {
-    /// perftest's, in MiB/s, without a peak
+    /// perftest's columns, in MiB/s, without a peak
     Perftest,
 }
 
 impl OutputArgs {
-    /// These, and of what they leave out the others.
+    /// These flags, completed from `others`.
     pub fn or(self, others: &Self) -> Self {
         let Self { json, jsonl, csv, hgrm, compat, force, expect_bw, expect_p99 } = self;
         let limits = |own: Vec<_>, others: &Vec<_>| if own.is_empty() { others.clone() } else { own };
@@ -70,7 +69,7 @@ impl OutputArgs {
         }
     }
 
-    /// The first flag of these that was given, if any was.
+    /// The first of the given flags, if any.
     pub fn first_flag(&self) -> Option<&'static str> {
         let Self { json, jsonl, csv, hgrm, compat, force, expect_bw, expect_p99 } = self;
         let given = [

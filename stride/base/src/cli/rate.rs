@@ -1,48 +1,48 @@
-//! How fast messages are asked for.
+//! The rate at which messages are sent.
 
 use std::str::FromStr;
 
 use clap::ValueEnum;
 
-/// A rate: of messages, or of bits.
+/// A rate in messages or in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateArg {
-    /// Messages each second.
+    /// Messages per second.
     Messages(u64),
-    /// Bits each second.
+    /// Bits per second.
     Bits(u64),
 }
 
-/// What perftest's rates are in.
+/// The units of perftest's rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RateUnitsArg {
-    /// 2^20 bytes each second
+    /// 2^20 bytes per second
     #[value(name = "M")]
     Mebibytes,
-    /// 10^9 bits each second
+    /// 10^9 bits per second
     #[value(name = "g")]
     Gigabits,
-    /// Messages each second
+    /// Messages per second
     #[value(name = "p")]
     Messages,
 }
 
-/// A number with at most six digits behind the point, without its unit, in millionths.
+/// A number with at most six decimal places, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Millionths(pub u64);
 
-/// A rate that cannot be read.
+/// The text is not a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
-    /// Not a number and a unit.
+    /// The text is not a number with a unit.
     #[error(
         "a rate is a number of messages each second, with K or M if you like (1000, 1000000), or one with Gb/s behind it"
     )]
     Syntax,
-    /// Not a number.
+    /// The text is not a number.
     #[error("it is a number, with at most six digits behind the point")]
     Number,
-    /// More than 64 bits can hold.
+    /// The number exceeds 64 bits.
     #[error("the rate is above 2^64 - 1")]
     TooLarge,
 }
@@ -64,11 +64,11 @@ impl FromStr for Millionths {
 }
 
 impl RateUnitsArg {
-    /// So many of these.
+    /// Converts a number of these units.
     ///
     /// # Errors
     ///
-    /// More than 64 bits can hold.
+    /// The result exceeds 64 bits.
     pub fn rate(self, Millionths(count): Millionths) -> Result<RateArg, RateError> {
         let of = |each: u64| u64::try_from(u128::from(count) * u128::from(each) / 1_000_000);
         match self {

@@ -1,32 +1,33 @@
-//! A server that stays.
+//! The program's subcommands, and the flags of `serve`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 use super::{
-    CallsArg, MemoryArgs, OperationArgs, OutputArgs, PROVIDERS, PingArgs, Size, SuiteArgs, TestArgs,
+    AFTER_PING, AFTER_SERVE, AFTER_SUITE, CallsArg, MemoryArgs, OperationArgs, OutputArgs, PingArgs, Size,
+    SuiteArgs, TestArgs, heading,
 };
 
-/// What the program is asked to do.
+/// The parsed command line.
 #[derive(Clone, Debug)]
 pub enum StrideCommand {
-    /// To play a part in one test.
+    /// Run one side of a test.
     Test(Box<TestArgs>),
-    /// To serve clients until it is told to end.
+    /// Serve clients until a signal.
     Serve(Box<ServeArgs>, Box<OutputArgs>),
-    /// To see whether a server is there.
+    /// Ping a server.
     Ping(Box<PingArgs>, Box<OutputArgs>),
-    /// To run several tests.
+    /// Run several tests.
     Suite(Box<SuiteArgs>, Box<OutputArgs>),
 }
 
-/// Measures bandwidth and latency of RDMA, as perftest defines them.
+/// Measure bandwidth and latency of RDMA by perftest's definitions
 ///
-/// Without a server address this is the server: it waits for one client, whose parameters count. `serve` stays, and
-/// knows nothing of the tests in advance.
+/// Without a server address a test waits for one client, whose parameters are used. `serve` waits
+/// for many clients, which say what to measure.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "stride-perf", version, disable_help_subcommand = true)]
+#[command(name = "stride-perf", version, disable_help_subcommand = true, max_term_width = 100)]
 pub(super) struct CommandLine {
     #[command(subcommand)]
     what: Subcommands,
@@ -39,34 +40,34 @@ pub(super) struct CommandLine {
 enum Subcommands {
     #[command(flatten)]
     Test(Box<OperationArgs>),
-    /// Serve clients, one after the other, until interrupted; each says what is measured, msg excepted.
-    #[command(after_help = PROVIDERS)]
+    /// Serve clients until interrupted; each client says what to measure (any test but msg)
+    #[command(after_help = AFTER_SERVE)]
     Serve(ServeArgs),
-    /// Reach a server over the chosen device once a second, and say how far away it is.
-    #[command(after_help = PROVIDERS)]
+    /// Ping a server over the chosen device once a second, and print the round-trip time
+    #[command(after_help = AFTER_PING)]
     Ping(PingArgs),
-    /// Run the tests of a file, or of a suite that comes with the program, one after the other.
-    #[command(after_help = PROVIDERS)]
+    /// Run the tests of a file or of a built-in suite, one after the other
+    #[command(after_help = AFTER_SUITE)]
     Suite(SuiteArgs),
 }
 
-/// The flags of a server that stays: what it uses, and how much of it.
+/// The flags of `serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// RDMA device [default: the first one with an active port]
-    #[arg(short, long, value_name = "NAME")]
+    /// RDMA device [default: the first with an active port]
+    #[arg(help_heading = heading::DEVICE, short, long, value_name = "NAME")]
     pub device: Option<String>,
 
     /// Port of the device [default: the first active one]
-    #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(help_heading = heading::DEVICE, short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..))]
     pub ib_port: Option<u8>,
 
-    /// Index in the port's GID table [default: the best one, and stderr says why]
-    #[arg(short = 'x', long, value_name = "INDEX")]
+    /// Index in the port's GID table [default: the best one; stderr gives the reason]
+    #[arg(help_heading = heading::DEVICE, short = 'x', long, value_name = "INDEX")]
     pub gid_index: Option<u32>,
 
-    /// TCP port of the control connections; 0 makes the system choose
-    #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
+    /// TCP port of the control connections; 0 lets the system choose
+    #[arg(help_heading = heading::CONNECTION, short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
     pub port: u16,
 
     /// The memory.
@@ -74,20 +75,20 @@ pub struct ServeArgs {
     pub memory: MemoryArgs,
 
     /// Calls that post and poll [default: perftest's choice for the device]
-    #[arg(long, value_name = "KIND")]
+    #[arg(help_heading = heading::DEVICE, long, value_name = "KIND")]
     pub calls: Option<CallsArg>,
 
-    /// Clients that are served at the same time; others wait, and are told so
-    #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Clients served at the same time; others wait and are told about it
+    #[arg(help_heading = heading::LOAD, short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub jobs: u32,
 
-    /// Bytes that the messages and queues of one client may take here
-    #[arg(long, value_name = "BYTES", default_value = "1024M")]
+    /// Bytes that the messages and queues of one client may use
+    #[arg(help_heading = heading::LOAD, long, value_name = "BYTES", default_value = "1024M")]
     pub max_memory: Size,
 
-    /// This file has a secret that both sides share: who does not know it is not served [default: that of
+    /// Read the shared secret from FILE; reject clients that cannot prove they know it [default:
     /// STRIDE_SECRET, if it is set]
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = heading::CONNECTION, long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
 }
 

@@ -1,18 +1,18 @@
-//! Sizes with a suffix.
+//! Sizes with a unit.
 
 use std::str::FromStr;
 
-/// A number of bytes, written plainly or with `K` (1024) or `M` (1024 x 1024).
+/// A number of bytes, written without a unit or with `K` (1024) or `M` (1024 x 1024).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
-/// A size that cannot be read.
+/// The text is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// Not digits followed by at most one suffix.
+    /// The text is not digits followed by at most one unit.
     #[error("a size is digits, then K or M or nothing")]
     Syntax,
-    /// More than 64 bits can hold.
+    /// The number exceeds 64 bits.
     #[error("the size is above 2^64 - 1 bytes")]
     TooLarge,
 }

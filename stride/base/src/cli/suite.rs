@@ -1,21 +1,24 @@
-//! Several tests, as a file has them.
+//! Flags of `suite`.
 
 use std::ffi::OsString;
 
 use clap::Args;
 
-/// What to measure, one test after the other.
+use super::heading;
+
+/// The flags of `suite`.
 #[derive(Clone, Debug, Args)]
 pub struct SuiteArgs {
-    /// Print the suites that come with the program, and end
-    #[arg(long, exclusive = true)]
+    /// List the built-in suites and exit
+    #[arg(help_heading = heading::OUTPUT, long, exclusive = true)]
     pub list: bool,
 
-    /// A suite that comes with the program, or a file with one
+    /// Built-in suite, or file with a suite
     #[arg(value_name = "SUITE", required_unless_present = "list")]
     pub suite: Option<String>,
 
-    /// The server, which runs `stride-perf serve`, or --loopback; and flags, which every test gets and which go before its own
+    /// The server, which runs `stride-perf serve`, or --loopback; then flags for every test, which
+    /// precede the test's flags
     #[arg(value_name = "SERVER|FLAG", trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<OsString>,
 }

@@ -1,4 +1,4 @@
-//! Parsing, with errors in one line.
+//! Parses the command line, and shortens errors to one line.
 
 use std::ffi::OsString;
 
@@ -8,14 +8,14 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use super::serve::CommandLine;
 use super::{StrideCommand, TestArgs};
 
-/// Why there is no command line to act on.
+/// The reason why the command line names no command to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// The user asked for this text (help or version).
     Asked(String),
-    /// The user gave too little to go on, so this help says what there is.
+    /// The command line is incomplete, so the program prints this help.
     Missing(String),
-    /// Something is wrong, in one line.
+    /// The error, in one line.
     Wrong(String),
 }
 
@@ -28,7 +28,7 @@ where
     of_test(command(words)?)
 }
 
-/// The same, where of a flag that is given twice the last counts.
+/// Parses the command line of a test; a repeated flag overrides its earlier value.
 pub fn parse_lenient<I, T>(words: I) -> Result<TestArgs, Usage>
 where
     I: IntoIterator<Item = T>,
@@ -67,7 +67,7 @@ fn usage(error: clap::Error) -> Usage {
     }
 }
 
-/// What clap says is wrong, with its tips and without the usage that follows.
+/// clap's error with its tips, but without the usage that follows.
 fn one_line(text: &str) -> String {
     let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let mut line = String::new();

@@ -1,17 +1,17 @@
-//! How long is warmed up.
+//! The length of the warm-up.
 
 use std::str::FromStr;
 
 /// A number of messages, or a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WarmUpArg {
-    /// So many messages of each queue pair.
+    /// Messages per queue pair.
     Messages(u64),
-    /// So many seconds.
+    /// A duration in seconds.
     Seconds(u32),
 }
 
-/// Neither.
+/// The text is neither a number nor a number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a warm-up is a number of messages, or of seconds with an s behind it")]
 pub struct WarmUpError;

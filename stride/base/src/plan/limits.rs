@@ -7,7 +7,7 @@ use super::{ConnectionType, PathOptionsError, PlanError, SizeSweep, Sizes, TestO
 pub struct DeviceLimits {
     /// The device's name.
     pub device: String,
-    /// The port's number.
+    /// The port's number, from 1.
     pub port: u8,
     /// The number of queue pairs.
     pub max_qp: u32,

@@ -28,7 +28,7 @@ pub struct DeviceInfo {
     pub hardware_revision: u32,
     /// The device's NUMA node, if the system reports one.
     pub numa_node: Option<i64>,
-    /// The port's number.
+    /// The port's number, from 1.
     pub port: u8,
     /// `Ethernet` or `InfiniBand`.
     pub link_layer: String,

@@ -1,4 +1,4 @@
-//! What the program takes of what arrived.
+//! The program's calls that take data from the receive queue.
 
 use super::{Chunk, Incoming, ItemBytes, MessageProgress, QueueItem, ReceivedPart};
 use crate::protocol::block::{Block, Blocks, Purpose};
@@ -8,7 +8,7 @@ use crate::protocol::frame;
 use crate::protocol::setup::ConnectionKind;
 
 impl<B: Block> Incoming<B> {
-    /// Whether a call to receive would do something other than block.
+    /// Whether a receiving call would not block.
     pub(crate) fn readable(&self) -> bool {
         match self.kind {
             ConnectionKind::Stream => self.ready > 0 || self.at_end(),
@@ -21,7 +21,7 @@ impl<B: Block> Incoming<B> {
         }
     }
 
-    /// Whether all was taken and nothing follows.
+    /// Whether everything was taken and no data follows.
     pub(crate) fn at_end(&self) -> bool {
         (self.fin || self.discarding) && self.items.is_empty()
     }
@@ -32,7 +32,8 @@ impl<B: Block> Incoming<B> {
 
     /// The length of the message at the front if it can only be taken in parts.
     fn too_long(&self) -> Option<u64> {
-        // Nothing of it here: that it is too long is told when there is a part to take, else readiness would promise what is not.
+        // With no part of it here, the error waits: reporting it now would promise readiness that
+        // does not exist.
         if self.taking.is_some() || self.kind == ConnectionKind::Stream || self.ready == 0 {
             return None;
         }
@@ -41,7 +42,7 @@ impl<B: Block> Incoming<B> {
         (item.total > self.quota as u64 || stuck).then_some(item.total)
     }
 
-    /// Of the message that is being taken in parts, how many bytes were taken, and how many it has.
+    /// For the message that is taken in parts: the bytes taken, and its length.
     pub(crate) fn parts_taken(&self) -> Option<(u64, u64)> {
         self.taking.map(|MessageProgress { total, got }| (got, total))
     }
@@ -59,18 +60,19 @@ impl<B: Block> Incoming<B> {
         }
     }
 
-    /// Whether there is something of a message that is longer than this, and no longer than that.
+    /// Whether a part has arrived of a message longer than `more_than`, and no longer than
+    /// `at_most`.
     pub(crate) fn begins_with(&self, more_than: u64, at_most: u64) -> bool {
         let total = self.front_total();
         self.ready > 0 && self.taking.is_none() && total > more_than && total <= at_most
     }
 
-    /// Whether the message at the front can be taken whole.
+    /// Whether the message at the front can be taken as a whole.
     pub(crate) fn message_complete(&self) -> bool {
         self.complete > 0 && self.taking.is_none()
     }
 
-    /// Bytes of the stream. 0: the peer has sent all that it will.
+    /// Takes bytes of the stream. 0 means that the peer has sent all its data.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CallError> {
         if self.kind != ConnectionKind::Stream {
             return Err(CallError::WrongKind);
@@ -88,7 +90,7 @@ impl<B: Block> Incoming<B> {
         Ok(done)
     }
 
-    /// The message at the front, whole. `None`: the peer has sent all that it will.
+    /// Takes the whole message at the front. `None` means that the peer has sent all its data.
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, CallError> {
         self.check_messages()?;
         if self.at_end() {
@@ -117,7 +119,8 @@ impl<B: Block> Incoming<B> {
         }
     }
 
-    /// As much of the message at the front as is here and fits. `None`: the peer has sent all that it will.
+    /// Takes as much of the message at the front as has arrived and fits. `None` means that the
+    /// peer has sent all its data.
     pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Option<ReceivedPart>, CallError> {
         if self.kind != ConnectionKind::SeqPacket {
             return Err(CallError::WrongKind);
@@ -152,7 +155,8 @@ impl<B: Block> Incoming<B> {
         }
     }
 
-    /// Copies from the item at the front, which is ready, and drops it when it is used up. Tells whether a message ended.
+    /// Copies from the item at the front, which is ready, and drops it when it is used up. Returns
+    /// whether a message ended.
     fn take_bytes(&mut self, buffer: &mut [u8]) -> (usize, bool) {
         let Some(item) = self.items.front_mut() else { return (0, true) };
         let (len, over, ended) = match &mut item.bytes {
@@ -187,7 +191,8 @@ impl<B: Block> Incoming<B> {
         (len, ended)
     }
 
-    /// The message at the front if it is in one frame alone, as most are. It fits.
+    /// Takes the message at the front if it consists of a single frame, as most do. It fits the
+    /// buffer.
     #[inline]
     fn take_one_piece(&mut self, buffer: &mut [u8]) -> Option<usize> {
         let Some(QueueItem { bytes: ItemBytes::Here { block, at, end }, last: true, .. }) =
@@ -212,8 +217,8 @@ impl<B: Block> Incoming<B> {
         Some(item)
     }
 
-    /// The bytes at the front with the block that they lie in. A message of a COALESCED frame that is not its last is copied to a block of
-    /// its own.
+    /// Takes the bytes at the front with their block. A message of a COALESCED frame that is not
+    /// its last is copied to a separate block.
     pub(crate) fn chunk(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,

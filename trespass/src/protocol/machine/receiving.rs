@@ -1,4 +1,4 @@
-//! What comes in: the receives for it, and the frames.
+//! The receiving half of the state machine: posted receives, and frames that arrive.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::protocol::frame::{COALESCED, FrameType, HEADER_LEN, Header, Immediate
 use crate::protocol::setup::LinkType;
 
 impl<B: Block> ProtocolMachine<B> {
-    /// Receives to post now. TCP: 0 when nothing is to be read from the socket for now.
+    /// The number of receives to post now. For TCP, 0 means not to read from the socket for now.
     pub(crate) fn slots_wanted(&self) -> usize {
         if self.closing.failed().is_some() || self.closing.is_closed() {
             return 0;
@@ -18,12 +18,12 @@ impl<B: Block> ProtocolMachine<B> {
         self.credits.wanted() as usize
     }
 
-    /// `n` receives were posted.
+    /// Counts `n` posted receives.
     pub(crate) fn slots_posted(&mut self, n: usize) {
         self.credits.post(n as u32);
     }
 
-    /// TCP: the length of the frame that begins with this header, checked; the block that it is read to must hold as much.
+    /// TCP: the checked length of the frame with this header; its block must be at least as large.
     pub(crate) fn frame_len(&self, header: &[u8; HEADER_LEN]) -> Result<usize, ProtocolError> {
         let len = Header::decode(header)?.payload_len();
         if len > self.receive_payload {
@@ -32,8 +32,9 @@ impl<B: Block> ProtocolMachine<B> {
         Ok(HEADER_LEN + len)
     }
 
-    /// As [`received`](Self::received), while a call may wait: its `sink` takes the frame's bytes if they are what it waits for. Where there is
-    /// [immediate data](Frame::immediate) it stands for the header, and all `len` bytes are payload.
+    /// Like [`received`](Self::received), while a call waits: its `sink` takes the frame's bytes if
+    /// they are what it waits for. With [immediate data](crate::protocol::Frame::immediate) in place of the header,
+    /// all `len` bytes are payload.
     #[inline(always)]
     pub(crate) fn received_for(
         &mut self,
@@ -47,7 +48,7 @@ impl<B: Block> ProtocolMachine<B> {
         }
         let len = len.min(block.bytes().len());
         let result = match immediate {
-            // It has the slot for itself.
+            // Without a header the payload starts at the slot's beginning.
             Some(immediate) if self.immediate_agreed => {
                 let header = immediate.header(self.credits.received(), self.credits.granted(), len);
                 self.take_frame(&header, block, 0..len, HEADER_LEN + self.receive_payload, sink)
@@ -61,13 +62,14 @@ impl<B: Block> ProtocolMachine<B> {
         result.inspect_err(|error| self.fail(FailureCause::Protocol(*error), true))
     }
 
-    /// A frame has arrived: the first `len` bytes of `block`. A block that is not kept is given back: it should be posted again at once, for
-    /// then its slot needs nothing of the pool. On an error the connection has failed, and the peer will be told.
+    /// Handles a frame: the first `len` bytes of `block`. Returns the block if it is not kept; it
+    /// should be reposted at once, because its slot then needs nothing from the pool. On an error
+    /// the connection has failed, and the peer will be told.
     pub(crate) fn received(&mut self, block: B, len: usize) -> Result<Option<B>, ProtocolError> {
         self.received_for(block, len, None, &mut CallBuffer::default())
     }
 
-    /// The same of a frame for whose header immediate data stands.
+    /// The same for a frame whose header is in immediate data.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn received_bare(
         &mut self,
@@ -78,7 +80,8 @@ impl<B: Block> ProtocolMachine<B> {
         self.received_for(block, len, Some(immediate), &mut CallBuffer::default())
     }
 
-    /// A frame has arrived for which there was no receive of this connection's. It is lost, and with it the connection.
+    /// Handles a frame for which the connection had no receive. The frame is lost, and so is the
+    /// connection.
     pub(crate) fn overdrawn(&mut self) {
         let granted = self.credits.announced();
         self.fail(FailureCause::Protocol(ProtocolError::Overdrawn { granted }), true);
@@ -146,7 +149,8 @@ impl<B: Block> ProtocolMachine<B> {
                 self.closing.fin_received();
                 self.events.push_back(ConnectionEvent::PeerClosed);
             }
-            // Whoever acknowledges the end has read all before it, and has said so.
+            // A peer that acknowledges the end has read everything before it, and has sent RFIN for
+            // it.
             FrameType::FinAck if self.outgoing.unread() > 0 => return Err(ProtocolError::StrayFinAck),
             FrameType::FinAck => self.closing.fin_ack_received()?,
             FrameType::Reset => self.lose(FailureCause::PeerReset),

@@ -1,13 +1,14 @@
-//! What goes out next.
+//! The transmitting half of the state machine: it chooses the next frame, READ or probe.
 
 use std::time::Instant;
 
-use super::{Frame, ProtocolMachine, TransmitItem, returning};
+use super::{ProtocolMachine, returning};
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Header};
+use crate::protocol::transmit_item::{Frame, TransmitItem};
 
 impl<B: Block> ProtocolMachine<B> {
-    /// Whether [`transmit`](Self::transmit) has nothing, as far as can be said at once.
+    /// Whether [`transmit`](Self::transmit) certainly has nothing to send, by a quick check.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.outgoing.is_quiet()
@@ -17,13 +18,14 @@ impl<B: Block> ProtocolMachine<B> {
             && !self.prober.is_due()
     }
 
-    /// Whether what [`transmit`](Self::transmit) gives depends on the time: what a cork holds back, a probe, and the end do.
+    /// Whether the result of [`transmit`](Self::transmit) depends on the time, as with a cork, a
+    /// probe, or the end.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         self.outgoing.is_corked() || self.prober.is_due() || !self.closing.is_untouched()
     }
 
-    /// The next thing to post, given that `room` more can be. `None`: nothing now.
+    /// The next item to post, if `room` more can be posted. `None` means nothing for now.
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
@@ -69,7 +71,7 @@ impl<B: Block> ProtocolMachine<B> {
         Some(TransmitItem::Send(self.control(FrameType::Reset, 0)))
     }
 
-    /// RFIN, and FIN_ACK once all was read.
+    /// RFIN, and FIN_ACK once everything was read.
     fn answer(&mut self) -> Option<Frame<B>> {
         if !self.credits.allows_control() {
             return None;
@@ -85,8 +87,8 @@ impl<B: Block> ProtocolMachine<B> {
         None
     }
 
-    /// FIN once all was sent; the peer may have sources of this side still to read. CREDIT if nothing else has carried the credits that
-    /// are due.
+    /// FIN once everything was sent, although the peer may still have sources to read; or CREDIT if
+    /// no other frame has carried the credits that are due.
     fn end_or_credit(&mut self) -> Option<Frame<B>> {
         if !self.credits.allows_control() {
             return None;
@@ -110,7 +112,7 @@ impl<B: Block> ProtocolMachine<B> {
     }
 }
 
-/// Blocks that remember whether there were none.
+/// A source of blocks that remembers whether it refused one.
 struct RefusalTracker<'a, P> {
     blocks: &'a mut P,
     refused: &'a mut bool,

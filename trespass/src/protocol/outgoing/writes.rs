@@ -1,4 +1,4 @@
-//! What the program gives: copied into frames to be, or lent.
+//! The program's calls that add data to the send queue: data is copied into frames, or blocks are lent.
 
 use std::io::IoSlice;
 
@@ -12,18 +12,18 @@ use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SEGMENTS_MAX, SOURCE
 use crate::protocol::pieces::{BlockPiece, BlockPieces, BlockShare};
 use crate::protocol::setup::ConnectionKind;
 
-/// Blocks that are to be lent together, in sum.
+/// The sum of blocks that are lent together.
 pub(crate) struct LendSummary {
     count: usize,
-    /// Those that have bytes.
+    /// Blocks that are not empty.
     pub(crate) full: usize,
     total: u64,
-    /// Whether one frame has all of them.
+    /// Whether all fit into one frame.
     in_one_frame: bool,
 }
 
 impl<B: Block> Outgoing<B> {
-    /// Bytes of a stream: as many as there is room for.
+    /// Copies bytes of a stream, as many as fit.
     pub(crate) fn write(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -38,7 +38,7 @@ impl<B: Block> Outgoing<B> {
         self.accepted(wanted - slices.left, blocked)
     }
 
-    /// A message: all of it or nothing.
+    /// Copies a whole message, or nothing.
     pub(crate) fn send(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -55,7 +55,7 @@ impl<B: Block> Outgoing<B> {
         }
         if self.charge > 0 && self.charge + len > self.quota {
             self.refused = len;
-            // Who is to wait for room must not wait for what he has corked.
+            // A caller that will wait for room must not wait for data that it has corked.
             self.close_tail();
             return Err(CallError::Blocked(Blocked::SendQuota));
         }
@@ -64,7 +64,7 @@ impl<B: Block> Outgoing<B> {
         let blocked =
             if len <= self.payload { self.push_whole(&mut slices, blocks) } else { Some(Blocked::Memory) };
         let blocked = match blocked {
-            // In several frames, if it does not fit one, or there is no block for that one.
+            // In several frames, if one is too small, or no block is free for a single one.
             Some(_) if len > self.payload.min(self.tail_size) => {
                 let message = PartialMessage { total: len as u64, left: len as u64 };
                 self.append(&mut slices, Some(message), usize::MAX, blocks)
@@ -81,7 +81,7 @@ impl<B: Block> Outgoing<B> {
         Ok(())
     }
 
-    /// The next bytes of a message of `total`: as many as there is room for.
+    /// Copies the next bytes of a message of `total` bytes, as many as fit.
     pub(crate) fn send_part(
         &mut self,
         total: u64,
@@ -118,12 +118,12 @@ impl<B: Block> Outgoing<B> {
         self.accepted(accepted, blocked)
     }
 
-    /// Whether there are messages, not bytes.
+    /// Whether the connection carries messages instead of bytes.
     pub(crate) fn has_messages(&self) -> bool {
         self.kind == ConnectionKind::SeqPacket
     }
 
-    /// What blocks are in sum, of each so many bytes.
+    /// Sums up blocks and their lengths.
     pub(crate) fn weigh<'a>(&self, blocks: impl Iterator<Item = (&'a B, usize)>) -> LendSummary
     where
         B: 'a,
@@ -139,7 +139,7 @@ impl<B: Block> Outgoing<B> {
         load
     }
 
-    /// Whether they can be lent.
+    /// Whether the blocks can be lent.
     pub(crate) fn check_lending(
         &mut self,
         &LendSummary { count, total, .. }: &LendSummary,
@@ -154,8 +154,8 @@ impl<B: Block> Outgoing<B> {
         if self.lent_refused > 0 { Err(CallError::Blocked(Blocked::SendQuota)) } else { Ok(()) }
     }
 
-    /// Blocks of the program go without a copy where that can be. As many as fit go in one frame, and as many as an RTS has ranges in one
-    /// RTS.
+    /// Lends blocks of the program, without a copy if possible. As many as fit share one frame, and
+    /// as many as an RTS has ranges share one RTS.
     pub(crate) fn lend(&mut self, pieces: impl Iterator<Item = BlockPiece<B>>, load: &LendSummary) {
         self.close_tail();
         let before = self.items.len();
@@ -189,7 +189,7 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
-    /// Whether so many bytes of a block can go from where they lie.
+    /// Whether `len` bytes of a block can be sent without a copy.
     fn is_reachable(&self, block: &B, len: usize) -> bool {
         self.tcp || len == 0 || block.is_reachable(self.domain)
     }
@@ -198,7 +198,8 @@ impl<B: Block> Outgoing<B> {
         self.read && piece.block.is_reachable(self.domain) && piece.block.remote().is_some()
     }
 
-    /// Whether it can go with what is last in the queue, which has room for so many bytes if it is a frame.
+    /// Whether a piece can join the last item of the queue, which has `room` bytes left if it is a
+    /// frame.
     fn can_join(&self, piece: &BlockPiece<B>, room: usize) -> bool {
         match self.items.back() {
             Some(QueueItem::Lent { pieces, .. }) => {
@@ -215,7 +216,7 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
-    /// What was appended since is a message.
+    /// Marks the items appended since `before` as one message.
     fn mark(&mut self, before: usize) {
         let last = self.items.len() - 1;
         for (at, flag) in [(before, FIRST), (last, LAST)] {
@@ -231,7 +232,7 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
-    /// Holds back what does not fill a frame, for [`CORK`](super::CORK) at most, or no longer does.
+    /// Holds back partial frames for [`CORK`](super::CORK) at most, or releases them.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.corked = corked;
         if !corked {
@@ -243,7 +244,7 @@ impl<B: Block> Outgoing<B> {
         self.corked
     }
 
-    /// What was given goes as soon as it can, and nothing is added to its last frame.
+    /// Sends all given data as soon as possible; nothing is added to the last frame any more.
     pub(crate) fn close_tail(&mut self) {
         if let Some(QueueItem::Packed(tail)) = self.items.back_mut() {
             tail.open = false;
@@ -251,14 +252,14 @@ impl<B: Block> Outgoing<B> {
         self.cork_ends = None;
     }
 
-    /// Whether there is room to give more.
+    /// Whether the queue has room for more.
     pub(crate) fn writable(&self) -> bool {
         self.charge < self.quota
             && (self.lent_refused == 0 || self.lent + self.lent_refused <= LENT_MAX)
             && (self.refused == 0 || self.charge == 0 || self.charge + self.refused <= self.quota)
     }
 
-    /// Of the message that is being given in parts, how many bytes were given, and how many it has.
+    /// For the message that is sent in parts: the bytes given so far, and its length.
     pub(crate) fn parts_given(&self) -> Option<(u64, u64)> {
         self.parts.map(|PartialMessage { total, left }| (total - left, total))
     }
@@ -283,7 +284,7 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
-    /// Adds a small message to the frame that is being filled, if there is one and it fits.
+    /// Adds a small message to the frame that is being filled, if it exists and has room.
     fn add_to_batch(&mut self, slices: &mut Slices<'_>) -> bool {
         let Some(QueueItem::Packed(PackedFrame {
             block,
@@ -305,7 +306,7 @@ impl<B: Block> Outgoing<B> {
         true
     }
 
-    /// A message that fits one frame; more may be added to it if it leaves room.
+    /// Appends a message that fits one frame; more may be added to the frame if room is left.
     fn push_whole(
         &mut self,
         slices: &mut Slices<'_>,
@@ -329,8 +330,8 @@ impl<B: Block> Outgoing<B> {
         None
     }
 
-    /// Copies bytes of a stream or of a message into frames, until they are used up, the blocks with copied data reach `quota`, or there is no
-    /// memory.
+    /// Copies bytes of a stream or of a message into frames, until they are used up, the blocks
+    /// with copied data reach `quota`, or no memory is left.
     fn append(
         &mut self,
         slices: &mut Slices<'_>,
@@ -356,7 +357,7 @@ impl<B: Block> Outgoing<B> {
             let prefix = if first { TOTAL_LEN } else { 0 };
             let size = (HEADER_LEN + prefix + slices.left).min(HEADER_LEN + self.payload).max(self.tail_size);
             let block = blocks.take(size, Purpose::Send);
-            // Over TCP a frame is as large as a block; where there is only a small one left, so is the frame.
+            // Over TCP a frame is as large as a block, so a small block makes a small frame.
             let block = block
                 .or_else(|| (size > self.tail_size).then(|| blocks.take(self.tail_size, Purpose::Send))?);
             let Some(mut block) = block else { return Some(Blocked::Memory) };
@@ -378,7 +379,7 @@ impl<B: Block> Outgoing<B> {
         None
     }
 
-    /// Copies into the frame at the end of the queue, if it takes bytes and has room.
+    /// Copies into the last frame of the queue, if it accepts bytes and has room.
     fn fill_tail(&mut self, slices: &mut Slices<'_>, message: &mut Option<PartialMessage>) -> bool {
         let Some(QueueItem::Packed(PackedFrame {
             block,
@@ -406,7 +407,8 @@ impl<B: Block> Outgoing<B> {
         true
     }
 
-    /// Copies into a block that the peer will read. Without such a block the bytes go by DATA.
+    /// Copies into a block that the peer will read. Without such a block the bytes are sent by
+    /// DATA.
     fn push_source(
         &mut self,
         slices: &mut Slices<'_>,
@@ -418,7 +420,8 @@ impl<B: Block> Outgoing<B> {
         let len = slices.left.min(self.stage).min(room);
         let Some(mut block) = blocks.take(len, Purpose::Send) else { return false };
         if block.remote().is_none() {
-            // A slot, which no peer may read, if there is only room for so little; else no block may be read.
+            // A slot, which no peer may read, is used if little room is left; otherwise no block
+            // may be read.
             self.read &= len <= self.tail_size;
             return false;
         }
@@ -437,7 +440,7 @@ impl<B: Block> Outgoing<B> {
         true
     }
 
-    /// Takes back what a call that could not be finished has added.
+    /// Removes the items that an unfinished call has added.
     fn truncate(&mut self, len: usize) {
         while self.items.len() > len {
             match self.items.pop_back() {
@@ -451,7 +454,7 @@ impl<B: Block> Outgoing<B> {
     }
 }
 
-/// Copies a message to `at..next` of a batch: its length, itself, zeros.
+/// Copies a message to `at..next` of a batch: its length, its bytes, zeros.
 fn put_batched<B: Block>(block: &mut B, at: usize, next: usize, slices: &mut Slices<'_>) {
     let entry = &mut block.bytes_mut()[at..next];
     let len = slices.left;
@@ -472,12 +475,12 @@ impl<'a> Slices<'a> {
         Slices { slices, at: 0, left: slices.iter().map(|slice| slice.len()).sum() }
     }
 
-    /// Copies what fits.
+    /// Copies as many bytes as fit.
     fn copy_to(&mut self, buffer: &mut [u8]) -> usize {
         self.copy_each(buffer.len(), |at, bytes| copy(&mut buffer[at..at + bytes.len()], bytes))
     }
 
-    /// Hands on so many bytes, piece by piece, each with how many were before it.
+    /// Passes up to `room` bytes to `put`, piece by piece, each with the number of bytes before it.
     fn copy_each(&mut self, room: usize, mut put: impl FnMut(usize, &[u8])) -> usize {
         let mut done = 0;
         while let [slice, rest @ ..] = self.slices {

@@ -1,4 +1,4 @@
-//! The end.
+//! Tests of closing, aborting and failing.
 
 use super::*;
 
@@ -58,7 +58,8 @@ fn a_close_with_a_peer_that_does_not_close_ends_with_the_linger_time() {
     assert_eq!(pair.b.write(b"x"), Err(CallError::Failed(FailureCause::PeerReset)));
 }
 
-/// The window of the peer is closed by data that nobody reads; FIN and its answer must get through, both ways.
+/// Unread data has closed the window of the peer; FIN and its answer must get through in both
+/// directions.
 #[test]
 fn fin_needs_no_credit_of_data() {
     let mut setup = setup(ConnectionKind::Stream);
@@ -107,10 +108,12 @@ fn abort_resets_the_peer_and_lent_blocks_come_back_unsent() {
     assert_eq!(returned, [(tickets[0], false), (tickets[1], false), (last, false)]);
 }
 
-/// What has completed so far decides which blocks were sent. The others come back when all is drained, and each once.
+/// The completions so far decide which blocks count as sent. The others return when everything is
+/// drained; each returns once.
 #[test]
 fn blocks_in_several_frames_come_back_once_wherever_it_ends() {
-    // Of six frames the first two are of one block, the next three of another, of which more is to go.
+    // Of six frames the first two belong to one block, and the next three to another, of which more
+    // is to be sent.
     for completed in 0..=6 {
         for aborts in [false, true] {
             let mut pair = PeerPair::new(&ConnectionSetup::new(ConnectionKind::Stream, LinkType::Rc));
@@ -142,7 +145,8 @@ fn blocks_in_several_frames_come_back_once_wherever_it_ends() {
     }
 }
 
-/// Of a device that died: the program gets a copy, once, and the block itself is never freed, whoever is the last to have it.
+/// With a device that died, the program gets one copy, and the block itself is never freed,
+/// whichever share is dropped last.
 #[test]
 fn a_copy_of_what_is_lost_comes_back_once() {
     for drained in [true, false] {
@@ -184,7 +188,7 @@ fn a_copy_of_what_is_lost_comes_back_once() {
     }
 }
 
-/// The tickets that have come back, and whether they were sent.
+/// The tickets that have returned, and whether their blocks were sent.
 fn returned(side: &mut TestPeer) -> Vec<(Ticket, bool)> {
     let events = side.take_events().into_iter();
     let returned = |event| match event {
@@ -243,7 +247,7 @@ fn a_peer_that_is_silent_is_probed_and_given_up() {
     assert_eq!(pair.b.connection.failure(), Some(&FailureCause::Silent(timeout)));
 }
 
-/// Sends that are under way stand for a probe, and are waited for no longer.
+/// Outstanding sends stand for a probe, and have the same time limit.
 #[test]
 fn a_device_that_says_nothing_of_what_it_sends_is_given_up() {
     let mut setup = setup(ConnectionKind::Stream);
@@ -297,7 +301,7 @@ fn an_end_within_a_message_in_parts_aborts() {
     assert_eq!(pair.b.connection.failure(), Some(&FailureCause::PeerReset));
 }
 
-/// FIN is told while the peer has still to READ; the end is the end only after what it brings.
+/// FIN is sent while the peer has still to READ; the connection ends only after the READs.
 #[test]
 fn fin_goes_while_sources_are_unread() {
     let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
@@ -319,7 +323,8 @@ fn fin_goes_while_sources_are_unread() {
     assert_eq!(pair.a.blocks.out(), 0);
 }
 
-/// The peer has three credits left when it hears the last word, and has to say twelve times that it has read a source.
+/// The peer has three credits left when it receives the last frame, and has to send RFIN twelve
+/// times.
 #[test]
 fn credits_are_granted_until_the_end_is_acknowledged() {
     for answered_before in [false, true] {
@@ -344,7 +349,7 @@ fn credits_are_granted_until_the_end_is_acknowledged() {
         pair.b.connection.shutdown_write();
         pair.settle();
         assert!(!pair.a.connection.has_unsent(), "all is told, and the end of it");
-        // One READ at a time: each is told of by itself.
+        // One READ at a time, so that each has a separate RFIN.
         let (before, mut got, mut rounds) = (pair.b.connection.counters().frames_sent, 0, 0);
         pair.b.blocks.most = 1;
         while got < 12 * 70_000 {
@@ -361,7 +366,7 @@ fn credits_are_granted_until_the_end_is_acknowledged() {
     }
 }
 
-/// Both have said and heard all, and the device never says that the peer has the last of it.
+/// Both sides are done, and the device never confirms that the peer has the last frame.
 fn with_the_last_word_under_way() -> PeerPair {
     let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.write(b"all there is").unwrap();
@@ -388,7 +393,7 @@ fn a_peer_that_goes_away_after_the_last_word_has_closed() {
         assert_eq!((closed, pair.a.connection.failure()), (1, None));
         assert_eq!(pair.a.write(b"x"), Err(CallError::ShutDown));
         assert_eq!(pair.a.connection.read(&mut [0; 8]), Ok(0));
-        // What the driver still has comes back as ever.
+        // The driver still returns the outstanding items.
         while let Some(done) = pair.a.queue.drain() {
             pair.a.connection.done(done);
         }
@@ -403,11 +408,11 @@ fn a_peer_that_goes_away_before_the_last_word_has_failed() {
     let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.connection.shutdown_write();
     pair.settle();
-    // It has acknowledged this side's end, and not told its own.
+    // The peer has acknowledged this side's end, and not sent its FIN.
     pair.a.connection.failed(FailureCause::PeerGone);
     assert_eq!(pair.a.connection.failure(), Some(&FailureCause::PeerGone));
     let mut pair = with_the_last_word_under_way();
-    // The program does not wait for the device's word.
+    // The program does not wait for the device's confirmation.
     pair.a.connection.abort();
     assert_eq!(pair.a.connection.failure(), Some(&FailureCause::Aborted));
     assert!(!pair.a.transmit(&mut pair.b, pair.now, true), "a RESET would follow the last word");

@@ -1,4 +1,4 @@
-//! What the program holds back.
+//! Tests of corking.
 
 use super::*;
 
@@ -22,7 +22,8 @@ fn a_corked_side_sends_when_uncorked_and_full_frames_before() {
     assert_eq!(pair.a.connection.counters().bytes_sent, 10_101);
 }
 
-/// Held back for no longer than that, also where something is added again and again; counted from when it could have gone.
+/// Data is held back for no longer than the limit, even if more is added repeatedly; the limit
+/// counts from when it could have been sent.
 #[test]
 fn a_cork_ends_by_itself() {
     let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
@@ -45,7 +46,7 @@ fn a_cork_ends_by_itself() {
     }
 }
 
-/// Once it is known how long it is held back, whoever looks for what is to be sent need not look further.
+/// Once the end of the cork is known, `transmit` needs no further check.
 #[test]
 fn corked_data_makes_transmit_quiet() {
     let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
@@ -64,7 +65,7 @@ fn corked_data_makes_transmit_quiet() {
         assert!(quiet(&pair));
         assert_eq!([pair.b.recv(), pair.b.recv()], [Some(b"one".to_vec()), Some(b"more".to_vec())]);
     }
-    // One that goes as its time is over, and what fills a frame.
+    // One frame whose time is over, and a full one.
     pair.a.connection.cork(true);
     pair.a.send(b"one").unwrap();
     pair.settle();

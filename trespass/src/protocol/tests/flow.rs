@@ -1,4 +1,4 @@
-//! Back-pressure and credits.
+//! Tests of flow control: back-pressure and credits.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn two_blocked_writers_resume_when_either_reads() {
                 progress = a.is_ok() || b.is_ok();
             }
             assert!(!pair.a.connection.writable() && !pair.b.connection.writable());
-            // Only one side reads, each its turn of four rounds.
+            // Only one side reads, each for four rounds.
             let before = (at_a, at_b);
             if round / 4 % 2 == 0 {
                 at_a += pair.a.read_all().len();
@@ -50,7 +50,8 @@ fn two_blocked_writers_resume_when_either_reads() {
     }
 }
 
-/// Large messages and small ones fill the quota together; what fills it lies behind what must be read first.
+/// Large and small messages fill the quota together; the data that fills it lies behind data that
+/// must be read first.
 #[test]
 fn a_source_in_front_is_read_whatever_lies_behind_it() {
     let mut setup = tight(ConnectionKind::SeqPacket);
@@ -62,7 +63,7 @@ fn a_source_in_front_is_read_whatever_lies_behind_it() {
     for i in 0..20 {
         pair.a.send(&bytes(8000, i)).unwrap();
     }
-    // The small ones arrive while there is no memory to read the first.
+    // The small ones arrive while no memory is free to read the first.
     pair.settle();
     let (queued, _) = pair.b.connection.receive_charges();
     assert!(queued >= setup.rcvbuf);
@@ -75,7 +76,8 @@ fn a_source_in_front_is_read_whatever_lies_behind_it() {
     }
 }
 
-/// A message as large as the receive buffer can be taken whole, though its frames take more memory than that.
+/// A message as large as the receive buffer can be taken as a whole, although its frames use more
+/// memory.
 #[test]
 fn a_message_of_the_whole_receive_buffer_arrives_whole() {
     for read in [false, true] {
@@ -92,7 +94,8 @@ fn a_message_of_the_whole_receive_buffer_arrives_whole() {
     }
 }
 
-/// The same from a peer whose frames are small, as its own slots are: they share the receiver's slots.
+/// The same from a peer whose frames are small, because its slots are: they share the receiver's
+/// slots.
 #[test]
 fn a_message_of_many_small_frames_arrives_whole() {
     for read in [false, true] {
@@ -117,7 +120,7 @@ fn a_message_of_many_small_frames_arrives_whole() {
     }
 }
 
-/// What is queued is bounded whatever the peer sends.
+/// The queued memory is bounded, whatever the peer sends.
 #[test]
 fn memory_of_a_stalled_reader_is_bounded() {
     let mut setup = tight(ConnectionKind::SeqPacket);
@@ -133,7 +136,7 @@ fn memory_of_a_stalled_reader_is_bounded() {
     assert!(queued <= setup.rcvbuf + 16 * 8192, "{queued}");
 }
 
-/// An idle pair says nothing: no CREDIT answers a CREDIT for ever.
+/// An idle pair sends nothing: CREDITs do not answer CREDITs for ever.
 #[test]
 fn an_idle_pair_is_silent() {
     let mut pair = PeerPair::new(&tight(ConnectionKind::SeqPacket));
@@ -185,14 +188,14 @@ fn a_send_queue_signals_its_quarters_reads_and_the_end_of_a_turn() {
     assert_eq!(queue.room(), 6);
     assert_eq!(queue.push(frame(), false), (4, false));
     assert_eq!(std::iter::from_fn(|| queue.complete(1)).count(), 0, "only what came before it");
-    // Neither what was never posted nor what has completed can complete.
+    // An id that was never posted, or that has completed, cannot complete.
     assert!(queue.has(4) && !queue.has(5) && !queue.has(1) && !queue.has(u64::MAX));
     assert!([5, u64::MAX, 1].into_iter().all(|id| queue.complete(id).is_none()));
     assert_eq!(std::iter::from_fn(|| queue.drain()).count(), 3);
     assert!(queue.is_empty());
 }
 
-/// A corked side that is told to wait for room gets room.
+/// A corked writer that must wait for room gets room.
 #[test]
 fn a_cork_does_not_stop_a_writer_that_waits() {
     let mut setup = tight(ConnectionKind::SeqPacket);

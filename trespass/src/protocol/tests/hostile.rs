@@ -1,4 +1,6 @@
-//! What a peer does against the protocol: a typed error, a connection that has failed, a RESET, no memory kept.
+//! Tests of a peer that violates the peer: a typed error, a failed connection, a RESET, and no
+//! leaked
+//! memory.
 
 use proptest::prelude::*;
 
@@ -7,7 +9,8 @@ use super::*;
 
 const NONE: Header = Header { kind: FrameType::Data, flags: 0, count: 0, seq: 0, credit_total: 64, len: 0 };
 
-/// A peer that can say anything; it numbers its frames and sets their length unless told otherwise.
+/// A peer that can send anything; it numbers its frames and sets their length unless told
+/// otherwise.
 struct HostilePeer {
     side: TestPeer,
     seq: u32,
@@ -45,7 +48,8 @@ impl HostilePeer {
     }
 }
 
-/// The error that `lie` gives; with it the connection has failed, and says so to both sides, and hears nothing more.
+/// The error that `lie` causes. Afterwards the connection has failed, reports that to both sides,
+/// and receives nothing more.
 fn caught(
     kind: ConnectionKind,
     lie: impl FnOnce(&mut HostilePeer) -> Result<(), ProtocolError>,
@@ -180,7 +184,8 @@ fn sources() {
     assert_eq!(caught(Stream, not_told), E::ReadTotal { total: 2, told: 1, read: 0 });
 }
 
-/// RTS of several ranges: what they say in all must be what they say one by one, and none may be empty, or lie beyond what there is.
+/// RTS with several ranges: the total must equal the sum of the ranges, and no range may be empty
+/// or exceed the address space.
 #[test]
 fn sources_of_several_ranges() {
     use ProtocolError as E;
@@ -196,7 +201,7 @@ fn sources_of_several_ranges() {
     assert!(matches!(refused(rts(1, 2, &[(4096, 1); 2])), E::Length { said: 24, came: 40, .. }));
     assert!(matches!(refused(rts(2, 3, &[(4096, 1); 2])), E::Source { bytes: 3, segments: 2, sum: 2 }));
     assert!(matches!(refused(rts(2, 1, &[(4096, 1), (4096, 0)])), E::Source { .. }));
-    // As 32-bit numbers they would be 0 in all.
+    // As 32-bit numbers their sum would be 0.
     let halves = rts(2, 0, &[(4096, 1 << 31); 2]);
     assert!(matches!(refused(halves), E::Source { bytes: 0, sum: 0x1_0000_0000, .. }));
     let most = rts(16, 16 * u64::from(u32::MAX), &[(4096, u32::MAX); 16]);
@@ -205,7 +210,8 @@ fn sources_of_several_ranges() {
     assert!(matches!(caught(ConnectionKind::Stream, wraps), E::Source { .. }));
 }
 
-/// Ranges of one byte each are no way to a victim's memory: each READ takes a block, and blocks are counted.
+/// Ranges of one byte each cannot exhaust a victim's memory, because each READ takes a block, and
+/// blocks are counted.
 #[test]
 fn ranges_of_one_byte_are_read_within_the_quota() {
     let mut liar = HostilePeer::to(ConnectionKind::Stream);
@@ -303,7 +309,7 @@ fn features_that_were_not_negotiated_are_refused() {
     assert_eq!(error, ProtocolError::Flags { kind: FrameType::Data, flags: COALESCED });
 }
 
-/// What immediate data says is checked as a header is, and nothing is taken from it unless that was agreed.
+/// Immediate data is checked like a header, and is ignored unless it was agreed.
 #[test]
 fn immediate_data_is_checked_like_a_header() {
     let took = |immediate: bool, bits: u32, len: usize| {
@@ -356,7 +362,7 @@ fn impossible_setups_are_refused() {
     assert_eq!(refuse(&|setup| setup.link = LinkType::Tcp), Some("read"));
 }
 
-/// Frames that are nearly right, so that they come far.
+/// Frames that are almost valid, so that they pass many checks.
 fn frames() -> impl Strategy<Value = Vec<(u8, u8, u16, u32, Vec<u8>)>> {
     let kind = prop_oneof![4 => Just(1u8), 2 => Just(3u8), 2 => 1u8..13];
     let flags = prop_oneof![6 => 0u8..4, 2 => Just(COALESCED), 1 => any::<u8>()];
@@ -366,7 +372,7 @@ fn frames() -> impl Strategy<Value = Vec<(u8, u8, u16, u32, Vec<u8>)>> {
 }
 
 proptest! {
-    /// Any frames in any order: no panic, and memory within the bounds.
+    /// Any frames in any order cause no panic, and memory stays bounded.
     #[test]
     fn any_frames(frames in frames(), seq_packet in any::<bool>()) {
         let kind = if seq_packet { ConnectionKind::SeqPacket } else { ConnectionKind::Stream };

@@ -1,4 +1,6 @@
-//! Random calls, delays and memory, from seeds: everything arrives once and in order, receives suffice, nothing stalls, all memory comes back.
+//! Randomised tests from seeds: all data arrives once and in order, receives
+//! suffice, nothing
+//! stalls, and all memory returns.
 
 use std::collections::HashSet;
 
@@ -7,15 +9,15 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::*;
 
-/// What one side has given and the other is still to get.
+/// The data that one side has given and the other has not received.
 #[derive(Default)]
 struct Oracle {
     messages: VecDeque<Vec<u8>>,
     bytes: VecDeque<u8>,
     lent: HashSet<Ticket>,
-    /// A message being given in parts: all of it, how much was given.
+    /// A message that is sent in parts: its bytes, and the number given so far.
     parts: Option<(Vec<u8>, usize)>,
-    /// A message being taken in parts.
+    /// The bytes so far of a message that is taken in parts.
     taking: Vec<u8>,
     /// Chunks that the program holds.
     chunks: Vec<(VecBlock, usize)>,
@@ -26,7 +28,7 @@ struct RandomExchange {
     rng: ChaCha8Rng,
     kind: ConnectionKind,
     pair: PeerPair,
-    /// What a gives, what b gives.
+    /// The data that each side has given.
     given: [Oracle; 2],
     largest: usize,
     count: u8,
@@ -98,7 +100,7 @@ impl RandomExchange {
                     match what {
                         8 | 9 => own.transmit(peer, self.pair.now, last),
                         10 => own.deliver(),
-                        // A SEND completes when the peer has it.
+                        // A SEND completes when the peer has received it.
                         _ => peer.wire.is_empty() && own.complete(peer),
                     };
                 }
@@ -169,13 +171,13 @@ impl RandomExchange {
         }
     }
 
-    /// A block to lend, which may be out of the device's reach.
+    /// A block to lend, which the device may be unable to reach.
     fn block(&mut self, side: usize, len: usize) -> Option<VecBlock> {
         self.side(side).blocks.apart = self.below(3) == 0;
         self.side(side).blocks.take(len.max(1), Purpose::Send)
     }
 
-    /// Lends blocks together: their bytes are cut anywhere, some may have none.
+    /// Lends blocks together: their bytes are cut anywhere, and some blocks may be empty.
     fn lend_together(&mut self, side: usize, bytes: &[u8]) {
         let (mut blocks, mut left) = (Vec::new(), bytes);
         for last in (0..1 + self.below(20)).rev().map(|more| more == 0) {
@@ -290,7 +292,7 @@ impl RandomExchange {
         }
     }
 
-    /// Lets everything go on and arrive.
+    /// Lets everything proceed and arrive.
     fn finish(&mut self) {
         self.unhinder();
         for _ in 0..20_000 {
@@ -320,7 +322,7 @@ impl RandomExchange {
         let (left_a, posted_a) = self.pair.a.connection.credits();
         let (left_b, posted_b) = self.pair.b.connection.credits();
         if self.pair.a.rc {
-            // At rest: what the peer has posted, less what it has not told.
+            // At rest: the peer's posted receives, less those that it has not announced.
             assert!(left_a <= posted_b && left_b <= posted_a);
             for (posted, left) in [(posted_a, left_b), (posted_b, left_a)] {
                 assert!(posted - left < posted / 2, "{posted} posted of which the peer knows {left}");
@@ -334,7 +336,7 @@ impl RandomExchange {
         }
     }
 
-    /// Shuts both halves with everything under way; it all arrives, and then the end.
+    /// Shuts both halves with data in flight; everything arrives, and then the end.
     fn close(&mut self) {
         self.unhinder();
         for side in [0, 1] {
@@ -371,7 +373,7 @@ fn run(seeds: std::ops::Range<u64>, steps: usize) {
         let result = std::panic::catch_unwind(|| {
             let mut simulation = RandomExchange::new(seed);
             for round in 0..4 {
-                // Each side's program sleeps at times.
+                // Each side's program pauses at times.
                 let asleep = simulation.below(4);
                 for _ in 0..steps / 4 {
                     let side = simulation.below(2);
@@ -395,7 +397,8 @@ fn everything_arrives_whatever_the_order_of_events() {
     run(0..150, 1500);
 }
 
-/// The same for longer, or for the seeds that `SEEDS=first..end` names: `cargo test --release -- --ignored`.
+/// The same for longer, or for the seeds that `SEEDS=first..end` names: `cargo test --release --
+/// --ignored`.
 #[test]
 #[ignore = "takes minutes"]
 fn everything_arrives_for_a_long_time() {

@@ -1,4 +1,4 @@
-//! What is given arrives, whole and in order.
+//! Tests of data transfer: everything arrives completely and in order.
 
 use super::*;
 
@@ -24,7 +24,8 @@ fn a_stream_gives_the_bytes_in_order_both_ways() {
     }
 }
 
-/// Messages around every border of the formats: one frame, one frame with a length in front, fragments, sources.
+/// Messages around every boundary of the formats: one frame, one frame with a length in front,
+/// fragments, sources.
 #[test]
 fn messages_keep_their_boundaries() {
     let borders = [8160, 8164, 8168, 8172, 8176, 8184, 16_344, 65_536, 262_144, 262_144 + 65_536];
@@ -66,7 +67,7 @@ fn small_messages_share_frames_while_others_are_under_way() {
     for i in 0..1000 {
         assert_eq!(pair.b.recv().unwrap(), bytes(i % 100, i as u8));
     }
-    // Alone, a message goes at once, and without what COALESCED adds.
+    // A single message is sent at once, and without the COALESCED format.
     pair.a.send(b"hello").unwrap();
     assert!(pair.a.transmit(&mut pair.b, pair.now, true));
     assert_eq!(pair.b.wire[0].len(), HEADER_LEN + 5);
@@ -117,7 +118,7 @@ fn lent_blocks_arrive_and_come_back_once() {
 
 #[test]
 fn chunks_keep_their_memory_until_given_back() {
-    // Who copied would need a block for it.
+    // A copy would need a block.
     let uncopied = |side: &mut TestPeer| {
         let taken = side.blocks.taken;
         let chunk = side.connection.recv_chunk(&mut side.blocks).unwrap().unwrap();
@@ -252,7 +253,7 @@ fn a_pool_without_memory_blocks_and_loses_nothing() {
     pair.settle();
     assert_eq!(pair.b.recv().unwrap(), b"first");
     assert!(pair.b.recv().unwrap() == bytes(60_000, 1));
-    // A READ waits for memory as well.
+    // A READ waits for memory, too.
     pair.b.blocks.most = 0;
     pair.a.send(&bytes(90_000, 2)).unwrap();
     pair.settle();
@@ -262,7 +263,7 @@ fn a_pool_without_memory_blocks_and_loses_nothing() {
     assert!(pair.b.recv().unwrap() == bytes(90_000, 2));
 }
 
-/// Every frame as it stands on the wire. A change here is a change of the protocol's major version.
+/// Every frame on the wire. A change here changes the protocol's major version.
 #[test]
 fn golden_frames() {
     let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
@@ -296,7 +297,8 @@ fn golden_frames() {
     let last = [&header(1, 2, 0, 4, 64, [0x48, 0x0e])[..], &long[16_344..]].concat();
     assert!(frames(&mut pair.a, &mut pair.b, now) == [first, middle, last]);
 
-    // Two sources, of 256 KiB and of 128 KiB: the first RTS has the message's total, and the second not.
+    // Two sources, of 256 KiB and of 128 KiB: the first RTS has the message's total, and the second
+    // does not.
     pair.a.send(&bytes(0x6_0000, 1)).unwrap();
     let told = frames(&mut pair.a, &mut pair.b, now);
     let starts = |frame: &[u8], header: Vec<u8>, rest: &[u8]| frame.starts_with(&[&header, rest].concat());
@@ -308,7 +310,7 @@ fn golden_frames() {
     assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x2_0000, rkey: 7 }).is_some());
     assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x2_0001, rkey: 7 }).is_none());
 
-    // The READs, and then RFIN for both, which also grants the seven receives that were used.
+    // The READs, and then RFIN for both, which also grants the seven used receives.
     assert!(frames(&mut pair.b, &mut pair.a, now).is_empty());
     assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(4, 0, 0, 0, 71, [2, 0])]);
 
@@ -328,7 +330,7 @@ fn golden_frames() {
     assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(2, 0, 0, 0, 96, [0, 0])]);
 }
 
-/// All that `a` sends in one turn, as it stands on the wire.
+/// All frames that `a` sends in one turn, as bytes on the wire.
 fn frames_of(pair: &mut PeerPair) -> Vec<Vec<u8>> {
     while pair.a.transmit(&mut pair.b, pair.now, true) {}
     pair.b.wire.iter().cloned().collect()
@@ -339,7 +341,7 @@ fn header(kind: u8, flags: u8, count: u8, seq: u8, len: u32) -> Vec<u8> {
     vec![kind, flags, count, 0, seq, 0, 0, 0, 64, 0, 0, 0, l0, l1, l2, l3]
 }
 
-/// The bytes on the wire: what is short is one frame, whose header alone is not of the blocks.
+/// The bytes on the wire: short blocks become one frame, and only its header lies outside of them.
 #[test]
 fn blocks_that_fit_a_frame_go_in_one() {
     let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
@@ -352,7 +354,8 @@ fn blocks_that_fit_a_frame_go_in_one() {
     assert_eq!(back.len(), 4, "{back:?}");
 }
 
-/// As many blocks as the device takes in a request; a message that does not fit says in front how long it is.
+/// As many blocks per frame as a request can gather; a message that does not fit starts with its
+/// length.
 #[test]
 fn blocks_beyond_what_a_request_takes_go_in_several_frames() {
     let mut setup = setup(ConnectionKind::SeqPacket);
@@ -369,7 +372,8 @@ fn blocks_beyond_what_a_request_takes_go_in_several_frames() {
     assert_eq!(pair.b.recv().unwrap(), b"abc");
 }
 
-/// What is long is one source of several ranges; here in a block, as it is too long for a short frame. Golden, as for any version 1.0.
+/// Long blocks are one source with several ranges; its RTS needs a block here, because it is too
+/// long for a short frame. Golden bytes, as in any version 1.0.
 #[test]
 fn long_blocks_are_one_source() {
     let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
@@ -388,7 +392,7 @@ fn long_blocks_are_one_source() {
     assert_eq!(pair.a.take_events().len(), 3);
 }
 
-/// Not more than an RTS may have: 16 ranges, and 16 MiB. The first says how long the message is.
+/// At most 16 ranges and 16 MiB, the limits of an RTS. The first RTS carries the message's length.
 #[test]
 fn a_message_of_many_blocks_is_several_sources() {
     for (count, size, ranges) in [(40, 10_000, vec![16, 16, 8]), (5, 5 << 20, vec![3, 2])] {
@@ -419,7 +423,7 @@ fn a_message_of_many_blocks_is_several_sources() {
     }
 }
 
-/// A block that is longer than what one RTS may tell of is told of in several, and comes back after the last.
+/// A block longer than the limit of an RTS is announced in several, and returns after the last.
 #[test]
 fn a_block_longer_than_a_source_is_several_sources() {
     for kind in [ConnectionKind::Stream, ConnectionKind::SeqPacket] {
@@ -458,7 +462,7 @@ fn a_block_longer_than_a_source_is_several_sources() {
     }
 }
 
-/// Whatever the sizes, around each at which the way changes.
+/// Sizes around each threshold at which the format changes.
 #[test]
 fn gathered_blocks_arrive_over_every_link() {
     for (kind, read, link) in [
@@ -497,7 +501,8 @@ fn gathered_blocks_arrive_over_every_link() {
     }
 }
 
-/// Without READ: frames with as much as a slot has, as their headers need not be sent, and no block but those that were lent.
+/// Without READ: frames carry a whole slot each, because their headers need not be sent, and use no
+/// block but the lent ones.
 #[test]
 fn long_blocks_go_in_frames_from_where_they_lie() {
     for (kind, flags, prefix) in [(ConnectionKind::SeqPacket, 1, 8), (ConnectionKind::Stream, 0, 0)] {
@@ -516,7 +521,7 @@ fn long_blocks_go_in_frames_from_where_they_lie() {
         ];
         assert!(frames_of(&mut pair) == wanted);
         assert_eq!(pair.a.blocks.taken, taken);
-        // Alone, it is the first and the last; both have no room for a byte more.
+        // A single frame is the first and the last; both have no room for a byte more.
         let mut pair = PeerPair::new(&ConnectionSetup::new(kind, LinkType::Rc));
         let long = bytes(2 * 8192 - prefix, 4);
         pair.a.lend(&long);
@@ -530,7 +535,8 @@ fn long_blocks_go_in_frames_from_where_they_lie() {
     }
 }
 
-/// Not with the last frame, and not with the last that completes before the others are made.
+/// Neither the last frame alone returns it, nor the last completion before the other frames are
+/// made.
 #[test]
 fn a_block_in_several_frames_comes_back_with_the_last() {
     for slots in [16, 64] {
@@ -564,7 +570,7 @@ fn a_block_in_several_frames_comes_back_with_the_last() {
             came.extend(std::iter::from_fn(|| pair.b.recv()));
             pair.b.post();
         }
-        // The total is in the first of 31 frames; two more, and one.
+        // The total is in the first of 31 frames; then follow two, and one.
         assert_eq!(back, [(tickets[0], 31), (tickets[1], 33), (tickets[2], 34)]);
         assert_eq!(pair.a.blocks.taken, taken);
         assert!(came == [long, bytes(9000, 2), b"short".to_vec()]);
@@ -572,7 +578,8 @@ fn a_block_in_several_frames_comes_back_with_the_last() {
     }
 }
 
-/// The program has its block as soon as the last frame is made; over TCP there is no device that it could be out of the reach of.
+/// The program gets its block back as soon as the last frame is made. Over TCP every block is
+/// reachable.
 #[test]
 fn unregistered_blocks_are_copied() {
     for (link, copies) in [(LinkType::Rc, 3), (LinkType::Tcp, 0)] {
@@ -595,7 +602,7 @@ fn unregistered_blocks_are_copied() {
     }
 }
 
-/// One that old peers send as well: each block an RTS of its own, within one message.
+/// Older peers send this, too: each block has a separate RTS, within one message.
 #[test]
 fn a_message_of_single_ranges_is_the_same_message() {
     let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
@@ -638,7 +645,7 @@ fn lists_that_can_never_be_lent_are_refused() {
     let mut many: Vec<_> = (0..1025).map(|_| (pair.a.blocks.take(1, Purpose::Send).unwrap(), 1)).collect();
     let refused = pair.a.connection.send_blocks(&mut many);
     assert_eq!(refused, Err(CallError::BlockCount { count: 1025, most: 1024 }));
-    // As many as there may be at all, and with one that is under way they have to wait.
+    // As many as the limit allows; with another one in flight they have to wait.
     many.pop();
     pair.a.lend(b"x");
     let refused = pair.a.connection.send_blocks(&mut many);
@@ -650,7 +657,7 @@ fn lists_that_can_never_be_lent_are_refused() {
     assert!(many.is_empty());
 }
 
-/// Nothing to send of a stream's block is no frame: an empty one would be against the protocol.
+/// An empty block of a stream makes no frame, because an empty frame would violate the protocol.
 #[test]
 fn an_empty_block_of_a_stream_comes_straight_back() {
     let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));

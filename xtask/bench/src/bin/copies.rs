@@ -1,21 +1,23 @@
-//! How fast processors copy, where there is nothing else to do: no frames, no credits, no calls. All print `SIZE COUNT GB/s RATE`, the
-//! rate in messages a microsecond.
+//! The copy speed of the processors without any protocol: no frames, credits or calls. Each command
+//! prints `SIZE COUNT GB/s RATE`, with the rate in messages per microsecond.
 //!
 //!     copies one SIZE COUNT
 //!
-//! is what a sender of blocks has to do at least: COUNT times SIZE bytes, from two blocks in turn to two others, by one process. A block that
-//! is on its way is not filled meanwhile, so there are two; a benchmark that has one, and writes over what nobody has read, has half as
-//! much in its caches.
+//! is the least that a sender of blocks must do. One process copies COUNT times SIZE bytes from two
+//! blocks in turn to two others. It uses two blocks because a block must not be refilled while it
+//! is being sent. A benchmark that overwrites its one block before it is read touches half as much
+//! memory.
 //!
 //!     copies two SIZE COUNT
 //!
-//! is what an interface that copies has to do at least: bytes of one process's own memory come into another's by one copy of each. It is done
-//! once for each [way](WAYS) of using a ring that both have, and the best is printed. Both are always at it, and look for each other
-//! without a pause.
+//! is the least that a copying interface must do. Bytes of one process's private memory reach
+//! another's with one copy by each process. It runs once with each of the [methods](METHODS) of
+//! using a shared ring, and prints the best result. Both processes busy-poll.
 //!
 //!     copies three SIZE COUNT
 //!
-//! is the same where bytes come into memory of the other process before its program asks for them, so that it has to copy them once more.
+//! is the same, but the bytes reach memory of the other process before its program asks for them.
+//! Therefore that process copies them once more.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
@@ -27,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// How one side puts bytes into the ring, and of what the ring consists.
+/// How a process writes to the ring, and the ring's geometry.
 #[derive(Clone, Copy)]
 struct CopyMethod {
     past_caches: bool,
@@ -35,8 +37,8 @@ struct CopyMethod {
     places: usize,
 }
 
-/// Small rings stay in the caches, large ones let the sides run apart; past the caches the ring's lines need not be asked back from the
-/// reader.
+/// Small rings stay in the caches; large ones let the two processes run further apart. With stores
+/// past the caches the writer need not fetch the ring's lines back from the reader.
 const METHODS: [CopyMethod; 6] = [
     CopyMethod { past_caches: false, piece: 16 << 10, places: 4 },
     CopyMethod { past_caches: false, piece: 16 << 10, places: 16 },
@@ -45,10 +47,10 @@ const METHODS: [CopyMethod; 6] = [
     CopyMethod { past_caches: true, piece: 64 << 10, places: 4 },
     CopyMethod { past_caches: true, piece: 256 << 10, places: 4 },
 ];
-/// The two counters are in lines of their own, in front of the ring.
+/// The offset of the second counter. Each counter has its own cache line, in front of the ring.
 const GOT: usize = 128;
 const RING: usize = 4096;
-/// Whoever waits longer for the other side waits for nobody.
+/// The time after which the other process is considered dead.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> Result<ExitCode> {
@@ -71,24 +73,25 @@ fn main() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Memory that a process has from the system, all of it touched.
+/// Anonymous memory, with every page touched.
 struct Mapping {
     start: *mut u8,
     len: usize,
 }
 
 impl Mapping {
-    /// `shared`: children have the same.
+    /// With `shared`, child processes share the memory.
     fn new(len: usize, shared: bool) -> Result<Self> {
         let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, kind | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, of no file, at an address of the system's choice.
+        // SAFETY: an anonymous mapping at an address that the kernel chooses.
         let start = unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) };
-        ensure!(start != libc::MAP_FAILED, "no memory of {len} bytes: {}", io::Error::last_os_error());
-        // SAFETY: the mapping is this long, and nobody else has it yet. Written: else all of it would be the system's page of zeros.
+        ensure!(start != libc::MAP_FAILED, "cannot map {len} bytes: {}", io::Error::last_os_error());
+        // SAFETY: the mapping is this long, and nothing else uses it yet. Without a write every
+        // page would be the kernel's page of zeros.
         unsafe { start.cast::<u8>().write_bytes(1, len) };
-        // The counters begin at 0.
-        // SAFETY: every mapping here is a page long at least.
+        // The counters start at 0. SAFETY: every mapping here has at least one page, and nothing
+        // else uses it yet.
         unsafe { start.cast::<u8>().write_bytes(0, len.min(RING)) };
         Ok(Self { start: start.cast(), len })
     }
@@ -99,26 +102,27 @@ impl Mapping {
     }
 
     fn counter(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: within the page in front, aligned, and only used as what it is, by both processes, as long as the mapping is there.
+        // SAFETY: within the first page, aligned, and accessed only as an atomic by both processes
+        // while the mapping exists.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's, and nothing of it is used any more.
+        // SAFETY: this value owns the mapping, and nothing refers to it any more.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }
 
-/// How many seconds one process takes, after a part that does not count.
+/// The seconds that one process needs, after a warm-up.
 fn copy_in_one_process(size: usize, count: usize) -> Result<f64> {
     let (from, to) = (Mapping::new(2 * size, true)?, Mapping::new(2 * size, true)?);
     let copy = |count: usize| {
         let start = Instant::now();
         for number in 0..count {
             let at = number % 2 * size;
-            // SAFETY: two mappings, of which nobody else has anything.
+            // SAFETY: the ranges are in two mappings that only this function uses.
             unsafe { copy_nonoverlapping(from.at(at, size), to.at(at, size), size) };
             black_box(to.start);
         }
@@ -128,7 +132,8 @@ fn copy_in_one_process(size: usize, count: usize) -> Result<f64> {
     Ok(copy(count))
 }
 
-/// How many seconds two processes take, the best way. `again`: what has come is copied once more.
+/// The seconds that two processes need with the fastest method. With `again` the reader copies the
+/// bytes once more.
 fn copy_between_processes(size: usize, count: usize, again: bool) -> Result<f64> {
     let mut best = f64::INFINITY;
     for method in METHODS {
@@ -137,31 +142,34 @@ fn copy_between_processes(size: usize, count: usize, again: bool) -> Result<f64>
     Ok(best)
 }
 
-/// How many seconds it takes.
+/// The seconds for one method.
 fn run(method: CopyMethod, size: usize, count: usize, again: bool) -> Result<f64> {
     let shared = Mapping::new(RING + method.piece * method.places, true)?;
     let own = Mapping::new(size.max(RING), false)?;
     let between = again.then(|| Mapping::new(method.piece, false)).transpose()?;
     let pieces = (size / method.piece * count) as u64;
-    // SAFETY: this process has one thread, so the child has all that it may need.
+    // SAFETY: this process has one thread, so that no lock is held in the child.
     let child = unsafe { libc::fork() };
-    ensure!(child >= 0, "no other process: {}", io::Error::last_os_error());
+    ensure!(child >= 0, "cannot start the other process: {}", io::Error::last_os_error());
     if child == 0 {
         let taken = read_pieces(method, &shared, between.as_ref(), &own, size, pieces);
-        // SAFETY: the child ends here, without what its parent would do at its own end.
+        // SAFETY: the child ends here and skips the parent's exit handlers.
         unsafe { libc::_exit(i32::from(!taken)) };
     }
     let start = Instant::now();
     let given = write_pieces(method, &shared, &own, size, pieces);
     let took = start.elapsed().as_secs_f64();
     let mut status = 0;
-    // SAFETY: the child is this process's, and waited for once.
+    // SAFETY: the child belongs to this process, and is waited for once.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    ensure!(given && waited == child && status == 0, "the other process did not take all: status {status}");
+    ensure!(
+        given && waited == child && status == 0,
+        "the other process did not read all bytes: status {status}"
+    );
     Ok(took)
 }
 
-/// Copies into the ring, and waits until all of it was taken.
+/// Copies into the ring, and waits until the reader has taken all of it.
 fn write_pieces(method: CopyMethod, shared: &Mapping, own: &Mapping, size: usize, pieces: u64) -> bool {
     let (sent, got) = (shared.counter(0), shared.counter(GOT));
     for number in 0..pieces {
@@ -170,10 +178,12 @@ fn write_pieces(method: CopyMethod, shared: &Mapping, own: &Mapping, size: usize
         }
         let (to, from) = places(method, shared, own, size, number);
         if method.past_caches {
-            // SAFETY: the other process has taken what was there; both ranges are this long and do not overlap.
+            // SAFETY: the counter says that the reader has taken the previous bytes. Both ranges
+            // have this length and do not overlap.
             unsafe { copy_past_caches(to, from, method.piece) };
         } else {
-            // SAFETY: as above.
+            // SAFETY: the counter says that the reader has taken the previous bytes. Both ranges
+            // have this length and do not overlap.
             unsafe { copy_nonoverlapping(from, to, method.piece) };
         }
         sent.store(number + 1, Release);
@@ -181,7 +191,7 @@ fn write_pieces(method: CopyMethod, shared: &Mapping, own: &Mapping, size: usize
     wait(|| got.load(Acquire) == pieces)
 }
 
-/// Copies out of the ring, and through what is between, if there is something.
+/// Copies out of the ring, through the intermediate memory if any.
 fn read_pieces(
     method: CopyMethod,
     shared: &Mapping,
@@ -197,18 +207,19 @@ fn read_pieces(
         }
         let (from, to) = places(method, shared, own, size, number);
         let first = between.map_or(to, |between| between.at(0, method.piece));
-        // SAFETY: the other process has filled it and waits; both ranges are this long and do not overlap.
+        // SAFETY: the counter says that the writer has filled the range and does not touch it. Both
+        // ranges have this length and do not overlap.
         unsafe { copy_nonoverlapping(from, first, method.piece) };
         got.store(number + 1, Release);
         if between.is_some() {
-            // SAFETY: both are this process's alone, this long, and do not overlap.
+            // SAFETY: only this process uses both ranges. They have this length and do not overlap.
             unsafe { copy_nonoverlapping(first, to, method.piece) };
         }
     }
     true
 }
 
-/// Where a piece is in the ring, and in a process's own memory.
+/// The position of a piece in the ring and in the process's private memory.
 fn places(
     method: CopyMethod,
     shared: &Mapping,
@@ -221,7 +232,7 @@ fn places(
     (ring, own.at(number * method.piece % size, method.piece))
 }
 
-/// Whether it comes true in time.
+/// Polls until the condition is true; false after the time limit.
 fn wait(done: impl Fn() -> bool) -> bool {
     let mut since = None;
     loop {
@@ -239,26 +250,29 @@ fn wait(done: impl Fn() -> bool) -> bool {
 
 /// # Safety
 ///
-/// Both ranges are so long, a multiple of 64, do not overlap, and nobody writes to the first nor to the second.
+/// - Both ranges have `len` bytes, a multiple of 64, and do not overlap.
+/// - No other process writes to either of them during the call.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_past_caches(to: *mut u8, from: *const u8, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     for at in (0..len).step_by(16) {
-        // SAFETY: within the ranges; the ring's pieces begin at multiples of 16.
+        // SAFETY: the accesses stay within the ranges (`# Safety`). The ring's pieces begin at
+        // multiples of 16, as the instruction requires.
         unsafe {
             let bytes = _mm_loadu_si128(from.wrapping_add(at).cast::<__m128i>());
             _mm_stream_si128(to.wrapping_add(at).cast::<__m128i>(), bytes);
         }
     }
-    // SAFETY: every processor of this architecture has it.
+    // SAFETY: every x86-64 processor has this instruction.
     unsafe { _mm_sfence() };
 }
 
 /// # Safety
 ///
-/// As the other one's.
+/// - Both ranges have `len` bytes, a multiple of 64, and do not overlap.
+/// - No other process writes to either of them during the call.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_past_caches(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: both ranges have `len` bytes and do not overlap (`# Safety`).
     unsafe { copy_nonoverlapping(from, to, len) };
 }

@@ -1,10 +1,11 @@
-//! What `cargo xtask bench overhead` counts on sideway's side; `c/overhead.c` does the same in C.
+//! The Rust program that `cargo xtask bench overhead` counts; `c/overhead.c` does the same in C.
 //!
 //!     overhead extended|classic|message|pool LIST LISTS
 //!
-//! A reliable connection within the process. LISTS times, LIST (1 or 64) signaled work requests are posted together
-//! and completed: writes of 8 bytes inline, or for `message` of 64 registered bytes, extended. `pool` is `message` with a
-//! slice of a pool, which is taken, posted, given back by the completion, and dropped.
+//! The process has a reliable connection to itself. LISTS times, it posts LIST (1 or 64) signaled
+//! work requests together and polls their completions. They are writes of 8 inline bytes, or for
+//! `message` of 64 registered bytes on an extended queue pair. `pool` is `message` with a slice of
+//! a pool, which is taken, posted, reclaimed by the completion, and dropped.
 
 use std::fmt::Debug;
 
@@ -22,15 +23,15 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::memory::{Buffer, BufferKind, Pool, RegisteredBuffer};
 
-/// The longest list, and so how deep the queues are.
+/// The longest list, which is the depth of the queues.
 const DEPTH: u32 = 64;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [flavour, list, lists] = words.as_slice() else {
-        bail!("three words are needed: extended, classic, message or pool; 1 or 64; how many lists")
+        bail!("usage: overhead extended|classic|message|pool 1|64 LISTS")
     };
-    let lists: u64 = lists.parse().context("how many lists is a number")?;
+    let lists: u64 = lists.parse().context("LISTS must be a number")?;
     match (flavour.as_str(), list.as_str()) {
         ("extended", "1") => extended::<1>(lists),
         ("extended", "64") => extended::<64>(lists),
@@ -42,7 +43,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// As the program in C does: a benchmark has nobody to tell.
+/// Exits like the C program, because a benchmark has no caller to report to.
 #[cold]
 #[inline(never)]
 fn fail(what: &str, why: &dyn Debug) -> ! {
@@ -50,19 +51,19 @@ fn fail(what: &str, why: &dyn Debug) -> ! {
     std::process::exit(1)
 }
 
-/// What both flavours need.
+/// The objects that both flavours need.
 struct BenchDevice {
     context: DeviceContext,
     pd: ProtectionDomain,
     memory: RegisteredBuffer,
 }
 
-/// How long the messages are that are sent inline.
+/// The length of inline messages.
 const MESSAGE: usize = 8;
 
-/// A message, which somebody had before, and where it goes.
+/// A message and its destination.
 struct WriteRequest<'a> {
-    /// By which its completion is known: its place in the list.
+    /// Its position in the list, which identifies its completion.
     wr_id: u64,
     message: &'a [u8; MESSAGE],
     remote: u64,
@@ -78,7 +79,7 @@ impl BenchDevice {
         Ok(Self { context, pd, memory })
     }
 
-    /// A list of work.
+    /// A list of requests.
     fn works<'a>(&self, messages: &'a [[u8; MESSAGE]]) -> Vec<WriteRequest<'a>> {
         let (remote, rkey) = (self.memory.as_ptr().addr() as u64 + 4096, self.memory.rkey());
         (0..).zip(messages).map(|(wr_id, message)| WriteRequest { wr_id, message, remote, rkey }).collect()
@@ -122,7 +123,7 @@ fn classic<const LIST: usize>(lists: u64) -> Result<()> {
     Ok(())
 }
 
-/// What is counted, apart from what is not.
+/// The part of the program that is counted.
 #[inline(never)]
 fn post_and_poll<const LIST: usize>(
     qp: &mut impl QueuePair,
@@ -139,7 +140,7 @@ fn post_and_poll<const LIST: usize>(
 #[inline(always)]
 fn post<const LIST: usize>(qp: &mut impl QueuePair, works: &[WriteRequest<'_>; LIST]) {
     let mut list = qp.start_post_send();
-    // As C does: an iterator steps ahead of the calls, which is one more move for each work request, whoever posts it.
+    // An index loop as in C: an iterator would add one move instruction for each work request.
     #[expect(clippy::needless_range_loop, reason = "both programs index")]
     for index in 0..LIST {
         let work = &works[index];
@@ -152,11 +153,12 @@ fn post<const LIST: usize>(qp: &mut impl QueuePair, works: &[WriteRequest<'_>; L
 
 /// A completion queue of either flavour.
 trait PollCq {
-    /// Takes the completions of a list of so much work.
+    /// Takes `count` completions.
     fn poll(&mut self, count: u64);
 }
 
-/// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
+/// The pollers of both flavours have the same methods, but no common trait that a function could be
+/// generic over.
 macro_rules! impl_poll {
     ($Queue:ty) => {
         impl PollCq for $Queue {
@@ -183,7 +185,7 @@ macro_rules! impl_poll {
 impl_poll!(BasicCompletionQueue);
 impl_poll!(ExtendedCompletionQueue);
 
-/// How long the messages are that are not sent inline.
+/// The length of messages that are not inline.
 const REGISTERED: u32 = 64;
 
 fn messages(count: u64) -> Result<()> {
@@ -215,8 +217,9 @@ fn raw_messages(
     for _ in 0..count {
         let mut list = qp.start_post_send();
         let request = list.construct_wr(work.wr_id, WorkRequestFlags::Signaled);
-        // SAFETY: the memory is registered until `device` is dropped; it is completed below, before anybody
-        // touches it or posts another; the queue holds more than one.
+        // SAFETY: the memory is registered until `device` is dropped. The request completes below,
+        // before anything else uses the memory or posts the next request. The queue holds more than
+        // one request.
         unsafe { request.setup_write(work.rkey, work.remote).setup_sge(lkey, local, REGISTERED) };
         list.post().unwrap_or_else(|error| fail("post", &error));
         cq.poll(1);

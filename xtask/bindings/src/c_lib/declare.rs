@@ -1,14 +1,14 @@
-//! Writing a C declaration down from what libclang understood of it.
+//! Writes a C declaration from libclang's representation.
 //!
-//! Only facts get through: names, types, values, order. Comments, macros and
-//! layout of the original text are gone once libclang has read it.
+//! Only facts pass through: names, types, values, order. Comments, macros and the layout of the
+//! original text are lost in libclang's representation.
 
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail};
 use clang::{Entity, EntityKind, Type, TypeKind};
 
-/// The name, unless it is one that libclang made up for something that has none.
+/// The name, unless libclang invented it for an anonymous entity.
 pub(super) fn name(entity: &Entity<'_>) -> Option<String> {
     entity.get_name().filter(|name| !name.is_empty() && !name.contains('('))
 }
@@ -23,7 +23,7 @@ pub(super) fn keyword(kind: EntityKind) -> Option<&'static str> {
     }
 }
 
-/// A definition of a struct, union or enum, without its semicolon.
+/// The definition of a struct, union or enum, without its semicolon.
 pub(super) fn definition(entity: &Entity<'_>, indent: usize) -> Result<String> {
     let keyword = keyword(entity.get_kind()).context("only structs, unions and enums are defined")?;
     let tag = name(entity).map(|name| format!(" {name}")).unwrap_or_default();
@@ -41,11 +41,11 @@ pub(super) fn definition(entity: &Entity<'_>, indent: usize) -> Result<String> {
         let ty = entity.get_type().context("a record has a type")?;
         for field in ty.get_fields().unwrap_or_default() {
             if field.is_bit_field() {
-                bail!("{tag} has a bit field, which this chore does not know how to write");
+                bail!("{tag} has a bit field, which this command does not support");
             }
             let ty = field.get_type().context("a field has a type")?;
             let name = name(&field).unwrap_or_default();
-            // What ISO C++ and ISO C do not have of this, every compiler for this ABI has.
+            // Every compiler for this ABI supports what ISO C++ and ISO C lack here.
             let flexible = matches!(ty.get_kind(), TypeKind::IncompleteArray)
                 || (ty.get_kind() == TypeKind::ConstantArray && ty.get_size() == Some(0));
             let extension = if name.is_empty() || flexible { "__extension__ " } else { "" };
@@ -58,7 +58,7 @@ pub(super) fn definition(entity: &Entity<'_>, indent: usize) -> Result<String> {
     Ok(text)
 }
 
-/// `int` holds the value of an enumerator in ISO C; larger ones say that they are unsigned.
+/// An enumerator is an `int` in ISO C; larger values get an unsigned suffix.
 fn integer(value: i64) -> String {
     match value {
         i64::MIN..=-2_147_483_648 => format!("({} - 1)", value + 1),
@@ -68,7 +68,7 @@ fn integer(value: i64) -> String {
     }
 }
 
-/// The declaration of `name` with a type; an empty name gives the type alone.
+/// Declares `name` with a type; an empty name yields the type alone.
 pub(super) fn variable(ty: Type<'_>, name: &str, indent: usize) -> Result<String> {
     let constant = if ty.is_const_qualified() { "const " } else { "" };
     match ty.get_kind() {
@@ -103,7 +103,7 @@ pub(super) fn variable(ty: Type<'_>, name: &str, indent: usize) -> Result<String
     }
 }
 
-/// What stands between the parentheses of a declaration.
+/// The text between the parentheses of a declaration.
 pub(super) fn parameter_list(mut parameters: Vec<String>, variadic: bool) -> String {
     if variadic {
         parameters.push("...".into());

@@ -1,5 +1,5 @@
-//! The exported functions: prototypes for the headers, and the list that the
-//! loader makes its tables and its wrappers from.
+//! The exported functions: prototypes for the headers, and the list from which the loader makes its
+//! tables and wrappers.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,12 @@ use clang::Entity;
 use super::declare;
 use crate::symbols::Symbol;
 
-/// Functions whose usual name is an inline function of ours, which chooses between them and something newer.
+/// Functions whose usual name is an inline function of the C companion, which prefers a newer
+/// function where the library has one.
 const BEHIND_INLINE: [&str; 3] = ["ibv_query_port", "ibv_reg_mr", "ibv_reg_mr_iova"];
 
-/// Functions of libibverbs that say "failed" with -1 and `errno`; the others return the error's number.
+/// Functions of libibverbs that report a failure with -1 and `errno`; the others return the error
+/// number.
 pub(crate) const MINUS_ONE: [&str; 13] = [
     "ibv_close_device",
     "ibv_dm_export_dmabuf_fd",
@@ -29,16 +31,16 @@ pub(crate) const MINUS_ONE: [&str; 13] = [
     "ibv_rereg_mr",
 ];
 
-/// The shared object and its name in the list.
+/// Each shared object and its name in the list.
 const LIBRARIES: [(&str, &str); 2] = [("libibverbs.so.1", "VERBS"), ("librdmacm.so.1", "RDMACM")];
 
-/// The C identifier that a function has in our headers.
+/// The C identifier of a function in the companion's headers.
 fn identifier(name: &str) -> String {
     if BEHIND_INLINE.contains(&name) { format!("rdma_mummy_{name}") } else { name.to_owned() }
 }
 
-/// The prototype, without its semicolon. The usual name is an identifier of the compiler's only: what the
-/// linker sees is the name that the label gives it.
+/// The prototype, without its semicolon. The usual name is known to the compiler only: the linker
+/// sees the name in the assembler label.
 pub(super) fn prototype(function: &Entity<'_>) -> Result<String> {
     let name = function.get_name().context("a function has a name")?;
     let (parameters, _) = parameters(function)?;
@@ -87,14 +89,14 @@ fn line(function: &Entity<'_>, name: &str, library: &str, symbol: &Symbol) -> Re
     let common = format!("{library}, {name}, {:?}, {:?}, {need}", symbol.version, symbol.since);
     let signature = format!("{}, ({declared}), ({passed})", identifier(name));
     Ok(match result.as_str() {
-        // Its wrapper is written by hand: C has no way to pass `...` on.
+        // The wrapper is written by hand, because C cannot forward `...`.
         _ if function.is_variadic() => format!("VARIADIC({common}, {result}, {signature})\n"),
         "void" => format!("PROCEDURE({common}, {signature})\n"),
         _ => format!("FUNCTION({common}, {result}, {signature}, {})\n", failure(name, library, &result)?),
     })
 }
 
-/// What the function returns to say that it failed, once `errno` is set.
+/// The value that reports a failure, after `errno` is set.
 fn failure(name: &str, library: &str, result: &str) -> Result<String> {
     Ok(match result {
         "const char *" if name.ends_with("_str") => "UNKNOWN".into(),
@@ -108,7 +110,7 @@ fn failure(name: &str, library: &str, result: &str) -> Result<String> {
         "size_t" => "(size_t)-1".into(),
         other => {
             bail!(
-                "{name} returns {other}: say in xtask/bindings/src/c_lib/functions.rs how that reports a failure"
+                "{name} returns {other}: define in xtask/bindings/src/c_lib/functions.rs how it reports a failure"
             )
         }
     })

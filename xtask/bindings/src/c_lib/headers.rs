@@ -1,5 +1,4 @@
-//! The generated half of the C companion: `include/rdma-mummy/abi/*.h` and
-//! `src/functions.def`.
+//! The generated half of the C companion: `include/rdma-mummy/abi/*.h` and `src/functions.def`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +11,8 @@ use super::{declare, functions};
 use crate::generate::{clang_args, header, wrapper};
 use crate::{Inputs, symbols};
 
-/// A header of ours: name, the system headers that it needs, and the originals whose facts it has.
+/// A header of the companion: name, the system headers that it includes, and the originals whose
+/// declarations it repeats.
 const HEADERS: [(&str, &[&str], &[&str]); 5] = [
     (
         "verbs",
@@ -25,14 +25,14 @@ const HEADERS: [(&str, &[&str], &[&str]); 5] = [
     ("tm_types", &["stdint.h"], &["infiniband/tm_types.h"]),
 ];
 
-/// The kernel's own header, of which `verbs.h` shows a part under names of its own. Only that part is
-/// taken, and only under these names, so that a program can include the kernel's header as well.
+/// The kernel's header, a part of which `verbs.h` shows under other names. Only that part is taken,
+/// under those names, so that a program can include the kernel's header as well.
 const KERNEL: &str = "infiniband/ib_user_ioctl_verbs.h";
 const KERNEL_NAMES: [(&str, &str); 2] = [("ib_uverbs_", "ibv_"), ("IB_UVERBS_", "IBV_")];
 
-/// Makes the generated files: path below `rdma-mummy-sys/c`, and text.
+/// Generates the files: path relative to `rdma-mummy-sys/c`, and text.
 pub(crate) fn generate(inputs: &Inputs) -> Result<BTreeMap<String, String>> {
-    // SAFETY: the chore has one thread at this point.
+    // SAFETY: the process has only one thread so far.
     unsafe { std::env::set_var("LIBCLANG_PATH", &inputs.libclang) };
     let clang = Clang::new().map_err(|error| anyhow::anyhow!("cannot use libclang: {error}"))?;
     let index = Index::new(&clang, false, false);
@@ -68,7 +68,7 @@ fn parse<'i>(inputs: &Inputs, index: &'i Index<'_>, more: &str) -> Result<Transl
     unit.map_err(|error| anyhow::anyhow!("libclang cannot read the headers: {error}"))
 }
 
-/// What stands in each original header, in its order.
+/// The declarations of each original header, in order.
 struct Originals<'tu> {
     entities: BTreeMap<String, Vec<Entity<'tu>>>,
 }
@@ -90,10 +90,10 @@ impl<'tu> Originals<'tu> {
         self.entities.get(source).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The macros that stand for a number, with the number as C writes it.
+    /// The macros that stand for a number, with the number in C syntax.
     ///
-    /// The compiler evaluates them, as the initialisers of variables; a macro that is
-    /// no number makes an error there and is left out.
+    /// The compiler evaluates them as the initialisers of variables. A macro that is not a number
+    /// causes an error there and is left out.
     fn constants(&self, inputs: &Inputs, index: &Index<'_>) -> Result<BTreeMap<String, String>> {
         const PREFIX: &str = "constant_";
         let mut probe = String::new();
@@ -129,7 +129,7 @@ impl<'tu> Originals<'tu> {
         Ok(constants)
     }
 
-    /// One header's text, and its exported functions.
+    /// One header's text and its exported functions.
     fn declarations(
         &self,
         sources: &[&str],
@@ -186,7 +186,7 @@ impl<'tu> Originals<'tu> {
     }
 }
 
-/// The kernel's name that a macro gives another name to.
+/// The kernel's name behind a renaming macro.
 fn alias(entity: &Entity<'_>) -> Option<String> {
     let tokens = entity.get_range().filter(|_| entity.get_kind() == EntityKind::MacroDefinition)?.tokenize();
     let [_, target] = tokens.as_slice() else { return None };

@@ -1,5 +1,7 @@
-//! `cargo xtask bench cm`: what connections through the connection manager cost: over the software device, against the kernel's TCP,
-//! and with few or many of them there already; and in SoftRoCE's guest, our cmtime against rdma-core's, step by step.
+//! `cargo xtask bench cm`: the cost of connections through the connection manager.
+//!
+//! Over the software device they are compared with the kernel's TCP, and with few or many open
+//! connections. In SoftRoCE's guest our cmtime is compared with rdma-core's, step by step.
 
 mod rows;
 mod softroce;
@@ -32,10 +34,10 @@ enum CmCommand {
 
 #[derive(clap::Args)]
 pub(super) struct SoftArgs {
-    /// How often each thing is measured, in turn with what it is compared with
+    /// The number of measurements, interleaved with those of the reference
     #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: u32,
-    /// Take the programs as they were built last
+    /// Use the programs of the last build
     #[arg(long)]
     no_build: bool,
 }
@@ -44,10 +46,10 @@ pub(super) struct SoftArgs {
 pub(super) struct SoftroceArgs {
     #[command(flatten)]
     machine: MachineArgs,
-    /// How often each program runs, in turn with the other
+    /// The number of runs of each program, interleaved
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: u32,
-    /// How many connections a run makes
+    /// The number of connections in a run
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=1000))]
     connections: u32,
 }
@@ -67,7 +69,7 @@ fn over_soft(root: &Path, args: &SoftArgs, dry_run: bool) -> Result<ExitCode> {
     if !dry_run {
         let intro = format!(
             "{}, {} processors. Client and server are two processes; a connection counts when the server has it. Through the \
-             connection manager that is an identifier, its address and route, a queue pair on each run, and the handshake. Medians of \
+             connection manager that is an identifier, its address and route, a queue pair on each side, and the handshake. Medians of \
              {} rounds; a bound that is missed is marked.\n\n    cargo xtask bench cm soft --pairs {}",
             today(),
             std::thread::available_parallelism()?,

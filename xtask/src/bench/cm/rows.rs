@@ -9,16 +9,16 @@ use crate::bench::programs::Programs;
 use crate::bench::rounds::Round;
 use crate::bench::statistics::median;
 
-/// The rate of connections, times that of TCP.
+/// The required connection rate, as a multiple of TCP's.
 const RATE: f64 = 0.3;
 
-/// The cost of one where there are many, times the cost where there are few.
+/// The allowed cost of a connection with many others open, as a multiple of that with few.
 const CROWDED: f64 = 1.5;
 
-/// How connections come, and what `xtask/bench/src/bin/cm` is told.
+/// The title of each row, and its arguments for `xtask/bench/src/bin/cm`.
 const ROWS: [(&str, &[&str]); 4] = [
-    ("one after the other; TCP's server says when it has accepted", &["answered", "200"]),
-    ("one after the other; TCP's client goes on when its own side is done", &["tcp", "1", "200"]),
+    ("one after the other; TCP's server confirms its accept", &["answered", "200"]),
+    ("one after the other; TCP's client continues after its own connect", &["tcp", "1", "200"]),
     ("16 at a time", &["tcp", "16", "400"]),
     ("128 at a time", &["tcp", "128", "400"]),
 ];
@@ -47,10 +47,10 @@ pub(super) fn against_tcp(programs: &Programs, pairs: u32) -> Result<String> {
 pub(super) fn crowded(programs: &Programs, pairs: u32) -> Result<String> {
     let said = run(programs, &["ids", "10", "10000", "100"], pairs)?;
     let mut table = String::from(
-        "| one more connection | us where there are 10,000 | us where there are 10 | times | 10 against 10 | at most |\n\
+        "| one more connection | us with 10,000 open | us with 10 open | times | 10 against 10 | at most |\n\
          | --- | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for (title, name) in [("to make it", "sample"), ("to end it", "ending")] {
+    for (title, name) in [("opening it", "sample"), ("closing it", "ending")] {
         let rounds = rounds(&said, name, pairs)?;
         let times = median(rounds.iter().map(|round| round.ours / round.reference).collect());
         let verdict = if times > CROWDED { " **missed**" } else { "" };
@@ -69,7 +69,7 @@ fn micro(rounds: &[Round], value: fn(&Round) -> f64) -> f64 {
     median(rounds.iter().map(value).collect()) / 1000.0
 }
 
-/// Lines `NAME OURS REFERENCE REFERENCE`.
+/// Parses lines `NAME OURS REFERENCE REFERENCE`.
 fn rounds(said: &str, name: &str, pairs: u32) -> Result<Vec<Round>> {
     let mut rounds = Vec::new();
     for line in said.lines() {
@@ -80,7 +80,7 @@ fn rounds(said: &str, name: &str, pairs: u32) -> Result<Vec<Round>> {
             rounds.push(Round { ours: number(ours)?, reference: number(reference)?, again: number(again)? });
         }
     }
-    ensure!(rounds.len() == pairs as usize, "{} turns instead of {pairs}: {said}", rounds.len());
+    ensure!(rounds.len() == pairs as usize, "{} rounds instead of {pairs}: {said}", rounds.len());
     Ok(rounds)
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_told_apart_by_their_names() {
+    fn rounds_are_told_apart_by_their_names() {
         let said = "sample 3 1 2\nending 6 5 4\nsample 9 8 7\n";
         let found = rounds(said, "sample", 2).unwrap();
         assert_eq!(found[1], Round { ours: 9.0, reference: 8.0, again: 7.0 });

@@ -1,4 +1,4 @@
-//! Our cmtime against rdma-core's, in a guest.
+//! Our cmtime compared with rdma-core's, in a guest.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,7 +16,7 @@ use crate::softroce::Profile;
 /// The script that runs in the guest.
 const SCRIPT: &str = include_str!("softroce.sh");
 
-/// What a step may cost, times what it costs C.
+/// The allowed cost of a step, as a multiple of C's.
 const BOUND: f64 = 1.05;
 
 pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<ExitCode> {
@@ -26,7 +26,7 @@ pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<Exi
     let mut output = Vec::new();
     let ran = machine.run(&job, &mut output, &mut io::stderr())?;
     let steps = parse(&String::from_utf8_lossy(&output))?;
-    ensure!(!steps.is_empty(), "the guest measured nothing: its messages are above");
+    ensure!(!steps.is_empty(), "the guest measured nothing; see its messages above");
     let body = table(&steps)?;
     println!("{body}");
     if !dry_run {
@@ -55,8 +55,9 @@ pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<Exi
     Ok(ran.outcome.exit_code())
 }
 
-/// The middle of our times, times the middle of all of C's; and the middle of C's second times, times that of its first. The bound is
-/// missed where the whole interval is above it: an emulated guest needs many turns until that says something of the smallest steps.
+/// The columns are our median as a multiple of the median of all C runs, and the median of the
+/// second C runs as a multiple of that of the first. The bound is missed if the whole interval is
+/// above it. An emulated guest needs many rounds before that is meaningful for the smallest steps.
 fn table(steps: &[NamedRounds]) -> Result<String> {
     let mut table = String::from(
         "| step | C, us | ours, us | ours / C | 95 % interval | C / C | at most |\n\

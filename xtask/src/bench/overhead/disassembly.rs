@@ -1,4 +1,4 @@
-//! Instructions that wait for other processors, and those that read the clock.
+//! Finds instructions that synchronise processors, and those that read the clock.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The locked and exchange instructions and the fences in these functions of a program, in words.
+/// The locked and exchange instructions and the fences in these functions of a program, as text.
 pub(in crate::bench) fn expensive(program: &Path, functions: &[String]) -> Result<Vec<String>> {
     ensure!(!functions.is_empty(), "no function of {} ran for the operations", program.display());
     find(&disassemble(program)?, functions)
 }
 
-/// Where a program reads the processor's clock.
+/// The addresses at which a program reads the processor's clock.
 pub(in crate::bench) fn clock_readings(program: &Path) -> Result<BTreeSet<u64>> {
     Ok(find_clock(&disassemble(program)?))
 }
@@ -25,7 +25,7 @@ fn disassemble(program: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The addresses of `rdtsc` and `rdtscp`, or of what reads aarch64's counter.
+/// The addresses of `rdtsc` and `rdtscp`, or of reads of aarch64's counter.
 fn find_clock(disassembly: &str) -> BTreeSet<u64> {
     let reads = |instruction: &str| {
         let name = instruction.split_whitespace().next().unwrap_or_default();
@@ -53,7 +53,8 @@ fn find(disassembly: &str, functions: &[String]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// On x86-64 and aarch64. (`xchg` of registers, as in the padding `xchg %ax,%ax`, waits for nobody.)
+/// For x86-64 and aarch64. An `xchg` of registers, as in the padding `xchg %ax,%ax`, synchronises
+/// nothing.
 fn is_expensive(instruction: &str) -> bool {
     let mut words = instruction.split_whitespace();
     let name = words.next().unwrap_or_default();

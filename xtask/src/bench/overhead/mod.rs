@@ -1,8 +1,9 @@
-//! `cargo xtask bench overhead`: what sideway costs on top of C, in instructions.
+//! `cargo xtask bench overhead`: the cost of sideway in addition to C, in instructions.
 //!
-//! Two programs do the same over the same libibverbs.so.1, the software device's; callgrind counts. An operation is a
-//! work request that is posted and completed, and what one costs is the difference of two runs, so that setting up
-//! does not count. Nothing here takes the time, so it is a gate: `.ci/run overhead`.
+//! Two programs do the same over the same libibverbs.so.1, the software device's, and callgrind
+//! counts their instructions. An operation is a work request that is posted and completed. Its cost
+//! is the difference of two runs, so that the setup does not count. Because time plays no role, the
+//! result is a gate: `.ci/run overhead`.
 
 pub(super) mod disassembly;
 
@@ -16,23 +17,23 @@ use super::callgrind::InstructionCounts;
 use super::document::Section;
 use super::programs::{self, Programs};
 
-/// How many instructions per operation sideway may cost more than C, at most.
+/// The largest number of instructions per operation that sideway may cost in addition to C.
 const BOUND: f64 = 2.0;
-/// How many times the instructions of the raw path a slice of a pool may cost.
+/// The allowed cost of a slice of a pool, as a multiple of the raw path.
 const POOL_BOUND: f64 = 1.15;
-/// How far the device may be above its budget.
+/// The allowed excess of the device over its budget, as a factor.
 const MARGIN: f64 = 1.1;
-/// What fails: `ARCHITECTURE OPERATION INSTRUCTIONS` in each line.
+/// The file of budgets, with lines `ARCHITECTURE OPERATION INSTRUCTIONS`.
 pub(super) const BUDGET: &str = "xtask/bench/budget.txt";
 /// Operations of the shorter run; the longer one has twice as many.
 const OPERATIONS: u64 = 1280;
 
-/// So many counts are taken before two of them agree, at most.
+/// The largest number of counts until two of them must agree.
 const RUNS: usize = 8;
-/// Instructions per operation within which two counts are the same.
+/// The tolerance within which two counts agree, in instructions per operation.
 const SAME: f64 = 0.1;
 
-/// What both programs do: its title, its line of the budget, and what the programs are told.
+/// The variants: title, name in the budget file, and the programs' arguments.
 const VARIANTS: [(&str, &str, &str, u64); 4] = [
     ("extended, singly", "extended-singly", "extended", 1),
     ("extended, lists of 64", "extended-lists", "extended", 64),
@@ -63,14 +64,17 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         let in_c = counter.per_operation(&c, flavour, list)?.of_object(&c);
         let counts = counter.per_operation(&rust, flavour, list)?;
         let in_rust = counts.of_object(&rust);
-        ensure!(in_c > 5.0 && in_rust > 5.0, "{title}: {in_c} and {in_rust} instructions are no loop");
+        ensure!(
+            in_c > 5.0 && in_rust > 5.0,
+            "{title}: {in_c} and {in_rust} instructions are too few for a loop"
+        );
         let more = in_rust - in_c;
         let verdict = if more > BOUND + 0.005 { " **missed**" } else { "" };
         writeln!(report, "| {title} | {in_c:.2} | {in_rust:.2} | {more:+.2}{verdict} |")?;
         let allowed = budget.of(operation).map_or(BOUND, |budget| budget.min(BOUND));
         if more > allowed + 0.005 {
             failures.push(format!(
-                "{title}: sideway costs {more:.2} instructions more than C, and no more than {allowed:.2} are allowed"
+                "{title}: sideway costs {more:.2} instructions more than C; at most {allowed:.2} are allowed"
             ));
         }
         functions.extend(counts.functions_of(&rust));
@@ -128,7 +132,8 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What it costs to take a buffer from a pool, post it and get it back, against posting an address and polling.
+/// The cost of taking a buffer from a pool, posting it and reclaiming it, compared with posting an
+/// address.
 fn write_pool(
     report: &mut String,
     budget: &Budget,
@@ -139,7 +144,7 @@ fn write_pool(
     let [raw_caller, pool_caller] = [raw, pool].map(|counts| counts.of_object(rust));
     ensure!(
         raw_caller > 5.0 && pool_caller > raw_caller,
-        "{raw_caller} and {pool_caller} instructions are no loop"
+        "{raw_caller} and {pool_caller} instructions are too few for a loop"
     );
     let [raw_all, pool_all] = [raw, pool].map(|counts| counts.of_object(rust) + counts.outside(rust));
     let (more, ratio) = (pool_caller - raw_caller, pool_all / raw_all);
@@ -159,7 +164,7 @@ fn write_pool(
     let mut failures = Vec::new();
     if ratio > POOL_BOUND {
         failures.push(format!(
-            "a slice of a pool costs {ratio:.3} times the raw path, and no more than {POOL_BOUND} are allowed"
+            "a slice of a pool costs {ratio:.3} times the raw path; at most {POOL_BOUND} is allowed"
         ));
     }
     let functions = pool.functions_of(rust);
@@ -172,14 +177,15 @@ fn write_pool(
     Ok(failures)
 }
 
-/// InstructionCounts the instructions of programs.
+/// Counts the instructions of programs.
 struct Counter<'a> {
     programs: &'a Programs,
     folder: PathBuf,
 }
 
 impl Counter<'_> {
-    /// A device has a thread of its own, which a busy machine lets run at other moments: of several counts two must be the same.
+    /// Two of several counts must agree, because the device has a thread that a busy machine
+    /// schedules at other moments.
     fn per_operation(&self, program: &Path, flavour: &str, list: u64) -> Result<InstructionCounts> {
         let lists = OPERATIONS / list;
         let mut known = Vec::<InstructionCounts>::new();
@@ -193,7 +199,7 @@ impl Counter<'_> {
             known.push(counts);
         }
         let totals: Vec<_> = known.iter().map(InstructionCounts::total).collect();
-        bail!("{} {flavour} {list}: {RUNS} counts, and no two agree: {totals:.2?}", program.display())
+        bail!("{} {flavour} {list}: no two of {RUNS} counts agree: {totals:.2?}", program.display())
     }
 
     fn count(&self, program: &Path, flavour: &str, list: u64, lists: u64) -> Result<InstructionCounts> {
@@ -215,7 +221,7 @@ fn tempfolder(programs: &Programs) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// This architecture's lines of the budget.
+/// The budget lines of this architecture.
 pub(super) struct Budget(Vec<(String, f64)>);
 
 impl Budget {

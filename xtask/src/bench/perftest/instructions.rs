@@ -1,8 +1,8 @@
-//! What a message costs a program, in instructions: free of noise, and a gate.
+//! The instructions that a message costs a program, which is free of noise and therefore a gate.
 //!
-//! callgrind counts the client's timed loop: every instruction of the program and of the C library that it calls, and none
-//! of `libibverbs.so.1`, which is the software device and the same for both. So it does not matter which way the device
-//! moves the payload, which under callgrind it is slow to settle.
+//! Callgrind counts the client's timed loop: every instruction of the program and of the C library,
+//! but none of `libibverbs.so.1`, which is the software device and the same for both tools.
+//! Therefore the device's copy path does not matter; under callgrind it takes long to settle.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,22 +17,22 @@ use crate::bench::overhead::{BUDGET, Budget, disassembly};
 use crate::bench::programs::Programs;
 use crate::bench::soft::copy_path::CopyPath;
 
-/// Messages of a run; of the longer one, where there are two, twice as many.
+/// Messages of a run. If a row needs a second, longer run, that one has twice as many.
 const MESSAGES: u64 = 2000;
 
-/// The same of long lists: whole lists, and more than the queue has room for.
+/// The same for long lists: whole lists, and more messages than fit into the queue.
 const LISTED: u64 = 128 * LoadKind::LIST;
 
-/// So many counts are taken before two of them agree, at most.
+/// The largest number of counts until two of them must agree.
 const RUNS: u32 = 8;
 
-/// The bytes of a message.
+/// The size of a message in bytes.
 const SIZE: u64 = 64;
 
-/// What has nothing to do in the timed loop.
+/// Options that must not add instructions to the timed loop.
 const BESIDES: [&str; 2] = ["--threads=1", "--data-validation"];
 
-/// A table, and what is missed.
+/// A table, and the list of missed bounds.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) table: String,
@@ -68,19 +68,19 @@ impl InstructionCase {
         words.join(" ")
     }
 
-    /// Its line of the budget.
+    /// Its name in the budget file.
     fn name(self) -> String {
         let lists = if self.load == LoadKind::Lists { "-lists" } else { "" };
         format!("{}-{}{lists}", self.operation.name(), self.measure.name())
     }
 
-    /// How often the clock has to be read for each message.
+    /// The expected number of clock readings for each message.
     fn clock_readings(self) -> f64 {
         if self.measure == Measure::Latency { 1.0 } else { 0.0 }
     }
 }
 
-/// InstructionCounts, and holds ours against perftest's.
+/// Counts the instructions of both tools, and compares them.
 pub(super) fn compare(root: &Path, programs: &Programs, operations: &[Operation]) -> Result<Verdict> {
     let budget = Budget::read(root)?;
     let counter = Counter { programs, pairs: Pairs::new(programs)?, processors: apart()? };
@@ -106,11 +106,11 @@ pub(super) fn compare(root: &Path, programs: &Programs, operations: &[Operation]
     Ok(verdict)
 }
 
-/// The timed loop, and how often it reads the clock for each message.
+/// The timed loop, and the number of clock readings for each message.
 type Timed = (TimedLoop, f64);
 
 impl Verdict {
-    /// A row in which we take more than perftest has a budget, or fails.
+    /// A row in which stride-perf needs more than perftest must have a budget.
     fn row(
         &mut self,
         case: InstructionCase,
@@ -140,20 +140,20 @@ impl Verdict {
         }
         if (readings - case.clock_readings()).abs() > 0.01 {
             self.missed.push(format!(
-                "{title}: the clock is read {readings:.3} times a message, and it has to be {}",
+                "{title}: the clock is read {readings:.3} times for each message instead of {}",
                 case.clock_readings()
             ));
         }
         let calls = b.foreign.iter();
         self.missed.extend(calls.map(|(name, times)| {
             format!(
-                "{title}: {name} is called {times:.3} times a message: a measured loop calls the device alone"
+                "{title}: {name} is called {times:.3} times for each message; a measured loop may call the device only"
             )
         }));
         Ok(())
     }
 
-    /// What a test does besides must not be asked for message by message.
+    /// An option outside the loop must not be tested for each message.
     fn besides(&mut self, plain: f64, besides: f64) -> Result<()> {
         let flags = BESIDES.join(" ");
         writeln!(
@@ -172,12 +172,13 @@ impl Verdict {
 struct Counter<'a> {
     programs: &'a Programs,
     pairs: Pairs<'a>,
-    /// Each side's.
+    /// The processors of client and server.
     processors: [usize; 2],
 }
 
 impl Counter<'_> {
-    /// By message. Whatever disturbs adds instructions, so of several counts the two least must be the same.
+    /// By message. Disturbances only add instructions, so that the two smallest of several counts
+    /// must agree.
     fn count(&self, tool: Tool, case: InstructionCase, more: &'static [&'static str]) -> Result<Timed> {
         let InstructionCase { operation, measure, load } = case;
         let program = tool.program(self.programs, operation, measure);
@@ -198,7 +199,7 @@ impl Counter<'_> {
                 Measure::Latency => run(2 * messages)?.more_than(&InstructionCounts::default(), 2 * messages),
             };
             let timed = each.timed_loop(&program, &self.programs.library(), steady);
-            // What is done by chance is all for us, and nothing for perftest.
+            // Occasional instructions count in full for stride-perf, and not at all for perftest.
             let timed = timed.map(|timed| match tool {
                 Tool::Perftest => timed,
                 Tool::Stride => TimedLoop { own: timed.own + timed.by_chance, ..timed },
@@ -216,7 +217,7 @@ impl Counter<'_> {
             }
         }
         bail!(
-            "{tool:?} {}: {RUNS} counts, and no two agree; the least is {:?}, and the last that failed: {last:?}",
+            "{tool:?} {}: no two of {RUNS} counts agree; the least is {:?}, and the last that failed: {last:?}",
             case.title(),
             least.map(|timed| timed.own)
         )
@@ -225,11 +226,12 @@ impl Counter<'_> {
     fn callgrind(&self, run: PerftestRun) -> Result<InstructionCounts> {
         let out: PathBuf = self.programs.folder().join(format!("callgrind.{}.out", std::process::id()));
         self.pairs.once(run, |side| {
-            // On one processor both would wait for each other for whole slices of time.
+            // On one processor both processes would wait for each other's time slices.
             let mut command = Command::new("taskset");
             command.args(["--cpu-list", &self.processors[side].to_string()]);
             if side == 1 {
-                // The device's own thread, which maps the peer's memory, must have its turn.
+                // The device's service thread, which maps the peer's memory, needs processor time
+                // as well.
                 command.args([
                     "valgrind",
                     "--quiet",
@@ -250,7 +252,7 @@ impl Counter<'_> {
 fn apart() -> Result<[usize; 2]> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let list = list.context("/proc/self/status does not say which processors are allowed")?.trim();
+    let list = list.context("/proc/self/status does not list the allowed processors")?.trim();
     let end = |word: Option<&str>| {
         let number: Result<usize, _> = word.unwrap_or_default().parse();
         number.with_context(|| format!("processors {list}"))

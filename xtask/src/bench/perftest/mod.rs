@@ -1,9 +1,10 @@
-//! `cargo xtask bench perftest`: stride-perf against the distribution's perftest, over the software device: two
-//! processes each, through the same `libibverbs.so.1`.
+//! `cargo xtask bench perftest`: stride-perf compared with the distribution's perftest, over the
+//! software device. Each run has two processes, with the same `libibverbs.so.1`.
 //!
-//! perftest, stride-perf and perftest again take turns, one size after the other, so that noise strikes all three; what
-//! perftest has against itself is noise. Both move their payload the same way, which the device counts. Instructions
-//! are counted and not timed, so they are a gate: `.ci/run overhead`.
+//! For each size perftest, stride-perf and perftest again run interleaved, so that noise affects
+//! all three. The ratio of the two perftest runs measures the noise. Both tools move their payload
+//! over the same path, which the device counts. Instruction counts take no time, so they are a
+//! gate: `.ci/run overhead`.
 
 mod instructions;
 pub(super) mod pair;
@@ -25,26 +26,26 @@ use pair::{LoadKind, Measure, Operation, Pairs, PerftestRun, Tool};
 
 /// Every fourth power of two of perftest's -a.
 const SIZES: [u64; 12] = [2, 8, 32, 128, 512, 2048, 8192, 32768, 131_072, 524_288, 2_097_152, 8_388_608];
-/// Of what is measured for each of several operations.
+/// The sizes for a run with several operations.
 const FEWER_SIZES: [u64; 6] = [2, 64, 4096, 65536, 1_048_576, 8_388_608];
 const QUICK_SIZES: [u64; 3] = [32, 8192, 2_097_152];
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// What to measure: everything, or some of it
+    /// The parts to measure [default: all]
     #[arg(value_name = "PART")]
     parts: Vec<BenchPart>,
-    /// Of which operations: of write where time is taken, of all where instructions are counted. Of several, at six
-    /// sizes
+    /// The operations [default: write for timed parts, all for instructions]. With several, six
+    /// sizes are measured
     #[arg(long, value_name = "OPERATION", value_delimiter = ',')]
     operations: Vec<Operation>,
-    /// How often each size is measured
+    /// The number of rounds for each size
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Three sizes, once, with a tenth of the messages: to see that it works
+    /// Smoke test: three sizes, one round, a tenth of the messages
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Take the programs as they were built last
+    /// Use the programs of the last build
     #[arg(long)]
     no_build: bool,
     /// Print the result without writing it to docs/generated/performance
@@ -98,7 +99,7 @@ impl BenchPart {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// What is timed.
+    /// The timed parts.
     fn measured(self) -> Option<(Measure, LoadKind, CopyPath)> {
         match self {
             Self::BwDirect => Some((Measure::Bandwidth, LoadKind::Usual, CopyPath::Direct)),
@@ -110,7 +111,7 @@ impl BenchPart {
         }
     }
 
-    /// Prints a table, and writes it down if it is one that counts.
+    /// Prints a table, and writes it to the page unless it is a trial.
     fn publish(
         self,
         root: &Path,
@@ -180,7 +181,7 @@ impl Measure {
         }
     }
 
-    /// So many messages that a run measures for a tenth of a second or so.
+    /// The number of messages for a run of about a tenth of a second.
     fn iterations(self, path: CopyPath, size: u64) -> u64 {
         let (base, limit) = match (self, path) {
             (Self::Bandwidth, CopyPath::Direct) => (100, 1_000_000),
@@ -188,7 +189,8 @@ impl Measure {
             (Self::Latency, CopyPath::Direct) => (600, 100_000),
             (Self::Latency, _) => (2000, 100_000),
         };
-        // In nanoseconds, at 8 GB/s, and by shared memory, from a cache, at 32; of a latency, both ways.
+        // The time of a message in nanoseconds: at 8 GB/s, or at 32 by shared memory from a cache;
+        // for a latency in both directions.
         let message = match (self, path) {
             (Self::Bandwidth, CopyPath::Direct) => base + size / 32,
             (Self::Bandwidth, _) => base + size / 8,
@@ -257,7 +259,7 @@ fn report(
             column(&|round| round.noise(better))
         )?;
     }
-    // Each turn stands by itself: between those of one size lie those of all others.
+    // Rounds are independent: between two of one size lie those of all others.
     let all: Vec<Round> = rounds.values().flatten().copied().collect();
     writeln!(table, "\nGeometric mean: {}", rounds::verdict(&all, better))?;
     Ok(table)

@@ -11,17 +11,17 @@ use clap::ValueEnum;
 use crate::bench::programs::Programs;
 use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
 
-/// How long one run may take.
+/// The time limit of a run.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
     Bandwidth,
     Latency,
 }
 
-/// What carries the bytes.
+/// The RDMA operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Operation {
     Write,
@@ -31,7 +31,7 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// As both tools know it.
+    /// Its name, the same for both tools.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -41,31 +41,31 @@ impl Operation {
         }
     }
 
-    /// The bytes of a message, where there is a choice.
+    /// The size of a message; atomics have only one.
     pub(super) fn size(self, wanted: u64) -> u64 {
         if self == Self::Atomic { 8 } else { wanted }
     }
 
-    /// The way that a message of this size takes where longer ones take the wanted one.
+    /// The path of a message of this size if longer messages take the wanted one.
     pub(super) fn path(self, wanted: CopyPath, size: u64) -> CopyPath {
         match self {
-            // The device has room for as much in a receive.
+            // The device copies a message of this size into the receive's slot.
             Self::Send if size <= 256 => CopyPath::Slot,
             _ => wanted,
         }
     }
 }
 
-/// How much is under way.
+/// The depth of the queues and lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoadKind {
-    /// As both tools have it by default.
+    /// The default of both tools.
     Usual,
     /// Long lists in long queues.
     Lists,
-    /// So many receives that no message of a short run waits for one.
+    /// Enough receives posted that no message of a short run waits for one.
     Received,
-    /// So few receives that nearly every message has another one posted.
+    /// Few receives posted, so that nearly every message causes a new one to be posted.
     Few,
 }
 
@@ -73,12 +73,13 @@ impl LoadKind {
     /// Messages of a list.
     pub(super) const LIST: u64 = 64;
 
-    /// Whether both tools have it for this operation.
+    /// Whether both tools support it for this operation.
     pub(super) fn is_for(self, operation: Operation) -> bool {
         self != Self::Lists || operation != Operation::Atomic
     }
 
-    /// As many messages as that, in whole lists, of which the first, that goes before the peer's memory is mapped, is a small part.
+    /// Rounds the number of messages to whole lists. The first list, which is sent before the
+    /// peer's memory is mapped, must be a small part of them.
     pub(super) fn whole(self, messages: u64) -> u64 {
         if self == Self::Lists {
             messages.max(32 * Self::LIST).next_multiple_of(Self::LIST)
@@ -87,7 +88,7 @@ impl LoadKind {
         }
     }
 
-    /// As both tools know it.
+    /// The flags, the same for both tools.
     pub(super) fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Usual => &[],
@@ -98,7 +99,7 @@ impl LoadKind {
     }
 }
 
-/// Whose program measures.
+/// The tool under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
     Perftest,
@@ -106,7 +107,7 @@ pub(super) enum Tool {
 }
 
 impl Measure {
-    /// As both tools know it.
+    /// Its name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bandwidth => "bw",
@@ -130,12 +131,12 @@ pub(super) struct PerftestRun {
     pub(super) tool: Tool,
     pub(super) operation: Operation,
     pub(super) measure: Measure,
-    /// Which way the payload of both sides is to go.
+    /// The copy path that both processes must use.
     pub(super) path: CopyPath,
     pub(super) load: LoadKind,
     pub(super) size: u64,
     pub(super) iterations: u64,
-    /// More flags of stride-perf's client.
+    /// Additional flags of stride-perf's client.
     pub(super) more: &'static [&'static str],
 }
 
@@ -150,10 +151,10 @@ impl<'a> Pairs<'a> {
         Ok(Self { programs, files: Files::new()? })
     }
 
-    /// A million messages a second, or the median in microseconds.
+    /// Messages per microsecond, or the median latency in microseconds.
     pub(super) fn figure(&self, run: PerftestRun) -> Result<f64> {
         let said = self.run(run)?;
-        // The columns of the rate, or of the median.
+        // The column of the rate, or of the median.
         let column = match (run.tool, run.measure) {
             (Tool::Stride, Measure::Bandwidth) => 3,
             _ => 4,
@@ -170,8 +171,8 @@ impl<'a> Pairs<'a> {
         bail!("{run:?}: nothing was measured: {said}")
     }
 
-    /// Runs a server and a client; what the client said. Both must have taken the way: where the peer's memory came to be
-    /// mapped so late that many messages had gone another one, they run again.
+    /// Runs a server and a client, and returns the client's output. If many messages took another
+    /// path, because the peer's memory was mapped late, the run is repeated.
     fn run(&self, run: PerftestRun) -> Result<String> {
         let mut attempt = 1;
         loop {
@@ -188,8 +189,8 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Runs a server and a client (sides 0 and 1), each of which may run under another program; what the client said, and what
-    /// both noted on standard error.
+    /// Runs a server and a client (sides 0 and 1), each optionally under another program. Returns
+    /// the client's output, and the standard error of both.
     pub(super) fn once(
         &self,
         run: PerftestRun,
@@ -213,7 +214,7 @@ impl<'a> Pairs<'a> {
         };
         match (run.tool, run.measure) {
             (Tool::Stride, measure) => _ = command.args([run.operation.name(), measure.name()]),
-            // Without the column of the peak, which takes the time of each message.
+            // Without the column of the peak, which needs the time of each message.
             (Tool::Perftest, Measure::Bandwidth) => _ = command.args(["-F", "-N"]),
             (Tool::Perftest, Measure::Latency) => _ = command.arg("-F"),
         }
@@ -238,7 +239,8 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Runs a server, and a client as soon as the server listens: what the client said, and what both noted on standard error.
+/// Runs a server, and a client as soon as the server listens. Returns the client's output, and the
+/// standard error of both.
 pub(in crate::bench) fn converse(
     programs: &Programs,
     server: Command,
@@ -256,7 +258,7 @@ pub(in crate::bench) fn converse(
     Ok((said.0, said.1 + &answered.1))
 }
 
-/// A process that ends in time, or is ended.
+/// A process with a time limit.
 struct RunningProcess {
     child: Child,
     log: PathBuf,
@@ -265,7 +267,7 @@ struct RunningProcess {
 
 impl RunningProcess {
     fn start(mut command: Command, log: PathBuf) -> Result<Self> {
-        // Two files: in one, a warning may stand in the middle of a row.
+        // Two files, because in a single one a warning could split a row.
         command.stdout(File::create(&log)?).stderr(File::create(log.with_extension("err"))?);
         let child = command
             .spawn()
@@ -273,7 +275,7 @@ impl RunningProcess {
         Ok(Self { child, log, start: Instant::now() })
     }
 
-    /// Fails if the process has failed or takes too long; whether it has ended.
+    /// Fails if the process has failed or exceeded its limit. Returns whether it has ended.
     fn check(&mut self) -> Result<bool> {
         let ended = self.child.try_wait()?;
         let said = || self.said().map(|(out, err)| out + &err).unwrap_or_default();
@@ -292,7 +294,7 @@ impl RunningProcess {
         self.said()
     }
 
-    /// On standard output and error.
+    /// Its standard output and standard error.
     fn said(&self) -> Result<(String, String)> {
         let read = std::fs::read_to_string::<&Path>;
         Ok((read(&self.log)?, read(&self.log.with_extension("err"))?))
@@ -308,7 +310,7 @@ impl Drop for RunningProcess {
     }
 }
 
-/// Two files in shared memory, which perftest maps instead of allocating.
+/// Two files in shared memory, which perftest maps as its buffers.
 pub(in crate::bench) struct Files(pub(in crate::bench) [PathBuf; 2]);
 
 impl Files {
@@ -335,7 +337,7 @@ pub(in crate::bench) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind(("0.0.0.0", 0))?.local_addr()?.port())
 }
 
-/// Whether anybody listens there, without disturbing them.
+/// Whether a socket listens on the port, found without connecting to it.
 fn listens(port: u16) -> bool {
     let listens = |table: &str| {
         let table = std::fs::read_to_string(table).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Which way payload went.
+//! The path over which the software device copied payload.
 
 use std::fmt;
 
 use anyhow::{Result, ensure};
 
-/// What the device counted, of one or more processes.
+/// The device's counters, summed over one or more processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::bench) struct CopyPathCounts {
     own: u64,
@@ -13,18 +13,18 @@ pub(in crate::bench) struct CopyPathCounts {
     call: u64,
 }
 
-/// What a row is for.
+/// A path of the software device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bench) enum CopyPath {
     Own,
     Direct,
     Vm,
-    /// A message that is short enough lies in the receive request itself: nothing is counted.
+    /// A short message lies in the receive request's slot, and is not counted.
     Slot,
 }
 
 impl CopyPathCounts {
-    /// Adds up what processes said on their standard error.
+    /// Sums the counters in the processes' standard error.
     pub(in crate::bench) fn parse(text: &str) -> Result<Self> {
         let mut paths = Self::default();
         let mut found = false;
@@ -33,18 +33,19 @@ impl CopyPathCounts {
                 continue;
             };
             let numbers: Vec<u64> = counts.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            ensure!(numbers.len() == 4, "not what the device says: {line}");
+            ensure!(numbers.len() == 4, "unexpected output of the device: {line}");
             found = true;
             paths.own += numbers[0];
             paths.direct += numbers[1];
             paths.vm += numbers[2];
             paths.call += numbers[3];
         }
-        ensure!(found, "the device did not say which way payload went: {text}");
+        ensure!(found, "the device printed no copy paths: {text}");
         Ok(paths)
     }
 
-    /// Makes sure that all but what goes before a connection is settled went this way.
+    /// Checks that the payload took this path, except for a few messages before the connection
+    /// settled.
     pub(in crate::bench) fn must_be(self, path: CopyPath, what: &str) -> Result<()> {
         let all = self.own + self.direct + self.vm + self.call;
         let expected = match path {
@@ -52,21 +53,21 @@ impl CopyPathCounts {
             CopyPath::Direct => self.direct,
             CopyPath::Vm => self.vm,
             CopyPath::Slot => {
-                ensure!(all <= 200, "{what}: payload went another way than in the slot: {self:?}");
+                ensure!(all <= 200, "{what}: payload took another path than the slot: {self:?}");
                 return Ok(());
             }
         };
-        ensure!(all > 0, "{what}: no payload went any way");
+        ensure!(all > 0, "{what}: no payload was copied");
         ensure!(
             all - expected <= 200.max(all / 100),
-            "{what}: expected payload to go {path}, but the device reports {self:?}"
+            "{what}: expected the path {path}, but the device reports {self:?}"
         );
         Ok(())
     }
 }
 
 impl CopyPathCounts {
-    /// Makes sure that a run of a benchmark, however short, went this way: at least 19 of 20 messages.
+    /// Checks that at least 19 of 20 messages of a short run took this path.
     pub(in crate::bench) fn must_mostly_be(self, path: CopyPath) -> Result<()> {
         let all = self.own + self.direct + self.vm + self.call;
         let other = match path {
@@ -75,14 +76,17 @@ impl CopyPathCounts {
             CopyPath::Vm => all - self.vm,
             CopyPath::Slot => return self.must_be(path, "a run"),
         };
-        ensure!(all > 0, "no payload went any way");
-        ensure!(other <= all / 20, "the payload of {other} messages of {all} did not go {path}: {self:?}");
+        ensure!(all > 0, "no payload was copied");
+        ensure!(
+            other <= all / 20,
+            "the payload of {other} of {all} messages did not take the path {path}: {self:?}"
+        );
         Ok(())
     }
 }
 
 impl CopyPathCounts {
-    /// The way that most went, where it is the row's business to say and not to choose it.
+    /// The most used path, for rows that do not require one.
     pub(in crate::bench) fn most(self) -> String {
         let Self { own, direct, vm, call } = self;
         let paths = [(own, CopyPath::Own), (direct, CopyPath::Direct), (vm, CopyPath::Vm)];

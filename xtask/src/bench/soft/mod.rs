@@ -1,7 +1,9 @@
-//! `cargo xtask bench soft`: how fast the software device is, against what the machine can do without it.
+//! `cargo xtask bench soft`: the speed of the software device, compared with the machine without
+//! it.
 //!
-//! Every row says which way its messages' payload went: the device counts that, and says so when a program closes it
-//! (`SOFT_RNIC_LOG=info`). A row whose two sides took different ways, or another one than it is for, is an error.
+//! Each row names the path of its payload. The device counts the paths, and prints the counts when
+//! a program closes it (`SOFT_RNIC_LOG=info`). A row fails if its two processes took different
+//! paths, or not the expected one.
 
 pub(super) mod copy_path;
 mod rows;
@@ -16,10 +18,10 @@ use super::programs::Programs;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// How often each thing is measured, in turn with what it is compared with
+    /// The number of measurements, interleaved with those of the reference
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
     pairs: u32,
-    /// How long nothing is done to see what that costs, in seconds
+    /// The seconds to idle for the row that measures the cost of doing nothing
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     idle: u32,
     /// Print the result without writing it to docs/generated/performance
@@ -35,7 +37,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     println!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, {} processors. Medians of {} ratios of things that took rounds; a bound that is missed is marked.\n\n    \
+            "{}, {} processors. Medians of {} interleaved ratios; a bound that is missed is marked.\n\n    \
              cargo xtask bench soft --pairs {}",
             today(),
             std::thread::available_parallelism()?,

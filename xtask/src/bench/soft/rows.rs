@@ -1,4 +1,4 @@
-//! The device against the machine.
+//! The rows of the comparison of the device with the machine.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::copy_path::{CopyPath, CopyPathCounts};
 use crate::bench::programs::Programs;
 use crate::bench::statistics::median;
 
-/// A row of `xtask/bench/src/bin/soft`, and how many times its reference it may cost.
+/// A row of `xtask/bench/src/bin/soft`, and its allowed cost as a multiple of its reference.
 struct SoftRow {
     name: &'static str,
     title: &'static str,
@@ -39,7 +39,7 @@ const fn row(
     SoftRow { name, title, reference, path, bound }
 }
 
-/// What takes time.
+/// The rows that measure time.
 pub(super) fn timed(programs: &Programs, samples: u32) -> Result<String> {
     let mut table = String::from(
         "| what | way | ns | against | ns | times | at most |\n| --- | --- | ---: | --- | ---: | ---: | ---: |\n",
@@ -77,7 +77,7 @@ fn pairs(said: &str) -> Result<Vec<(f64, f64)>> {
         .collect()
 }
 
-/// What takes room: queue pairs, open and idle.
+/// The rows that count resources: queue pairs, open and idle.
 pub(super) fn counted(programs: &Programs, idle: u32) -> Result<String> {
     let scale = programs.compile_c("scale")?;
     let mut said = run(programs, Command::new(&scale).args(["pairs", "10000"]))?.0;
@@ -88,7 +88,7 @@ pub(super) fn counted(programs: &Programs, idle: u32) -> Result<String> {
         Ok(line.with_context(|| format!("nobody said {name}"))?.parse()?)
     };
     let opening = value("open-last")? / value("open-100")?;
-    // One clock tick in ten seconds is as good as none.
+    // One clock tick in ten seconds counts as none.
     let rows = [
         ("opening the 10,000th connected pair of queue pairs, times the 100th", opening, 1.5),
         ("memory of an idle pair of queue pairs, KiB", value("kib-per-pair")?, 64.0),
@@ -111,7 +111,7 @@ pub(super) fn counted(programs: &Programs, idle: u32) -> Result<String> {
     Ok(table)
 }
 
-/// What a program wrote on standard output and error.
+/// Runs a program, and returns its standard output and standard error.
 fn run(programs: &Programs, command: &mut Command) -> Result<(String, String)> {
     programs.over_the_device(command);
     command.env("SOFT_RNIC_LOG", "info");

@@ -1,8 +1,10 @@
-//! `cargo xtask bench trespass`: its messages over the software device, against perftest and its own TCP driver; and over SoftRoCE in a
-//! guest, also against rstream and UCX. Server and client are two processes each.
+//! `cargo xtask bench trespass`: trespass's messages over the software device, compared with
+//! perftest and with its TCP driver; over SoftRoCE in a guest also with rstream and UCX. Server and
+//! client are separate processes.
 //!
-//! What is compared, its reference and the reference again take turns, so that noise strikes all three. Both sides of a comparison over the
-//! software device move their payload the same way, which the device counts and each row says.
+//! Ours, the reference and the reference again run interleaved, so that noise affects all three.
+//! Over the software device both sides of a comparison move their payload over the same path, which
+//! the device counts and each row names.
 
 mod rows;
 mod run;
@@ -17,7 +19,7 @@ use super::document::{Section, today};
 use super::programs::{self, Programs};
 use crate::softroce::MachineArgs;
 
-/// What more requests in flight may cost: a tenth of the rate with fewer.
+/// The required rate with more requests in flight, as a multiple of that with fewer.
 const NO_COLLAPSE: f64 = 0.9;
 
 #[derive(clap::Args)]
@@ -39,13 +41,13 @@ enum TrespassCommand {
 
 #[derive(clap::Args)]
 pub(super) struct SoftArgs {
-    /// How often each row is measured
+    /// The number of rounds for each row
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(3..))]
     rounds: u32,
-    /// Each row once, with a tenth of the messages: to see that it works
+    /// Smoke test: one round, a tenth of the messages
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Take the programs as they were built last
+    /// Use the programs of the last build
     #[arg(long)]
     no_build: bool,
 }
@@ -54,13 +56,13 @@ pub(super) struct SoftArgs {
 pub(super) struct SoftroceArgs {
     #[command(flatten)]
     machine: MachineArgs,
-    /// How often each program runs, in turn with the others
+    /// The number of runs of each program, interleaved
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: u32,
-    /// Everything once, and two of the sizes: to see that it works
+    /// Smoke test: one round, two of the sizes
     #[arg(long, conflicts_with = "pairs")]
     quick: bool,
-    /// Take the program as it was built last
+    /// Use the program of the last build
     #[arg(long)]
     no_build: bool,
 }
@@ -80,7 +82,7 @@ fn over_soft(root: &Path, args: &SoftArgs, dry_run: bool) -> Result<ExitCode> {
     if !dry_run && !args.quick {
         let version = programs::first_line(Command::new(programs::PERFTEST).arg("--version"));
         let intro = format!(
-            "{}, perftest {}, stride-perf {}, {} processors. Geometric means of {rounds} ratios of runs that took rounds, in brackets the \
+            "{}, perftest {}, stride-perf {}, {} processors. Geometric means of {rounds} ratios of interleaved runs, in brackets the \
              95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval is above 1 and above that of \
              the reference against itself. Missed is what its whole interval is below. Latency is half a round trip, the median; a rate is that of \
              requests that are answered. Copies alone are not trespass's: they are what is possible without any transport. \
@@ -103,11 +105,8 @@ fn over_soft(root: &Path, args: &SoftArgs, dry_run: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What credits are for.
+/// Fails if a receiver was not ready, which credits must prevent.
 fn ensure_ready(not_ready: u64) -> Result<()> {
-    ensure!(
-        not_ready == 0,
-        "{not_ready} times the device met a receiver of trespass's that was not ready: see the last column"
-    );
+    ensure!(not_ready == 0, "a receiver of trespass was not ready {not_ready} times: see the last column");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is compared with what over the software device, and by how much it may be worse.
+//! The comparisons over the software device, with their bounds.
 
 use std::fmt::Write as _;
 
@@ -23,11 +23,11 @@ struct TrespassRow {
     bound: Bound,
 }
 
-/// A comparison, and what came of it so far.
+/// A comparison with its results so far.
 struct MeasuredRow {
     row: TrespassRow,
     rounds: Vec<Round>,
-    /// Which ways the payload went: ours, and the reference's.
+    /// The copy paths of trespass and of the reference.
     paths: [Option<CopyPathCounts>; 2],
     not_ready: u64,
 }
@@ -35,7 +35,7 @@ struct MeasuredRow {
 const SLOT: Carrier = Carrier::Soft(CopyPath::Slot);
 const DIRECT: Carrier = Carrier::Soft(CopyPath::Direct);
 
-/// More requests in flight, held against fewer.
+/// More requests in flight, compared with fewer.
 const STEPS: [(&str, u32, &str, u32); 5] = [
     ("rate, 4 in flight", 4, "1 in flight", 1),
     ("rate, 16 in flight", 16, "4 in flight", 4),
@@ -44,12 +44,13 @@ const STEPS: [(&str, u32, &str, u32); 5] = [
     ("rate, 512 in flight", 512, "256 in flight", 256),
 ];
 
-/// What a run measures for, in nanoseconds, of requests in flight: a step between two numbers of them is small, and what one run differs
-/// from the next is how the scheduler has placed the two processes, which settles in that time.
+/// The duration of a run with requests in flight, in nanoseconds. The step between two numbers of
+/// requests is small. Runs differ mostly by where the scheduler places the two processes, which
+/// settles within this time.
 const RATE_RUN: u64 = 800_000_000;
 
-/// What any other run measures for, in nanoseconds: what happens at its start, when peers' memory is not mapped yet and the scheduler has not
-/// found its places, is a small part of that; and three rounds are a matter of minutes.
+/// The duration of any other run, in nanoseconds. The start, when the peer's memory is not mapped
+/// yet and the scheduler has not settled, is a small part of it. Three rounds take a few minutes.
 const RUN: u64 = 150_000_000;
 
 fn rows() -> Vec<TrespassRow> {
@@ -76,7 +77,7 @@ fn rows() -> Vec<TrespassRow> {
             bound: Bound::Times(bound),
         }));
     }
-    // What the rows above cannot be better than, whatever is done.
+    // The limit of the rows above: copies without any transport.
     for (what, copies, sizes) in [
         ("one copy from two buffers", Copies::One, &[64 << 10, 256 << 10, 1 << 20][..]),
         ("two copies and nothing else", Copies::Two, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
@@ -116,7 +117,7 @@ fn rows() -> Vec<TrespassRow> {
 }
 
 impl TrespassRow {
-    /// So many messages that a run of either side measures long enough.
+    /// The number of messages for a run of the intended duration.
     fn iterations(&self, tool: Tool) -> u64 {
         let (run, message) = match (self.measure, tool) {
             (Measure::Bandwidth, Tool::Perftest | Tool::Pool | Tool::Copies(_)) => {
@@ -130,12 +131,12 @@ impl TrespassRow {
         (run / message).clamp(300, 2_000_000)
     }
 
-    /// perftest polls, and who is held against it waits as it does.
+    /// perftest polls, and a row that is compared with it polls, too.
     fn polls(&self) -> bool {
         self.reference.0 == Tool::Perftest
     }
 
-    /// Above 1 where ours is better.
+    /// Above 1 if ours is better.
     fn better(&self) -> Better {
         match self.measure {
             Measure::Bandwidth | Measure::Rate => Better::More,
@@ -143,7 +144,7 @@ impl TrespassRow {
         }
     }
 
-    /// Which way the payload of both sides went: one if it was the same.
+    /// The path of the payload on both sides, or both paths if they differ.
     fn path(&self, paths: [Option<CopyPathCounts>; 2]) -> String {
         let [ours, reference] = paths.map(|paths| paths.map_or_else(String::new, CopyPathCounts::most));
         match (self.ours.1, self.reference.1) {
@@ -171,7 +172,7 @@ impl MeasuredRow {
                 polls: row.polls(),
             };
             let ran = run.run(programs, files)?;
-            // perftest posts its receives when it comes to it, and that is its own affair.
+            // perftest posts its receives late on purpose, so that its count does not matter.
             self.not_ready += if tool == Tool::Perftest { 0 } else { ran.not_ready };
             self.paths[usize::from(!ours)] = ran.paths;
             Ok(ran.figure)
@@ -199,7 +200,7 @@ impl MeasuredRow {
     }
 }
 
-/// All rows, and how often a receiver of trespass's was not ready.
+/// All rows, and how often a receiver of trespass was not ready.
 pub(super) struct RowTable {
     pub(super) body: String,
     pub(super) not_ready: u64,

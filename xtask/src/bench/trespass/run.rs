@@ -1,4 +1,4 @@
-//! What is run on either side of a comparison.
+//! The programs on either side of a comparison.
 
 use std::process::{Command, Stdio};
 
@@ -8,37 +8,39 @@ use crate::bench::perftest::pair::{Files, converse, free_port};
 use crate::bench::programs::{PERFTEST, Programs};
 use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
 
-/// Blocks that a sender uses in turn. perftest has one buffer, which it never leaves: a program that owns what it sends needs two at
-/// least, one to fill and one on its way, and what goes through more of them than the caches hold measures memory and not messages.
+/// The blocks that a sender uses in turn. perftest never changes its one buffer. A program that
+/// owns its data needs at least two, one to fill and one being sent. More blocks than fit into the
+/// caches would measure memory instead of messages.
 const POOL_BLOCKS: u32 = 2;
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
     Bandwidth,
     Latency,
-    /// Requests that are answered.
+    /// Requests with answers.
     Rate,
 }
 
-/// Whose messages.
+/// The program under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
-    /// perftest's: `ib_send_lat` and `ib_write_bw`, which poll.
+    /// perftest's `ib_send_lat` and `ib_write_bw`, which poll.
     Perftest,
-    /// trespass's over queue pairs, in the program's memory, so many requests in flight.
+    /// trespass over queue pairs, from the program's memory, with this number of requests in
+    /// flight.
     InFlight(u32),
-    /// trespass's over queue pairs, in the program's memory.
+    /// trespass over queue pairs, from the program's memory.
     Copy,
-    /// trespass's over queue pairs, in blocks of the pool.
+    /// trespass over queue pairs, from blocks of the pool.
     Pool,
-    /// trespass's over TCP, in the program's memory.
+    /// trespass over TCP, from the program's memory.
     Tcp,
-    /// Nobody's: copies by one process, or by two, each of which copies all, or one of them twice, and nothing else.
+    /// Copies without a transport: by one process, by two, or by two of which one copies twice.
     Copies(Copies),
 }
 
-/// How many times each byte is copied.
+/// The number of copies of each byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copies {
     One,
@@ -47,7 +49,7 @@ pub(super) enum Copies {
 }
 
 impl Copies {
-    /// What the program that makes them calls it.
+    /// The argument of the program `copies`.
     fn word(self) -> &'static str {
         match self {
             Self::One => "one",
@@ -57,23 +59,23 @@ impl Copies {
     }
 }
 
-/// Which way payload goes.
+/// The carrier of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
     Soft(CopyPath),
-    /// Which of the device's ways it is, is for the device to choose.
+    /// The software device, with the path that it chooses.
     AnyPath,
     Sockets,
-    /// Memory alone.
+    /// Memory without a device.
     Memory,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunResult {
-    /// Messages a microsecond, microseconds, or requests a second.
+    /// Messages per microsecond, microseconds, or requests per second.
     pub(super) figure: f64,
-    /// Which way payload went, where it was the device that carried it.
+    /// The copy paths, if the software device carried the payload.
     pub(super) paths: Option<CopyPathCounts>,
     /// How often a receiver was not ready.
     pub(super) not_ready: u64,
@@ -86,7 +88,7 @@ pub(super) struct MessageRun {
     pub(super) carrier: Carrier,
     pub(super) size: u64,
     pub(super) iterations: u64,
-    /// trespass does not sleep while it waits. perftest never does.
+    /// Whether trespass busy-polls while it waits. perftest always does.
     pub(super) polls: bool,
 }
 
@@ -99,7 +101,7 @@ impl MessageRun {
             match self.check(ran.paths) {
                 Ok(()) => return Ok(ran),
                 Err(error) if attempt == 5 => return Err(error),
-                // The peer's memory came to be mapped late.
+                // The peer's memory was mapped late.
                 Err(error) => eprintln!("bench trespass: {error:#}; again"),
             }
             attempt += 1;
@@ -132,7 +134,7 @@ impl MessageRun {
         Ok(RunResult { figure: self.read(&said)?, paths, not_ready })
     }
 
-    /// Whatever processes there are, they are the program's own.
+    /// The program starts the second process itself, if it needs one.
     fn copies(self, programs: &Programs, copies: Copies) -> Result<RunResult> {
         let mut command = Command::new(programs.path("copies"));
         command.arg(copies.word());
@@ -153,7 +155,7 @@ impl MessageRun {
             (Tool::Perftest, measure) => {
                 command.arg("-F");
                 if measure == Measure::Bandwidth {
-                    // Without the column of the peak, which takes the time of each message.
+                    // Without the column of the peak, which needs the time of each message.
                     command.arg("-N");
                 }
                 if self.carrier != Carrier::Soft(CopyPath::Vm) {
@@ -185,7 +187,7 @@ impl MessageRun {
         command
     }
 
-    /// The rate, or the median, in the row of the client's table.
+    /// The rate or the median, from the row of the client's table.
     fn read(self, said: &str) -> Result<f64> {
         let column = match (self.tool, self.measure) {
             (Tool::Perftest, _) | (_, Measure::Latency) => 4,
@@ -204,7 +206,7 @@ impl MessageRun {
     }
 }
 
-/// What the device counted, of both processes.
+/// The device's counter, summed over both processes.
 fn not_ready(noted: &str) -> Result<u64> {
     let counts: Vec<u64> = noted
         .lines()
@@ -213,7 +215,7 @@ fn not_ready(noted: &str) -> Result<u64> {
         })
         .collect();
     if counts.is_empty() {
-        bail!("the device did not say how often a receiver was not ready: {noted}");
+        bail!("the device printed no count of receivers that were not ready: {noted}");
     }
     Ok(counts.iter().sum())
 }

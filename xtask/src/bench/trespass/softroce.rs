@@ -1,4 +1,4 @@
-//! trespass against rstream, UCX and perftest over SoftRoCE, in a guest.
+//! trespass compared with rstream, UCX and perftest over SoftRoCE, in a guest.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,23 +16,23 @@ use crate::softroce::Profile;
 /// The script that runs in the guest.
 const SCRIPT: &str = include_str!("softroce.sh");
 
-/// What a run measures for in an emulated guest, in microseconds.
+/// The duration of a run in an emulated guest, in microseconds.
 const RUN: u32 = 500_000;
 
 const SIZES: &str = "64 256 1024 4096 16384 65536 262144 1048576 4194304";
 const QUICK_SIZES: &str = "64 65536";
 
-/// How the rows begin in which nothing is trespass.
+/// The prefix of rows in which no side is trespass.
 const BARE: &str = "bare";
 
-/// What the guest said.
+/// The output of the guest's script.
 struct ScriptOutput {
     rows: Vec<NamedRounds>,
-    /// How often a receiver was not ready, by the row's name without what it is compared with.
+    /// How often a receiver was not ready, by the row's name without its reference.
     not_ready: Vec<(String, u64)>,
-    /// What could not be compared, a sentence each.
+    /// The comparisons that were not possible, a sentence for each.
     without: Vec<String>,
-    /// Of what it was compared with: the last that it says.
+    /// The versions of the references; the last line counts.
     versions: String,
 }
 
@@ -46,13 +46,13 @@ pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<Exi
     let mut output = Vec::new();
     let ran = machine.run(&job, &mut output, &mut io::stderr())?;
     let said = ScriptOutput::parse(&String::from_utf8_lossy(&output))?;
-    ensure!(!said.versions.is_empty(), "the guest did not come to the end: its messages are above");
+    ensure!(!said.versions.is_empty(), "the guest did not finish; see its messages above");
     let body = said.table()?;
     println!("{body}");
     if !dry_run && !args.quick {
         let intro = format!(
-            "{}, on {}, {}, stride-perf {}. Server and client are two processes over one device. Geometric means of {pairs} ratios of runs \
-             that took rounds, in brackets the 95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval \
+            "{}, on {}, {}, stride-perf {}. Server and client are two processes over one device. Geometric means of {pairs} ratios of \
+             interleaved runs, in brackets the 95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval \
              is above 1 and above that of the reference against itself. Missed is what its whole interval is below. Latency is half \
              a round trip: the median, against rstream and TCP the mean. All poll: perftest, rstream and UCX by themselves, trespass by `--poll`; \
              its TCP driver sleeps. Corked, short messages share frames (`--cork`); else each is a packet of its own, as rstream's and UCX's are. \
@@ -70,7 +70,7 @@ pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<Exi
     Ok(ran.outcome.exit_code())
 }
 
-/// What a row is, by its name of the script's: `lat 64 rstream`.
+/// A row, by its name in the script: `lat 64 rstream`.
 struct ScriptRow {
     what: String,
     against: String,
@@ -117,7 +117,7 @@ impl ScriptRow {
         Ok(Self { what, against: against.to_owned(), unit, better, bound })
     }
 
-    /// `not_ready` of those that are not trespass is their own affair.
+    /// `not_ready` of programs other than trespass does not matter.
     fn line(&self, rounds: &[Round], not_ready: Option<u64>) -> String {
         let Self { what, against, unit, better, bound } = self;
         let (times, noise) = compare(rounds, *better);
@@ -149,7 +149,7 @@ fn figure(value: f64) -> String {
 }
 
 impl ScriptOutput {
-    /// Samples, lines `rnr ROW COUNT` and `without WORDS`, and `versions WORDS`.
+    /// Parses samples, lines `rnr ROW COUNT` and `without WORDS`, and `versions WORDS`.
     fn parse(output: &str) -> Result<Self> {
         let (mut samples, mut not_ready) = (String::new(), Vec::new());
         let (mut without, mut versions) = (Vec::new(), String::new());
@@ -175,7 +175,7 @@ impl ScriptOutput {
             .filter(|(row, _)| name.starts_with(&format!("{row} ")))
             .map(|run| run.1)
             .collect();
-        ensure!(!runs.is_empty(), "{name}: nobody counted whether receivers were ready");
+        ensure!(!runs.is_empty(), "{name}: the output has no count of receivers that were not ready");
         Ok(runs.iter().sum())
     }
 

@@ -1,9 +1,9 @@
-//! CM messages and ports of processes that live, stop and die.
+//! Tests of CM messages and ports of processes that live, stop and die.
 
 use super::*;
 
 #[test]
-fn ten_thousand_letters_come_in_order_each_way() {
+fn ten_thousand_cm_messages_come_in_order_each_way() {
     let fabric = fabric();
     let process = TestNode::new(&fabric);
     let mut peer = Peer::start(&fabric);
@@ -19,8 +19,9 @@ fn ten_thousand_letters_come_in_order_each_way() {
 }
 
 #[test]
-fn what_the_dead_have_said_comes_before_their_end() {
-    // More than are read in two turns, and fewer than fit into a socket; and more than that.
+fn messages_of_a_dead_peer_come_before_its_end() {
+    // First more messages than are read in two turns but fewer than fit into a socket, then more
+    // than fit.
     for (count, fit) in [(200, 200), (3000, 200)] {
         let fabric = fabric();
         let process = TestNode::new(&fabric);
@@ -32,7 +33,7 @@ fn what_the_dead_have_said_comes_before_their_end() {
         peer.ask(&format!("messages {own} {count}"), "sent");
         peer.kill();
         drop(still);
-        // What has not fitted into the socket has died with it.
+        // Messages that did not fit into the socket have died with the process.
         for heard in 0_u32.. {
             match next(&process) {
                 HandlerCall::CmMessage(_, message) => assert_eq!(message, heard.to_le_bytes()),
@@ -53,7 +54,8 @@ fn letters_wait_for_a_stopped_process() {
     let mut peer = Peer::start(&fabric);
     let (own, to) = (block(process.qpn), block(peer.qpn));
     peer.stop();
-    // Nobody is linked to it yet: it is called again until it goes on.
+    // Nothing is connected to the peer yet, so that the service thread repeats the connection until
+    // the peer continues.
     for count in 0..3000_u32 {
         process.node.send_cm(to, &count.to_le_bytes()).expect("it can be sent");
     }
@@ -63,7 +65,7 @@ fn letters_wait_for_a_stopped_process() {
     std::thread::sleep(Duration::from_millis(1500));
     peer.signal(Signal::CONT);
     peer.ask(&format!("hear {own} 3000"), "heard");
-    // It is linked now, and its socket is full.
+    // Now the peer is connected, and its socket fills up.
     peer.stop();
     for count in 0..3000_u32 {
         process.node.send_cm(to, &count.to_le_bytes()).expect("it can be sent");
@@ -76,7 +78,7 @@ fn letters_wait_for_a_stopped_process() {
         Err(std::sync::mpsc::TryRecvError::Empty),
         "nothing else has happened"
     );
-    // Stopped and killed, it is gone with what waited for it.
+    // If the peer is stopped and killed, it is reported gone and the waiting messages are dropped.
     peer.stop();
     for count in 0..3000_u32 {
         process.node.send_cm(to, &count.to_le_bytes()).expect("it can be sent");
@@ -98,7 +100,7 @@ fn nobody_is_heard_as_one_who_is_written_to_and_does_not_answer() {
         let message = Request::CmMessage { from: absent, message: b"not who you think" };
         eventually("room", || liar.send(&message.encode()).is_ok());
     }
-    // Others are.
+    // Other processes are heard.
     other.node.send_cm(block(process.qpn), b"I am myself").expect("it can be sent");
     assert_eq!(next(&process), HandlerCall::CmMessage(block(other.qpn), b"I am myself".to_vec()));
     eventually("room", || liar.send(&Request::Goodbye.encode()).is_ok());
@@ -140,13 +142,13 @@ fn ports_are_freed_with_their_process_and_not_kept_by_its_children() {
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
     peer.leave_child("fork", "forked");
-    // Stopped, it does not answer, and keeps its ports.
+    // A stopped process does not answer, and keeps its ports.
     peer.stop();
     let until = Instant::now() + Duration::from_millis(200);
     assert_eq!(process.node.find_port(1, 7471, until, 2, true), None);
     assert_eq!(next(&process), HandlerCall::PortOwner(2, PortOwner::Unresponsive));
     assert!(process.node.take_port(1, 7471).is_err());
-    // Whoever waits for it is calls when it goes on, or is killed.
+    // Waiting lookups are answered when the process continues or is killed.
     assert_eq!(process.node.find_port(1, any, Instant::now() + LONG, 3, true), None);
     peer.signal(Signal::CONT);
     assert_eq!(next(&process), HandlerCall::PortOwner(3, PortOwner::Block(block(peer.qpn))));

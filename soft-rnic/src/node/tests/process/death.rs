@@ -1,9 +1,9 @@
-//! Processes that die, stop, fork, or lose their descriptors.
+//! Tests of processes that die, stop, fork, or lose their descriptors.
 
 use super::*;
 
 #[test]
-fn a_killed_peer_is_noticed_and_its_marks_are_void() {
+fn a_killed_peer_is_noticed_and_its_hazards_are_void() {
     let fabric = fabric();
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
@@ -24,16 +24,16 @@ fn a_killed_peer_is_noticed_and_its_marks_are_void() {
 }
 
 #[test]
-fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_marks() {
+fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_hazards() {
     let fabric = fabric();
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
     let remote = process.connect_to(peer.qpn);
     let number = peer.publish_hazard(process.qpn);
     peer.ask("close", "closed 0");
-    // It cannot be reached.
+    // The peer can no longer be reached.
     process.expect(&HandlerCall::PeerLost(remote.number()));
-    // As it may be in the midst of a copy, it is waited for as if it were stopped.
+    // The peer may be in the middle of a copy, so the node waits for it as for a stopped process.
     let stuck = StillInUse { peer_id: number, pid: Some(peer.child.id()) };
     for _ in 0..3 {
         assert_eq!(process.node.wait_until_unused(Revoked::Region(8)), Err(stuck));
@@ -59,7 +59,7 @@ fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
         remote.ring(Doorbell::Cq(cq));
     }
     assert_ne!(remote.segment().header().check_everything.load(crate::sync::SeqCst), 0);
-    // Somebody else wants to reach it, and others.
+    // Another node wants to reach the stopped peer, and other processes.
     let other = TestNode::new(&fabric);
     assert!(matches!(other.node.find_process(peer.qpn), Reachability::Pending));
     let _ = other.connect_to(process.qpn);
@@ -71,7 +71,7 @@ fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
     assert!(remote.alive());
     peer.signal(Signal::CONT);
     eventually("reached", || matches!(other.node.wait_for_process(peer.qpn, LONG), Reachability::Ready(_)));
-    // Stopped again, its death is still proved.
+    // If the peer is stopped again, its death is still proved.
     peer.signal(Signal::STOP);
     peer.signal(Signal::KILL);
     eventually("free of hazards", || process.node.wait_until_unused(Revoked::QueuePair(5)).is_ok());
@@ -102,7 +102,7 @@ fn a_forked_child_has_no_part_in_the_device() {
     let remote = process.connect_to(peer.qpn);
     let number = peer.publish_hazard(process.qpn);
     peer.leave_child("fork", "forked");
-    // The parent goes on.
+    // The parent continues.
     assert!(peer.ask(&format!("remote {}", process.qpn), "linked ").ends_with("vm"));
     peer.signal(Signal::KILL);
     let calls = [process.calls.recv_timeout(LONG), process.calls.recv_timeout(LONG)];

@@ -1,4 +1,5 @@
-//! Several processes: the test program runs itself again, as a peer that can be stopped and killed.
+//! Tests with several processes: the test program runs itself again, as a peer that can be stopped
+//! and killed.
 
 mod cm_messages;
 mod death;
@@ -16,12 +17,12 @@ use crate::shared::hazard::Hazard;
 const FABRIC: &str = "SOFT_RNIC_TEST_FABRIC";
 const USER: &str = "SOFT_RNIC_TEST_USER";
 
-/// Keeps warnings, so that they can be counted.
-struct Warnings(Mutex<Vec<String>>);
+/// Records warnings, so that tests can count them.
+struct WarningCount(Mutex<Vec<String>>);
 
-static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
+static WARNINGS: WarningCount = WarningCount(Mutex::new(Vec::new()));
 
-impl log::Log for Warnings {
+impl log::Log for WarningCount {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
         metadata.level() <= log::Level::Warn
     }
@@ -33,7 +34,7 @@ impl log::Log for Warnings {
     fn flush(&self) {}
 }
 
-/// Lines that begin with this are for the parent.
+/// Prints a line for the parent, marked by a prefix.
 fn say(what: &str) {
     println!("\n@{what}");
 }
@@ -45,7 +46,7 @@ fn peer() {
     log::set_logger(&WARNINGS).expect("the only logger");
     log::set_max_level(log::LevelFilter::Warn);
     if let Ok(user) = std::env::var(USER) {
-        // SAFETY: a plain system call.
+        // SAFETY: `setuid` accesses no memory of this process.
         assert_eq!(unsafe { libc::setuid(user.parse().expect("a number")) }, 0);
     }
     let process = TestNode::new(&fabric);
@@ -84,13 +85,16 @@ fn obey(process: &TestNode, line: &str) {
             outlive(process, child);
         }
         "clone" => {
-            // SAFETY: as a fork that nobody is calls of; the child makes system calls only.
+            // SAFETY: the same as a fork, except that the C library is not told; the child makes
+            // system calls only.
             let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             outlive(process, child as libc::pid_t);
         }
         "close" => {
-            // As daemons do that close whatever they have inherited.
-            // SAFETY: the descriptors of others in this process are what is to be lost.
+            // Daemons close all inherited descriptors in this way.
+            //
+            // SAFETY: losing the descriptors that other code in this process has opened is the
+            // purpose of the test.
             let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
             say(&format!("closed {closed}"));
         }
@@ -100,7 +104,7 @@ fn obey(process: &TestNode, line: &str) {
             }
             say("sent");
         }
-        // Waits for CM messages in order, each of which it answers if it is to.
+        // Waits for CM messages in order, and answers each if asked to.
         "hear" => {
             for count in 0..number(2) {
                 let calls = loop {
@@ -136,10 +140,10 @@ fn obey(process: &TestNode, line: &str) {
         "attached" => played(hostile::attached),
         "enter" => say(hostile::try_to_enter(process, number(1))),
         "bait" => say(hostile::bait(process)),
-        "deaf" => played(hostile::deaf_guest),
+        "deaf" => played(hostile::silent_peer),
         "owner" => played(hostile::owner),
         "impostor" => played(hostile::impostor),
-        "doors" => played(hostile::false_doors),
+        "doors" => played(hostile::false_listeners),
         other => panic!("{other}?"),
     }
 }
@@ -149,13 +153,13 @@ fn played(part: fn()) {
     say("played");
 }
 
-/// In the child of a fork: lives on for a while.
+/// In the child of a fork: reports, and lives on for a while.
 fn outlive(process: &TestNode, child: libc::pid_t) {
     if child != 0 {
         return say(&format!("child {child}"));
     }
     let report: &[u8] = if process.node.is_forked() { b"\n@forked\n" } else { b"\n@unaware\n" };
-    // SAFETY: the bytes are there; after that the process does nothing but end.
+    // SAFETY: `report` is valid for its length; after that the process only sleeps and exits.
     unsafe {
         libc::write(1, report.as_ptr().cast(), report.len());
         libc::sleep(60);
@@ -172,7 +176,8 @@ fn mapped_by_device() -> usize {
     maps.lines().filter(|line| line.contains("soft-rnic (deleted)") || line.contains("payload")).count()
 }
 
-/// What two linked nodes of one process take, and that they give it back.
+/// Checks how many descriptors two connected nodes of one process use, and that they release
+/// everything.
 fn clean() {
     let counts = || (entries("/proc/self/fd"), entries("/proc/self/task"), mapped_by_device());
     let before = counts();
@@ -184,7 +189,7 @@ fn clean() {
     }
     assert_eq!(entries("/proc/self/fd"), apart, "descriptors per queue pair");
     let (to_b, to_a) = (a.connect_to(b.qpn), b.connect_to(a.qpn));
-    // Two of each process.
+    // Two descriptors of each process.
     assert_eq!(entries("/proc/self/fd"), apart + 4, "descriptors per pair of processes");
     for (from, to) in [(&a, &b), (&b, &a)] {
         from.node.send_cm(to.node.own_block().expect("a block"), b"hello").expect("it can be sent");
@@ -200,15 +205,16 @@ fn clean() {
     let export =
         b.node.exports().add(Arc::new(Memory::create(c"payload", 4096).expect("memory"))).expect("room");
     eventually("mapped", || to_b.mapped_memory(&a.node.transfer_slot(0), export, false).is_some());
-    // The one that came with the message is closed after the mapping is there to be found.
+    // The descriptor that came with the message is closed after the mapping has become visible.
     eventually("one more for the memory itself", || entries("/proc/self/fd") == apart + 5);
     drop((to_b, to_a, a, b));
-    // A thread that was joined is listed for a moment yet.
+    // A joined thread stays listed for a moment.
     eventually("two nodes leave nothing behind", || counts() == before);
     say("clean");
 }
 
-/// All descriptors are closed, and their numbers are files of the program's own: the device leaves them alone, and ends.
+/// The program closes all descriptors, and opens files under their numbers. The device must leave
+/// those alone, and stop.
 fn vanish() {
     let fabric = format!("vanish-{}", std::process::id());
     let (a, b) = (TestNode::new(&fabric), TestNode::new(&fabric));
@@ -222,7 +228,8 @@ fn vanish() {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let highest = highest.max().expect("a descriptor");
-    // SAFETY: the descriptors of others in this process are what is to be lost.
+    // SAFETY: losing the descriptors that other code in this process has opened is the purpose of
+    // the test.
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
     let files: Vec<_> = (3..=highest)
         .map(|_| rustix::fs::memfd_create("the program's", rustix::fs::MemfdFlags::CLOEXEC).expect("a file"))
@@ -231,7 +238,7 @@ fn vanish() {
         rustix::io::write(file, &[7; 8192]).expect("room");
     }
     to_b.ring(Doorbell::Cq(1));
-    assert!(!to_b.alive(), "nobody can be calls");
+    assert!(!to_b.alive(), "no peer can be reached");
     assert!(matches!(a.node.wait_for_process(b.qpn, LONG), Reachability::Nobody));
     assert!(a.node.send_cm(b.node.own_block().expect("a block"), b"hello").is_err());
     assert!(a.node.take_port(1, 0).is_err() && a.node.take_port(1, 7471).is_err());
@@ -252,13 +259,13 @@ fn vanish() {
     say("vanished");
 }
 
-/// The test program as a peer.
+/// The test program running as a peer.
 struct Peer {
     child: std::process::Child,
     input: ChildStdin,
     lines: Receiver<String>,
     qpn: u32,
-    /// Others that it left behind.
+    /// Children that it left behind.
     left: Vec<Pid>,
 }
 
@@ -291,7 +298,7 @@ impl Peer {
         peer
     }
 
-    /// The rest of the next line, which must begin like this.
+    /// The rest of the next line, which must begin with `beginning`.
     fn hear(&self, beginning: &str) -> String {
         let line = self.lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("did not say {beginning:?}"));
         line.strip_prefix(beginning).unwrap_or_else(|| panic!("said {line:?}, not {beginning:?}")).to_owned()
@@ -324,9 +331,9 @@ impl Peer {
         waitid(WaitId::Pid(Pid::from_child(&self.child)), options).expect("a child");
     }
 
-    /// Has it make a child that lives on.
+    /// Makes it start a child that lives on.
     fn leave_child(&mut self, how: &str, says: &str) {
-        // Two lines, of two processes.
+        // Two processes write one line each.
         writeln!(self.input, "{how}").expect("it reads");
         let lines = [self.hear(""), self.hear("")];
         let child = lines.iter().find_map(|line| line.strip_prefix("child ")).expect("the parent's line");
@@ -354,10 +361,10 @@ fn block(qpn: u32) -> u16 {
     (qpn >> 14) as u16
 }
 
-/// What a process is told, except of peers that come and go.
+/// The next handler call, except for peers that are lost or detached.
 fn next(process: &TestNode) -> HandlerCall {
     loop {
-        match process.calls.recv_timeout(LONG).expect("it is calls something") {
+        match process.calls.recv_timeout(LONG).expect("the handler is called") {
             HandlerCall::PeerDetached(_) | HandlerCall::PeerLost(_) => {}
             calls => return calls,
         }
@@ -376,17 +383,17 @@ fn nodes_leave_nothing_behind() {
 }
 
 #[test]
-fn garbage_at_the_door_does_no_harm() {
+fn garbage_at_the_listener_does_no_harm() {
     Peer::start(&fabric()).ask("pending", "played");
 }
 
 #[test]
-fn a_guest_that_talks_nonsense_does_no_harm() {
+fn a_peer_that_talks_nonsense_does_no_harm() {
     Peer::start(&fabric()).ask("attached", "played");
 }
 
 #[test]
-fn a_guest_that_does_not_listen_keeps_nobody_busy() {
+fn a_peer_that_does_not_read_keeps_nobody_busy() {
     Peer::start(&fabric()).ask("deaf", "played");
 }
 
@@ -414,9 +421,9 @@ fn an_idle_node_sleeps() {
     assert_sleeping(peer.child.id());
 }
 
-/// The service threads of a process do nothing for a while, soon.
+/// Asserts that the service threads of a process become idle and stay idle for a while.
 pub(super) fn assert_sleeping(pid: u32) {
-    // How long they ran, and how often.
+    // Their running time, and their number of context switches.
     let work = || {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("proc").flatten();
         let text = |path| std::fs::read_to_string(path).expect("proc");
@@ -429,7 +436,8 @@ pub(super) fn assert_sleeping(pid: u32) {
             all + &switches.collect::<String>() + " ran " + ran + "\n"
         })
     };
-    // On a busy machine they may long be at what they were given. One that is kept busy never gets to the end of it.
+    // On a busy machine they may take long to finish their work. A thread that never becomes idle
+    // exceeds the limit.
     let begin = Instant::now();
     loop {
         let before = work();

@@ -1,4 +1,4 @@
-//! Processes of other users, and of other user namespaces.
+//! Tests of processes of other users, and of other user namespaces.
 
 use super::*;
 
@@ -22,13 +22,13 @@ fn another_user_gets_nothing() {
     stranger.ask(&format!("remote {}", process.qpn), "nobody");
     assert!(matches!(process.node.wait_for_process(stranger.qpn, LONG), Reachability::Nobody));
     assert_eq!(process.node.state.peer_ids.iter().count(), 0);
-    // Neither side relies on the other.
+    // Each side checks the user by itself.
     assert_eq!(stranger.ask(&format!("enter {}", process.qpn), ""), "refused");
     writeln!(stranger.input, "bait").expect("it reads");
     let bait = stranger.hear("bait ").parse().expect("a number");
     assert!(matches!(process.node.wait_for_process(bait, LONG), Reachability::Nobody));
-    assert_eq!(stranger.hear(""), "nothing was said");
-    // Nor do connection managers; and whose a port is does not matter.
+    assert_eq!(stranger.hear(""), "nothing was sent");
+    // The same holds for connection managers, and it does not matter which user has a port.
     assert_eq!(stranger.ask("port 7471", "port "), "7471");
     stranger.ask("squat 7472", "squatting");
     for port in [7471, 7472] {
@@ -44,7 +44,7 @@ fn another_user_gets_nothing() {
     drop(port);
     process.node.send_cm(block(stranger.qpn), b"hello").expect("it can be sent");
     assert_eq!(next(&process), HandlerCall::Gone(block(stranger.qpn)));
-    // A second one of that user reaches the first.
+    // A second process of that user reaches the first.
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.env(USER, "65534");
     let mut friend = Peer::run(&fabric, command);

@@ -1,4 +1,4 @@
-//! The side that connects.
+//! The connecting side.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,12 +11,13 @@ use crate::server::{HOST, ServerProcess, SharedVerbs};
 
 const RESOLUTION: Duration = Duration::from_secs(5);
 
-/// Connects through the connection manager; all from one thread, which sleeps for events.
+/// Opens connections through the connection manager. One thread opens all of them and sleeps
+/// between events.
 pub(crate) struct CmClient {
     channel: EventChannel,
     server: SocketAddr,
     verbs: Option<SharedVerbs>,
-    /// By number; the queue pair before the identifier.
+    /// In order of creation. The queue pair must be dropped before its identifier.
     made: Vec<(Option<GenericQueuePair>, Identifier)>,
     connected: usize,
 }
@@ -27,7 +28,8 @@ impl CmClient {
         Ok(Self { channel, server: (HOST, port).into(), verbs: None, made: Vec::new(), connected: 0 })
     }
 
-    /// A batch of connections, so many at a time: nanoseconds for each, until the server has the last.
+    /// Opens `batch` connections, `window` at a time. Returns the nanoseconds for each, until the
+    /// server has the last one.
     pub(crate) fn batch(&mut self, server: &mut ServerProcess, window: u32, batch: u32) -> Result<f64> {
         let start = Instant::now();
         self.connect(window as usize, batch as usize)?;
@@ -35,7 +37,7 @@ impl CmClient {
         Ok(start.elapsed().as_nanos() as f64 / f64::from(batch))
     }
 
-    /// So many connections more.
+    /// Opens `more` connections, `window` at a time.
     pub(crate) fn connect(&mut self, window: usize, more: usize) -> Result<()> {
         let goal = self.connected + more;
         while self.connected < goal {
@@ -50,7 +52,7 @@ impl CmClient {
         Ok(())
     }
 
-    /// What comes next, for one of them.
+    /// Handles the next event.
     fn step(&mut self) -> Result<()> {
         let event = self.channel.get_cm_event()?;
         let (qp, id) = &mut self.made[event.cm_id().user_data() as usize];
@@ -60,12 +62,13 @@ impl CmClient {
                 if self.verbs.is_none() {
                     self.verbs = Some(SharedVerbs::new(id)?);
                 }
-                let qp = qp.insert(self.verbs.as_ref().context("they were just made")?.create_qp()?);
+                let qp = qp
+                    .insert(self.verbs.as_ref().context("the verbs objects were just created")?.create_qp()?);
                 id.modify_qp(qp, QueuePairState::Init)?;
                 id.connect(ConnectionParameter::new().setup_queue_pair(qp.control()))?;
             }
             EventType::ConnectResponse => {
-                let qp = qp.as_mut().context("who connects has a queue pair")?;
+                let qp = qp.as_mut().context("a connecting identifier has a queue pair")?;
                 id.modify_qp(qp, QueuePairState::ReadyToReceive)?;
                 id.modify_qp(qp, QueuePairState::ReadyToSend)?;
                 id.establish()?;
@@ -73,13 +76,13 @@ impl CmClient {
             }
             other => match event.error() {
                 Some(error) => return Err(error.into()),
-                None => bail!("{other} of a connection that is being made"),
+                None => bail!("unexpected event {other} while connecting"),
             },
         }
         Ok(())
     }
 
-    /// Ends the last connection.
+    /// Closes the last connection.
     pub(crate) fn end_last(&mut self) -> Result<()> {
         let (qp, id) = self.made.pop().context("there is none")?;
         self.connected -= 1;
@@ -89,7 +92,7 @@ impl CmClient {
         Ok(())
     }
 
-    /// Ends all.
+    /// Closes all connections.
     pub(crate) fn end_all(&mut self) -> Result<()> {
         for (_, id) in &self.made {
             id.disconnect()?;

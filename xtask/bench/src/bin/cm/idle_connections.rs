@@ -1,4 +1,4 @@
-//! What one more connection costs, where there are few, and where there are many.
+//! The cost of one more connection when few or many others are open.
 
 use std::time::Instant;
 
@@ -7,8 +7,10 @@ use anyhow::{Context, Result};
 use crate::client::CmClient;
 use crate::server::{ServerProcess, print_line};
 
-/// A client with so many connections to a server of its own. For each number that comes in, makes and ends so many more, one after the
-/// other, and says what each cost, to make and to end, in nanoseconds.
+/// A client that holds `existing` connections to its server.
+///
+/// For each number N on standard input it opens and closes N more connections, one after the other,
+/// and prints the nanoseconds to open and to close one.
 pub(crate) fn idle_connections(existing: u32) -> Result<()> {
     let server = ServerProcess::start("rdma", u32::MAX)?;
     let mut client = CmClient::new(server.port)?;
@@ -33,12 +35,12 @@ pub(crate) fn idle_connections(existing: u32) -> Result<()> {
     Ok(())
 }
 
-/// In turns: where there are many, where there are few, and where there are few again.
+/// Measures with many, with few, and with few connections again, interleaved.
 pub(crate) fn compare([many, few]: [u32; 2], count: u32, samples: u32) -> Result<()> {
     let mut processes = [many, few, few].map(|existing| ServerProcess::run(&["hold", &existing.to_string()]));
     for process in &mut processes {
         let process = process.as_mut().map_err(|error| anyhow::anyhow!("{error:#}"))?;
-        anyhow::ensure!(process.read_line()? == "held", "a process did not come to hold its connections");
+        anyhow::ensure!(process.read_line()? == "held", "a process failed to open its connections");
     }
     for round in 0..=samples {
         let mut figures = [[0.0; 2]; 3];

@@ -1,13 +1,13 @@
-//! What `cargo xtask bench cm` times of the connection manager: connections between two processes, against the kernel's TCP, and with few
-//! or many of them there already.
+//! The measuring program of `cargo xtask bench cm`: connections between two processes through the
+//! connection manager, compared with the kernel's TCP, and with few or many open connections.
 //!
-//! ```text
-//! cm tcp WINDOW BATCH SAMPLES        prints `sample OURS TCP TCP`, in nanoseconds a connection
-//! cm answered BATCH SAMPLES          the same one by one, where TCP's server says when it has accepted
-//! cm ids FEW MANY COUNT SAMPLES      prints `sample MANY FEW FEW` of set-up, and `ending MANY FEW FEW`
-//! ```
+//! | command | prints |
+//! | --- | --- |
+//! | `cm tcp WINDOW BATCH SAMPLES` | `sample OURS TCP TCP`, in nanoseconds for a connection |
+//! | `cm answered BATCH SAMPLES` | the same, one at a time; TCP's server sends a byte after accepting |
+//! | `cm ids FEW MANY COUNT SAMPLES` | `sample MANY FEW FEW` to open, `ending MANY FEW FEW` to close |
 //!
-//! The other processes are this program again.
+//! The other processes run this program, too.
 
 mod client;
 mod idle_connections;
@@ -41,7 +41,8 @@ fn main() -> Result<()> {
     }
 }
 
-/// Batches of connections through the connection manager, and two of TCP; who is first changes. The first turn does not count.
+/// Measures a batch of connections through the connection manager and two over TCP. The order
+/// rotates, and the first round does not count.
 fn against_tcp(kind: &str, window: u32, batch: u32, samples: u32) -> Result<()> {
     let (mut rdma, mut by_tcp) = (ServerProcess::start("rdma", batch)?, ServerProcess::start(kind, batch)?);
     let mut client = CmClient::new(rdma.port)?;

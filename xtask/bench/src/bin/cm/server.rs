@@ -1,4 +1,4 @@
-//! The side that answers.
+//! The listening side.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -11,10 +11,10 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, EventChannel, EventType, Identifier, PortSpace};
 
-/// Where everybody is.
+/// The address of all processes.
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// What queue pairs of a process share.
+/// The verbs objects that the queue pairs of a process share.
 pub(crate) struct SharedVerbs {
     pd: ProtectionDomain,
     cq: GenericCompletionQueue,
@@ -33,8 +33,8 @@ impl SharedVerbs {
     }
 }
 
-/// Answers until standard input ends. Says its port; then `batch` whenever so many more are established, and `ready` when as many have
-/// gone again.
+/// Accepts connections until standard input ends. Prints its port, then `batch` after each `batch`
+/// established connections, and `ready` after as many have been closed.
 pub(crate) fn serve(batch: u32) -> Result<()> {
     let channel = EventChannel::new()?;
     let listener = channel.create_id(PortSpace::Tcp)?;
@@ -53,7 +53,7 @@ pub(crate) fn serve(batch: u32) -> Result<()> {
                 if verbs.is_none() {
                     verbs = Some(SharedVerbs::new(&id)?);
                 }
-                let mut qp = verbs.as_ref().context("they were just made")?.create_qp()?;
+                let mut qp = verbs.as_ref().context("the verbs objects were just created")?.create_qp()?;
                 id.modify_qp(&mut qp, QueuePairState::Init)?;
                 id.modify_qp(&mut qp, QueuePairState::ReadyToReceive)?;
                 id.modify_qp(&mut qp, QueuePairState::ReadyToSend)?;
@@ -83,7 +83,7 @@ pub(crate) fn serve(batch: u32) -> Result<()> {
     }
 }
 
-/// Ends this process when the one that started it has gone.
+/// Ends this process when its parent has ended.
 pub(crate) fn end_with_parent(end: fn(i32) -> !) {
     std::thread::spawn(move || {
         let mut line = String::new();
@@ -98,7 +98,7 @@ pub(crate) fn print_line(text: &str) -> Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// This program again, as another process.
+/// Another process that runs this program.
 pub(crate) struct ServerProcess {
     child: Child,
     to: Option<ChildStdin>,
@@ -124,7 +124,7 @@ impl ServerProcess {
         Ok(Self { child, to, from, port: 0 })
     }
 
-    /// What it says next.
+    /// The next line of its output.
     pub(crate) fn read_line(&mut self) -> Result<String> {
         let mut line = String::new();
         ensure!(self.from.read_line(&mut line)? > 0, "the other process has ended");
@@ -137,12 +137,12 @@ impl ServerProcess {
         Ok(to.flush()?)
     }
 
-    /// Waits until it has the whole batch.
+    /// Waits until it has accepted the whole batch.
     pub(crate) fn wait_for_batch(&mut self) -> Result<()> {
         self.expect("batch")
     }
 
-    /// Waits until nothing is left of it.
+    /// Waits until the whole batch is closed.
     pub(crate) fn wait_until_ready(&mut self) -> Result<()> {
         self.expect("ready")
     }
@@ -150,14 +150,14 @@ impl ServerProcess {
     fn expect(&mut self, text: &str) -> Result<()> {
         match self.read_line()? {
             said if said == text => Ok(()),
-            said => bail!("the other process said {said}, not {text}"),
+            said => bail!("the other process printed {said} instead of {text}"),
         }
     }
 }
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It ends with its standard input.
+        // The process ends when its standard input is closed.
         drop(self.to.take());
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The same with the kernel's TCP.
+//! The same measurement over the kernel's TCP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, sock
 
 use crate::server::{HOST, ServerProcess, end_with_parent, print_line};
 
-/// Answers until standard input ends, as `server::serve`; with a byte to whom it has accepted, if it is to.
+/// Accepts connections until standard input ends, like `server::serve`. If `answers`, it sends a
+/// byte on each accepted connection.
 pub(crate) fn serve(batch: u32, answers: bool) -> Result<()> {
     let listener = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     rustix::net::bind(&listener, &SocketAddr::from((HOST, 0)))?;
@@ -37,7 +38,8 @@ pub(crate) fn serve(batch: u32, answers: bool) -> Result<()> {
     }
 }
 
-/// A batch of connections, so many at a time: nanoseconds for each, until the server has the last. They are closed before this returns.
+/// Opens `batch` connections, `window` at a time, and closes them before it returns. Returns the
+/// nanoseconds for each, until the server has the last one.
 pub(crate) fn batch(server: &mut ServerProcess, answers: bool, window: u32, batch: u32) -> Result<f64> {
     let address = SocketAddr::from((HOST, server.port));
     let start = Instant::now();

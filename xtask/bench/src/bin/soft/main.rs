@@ -1,9 +1,10 @@
-//! What `cargo xtask bench soft` times of the software device: each row in a process of its own, against something
-//! that anybody can do without a device, in turns.
+//! The measuring program of `cargo xtask bench soft`. Each row runs in a new process, and is
+//! compared with a reference that needs no device. Both are interleaved.
 //!
 //!     soft ROW SAMPLES
 //!
-//! prints `sample OURS REFERENCE` in nanoseconds. The other process, where a row needs one, is this program again.
+//! prints `sample OURS REFERENCE` in nanoseconds. If a row needs a second process, it runs this
+//! program, too.
 
 mod node;
 mod peer;
@@ -23,7 +24,7 @@ fn main() -> Result<()> {
         ["serve", kind] => {
             peer::serve(if *kind == "shared" { BufferKind::Shared } else { BufferKind::Private })
         }
-        [row, samples] => measure(row, samples.parse().context("how many samples is a number")?),
+        [row, samples] => measure(row, samples.parse().context("SAMPLES must be a number")?),
         _ => bail!("usage: soft ROW SAMPLES"),
     }
 }
@@ -87,7 +88,7 @@ fn measure(row: &str, samples: u32) -> Result<()> {
             let mut peer = PeerProcess::start(&mut node, BufferKind::Shared)?;
             stream(&mut node, &peer, 64, 1, 100)?;
             peer.settle()?;
-            // Two are the pipes to the other process.
+            // Two descriptors are the pipes to the other process.
             println!("descriptors {}", std::fs::read_dir("/proc/self/fd")?.count() - before - 2);
             peer.end()
         }
@@ -98,13 +99,13 @@ fn measure(row: &str, samples: u32) -> Result<()> {
 fn pair(kind: BufferKind) -> Result<(TestNode, PeerProcess)> {
     let mut node = TestNode::new(kind)?;
     let mut peer = PeerProcess::start(&mut node, kind)?;
-    // What is set up with the first messages is no part of the later ones.
+    // The first messages set up mappings, which later ones must not include.
     stream(&mut node, &peer, 64, 1, 100)?;
     peer.settle()?;
     Ok((node, peer))
 }
 
-/// Writes so many messages, `depth` of them outstanding at most; how long each took.
+/// Writes `count` messages with at most `depth` outstanding. Returns the nanoseconds for each.
 fn stream(node: &mut TestNode, peer: &PeerProcess, bytes: u32, depth: u64, count: u64) -> Result<f64> {
     let signal = (depth / 2).max(1);
     let start = Instant::now();
@@ -128,7 +129,7 @@ fn sample(samples: u32, mut ours: impl FnMut() -> Result<f64>, reference: impl F
     sample_two(samples, &mut ours, || Ok(reference()))
 }
 
-/// In turns, after one that does not count.
+/// Interleaves both, after a warm-up round.
 fn sample_two(
     samples: u32,
     mut ours: impl FnMut() -> Result<f64>,

@@ -1,4 +1,4 @@
-//! One side: a queue pair, its queue and its memory.
+//! A queue pair with its completion queue and memory.
 
 use std::sync::atomic::AtomicU8;
 
@@ -14,9 +14,9 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 
-/// What is sent lies in the first half of the memory, what arrives in the second.
+/// The size of each half of the memory: the first half is sent from, and the second receives.
 pub(crate) const HALF: usize = 2 << 20;
-/// How deep the queues are.
+/// The depth of the queues.
 const DEPTH: u32 = 256;
 
 pub(crate) struct TestNode {
@@ -36,7 +36,7 @@ impl TestNode {
         Self::make(context, pd, kind)
     }
 
-    /// A second one, of the same device and domain.
+    /// A second node on the same device and protection domain.
     pub(crate) fn of(node: &Self) -> Result<Self> {
         Self::make(node.context.clone(), node.pd.clone(), BufferKind::Private)
     }
@@ -44,7 +44,7 @@ impl TestNode {
     fn make(context: DeviceContext, pd: ProtectionDomain, kind: BufferKind) -> Result<Self> {
         let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
         let memory = pd.reg_buffer(Buffer::new(kind, 2 * HALF)?, access)?;
-        // SAFETY: within the buffer, which nobody else knows yet. So that every page is there.
+        // SAFETY: within the buffer, which nothing else uses yet. The write maps every page.
         unsafe { memory.as_ptr().write_bytes(0x5a, memory.len()) };
         let cq = context.create_cq_builder().setup_cqe(2 * DEPTH).build_ex()?;
         let mut builder = pd.create_qp_builder();
@@ -75,7 +75,7 @@ impl TestNode {
         other.connect(&self.endpoint())
     }
 
-    /// Writes from the first half of the memory.
+    /// Posts a write from the first half of the memory.
     #[inline]
     pub(crate) fn write(&mut self, rkey: u32, there: u64, bytes: u32, signaled: bool) -> Result<()> {
         let flags = if signaled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
@@ -83,13 +83,14 @@ impl TestNode {
         self.posted += 1;
         let mut list = self.qp.start_post_send();
         let request = list.construct_wr(self.posted, flags);
-        // SAFETY: the memory lives as long as the side, nobody writes to its first half while anything is outstanding,
-        // and callers keep fewer outstanding than there are places.
+        // SAFETY: the memory lives as long as the node. Nothing writes to its first half while a
+        // request is outstanding, and the callers keep the number of requests below the queue's
+        // depth.
         unsafe { request.setup_write(rkey, there).setup_sge(lkey, here, bytes) };
         Ok(list.post()?)
     }
 
-    /// Writes bytes inline; or sends them, where there is nowhere to write.
+    /// Posts an inline write, or an inline send without a target.
     #[inline]
     pub(crate) fn post_inline(&mut self, to: Option<(u32, u64)>, data: &[u8]) -> Result<()> {
         self.posted += 1;
@@ -103,16 +104,16 @@ impl TestNode {
         Ok(list.post()?)
     }
 
-    /// Offers the second half for messages.
+    /// Posts a receive into the second half.
     pub(crate) fn receive(&mut self) -> Result<()> {
         let (lkey, here) = (self.memory.lkey(), self.at(HALF));
         let mut list = self.qp.start_post_recv();
-        // SAFETY: the memory lives as long as the side, and nobody uses references to it.
+        // SAFETY: the memory lives as long as the node, and nothing holds a reference to it.
         unsafe { list.construct_wr(0).setup_sge(lkey, here, 64) };
         Ok(list.post()?)
     }
 
-    /// Waits for so many completions.
+    /// Waits for `count` completions.
     #[inline]
     pub(crate) fn complete(&mut self, count: u32) -> Result<()> {
         let mut seen = 0;
@@ -134,7 +135,8 @@ impl TestNode {
     /// A byte of the memory that the peer writes.
     pub(crate) fn flag(&self, offset: usize) -> &AtomicU8 {
         assert!(offset < self.memory.len());
-        // SAFETY: within the memory, which lives as long as `self`; the peer writes it as a whole byte.
+        // SAFETY: within the memory, which lives as long as `self`. The peer writes the byte with
+        // one store.
         unsafe { AtomicU8::from_ptr(self.memory.as_ptr().add(offset)) }
     }
 }

@@ -1,4 +1,4 @@
-//! The other process.
+//! The second process, and the commands that it obeys.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -13,7 +13,7 @@ use sideway::memory::BufferKind;
 use crate::node::{HALF, TestNode};
 use crate::reference;
 
-/// How long a message of the latency rows is.
+/// The length of a message in the latency rows.
 const MESSAGE: usize = 64;
 
 #[derive(Serialize, Deserialize)]
@@ -29,14 +29,14 @@ impl PeerAddress {
     }
 }
 
-/// What the measuring process asks for.
+/// A command of the measuring process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum PeerCommand {
     EchoWrites(u32),
     EchoSends(u32),
 }
 
-/// The measuring process's end.
+/// The measuring process's handle of the second process.
 pub(crate) struct PeerProcess {
     child: Child,
     to: Option<ChildStdin>,
@@ -64,14 +64,14 @@ impl PeerProcess {
         Ok(Self { child, to: Some(to), from, rkey: theirs.rkey, address: theirs.address })
     }
 
-    /// Leaves the device time for what it does in the background after the first messages.
+    /// Waits until the device has finished its background work after the first messages.
     pub(crate) fn settle(&mut self) -> Result<()> {
         std::thread::sleep(std::time::Duration::from_millis(50));
         ensure!(self.child.try_wait()?.is_none(), "the other process has ended");
         Ok(())
     }
 
-    /// Writes that are echoed; half of what a pair takes.
+    /// Writes that the peer echoes: nanoseconds for one direction.
     pub(crate) fn writes(&mut self, node: &mut TestNode, count: u32) -> Result<f64> {
         let target = Some((self.rkey, self.address));
         node.flag(HALF + MESSAGE - 1).store(0, Release);
@@ -85,7 +85,7 @@ impl PeerProcess {
         self.done(start, count)
     }
 
-    /// The same with messages.
+    /// Sends that the peer echoes: nanoseconds for one direction.
     pub(crate) fn sends(&mut self, node: &mut TestNode, count: u32) -> Result<f64> {
         node.receive()?;
         self.command(PeerCommand::EchoSends(count))?;
@@ -113,12 +113,12 @@ impl PeerProcess {
         ready.context("the other process has ended").map(|()| half)
     }
 
-    /// Its memory, as the kernel sees it.
+    /// Its memory as a target of system calls.
     pub(crate) fn raw(&self) -> reference::PeerMemory {
         reference::PeerMemory { pid: self.child.id().cast_signed(), address: self.address }
     }
 
-    /// Lets it end.
+    /// Waits for its end.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.to = None;
         let status = self.child.wait()?;
@@ -134,12 +134,12 @@ impl Drop for PeerProcess {
     }
 }
 
-/// The other process: does what it is told, until nobody tells it anything more.
+/// The second process: obeys commands until its standard input ends.
 pub(crate) fn serve(kind: BufferKind) -> Result<()> {
     reference::pin(1)?;
     let (mut from, mut to) = (std::io::stdin().lock(), std::io::stdout().lock());
     let Some(theirs) = receive_json::<PeerAddress>(&mut from)? else {
-        bail!("nobody told where to connect to")
+        bail!("standard input ended before the peer's address")
     };
     let mut node = TestNode::new(kind)?;
     send_json(&mut to, &PeerAddress::of(&node))?;
@@ -168,19 +168,19 @@ pub(crate) fn serve(kind: BufferKind) -> Result<()> {
                 }
             }
         }
-        // What the last round left must not be taken for the next one's first.
+        // The last message of a round must not look like the first of the next one.
         node.flag(HALF + MESSAGE - 1).store(0, Release);
         send_json(&mut to, &())?;
     }
     Ok(())
 }
 
-/// Differs from one message to the next, and from 0.
+/// A nonzero byte that differs from one message to the next.
 fn mark(number: u32) -> u8 {
     (number % 255) as u8 + 1
 }
 
-/// Waits for the last byte of a message.
+/// Polls for the last byte of a message.
 fn wait(node: &TestNode, mark: u8) {
     let flag = node.flag(HALF + MESSAGE - 1);
     while flag.load(Acquire) != mark {
@@ -193,7 +193,7 @@ fn send_json(to: &mut impl std::io::Write, what: &impl Serialize) -> Result<()> 
     Ok(to.flush()?)
 }
 
-/// Nothing, if nobody speaks any more.
+/// Reads one line; `None` at the end of the input.
 fn receive_json<T: for<'de> Deserialize<'de>>(from: &mut impl BufRead) -> Result<Option<T>> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {

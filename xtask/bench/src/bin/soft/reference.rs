@@ -1,4 +1,4 @@
-//! What the device is compared with: what anybody can do without one.
+//! The references that the device is compared with; they need no device.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::AtomicU64;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-/// Keeps this thread on one processor: the `number`th of those that the process had at its start, or the only one.
+/// Pins this thread to the `number`th of the processors that the process could use at its start.
 pub(crate) fn pin(number: usize) -> Result<()> {
     static ALLOWED: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
     let allowed = ALLOWED.get_or_init(|| {
@@ -24,16 +24,16 @@ pub(crate) fn pin(number: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None::<Pid>, &set)?;
-    // Children get what the process had, not what this thread has.
+    // Child processes may use the original set of processors.
     if number == 0 {
         let list: Vec<String> = allowed.iter().map(ToString::to_string).collect();
-        // SAFETY: the process has one thread yet.
+        // SAFETY: the process has only one thread so far.
         unsafe { std::env::set_var("BENCH_CPUS", list.join(",")) };
     }
     Ok(())
 }
 
-/// Memory to copy from and to.
+/// Source and target of a copy.
 pub(crate) struct CopyBuffers(Vec<u8>, std::cell::RefCell<Vec<u8>>);
 
 impl CopyBuffers {
@@ -41,7 +41,7 @@ impl CopyBuffers {
         Self(vec![1; 1 << 20], std::cell::RefCell::new(vec![2; 1 << 20]))
     }
 
-    /// How long a copy takes, out of line.
+    /// The nanoseconds for a copy, which is not inlined.
     pub(crate) fn copies(&self, bytes: usize, count: u64) -> f64 {
         let mut to = self.1.borrow_mut();
         let start = Instant::now();
@@ -57,7 +57,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
 }
 
-/// A cache line that goes to and fro between two processors: how long one way takes.
+/// The nanoseconds for a cache line to travel from one processor to another.
 pub(crate) fn cache_line(count: u64) -> Result<f64> {
     #[repr(align(128))]
     struct CacheLine(AtomicU64);
@@ -89,7 +89,7 @@ pub(crate) fn cache_line(count: u64) -> Result<f64> {
     })
 }
 
-/// The other process's memory.
+/// The memory of the second process.
 #[derive(Clone, Copy)]
 pub(crate) struct PeerMemory {
     pub(crate) pid: i32,
@@ -97,8 +97,8 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// What the device does for a write, by the system call alone, with the same lists: the body, and the last 8 bytes after it,
-    /// to one range.
+    /// The system call that the device makes for a write, with the same lists: the body, and the
+    /// last 8 bytes after it, to one range.
     pub(crate) fn writes(self, from: *mut u8, bytes: usize, count: u64) -> Result<f64> {
         let (body, there) = (bytes - 8, self.address as usize);
         let range = |at: *mut u8, iov_len| libc::iovec { iov_base: at.cast(), iov_len };
@@ -107,8 +107,9 @@ impl PeerMemory {
         let remote = [range(to, bytes)];
         let start = Instant::now();
         for _ in 0..count {
-            // SAFETY: the local ranges are within the caller's memory, which nobody writes to; the remote ones are the
-            // second half of the other process's, which holds it ready for that.
+            // SAFETY: the local ranges are in the caller's memory, to which nothing writes. The
+            // remote ones are the second half of the other process's memory, which is reserved for
+            // this.
             let copied =
                 unsafe { libc::process_vm_writev(self.pid, local.as_ptr(), 2, remote.as_ptr(), 1, 0) };
             ensure!(copied == bytes as isize, "process_vm_writev: {}", std::io::Error::last_os_error());

@@ -1,0 +1,127 @@
+//! Validation of what a transfer touches: the responder's key and the snapshots that were taken.
+//!
+//! Every transfer has the same order: take snapshots and read descriptors, set the hazards, and
+//! [`revalidate`]: a full fence, then each snapshot is compared with its generation. Only after that
+//! may the memory be touched.
+
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_wc_status};
+
+use super::TransferCtx;
+use super::connected::{Nak, TransferError};
+use super::payload::{RemotePiece, RemotePlace};
+use super::peer::PeerQp;
+use crate::faults::Step;
+use crate::faults::injected::reach;
+use crate::queue_pair::Qp;
+use crate::queue_pair::send_queue::PostedSend;
+use crate::shared::entry::domain;
+use crate::shared::hazard::{Hazard, full_fence};
+
+/// The second half of validation, after the hazards were set: a full fence, then all snapshots are
+/// compared with their generations, the remote region's and the peer queue pair's before the local
+/// ones.
+///
+/// # Errors
+///
+/// `Stale` if the remote region or the queue pair has changed, a local protection error if a local
+/// region has.
+#[inline(always)]
+pub(super) fn revalidate(
+    peer: &PeerQp,
+    remote_is_current: impl FnOnce() -> bool,
+    local_is_current: impl FnOnce() -> bool,
+) -> Result<(), TransferError> {
+    full_fence();
+    if !remote_is_current() || !peer.entry().is_current(peer.snapshot) {
+        return Err(TransferError::Stale);
+    }
+    if !local_is_current() {
+        return Err(TransferError::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
+    }
+    Ok(())
+}
+
+impl Qp {
+    /// A request without bytes: only whether the peer listens.
+    pub(super) fn check_peer_accepts(ctx: TransferCtx<'_>) -> Result<(), TransferError> {
+        let peer = ctx.peer;
+        ctx.hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
+        revalidate(peer, || true, || true)
+    }
+
+    /// Checks the key that a request names, publishes the hazards and looks again: then the memory may be touched.
+    #[inline]
+    pub(super) fn validate_remote(
+        &self,
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        needed: ibv_access_flags,
+    ) -> Result<RemotePiece, TransferError> {
+        let TransferCtx { peer, gather_list, hazards, .. } = ctx;
+        let request = posted.request;
+        if peer.descriptor.access & needed.0 == 0 {
+            return Err(TransferError::Nak(Nak::RemoteAccess));
+        }
+        if peer.process.is_own() {
+            return self.validate_own_remote(posted, ctx, needed);
+        }
+        let index = request.rkey >> 8;
+        let entry = peer.process.segment().region(index).ok_or(TransferError::Nak(Nak::RemoteAccess))?;
+        let (snapshot, descriptor) = entry.read().ok_or(TransferError::Nak(Nak::RemoteAccess))?;
+        if snapshot.label() != request.rkey as u8
+            || !domain::serves(descriptor.pd, peer.descriptor.pd, peer.descriptor.qpn)
+            || descriptor.access & needed.0 == 0
+            || !descriptor.contains(request.remote_addr, request.length)
+        {
+            // The descriptor may have been read while it changed.
+            let error = if entry.is_current(snapshot) {
+                TransferError::Nak(Nak::RemoteAccess)
+            } else {
+                TransferError::Stale
+            };
+            return Err(error);
+        }
+        reach(Step::BeforeMark);
+        hazards.remote.set(Hazard::new(peer.hazard_index, index));
+        revalidate(peer, || entry.is_current(snapshot), || gather_list.is_current())?;
+        let writes = needed != ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        let place = self
+            .locate(ctx, request.rkey, &descriptor, request.remote_addr, request.length, writes)
+            .ok_or(TransferError::Nak(Nak::RemoteAccess))?;
+        let len = request.length as usize;
+        Ok(RemotePiece { place, len, key: request.rkey, address: request.remote_addr })
+    }
+
+    /// The same where the peer is this process. What the segment says does not count here, as peers can write there: keys,
+    /// pointers, generations and hazards are the private ones.
+    #[inline]
+    fn validate_own_remote(
+        &self,
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        needed: ibv_access_flags,
+    ) -> Result<RemotePiece, TransferError> {
+        let TransferCtx { peer, gather_list, hazards, .. } = ctx;
+        let request = posted.request;
+        let refused = TransferError::Nak(Nak::RemoteAccess);
+        let (region, snapshot, descriptor) = self.rnic.regions().read(request.rkey).ok_or(refused)?;
+        let good = domain::serves(descriptor.pd, peer.descriptor.pd, peer.descriptor.qpn);
+        let allowed = good && descriptor.access & needed.0 != 0;
+        let at = descriptor.pointer(request.remote_addr, request.length).filter(|_| allowed);
+        let Some(at) = at else {
+            return Err(if region.is_current(snapshot) { refused } else { TransferError::Stale });
+        };
+        reach(Step::BeforeMark);
+        // The source may lie in another region than the destination: the hazard stands for both.
+        hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
+        hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
+        revalidate(peer, || region.is_current(snapshot), || gather_list.is_current())?;
+        let len = request.length as usize;
+        Ok(RemotePiece {
+            place: RemotePlace::Mapped(at),
+            len,
+            key: request.rkey,
+            address: request.remote_addr,
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! The handshakes of a worker: those of its listeners' clients, and of its own connections.
+
+use std::io::{self, ErrorKind};
+use std::task::Poll;
+use std::time::Instant;
+
+use super::{Event, Key, SlotState, WORKER_CQ, Worker, token};
+use crate::session::pending::PendingHandshake;
+
+/// Handshakes that may be under way at a time.
+const MAX_HANDSHAKES: usize = 1024;
+
+impl Worker {
+    /// Accepts whoever waits, as long as there is room.
+    pub(super) fn accept_pending(&mut self, index: u32) {
+        let (listener, tag) = (self.key(index), self.slot(index).tag);
+        while self.handshakes < MAX_HANDSHAKES || self.evict_slowest() {
+            let SlotState::Listening { acceptor, kind, may_accept } = &mut self.slot(index).state else {
+                return;
+            };
+            if !*may_accept {
+                return;
+            }
+            let kind = *kind;
+            let error = match acceptor.accept() {
+                Ok(client) => {
+                    let (key, peer) = (self.allocate_slot(), client.peer());
+                    let cq_slot = self.worker_cq.slot(key.index);
+                    let handshake =
+                        PendingHandshake::accepted(client, kind, &self.config, &self.pool, Some(cq_slot));
+                    if let Err(error) = self.start_handshake(key, handshake, Some(listener)) {
+                        tracing::debug!(%peer, %error, "cannot begin its handshake");
+                    }
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => (),
+                ErrorKind::WouldBlock => *may_accept = false,
+                // Such as want of descriptors: tried again with the next client, or when one has gone.
+                _ => {
+                    *may_accept = false;
+                    self.pending_events.push_back(Event::Failed { key: listener, tag, error });
+                }
+            }
+        }
+        // It goes on when the slowest has had its chance.
+        if let Some(at) = self.slowest().map(|(_, at)| at) {
+            self.schedule(index, at);
+        }
+    }
+
+    pub(super) fn slowest(&self) -> Option<(u32, Instant)> {
+        let arriving = self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.state {
+            SlotState::Arriving { handshake, listener: Some(_) } => {
+                Some((index as u32, handshake.grace_until()))
+            }
+            _ => None,
+        });
+        arriving.min_by_key(|(_, grace_until)| *grace_until)
+    }
+
+    fn evict_slowest(&mut self) -> bool {
+        match self.slowest() {
+            Some((index, grace_until)) if grace_until <= Instant::now() => {
+                self.remove(index);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Has a handshake go on in a slot that is free.
+    pub(super) fn start_handshake(
+        &mut self,
+        key: Key,
+        handshake: io::Result<PendingHandshake>,
+        listener: Option<Key>,
+    ) -> io::Result<Key> {
+        let registered = handshake.and_then(|mut handshake| {
+            handshake.register(self.poller.registry(), token(key.index))?;
+            Ok(handshake)
+        });
+        let mut handshake = match registered {
+            Ok(handshake) => handshake,
+            Err(error) => {
+                self.free.push(key.index);
+                return Err(error);
+            }
+        };
+        let deadline = handshake.deadline(&self.config);
+        self.slot(key.index).state = SlotState::Arriving { handshake: Box::new(handshake), listener };
+        self.schedule(key.index, deadline);
+        self.handshakes += 1;
+        self.mark_dirty(key.index);
+        Ok(key)
+    }
+
+    /// Goes on with a handshake. It may have made the first queue pair, and with it the worker's completion queue.
+    pub(super) fn progress_handshake(&mut self, index: u32) {
+        self.drive_handshake(index);
+        if let Err(error) = self.worker_cq.register(self.poller.registry(), WORKER_CQ) {
+            self.completion_queue_failed(&error);
+        }
+    }
+
+    fn drive_handshake(&mut self, index: u32) {
+        let key = self.key(index);
+        let slot = &mut self.slots[index as usize];
+        let SlotState::Arriving { handshake, listener } = &mut slot.state else { return };
+        let (peer, listener) = (handshake.peer(), *listener);
+        let (now, registry) = (Instant::now(), self.poller.registry());
+        let Poll::Ready(result) = handshake.progress(&self.config, &self.pool, now, registry, token(index))
+        else {
+            // The time to try the path is shorter than that for everything.
+            let deadline = handshake.deadline(&self.config);
+            return self.schedule(index, deadline);
+        };
+        self.handshakes -= 1;
+        let own = slot.tag;
+        let SlotState::Arriving { mut handshake, .. } =
+            std::mem::replace(&mut slot.state, SlotState::Nothing)
+        else {
+            return;
+        };
+        let opened = handshake
+            .deregister(self.poller.registry())
+            .and(result)
+            .and_then(|()| handshake.finish(&self.config, &self.pool))
+            .and_then(|connection| self.install(index, connection));
+        match (opened, listener) {
+            (Ok(()), Some(listener)) => {
+                let tag = self.tag(listener).unwrap_or(own);
+                self.slot(index).tag = tag;
+                self.pending_events.push_back(Event::Accepted { listener, tag, key, peer });
+            }
+            (Ok(()), None) => self.pending_events.push_back(Event::Connected { key, tag: own }),
+            (Err(error), listener) => {
+                match listener {
+                    Some(_) => tracing::info!(%peer, %error, "a client is not accepted"),
+                    None => self.pending_events.push_back(Event::Failed { key, tag: own, error }),
+                }
+                self.free_slot(index);
+            }
+        }
+    }
+}

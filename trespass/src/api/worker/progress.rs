@@ -1,0 +1,245 @@
+//! The worker's event loop: system events, completions, timers and dirty connections.
+
+use std::cmp::Reverse;
+use std::io;
+use std::time::Instant;
+
+use super::{Event, SlotState, WORKER_CQ, Worker};
+use crate::session::readiness::Until;
+
+/// How often everything may have a turn before the program hears of it: peers that never stop do not hold it up.
+const MAX_ROUNDS: u32 = 16;
+/// A worker that spins looks so often for completions before it asks the system, and the clock, once.
+const POLLS_PER_SYSTEM_CHECK: u32 = 64;
+
+impl Worker {
+    pub(super) fn until(&self, until: Until) -> Until {
+        until.or(self.timers.peek().map(|Reverse((at, _))| *at)).or(self.worker_cq.next_deadline())
+    }
+
+    /// Looks for what there is to do, again and again, before the next completion is made an event and the thread sleeps: both cost more
+    /// than what is waited for, where that comes soon. Whether the poll is over.
+    pub(super) fn spin(&mut self, limit: Until, events: &mut Vec<Event>) -> io::Result<bool> {
+        let (before, time) = (events.len(), self.config.worker_spin);
+        // Who waits for the descriptor needs the next completion as an event.
+        if time.is_zero() || self.poller.is_exported() {
+            return Ok(false);
+        }
+        let mut now = Instant::now();
+        let (mut until, mut is_over) = (now + time, limit.has_passed_at(now));
+        loop {
+            let moved = self.poll_once()?;
+            self.deliver_events(events);
+            if events.len() > before {
+                return Ok(true);
+            }
+            let asked = self.polls == 0;
+            if is_over && (asked || !moved) {
+                return Ok(true);
+            }
+            if moved {
+                until = now + time;
+            }
+            if asked {
+                now = Instant::now();
+                is_over = limit.has_passed_at(now);
+                if now >= until {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    /// One look of a worker that spins. Whether anything had happened.
+    fn poll_once(&mut self) -> io::Result<bool> {
+        self.polls = (self.polls + 1) % POLLS_PER_SYSTEM_CHECK;
+        if self.polls == 0 {
+            self.wait_for_events(Until::Now)?;
+        }
+        Ok(self.poll_completions() | self.progress_dirty())
+    }
+
+    /// Takes the system's events, and sleeps if it may.
+    pub(super) fn wait_for_events(&mut self, until: Until) -> io::Result<()> {
+        let (slots, dirty, worker_cq) = (&mut self.slots, &mut self.dirty, &self.worker_cq);
+        let woken = self.poller.wait(until, |event| {
+            if event.token() == WORKER_CQ {
+                return worker_cq.on_event();
+            }
+            let index = event.token().0;
+            let Some(slot) = slots.get_mut(index) else { return };
+            match &mut slot.state {
+                SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+                    connection.on_event(event)
+                }
+                SlotState::Listening { may_accept, .. } => *may_accept = true,
+                SlotState::Arriving { .. } | SlotState::Nothing => (),
+            }
+            if !std::mem::replace(&mut slot.dirty, true) {
+                dirty.push(index as u32);
+            }
+        })?;
+        if woken {
+            for index in std::mem::take(&mut self.awaiting_memory) {
+                self.slot(index).awaiting_memory = false;
+                self.mark_dirty(index);
+            }
+        }
+        let now = Instant::now();
+        while let Some(Reverse((_, key))) = self.timers.peek().copied().filter(|Reverse((at, _))| *at <= now)
+        {
+            self.timers.pop();
+            if self.has(key) {
+                self.slot(key.index).due = None;
+                self.mark_dirty(key.index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has completed, and gives everything that something happened to a turn, until nothing more does. What completes then is
+    /// reported.
+    pub(super) fn work(&mut self) {
+        for _ in 0..MAX_ROUNDS {
+            let moved = self.poll_completions() | self.progress_dirty();
+            if !moved && !self.arm() {
+                return;
+            }
+        }
+        // Who waits for the descriptor is to come back soon.
+        self.poller.wake();
+    }
+
+    /// Hands what has completed to whose it is. Whether anything had.
+    fn poll_completions(&mut self) -> bool {
+        let (slots, dirty) = (&mut self.slots, &mut self.dirty);
+        let reaped = self.worker_cq.poll(|cq_slot, completed| {
+            let Some(slot) = slots.get_mut(cq_slot as usize) else { return };
+            match &mut slot.state {
+                SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+                    connection.completed(completed)
+                }
+                SlotState::Arriving { handshake, .. } => handshake.completed(completed),
+                SlotState::Listening { .. } | SlotState::Nothing => {
+                    debug_assert!(false, "a slot without a connection completes nothing")
+                }
+            }
+            if !std::mem::replace(&mut slot.dirty, true) {
+                dirty.push(cq_slot);
+            }
+        });
+        reaped.unwrap_or_else(|error| {
+            self.completion_queue_failed(&error);
+            true
+        })
+    }
+
+    /// Has the next completion be reported. Whether one may have come just before.
+    fn arm(&mut self) -> bool {
+        self.worker_cq.arm().unwrap_or_else(|error| {
+            self.completion_queue_failed(&error);
+            true
+        })
+    }
+
+    /// The worker's completion queue has failed: tells every connection that uses it.
+    pub(super) fn completion_queue_failed(&mut self, error: &io::Error) {
+        tracing::error!(%error, "a worker's completion queue has failed");
+        for index in 0..self.slots.len() as u32 {
+            match &mut self.slot(index).state {
+                SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+                    connection.completion_queue_failed(error)
+                }
+                SlotState::Arriving { handshake, .. } => handshake.completion_queue_failed(error),
+                SlotState::Listening { .. } | SlotState::Nothing => continue,
+            }
+            self.mark_dirty(index);
+        }
+    }
+
+    /// Gives everything that something happened to a turn. Whether there was anything.
+    fn progress_dirty(&mut self) -> bool {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let any = !dirty.is_empty();
+        for index in dirty.drain(..) {
+            self.slot(index).dirty = false;
+            match &mut self.slot(index).state {
+                SlotState::Nothing => (),
+                SlotState::Listening { .. } => self.accept_pending(index),
+                SlotState::Arriving { .. } => self.progress_handshake(index),
+                SlotState::Open { .. } => self.progress(index),
+                SlotState::Closing { .. } => self.progress_closing(index),
+            }
+        }
+        // Turns may have made others dirty; those wait for the next round.
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
+        any
+    }
+
+    fn progress(&mut self, index: u32) {
+        let key = self.key(index);
+        let slot = &mut self.slots[index as usize];
+        let SlotState::Open { connection, .. } = &mut slot.state else { return };
+        connection.progress();
+        let sated = connection.may_sleep(&self.poller);
+        if connection.awaits_memory() && !std::mem::replace(&mut slot.awaiting_memory, true) {
+            self.awaiting_memory.push(index);
+        }
+        let deadline = connection.next_deadline();
+        while let Some(completion) = connection.completion() {
+            self.pending_events.push_back(Event::Completed { key, tag: slot.tag, completion });
+        }
+        if let Some(at) = deadline {
+            self.schedule(index, at);
+        }
+        if !sated {
+            self.mark_dirty(index);
+        }
+        self.mark_ready(index);
+    }
+
+    /// Has it be given a turn at that time, or earlier: where there is a timer already, the turn that it brings says so again. So there
+    /// is one for each slot, whoever makes however many events.
+    pub(super) fn schedule(&mut self, index: u32, at: Instant) {
+        let key = self.key(index);
+        let slot = self.slot(index);
+        if slot.due.is_none_or(|due| at < due) {
+            slot.due = Some(at);
+            self.timers.push(Reverse((at, key)));
+        }
+    }
+
+    /// Lets a closed connection go when it may.
+    fn progress_closing(&mut self, index: u32) {
+        let SlotState::Closing { connection, until } = &mut self.slot(index).state else { return };
+        connection.progress();
+        if !connection.is_over() {
+            if Instant::now() < *until {
+                return;
+            }
+            connection.abort();
+        }
+        self.remove(index);
+    }
+
+    /// Tells what there is to tell.
+    pub(super) fn deliver_events(&mut self, events: &mut Vec<Event>) {
+        events.extend(self.pending_events.drain(..));
+        let mut maybe_ready = std::mem::take(&mut self.maybe_ready);
+        maybe_ready.retain(|index| {
+            let key = self.key(*index);
+            let slot = self.slot(*index);
+            if let SlotState::Open { connection, readiness_state } = &slot.state {
+                let readiness = readiness_state.wanted(connection.readiness());
+                if !readiness.is_none() {
+                    events.push(Event::Ready { key, tag: slot.tag, readiness });
+                    return true;
+                }
+            }
+            slot.maybe_ready = false;
+            false
+        });
+        self.maybe_ready = maybe_ready;
+    }
+}

@@ -1,0 +1,222 @@
+//! The environment variables: `TRESPASS_DEV`, `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` and
+//! `TRESPASS_LOG`.
+//!
+//! It goes before what the program says, since it is how a person helps a program that cannot be changed. A value that cannot be is an
+//! error, never ignored: who sets a variable wants it to count.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::str::FromStr;
+
+use tracing::level_filters::LevelFilter;
+
+use super::ConfigError;
+use crate::wire::Policy;
+
+/// Which device: `NAME` or `NAME:PORT`.
+pub(crate) const DEVICE: &str = "TRESPASS_DEV";
+/// Which entry of the port's GID table: 0 to 255.
+pub(crate) const GID_INDEX: &str = "TRESPASS_GID_INDEX";
+/// Which transport: `auto`, `rdma` or `tcp`.
+pub(crate) const TRANSPORT: &str = "TRESPASS_TRANSPORT";
+/// What is told on the standard error output: `off`, `error`, `warn`, `info`, `debug` or `trace`.
+pub(crate) const LOG: &str = "TRESPASS_LOG";
+
+/// No device's name is longer; the kernel's names have 63 characters.
+const MAX_DEVICE_NAME: usize = 63;
+
+/// A device, and maybe a port of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceName {
+    pub(crate) name: String,
+    pub(crate) port: Option<u8>,
+}
+
+impl DeviceName {
+    /// Reads `NAME` or `NAME:PORT`; the parameter is for the error.
+    pub(crate) fn parse(parameter: &'static str, text: &str) -> Result<Self, ConfigError> {
+        let refused = |remedy: &str| {
+            let bound = "NAME or NAME:PORT, the port a number from 1 to 255";
+            ConfigError::new(parameter, format!("{text:?}"), bound, remedy)
+        };
+        let (name, port) = match text.split_once(':') {
+            None => (text, None),
+            Some((name, port)) => match u8::from_str(port) {
+                Ok(port @ 1..) => (name, Some(port)),
+                _ => return Err(refused("ports count from 1, see `ibv_devinfo`")),
+            },
+        };
+        let strange = |c: char| c.is_whitespace() || c.is_control() || c == '/';
+        if name.is_empty() || name.len() > MAX_DEVICE_NAME || name.contains(strange) {
+            return Err(refused("the devices are listed by `ibv_devices`"));
+        }
+        Ok(Self { name: name.to_owned(), port })
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        match self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the environment says; what it does not mention is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Environment {
+    pub(crate) device: Option<DeviceName>,
+    pub(crate) gid_index: Option<u8>,
+    pub(crate) transport: Option<Policy>,
+    pub(crate) log: Option<LevelFilter>,
+}
+
+impl Environment {
+    /// The process's.
+    pub(crate) fn of_process() -> Result<Self, ConfigError> {
+        Self::read(|name| std::env::var_os(name))
+    }
+
+    /// That in which a name has the value that the function gives.
+    pub(crate) fn read(value: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
+        let text = |name: &'static str| value(name).map(|value| readable(name, value)).transpose();
+        Ok(Self {
+            device: text(DEVICE)?.map(|text| DeviceName::parse(DEVICE, &text)).transpose()?,
+            gid_index: text(GID_INDEX)?.map(|text| gid_index(&text)).transpose()?,
+            transport: text(TRANSPORT)?.map(|text| transport(&text)).transpose()?,
+            log: text(LOG)?.map(|text| log(&text)).transpose()?,
+        })
+    }
+}
+
+/// The value as text.
+fn readable(name: &'static str, value: OsString) -> Result<String, ConfigError> {
+    let refused = |value: String, remedy| Err(ConfigError::new(name, value, "a word", remedy));
+    match value.into_string() {
+        Ok(text) if text.is_empty() => refused("\"\"".into(), "unset the variable if nothing is meant"),
+        Ok(text) => Ok(text),
+        Err(value) => refused(format!("{value:?}"), "write it in UTF-8"),
+    }
+}
+
+fn gid_index(text: &str) -> Result<u8, ConfigError> {
+    u8::from_str(text).map_err(|_| {
+        let remedy = "the entries are in /sys/class/infiniband/NAME/ports/PORT/gids";
+        ConfigError::new(GID_INDEX, format!("{text:?}"), "a number from 0 to 255", remedy)
+    })
+}
+
+fn transport(text: &str) -> Result<Policy, ConfigError> {
+    match text {
+        "auto" => Ok(Policy::Auto),
+        "rdma" => Ok(Policy::RequireRdma),
+        "tcp" => Ok(Policy::TcpOnly),
+        _ => {
+            let remedy = "auto takes RDMA where it works, rdma insists on it, tcp does without";
+            Err(ConfigError::new(TRANSPORT, format!("{text:?}"), "auto, rdma or tcp", remedy))
+        }
+    }
+}
+
+fn log(text: &str) -> Result<LevelFilter, ConfigError> {
+    match text {
+        "off" => Ok(LevelFilter::OFF),
+        "error" => Ok(LevelFilter::ERROR),
+        "warn" => Ok(LevelFilter::WARN),
+        "info" => Ok(LevelFilter::INFO),
+        "debug" => Ok(LevelFilter::DEBUG),
+        "trace" => Ok(LevelFilter::TRACE),
+        _ => {
+            let bound = "off, error, warn, info, debug or trace";
+            let remedy = "info tells for each connection whether RDMA carries it, and why not";
+            Err(ConfigError::new(LOG, format!("{text:?}"), bound, remedy))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &str, value: &str) -> Result<Environment, ConfigError> {
+        Environment::read(|asked| (asked == name).then(|| value.into()))
+    }
+
+    #[test]
+    fn an_empty_environment_says_nothing() {
+        assert_eq!(Environment::read(|_| None), Ok(Environment::default()));
+    }
+
+    #[test]
+    fn devices_may_have_a_port() {
+        for (text, name, port) in
+            [("mlx5_0", "mlx5_0", None), ("mlx5_0:2", "mlx5_0", Some(2)), ("soft0:255", "soft0", Some(255))]
+        {
+            let device = with(DEVICE, text).expect("allowed").device.expect("set");
+            assert_eq!((device.name.as_str(), device.port), (name, port));
+            assert_eq!(device.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn every_word_is_understood() {
+        assert_eq!(with(GID_INDEX, "0").expect("allowed").gid_index, Some(0));
+        assert_eq!(with(GID_INDEX, "255").expect("allowed").gid_index, Some(255));
+        for (text, policy) in
+            [("auto", Policy::Auto), ("rdma", Policy::RequireRdma), ("tcp", Policy::TcpOnly)]
+        {
+            assert_eq!(with(TRANSPORT, text).expect("allowed").transport, Some(policy));
+        }
+        for level in ["off", "error", "warn", "info", "debug", "trace"] {
+            let log = with(LOG, level).expect("allowed").log.expect("set");
+            assert_eq!(log.to_string(), level);
+        }
+    }
+
+    /// Never ignored: each is an error that names the variable and the value.
+    #[test]
+    fn invalid_values_are_refused() {
+        let long = "x".repeat(64);
+        for (name, value) in [
+            (DEVICE, ""),
+            (DEVICE, ":1"),
+            (DEVICE, "mlx5_0:"),
+            (DEVICE, "mlx5_0:0"),
+            (DEVICE, "mlx5_0:256"),
+            (DEVICE, "mlx5_0:1:2"),
+            (DEVICE, "mlx5_0:-1"),
+            (DEVICE, "mlx5 0"),
+            (DEVICE, "/dev/infiniband/uverbs0"),
+            (DEVICE, &long),
+            (GID_INDEX, ""),
+            (GID_INDEX, "256"),
+            (GID_INDEX, "-1"),
+            (GID_INDEX, "1 "),
+            (GID_INDEX, "three"),
+            (TRANSPORT, ""),
+            (TRANSPORT, "RDMA"),
+            (TRANSPORT, "udp"),
+            (LOG, ""),
+            (LOG, "verbose"),
+            (LOG, "1"),
+        ] {
+            let error = with(name, value).expect_err("refused");
+            assert_eq!(error.parameter(), name);
+            assert_eq!(error.value(), format!("{value:?}"));
+            assert!(!error.bound().is_empty() && !error.remedy().is_empty());
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn values_that_are_not_utf8_are_refused() {
+        use std::os::unix::ffi::OsStringExt;
+        for name in [DEVICE, GID_INDEX, TRANSPORT, LOG] {
+            let value = |asked: &str| (asked == name).then(|| OsString::from_vec(vec![0xff]));
+            let error = Environment::read(value).expect_err("refused");
+            assert_eq!((error.parameter(), error.value()), (name, "\"\\xFF\""));
+        }
+    }
+}

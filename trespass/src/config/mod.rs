@@ -1,0 +1,15 @@
+//! The configuration of connections and listeners: the builder, the parameters and their checks, and the environment variables.
+
+mod builder;
+mod check;
+pub(crate) mod environment;
+mod error;
+pub(crate) mod log;
+mod parameters;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use builder::Builder;
+pub use error::ConfigError;
+pub use parameters::{Bootstrap, Config};

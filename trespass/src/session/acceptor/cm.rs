@@ -1,0 +1,103 @@
+//! Listening with rdma_cm.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use sideway::rdmacm::{
+    BindAddrError, CreateEventChannelError, CreateIdentifierError, EventChannel, EventType, Identifier,
+    ListenError, PortSpace,
+};
+
+use super::IncomingClient;
+use crate::session::cm_error::CmError;
+
+/// An identifier that listens, alone on its channel.
+pub(crate) struct CmListener {
+    channel: EventChannel,
+    _id: Identifier,
+    local: SocketAddr,
+}
+
+impl CmListener {
+    pub(crate) fn at(address: SocketAddr, backlog: u32) -> Result<Self, CmError> {
+        let channel = EventChannel::new()?;
+        let id = channel.create_id(PortSpace::Tcp)?;
+        id.bind_addr(address)?;
+        id.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        let local = id.local_addr().and_then(|local| local.ip()).unwrap_or(address);
+        Ok(Self { channel, _id: id, local })
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(super) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
+        let channel = self.channel.as_fd().as_raw_fd();
+        registry.register(&mut SourceFd(&channel), token, Interest::READABLE)
+    }
+
+    pub(super) fn deregister(&self, registry: &Registry) -> io::Result<()> {
+        registry.deregister(&mut SourceFd(&self.channel.as_fd().as_raw_fd()))
+    }
+
+    pub(super) fn accept(&self) -> io::Result<IncomingClient> {
+        loop {
+            let event = self.channel.try_get_cm_event().map_err(io::Error::other)?;
+            let Some(event) = event else { return Err(ErrorKind::WouldBlock.into()) };
+            match event.event_type() {
+                EventType::ConnectRequest => {
+                    let peer = event.cm_id().peer_addr().and_then(|peer| peer.ip());
+                    let Some(peer) = peer else {
+                        tracing::debug!(?event, "a client without an IP address is rejected");
+                        continue;
+                    };
+                    return Ok(IncomingClient::RdmaCm(Box::new(event), peer));
+                }
+                EventType::DeviceRemoval => {
+                    let words =
+                        format!("the device of {} was removed: nobody comes here any more", self.local);
+                    return Err(io::Error::other(words));
+                }
+                // Of a request that is gone again before it was taken over.
+                other => tracing::trace!(event = %other, "the connection manager reports"),
+            }
+        }
+    }
+}
+
+impl From<CreateEventChannelError> for CmError {
+    fn from(error: CreateEventChannelError) -> Self {
+        Self::NotThere(error.to_string())
+    }
+}
+
+impl From<CreateIdentifierError> for CmError {
+    fn from(error: CreateIdentifierError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<BindAddrError> for CmError {
+    fn from(error: BindAddrError) -> Self {
+        match &error {
+            BindAddrError::AddressInUse { .. } => Self::InUse(error.to_string()),
+            BindAddrError::NotLocal { .. } | BindAddrError::AddressFamily { .. } => {
+                Self::NoDevice(error.to_string())
+            }
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<ListenError> for CmError {
+    fn from(error: ListenError) -> Self {
+        match &error {
+            ListenError::AddressInUse { .. } => Self::InUse(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}

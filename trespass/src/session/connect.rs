@@ -1,0 +1,228 @@
+//! Making connections and listeners from a configuration, over TCP or rdma_cm.
+
+use std::io;
+use std::iter;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mio::Token;
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+
+#[cfg(not(feature = "rdma"))]
+use super::cm_error::CmError;
+use crate::config::{Bootstrap, Config};
+use crate::error::ConnectError;
+use crate::handshake::{Attempt, TcpHandshake, Terms};
+use crate::pool::Pool;
+use crate::session::acceptor::Acceptor;
+use crate::session::connection::Connection;
+use crate::session::pending::PendingHandshake;
+use crate::session::readiness::{Poller, Until};
+use crate::transport::pools::pool_of;
+#[cfg(feature = "rdma")]
+use crate::transport::pools::pool_over;
+use crate::transport::{CqSlot, RdmaPath};
+use crate::wire::Kind;
+use crate::wire::Unavailable;
+
+/// How long to wait before it is tried again to listen at a port that is taken: twice as long each time, and never very long.
+fn retry_delays() -> impl Iterator<Item = Duration> {
+    const FIRST: Duration = Duration::from_millis(10);
+    const LONGEST: Duration = Duration::from_secs(1);
+    iter::successors(Some(FIRST), |delay| Some((*delay * 2).min(LONGEST)))
+}
+
+impl Config {
+    /// Connects with the first of the addresses that takes it.
+    pub(crate) fn connect_any(&self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Connection> {
+        let pool = pool_of(self)?;
+        let mut last = None;
+        for address in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
+            match self.connect_to(address, kind, &pool) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(no_address))
+    }
+
+    fn connect_to(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
+        match self.bootstrap {
+            Bootstrap::Tcp => self.connect_by_tcp(address, kind, pool),
+            Bootstrap::RdmaCm => self.connect_by_cm(address, kind, pool),
+        }
+    }
+
+    /// Goes through with what is made for threads that do other things meanwhile.
+    fn connect_by_cm(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
+        const ONLY: Token = Token(0);
+        let mut poller = Poller::new(1)?;
+        let mut handshake = PendingHandshake::connecting(address, kind, self, None)?;
+        handshake.register(poller.registry(), ONLY)?;
+        loop {
+            let outcome = handshake.progress(self, pool, Instant::now(), poller.registry(), ONLY);
+            if let Poll::Ready(result) = outcome {
+                handshake.deregister(poller.registry())?;
+                return result.and_then(|()| handshake.finish(self, pool));
+            }
+            poller.wait(Until::Deadline(handshake.deadline(self)), |_| ())?;
+        }
+    }
+
+    fn connect_by_tcp(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
+        let began = Instant::now();
+        let socket = TcpStream::connect_timeout(&address, self.handshake_deadline)
+            .and_then(|socket| self.configure_socket(&socket).map(|()| socket))
+            .map_err(|source| ConnectError::Tcp { address, source })?;
+        let (terms, path) = self.offer(kind, socket.local_addr()?, pool, None);
+        let shaking = TcpHandshake::client(terms, Attempt::first()?, path, began);
+        let established =
+            shaking.run(&socket).map_err(|source| ConnectError::Handshake { address, source })?;
+        socket.set_nonblocking(true)?;
+        Connection::new(socket, established, self, pool)
+    }
+
+    /// What listens, and does not block.
+    pub(crate) fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<Acceptor> {
+        let until = Instant::now() + self.bind_patience;
+        let addresses: Vec<SocketAddr> = addr.to_socket_addrs()?.collect();
+        let mut delays = retry_delays();
+        loop {
+            let mut last = None;
+            for address in &addresses {
+                match self.listen_on(*address) {
+                    Ok(acceptor) => return Ok(acceptor),
+                    Err(error) => last = Some(error),
+                }
+            }
+            let error = last.map_or_else(no_address, io::Error::from);
+            let left = until.saturating_duration_since(Instant::now());
+            if error.kind() != io::ErrorKind::AddrInUse || left.is_zero() {
+                return Err(error);
+            }
+            let delay = delays.next().map_or(left, |delay| delay.min(left));
+            tracing::info!(%error, "trying again in {delay:?}");
+            thread::sleep(delay);
+        }
+    }
+
+    fn listen_on(&self, address: SocketAddr) -> Result<Acceptor, ConnectError> {
+        match self.bootstrap {
+            #[cfg(feature = "rdma")]
+            Bootstrap::RdmaCm => crate::session::acceptor::CmListener::at(address, self.backlog)
+                .map(Acceptor::RdmaCm)
+                .map_err(|source| ConnectError::BindRdmaCm { address, source: source.into() }),
+            #[cfg(not(feature = "rdma"))]
+            Bootstrap::RdmaCm => {
+                Err(ConnectError::BindRdmaCm { address, source: CmError::built_without().into() })
+            }
+            Bootstrap::Tcp => self
+                .bind_socket(address)
+                .map(|socket| Acceptor::Tcp(mio::net::TcpListener::from_std(socket)))
+                .map_err(|source| ConnectError::Bind { address, source }),
+        }
+    }
+
+    fn bind_socket(&self, address: SocketAddr) -> io::Result<std::net::TcpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        // Elsewhere this would take the port away from whoever has it.
+        #[cfg(unix)]
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(i32::try_from(self.backlog).unwrap_or(i32::MAX))?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    }
+
+    /// What every connection's socket is set to.
+    pub(crate) fn configure_socket(&self, socket: &TcpStream) -> io::Result<()> {
+        socket.set_nodelay(true)?;
+        if let Some(idle) = self.keepalive {
+            // The system counts in seconds.
+            let idle = idle.max(Duration::from_secs(1));
+            SockRef::from(socket)
+                .set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(idle))?;
+        }
+        Ok(())
+    }
+
+    /// What this side brings to the handshake over a socket with that address, and what RDMA can do for that: for a worker's connection,
+    /// with the slot of its completion queue.
+    pub(crate) fn offer(
+        &self,
+        kind: Kind,
+        local: SocketAddr,
+        pool: &Pool,
+        slot: Option<CqSlot>,
+    ) -> (Terms, Result<RdmaPath, Unavailable>) {
+        let mut terms = self.terms(kind);
+        if slot.is_none() {
+            // It shares with nobody.
+            terms.first_slots = None;
+        }
+        let path = match self.without_rdma() {
+            Some(reason) => Err(reason),
+            None => self.path(&mut terms, local, pool, slot),
+        };
+        (terms, path)
+    }
+
+    #[cfg(feature = "rdma")]
+    fn path(
+        &self,
+        terms: &mut Terms,
+        local: SocketAddr,
+        pool: &Pool,
+        slot: Option<CqSlot>,
+    ) -> Result<RdmaPath, Unavailable> {
+        use crate::transport::rc::{QpParameters, find};
+
+        let port = find(local, self.device.as_ref(), self.gid_index)?;
+        let domain = port.device.domain();
+        let suited = if port.device.wants_long_frames() { self.with_long_frames() } else { None };
+        let (config, pool) = match &suited {
+            None => (self, pool_over(domain, Some(pool), self)?),
+            Some(config) => {
+                terms.limits = config.limits();
+                // Its slots are others, but what the program has of the pool at hand can be sent. Where it cannot be registered it is copied.
+                if let Err(error) = pool.register(domain) {
+                    tracing::debug!(%error, "the pool's blocks will be copied");
+                }
+                (config, pool_over(domain, None, config)?)
+            }
+        };
+        port.device.limit(terms);
+        Ok(RdmaPath::new(port, QpParameters::of(config), pool).at(slot))
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    fn path(
+        &self,
+        _: &mut Terms,
+        _: SocketAddr,
+        _: &Pool,
+        _: Option<CqSlot>,
+    ) -> Result<RdmaPath, Unavailable> {
+        Err(Unavailable::new(crate::wire::Cause::BuiltWithout, ""))
+    }
+}
+
+fn no_address() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the address names no host: there is nothing to connect with, or to listen at",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_port_is_tried_again_at_growing_intervals() {
+        let delays: Vec<_> = retry_delays().take(9).map(|delay| delay.as_millis()).collect();
+        assert_eq!(delays, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+    }
+}

@@ -1,0 +1,703 @@
+//! A connection: its protocol state machine, its transport, and its pool. Its owner drives it: a
+//! [`Stream`](crate::Stream) for one, or a [`Worker`](crate::Worker) for many.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::Token;
+use mio::event::Event as Report;
+
+use crate::config::Config;
+use crate::handshake::{Agreed, Established, FallbackReason, Transport};
+use crate::pool::{Block, Pool};
+use crate::protocol::{
+    self, Blocked, CallBuffer, CallError, ConnectionEvent, ConnectionSetup, FailureCause, LinkType,
+    ProtocolMachine,
+};
+use crate::session::buffers::{Completion, Part, RecvBuf, ReturnedBytes, Ticket};
+use crate::session::readiness::{Poller, Readiness};
+use crate::session::spin::AdaptiveSpin;
+use crate::session::stats::{Stats, StatsSummary};
+use crate::transport::pools::usable_pool;
+use crate::transport::{Driver, RdmaPath, TransportDriver, WorkCompletion};
+use crate::wire::Kind;
+
+/// Bytes that are copied before they are sent, in whole frames, where the peer reads nothing out of this side's memory.
+const PIECE: usize = 16 << 10;
+
+/// Which way a call goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// To the program.
+    Read,
+    /// From the program.
+    Write,
+}
+
+/// Why a call did nothing.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Not now.
+    Blocked,
+    /// Never.
+    Failed(io::Error),
+}
+
+/// Which connection it is.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionInfo {
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) kind: Kind,
+    /// Why it is not RDMA that carries it, if it is not.
+    pub(crate) fallback: Option<FallbackReason>,
+}
+
+impl ConnectionInfo {
+    pub(crate) fn transport(&self) -> Transport {
+        if self.fallback.is_some() { Transport::Tcp } else { Transport::Rdma }
+    }
+}
+
+impl fmt::Display for ConnectionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} - {}", self.transport(), self.local, self.peer)
+    }
+}
+
+/// Blocks that were lent together: the protocol has a ticket for each of them, the program has the first.
+struct LentBatch {
+    tickets: Range<u64>,
+    /// How many have not come back.
+    left: usize,
+}
+
+/// A connection and what moves it.
+pub(crate) struct Connection {
+    /// Dropped first: until then a device may have memory of the connection.
+    driver: TransportDriver,
+    pub(crate) protocol: ProtocolMachine<Block>,
+    pub(crate) pool: Pool,
+    pub(crate) info: ConnectionInfo,
+    /// What the peer's program wanted to be known.
+    pub(crate) peer_user_data: Vec<u8>,
+    pub(crate) returns: Arc<ReturnedBytes>,
+    completions: VecDeque<Completion>,
+    /// What was lent several blocks at a time, oldest first.
+    lent_batches: VecDeque<LentBatch>,
+    /// Blocks that have not come back yet.
+    lent: usize,
+    linger: Duration,
+    /// How long a thread that waits looks for completions before it sleeps.
+    pub(crate) spin: AdaptiveSpin,
+    sndbuf: usize,
+    /// What is copied goes in pieces of this size, so that the peer takes one while the next is copied.
+    pub(crate) piece: Option<usize>,
+    /// What the device knows, if there is one.
+    domain: usize,
+    /// When somebody last looked at the clock.
+    clock: Instant,
+    /// The peer has sent its last.
+    peer_finished: bool,
+    /// A call was told that the connection has failed.
+    failure_reported: bool,
+    /// What calls wait for memory, and how often some had come back when that was last asked.
+    awaiting_memory: [bool; 2],
+    returns_seen: u64,
+    sleeps: u64,
+    pool_empty: u64,
+    summary: StatsSummary,
+}
+
+impl Connection {
+    /// A connection whose handshake is done. The socket is non-blocking; `pool` is for one over TCP.
+    pub(crate) fn new(
+        socket: TcpStream,
+        established: Established<RdmaPath>,
+        config: &Config,
+        pool: &Pool,
+    ) -> io::Result<Self> {
+        let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
+        let (kind, agreed) = (established.agreed.kind, established.agreed);
+        let ((driver, pool), link, fallback) = match established.path {
+            Ok(path) => (TransportDriver::over(path, socket)?, LinkType::Rc, None),
+            Err(reason) => (
+                (TransportDriver::tcp(socket), usable_pool(pool, config)?.without_device()),
+                LinkType::Tcp,
+                Some(reason),
+            ),
+        };
+        Self::of(driver, link, agreed, ConnectionInfo { local, peer, kind, fallback }, config, pool)
+    }
+
+    /// One that the connection manager has made.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn managed(
+        managed: crate::transport::rc::CmQueuePair<Pool>,
+        channel: crate::transport::rc::CmChannel,
+        agreed: Agreed,
+        (local, peer): (SocketAddr, SocketAddr),
+        config: &Config,
+    ) -> io::Result<Self> {
+        let info = ConnectionInfo { local, peer, kind: agreed.kind, fallback: None };
+        let (driver, pool) = TransportDriver::managed(managed, channel);
+        Self::of(driver, LinkType::Rc, agreed, info, config, pool)
+    }
+
+    fn of(
+        driver: TransportDriver,
+        link: LinkType,
+        agreed: Agreed,
+        info: ConnectionInfo,
+        config: &Config,
+        pool: Pool,
+    ) -> io::Result<Self> {
+        let (gather, domain) = (driver.gather(), pool.domain_id());
+        let setup = ConnectionSetup { gather, domain, ..agreed.setup(config, link) };
+        info.log_setup(&driver);
+        let mut protocol = ProtocolMachine::new(&setup)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        // From now on there are deadlines.
+        protocol.tick(Instant::now());
+        Ok(Self {
+            protocol,
+            pool,
+            info,
+            peer_user_data: agreed.user_data,
+            returns: Arc::default(),
+            driver,
+            completions: VecDeque::new(),
+            lent_batches: VecDeque::new(),
+            lent: 0,
+            linger: config.linger,
+            // What TCP brings, the system alone can say.
+            spin: AdaptiveSpin::new(if link == LinkType::Rc { config.spin } else { Duration::ZERO }),
+            sndbuf: config.sndbuf,
+            piece: (link == LinkType::Rc).then(|| piece(&setup)),
+            domain,
+            clock: Instant::now(),
+            peer_finished: false,
+            failure_reported: false,
+            awaiting_memory: [false; 2],
+            returns_seen: 0,
+            sleeps: 0,
+            pool_empty: 0,
+            summary: StatsSummary::new(config.trace_interval, Instant::now()),
+        })
+    }
+
+    // What moves it.
+
+    pub(crate) fn register(&mut self, poller: &Poller, token: Token) -> io::Result<()> {
+        self.returns.set_wake_handle(poller.wake_handle());
+        Driver::<Pool>::register(&mut self.driver, poller.registry(), token)
+    }
+
+    pub(crate) fn deregister(&mut self, poller: &Poller) -> io::Result<()> {
+        Driver::<Pool>::deregister(&mut self.driver, poller.registry())
+    }
+
+    pub(crate) fn on_event(&mut self, event: &Report) {
+        Driver::<Pool>::on_event(&mut self.driver, event);
+    }
+
+    /// Something of it has completed in its worker's completion queue.
+    pub(crate) fn completed(&mut self, completed: WorkCompletion) {
+        self.driver.completed(&mut self.protocol, completed);
+    }
+
+    /// Its worker's completion queue has failed.
+    pub(crate) fn completion_queue_failed(&mut self, error: &io::Error) {
+        self.driver.completion_queue_failed(&mut self.protocol, error);
+    }
+
+    /// Receives and sends until nothing moves.
+    pub(crate) fn progress(&mut self) {
+        let now = Instant::now();
+        self.clock = now;
+        self.collect_returns();
+        if self.protocol.next_deadline().is_some_and(|deadline| now >= deadline) {
+            // A program that has made no calls for long has not seen yet what came in time.
+            while self.driver.poll_once(
+                &mut self.protocol,
+                &mut self.pool,
+                now,
+                false,
+                &mut CallBuffer::default(),
+            ) {}
+            self.protocol.tick(now);
+        }
+        self.driver.progress(&mut self.protocol, &mut self.pool, now);
+        self.take_events();
+        if self.summary.is_due(now) {
+            let stats = self.stats();
+            self.summary.log(now, stats, &self.info);
+        }
+    }
+
+    /// Moves what the system need not report, then looks for completions: the second of them alone if not `all`. Whether anything did.
+    pub(crate) fn poll_once(&mut self, all: bool) -> bool {
+        self.poll_into(all, &mut CallBuffer::default())
+    }
+
+    /// The same for a call that waits, whose `sink` takes what has come if that is what it waits for.
+    #[inline]
+    pub(crate) fn poll_into(&mut self, all: bool, sink: &mut CallBuffer<'_>) -> bool {
+        let all = self.collect_returns() || all;
+        let now = if all { self.read_clock() } else { self.clock };
+        let moved = self.driver.poll_once(&mut self.protocol, &mut self.pool, now, all, sink);
+        if moved {
+            self.take_events();
+        }
+        moved
+    }
+
+    /// Whether a turn has something to do besides moving frames.
+    pub(crate) fn has_work_due(&self, now: Instant) -> bool {
+        self.next_deadline().is_some_and(|deadline| now >= deadline) || self.summary.is_due(now)
+    }
+
+    /// Sends what a call has left to be sent.
+    #[inline]
+    pub(crate) fn post(&mut self) {
+        self.collect_returns();
+        // As a rule a call has left nothing.
+        if !(self.protocol.is_quiet() && Driver::<Pool>::is_idle(&self.driver)) {
+            let now = self.read_clock();
+            self.driver.post(&mut self.protocol, &mut self.pool, now);
+        }
+        self.take_events();
+    }
+
+    /// Now, for what is to be sent. Where nothing is, or the time does not matter to it, nothing is dated, and the clock is not asked.
+    #[inline]
+    fn read_clock(&mut self) -> Instant {
+        if self.protocol.is_timed() && !self.protocol.is_quiet() {
+            self.clock = Instant::now();
+        }
+        self.clock
+    }
+
+    /// What the program no longer holds. Whether there was any.
+    fn collect_returns(&mut self) -> bool {
+        let charge = self.returns.take();
+        if charge > 0 {
+            self.protocol.give_back(charge);
+        }
+        charge > 0
+    }
+
+    /// As a rule there is nothing to hear of.
+    #[inline]
+    fn take_events(&mut self) {
+        if self.protocol.has_events() {
+            self.take_all_events();
+        }
+    }
+
+    #[inline(never)]
+    fn take_all_events(&mut self) {
+        while let Some(event) = self.protocol.take_event() {
+            match event {
+                ConnectionEvent::Returned { ticket, block, sent } => {
+                    self.lent -= 1;
+                    block.returned();
+                    let (ticket, left) = self.returned(ticket);
+                    self.completions.push_back(Completion { ticket, block, sent, left });
+                }
+                ConnectionEvent::PeerClosed => self.peer_finished = true,
+                ConnectionEvent::Failed(cause) => tracing::debug!(connection = %self.info, %cause, "failed"),
+                ConnectionEvent::Closed => tracing::trace!(connection = %self.info, "closed"),
+            }
+        }
+    }
+
+    /// The program's ticket of a block that has come back, and how many others that is still for.
+    fn returned(&mut self, protocol::Ticket(number): protocol::Ticket) -> (Ticket, usize) {
+        let behind = self.lent_batches.partition_point(|batch| batch.tickets.start <= number);
+        let batch = behind.checked_sub(1).and_then(|at| self.lent_batches.get_mut(at));
+        let Some(batch) = batch.filter(|batch| batch.tickets.contains(&number)) else {
+            return (Ticket(number), 0);
+        };
+        batch.left -= 1;
+        let returned = (Ticket(batch.tickets.start), batch.left);
+        while self.lent_batches.front().is_some_and(|batch| batch.left == 0) {
+            self.lent_batches.pop_front();
+        }
+        returned
+    }
+
+    /// Whether nothing is left to do before something happens; whatever that may be, it will ring.
+    pub(crate) fn may_sleep(&mut self, poller: &Poller) -> bool {
+        if Driver::<Pool>::is_starved(&self.driver) {
+            self.pool_empty += 1;
+            self.pool.wake_when_free(poller.task_waker());
+            // One may have come back just before.
+            self.progress();
+        }
+        if self.awaiting_memory != [false; 2]
+            && self.pool.wake_when_more(poller.task_waker(), &mut self.returns_seen)
+        {
+            // Some has come back since a call was refused: the next one may find it.
+            self.awaiting_memory = [false; 2];
+            return false;
+        }
+        if self.protocol.slots_wanted() == 0 && !self.returns.wake_at_next() {
+            return false;
+        }
+        self.sleeps += 1;
+        true
+    }
+
+    /// Whether it waits for memory, or for the program to give some back.
+    pub(crate) fn awaits_memory(&self) -> bool {
+        Driver::<Pool>::is_starved(&self.driver)
+            || self.awaiting_memory != [false; 2]
+            || self.protocol.slots_wanted() == 0
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let own = Driver::<Pool>::next_deadline(&self.driver);
+        own.into_iter().chain(self.protocol.next_deadline()).min()
+    }
+
+    /// Whether all that was written is on its way.
+    pub(crate) fn is_flushed(&self) -> bool {
+        Driver::<Pool>::is_flushed(&self.driver) && !self.protocol.has_unsent()
+    }
+
+    #[cfg(all(test, feature = "rdma"))]
+    pub(crate) fn driver(&mut self) -> &mut TransportDriver {
+        &mut self.driver
+    }
+
+    // What its program may know.
+
+    pub(crate) fn readiness(&self) -> Readiness {
+        let [no_read, no_write] =
+            self.awaiting_memory.map(|awaiting_memory| awaiting_memory && self.protocol.failure().is_none());
+        Readiness {
+            readable: self.protocol.readable() && !no_read,
+            writable: self.protocol.writable() && !no_write,
+        }
+    }
+
+    pub(crate) fn completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// The same, where it may be waited for. `None`: nothing is lent.
+    pub(crate) fn next_completion(&mut self) -> Result<Option<Completion>, Refused> {
+        match self.completion() {
+            None if self.lent > 0 => Err(Refused::Blocked),
+            found => Ok(found),
+        }
+    }
+
+    pub(crate) fn device(&self) -> Option<&str> {
+        self.driver.device()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let posts = Driver::<Pool>::system_calls(&self.driver);
+        Stats::count(self.protocol.counters(), posts, self.sleeps, self.pool_empty)
+    }
+
+    pub(crate) fn linger(&self) -> Duration {
+        self.linger
+    }
+
+    pub(crate) fn set_linger(&mut self, linger: Duration) {
+        self.linger = linger;
+    }
+
+    /// What a call that failed tells, with the kind that `std::net` has for it.
+    pub(crate) fn refused(&mut self, direction: Direction, error: CallError) -> Refused {
+        let kind = match &error {
+            CallError::Blocked(why) => {
+                let awaiting_memory = *why == Blocked::Memory;
+                self.pool_empty += u64::from(awaiting_memory);
+                self.awaiting_memory[direction as usize] = awaiting_memory;
+                return Refused::Blocked;
+            }
+            CallError::Failed(cause) => {
+                let kind = io_kind(cause);
+                let lost = matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
+                // Over TCP the first call hears of the reset, and whoever writes on writes to nobody.
+                let again = std::mem::replace(&mut self.failure_reported, true);
+                if direction == Direction::Write && lost && (again || self.peer_finished) {
+                    io::ErrorKind::BrokenPipe
+                } else {
+                    kind
+                }
+            }
+            CallError::ShutDown => io::ErrorKind::BrokenPipe,
+            _ => io::ErrorKind::InvalidInput,
+        };
+        Refused::Failed(io::Error::new(kind, error))
+    }
+
+    // The calls.
+
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Refused> {
+        self.protocol.read(buffer).map_err(|error| self.refused(Direction::Read, error))
+    }
+
+    /// Of a call that may need memory.
+    fn after_memory_call<T>(
+        &mut self,
+        direction: Direction,
+        result: Result<T, CallError>,
+    ) -> Result<T, Refused> {
+        self.awaiting_memory[direction as usize] = false;
+        result.map_err(|error| self.refused(direction, error))
+    }
+
+    /// Sends what fits a frame at once, if that can be.
+    fn send_at_once(&mut self, kind: protocol::ConnectionKind, slices: &[IoSlice<'_>]) -> bool {
+        let [bytes] = slices else { return false };
+        let sent = self.driver.send_at_once(&mut self.protocol, &mut self.pool, kind, bytes);
+        self.awaiting_memory[Direction::Write as usize] &= !sent;
+        sent
+    }
+
+    /// As `write`, for one whose calls post what they have written.
+    pub(crate) fn write_now(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
+        match slices {
+            [bytes] if self.send_at_once(protocol::ConnectionKind::Stream, slices) => Ok(bytes.len()),
+            _ => self.write(slices),
+        }
+    }
+
+    pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
+        let written = self.protocol.write(slices, &mut self.pool);
+        self.after_memory_call(Direction::Write, written)
+    }
+
+    /// What lies in one block. Nothing: the end.
+    pub(crate) fn recv_chunk(&mut self) -> Result<RecvBuf, Refused> {
+        let taken = self.protocol.recv_chunk(&mut self.pool);
+        let chunk = self.after_memory_call(Direction::Read, taken)?;
+        let mut bytes = RecvBuf::new(&self.returns);
+        chunk.into_iter().for_each(|chunk| bytes.push(chunk));
+        Ok(bytes)
+    }
+
+    /// As `send`, for one whose calls post what they have written.
+    pub(crate) fn send_now(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
+        if self.send_at_once(protocol::ConnectionKind::SeqPacket, slices) {
+            Ok(())
+        } else {
+            self.send(slices)
+        }
+    }
+
+    pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
+        let sent = self.protocol.send(slices, &mut self.pool);
+        self.after_memory_call(Direction::Write, sent)
+    }
+
+    pub(crate) fn send_part(&mut self, total: u64, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
+        let sent = self.protocol.send_part(total, slices, &mut self.pool);
+        self.after_memory_call(Direction::Write, sent)
+    }
+
+    /// Takes the block only if it sends it.
+    pub(crate) fn send_block(&mut self, block: &mut Option<Block>, len: usize) -> Result<Ticket, Refused> {
+        let Some(lent) = block.take() else { return Err(Refused::Blocked) };
+        if len > lent.len() {
+            let words = format!("the first {len} bytes of a block of {}", lent.len());
+            *block = Some(lent);
+            return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
+        }
+        self.before_lending(&lent);
+        match self.protocol.send_block(lent, len) {
+            Ok(ticket) => {
+                self.lent += 1;
+                Ok(Ticket(ticket.0))
+            }
+            Err((lent, error)) => {
+                lent.returned();
+                *block = Some(lent);
+                Err(self.refused(Direction::Write, error))
+            }
+        }
+    }
+
+    /// Takes the blocks out of the vector only if it sends them.
+    pub(crate) fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> Result<Ticket, Refused> {
+        if let Some((block, len)) = blocks.iter().find(|(block, len)| *len > block.len()) {
+            let words = format!("the first {len} bytes of a block of {}", block.len());
+            return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
+        }
+        let count = blocks.len();
+        blocks.iter().for_each(|(block, _)| self.before_lending(block));
+        match self.protocol.send_blocks(blocks) {
+            Ok(protocol::Ticket(first)) => {
+                self.lent += count;
+                if count > 1 {
+                    self.lent_batches
+                        .push_back(LentBatch { tickets: first..first + count as u64, left: count });
+                }
+                Ok(Ticket(first))
+            }
+            Err(error) => {
+                blocks.iter().for_each(|(block, _)| block.returned());
+                Err(self.refused(Direction::Write, error))
+            }
+        }
+    }
+
+    /// What the program has made itself is registered while a device may need it.
+    fn before_lending(&self, block: &Block) {
+        if self.info.fallback.is_none() {
+            block.lend(self.domain);
+        }
+    }
+
+    pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> Result<usize, Refused> {
+        match self.protocol.recv(buffer) {
+            Ok(Some(len)) => Ok(len),
+            Ok(None) => Err(end_of_messages()),
+            Err(error) => Err(self.refused(Direction::Read, error)),
+        }
+    }
+
+    /// As `recv`. `None`: the message fits `buffer`, and is to be received in parts: it is longer than the receive buffer, or than a piece, of
+    /// which one is here.
+    pub(crate) fn recv_or_begin(
+        &mut self,
+        buffer: &mut [u8],
+        piece: usize,
+    ) -> Result<Option<usize>, Refused> {
+        match self.protocol.recv(buffer) {
+            Err(CallError::Blocked(_)) if self.protocol.begins_with(piece, buffer.len()) => Ok(None),
+            Ok(Some(len)) => Ok(Some(len)),
+            Ok(None) => Err(end_of_messages()),
+            Err(CallError::AboveReceiveQuota { len, .. }) if len <= buffer.len() as u64 => Ok(None),
+            Err(CallError::AboveReceiveQuota { len, .. }) => {
+                Err(self.refused(Direction::Read, CallError::BufferTooSmall { len, room: buffer.len() }))
+            }
+            Err(error) => Err(self.refused(Direction::Read, error)),
+        }
+    }
+
+    pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Part, Refused> {
+        match self.protocol.recv_part(buffer) {
+            Ok(Some(part)) => Ok(part.into()),
+            Ok(None) => Err(end_of_messages()),
+            Err(error) => Err(self.refused(Direction::Read, error)),
+        }
+    }
+
+    /// What lies in one block of a message.
+    pub(crate) fn recv_part_buf(&mut self) -> Result<(RecvBuf, Part), Refused> {
+        let taken = self.protocol.recv_chunk(&mut self.pool);
+        let Some(chunk) = self.after_memory_call(Direction::Read, taken)? else {
+            return Err(end_of_messages());
+        };
+        let part = Part { len: chunk.range.len(), last: chunk.last, total: chunk.total };
+        let mut bytes = RecvBuf::new(&self.returns);
+        bytes.push(chunk);
+        Ok((bytes, part))
+    }
+
+    /// A whole message.
+    pub(crate) fn recv_buf(&mut self) -> Result<RecvBuf, Refused> {
+        if !self.protocol.message_complete() {
+            // Nothing can be taken whole, so this takes nothing, and says why.
+            return match self.protocol.recv(&mut []) {
+                Ok(_) => Err(end_of_messages()),
+                Err(error) => Err(self.refused(Direction::Read, error)),
+            };
+        }
+        let mut message = RecvBuf::new(&self.returns);
+        loop {
+            let taken = self.protocol.recv_chunk(&mut self.pool);
+            // Only the first piece may need a block of its own.
+            match self.after_memory_call(Direction::Read, taken)? {
+                Some(chunk) => {
+                    let last = chunk.last;
+                    message.push(chunk);
+                    if last {
+                        return Ok(message);
+                    }
+                }
+                None => return Err(end_of_messages()),
+            }
+        }
+    }
+
+    pub(crate) fn sndbuf(&self) -> usize {
+        self.sndbuf
+    }
+
+    // Its end.
+
+    /// Lets what was written go, and takes nothing more.
+    pub(crate) fn close(&mut self) {
+        self.protocol.shutdown_write();
+        self.protocol.shutdown_read();
+    }
+
+    /// Whether nothing of it is left to be waited for. Over TCP the system takes care of what it has taken; over RDMA the peer's device must
+    /// have it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.protocol.failure().is_some() || self.protocol.is_closed() || self.protocol.is_delivered()
+    }
+
+    /// Ends it at once.
+    pub(crate) fn abort(&mut self) {
+        self.protocol.abort();
+        self.progress();
+    }
+}
+
+impl ConnectionInfo {
+    /// The one line of each connection's set-up.
+    fn log_setup(&self, driver: &TransportDriver) {
+        match &self.fallback {
+            Some(reason) => tracing::info!(connection = %self, %reason, "no RDMA"),
+            // In words it costs a query of the queue pair, which nobody makes who does not hear them.
+            None if tracing::enabled!(tracing::Level::INFO) => {
+                let by = driver.describe().unwrap_or_default();
+                tracing::info!(connection = %self, "RDMA activated: {by}");
+            }
+            None => (),
+        }
+    }
+}
+
+/// The peer has sent its last message.
+fn end_of_messages() -> Refused {
+    Refused::Failed(io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the peer has closed its end, and all its messages were received",
+    ))
+}
+
+/// What the peer reads at a time, or a few frames.
+fn piece(setup: &ConnectionSetup) -> usize {
+    if setup.read {
+        return setup.stage;
+    }
+    // The first frame of a message has the length of all of it.
+    (PIECE / setup.send_payload()).max(1) * setup.send_payload() - size_of::<u64>()
+}
+
+fn io_kind(cause: &FailureCause) -> io::ErrorKind {
+    match cause {
+        FailureCause::Protocol(_) | FailureCause::StrayCompletion { .. } => io::ErrorKind::InvalidData,
+        FailureCause::PeerReset | FailureCause::PeerGone | FailureCause::Completion { .. } => {
+            io::ErrorKind::ConnectionReset
+        }
+        FailureCause::Aborted => io::ErrorKind::ConnectionAborted,
+        FailureCause::Io { kind, .. } => *kind,
+        FailureCause::Silent(_) | FailureCause::Linger(_) => io::ErrorKind::TimedOut,
+    }
+}

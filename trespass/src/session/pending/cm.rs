@@ -1,0 +1,558 @@
+//! A handshake in progress that began with rdma_cm: its events, the queue pair, and then HELLO of
+//! both sides over that.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use sideway::ibverbs::event::AsyncEventType;
+use sideway::rdmacm::{
+    self, ConnectionInfo, ConnectionParameter, EventChannel, EventType, GetEventError, Identifier,
+    IdentifierState, MigrateError, PortSpace, ResolveAddrError, ResolveRouteError,
+};
+
+use crate::config::Config;
+use crate::error::ConnectError;
+use crate::handshake::{Agreed, Attempt, CmExchange, HandshakeError, Side, Step, rejection_message};
+use crate::pool::Pool;
+use crate::session::cm_error::CmError;
+use crate::session::connection::Connection;
+use crate::transport::pools::pool_over;
+use crate::transport::rc::{CmChannel, CmQueuePair, QpParameters, named_device};
+use crate::wire::{Cause, Unavailable};
+use crate::wire::{HandshakeMessage, Kind, Role};
+
+/// How long a last word over the queue pair may take.
+const REJECT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Queue pairs that a client may give up because their peer's connection manager has not forgotten the last connection of their number.
+const MAX_STALE: usize = 8;
+
+/// A handshake that is under way.
+pub(crate) struct PendingCmHandshake {
+    /// Dropped before its identifier.
+    pair: Option<CmQueuePair<Pool>>,
+    /// Those whose numbers were refused: while they are there the next has another one.
+    stale: Vec<CmQueuePair<Pool>>,
+    id: Identifier,
+    /// The identifier is alone on it.
+    channel: EventChannel,
+    peer: SocketAddr,
+    role: Role,
+    exchange: CmExchange,
+    /// Of a server, until it is answered.
+    request: Option<ConnectRequest>,
+    step: Step,
+    /// This side's HELLO was sent.
+    hello_sent: bool,
+    /// The connection manager says that both sides are ready; the client is the one to tell it.
+    established: bool,
+    /// The peer has hung up.
+    disconnected: bool,
+    agreed: Option<Agreed>,
+    /// What it has failed with, and until when to wait for the last word to be heard.
+    rejecting: Option<(io::Error, Instant)>,
+    began: Instant,
+}
+
+/// What a client has asked for.
+struct ConnectRequest {
+    private_data: Vec<u8>,
+    info: Option<ConnectionInfo>,
+}
+
+/// What went wrong.
+enum HandshakeFailure {
+    Manager(CmError),
+    Handshake(HandshakeError),
+}
+
+impl PendingCmHandshake {
+    /// Of a client whose request has come; its event is given up.
+    pub(super) fn requested(
+        event: rdmacm::Event,
+        peer: SocketAddr,
+        kind: Kind,
+        config: &Config,
+    ) -> io::Result<Self> {
+        let request =
+            ConnectRequest { private_data: event.private_data().to_vec(), info: event.connection().copied() };
+        let id = event.into_cm_id();
+        let alone = || -> Result<EventChannel, CmError> {
+            let channel = EventChannel::from_provider(id.provider())?;
+            id.migrate(&channel)?;
+            Ok(channel)
+        };
+        let channel =
+            alone().map_err(|source| ConnectError::RdmaCm { address: peer, source: source.into() })?;
+        let exchange = CmExchange::server(config.terms(kind));
+        let step = Step::Hello;
+        Ok(Self { request: Some(request), ..Self::new(Role::Server, id, channel, peer, exchange, step) })
+    }
+
+    /// Of a client of one's own.
+    pub(super) fn connecting(peer: SocketAddr, kind: Kind, config: &Config) -> io::Result<Self> {
+        let resolving = || -> Result<(EventChannel, Identifier), CmError> {
+            let channel = EventChannel::new()?;
+            let id = resolve(&channel, peer, config.handshake_deadline, config)?;
+            Ok((channel, id))
+        };
+        let (channel, id) =
+            resolving().map_err(|source| ConnectError::RdmaCm { address: peer, source: source.into() })?;
+        let exchange = CmExchange::client(config.terms(kind), Attempt::first()?);
+        Ok(Self::new(Role::Client, id, channel, peer, exchange, Step::Address))
+    }
+
+    fn new(
+        role: Role,
+        id: Identifier,
+        channel: EventChannel,
+        peer: SocketAddr,
+        exchange: CmExchange,
+        step: Step,
+    ) -> Self {
+        Self {
+            pair: None,
+            stale: Vec::new(),
+            id,
+            channel,
+            peer,
+            role,
+            exchange,
+            request: None,
+            step,
+            hello_sent: false,
+            established: false,
+            disconnected: false,
+            agreed: None,
+            rejecting: None,
+            began: Instant::now(),
+        }
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
+    pub(super) fn deadline(&mut self, config: &Config) -> Instant {
+        let end = self.began + config.handshake_deadline;
+        self.rejecting.as_ref().map_or(end, |(_, until)| *until)
+    }
+
+    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        let channel = self.channel.as_fd().as_raw_fd();
+        registry.register(&mut SourceFd(&channel), token, Interest::READABLE)
+    }
+
+    pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        let pair = self.pair.as_mut().map_or(Ok(()), |pair| pair.unwatch(registry));
+        registry.deregister(&mut SourceFd(&self.channel.as_fd().as_raw_fd())).and(pair)
+    }
+
+    pub(super) fn progress(
+        &mut self,
+        config: &Config,
+        pool: &Pool,
+        now: Instant,
+        registry: &Registry,
+        token: Token,
+    ) -> Poll<io::Result<()>> {
+        if self.rejecting.is_some() {
+            return self.finish_reject(now);
+        }
+        let outcome = self.advance(config, pool, now, registry, token);
+        let failure = match outcome {
+            Ok(true) => return Poll::Ready(Ok(())),
+            Ok(false) if now < self.began + config.handshake_deadline => return Poll::Pending,
+            Ok(false) => {
+                HandshakeError::TimedOut { step: self.step, after: config.handshake_deadline }.into()
+            }
+            Err(failure) => failure,
+        };
+        self.fail(failure, now)
+    }
+
+    /// Whether it is done.
+    fn advance(
+        &mut self,
+        config: &Config,
+        pool: &Pool,
+        now: Instant,
+        registry: &Registry,
+        token: Token,
+    ) -> Result<bool, HandshakeFailure> {
+        if let Some(request) = self.request.take() {
+            self.accept_request(&request, config, pool)?;
+        }
+        loop {
+            while let Some(event) = self.channel.try_get_cm_event()? {
+                self.on_cm_event(&event, config, pool, now, registry)?;
+            }
+            if self.exchange_hellos()? {
+                return Ok(true);
+            }
+            if self.disconnected {
+                return Err(HandshakeError::Closed { step: self.step }.into());
+            }
+            let Some(pair) = &mut self.pair else { return Ok(false) };
+            // Once it is newly watched, something may have come just before.
+            let watched = pair.watch(registry, token);
+            if !watched.map_err(|error| Unavailable::new(Cause::ProbeFailed, error.to_string()))? {
+                return Ok(false);
+            }
+        }
+    }
+
+    // What the connection manager says.
+
+    fn on_cm_event(
+        &mut self,
+        event: &rdmacm::Event,
+        config: &Config,
+        pool: &Pool,
+        now: Instant,
+        registry: &Registry,
+    ) -> Result<(), HandshakeFailure> {
+        if event.cm_id() != &self.id {
+            // Of an identifier that was given up.
+            return Ok(());
+        }
+        let left = (self.began + config.handshake_deadline).saturating_duration_since(now);
+        match event.event_type() {
+            EventType::AddressResolved => {
+                self.step = Step::Route;
+                self.id.resolve_route(left)?;
+            }
+            EventType::RouteResolved => self.send_request(config, pool)?,
+            EventType::ConnectResponse => self.on_response(event, false)?,
+            // Of a client by iWARP, whose devices connect queue pairs themselves.
+            EventType::Established if self.role == Role::Client => self.on_response(event, true)?,
+            EventType::Established => self.established = true,
+            EventType::Rejected => self.on_rejected(event, left, config, registry)?,
+            EventType::Disconnected => self.disconnected = true,
+            _ => {
+                if event.error().is_some() {
+                    return Err(cm_error(event).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The client asks for a connection.
+    fn send_request(&mut self, config: &Config, pool: &Pool) -> Result<(), HandshakeFailure> {
+        let mut pair = self.create_queue_pair(config, pool)?;
+        pair.prepare(&self.id)?;
+        let limits = self.exchange.terms().limits;
+        let depths = (limits.rd_atomic_in, limits.rd_atomic_out);
+        let parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
+        self.pair = Some(pair);
+        self.step = Step::Answer;
+        self.id.connect(&parameter).map_err(|error| CmError::Failed(error.to_string()))?;
+        Ok(())
+    }
+
+    /// The server has accepted: the client connects its queue pair, unless it is, and speaks.
+    fn on_response(&mut self, event: &rdmacm::Event, is_connected: bool) -> Result<(), HandshakeFailure> {
+        if self.hello_sent {
+            return Ok(());
+        }
+        self.exchange.prefix_received(event.private_data())?;
+        let Some(pair) = &mut self.pair else {
+            return Err(CmError::Failed("the peer has answered what it was not asked".into()).into());
+        };
+        pair.post(self.exchange.receives(), true)?;
+        if !is_connected {
+            pair.connect(&self.id)?;
+            self.id.establish().map_err(|error| CmError::Failed(error.to_string()))?;
+        }
+        self.established = true;
+        self.step = Step::Hello;
+        pair.send(&self.exchange.hello_bytes(), self.exchange.piece())?;
+        self.hello_sent = true;
+        Ok(())
+    }
+
+    fn on_rejected(
+        &mut self,
+        event: &rdmacm::Event,
+        left: Duration,
+        config: &Config,
+        registry: &Registry,
+    ) -> Result<(), HandshakeFailure> {
+        // The peer has not forgotten an earlier connection of a queue pair with that number: another pair has another number.
+        let is_stale = event.reject_reason() == Some(rdmacm::RejectReason::StaleConnection);
+        if is_stale && self.role == Role::Client && self.stale.len() < MAX_STALE {
+            tracing::debug!(peer = %self.peer, "the peer remembers the queue pair's number: with another one");
+            if let Some(mut pair) = self.pair.take() {
+                // Its descriptor goes with it, and a set forgets what is closed.
+                if let Err(error) = pair.unwatch(registry) {
+                    tracing::debug!(%error, "a channel stays in the set");
+                }
+                self.stale.push(pair);
+            }
+            self.id = resolve(&self.channel, self.peer, left, config)?;
+            self.step = Step::Address;
+            return Ok(());
+        }
+        match HandshakeMessage::decode_private(event.private_data()) {
+            Ok(HandshakeMessage::Reject(reject)) => Err(HandshakeError::from(reject).into()),
+            _ => Err(cm_error(event).into()),
+        }
+    }
+
+    /// The server answers a request.
+    fn accept_request(
+        &mut self,
+        request: &ConnectRequest,
+        config: &Config,
+        pool: &Pool,
+    ) -> Result<(), HandshakeFailure> {
+        self.exchange.prefix_received(&request.private_data)?;
+        let mut pair = self.create_queue_pair(config, pool)?;
+        pair.prepare(&self.id)?;
+        // The rest comes when the client has proved to be one.
+        pair.post(self.exchange.receives(), false)?;
+        pair.connect(&self.id)?;
+        let limits = self.exchange.terms().limits;
+        let wanted = request.info.map_or((0, 0), |info| (info.responder_resources, info.initiator_depth));
+        let depths = (limits.rd_atomic_in.min(wanted.0), limits.rd_atomic_out.min(wanted.1));
+        let parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
+        self.pair = Some(pair);
+        self.id.accept(&parameter).map_err(|error| CmError::Failed(error.to_string()))?;
+        Ok(())
+    }
+
+    /// A queue pair of the device that the route leads to.
+    fn create_queue_pair(&mut self, config: &Config, pool: &Pool) -> Result<CmQueuePair<Pool>, Unavailable> {
+        let context = self.id.get_device_context();
+        let context = context.map_err(|error| Unavailable::new(Cause::NoDevice, error.to_string()))?;
+        let device = named_device(&context.name())?;
+        let pool = pool_over(device.domain(), Some(pool), config)?;
+        device.limit(self.exchange.terms());
+        let (port, local) = (self.id.port().unwrap_or(0), self.id.local_addr());
+        let local = local.map_or_else(String::new, |local| format!(" from {local}"));
+        let whence = format!("{} port {port}, on the route to {}{local}", device.name(), self.peer);
+        CmQueuePair::new(&device, &whence, QpParameters::of(config), pool)
+    }
+
+    // What both sides say over the queue pair.
+
+    /// Whether both have said all, and heard all.
+    fn exchange_hellos(&mut self) -> Result<bool, HandshakeFailure> {
+        let Some(pair) = &mut self.pair else { return Ok(false) };
+        let (exchange, agreed) = (&mut self.exchange, &mut self.agreed);
+        let (mut any, mut outcome) = (false, Ok(()));
+        let looked = pair.poll_messages(|piece| {
+            any = true;
+            match exchange.received(piece) {
+                Ok(found) => *agreed = found,
+                Err(error) => outcome = Err(error),
+            }
+            agreed.is_some() || outcome.is_err()
+        });
+        // What was heard may say why nothing comes any more.
+        outcome?;
+        looked?;
+        if any && !self.established {
+            // The client's last word to the connection manager may be late, or lost; what came shows that it was said.
+            if let Err(error) = self.id.notify(AsyncEventType::CommunicationEstablished) {
+                tracing::trace!(%error, "the connection manager knows already");
+            }
+        }
+        if self.agreed.is_some() && !self.hello_sent {
+            pair.post(0, true)?;
+            self.step = Step::Probe;
+            pair.send(&self.exchange.hello_bytes(), self.exchange.piece())?;
+            self.hello_sent = true;
+            return self.exchange_hellos();
+        }
+        Ok(self.agreed.is_some() && self.established && pair.is_acknowledged())
+    }
+
+    // How it fails.
+
+    /// Tells the peer, if there is a way.
+    fn fail(&mut self, failure: HandshakeFailure, now: Instant) -> Poll<io::Result<()>> {
+        let words = match &failure {
+            HandshakeFailure::Handshake(error) => rejection_message(error),
+            HandshakeFailure::Manager(_) => None,
+        };
+        let address = self.peer;
+        let error = io::Error::from(match failure {
+            HandshakeFailure::Manager(source) => ConnectError::RdmaCm { address, source: source.into() },
+            HandshakeFailure::Handshake(source) => ConnectError::Handshake { address, source },
+        });
+        if matches!(self.id.state(), IdentifierState::Requested | IdentifierState::Responded) {
+            if let Err(error) = self.id.reject(words.as_deref().unwrap_or_default()) {
+                tracing::debug!(peer = %address, %error, "the peer is not told");
+            }
+            return Poll::Ready(Err(error));
+        }
+        // A client that waits for the server's HELLO reads words in its place.
+        if let (Some(words), Some(pair)) = (words, &mut self.pair)
+            && self.role == Role::Server
+            && !self.hello_sent
+            && !self.disconnected
+            && pair.send(&words, words.len()).is_ok()
+        {
+            self.rejecting = Some((error, now + REJECT_TIMEOUT));
+            return self.finish_reject(now);
+        }
+        Poll::Ready(Err(error))
+    }
+
+    /// Waits until the last word is heard, or the time for it is over.
+    fn finish_reject(&mut self, now: Instant) -> Poll<io::Result<()>> {
+        let waits = match (&mut self.pair, &self.rejecting) {
+            (Some(pair), Some((_, until))) => {
+                pair.poll_messages(|_| true).is_ok() && !pair.is_acknowledged() && now < *until
+            }
+            _ => false,
+        };
+        if waits {
+            return Poll::Pending;
+        }
+        if let Err(error) = self.id.disconnect() {
+            tracing::trace!(%error, "the connection was over already");
+        }
+        Poll::Ready(match self.rejecting.take() {
+            Some((error, _)) => Err(error),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        })
+    }
+
+    pub(super) fn finish(self, config: &Config) -> io::Result<Connection> {
+        let Self { pair, id, channel, peer, agreed, disconnected, .. } = self;
+        let (Some(pair), Some(agreed)) = (pair, agreed) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let local = id.local_addr().and_then(|local| local.ip());
+        let local = local.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Connection::managed(pair, CmChannel::new(id, channel, disconnected), agreed, (local, peer), config)
+    }
+}
+
+/// An identifier that looks for the peer's address.
+fn resolve(
+    channel: &EventChannel,
+    peer: SocketAddr,
+    limit: Duration,
+    config: &Config,
+) -> Result<Identifier, CmError> {
+    let id = channel.create_id(PortSpace::Tcp)?;
+    if config.traffic_class != 0 {
+        id.set_type_of_service(config.traffic_class).map_err(|error| CmError::Failed(error.to_string()))?;
+    }
+    id.resolve_addr(None, peer, limit)?;
+    Ok(id)
+}
+
+/// What the peer is told: reads that this side answers at a time, and those that it has under way.
+fn connection_parameter(
+    pair: &CmQueuePair<Pool>,
+    cm_prefix: &[u8],
+    (reads_in, reads_out): (u8, u8),
+    config: &Config,
+) -> ConnectionParameter {
+    let mut connection_parameter = ConnectionParameter::new();
+    connection_parameter
+        .setup_queue_pair(pair.control())
+        .setup_private_data(cm_prefix)
+        .setup_responder_resources(reads_in)
+        .setup_initiator_depth(reads_out)
+        .setup_retry_count(config.retry_count)
+        .setup_rnr_retry_count(config.rnr_retry);
+    connection_parameter
+}
+
+/// Whether the system says that no device leads to an address.
+fn is_unreachable(error: &io::Error) -> bool {
+    // ENODEV has no kind of its own.
+    error.raw_os_error() == Some(19)
+        || matches!(
+            error.kind(),
+            io::ErrorKind::AddrNotAvailable
+                | io::ErrorKind::NetworkUnreachable
+                | io::ErrorKind::HostUnreachable
+        )
+}
+
+/// What an event says that is a failure.
+fn cm_error(event: &rdmacm::Event) -> CmError {
+    let words = event.error().map_or_else(|| event.event_type().to_string(), |error| error.to_string());
+    let timed_out = event.status().error().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
+    match event.event_type() {
+        EventType::Rejected => CmError::Refused(words),
+        EventType::AddressError if !timed_out => CmError::NoDevice(words),
+        EventType::AddressError | EventType::RouteError | EventType::Unreachable => {
+            CmError::Unreachable(words)
+        }
+        _ => CmError::Failed(words),
+    }
+}
+
+impl From<CmError> for HandshakeFailure {
+    fn from(error: CmError) -> Self {
+        Self::Manager(error)
+    }
+}
+
+impl From<HandshakeError> for HandshakeFailure {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
+impl From<Unavailable> for HandshakeFailure {
+    /// There is nothing else than RDMA.
+    fn from(why: Unavailable) -> Self {
+        HandshakeError::RdmaRequired { by: Side::Local, reason: why.on(Side::Local) }.into()
+    }
+}
+
+impl From<GetEventError> for HandshakeFailure {
+    fn from(error: GetEventError) -> Self {
+        CmError::Failed(error.to_string()).into()
+    }
+}
+
+impl From<ResolveRouteError> for HandshakeFailure {
+    /// The kernel resolves a loopback address, and says then that no route begins at its device.
+    fn from(error: ResolveRouteError) -> Self {
+        let words = error.to_string();
+        match error {
+            ResolveRouteError::NoDevice(_) => CmError::NoDevice(words),
+            ResolveRouteError::Rdmacm { source, .. } if is_unreachable(&source) => CmError::NoDevice(words),
+            _ => CmError::Failed(words),
+        }
+        .into()
+    }
+}
+
+impl From<ResolveAddrError> for CmError {
+    fn from(error: ResolveAddrError) -> Self {
+        let words = error.to_string();
+        match error {
+            ResolveAddrError::NotLocal { .. } | ResolveAddrError::AddressFamily { .. } => {
+                Self::NoDevice(words)
+            }
+            ResolveAddrError::Rdmacm { source, .. } if is_unreachable(&source) => Self::NoDevice(words),
+            _ => Self::Failed(words),
+        }
+    }
+}
+
+impl From<MigrateError> for CmError {
+    fn from(error: MigrateError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}

@@ -1,0 +1,163 @@
+//! The statistics of a connection, and their periodic summary in the log.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::ConnectionCounters;
+
+/// What a connection has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Bytes of the program that went out, with the lengths of gathered messages.
+    pub bytes_sent: u64,
+    /// Bytes for the program that came in, with the lengths of gathered messages.
+    pub bytes_received: u64,
+    /// Frames that went out.
+    pub frames_sent: u64,
+    /// Frames that came in.
+    pub frames_received: u64,
+    /// Frames among those that went out which only told the peer that it may send more.
+    pub credits_sent: u64,
+    /// RDMA READs that were posted.
+    pub reads: u64,
+    /// How often a driver asked the system, or rang a device's doorbell, to move something.
+    pub posts: u64,
+    /// How often the connection slept.
+    pub sleeps: u64,
+    /// How often there was no block of the pool for it.
+    pub pool_empty: u64,
+}
+
+impl Stats {
+    pub(crate) fn count(counters: ConnectionCounters, posts: u64, sleeps: u64, pool_empty: u64) -> Self {
+        Self {
+            bytes_sent: counters.bytes_sent + counters.bytes_announced,
+            bytes_received: counters.bytes_received + counters.bytes_read,
+            frames_sent: counters.frames_sent,
+            frames_received: counters.frames_received,
+            credits_sent: counters.credits_sent,
+            reads: counters.reads,
+            posts,
+            sleeps,
+            pool_empty,
+        }
+    }
+
+    /// What came since.
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent - earlier.bytes_sent,
+            bytes_received: self.bytes_received - earlier.bytes_received,
+            frames_sent: self.frames_sent - earlier.frames_sent,
+            frames_received: self.frames_received - earlier.frames_received,
+            credits_sent: self.credits_sent - earlier.credits_sent,
+            reads: self.reads - earlier.reads,
+            posts: self.posts - earlier.posts,
+            sleeps: self.sleeps - earlier.sleeps,
+            pool_empty: self.pool_empty - earlier.pool_empty,
+        }
+    }
+}
+
+/// Tells the trace now and then what a connection does. Nothing wakes up for it: an idle connection says nothing.
+#[derive(Debug)]
+pub(crate) struct StatsSummary {
+    every: Option<Duration>,
+    due: Option<Instant>,
+    reported: Stats,
+}
+
+impl StatsSummary {
+    pub(crate) fn new(every: Option<Duration>, now: Instant) -> Self {
+        Self { every, due: every.map(|every| now + every), reported: Stats::default() }
+    }
+
+    /// Whether it is time to tell.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| now >= due)
+    }
+
+    pub(crate) fn log(&mut self, now: Instant, stats: Stats, connection: &impl std::fmt::Display) {
+        let news = stats.since(self.reported);
+        (self.reported, self.due) = (stats, self.every.map(|every| now + every));
+        tracing::debug!(
+            %connection,
+            sent = news.bytes_sent,
+            received = news.bytes_received,
+            frames_sent = news.frames_sent,
+            frames_received = news.frames_received,
+            posts = news.posts,
+            sleeps = news.sleeps,
+            pool_empty = news.pool_empty,
+            "in the last {:?}",
+            self.every.unwrap_or_default(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::thread;
+
+    use tracing::level_filters::LevelFilter;
+
+    use super::*;
+    use crate::config::log::captured;
+    use crate::{Builder, Policy};
+
+    #[test]
+    fn a_summary_is_logged_once_in_each_interval() {
+        let (began, every) = (Instant::now(), Duration::from_secs(20));
+        let mut summary = StatsSummary::new(Some(every), began);
+        let mut stats = Stats::default();
+        let text = captured(LevelFilter::DEBUG, || {
+            for second in 0..60 {
+                stats.bytes_sent += 10;
+                stats.posts += 1;
+                let now = began + Duration::from_secs(second);
+                if summary.is_due(now) {
+                    summary.log(now, stats, &"a - b");
+                }
+            }
+        });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(
+            lines.iter().all(|line| line.contains("in the last 20s") && line.contains("connection=a - b")),
+            "{text}"
+        );
+        assert!(
+            lines[0].contains("sent=210 ")
+                && lines[1].contains("sent=200 ")
+                && lines[1].contains("posts=20 "),
+            "{text}"
+        );
+        assert!(!StatsSummary::new(None, began).is_due(began + 1000 * every));
+    }
+
+    /// Nobody asks it to.
+    #[test]
+    #[cfg_attr(miri, ignore = "opens sockets")]
+    fn a_connection_logs_its_summary() {
+        let every = Duration::from_secs(1);
+        let builder = || Builder::new().policy(Policy::TcpOnly).trace_interval(Some(every));
+        let mut listener = builder().bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("bound");
+        let reader = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let text = captured(LevelFilter::DEBUG, || {
+            let mut stream = builder().connect(addr).expect("a connection");
+            stream.write_all(b"something").expect("written");
+            thread::sleep(every + Duration::from_millis(10));
+            drop(stream);
+        });
+        assert_eq!(reader.join().expect("no panic").expect("all of it"), b"something");
+        let summaries: Vec<_> = text.lines().filter(|line| line.contains("in the last 1s")).collect();
+        assert!(summaries.iter().any(|line| line.contains(" sent=9 ")), "{text}");
+        assert!(summaries.iter().all(|line| line.contains(&format!(" - {addr} "))), "{text}");
+    }
+}

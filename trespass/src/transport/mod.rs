@@ -1,0 +1,217 @@
+//! The transports of a connection's frames: a TCP stream or an RDMA queue pair.
+//!
+//! The connection itself ([`protocol`](crate::protocol)) knows neither sockets nor devices. A driver hands it what has come and
+//! takes from it what is to go, in turns:
+//!
+//! - [`progress`](Driver::progress) does both until neither moves any more; it never sleeps;
+//! - [`poll_once`](Driver::poll_once) does so once, and only where that needs no call of the system, for a thread that looks again at once;
+//! - [`post`](Driver::post) only sends: the end of a call that wrote, so that one call costs one write (or one doorbell);
+//! - [`on_event`](Driver::on_event) is told what the system reported of what was [registered](Driver::register): a driver asks
+//!   for edges, and remembers them until it has looked.
+
+#[cfg(not(feature = "rdma"))]
+mod no_rdma;
+#[cfg(feature = "rdma")]
+pub(crate) mod rc;
+pub(crate) mod tcp;
+
+mod driver;
+pub(crate) mod pools;
+
+use std::io;
+use std::time::Instant;
+
+use mio::event::Event;
+use mio::{Registry, Token};
+
+pub(crate) use self::driver::Driver;
+use self::tcp::TcpDriver;
+use crate::pool::{Block, Pool};
+use crate::protocol::{CallBuffer, ConnectionKind, GATHER_MAX, ProtocolMachine};
+
+/// What there is to move frames with.
+pub(crate) enum TransportDriver {
+    /// A TCP stream.
+    Tcp(TcpDriver<Block>),
+    /// A queue pair.
+    #[cfg(feature = "rdma")]
+    Rc(Box<rc::RcDriver<Block>>),
+}
+
+/// Where the queue pairs of a worker complete, whose a completion is, and what has completed.
+#[cfg(feature = "rdma")]
+pub(crate) type WorkerCq = rc::WorkerCq<Block>;
+#[cfg(feature = "rdma")]
+pub(crate) type CqSlot = rc::CqSlot<Block>;
+#[cfg(not(feature = "rdma"))]
+pub(crate) use no_rdma::{CqSlot, WorkCompletion, WorkerCq};
+#[cfg(feature = "rdma")]
+pub(crate) type WorkCompletion = rc::WorkCompletion<Block>;
+
+/// What the handshake tries.
+#[cfg(feature = "rdma")]
+pub(crate) type RdmaPath = rc::RcPath<Pool>;
+/// There is nothing to be tried.
+#[cfg(not(feature = "rdma"))]
+pub(crate) type RdmaPath = crate::handshake::NoPath;
+
+impl TransportDriver {
+    /// Over a connected, non-blocking socket.
+    pub(crate) fn tcp(socket: std::net::TcpStream) -> Self {
+        Self::Tcp(TcpDriver::new(socket))
+    }
+
+    /// Over what was tried and works, and the pool that its device knows.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn over(path: RdmaPath, socket: std::net::TcpStream) -> io::Result<(Self, Pool)> {
+        let pool = path.blocks().clone();
+        let rc = rc::RcDriver::new(path, socket).ok_or_else(|| io::Error::other("no queue pair was made"))?;
+        Ok((Self::Rc(Box::new(rc)), pool))
+    }
+
+    /// Over a queue pair that the connection manager has connected, and the pool that its device knows.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn managed(managed: rc::CmQueuePair<Pool>, channel: rc::CmChannel) -> (Self, Pool) {
+        let pool = managed.blocks().clone();
+        (Self::Rc(Box::new(rc::RcDriver::managed(managed, channel))), pool)
+    }
+
+    /// Lent blocks that one frame can have.
+    pub(crate) fn gather(&self) -> usize {
+        match self {
+            Self::Tcp(_) => GATHER_MAX,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.gather(),
+        }
+    }
+
+    /// Something of it has completed in the worker's completion queue.
+    #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
+    pub(crate) fn completed(&mut self, protocol: &mut ProtocolMachine<Block>, completed: WorkCompletion) {
+        match self {
+            Self::Tcp(_) => debug_assert!(false, "a socket completes nothing"),
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.completed(protocol, completed),
+        }
+    }
+
+    /// The worker's completion queue has failed.
+    #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
+    pub(crate) fn completion_queue_failed(
+        &mut self,
+        protocol: &mut ProtocolMachine<Block>,
+        error: &io::Error,
+    ) {
+        match self {
+            Self::Tcp(_) => (),
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.completion_queue_failed(protocol, error),
+        }
+    }
+
+    /// The device, the queue pair and what it has, in words, if it is one that moves them.
+    pub(crate) fn describe(&self) -> Option<String> {
+        match self {
+            Self::Tcp(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => Some(rc.describe()),
+        }
+    }
+
+    /// The RDMA device, if it is one that moves them.
+    pub(crate) fn device(&self) -> Option<&str> {
+        match self {
+            Self::Tcp(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => Some(rc.device()),
+        }
+    }
+
+    /// There is no such thing.
+    #[cfg(not(feature = "rdma"))]
+    pub(crate) fn over(path: RdmaPath, _: std::net::TcpStream) -> io::Result<(Self, Pool)> {
+        match path {}
+    }
+}
+
+/// The same of whatever way it is.
+macro_rules! whichever {
+    (ref $driver:ident.$call:ident()) => {
+        match $driver {
+            TransportDriver::Tcp(driver) => Driver::<Pool>::$call(driver),
+            #[cfg(feature = "rdma")]
+            TransportDriver::Rc(driver) => Driver::<Pool>::$call(&**driver),
+        }
+    };
+    ($driver:ident.$call:ident($($argument:expr),*)) => {
+        match $driver {
+            TransportDriver::Tcp(driver) => Driver::<Pool>::$call(driver, $($argument),*),
+            #[cfg(feature = "rdma")]
+            TransportDriver::Rc(driver) => Driver::<Pool>::$call(&mut **driver, $($argument),*),
+        }
+    };
+}
+
+impl Driver<Pool> for TransportDriver {
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        whichever!(self.register(registry, token))
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        whichever!(self.deregister(registry))
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        whichever!(self.on_event(event));
+    }
+
+    fn progress(&mut self, protocol: &mut ProtocolMachine<Block>, pool: &mut Pool, now: Instant) {
+        whichever!(self.progress(protocol, pool, now));
+    }
+
+    fn poll_once(
+        &mut self,
+        protocol: &mut ProtocolMachine<Block>,
+        pool: &mut Pool,
+        now: Instant,
+        all: bool,
+        sink: &mut CallBuffer<'_>,
+    ) -> bool {
+        whichever!(self.poll_once(protocol, pool, now, all, sink))
+    }
+
+    fn send_at_once(
+        &mut self,
+        protocol: &mut ProtocolMachine<Block>,
+        pool: &mut Pool,
+        kind: ConnectionKind,
+        bytes: &[u8],
+    ) -> bool {
+        whichever!(self.send_at_once(protocol, pool, kind, bytes))
+    }
+
+    fn post(&mut self, protocol: &mut ProtocolMachine<Block>, pool: &mut Pool, now: Instant) {
+        whichever!(self.post(protocol, pool, now));
+    }
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        whichever!(ref self.is_idle())
+    }
+
+    fn is_flushed(&self) -> bool {
+        whichever!(ref self.is_flushed())
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        whichever!(ref self.next_deadline())
+    }
+
+    fn is_starved(&self) -> bool {
+        whichever!(ref self.is_starved())
+    }
+
+    fn system_calls(&self) -> u64 {
+        whichever!(ref self.system_calls())
+    }
+}

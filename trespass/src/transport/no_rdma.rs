@@ -1,0 +1,61 @@
+//! Placeholders for the RDMA types of a worker and of a handshake, in a build without RDMA.
+
+use std::io;
+use std::time::Instant;
+
+use mio::{Registry, Token};
+
+use crate::handshake::NoPath;
+
+/// There is nothing on it.
+#[derive(Clone, Default)]
+pub(crate) struct WorkerCq(());
+
+/// There is nothing to sit at.
+pub(crate) struct CqSlot;
+
+/// There is nothing to complete.
+pub(crate) enum WorkCompletion {}
+
+impl WorkerCq {
+    pub(crate) fn slot(&self, _: u32) -> CqSlot {
+        CqSlot
+    }
+
+    pub(crate) fn register(&self, _: &Registry, _: Token) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn on_event(&self) {}
+
+    pub(crate) fn poll(&self, _: impl FnMut(u32, WorkCompletion)) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    pub(crate) fn arm(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// What the rest of the crate calls on a data path, which no program without RDMA has.
+impl NoPath {
+    pub(crate) fn watch(&mut self, _: &Registry, _: Token) -> io::Result<bool> {
+        match *self {}
+    }
+
+    pub(crate) fn unwatch(&mut self, _: &Registry) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn completed(&mut self, _: WorkCompletion) {
+        match *self {}
+    }
+
+    pub(crate) fn completion_queue_failed(&mut self, _: &io::Error) {
+        match *self {}
+    }
+}

@@ -1,0 +1,192 @@
+//! A queue pair that rdma_cm connects, and the handshake messages that go over it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use mio::{Registry, Token};
+
+use sideway::ibverbs::queue_pair::{
+    PostSendGuard, QueuePair, QueuePairControl, QueuePairState, ScatterGatherEntry, WorkRequestFlags,
+};
+use sideway::rdmacm::Identifier;
+
+use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
+use super::path::{EarlyCompletions, ProvenPath};
+use super::queue_pair::{CompletionTarget, QueuePairOwner, RcQueuePair};
+use super::wr_id::{self, WrId};
+use super::{DeviceBlock, QpParameters, RdmaDevice};
+use crate::protocol::{Block, Blocks, Purpose};
+use crate::wire::MAX_MESSAGE;
+use crate::wire::{Cause, Unavailable};
+
+/// A queue pair on its way to a [`driver`](super::driver::RcDriver). It has a completion queue of its own, a worker's too.
+pub(crate) struct CmQueuePair<P: Blocks<Block: DeviceBlock>> {
+    pair: QueuePairOwner<P::Block>,
+    parameters: QpParameters,
+    blocks: P,
+    /// What has come and was not heard.
+    received: VecDeque<WorkCompletion<P::Block>>,
+    /// The handshake has heard all that it wants to: what comes is the connection's.
+    handshake_done: bool,
+}
+
+impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
+    /// Makes it, in the reset state. The blocks are registered in the device's domain.
+    pub(crate) fn new(
+        device: &Arc<RdmaDevice>,
+        origin: &str,
+        parameters: QpParameters,
+        blocks: P,
+    ) -> Result<Self, Unavailable> {
+        let handshake_slots = MAX_MESSAGE.div_ceil(parameters.slot_size as usize) as u32;
+        let parameters = QpParameters { handshake_slots, ..parameters };
+        let pair = QueuePairOwner::new(device, origin, &parameters, None)?;
+        Ok(Self { pair, parameters, blocks, received: VecDeque::new(), handshake_done: false })
+    }
+
+    pub(crate) fn control(&self) -> &QueuePairControl {
+        self.pair.qp.control()
+    }
+
+    /// Where its blocks come from.
+    pub(crate) fn blocks(&self) -> &P {
+        &self.blocks
+    }
+
+    pub(crate) fn slot_size(&self) -> usize {
+        self.parameters.slot_size as usize
+    }
+
+    /// Brings it to where receives can be posted.
+    pub(crate) fn prepare(&mut self, id: &Identifier) -> Result<(), Unavailable> {
+        id.modify_qp(&mut self.pair.qp, QueuePairState::Init).map_err(|error| unconnected(&error))
+    }
+
+    /// Connects it with the peer's, which has come with the request, or with the answer to it.
+    pub(crate) fn connect(&mut self, id: &Identifier) -> Result<(), Unavailable> {
+        // What the peer may do in this side's memory is known now.
+        for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
+            let mut attributes = id.get_qp_attr(state).map_err(|error| unconnected(&error))?;
+            // By iWARP the device does that itself when the connection is made.
+            if attributes.state().is_none() {
+                continue;
+            }
+            // What is this side's alone to say, where the transport has it.
+            let parameters = &self.parameters;
+            if attributes.min_rnr_timer().is_some() {
+                attributes.setup_min_rnr_timer(parameters.min_rnr_timer);
+            }
+            if attributes.timeout().is_some() {
+                attributes.setup_timeout(parameters.ack_timeout);
+            }
+            if attributes.retry_cnt().is_some() {
+                attributes.setup_retry_cnt(parameters.retry_count);
+            }
+            if attributes.rnr_retry().is_some() {
+                attributes.setup_rnr_retry(parameters.rnr_retry);
+            }
+            self.pair.qp.modify(&attributes).map_err(|error| unconnected(&error))?;
+        }
+        tracing::debug!(
+            place = self.pair.origin,
+            qp = self.pair.qp.qp_number(),
+            inline = self.pair.heads.inline,
+            "queue pair connected"
+        );
+        Ok(())
+    }
+
+    /// Posts receives for so many pieces, and if the peer may go on right behind them, all that the connection grants.
+    pub(crate) fn post(&mut self, pieces: usize, all: bool) -> Result<(), Unavailable> {
+        let granted = if all { self.parameters.rx_slots as usize } else { 0 };
+        self.pair.fill(&mut self.blocks, pieces + granted, self.parameters.slot_size as usize)
+    }
+
+    /// Sends a message of the handshake in pieces of so many bytes, which are not more than a slot.
+    pub(crate) fn send(&mut self, message: &[u8], piece: usize) -> Result<(), Unavailable> {
+        let RcQueuePair { qp, generation, handshake_messages, probes, .. } = &mut *self.pair;
+        let (first, piece) = (handshake_messages.len(), piece.clamp(1, self.parameters.slot_size as usize));
+        for bytes in message.chunks(piece) {
+            let block = self.blocks.take(self.parameters.slot_size as usize, Purpose::Receive);
+            let mut block = block.ok_or_else(|| {
+                Unavailable::new(Cause::Resources, "the pool has no room for the handshake now")
+            })?;
+            block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+            handshake_messages.push(block);
+        }
+        let mut list = qp.start_post_send();
+        for (block, bytes) in handshake_messages[first..].iter().zip(message.chunks(piece)) {
+            // Memory that is not registered has no key: the device refuses 0.
+            let lkey = block.lkey().unwrap_or(0);
+            let entry = ScatterGatherEntry::new(lkey, block.address() as u64, bytes.len() as u32);
+            let id = wr_id::encode(*generation, WrId::Probe);
+            let send = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
+            // SAFETY: the pair keeps the block in `handshake_messages` as long as any such request is under way, or forgets it; it stays where it is
+            // (`DeviceBlock`), and nobody writes to it. The send queue has room for more pieces than a message has.
+            unsafe { send.setup_sge_list(&[entry]) };
+        }
+        // If the device does not say that some were not posted, all were.
+        let (posted, count) = (list.post(), handshake_messages.len() - first);
+        *probes += posted.as_ref().err().map_or(count, |error| error.posted().unwrap_or(count));
+        posted.map_err(|error| failed(&error))
+    }
+
+    /// Whether the peer's device has all that was sent.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.pair.probes == 0
+    }
+
+    /// Looks for what has come. The pieces are shown to `hear` until it says that this was all: what is behind is the connection's.
+    pub(crate) fn poll_messages(&mut self, mut hear: impl FnMut(&[u8]) -> bool) -> Result<(), Unavailable> {
+        let (pair, dispatcher) = self.pair.parts();
+        let (received, mut failure) = (&mut self.received, None);
+        if let CompletionTarget::Own(dispatcher) = dispatcher {
+            let reaped = dispatcher.poll(|_, completed| {
+                let completed = pair.settle(completed);
+                match completed.failure() {
+                    // The first says why; what is flushed behind it does not.
+                    Some(why) => {
+                        failure.get_or_insert(why);
+                    }
+                    None if matches!(completed.request, CompletedRequest::Received(..)) => {
+                        received.push_back(completed)
+                    }
+                    None => (),
+                }
+            });
+            reaped.map_err(|error| failed(&error))?;
+        }
+        while !self.handshake_done
+            && let Some(WorkCompletion { request, len, .. }) = received.pop_front()
+        {
+            let CompletedRequest::Received(_, Some(block)) = request else { continue };
+            self.handshake_done = hear(&block.bytes()[..len.min(block.bytes().len())]);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// As [`QueuePairOwner::watch`].
+    pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
+        self.pair.watch(registry, token)
+    }
+
+    /// As [`QueuePairOwner::unwatch`].
+    pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
+        self.pair.unwatch(registry)
+    }
+
+    /// What works now, and what has come of the connection.
+    pub(super) fn into_proved(self) -> ProvenPath<P::Block> {
+        let first = self.parameters.rx_slots as usize;
+        ProvenPath { pair: self.pair, early: EarlyCompletions { first, completed: self.received.into() } }
+    }
+}
+
+fn unconnected(error: &dyn std::fmt::Display) -> Unavailable {
+    Unavailable::new(Cause::Connect, error.to_string())
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Unavailable {
+    Unavailable::new(Cause::ProbeFailed, error.to_string())
+}

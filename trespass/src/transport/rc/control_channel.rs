@@ -1,0 +1,121 @@
+//! The control channel of a connection: the TCP socket or rdma_cm identifier that it began with.
+//! Its end is the peer's end.
+
+use std::io;
+use std::mem::replace;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd};
+
+use mio::event::Event;
+use mio::net::TcpStream;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use sideway::rdmacm::{EventChannel, EventType, Identifier};
+
+/// A TCP connection, or one of the connection manager's.
+pub(super) enum ControlChannel {
+    Socket { socket: TcpStream, peer_ended: bool },
+    Cm(CmChannel),
+}
+
+impl ControlChannel {
+    /// The socket is non-blocking.
+    pub(super) fn from_socket(socket: std::net::TcpStream) -> Self {
+        Self::Socket { socket: TcpStream::from_std(socket), peer_ended: false }
+    }
+
+    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match self {
+            Self::Socket { socket, .. } => registry.register(socket, token, Interest::READABLE),
+            Self::Cm(cm) => {
+                let channel = cm.channel.as_fd().as_raw_fd();
+                registry.register(&mut SourceFd(&channel), token, Interest::READABLE)
+            }
+        }
+    }
+
+    pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Self::Socket { socket, .. } => registry.deregister(socket),
+            Self::Cm(cm) => registry.deregister(&mut SourceFd(&cm.channel.as_fd().as_raw_fd())),
+        }
+    }
+
+    /// Takes note of a report, which may be of something else with the same key.
+    pub(super) fn on_event(&mut self, event: &Event) {
+        match self {
+            Self::Socket { peer_ended, .. } => *peer_ended |= event.is_read_closed() || event.is_error(),
+            Self::Cm(cm) => cm.may_have_event = true,
+        }
+    }
+
+    /// Looks what was reported. To be called before completions are polled: what the peer had sent before its end is found by that then.
+    pub(super) fn poll_events(&mut self) {
+        if let Self::Cm(cm) = self {
+            cm.poll_events();
+        }
+    }
+
+    /// Whether the peer's end was found since this was asked last.
+    pub(super) fn take_peer_ended(&mut self) -> bool {
+        match self {
+            Self::Socket { peer_ended, .. } => replace(peer_ended, false),
+            Self::Cm(cm) => replace(&mut cm.peer_ended, false),
+        }
+    }
+
+    /// Has the peer hear of the end, also if this side's program does nothing for a long time.
+    pub(super) fn disconnect(&mut self) {
+        match self {
+            Self::Socket { socket, .. } => {
+                if let Err(error) = socket.shutdown(Shutdown::Both) {
+                    tracing::trace!(%error, "the socket of a connection was gone already");
+                }
+            }
+            Self::Cm(cm) => {
+                if let Err(error) = cm.id.disconnect() {
+                    tracing::trace!(%error, "the connection was over already");
+                }
+            }
+        }
+    }
+}
+
+/// An identifier of the connection manager's that is alone on its channel. Dropping it hangs up.
+pub(crate) struct CmChannel {
+    id: Identifier,
+    channel: EventChannel,
+    may_have_event: bool,
+    peer_ended: bool,
+}
+
+impl CmChannel {
+    /// Of a connection that was established, and may have ended since.
+    pub(crate) fn new(id: Identifier, channel: EventChannel, peer_ended: bool) -> Self {
+        Self { id, channel, may_have_event: true, peer_ended }
+    }
+
+    fn poll_events(&mut self) {
+        if !replace(&mut self.may_have_event, false) {
+            return;
+        }
+        loop {
+            match self.channel.try_get_cm_event() {
+                Ok(Some(event)) => {
+                    tracing::trace!(event = %event.event_type(), "the connection manager reports");
+                    // That its number may be used again says nothing of a queue pair that is to be destroyed.
+                    self.peer_ended |= matches!(
+                        event.event_type(),
+                        EventType::Disconnected | EventType::DeviceRemoval | EventType::ConnectError
+                    );
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "the connection manager says nothing more");
+                    self.peer_ended = true;
+                    return;
+                }
+            }
+        }
+    }
+}

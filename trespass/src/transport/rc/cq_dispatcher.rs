@@ -1,0 +1,641 @@
+//! The dispatcher of a completion queue: it gives each completion to its queue pair. A queue pair
+//! has a [`CqDispatcher`] of its own, or shares the one of its worker ([`WorkerCq`]).
+//!
+//! A worker's dispatcher finds whose a completion is by the queue pair's number. Numbers come back when their pair is gone, and what was
+//! posted may complete when its owner has gone. So
+//!
+//! - the numbers of work requests have the pair's generation ([`wr_id`]): what an earlier pair has left is dropped;
+//! - a pair whose owner goes is *drained*: it is stopped, its completions are taken as they come, and only then it is destroyed, with
+//!   what it holds.
+//!
+//! A worker has one thread, so nobody ever waits for the lock of its completion queue. It is taken once for all that has completed, where pairs come
+//! and go, and where one that shares is given receives; it is there because connections may be given to other threads, and with them what
+//! leads to the completion queue.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use sideway::ibverbs::completion::{
+    CompletionChannel, GenericCompletionQueue, GenericWorkCompletion, Notify, WorkCompletionStatus,
+};
+use sideway::ibverbs::queue_pair::{QueuePair, QueuePairTable};
+
+use super::path::QpParameters;
+use super::queue_pair::{DRAIN, RcQueuePair};
+use super::shared_recv_queue::SharedRecvQueue;
+use super::wr_id::{self, GENERATIONS, WrId};
+use super::{DeviceBlock, RdmaDevice};
+use crate::protocol::Lease;
+use crate::wire::{Cause, Unavailable};
+
+/// Completions that a worker's queue has room for at first. It grows with the connections.
+const FIRST_ROOM: u32 = 1024;
+/// The generation of a pair that has its completion queue for itself.
+const SOLE_GENERATION: u32 = 0;
+/// How long to wait between two polls while queue pairs drain: what is to come takes microseconds, or fails.
+pub(super) const DRAIN_POLL_INTERVAL: Duration = Duration::from_micros(50);
+/// The same, of a thread that has other things to do.
+const WORKER_DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// What has completed.
+pub(super) enum CompletedRequest<B> {
+    /// A send, or the probe, or a receive of the pair's own.
+    Own(WrId),
+    /// A receive that is out of its queue: its number there, and its block if it was under way.
+    Received(u32, Option<B>),
+    /// One of those that were promised to others.
+    Overdrawn,
+}
+
+/// A work request that has completed.
+pub(crate) struct WorkCompletion<B> {
+    pub(super) request: CompletedRequest<B>,
+    pub(super) status: WorkCompletionStatus,
+    pub(super) vendor: u32,
+    /// Bytes received.
+    pub(super) len: usize,
+    /// The immediate data that came with them.
+    pub(super) immediate: Option<u32>,
+}
+
+impl<B> WorkCompletion<B> {
+    #[inline(always)]
+    fn of(completion: &GenericWorkCompletion<'_>, wr_id: WrId, request: CompletedRequest<B>) -> Self {
+        let status = completion.status();
+        let is_receive = matches!(wr_id, WrId::Receive(_));
+        Self {
+            request,
+            immediate: if is_receive { completion.imm_data() } else { None },
+            status,
+            vendor: if status == WorkCompletionStatus::Success { 0 } else { completion.vendor_err() },
+            len: if is_receive { completion.byte_len().unwrap_or(0) as usize } else { 0 },
+        }
+    }
+
+    /// What is wrong, if it has not come to a good end, while a path is tried.
+    pub(super) fn failure(&self) -> Option<Unavailable> {
+        let Self { status, vendor, .. } = self;
+        (*status != WorkCompletionStatus::Success).then(|| {
+            let hint = status.hint().unwrap_or("no more is known");
+            let detail = format!("{status}, vendor error {vendor:#x}: {hint}");
+            Unavailable::new(Cause::ProbeFailed, detail)
+        })
+    }
+}
+
+/// A completion queue with its channel, the pairs that complete into it, and what they share.
+pub(super) struct CqDispatcher<B: DeviceBlock> {
+    queue_pairs: QueuePairs<B>,
+    /// The receives that they share, if they do, and as long as there is one that does.
+    shared_recv_queue: Option<SharedRecvQueue<B>>,
+    cq: GenericCompletionQueue,
+    channel: CompletionChannel,
+    device: Arc<RdmaDevice>,
+    /// The queue makes an event with the next completion, or has made it.
+    armed: bool,
+    /// The channel may have an event.
+    may_have_event: bool,
+    /// The queue is of no use any more.
+    broken: bool,
+}
+
+enum QueuePairs<B: DeviceBlock> {
+    /// Whatever completes is its.
+    One(Lease),
+    ManyQueuePairs(ManyQueuePairs<B>),
+}
+
+struct ManyQueuePairs<B: DeviceBlock> {
+    pairs: QueuePairTable<QueuePairEntry<B>>,
+    /// Those without an owner, and until when they may take to give everything back.
+    draining: Vec<(u32, Instant)>,
+    generation: u32,
+    /// Completions that there is room for, and that may come at a time.
+    room: u32,
+    used: u32,
+    /// The channel is in the worker's set.
+    registered: bool,
+}
+
+struct QueuePairEntry<B: DeviceBlock> {
+    generation: u32,
+    /// Completions that may come of it at a time.
+    needs: u32,
+    lease: Lease,
+    owner: EntryOwner<B>,
+}
+
+enum EntryOwner<B: DeviceBlock> {
+    CqSlot(u32),
+    Draining(Box<RcQueuePair<B>>),
+}
+
+impl<B: DeviceBlock> CqDispatcher<B> {
+    fn new(device: &Arc<RdmaDevice>, room: u32, queue_pairs: QueuePairs<B>) -> Result<Self, Unavailable> {
+        let refused = |error: &dyn std::fmt::Display| {
+            Unavailable::new(Cause::Resources, format!("{}: {error}", device.name()))
+        };
+        let channel = device.context().create_comp_channel().map_err(|error| refused(&error))?;
+        let mut builder = device.context().create_cq_builder();
+        builder.setup_cqe(room).setup_comp_channel(&channel);
+        let cq = builder.build_generic().map_err(|error| refused(&error))?;
+        let device = Arc::clone(device);
+        let shared_recv_queue = None;
+        Ok(Self {
+            queue_pairs,
+            shared_recv_queue,
+            cq,
+            channel,
+            device,
+            armed: false,
+            may_have_event: true,
+            broken: false,
+        })
+    }
+
+    /// For a pair of its own.
+    pub(super) fn of_one(device: &Arc<RdmaDevice>, parameters: &QpParameters) -> Result<Self, Unavailable> {
+        let room = RcQueuePair::<B>::completions(parameters, false);
+        let mut dispatcher = Self::new(device, room, QueuePairs::One(Lease::default()))?;
+        if parameters.shares_alone {
+            dispatcher.shared_recv_queue = Some(SharedRecvQueue::new(device, parameters.rx_slots)?);
+        }
+        Ok(dispatcher)
+    }
+
+    fn of_many(device: &Arc<RdmaDevice>) -> Result<Self, Unavailable> {
+        let room = FIRST_ROOM.min(device.limits.completions);
+        let (pairs, draining) = (QueuePairTable::new(), Vec::new());
+        let many = ManyQueuePairs { pairs, draining, generation: 0, room, used: 0, registered: false };
+        Self::new(device, room, QueuePairs::ManyQueuePairs(many))
+    }
+
+    pub(super) fn cq(&self) -> &GenericCompletionQueue {
+        &self.cq
+    }
+
+    pub(super) fn shared_recv_queue(&self) -> Option<&SharedRecvQueue<B>> {
+        self.shared_recv_queue.as_ref()
+    }
+
+    /// What a pair may use of the receives that are shared.
+    fn lease(&mut self, pair: u32) -> Option<(&mut Lease, &mut SharedRecvQueue<B>)> {
+        let lease = match &mut self.queue_pairs {
+            QueuePairs::One(lease) => lease,
+            QueuePairs::ManyQueuePairs(many) => &mut many.pairs.get_mut(pair)?.lease,
+        };
+        Some((lease, self.shared_recv_queue.as_mut()?))
+    }
+
+    /// Makes a pair certain of so many shared receives. Else how many there can be in all.
+    pub(super) fn reserve_receives(&mut self, pair: u32, first: u32) -> Result<(), u32> {
+        let Some((lease, shared_recv_queue)) = self.lease(pair) else { return Ok(()) };
+        if shared_recv_queue.ledger.admit(lease, first) {
+            Ok(())
+        } else {
+            Err(shared_recv_queue.ledger.size())
+        }
+    }
+
+    /// Shared receives that a pair may use.
+    pub(super) fn receives_held(&mut self, pair: u32) -> u32 {
+        self.lease(pair).map_or(0, |(lease, _)| lease.held())
+    }
+
+    /// Gives a pair so many more shared receives, as far as there is room for it, and blocks. How many.
+    pub(super) fn grant_receives(
+        &mut self,
+        pair: u32,
+        wanted: u32,
+        blocks: impl FnMut() -> Option<B>,
+    ) -> io::Result<u32> {
+        let Some((lease, shared_recv_queue)) = self.lease(pair) else { return Ok(0) };
+        let mut count = shared_recv_queue.ledger.allows(lease, wanted);
+        let missing = shared_recv_queue.ledger.missing(count);
+        if missing > 0 {
+            let posted = shared_recv_queue.post(missing, blocks)?;
+            count = count.saturating_sub(missing - posted);
+        }
+        shared_recv_queue.ledger.grant(lease, count);
+        Ok(count)
+    }
+
+    /// Has the system report completions under that key.
+    pub(super) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut SourceFd(&self.channel.as_fd().as_raw_fd()), token, Interest::READABLE)
+    }
+
+    pub(super) fn deregister(&self, registry: &Registry) -> io::Result<()> {
+        registry.deregister(&mut SourceFd(&self.channel.as_fd().as_raw_fd()))
+    }
+
+    /// The system has reported something.
+    pub(super) fn on_event(&mut self) {
+        self.may_have_event = true;
+    }
+
+    /// Takes the channel's events, if there may be any. Whether the queue is to be armed.
+    pub(super) fn take_events(&mut self) -> io::Result<bool> {
+        if std::mem::replace(&mut self.may_have_event, false) {
+            while self.channel.try_next().map_err(io::Error::other)?.is_some() {
+                self.armed = false;
+            }
+        }
+        Ok(!self.armed)
+    }
+
+    /// Has the next completion make an event. Whether that was not so already: then one may have come just before.
+    pub(super) fn arm(&mut self) -> io::Result<bool> {
+        if std::mem::replace(&mut self.armed, true) {
+            return Ok(false);
+        }
+        self.cq.arm(Notify::Any).map(drop).map_err(io::Error::other)?;
+        Ok(true)
+    }
+
+    /// Takes what has completed, and gives each to the slot that it belongs to. Whether anything had.
+    #[inline]
+    pub(super) fn poll(&mut self, mut each: impl FnMut(u32, WorkCompletion<B>)) -> io::Result<bool> {
+        self.poll_until(|slot, completed| {
+            each(slot, completed);
+            false
+        })
+    }
+
+    /// The same, up to the first for which that is true, if it belongs to a slot.
+    #[inline]
+    pub(super) fn poll_until(
+        &mut self,
+        mut each: impl FnMut(u32, WorkCompletion<B>) -> bool,
+    ) -> io::Result<bool> {
+        let Self { cq, queue_pairs, shared_recv_queue, .. } = self;
+        let mut poller = cq.start_poll().map_err(io::Error::other)?;
+        let mut any = false;
+        while let Some(completion) = poller.next() {
+            any = true;
+            let (generation, wr_id) = wr_id::decode(completion.wr_id());
+            let mut found = queue_pairs.find(|| completion.qp_num().unwrap_or(0));
+            let request = match (wr_id, shared_recv_queue.as_mut()) {
+                (WrId::Receive(place), Some(shared_recv_queue)) => {
+                    shared_recv_queue.taken(generation, place, found.as_mut().map(|found| &mut *found.lease))
+                }
+                _ => CompletedRequest::Own(wr_id),
+            };
+            // The generation of a shared receive is its place's.
+            let is_its = |found: &CompletionSource<'_, B>| {
+                found.generation == generation || !matches!(request, CompletedRequest::Own(_))
+            };
+            let Some(found) = found.filter(is_its) else {
+                tracing::debug!(generation, "a completion of a queue pair that is gone");
+                continue;
+            };
+            let completed = WorkCompletion::of(&completion, wr_id, request);
+            let enough = match found.owner {
+                None => each(0, completed),
+                Some(EntryOwner::CqSlot(slot)) => each(*slot, completed),
+                Some(EntryOwner::Draining(pair)) => {
+                    pair.complete_flushed(completed, drop);
+                    false
+                }
+            };
+            if enough {
+                break;
+            }
+        }
+        poller.finish().map_err(io::Error::other)?;
+        if any && let Some(shared_recv_queue) = shared_recv_queue {
+            shared_recv_queue.post_reposts()?;
+        }
+        Ok(any)
+    }
+
+    /// The same of the dispatcher of one pair. Where nothing is shared, nobody is asked whose a completion is.
+    #[inline]
+    pub(super) fn poll_own(&mut self, mut each: impl FnMut(WorkCompletion<B>) -> bool) -> io::Result<bool> {
+        if self.shared_recv_queue.is_some() || !matches!(self.queue_pairs, QueuePairs::One(_)) {
+            return self.poll_until(|_, completed| each(completed));
+        }
+        let mut poller = self.cq.start_poll().map_err(io::Error::other)?;
+        let mut any = false;
+        while let Some(completion) = poller.next() {
+            any = true;
+            let (generation, wr_id) = wr_id::decode(completion.wr_id());
+            if generation != SOLE_GENERATION {
+                tracing::debug!(generation, "a completion of a queue pair that is gone");
+            } else if each(WorkCompletion::of(&completion, wr_id, CompletedRequest::Own(wr_id))) {
+                break;
+            }
+        }
+        poller.finish().map_err(io::Error::other)?;
+        Ok(any)
+    }
+
+    /// Takes note of the device's events about draining pairs, before it is seen whether anything of them is left.
+    fn read_device_events(&mut self) {
+        let QueuePairs::ManyQueuePairs(ManyQueuePairs { pairs, draining, .. }) = &mut self.queue_pairs else {
+            return;
+        };
+        for (number, _) in draining {
+            if let Some(QueuePairEntry { owner: EntryOwner::Draining(pair), .. }) = pairs.get_mut(*number) {
+                pair.check_last_wqe();
+            }
+        }
+    }
+
+    /// Destroys the draining pairs that have given everything back, and gives up what will not. What nobody shares any more goes with the last.
+    fn destroy_drained(&mut self, now: Instant) {
+        let Self {
+            queue_pairs: QueuePairs::ManyQueuePairs(ManyQueuePairs { pairs, draining, used, .. }),
+            shared_recv_queue,
+            ..
+        } = self
+        else {
+            return;
+        };
+        draining.retain(|(number, until)| {
+            let Some(QueuePairEntry { owner: EntryOwner::Draining(pair), .. }) = pairs.get_mut(*number)
+            else {
+                return false;
+            };
+            if !pair.is_free() {
+                if now < *until {
+                    return true;
+                }
+                pair.give_up();
+            }
+            if let Some(QueuePairEntry { needs, lease, .. }) = pairs.remove(*number) {
+                *used -= needs;
+                shared_recv_queue
+                    .iter_mut()
+                    .for_each(|shared_recv_queue| shared_recv_queue.ledger.leave(lease));
+            }
+            false
+        });
+        if pairs.is_empty() {
+            *shared_recv_queue = None;
+        }
+    }
+}
+
+/// What a completion's queue pair is.
+struct CompletionSource<'a, B: DeviceBlock> {
+    lease: &'a mut Lease,
+    generation: u32,
+    /// Nobody else completes here.
+    owner: Option<&'a mut EntryOwner<B>>,
+}
+
+impl<B: DeviceBlock> QueuePairs<B> {
+    /// The pair with this number, which is asked for only if there are several.
+    #[inline]
+    fn find(&mut self, pair: impl FnOnce() -> u32) -> Option<CompletionSource<'_, B>> {
+        match self {
+            Self::One(lease) => Some(CompletionSource { lease, generation: SOLE_GENERATION, owner: None }),
+            Self::ManyQueuePairs(many) => {
+                let QueuePairEntry { lease, generation, owner, .. } = many.pairs.get_mut(pair())?;
+                Some(CompletionSource { lease, generation: *generation, owner: Some(owner) })
+            }
+        }
+    }
+}
+
+impl<B: DeviceBlock> Drop for CqDispatcher<B> {
+    /// Whoever had a pair here has gone. The draining pairs are taken back first.
+    fn drop(&mut self) {
+        while let QueuePairs::ManyQueuePairs(ManyQueuePairs { draining, .. }) = &self.queue_pairs
+            && !draining.is_empty()
+        {
+            self.read_device_events();
+            if let Err(error) = self.poll(|_, _| ()) {
+                tracing::debug!(%error, "what is left on a completion queue cannot be polled");
+            }
+            self.destroy_drained(Instant::now());
+            std::thread::sleep(DRAIN_POLL_INTERVAL);
+        }
+    }
+}
+
+/// Where the pairs of a worker complete: nowhere, until there is one.
+pub(crate) struct WorkerCq<B: DeviceBlock>(Arc<Mutex<Option<CqDispatcher<B>>>>);
+
+impl<B: DeviceBlock> Default for WorkerCq<B> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<B: DeviceBlock> Clone for WorkerCq<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// Where the completions of a pair go: to what a worker has under this index.
+pub(crate) struct CqSlot<B: DeviceBlock> {
+    pub(super) worker_cq: WorkerCq<B>,
+    pub(super) index: u32,
+}
+
+impl<B: DeviceBlock> WorkerCq<B> {
+    fn lock(&self) -> MutexGuard<'_, Option<CqDispatcher<B>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For what has this index.
+    pub(crate) fn slot(&self, index: u32) -> CqSlot<B> {
+        CqSlot { worker_cq: self.clone(), index }
+    }
+
+    /// Has the system report completions under that key, from when there can be any. With an error it is of no use to any of its pairs.
+    pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
+        let mut dispatcher = self.lock();
+        let Some(dispatcher) = dispatcher.as_mut() else { return Ok(()) };
+        if let QueuePairs::ManyQueuePairs(many) = &mut dispatcher.queue_pairs
+            && !std::mem::replace(&mut many.registered, true)
+        {
+            dispatcher.register(registry, token).inspect_err(|_| dispatcher.broken = true)?;
+        }
+        Ok(())
+    }
+
+    /// The system has reported something.
+    pub(crate) fn on_event(&self) {
+        if let Some(dispatcher) = self.lock().as_mut() {
+            dispatcher.on_event();
+        }
+    }
+
+    /// Gives whatever has completed to the slot that it belongs to, until nothing is left, and destroys drained pairs. Whether anything
+    /// had completed. With an error it is of no use to any of its pairs any more; that is said once.
+    pub(crate) fn poll(&self, each: impl FnMut(u32, WorkCompletion<B>)) -> io::Result<bool> {
+        let mut dispatcher = self.lock();
+        let Some(dispatcher) = dispatcher.as_mut() else { return Ok(false) };
+        let has_buried =
+            matches!(&dispatcher.queue_pairs, QueuePairs::ManyQueuePairs(many) if !many.draining.is_empty());
+        if has_buried {
+            dispatcher.read_device_events();
+        }
+        let reaped = if dispatcher.broken {
+            Ok(false)
+        } else {
+            dispatcher.take_events().and_then(|_| dispatcher.poll(each))
+        };
+        dispatcher.broken |= reaped.is_err();
+        if has_buried {
+            dispatcher.destroy_drained(Instant::now());
+        }
+        reaped
+    }
+
+    /// Has the next completion be reported. Whether that was not so already: then one may have come just before. Errors are as
+    /// [`poll`](Self::poll)'s.
+    pub(crate) fn arm(&self) -> io::Result<bool> {
+        let mut dispatcher = self.lock();
+        let Some(dispatcher) = dispatcher.as_mut().filter(|dispatcher| !dispatcher.broken) else {
+            return Ok(false);
+        };
+        let armed = dispatcher.arm();
+        dispatcher.broken |= armed.is_err();
+        armed
+    }
+
+    /// When to reap in any case.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        match &self.lock().as_ref()?.queue_pairs {
+            QueuePairs::ManyQueuePairs(many) if !many.draining.is_empty() => {
+                Some(Instant::now() + WORKER_DRAIN_POLL_INTERVAL)
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes a pair that completes here. `None`: it has to have a queue of its own, as there is no room, or this one is another device's.
+    pub(super) fn create_pair(
+        &self,
+        device: &Arc<RdmaDevice>,
+        origin: &str,
+        parameters: &QpParameters,
+        slot: u32,
+    ) -> Result<Option<Box<RcQueuePair<B>>>, Unavailable> {
+        let mut dispatcher = self.lock();
+        let dispatcher = match &mut *dispatcher {
+            Some(dispatcher) if !dispatcher.is_stale(device) => dispatcher,
+            place => place.insert(CqDispatcher::of_many(device)?),
+        };
+        let needs = RcQueuePair::<B>::completions(parameters, parameters.shared_receives.is_some());
+        if dispatcher.broken || !Arc::ptr_eq(&dispatcher.device, device) {
+            return Ok(None);
+        }
+        if let (None, Some(size)) = (&dispatcher.shared_recv_queue, parameters.shared_receives) {
+            dispatcher.shared_recv_queue = Some(SharedRecvQueue::new(device, size)?);
+        }
+        if !dispatcher.grow_for(needs) {
+            return Ok(None);
+        }
+        let CqDispatcher { cq, shared_recv_queue, queue_pairs: QueuePairs::ManyQueuePairs(many), .. } =
+            dispatcher
+        else {
+            return Ok(None);
+        };
+        many.generation = (many.generation + 1) % GENERATIONS;
+        let generation = many.generation;
+        let pair = RcQueuePair::new(device, origin, parameters, cq, shared_recv_queue.as_ref(), generation)?;
+        let (lease, owner) = (Lease::default(), EntryOwner::CqSlot(slot));
+        many.pairs.insert(pair.qp.qp_number(), QueuePairEntry { generation, needs, lease, owner });
+        many.used += needs;
+        Ok(Some(Box::new(pair)))
+    }
+
+    /// Takes a pair whose owner goes.
+    pub(super) fn start_draining(&self, mut pair: Box<RcQueuePair<B>>) {
+        pair.stop();
+        let number = pair.qp.qp_number();
+        let mut dispatcher = self.lock();
+        let Some(CqDispatcher { queue_pairs: QueuePairs::ManyQueuePairs(many), .. }) = dispatcher.as_mut()
+        else {
+            debug_assert!(false, "a pair drains where it was made");
+            return pair.give_up();
+        };
+        match many.pairs.get_mut(number) {
+            Some(entry) => entry.owner = EntryOwner::Draining(pair),
+            None => return pair.give_up(),
+        }
+        many.draining.push((number, Instant::now() + DRAIN));
+    }
+
+    /// As [`CqDispatcher::reserve_receives`].
+    pub(super) fn reserve_receives(&self, pair: u32, first: u32) -> Result<(), u32> {
+        self.lock().as_mut().map_or(Ok(()), |dispatcher| dispatcher.reserve_receives(pair, first))
+    }
+
+    /// As [`CqDispatcher::receives_held`].
+    pub(super) fn receives_held(&self, pair: u32) -> u32 {
+        self.lock().as_mut().map_or(0, |dispatcher| dispatcher.receives_held(pair))
+    }
+
+    /// As [`CqDispatcher::grant_receives`].
+    pub(super) fn grant_receives(
+        &self,
+        pair: u32,
+        wanted: u32,
+        blocks: impl FnMut() -> Option<B>,
+    ) -> io::Result<u32> {
+        self.lock().as_mut().map_or(Ok(0), |dispatcher| dispatcher.grant_receives(pair, wanted, blocks))
+    }
+
+    /// Of shared receives: how many are posted, how many are promised, and how many there can be.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> Option<[u32; 3]> {
+        let dispatcher = self.lock();
+        let ledger = &dispatcher.as_ref()?.shared_recv_queue.as_ref()?.ledger;
+        let (posted, promised) = ledger.totals();
+        Some([posted, promised, ledger.size()])
+    }
+
+    /// Pairs, and those of them that are draining.
+    #[cfg(test)]
+    pub(crate) fn pairs(&self) -> (usize, usize) {
+        match self.lock().as_ref().map(|dispatcher| &dispatcher.queue_pairs) {
+            Some(QueuePairs::ManyQueuePairs(many)) => (many.pairs.len(), many.draining.len()),
+            _ => (0, 0),
+        }
+    }
+}
+
+impl<B: DeviceBlock> CqDispatcher<B> {
+    /// Whether it is empty, and of no use to pairs of this device.
+    fn is_stale(&self, device: &Arc<RdmaDevice>) -> bool {
+        let is_empty = matches!(&self.queue_pairs, QueuePairs::ManyQueuePairs(many) if many.pairs.is_empty());
+        is_empty && (self.broken || !Arc::ptr_eq(&self.device, device))
+    }
+
+    /// Sees that so many more completions may come at a time.
+    fn grow_for(&mut self, more: u32) -> bool {
+        let QueuePairs::ManyQueuePairs(many) = &mut self.queue_pairs else { return false };
+        let shared =
+            self.shared_recv_queue.as_ref().map_or(0, |shared_recv_queue| shared_recv_queue.ledger.size());
+        let wanted = many.used.saturating_add(more).saturating_add(shared);
+        let most = self.device.limits.completions;
+        if wanted <= many.room {
+            return true;
+        }
+        if wanted > most {
+            return false;
+        }
+        let room = many.room.saturating_mul(2).clamp(wanted, most);
+        match self.cq.resize(room) {
+            Ok(()) => {
+                many.room = room;
+                true
+            }
+            Err(error) => {
+                tracing::info!(%error, "a worker's completion queue stays as it is, and its next connections have their own");
+                false
+            }
+        }
+    }
+}

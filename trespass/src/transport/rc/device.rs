@@ -1,0 +1,399 @@
+//! Choosing the device, the port and the GID: by the socket's own address, or by the name that the
+//! program or the environment gives.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sideway::ibverbs::connect::{ChoosePathError, FindAddressError, LocalPath};
+use sideway::ibverbs::device::{DeviceList, FindDeviceError, GetDeviceListError, TransportType};
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+
+use crate::config::environment::DeviceName;
+use crate::handshake::Terms;
+use crate::transport::pools::forget_pools_of;
+use crate::wire::Features;
+use crate::wire::{Cause, Unavailable};
+
+/// The vendor id that the kernel's SoftRoCE reports.
+const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
+
+/// The kernels, by major and minor number, over whose SoftRoCE READs were seen to bring their bytes whatever is lost (tests/netem.rs). In 6.12,
+/// which does its work in work queues, queue pairs fail where packets are lost, and READs complete of which bytes are missing.
+const SOUND_READS: [(u32, u32); 1] = [(6, 1)];
+
+/// How long an answer holds: many connections at once ask for the same address, and looking through all devices opens each.
+const CACHE_LIFETIME: Duration = Duration::from_secs(1);
+
+/// A device that this process has opened, for all of its connections.
+///
+/// It stays open as long as the process: pools are registered in its domain, and these outlive connections. One that has failed is
+/// [not used](RdmaDevice::read_async_events) for new connections, which open it anew.
+#[derive(Debug)]
+pub(crate) struct RdmaDevice {
+    name: String,
+    context: DeviceContext,
+    domain: ProtectionDomain,
+    events: AsyncEvents,
+    /// A software device may work only while it is polled.
+    pub(super) is_soft: bool,
+    /// The numbers of queue pairs that take nothing more of what they share with others.
+    last_wqe_reached: Mutex<HashSet<u32>>,
+    pub(super) limits: DeviceLimits,
+    /// A request can have immediate data.
+    pub(super) has_immediate: bool,
+    wants_long_frames: bool,
+}
+
+/// What a device can do at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DeviceLimits {
+    /// Completions of a completion queue.
+    pub(super) completions: u32,
+    /// Work requests of one of a queue pair's queues.
+    pub(super) work_requests: u32,
+    /// Pieces of memory that one of them can be about.
+    pub(super) entries: u32,
+    /// Receives of a shared receive queue.
+    pub(super) shared_receives: u32,
+    /// READs that a queue pair answers at a time.
+    pub(super) reads_in: u8,
+    /// READs that a queue pair has under way at a time.
+    pub(super) reads_out: u8,
+}
+
+impl RdmaDevice {
+    /// The domain in which the memory of its connections is registered.
+    pub(crate) fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn context(&self) -> &DeviceContext {
+        &self.context
+    }
+
+    /// Whether what a frame costs beside its bytes is so much that they are the better the fewer they are.
+    pub(crate) fn wants_long_frames(&self) -> bool {
+        self.wants_long_frames
+    }
+
+    /// No more than the device can do. To be applied before the terms are told to the peer.
+    pub(crate) fn limit(&self, Terms { limits, features, .. }: &mut Terms) {
+        if !self.has_immediate {
+            *features = features.without(Features::IMMEDIATE);
+        }
+        limits.rd_atomic_in = limits.rd_atomic_in.min(self.limits.reads_in);
+        limits.rd_atomic_out = limits.rd_atomic_out.min(self.limits.reads_out);
+    }
+
+    /// Reads what the device has said without being asked, and tells it on. What the cached answers were taken from is seen to.
+    pub(crate) fn read_async_events(&self) {
+        cache().read_async_events(self);
+    }
+
+    /// Whether the device has said that this queue pair, which was stopped, takes no receive of those that it shares any more. It says
+    /// so once, and this forgets it.
+    pub(super) fn take_last_wqe_reached(&self, qp_number: u32) -> bool {
+        self.read_async_events();
+        self.last_wqe_reached.lock().unwrap_or_else(PoisonError::into_inner).remove(&qp_number)
+    }
+
+    fn open(context: DeviceContext) -> Result<Self, Unavailable> {
+        let resources = |error: &dyn std::fmt::Display| Unavailable::new(Cause::Resources, error.to_string());
+        let attr = context.query_device().map_err(|error| resources(&error))?;
+        let domain = context.alloc_pd().map_err(|error| resources(&error))?;
+        let events = context.async_events().map_err(|error| resources(&error))?;
+        let is_rxe = attr.vendor_id() == RXE_VENDOR_ID;
+        let reads = if is_rxe && !kernel_has_sound_reads() { 0 } else { u8::MAX };
+        let at_a_time = |count: i32| count.clamp(0, reads.into()) as u8;
+        let limits = DeviceLimits {
+            completions: u32::try_from(attr.max_cqe()).unwrap_or(0),
+            work_requests: u32::try_from(attr.max_qp_wr()).unwrap_or(0),
+            entries: u32::try_from(attr.max_sge()).unwrap_or(0),
+            shared_receives: u32::try_from(attr.max_srq_wr()).unwrap_or(0),
+            reads_in: at_a_time(attr.max_qp_rd_atom()),
+            reads_out: at_a_time(attr.max_qp_init_rd_atom()),
+        };
+        let (name, is_soft) = (context.name(), context.is_soft());
+        let has_immediate = context.transport_type() != TransportType::Iwarp;
+        Ok(Self {
+            name,
+            is_soft,
+            context,
+            domain,
+            events,
+            last_wqe_reached: Mutex::default(),
+            limits,
+            has_immediate,
+            // Its packets are the kernel's work, and so are its acknowledgements and its completions.
+            wants_long_frames: is_rxe,
+        })
+    }
+}
+
+/// Whether the running kernel is one of those.
+fn kernel_has_sound_reads() -> bool {
+    let name = rustix::system::uname();
+    version(&name.release().to_string_lossy()).is_some_and(|version| SOUND_READS.contains(&version))
+}
+
+/// The first two numbers of a kernel's release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// A port of an open device, and the address that it is used under.
+#[derive(Clone, Debug)]
+pub(crate) struct DevicePort {
+    pub(crate) device: Arc<RdmaDevice>,
+    pub(crate) path: LocalPath,
+}
+
+impl DevicePort {
+    /// The device and the port, and why these, in words.
+    pub(crate) fn describe(&self) -> String {
+        format!("{} port {}, {}", self.device.name, self.path.port_num(), self.path.reason())
+    }
+}
+
+/// What somebody looks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PortQuery {
+    ip: IpAddr,
+    /// The interface of a link-local address.
+    scope: u32,
+    device: Option<DeviceName>,
+    gid_index: Option<u8>,
+}
+
+/// An answer.
+#[derive(Debug)]
+struct CachedPort {
+    query: PortQuery,
+    port: DevicePort,
+    at: Instant,
+}
+
+#[derive(Debug)]
+struct DeviceCache {
+    devices: Vec<Arc<RdmaDevice>>,
+    ports: Vec<CachedPort>,
+}
+
+impl DeviceCache {
+    fn read_all_async_events(&mut self) {
+        for device in self.devices.clone() {
+            self.read_async_events(&device);
+        }
+    }
+
+    /// Takes the device's events: after them an answer may be another, and a device that has failed is not used for new connections.
+    fn read_async_events(&mut self, device: &RdmaDevice) {
+        let mut failed = false;
+        loop {
+            let event = match device.events.try_next() {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(device = device.name, %error, "the device says nothing more");
+                    failed = true;
+                    break;
+                }
+            };
+            let (kind, element) = (event.event_type(), event.element());
+            if let (AsyncEventType::QueuePairLastWqeReached, AsyncElement::QueuePair { qp_num }) =
+                (kind, element)
+            {
+                device.last_wqe_reached.lock().unwrap_or_else(PoisonError::into_inner).insert(qp_num);
+                continue;
+            }
+            tracing::info!(device = device.name, event = %kind, ?element, "the device reports");
+            failed |= kind == AsyncEventType::DeviceFatal;
+            if !matches!(element, AsyncElement::QueuePair { .. }) {
+                self.ports.retain(|cache| !std::ptr::eq(&*cache.port.device, device));
+            }
+        }
+        if failed {
+            self.ports.retain(|cache| !std::ptr::eq(&*cache.port.device, device));
+            self.devices.retain(|cache| !std::ptr::eq(&**cache, device));
+            forget_pools_of(&device.domain);
+        }
+    }
+}
+
+fn cache() -> MutexGuard<'static, DeviceCache> {
+    static KNOWN: Mutex<DeviceCache> = Mutex::new(DeviceCache { devices: Vec::new(), ports: Vec::new() });
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Finds what serves the socket with the address `local`: the named device, if one is named, else the one whose port has the address.
+/// A GID index counts for either.
+pub(crate) fn find(
+    local: SocketAddr,
+    device: Option<&DeviceName>,
+    gid_index: Option<u8>,
+) -> Result<DevicePort, Unavailable> {
+    let scope = match local {
+        SocketAddr::V6(local) => local.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let query = PortQuery { ip: local.ip().to_canonical(), scope, device: device.cloned(), gid_index };
+    // Whoever comes meanwhile waits for the answer instead of looking as well.
+    let mut cache = cache();
+    cache.read_all_async_events();
+    cache.ports.retain(|cache| cache.at.elapsed() < CACHE_LIFETIME);
+    if let Some(cache) = cache.ports.iter().find(|cache| cache.query == query) {
+        return Ok(cache.port.clone());
+    }
+    let list = DeviceList::new()?;
+    let port = match device {
+        Some(name) => port_by_name(&mut cache.devices, &list, name, gid_index),
+        None => port_by_address(&mut cache.devices, &list, local, gid_index),
+    }?;
+    cache.ports.push(CachedPort { query, port: port.clone(), at: Instant::now() });
+    Ok(port)
+}
+
+fn port_by_name(
+    devices: &mut Vec<Arc<RdmaDevice>>,
+    list: &DeviceList,
+    name: &DeviceName,
+    gid_index: Option<u8>,
+) -> Result<DevicePort, Unavailable> {
+    let device = open_once(devices, list, &name.name)?;
+    let path = match name.port {
+        Some(port) => LocalPath::choose(&device.context, port, gid_index)?,
+        None => first_active(&device.context, gid_index)?,
+    };
+    Ok(DevicePort { device, path })
+}
+
+/// The device of this name, opened once.
+fn open_once(
+    devices: &mut Vec<Arc<RdmaDevice>>,
+    list: &DeviceList,
+    name: &str,
+) -> Result<Arc<RdmaDevice>, Unavailable> {
+    let listed = list.find(name)?;
+    if let Some(device) = devices.iter().find(|device| device.name == name) {
+        return Ok(Arc::clone(device));
+    }
+    let opened = listed.open();
+    keep_open(devices, opened.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)
+}
+
+/// The device that the connection manager has named. A pool is registered in one domain, so it is not the manager's own handle of it that
+/// queue pairs are made of.
+pub(crate) fn named_device(name: &str) -> Result<Arc<RdmaDevice>, Unavailable> {
+    let mut cache = cache();
+    cache.read_all_async_events();
+    if let Some(device) = cache.devices.iter().find(|device| device.name == name) {
+        return Ok(Arc::clone(device));
+    }
+    let list = DeviceList::new()?;
+    open_once(&mut cache.devices, &list, name)
+}
+
+/// The first port that can be used; if there is none, what is wrong with the first.
+fn first_active(context: &DeviceContext, gid_index: Option<u8>) -> Result<LocalPath, Unavailable> {
+    let ports = context.query_device().map_or(1, |attr| attr.phys_port_cnt()).max(1);
+    let first = match LocalPath::choose(context, 1, gid_index) {
+        Ok(path) => return Ok(path),
+        Err(error) => error,
+    };
+    (2..=ports).find_map(|port| LocalPath::choose(context, port, gid_index).ok()).ok_or_else(|| first.into())
+}
+
+fn port_by_address(
+    devices: &mut Vec<Arc<RdmaDevice>>,
+    list: &DeviceList,
+    local: SocketAddr,
+    gid_index: Option<u8>,
+) -> Result<DevicePort, Unavailable> {
+    let (context, path) = list.open_by_address(local)?;
+    let device = match devices.iter().find(|device| device.name == context.name()) {
+        // The context that was opened to look is closed again.
+        Some(device) => Arc::clone(device),
+        None => keep_open(devices, context)?,
+    };
+    let path = match gid_index {
+        Some(_) => LocalPath::choose(&device.context, path.port_num(), gid_index)?,
+        None => path,
+    };
+    Ok(DevicePort { device, path })
+}
+
+fn keep_open(
+    devices: &mut Vec<Arc<RdmaDevice>>,
+    context: DeviceContext,
+) -> Result<Arc<RdmaDevice>, Unavailable> {
+    let device = Arc::new(RdmaDevice::open(context)?);
+    devices.push(Arc::clone(&device));
+    Ok(device)
+}
+
+impl From<GetDeviceListError> for Unavailable {
+    fn from(error: GetDeviceListError) -> Self {
+        let cause = match &error {
+            GetDeviceListError::Provider(_) => Cause::NoLibrary,
+            _ => Cause::NoDevice,
+        };
+        Self::new(cause, error.to_string())
+    }
+}
+
+impl From<FindDeviceError> for Unavailable {
+    fn from(error: FindDeviceError) -> Self {
+        let cause = match &error {
+            FindDeviceError::NoDevice => Cause::NoDevice,
+            _ => Cause::DeviceNotFound,
+        };
+        Self::new(cause, error.to_string())
+    }
+}
+
+impl From<ChoosePathError> for Unavailable {
+    fn from(error: ChoosePathError) -> Self {
+        let cause = match &error {
+            ChoosePathError::NoSuchPort { .. } => Cause::DeviceNotFound,
+            ChoosePathError::PortNotActive { .. } => Cause::PortNotActive,
+            _ => Cause::NoGid,
+        };
+        Self::new(cause, error.to_string())
+    }
+}
+
+impl From<FindAddressError> for Unavailable {
+    fn from(error: FindAddressError) -> Self {
+        match error {
+            FindAddressError::NoDevice(error) => error.into(),
+            FindAddressError::Path(error) => error.into(),
+            error => Self::new(Cause::NoGid, error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_known_by_two_numbers() {
+        assert_eq!(version("6.1.0-56-amd64"), Some((6, 1)));
+        assert_eq!(version("6.12.117+deb13-amd64"), Some((6, 12)));
+        assert_eq!(version("5.15.0"), Some((5, 15)));
+        assert_eq!(version("6.1-rc3"), Some((6, 1)));
+        for unknown in ["", "6", "next", "6.x"] {
+            assert_eq!(version(unknown), None, "{unknown:?}");
+        }
+    }
+}

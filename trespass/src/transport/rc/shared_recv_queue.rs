@@ -1,0 +1,149 @@
+//! A shared receive queue (SRQ), with the blocks that are posted to it.
+//!
+//! A block has a place, whose index and generation are in the number of its receive. Which pair takes it shows when it completes; so
+//! receives complete in any order, and a number that a device tells twice is told apart.
+
+use std::io;
+
+use sideway::ibverbs::srq::SharedReceiveQueue;
+
+use super::DeviceBlock;
+use super::cq_dispatcher::CompletedRequest;
+use super::device::RdmaDevice;
+use super::wr_id::{self, GENERATIONS, WrId};
+use crate::protocol::{Lease, Ledger};
+use crate::wire::{Cause, Unavailable};
+
+/// A shared receive queue, and who may use how much of it.
+pub(super) struct SharedRecvQueue<B: DeviceBlock> {
+    /// Only its drop takes it.
+    srq: Option<SharedReceiveQueue>,
+    slots: Vec<RecvSlot<B>>,
+    free: Vec<u32>,
+    pub(super) ledger: Ledger,
+    /// Used by somebody who had no right to, and to be posted again: others count on them.
+    repost: Vec<B>,
+    /// The places of what is being posted.
+    posting: Vec<u32>,
+}
+
+struct RecvSlot<B> {
+    block: Option<B>,
+    generation: u32,
+}
+
+impl<B: DeviceBlock> SharedRecvQueue<B> {
+    /// A queue of at most so many receives. None is posted.
+    pub(super) fn new(device: &RdmaDevice, size: u32) -> Result<Self, Unavailable> {
+        let size = size.min(device.limits.shared_receives);
+        let made = device.domain().create_srq_builder().setup_max_wr(size).setup_max_sge(1).build();
+        let srq =
+            made.map_err(|error| Unavailable::new(Cause::Resources, format!("{}: {error}", device.name())))?;
+        Ok(Self {
+            srq: Some(srq),
+            slots: Vec::new(),
+            free: Vec::new(),
+            ledger: Ledger::new(size),
+            repost: Vec::new(),
+            posting: Vec::new(),
+        })
+    }
+
+    /// The queue, for pairs to be made with.
+    pub(super) fn srq(&self) -> &SharedReceiveQueue {
+        self.srq.as_ref().expect("only its drop takes it")
+    }
+
+    /// Posts so many blocks, as far as there are any. How many.
+    pub(super) fn post(&mut self, count: u32, mut blocks: impl FnMut() -> Option<B>) -> io::Result<u32> {
+        let Self { srq: Some(srq), slots, free, posting, .. } = self else { return Ok(0) };
+        let mut list = srq.start_post_recv();
+        posting.clear();
+        while (posting.len() as u32) < count
+            && let Some(block) = blocks()
+        {
+            let index = free.pop().unwrap_or_else(|| {
+                slots.push(RecvSlot { block: None, generation: 0 });
+                slots.len() as u32 - 1
+            });
+            let slot = &mut slots[index as usize];
+            slot.generation = (slot.generation + 1) % GENERATIONS;
+            let (address, len) = (block.address(), block.bytes().len());
+            // Memory that is not registered has no key: the device refuses 0.
+            let lkey = block.lkey().unwrap_or(0);
+            slot.block = Some(block);
+            let id = wr_id::encode(slot.generation, WrId::Receive(index));
+            let request = list.construct_wr(id);
+            // SAFETY: the block is in its place until `take` takes it out, which is when its completion was polled, or the queue is
+            // destroyed; else the drop forgets it. No reference to its bytes is made there, and the memory stays where it is
+            // (`DeviceBlock`).
+            unsafe { request.setup_sge(lkey, address as u64, u32::try_from(len).unwrap_or(u32::MAX)) };
+            posting.push(index);
+        }
+        let outcome = list.post();
+        if let Some(posted) = outcome.as_ref().err().and_then(|error| error.posted()) {
+            // What is known not to be posted is free.
+            for index in posting.drain(posted.min(posting.len())..) {
+                slots[index as usize].block = None;
+                free.push(index);
+            }
+        }
+        let posted = posting.len() as u32;
+        self.ledger.post(posted);
+        outcome.map(|()| posted).map_err(io::Error::other)
+    }
+
+    /// The receive at this place has completed. Nothing, if it is not under way.
+    fn take(&mut self, generation: u32, index: u32) -> Option<B> {
+        let slot = self.slots.get_mut(index as usize)?;
+        if slot.generation != generation {
+            return None;
+        }
+        let block = slot.block.take()?;
+        self.free.push(index);
+        Some(block)
+    }
+
+    /// The receive at this place has completed, and with this lease whose it is, if it is anybody's.
+    pub(super) fn taken(
+        &mut self,
+        generation: u32,
+        index: u32,
+        lease: Option<&mut Lease>,
+    ) -> CompletedRequest<B> {
+        let Some(block) = self.take(generation, index) else {
+            return CompletedRequest::Received(index, None);
+        };
+        let had_right = match lease {
+            Some(lease) => self.ledger.spend(lease),
+            None => {
+                self.ledger.lose();
+                false
+            }
+        };
+        if had_right {
+            return CompletedRequest::Received(index, Some(block));
+        }
+        self.repost.push(block);
+        CompletedRequest::Overdrawn
+    }
+
+    /// Posts again what was used without a right.
+    pub(super) fn post_reposts(&mut self) -> io::Result<()> {
+        let mut repost = std::mem::take(&mut self.repost);
+        if !repost.is_empty() {
+            self.post(repost.len() as u32, || repost.pop())?;
+        }
+        Ok(())
+    }
+}
+
+impl<B: DeviceBlock> Drop for SharedRecvQueue<B> {
+    /// Takes everything back. No pair is left that could take a receive.
+    fn drop(&mut self) {
+        let Some(Err(error)) = self.srq.take().map(SharedReceiveQueue::close) else { return };
+        let blocks = self.slots.iter_mut().filter_map(|slot| slot.block.take());
+        let lost = blocks.map(std::mem::forget).count();
+        tracing::error!(%error, lost, "a shared receive queue stays with the device: its memory is lost");
+    }
+}

@@ -1,0 +1,405 @@
+//! Tests of how connections end: by both sides, by one, or by a failure.
+
+use std::io::IoSlice;
+
+use super::*;
+use crate::handshake::DataPath;
+use crate::protocol::{CallError, FailureCause};
+use crate::transport::rc::queue_pair::DRAIN;
+
+/// Drops both sides, and sees that nothing is left of them.
+fn end(sides: [TestPeer; 2]) {
+    let pools = sides.each_ref().map(|side| side.pool.clone());
+    drop(sides);
+    nothing_is_left(pools);
+}
+
+fn give(side: &mut TestPeer, bytes: &[u8]) {
+    let TestPeer { protocol, pool, .. } = side;
+    assert_eq!(protocol.write(&[IoSlice::new(bytes)], pool), Ok(bytes.len()));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn closing_brings_all_that_was_written_before() {
+    let _guard = serialize();
+    let mut sides = connected(Kind::Stream);
+    let given = pattern(500_000, 3);
+    give(&mut sides[0], &given);
+    sides[0].protocol.shutdown_write();
+    let (mut taken, mut buffer, mut ended) = (Vec::new(), vec![0; 70_000], false);
+    until(&mut sides, "the end", |sides| {
+        while let Ok(count) = sides[1].protocol.read(&mut buffer) {
+            taken.extend_from_slice(&buffer[..count]);
+            ended = count == 0;
+            if ended {
+                break;
+            }
+        }
+        ended
+    });
+    assert!(taken == given);
+    let now = Instant::now();
+    sides.iter_mut().for_each(|side| side.protocol.close(now));
+    until(&mut sides, "both closed", |sides| sides.iter().all(|side| side.rc.is_over()));
+    assert!(sides.iter().all(|side| side.protocol.is_closed() && side.failure().is_none()));
+    end(sides);
+}
+
+/// All is said and heard, and the device gives up on the last frame: its peer has closed, and is gone.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_last_acknowledgement_that_is_lost_is_no_failure() {
+    let _guard = serialize();
+    let mut sides = connected(Kind::Stream);
+    sides[0].protocol.shutdown_write();
+    until(&mut sides, "the answer to FIN", |sides| sides[0].protocol.counters().frames_received == 1);
+    let [mut here, mut there] = sides;
+    there.protocol.shutdown_write();
+    let give_up = Instant::now() + TIMEOUT;
+    there.progress();
+    while !Driver::<Pool>::is_flushed(&there.rc) {
+        assert!(Instant::now() < give_up, "{:?}", there.failure());
+        there.progress();
+    }
+    // The next frame is what answers that.
+    rules("status=retry_exc_err opcode=send,send_with_imm nth=1");
+    while !here.rc.is_over() {
+        assert!(Instant::now() < give_up, "{:?}", here.failure());
+        here.progress();
+    }
+    assert_eq!(here.failure(), None);
+    assert!(here.protocol.is_closed() && matches!(here.events.last(), Some(ConnectionEvent::Closed)));
+    assert_eq!(here.protocol.read(&mut [0; 8]), Ok(0));
+    end([here, there]);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn aborting_tells_the_peer() {
+    let _guard = serialize();
+    let mut sides = connected(Kind::Stream);
+    give(&mut sides[0], &pattern(10_000, 1));
+    sides[0].protocol.abort();
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    assert_eq!(sides[0].failure(), Some(&FailureCause::Aborted));
+    assert_eq!(sides[1].failure(), Some(&FailureCause::PeerReset));
+    end(sides);
+}
+
+/// What comes through the queue pair itself and is no frame ends that connection, by the error that it is, and no other.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn an_invalid_frame_ends_only_its_connection() {
+    let _guard = serialize();
+    let mut others = connected(Kind::SeqPacket);
+    // A header that says more than has come, one of a type that there is not, less than a header, nothing, and immediate data that is none.
+    let mut long = [0; 16];
+    (long[0], long[1], long[12]) = (1, 3, 200);
+    let unknown = [0xee; 16];
+    let garbage: [(&[u8], Option<u32>); 5] =
+        [(&long, None), (&unknown, None), (b"no frame", None), (b"", None), (b"bytes", Some(u32::MAX))];
+    for (bytes, immediate) in garbage {
+        let mut sides = connected(Kind::SeqPacket);
+        sides[0].rc.send_raw(bytes, immediate);
+        until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+        let failure = sides[1].failure().cloned().expect("failed");
+        assert!(matches!(failure, FailureCause::Protocol(_)), "{bytes:?} {immediate:?}: {failure:?}");
+        assert_eq!(sides[1].protocol.recv(&mut [0; 8]), Err(CallError::Failed(failure)));
+    }
+    let TestPeer { protocol, pool, .. } = &mut others[0];
+    protocol.send(&[IoSlice::new(b"still here")], pool).expect("taken");
+    until(&mut others, "a message", |sides| sides[1].protocol.message_complete());
+    end(others);
+}
+
+/// Beyond what was posted, a second time, and of the other queue: each ends the connection by its name, and all that was lent comes back.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_completion_of_what_is_not_under_way_ends_the_connection() {
+    let _guard = serialize();
+    for (id, events) in
+        [(1 << 20, ("the send", 1 << 20)), (0, ("the send", 0)), (1 << 63 | 7, ("the receive", 7))]
+    {
+        let mut sides = connected(Kind::Stream);
+        give(&mut sides[0], &pattern(10_000, 1));
+        until(&mut sides, "sent", |sides| sides[0].protocol.is_delivered());
+        sides[0].rc.post_stray(id);
+        // Posted behind it: it is not done with before its own completion has come.
+        let TestPeer { protocol, pool, .. } = &mut sides[0];
+        let block = pool.take(5000).expect("memory");
+        let ticket = protocol.send_block(block, 5000).map_err(|(_, error)| error).expect("taken");
+        until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+        let (what, id) = events;
+        assert_eq!(sides[0].failure(), Some(&FailureCause::StrayCompletion { what, id }));
+        assert_eq!(sides[1].failure(), Some(&FailureCause::PeerGone));
+        let returned = |event: &ConnectionEvent<Block>| matches!(event, ConnectionEvent::Returned { ticket: of, .. } if *of == ticket);
+        assert_eq!(sides[0].events.iter().filter(|event| returned(event)).count(), 1);
+        end(sides);
+    }
+}
+
+/// What is posted after a READ completes after it. Who says otherwise is not believed, neither that the READ has brought anything.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_completion_that_passes_over_a_read_ends_the_connection() {
+    let _guard = serialize();
+    let mut sides = connected(Kind::Stream);
+    let (before, passed_over) = sides[1].rc.sends(1);
+    // The READ waits behind this, which says that it is what comes after the READ.
+    rules("delay=1s opcode=rdma_write");
+    sides[1].rc.post_stray(passed_over);
+    let TestPeer { protocol, pool, .. } = &mut sides[0];
+    let block = pool.take_staged(200_000).expect("memory");
+    protocol.send_block(block, 200_000).map_err(|(_, error)| error).expect("taken");
+    until(&mut sides, "the READ", |sides| sides[1].rc.sends(0).0 == before + 1);
+    give(&mut sides[1], b"after it");
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    let what = "what was posted after a READ";
+    let id = passed_over & u64::from(u32::MAX);
+    assert_eq!(sides[1].failure(), Some(&FailureCause::StrayCompletion { what, id }));
+    let taken = sides[1].protocol.read(&mut [0; 8]);
+    assert!(taken.is_err(), "{taken:?}, and nothing was brought");
+    end(sides);
+}
+
+/// Whatever one side was doing when it vanished, the other is told, and gets back what it has lent, exactly once.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_peer_that_vanishes_is_noticed_at_every_step() {
+    let _guard = serialize();
+    for (step, reads) in (0..12).flat_map(|step| [(step, true), (step, false)]) {
+        let config = config().rendezvous(reads);
+        let [mut here, mut there] = connected_with(Kind::Stream, config, |_| ());
+        let pools = [here.pool.clone(), there.pool.clone()];
+        let mut tickets = Vec::new();
+        for size in [100, 8000, 65_536, 200_000] {
+            for side in [&mut here, &mut there] {
+                let TestPeer { protocol, pool, .. } = side;
+                let block = pool.take_staged(size).expect("memory");
+                let ticket = protocol.send_block(block, size).map_err(|(_, error)| error).expect("taken");
+                if size > 0 {
+                    tickets.push(ticket);
+                }
+            }
+        }
+        for taken in 0..step {
+            if taken % 2 == 0 { here.progress() } else { there.progress() }
+        }
+        // As the system does it for a process that was killed: the queue pair first, or the socket, and no word.
+        let TestPeer { rc, protocol, events, .. } = there;
+        drop(rc);
+        drop((protocol, events));
+        let give_up = Instant::now() + TIMEOUT;
+        while !here.rc.is_over() {
+            assert!(Instant::now() < give_up, "step {step}: {:?}", here.failure());
+            here.progress();
+        }
+        assert!(
+            matches!(here.failure(), Some(FailureCause::PeerGone | FailureCause::Completion { .. })),
+            "step {step}: {:?}",
+            here.failure()
+        );
+        let mut back: Vec<_> = here
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                ConnectionEvent::Returned { ticket, .. } => Some(*ticket),
+                _ => None,
+            })
+            .collect();
+        back.sort();
+        assert_eq!(back.len(), tickets.len() / 2, "step {step}");
+        assert!(back.is_sorted_by(|one, two| one < two), "step {step}: {back:?}");
+        drop(here);
+        nothing_is_left(pools);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_queue_pair_that_fails_ends_both_sides() {
+    let _guard = serialize();
+    let mut sides = connected(Kind::Stream);
+    rules("qp_fatal opcode=send,send_with_imm nth=1");
+    give(&mut sides[0], &pattern(100, 1));
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    assert!(matches!(sides[0].failure(), Some(FailureCause::Completion { .. })), "{:?}", sides[0].failure());
+    end(sides);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_completion_error_is_told_with_its_status() {
+    let _guard = serialize();
+    let mut sides = connected(Kind::Stream);
+    rules("status=rem_access_err opcode=rdma_read nth=1");
+    give(&mut sides[0], &pattern(300_000, 1));
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    let Some(FailureCause::Completion { what: "sending", status: 10, .. }) = sides[1].failure() else {
+        panic!("{:?}", sides[1].failure())
+    };
+    end(sides);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn dropping_at_any_time_leaves_nothing_behind() {
+    let _guard = serialize();
+    for turns in 0..6 {
+        let mut sides = connected(Kind::Stream);
+        give(&mut sides[0], &pattern(300_000, 1));
+        (0..turns).for_each(|turn| sides[turn % 2].progress());
+        end(sides);
+    }
+}
+
+/// What the other cases rely on: a frame that meets no receive ends its connection.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_frame_without_a_receive_would_be_noticed() {
+    let _guard = serialize();
+    let mut sides = connected(Kind::Stream);
+    rules("rnr=1 opcode=send,send_with_imm nth=1");
+    give(&mut sides[0], &pattern(100, 1));
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    assert!(
+        matches!(sides[0].failure(), Some(FailureCause::Completion { status: 13, .. })),
+        "{:?}",
+        sides[0].failure()
+    );
+    end(sides);
+}
+
+/// The device completes nothing any more, and nothing can be destroyed: what it had is lost, what was lent comes back.
+#[test]
+#[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
+fn a_device_that_fails_ends_the_connection_and_keeps_what_it_has() {
+    let _guard = serialize();
+    let sides = a_device_fails_with_a_block_lent(|_| ());
+    let pools = sides.each_ref().map(|side| side.pool.clone());
+    drop(sides);
+    let lost = pools.map(|pool| pool.stats().in_use);
+    assert!(lost.iter().all(|lost| (56 * 8192..4 << 20).contains(lost)), "{lost:?}");
+    faults::clear();
+    // Whoever comes next gets it anew.
+    let sides = connected(Kind::Stream);
+    assert!(sides.iter().all(|side| side.failure().is_none()));
+}
+
+/// The same while there is nothing in the pool to copy it to.
+#[test]
+#[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
+fn lent_blocks_return_to_an_empty_pool() {
+    let _guard = serialize();
+    let mut taken = Vec::new();
+    drop(a_device_fails_with_a_block_lent(|pool| {
+        for size in [1 << 20, 256 << 10, 64 << 10, 1] {
+            taken.extend(std::iter::from_fn(|| pool.take(size)));
+        }
+        assert!(pool.take(20_000).is_none() && taken.len() > 1000);
+    }));
+}
+
+/// The same of blocks that are in several requests each: of one all of it, of the other a part, and the rest waits for credits.
+#[test]
+#[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
+fn a_block_shared_by_requests_returns_once() {
+    let _guard = serialize();
+    let keepalive =
+        protocol::Keepalive { idle: Duration::from_millis(5), timeout: Duration::from_millis(200) };
+    let config = config().rendezvous(false).rx_slots(16);
+    let mut sides = connected_with(Kind::Stream, config, |setup| setup.keepalive = Some(keepalive));
+    let TestPeer { protocol, pool, .. } = &mut sides[0];
+    let sizes = [40_000, 200_000];
+    let (mut tickets, mut places) = (Vec::new(), Vec::new());
+    for size in sizes {
+        let mut block = pool.take_staged(size).expect("memory");
+        block.bytes_mut()[..size].copy_from_slice(&pattern(size, size as u64));
+        places.push(block.as_ptr());
+        tickets.push(protocol.send_block(block, size).map_err(|(_, error)| error).expect("taken"));
+    }
+    rules("delay=20s opcode=send,send_with_imm");
+    sides[0].progress();
+    assert_eq!(sides[0].protocol.counters().frames_sent, 13);
+    let before = sides[0].pool.stats().in_use;
+    faults::device_fatal(0).expect("a device");
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    let returned = |event: ConnectionEvent<Block>| match event {
+        ConnectionEvent::Returned { ticket, block, sent: false } => Some((ticket, block)),
+        ConnectionEvent::Returned { .. } => panic!("{event:?}"),
+        _ => None,
+    };
+    let events = std::mem::take(&mut sides[0].events);
+    let back: Vec<_> = events.into_iter().filter_map(returned).collect();
+    assert_eq!(back.iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), tickets);
+    for (((_, block), size), place) in back.iter().zip(sizes).zip(places) {
+        assert!(block.bytes()[..size] == pattern(size, size as u64));
+        assert_ne!(block.as_ptr(), place, "the device may still read it there");
+    }
+    drop(back);
+    let pool = sides[0].pool.clone();
+    drop(sides);
+    assert!(pool.stats().in_use >= 40_000 + 200_000, "{} of {before}", pool.stats().in_use);
+}
+
+/// Of both sides, the first has a block with the device when that fails; it comes back once, as it was.
+fn a_device_fails_with_a_block_lent(before: impl FnOnce(&Pool)) -> [TestPeer; 2] {
+    let keepalive =
+        protocol::Keepalive { idle: Duration::from_millis(5), timeout: Duration::from_millis(200) };
+    let mut sides = connected_with(Kind::Stream, config(), |setup| setup.keepalive = Some(keepalive));
+    let TestPeer { protocol, pool, .. } = &mut sides[0];
+    // Not told of, but sent: the device has it.
+    let mut block = pool.take(8000).expect("memory");
+    block.bytes_mut()[..8000].copy_from_slice(&pattern(8000, 1));
+    let lent = protocol.send_block(block, 8000).map_err(|(_, error)| error).expect("taken");
+    rules("delay=20s opcode=send,send_with_imm");
+    sides[0].progress();
+    before(&sides[0].pool);
+    faults::device_fatal(0).expect("a device");
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    assert!(sides.iter().all(|side| side.failure().is_some()));
+    let back = sides[0].events.iter().filter_map(|event| match event {
+        ConnectionEvent::Returned { ticket, block, sent } => {
+            Some((*ticket, block.bytes()[..8000].to_vec(), *sent))
+        }
+        _ => None,
+    });
+    assert_eq!(back.collect::<Vec<_>>(), [(lent, pattern(8000, 1), false)]);
+    sides
+}
+
+/// The peer has begun, and this side does not: what has come already is no longer the device's, and goes back at once.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn early_completions_return_their_blocks_when_a_handshake_is_given_up() {
+    let _guard = serialize();
+    let config = config().build().expect("a valid configuration");
+    let pools = [pool(), pool()];
+    let mut sides = handshakes(Kind::Stream, &config, &config, [&pools[0], &pools[1]]);
+    let [here, there] = run_handshakes(&mut sides).map(|side| (side.path.expect("RDMA"), side.agreed));
+    let [(socket, _), _] = sides;
+    let (mut rc, mut path) = (RcDriver::new(here.0, socket).expect("a queue pair"), there.0);
+    let setup = ConnectionSetup {
+        gather: rc.gather(),
+        domain: pools[0].domain_id(),
+        ..here.1.setup(&config, LinkType::Rc)
+    };
+    let mut protocol = ProtocolMachine::new(&setup).expect("a valid setup");
+    let mut pool = pools[0].clone();
+    assert_eq!(protocol.write(&[IoSlice::new(b"early")], &mut pool), Ok(5));
+    let give_up = Instant::now() + TIMEOUT;
+    loop {
+        rc.progress(&mut protocol, &mut pool, Instant::now());
+        assert!(path.probe(Instant::now()).is_ready(), "it is proved");
+        if path.has_early() {
+            break;
+        }
+        assert!(Instant::now() < give_up, "nothing has come");
+    }
+    let began = Instant::now();
+    drop(path);
+    assert!(began.elapsed() < DRAIN, "what is waited for has come");
+    drop((rc, protocol, pool));
+    nothing_is_left(pools);
+}

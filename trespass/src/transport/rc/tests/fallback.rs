@@ -1,0 +1,192 @@
+//! Tests of the fallback: where RDMA is not possible both sides use TCP, and the reason is
+//! reported.
+
+use std::io::{Read, Write};
+
+use super::*;
+use crate::config::environment::DeviceName;
+use crate::handshake::Side as Which;
+use crate::wire::Cause;
+
+fn find_named(name: &str, port: Option<u8>, gid_index: Option<u8>) -> Result<String, Unavailable> {
+    let device = DeviceName { name: name.to_owned(), port };
+    let local = "127.0.0.1:1".parse().expect("an address");
+    find(local, Some(&device), gid_index).map(|place| place.describe())
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn the_socket_s_address_names_the_device() {
+    let _guard = serialize();
+    let place = find("127.0.0.1:1".parse().expect("an address"), None, None).expect("soft0");
+    let words = place.describe();
+    assert!(words.starts_with("soft0 port 1, GID index ") && words.contains("127.0.0.1"), "{words}");
+    let again = find("127.0.0.1:2".parse().expect("an address"), None, None).expect("soft0");
+    assert!(std::sync::Arc::ptr_eq(&place.device, &again.device), "it is opened once");
+    let named = find_named("soft0", Some(1), None).expect("soft0");
+    assert!(named.starts_with("soft0 port 1, GID index "), "{named}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn missing_devices_are_reported() {
+    let _guard = serialize();
+    let cases = [
+        (find_named("mlx5_9", None, None), Cause::DeviceNotFound, "mlx5_9"),
+        (find_named("soft0", Some(7), None), Cause::DeviceNotFound, "port 7"),
+        (find_named("soft0", None, Some(250)), Cause::NoGid, "250"),
+    ];
+    for (found, cause, word) in cases {
+        let error = found.expect_err("there is no such thing");
+        assert_eq!(error.cause, cause, "{}", error.detail);
+        assert!(error.detail.contains(word), "{}", error.detail);
+    }
+    let elsewhere =
+        find("192.0.2.77:1".parse().expect("an address"), None, None).expect_err("nobody's address");
+    assert_eq!(elsewhere.cause, Cause::NoGid);
+    assert!(elsewhere.detail.contains("192.0.2.77"), "{}", elsewhere.detail);
+}
+
+/// Both sides end with TCP, for this reason on the client's side; nothing is left of the queue pairs.
+fn falls_back(here: Builder, there: Builder) -> [crate::handshake::FallbackReason; 2] {
+    let (here, there) = (here.build().expect("valid"), there.build().expect("valid"));
+    let pools = [pool(), pool()];
+    let mut sides = handshakes(Kind::Stream, &here, &there, [&pools[0], &pools[1]]);
+    let reasons = run_handshakes(&mut sides).map(|end| end.path.map(drop).expect_err("no RDMA"));
+    drop(sides);
+    nothing_is_left(pools);
+    reasons
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_side_without_the_device_has_both_use_tcp() {
+    let _guard = serialize();
+    let [ours, theirs] = falls_back(config().device("mlx5_9"), config());
+    assert_eq!((ours.side(), ours.cause()), (Which::Local, Cause::DeviceNotFound));
+    assert_eq!((theirs.side(), theirs.cause()), (Which::Peer, Cause::DeviceNotFound));
+    let [ours, theirs] = falls_back(config(), config().gid_index(Some(250)));
+    assert_eq!((ours.side(), ours.cause()), (Which::Peer, Cause::NoGid));
+    assert_eq!((theirs.side(), theirs.cause()), (Which::Local, Cause::NoGid));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_port_that_goes_down_is_noticed_at_once() {
+    let _guard = serialize();
+    let ask = || find("127.0.0.1:1".parse().expect("an address"), None, None);
+    ask().expect("soft0");
+    faults::port_down(0, 1).expect("down");
+    assert_eq!(ask().expect_err("it is down").cause, Cause::PortNotActive);
+    faults::port_up(0, 1).expect("up");
+    ask().expect("soft0");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_path_on_which_nothing_comes_through_is_not_used() {
+    let _guard = serialize();
+    for (rule, cause) in [
+        // Neither an answer nor an error within the time.
+        ("delay=20s opcode=send", Cause::ProbeTimedOut),
+        ("status=retry_exc_err opcode=send nth=1", Cause::ProbeFailed),
+        ("qp_fatal opcode=send nth=1", Cause::ProbeFailed),
+        ("errno=ENOMEM call=create_qp", Cause::Resources),
+        ("errno=EINVAL call=modify_qp nth=1", Cause::Connect),
+    ] {
+        rules(rule);
+        let short = || config().probe_timeout(Duration::from_millis(100));
+        let reasons = falls_back(short(), short());
+        let causes = reasons.each_ref().map(|reason| reason.cause());
+        assert!(causes.contains(&cause), "{rule}: {reasons:?}");
+        faults::clear();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn more_than_the_device_has_is_refused_with_the_numbers() {
+    let _guard = serialize();
+    let [ours, _] = falls_back(config().rx_slots(32_768).slot_size(512), config());
+    assert_eq!(ours.cause(), Cause::Resources);
+    assert!(ours.detail().contains("32768 receive slots"), "{}", ours.detail());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn without_memory_for_the_receives_tcp_is_used() {
+    let _guard = serialize();
+    let config = config().build().expect("valid");
+    let mut small = PoolConfig::default();
+    (small.initial, small.prewarm, small.max) = (0, 0, PoolConfig::LEAST_MAX);
+    let pools = [pool(), Pool::new(&small).expect("memory")];
+    let mut taken = Vec::new();
+    taken.extend(std::iter::from_fn(|| pools[1].take(8192)));
+    let mut sides = handshakes(Kind::Stream, &config, &config, [&pools[0], &pools[1]]);
+    let reasons = run_handshakes(&mut sides).map(|end| end.path.map(drop).expect_err("no RDMA"));
+    assert_eq!(reasons[1].cause(), Cause::Resources, "{reasons:?}");
+    drop((sides, taken));
+    nothing_is_left(pools);
+}
+
+/// Bytes come through both ways of a connection whose pool begins with nothing; and whether that is over RDMA.
+fn comes_through(max: usize) -> Result<(), crate::handshake::FallbackReason> {
+    let wanted = pattern(3 << 20, 1);
+    // A pool of its own for each maximum.
+    let config = config().pool_initial(0).pool_prewarm(0).pool_max(max).build().expect("valid");
+    let mut listener = config.bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("bound");
+    let accepting = std::thread::spawn(move || listener.accept().expect("a client").0);
+    let mut ends = [config.connect(addr).expect("connected"), accepting.join().expect("accepted")];
+    for end in &ends {
+        end.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        end.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
+    }
+    for _ in 0..2 {
+        let (mut got, [here, there]) = (vec![0; wanted.len()], &mut ends);
+        std::thread::scope(|scope| {
+            scope.spawn(|| here.write_all(&wanted).expect("written"));
+            there.read_exact(&mut got).unwrap_or_else(|error| panic!("{error}: {:?}", there.pool().stats()));
+        });
+        assert!(got == wanted);
+        ends.reverse();
+    }
+    let reason = ends[0].fallback_reason().cloned();
+    if reason.is_some() {
+        ends[0].buffer(100_000).expect("memory that needs no device");
+    }
+    reason.map_or(Ok(()), Err)
+}
+
+/// Of a process that may lock no memory, or so little that there is nothing to send from.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn where_the_device_registers_nothing_tcp_goes_on() {
+    let _guard = serialize();
+    for registered in 0..2 {
+        rules(&format!("errno=ENOMEM call=reg_mr from={}", registered + 1));
+        let reason = comes_through((60 + 2 * registered) << 20).expect_err("no memory for RDMA");
+        assert_eq!(reason.cause(), Cause::Resources, "{reason}");
+        faults::clear();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "starts a process")]
+fn where_the_device_registers_little_nothing_hangs() {
+    for regions in 1..=6 {
+        let args = ["fallback::with_few_regions", "--ignored"];
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        let events = run_again(command.args(args).env("SOFT_RNIC_LIMITS", format!("max_mr={regions}")));
+        assert!(events.contains(" 1 passed"), "{events}");
+    }
+}
+
+#[test]
+#[ignore = "`where_the_device_registers_little_nothing_hangs` runs it in a process of its own"]
+fn with_few_regions() {
+    let _guard = serialize();
+    if let Err(reason) = comes_through(64 << 20) {
+        assert_eq!(reason.cause(), Cause::Resources, "{reason}");
+    }
+}

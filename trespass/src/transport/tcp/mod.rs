@@ -1,0 +1,320 @@
+//! The TCP transport: frames one after the other on a stream.
+//!
+//! There are no receives to post: blocks are taken as frames arrive, and where the connection wants no more the socket is left
+//! alone until TCP's own window stops the peer. A block that was sent is done with when the system has taken its bytes.
+
+mod reader;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::Shutdown;
+use std::time::Instant;
+
+use mio::event::Event;
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use socket2::SockRef;
+
+use self::reader::{AHEAD, FrameSink, Reader};
+use super::Driver;
+use crate::protocol::frame::HEADER_LEN;
+use crate::protocol::{
+    Block, Blocks, CompletedTransmit, FailureCause, Frame, GATHER_MAX, ProtocolError, ProtocolMachine,
+    Purpose, TransmitItem,
+};
+
+/// Frames, and bytes of them, that are taken from the connection before the system has taken any of them.
+const FRAMES: usize = 32;
+/// Parts of frames that go in one system call: those of a frame, at least.
+const PARTS: usize = 2 * FRAMES;
+const _: () = assert!(PARTS > GATHER_MAX);
+const BYTES: usize = 256 * 1024;
+
+/// Where a report is due again although the socket was not emptied, or filled, to the end.
+const SHORT_IS_ENOUGH: bool = cfg!(any(target_os = "linux", target_os = "android"));
+
+thread_local! {
+    /// What is read beyond the frame that has begun; empty between reads.
+    static READ_AHEAD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One connection's socket.
+pub(crate) struct TcpDriver<B> {
+    socket: TcpStream,
+    reader: Reader<B>,
+    /// Taken from the connection; of the first, so many bytes are sent.
+    out: VecDeque<Frame<B>>,
+    sent: usize,
+    /// A look may find something.
+    may_read: bool,
+    may_write: bool,
+    /// The peer's end, or an error, was reported: whatever is read, there is more to find.
+    ends: bool,
+    /// There was no block.
+    starved: bool,
+    /// Nothing goes out any more, for this reason; what has come in is still worth reading.
+    broken: Option<ErrorKind>,
+    /// The connection has failed, and this is done with it.
+    over: bool,
+    calls: u64,
+}
+
+impl<B: Block> TcpDriver<B> {
+    /// `socket` is connected, and non-blocking.
+    pub(crate) fn new(socket: std::net::TcpStream) -> Self {
+        Self {
+            socket: TcpStream::from_std(socket),
+            reader: Reader::new(Vec::new()),
+            out: VecDeque::new(),
+            sent: 0,
+            may_read: true,
+            may_write: true,
+            ends: false,
+            starved: false,
+            broken: None,
+            over: false,
+            calls: 0,
+        }
+    }
+
+    /// Reads what there is, as long as the connection wants more. Whether anything came.
+    fn receive<P: Blocks<Block = B>>(&mut self, protocol: &mut ProtocolMachine<B>, blocks: &mut P) -> bool {
+        let mut any = false;
+        while protocol.slots_wanted() > 0 {
+            let mut incoming = FrameReceiver { protocol, blocks, starved: &mut self.starved };
+            match self.reader.resume(&mut incoming) {
+                Ok(true) => (),
+                Ok(false) => break,
+                Err(error) => {
+                    protocol.failed(FailureCause::Protocol(error));
+                    break;
+                }
+            }
+            if !self.may_read {
+                break;
+            }
+            self.calls += 1;
+            let outcome = READ_AHEAD.with_borrow_mut(|ahead| {
+                ahead.resize(AHEAD, 0);
+                self.reader.read(&self.socket, ahead, &mut incoming)
+            });
+            match outcome {
+                Ok(Ok(outcome)) if outcome.read == 0 => {
+                    protocol.failed(FailureCause::PeerGone);
+                    break;
+                }
+                Ok(Ok(outcome)) => {
+                    any = true;
+                    self.may_read = !(SHORT_IS_ENOUGH && outcome.is_short() && !self.ends);
+                }
+                Ok(Err(error)) => {
+                    protocol.failed(FailureCause::Protocol(error));
+                    break;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_read = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => (),
+                Err(error) => {
+                    protocol.failed(FailureCause::Io { what: "receiving", kind: error.kind() });
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    /// Sends what there is, as long as the system takes it. Whether anything went.
+    fn send<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &mut ProtocolMachine<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) -> bool {
+        let mut any = false;
+        loop {
+            let more = self.fill(protocol, blocks, now);
+            if self.out.is_empty() || !self.may_write || self.broken.is_some() {
+                return any || more;
+            }
+            match self.write() {
+                Ok(sent) => {
+                    any = true;
+                    self.sent += sent;
+                    let all = self.pop_sent(protocol);
+                    self.may_write = all || !SHORT_IS_ENOUGH;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_write = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => (),
+                Err(error) => {
+                    // The peer may have said why before it went.
+                    self.broken = Some(error.kind());
+                    self.may_read = true;
+                }
+            }
+        }
+    }
+
+    /// Takes frames from the connection.
+    fn fill<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &mut ProtocolMachine<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) -> bool {
+        let (mut any, mut bytes) = (false, self.out.iter().map(Frame::len).sum::<usize>());
+        while self.out.len() < FRAMES && bytes < BYTES && self.broken.is_none() {
+            let Some(transmit) = protocol.transmit(now, blocks, FRAMES - self.out.len()) else {
+                self.starved |= protocol.wants_memory();
+                break;
+            };
+            any = true;
+            match transmit {
+                TransmitItem::Send(frame) => {
+                    bytes += frame.len();
+                    self.out.push_back(frame);
+                }
+                // Neither is asked for on TCP.
+                other @ (TransmitItem::Read(_) | TransmitItem::Probe) => {
+                    protocol.done(CompletedTransmit::from(other))
+                }
+            }
+        }
+        any
+    }
+
+    /// One system call, without a signal where the peer is gone.
+    fn write(&mut self) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); PARTS];
+        let mut count = 0;
+        for (slice, part) in slices.iter_mut().zip(self.out.iter().flat_map(Frame::parts)) {
+            *slice = IoSlice::new(part);
+            count += 1;
+        }
+        let mut slices = &mut slices[..count];
+        IoSlice::advance_slices(&mut slices, self.sent);
+        self.calls += 1;
+        self.socket.try_io(|| SockRef::from(&self.socket).send_vectored(slices))
+    }
+
+    /// Gives back what was sent whole. Whether nothing is left.
+    fn pop_sent(&mut self, protocol: &mut ProtocolMachine<B>) -> bool {
+        while let Some(len) = self.out.front().map(Frame::len).filter(|len| *len <= self.sent) {
+            self.sent -= len;
+            let frame = self.out.pop_front().expect("it was there");
+            protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
+        }
+        self.out.is_empty()
+    }
+
+    /// What the connection has come to, if it has failed: says so to the peer if that can be done at once, and gives everything back.
+    fn finish<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &mut ProtocolMachine<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) {
+        self.over = true;
+        // What was begun has to be finished, for the peer to understand what follows.
+        for frame in self.out.split_off(usize::from(self.sent > 0).min(self.out.len())) {
+            protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
+        }
+        self.fill(protocol, blocks, now);
+        if self.broken.is_none()
+            && !self.out.is_empty()
+            && let Ok(sent) = self.write()
+        {
+            self.sent += sent;
+            self.pop_sent(protocol);
+        }
+        for frame in self.out.drain(..) {
+            protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
+        }
+        protocol.drained();
+        // The peer is to hear of it also if this side's program does nothing for a long time.
+        if let Err(error) = self.socket.shutdown(Shutdown::Both) {
+            tracing::trace!(%error, "the socket of a failed connection was gone already");
+        }
+    }
+}
+
+impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.socket, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        registry.deregister(&mut self.socket)
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        self.ends |= event.is_read_closed() || event.is_error();
+        self.may_read |= event.is_readable() || self.ends;
+        self.may_write |= event.is_writable() || event.is_write_closed() || event.is_error();
+    }
+
+    fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
+        self.starved = false;
+        while !self.over {
+            let received = self.receive(protocol, blocks);
+            let sent = self.send(protocol, blocks, now);
+            if let Some(kind) = self.broken
+                && !received
+            {
+                protocol.failed(FailureCause::Io { what: "sending", kind });
+            }
+            if protocol.failure().is_some() {
+                return self.finish(protocol, blocks, now);
+            }
+            if !received && !sent {
+                return;
+            }
+        }
+    }
+
+    fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
+        if !self.over {
+            self.send(protocol, blocks, now);
+            if self.broken.is_some() || protocol.failure().is_some() {
+                self.progress(protocol, blocks, now);
+            }
+        }
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.over || (self.out.is_empty() && !self.starved)
+    }
+
+    fn is_starved(&self) -> bool {
+        self.starved
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.calls
+    }
+}
+
+/// Hands a connection what is read.
+struct FrameReceiver<'a, P: Blocks> {
+    protocol: &'a mut ProtocolMachine<P::Block>,
+    blocks: &'a mut P,
+    starved: &'a mut bool,
+}
+
+impl<P: Blocks> FrameSink for FrameReceiver<'_, P> {
+    type Block = P::Block;
+    type Error = ProtocolError;
+
+    fn place(&mut self, header: &[u8; HEADER_LEN]) -> Result<Option<(P::Block, usize)>, ProtocolError> {
+        let len = self.protocol.frame_len(header)?;
+        if self.protocol.slots_wanted() == 0 {
+            return Ok(None);
+        }
+        let block = self.blocks.take(len, Purpose::Receive);
+        *self.starved |= block.is_none();
+        Ok(block.map(|block| (block, len)))
+    }
+
+    fn frame(&mut self, block: P::Block, len: usize) -> Result<(), ProtocolError> {
+        self.protocol.received(block, len).map(drop)
+    }
+}
