@@ -124,7 +124,7 @@ impl Error for LoadError {}
 pub struct MissingSymbol {
     /// The shared object's name.
     pub library: &'static str,
-    /// The function.
+    /// The name of the C function that the library does not export.
     pub name: &'static str,
     /// The symbol version of the function; empty for a function without one.
     pub version: &'static str,

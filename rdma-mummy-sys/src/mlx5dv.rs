@@ -27,8 +27,10 @@ macro_rules! mlx5_wr_functions {
         /// - Every other pointer is valid for what the manual page says the function does with it.
         #[inline]
         pub unsafe fn $name($mqp: *mut mlx5dv_qp_ex $(, $arg: $ty)*) {
-            // SAFETY: the queue pair is live and was created for this operation, and the arguments
-            // are valid (`# Safety`).
+            // SAFETY: the caller guarantees (`# Safety`) live `mqp` belongs to a live extended
+            // queue pair of an mlx5 device, which has an open batch of work requests, and no other
+            // thread is posting to it; the operation
+            // and not null; every other pointer is valid for what the manual page says.
             unsafe { operation!($mqp, mlx5dv_qp_ex, $op)($mqp $(, $arg)*) }
         }
     )*};
@@ -139,7 +141,8 @@ pub unsafe fn mlx5dv_mkey_check(
     err_info: *mut mlx5dv_mkey_err,
 ) -> c_int {
     match lib._mlx5dv_mkey_check {
-        // SAFETY: key and result are valid (`# Safety`), and the size is the struct's.
+        // SAFETY: key caller guarantees (`# Safety`) that `mkey` is a live key of `lib`; `err_info`
+        // is valid for writing; the size is the struct's.
         Some(check) => unsafe { check(mkey, err_info, size_of::<mlx5dv_mkey_err>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
@@ -162,7 +165,9 @@ pub unsafe fn mlx5dv_create_flow(
     actions_attr: *mut mlx5dv_flow_action_attr,
 ) -> *mut ibv_flow {
     match lib.__mlx5dv_create_flow {
-        // SAFETY: matcher, value and actions are valid (`# Safety`), and one action has
+        // SAFETY: matcher, caller guarantees (`# Safety`) that `matcher` is a live matcher of `lib`,
+        // `match_value` is valid for it; `actions_attr` points to `num_actions` valid actions; the
+        // are valid (`# Safety`), and one action has
         // this size.
         Some(create) => unsafe {
             create(matcher, match_value, num_actions, actions_attr, size_of::<mlx5dv_flow_action_attr>())
@@ -187,7 +192,9 @@ pub unsafe fn mlx5dv_query_port(
     info: *mut mlx5dv_port,
 ) -> c_int {
     match lib._mlx5dv_query_port {
-        // SAFETY: context and result are valid (`# Safety`), and the size is the struct's.
+        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of an mlx5
+        // device, of the libibverbs that `lib` works on; `info` is valid for reading and writing; the
+        // size is that of the struct.
         Some(query) => unsafe { query(context, port_num, info, size_of::<mlx5dv_port>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
@@ -203,10 +210,11 @@ pub unsafe fn mlx5dv_query_port(
 #[inline]
 pub unsafe fn mlx5dv_get_export_sizes(lib: &Mlx5dv, sizes: *mut mlx5dv_export_sizes) {
     match lib._mlx5dv_get_export_sizes {
-        // SAFETY: the result is valid for writing (`# Safety`), and the size is the struct's.
+        // SAFETY: the caller guarantees (`# Safety`) that `sizes` is valid for writing; the size is
+        // the struct's.
         Some(get) => unsafe { get(sizes, size_of::<mlx5dv_export_sizes>()) },
         None => {
-            // SAFETY: the result is valid for writing (`# Safety`).
+            // SAFETY: the caller guarantees (`# Safety`) that `sizes` is valid for writing.
             unsafe { sizes.write_bytes(0, 1) };
             set_errno(libc::EOPNOTSUPP);
         }
@@ -223,7 +231,7 @@ pub unsafe fn mlx5dv_get_export_sizes(lib: &Mlx5dv, sizes: *mut mlx5dv_export_si
 /// - `clock_info` is valid for reading.
 #[inline]
 pub unsafe fn mlx5dv_ts_to_ns(clock_info: *mut mlx5dv_clock_info, device_timestamp: u64) -> u64 {
-    // SAFETY: the clock information is valid for reading (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `clock_info` is valid for reading.
     let clock = unsafe { clock_info.read() };
     let mult = u64::from(clock.mult);
     let after = device_timestamp.wrapping_sub(clock.last_cycles) & clock.mask;
@@ -253,7 +261,8 @@ const fn place(bit_off: usize, bit_sz: usize) -> (u32, u32) {
 #[inline]
 pub unsafe fn devx_set(p: *mut c_void, value: u32, bit_off: usize, bit_sz: usize) {
     let (shift, mask) = place(bit_off, bit_sz);
-    // SAFETY: the word is valid for reading and writing (`# Safety`); the accesses are unaligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the field lies within one 32-bit word, which
+    // is valid for reading and writing; valid for reading and writing (`# Safety`); the accesses are unaligned.
     unsafe {
         let word = p.cast::<u32>().add(bit_off / 32);
         let others = u32::from_be(word.read_unaligned()) & !(mask << shift);
@@ -269,7 +278,8 @@ pub unsafe fn devx_set(p: *mut c_void, value: u32, bit_off: usize, bit_sz: usize
 #[inline]
 pub unsafe fn devx_get(p: *const c_void, bit_off: usize, bit_sz: usize) -> u32 {
     let (shift, mask) = place(bit_off, bit_sz);
-    // SAFETY: the word is valid for reading (`# Safety`); the access is unaligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the field lies within one 32-bit word, which
+    // is valid for reading; for reading (`# Safety`); the access is unaligned.
     let word = unsafe { p.cast::<u32>().add(bit_off / 32).read_unaligned() };
     (u32::from_be(word) >> shift) & mask
 }
@@ -281,7 +291,8 @@ pub unsafe fn devx_get(p: *const c_void, bit_off: usize, bit_sz: usize) -> u32 {
 /// - The 64-bit word that `bit_off` lies in is valid for writing.
 #[inline]
 pub unsafe fn devx_set64(p: *mut c_void, v: u64, bit_off: usize) {
-    // SAFETY: the word is valid for writing (`# Safety`); the access is unaligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the 64-bit word that `bit_off` lies in is
+    // valid for writing; valid for writing (`# Safety`); the access is unaligned.
     unsafe { p.cast::<u64>().add(bit_off / 64).write_unaligned(v.to_be()) }
 }
 
@@ -292,6 +303,7 @@ pub unsafe fn devx_set64(p: *mut c_void, v: u64, bit_off: usize) {
 /// - The 64-bit word that `bit_off` lies in is valid for reading.
 #[inline]
 pub unsafe fn devx_get64(p: *const c_void, bit_off: usize) -> u64 {
-    // SAFETY: the word is valid for reading (`# Safety`); the access is unaligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the 64-bit word that `bit_off` lies in is
+    // valid for reading; valid for reading (`# Safety`); the access is unaligned.
     u64::from_be(unsafe { p.cast::<u64>().add(bit_off / 64).read_unaligned() })
 }

@@ -64,7 +64,9 @@ macro_rules! register_functions {
             length: usize,
         ) -> *mut ibv_mr {
             let access = $(ibv_access_flags::$flag.0)|+;
-            // SAFETY: the identifier has a domain of `lib`, and the memory is valid (`# Safety`).
+            // SAFETY: the caller guarantees (`# Safety`) that `id` is live, with a protection
+            // domain of `lib`; `addr` is valid for `length` bytes until the region is deregistered,
+            // for what the device may do there.
             unsafe { ibv_reg_mr(lib, field!(id, rdma_cm_id, pd), addr, length, access as c_int) }
         }
     )*};
@@ -88,7 +90,8 @@ register_functions! {
 /// - `mr` is a live region of `lib`, and not used afterwards if this succeeds.
 #[inline]
 pub unsafe fn rdma_dereg_mr(lib: &Verbs, mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the region is live and not used afterwards (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `mr` is a live region of `lib`, and not used
+    // afterwards if this succeeds.
     rdma_seterrno(unsafe { (lib.ibv_dereg_mr)(mr) })
 }
 
@@ -143,8 +146,8 @@ fn with_remote(mut wr: ibv_send_wr, remote_addr: u64, rkey: u32) -> ibv_send_wr 
 /// - `id` is live with a queue pair, and the request is valid for it.
 unsafe fn post_one(id: *mut rdma_cm_id, mut wr: ibv_send_wr) -> c_int {
     let mut bad = ptr::null_mut();
-    // SAFETY: identifier and request are valid (`# Safety`). The request lives until the call
-    // returns, which copies it.
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair, and the
+    // request is valid for it; the request lives until the call returns, which is long enough.
     rdma_seterrno(unsafe { ibv_post_send(field!(id, rdma_cm_id, qp), &raw mut wr, &raw mut bad) })
 }
 
@@ -164,8 +167,9 @@ pub unsafe fn rdma_post_recvv(
     let mut wr =
         ibv_recv_wr { wr_id: context.addr() as u64, next: ptr::null_mut(), sg_list: sgl, num_sge: nsge };
     let mut bad = ptr::null_mut();
-    // SAFETY: identifier and entries are valid (`# Safety`). The request lives until the calls
-    // return, which copy it.
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue that has the
+    // operation to post; the pieces are valid, and untouched by others until the request is complete;
+    // the request lives until the calls return, which is long enough.
     rdma_seterrno(unsafe {
         let srq = field!(id, rdma_cm_id, srq);
         if srq.is_null() {
@@ -190,7 +194,8 @@ pub unsafe fn rdma_post_sendv(
     nsge: c_int,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the identifier has a queue pair, and the entries stay valid (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
+    // operation to post; the pieces are valid, and unchanged until the request is complete.
     unsafe { post_one(id, request(ibv_wr_opcode::IBV_WR_SEND, context, sgl, nsge, flags)) }
 }
 
@@ -211,7 +216,8 @@ pub unsafe fn rdma_post_readv(
     rkey: u32,
 ) -> c_int {
     let wr = request(ibv_wr_opcode::IBV_WR_RDMA_READ, context, sgl, nsge, flags);
-    // SAFETY: the identifier has a queue pair, and the entries stay valid (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
+    // operation to post; the pieces are valid, and untouched by others until the request is complete.
     unsafe { post_one(id, with_remote(wr, remote_addr, rkey)) }
 }
 
@@ -232,7 +238,8 @@ pub unsafe fn rdma_post_writev(
     rkey: u32,
 ) -> c_int {
     let wr = request(ibv_wr_opcode::IBV_WR_RDMA_WRITE, context, sgl, nsge, flags);
-    // SAFETY: the identifier has a queue pair, and the entries stay valid (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
+    // operation to post; the pieces are valid, and unchanged until the request is complete.
     unsafe { post_one(id, with_remote(wr, remote_addr, rkey)) }
 }
 
@@ -258,7 +265,9 @@ pub unsafe fn rdma_post_recv(
         before.is_some_and(|before| before <= size && length <= size - before),
         "the piece lies outside the region"
     );
-    // SAFETY: identifier, region and range are valid (`# Safety`); the entry is a local variable.
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue that has the
+    // operation to post; `mr` is live, and the piece lies within it and is untouched by others until
+    // the request is complete.
     unsafe {
         let mut piece = piece(addr, length, lkey(mr));
         rdma_post_recvv(id, context, &raw mut piece, 1)
@@ -281,7 +290,9 @@ pub unsafe fn rdma_post_send(
     mr: *mut ibv_mr,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: identifier, region and range are valid (`# Safety`); the entry is a local variable.
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
+    // operation to post; `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the
+    // piece is unchanged until the request is complete.
     unsafe {
         let mut piece = piece(addr, length, lkey(mr));
         rdma_post_sendv(id, context, &raw mut piece, 1, flags)
@@ -307,7 +318,9 @@ pub unsafe fn rdma_post_read(
     remote_addr: u64,
     rkey: u32,
 ) -> c_int {
-    // SAFETY: identifier, region and range are valid (`# Safety`); the entry is a local variable.
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
+    // operation to post; `mr` is live and contains the piece, which is untouched by others until the
+    // request is complete.
     unsafe {
         let mut piece = piece(addr, length, field!(mr, ibv_mr, lkey));
         rdma_post_readv(id, context, &raw mut piece, 1, flags, remote_addr, rkey)
@@ -333,7 +346,9 @@ pub unsafe fn rdma_post_write(
     remote_addr: u64,
     rkey: u32,
 ) -> c_int {
-    // SAFETY: identifier, region and range are valid (`# Safety`); the entry is a local variable.
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
+    // operation to post; `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the
+    // piece is unchanged until the request is complete.
     unsafe {
         let mut piece = piece(addr, length, lkey(mr));
         rdma_post_writev(id, context, &raw mut piece, 1, flags, remote_addr, rkey)
@@ -360,8 +375,9 @@ pub unsafe fn rdma_post_ud_send(
     ah: *mut ibv_ah,
     remote_qpn: u32,
 ) -> c_int {
-    // SAFETY: identifier, region, range and address handle are valid (`# Safety`); the entry is a
-    // local variable.
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
+    // operation to post; `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the
+    // piece is unchanged until the request is complete; `ah` is live.
     unsafe {
         let mut piece = piece(addr, length, lkey(mr));
         let mut wr = request(ibv_wr_opcode::IBV_WR_SEND, context, &raw mut piece, 1, flags);
@@ -381,16 +397,22 @@ pub unsafe fn rdma_post_ud_send(
 /// - `wc` is valid for writing.
 unsafe fn wait(lib: &Verbs, cq: *mut ibv_cq, channel: *mut ibv_comp_channel, wc: *mut ibv_wc) -> c_int {
     loop {
-        // SAFETY: the queue is live and can be polled, and `wc` is valid (`# Safety`).
+        // SAFETY: the caller guarantees (`# Safety`) that `cq` and `channel` are live, of `lib`,
+        // and belong together; the queue has the operations to poll and to arm; `wc` is valid for
+        // writing.
         let mut polled = unsafe { ibv_poll_cq(cq, 1, wc) };
         if polled == 0 {
-            // SAFETY: the queue is live and can be armed (`# Safety`).
+            // SAFETY: the caller guarantees (`# Safety`) that `cq` and `channel` are live, of
+            // `lib`, and belong together; the queue has the operations to poll and to arm; `wc` is
+            // valid for writing.
             let armed = unsafe { ibv_req_notify_cq(cq, 0) };
             if armed != 0 {
                 return rdma_seterrno(armed);
             }
-            // Completions before the arming cause no event. SAFETY: the queue is live and can be
-            // polled, and `wc` is valid (`# Safety`).
+            // What came before the queue was armed gives no event.
+            // SAFETY: the caller guarantees (`# Safety`) that `cq` and `channel` are live, of
+            // `lib`, and belong together; the queue has the operations to poll and to arm; `wc` is
+            // valid for writing.
             polled = unsafe { ibv_poll_cq(cq, 1, wc) };
         }
         if polled != 0 {
@@ -416,7 +438,8 @@ unsafe fn wait(lib: &Verbs, cq: *mut ibv_cq, channel: *mut ibv_comp_channel, wc:
 /// - `wc` is valid for writing.
 #[inline]
 pub unsafe fn rdma_get_send_comp(lib: &Verbs, id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the identifier has this queue and channel, and `wc` is valid (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live, with a send completion queue
+    // and channel of `lib`, which nobody else polls; `wc` is valid for writing.
     unsafe { wait(lib, field!(id, rdma_cm_id, send_cq), field!(id, rdma_cm_id, send_cq_channel), wc) }
 }
 
@@ -428,6 +451,7 @@ pub unsafe fn rdma_get_send_comp(lib: &Verbs, id: *mut rdma_cm_id, wc: *mut ibv_
 /// - `wc` is valid for writing.
 #[inline]
 pub unsafe fn rdma_get_recv_comp(lib: &Verbs, id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the identifier has this queue and channel, and `wc` is valid (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `id` is live, with a receive completion queue
+    // and channel of `lib`, which nobody else polls; `wc` is valid for writing.
     unsafe { wait(lib, field!(id, rdma_cm_id, recv_cq), field!(id, rdma_cm_id, recv_cq_channel), wc) }
 }

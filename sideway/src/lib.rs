@@ -91,6 +91,7 @@ mod newtype;
 pub mod direct;
 #[cfg(feature = "efa")]
 pub mod efa;
+pub mod error;
 pub mod guide;
 pub mod ibverbs;
 pub mod memory;
@@ -103,6 +104,7 @@ pub mod rdmacm;
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+pub use error::{ConsumeError, Error, ErrorKind};
 pub use provider::{
     PROVIDER_VARIABLE, ProviderChoice, ProviderError, default_provider, set_default_provider,
 };

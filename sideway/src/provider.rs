@@ -36,12 +36,12 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use rdma_mummy_sys::{LoadError, Provider};
 
-use crate::ibverbs::device::{DeviceList, GetDeviceListError};
+use crate::error::{Error, ErrorKind};
+use crate::ibverbs::device::DeviceList;
 
 /// The environment variable that selects the provider: `system`, `soft` or `auto`.
 pub const PROVIDER_VARIABLE: &str = "SIDEWAY_PROVIDER";
@@ -142,7 +142,7 @@ pub enum NoSystemDevice {
     /// It has no library to ask.
     NoLibrary(LoadError),
     /// Its kernel has no RDMA subsystem.
-    NoKernelSupport(io::Error),
+    NoKernelSupport(Error),
     /// Its library lists none.
     NoneListed,
 }
@@ -183,13 +183,10 @@ pub enum ProviderError {
     NoDevice(NoSystemDevice),
     /// The system's library is there, and fails to list devices.
     #[error(
-        "cannot tell whether the system has RDMA devices: ibv_get_device_list failed: {source}; choose \
+        "cannot tell whether the system has RDMA devices: {0}; choose \
          `{PROVIDER_VARIABLE}=soft` to go without"
     )]
-    List {
-        /// What the library said.
-        source: io::Error,
-    },
+    List(#[source] Error),
 }
 
 /// The software devices, if this build has them.
@@ -209,9 +206,8 @@ fn auto(system: Result<Provider, LoadError>, soft: Option<Provider>) -> Result<S
         Ok(system) => match DeviceList::from_provider(system) {
             Ok(list) if !list.is_empty() => return Ok(Selection::plain(system)),
             Ok(_) => NoSystemDevice::NoneListed,
-            Err(GetDeviceListError::NoKernelSupport { source }) => NoSystemDevice::NoKernelSupport(source),
-            Err(GetDeviceListError::Ibverbs { source }) => return Err(ProviderError::List { source }),
-            Err(GetDeviceListError::Provider(error)) => return Err(error),
+            Err(error) if error.kind() == ErrorKind::NoDevice => NoSystemDevice::NoKernelSupport(error),
+            Err(error) => return Err(ProviderError::List(error)),
         },
         Err(missing @ LoadError::NotFound { .. }) => NoSystemDevice::NoLibrary(missing),
         Err(unusable) => return Err(unusable.into()),
@@ -369,9 +365,7 @@ mod tests {
     fn auto_does_not_hide_a_system_that_is_broken() {
         let soft = provider("soft", one_device);
         let error = auto(Ok(provider("system", too_many_files)), Some(soft)).unwrap_err();
-        assert!(
-            matches!(&error, ProviderError::List { source } if source.raw_os_error() == Some(libc::EMFILE))
-        );
+        assert!(matches!(&error, ProviderError::List(source) if source.errno() == Some(libc::EMFILE)));
         let too_old = LoadError::TooOld {
             library: "libibverbs.so.1",
             path: "/old/libibverbs.so.1".into(),

@@ -1,9 +1,9 @@
-//! GPU memory on a GPU. Without one each case is ignored, and says what is missing; with `SIDEWAY_TEST_REQUIRE_GPU=1` that is a
-//! failure.
+//! Tests of GPU memory on a real GPU. Without a GPU each test is ignored, with the missing part as
+//! the reason; with `SIDEWAY_TEST_REQUIRE_GPU=1` that is a failure.
 //!
-//! The program needs nothing but the C library and NVIDIA's driver, so that it can be taken to a machine with a GPU:
-//! `cargo test -p sideway --features cuda --test cuda --no-run`. Where there are InfiniBand devices that take dma-bufs, memory is
-//! registered with the first one, too.
+//! The program needs nothing but the C library and NVIDIA's driver, so that it can be taken to a
+//! machine with a GPU: `cargo test -p sideway --features cuda --test cuda --no-run`. If the machine
+//! has InfiniBand devices that support dma-bufs, memory is also registered with the first one.
 #![allow(missing_docs, reason = "a test program")]
 
 use std::os::fd::AsFd;
@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::device::DeviceList;
-use sideway::memory::cuda::{CudaDevice, CudaError, RegisterCudaError};
+use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
+use sideway::memory::cuda::{CudaDevice, CudaError};
 
 const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_GPU";
 
@@ -23,7 +24,7 @@ type Case = fn(&CudaDevice) -> Result<Completion, Failed>;
 fn main() -> ExitCode {
     let required = std::env::var_os(REQUIRE).is_some_and(|value| !value.is_empty());
     let cases: [(&str, Case); 5] = [
-        ("a_device_says_what_it_is", what_it_is),
+        ("a_device_says_what_it_is", describe),
         ("bytes_come_back", bytes_come_back),
         ("memory_is_exported_as_a_dma_buf", exported),
         ("memory_is_freed", freed),
@@ -54,7 +55,7 @@ fn words(error: impl std::fmt::Display) -> Failed {
     error.to_string().into()
 }
 
-fn what_it_is(device: &CudaDevice) -> Result<Completion, Failed> {
+fn describe(device: &CudaDevice) -> Result<Completion, Failed> {
     assert!(CudaDevice::count().map_err(words)? > device.ordinal());
     let name = device.name().map_err(words)?;
     assert!(!name.is_empty());
@@ -84,7 +85,7 @@ fn bytes_come_back(device: &CudaDevice) -> Result<Completion, Failed> {
 fn exported(device: &CudaDevice) -> Result<Completion, Failed> {
     let buffer = device.allocate(LEN).map_err(words)?;
     let dma_buf = match buffer.export() {
-        // It says so itself: a driver with closed kernel modules.
+        // The driver reports it: it has closed kernel modules.
         Err(error @ (CudaError::NoDmaBuf { .. } | CudaError::MissingSymbol { .. })) => {
             return Ok(Completion::ignored_with(error.to_string()));
         }
@@ -97,13 +98,13 @@ fn exported(device: &CudaDevice) -> Result<Completion, Failed> {
     assert!(target.to_string_lossy().contains("dmabuf"), "{}", target.display());
     let info = std::fs::read_to_string(link.replace("/fd/", "/fdinfo/")).map_err(words)?;
     println!("{}: {}", target.display(), info.replace('\n', ", "));
-    // A dma-buf tells its length by where its end is.
+    // Seeking to the end returns a dma-buf's length.
     let end = rustix::fs::seek(dma_buf.fd.as_fd(), rustix::fs::SeekFrom::End(0)).map_err(words)?;
     assert_eq!(end, dma_buf.len as u64);
     Ok(Completion::Completed)
 }
 
-/// More than any GPU has, in turn.
+/// Allocates more than any GPU has, one buffer after the other.
 fn freed(device: &CudaDevice) -> Result<Completion, Failed> {
     for _ in 0..1000 {
         device.allocate(1 << 30).map_err(words)?;
@@ -132,7 +133,8 @@ fn registered(device: &CudaDevice) -> Result<Completion, Failed> {
             Ok(Completion::Completed)
         }
         Err(
-            error @ (RegisterCudaError::Unsupported(_) | RegisterCudaError::Cuda(CudaError::NoDmaBuf { .. })),
+            error @ (RegisterMemoryRegionError::Unsupported(_)
+            | RegisterMemoryRegionError::Cuda(CudaError::NoDmaBuf { .. })),
         ) => Ok(Completion::ignored_with(error.to_string())),
         Err(error) => Err(words(error)),
     }

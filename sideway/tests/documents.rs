@@ -14,7 +14,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What stands in backticks.
+/// The parts of a text in backticks.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -29,12 +29,13 @@ fn rows<'a>(document: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     table.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
-/// Every path of the public API, without the crate's name: `ibverbs::queue_pair::QueuePairBuilder::build`.
+/// Every path of the public API, without the crate's name:
+/// `ibverbs::queue_pair::QueuePairBuilder::build`.
 fn public_items() -> BTreeSet<String> {
     let listing = read("docs/generated/api/sideway.txt");
     let mut items = BTreeSet::new();
     for line in listing.lines().filter(|line| line.contains("pub ")) {
-        // The generic parameters of a type come before the name of its method.
+        // A type's generic parameters precede the name of its method.
         let mut depth = 0;
         let mut plain = String::new();
         for letter in line.chars() {
@@ -53,7 +54,7 @@ fn public_items() -> BTreeSet<String> {
     items
 }
 
-/// A part of the table of `verbs`: the C functions of its first column, and what is in the second.
+/// The table of verbs: the C functions in the first column, and the text in the second.
 fn verbs(document: &str) -> Vec<(Vec<String>, String)> {
     let mut found = Vec::new();
     for row in rows(document, "## From C") {
@@ -78,11 +79,11 @@ fn exported(table: &str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The functions that librdmacm exports, and those that its headers have inline.
+/// The functions that librdmacm exports, and the inline functions of its headers.
 fn functions_of_librdmacm() -> BTreeSet<String> {
     let inlines = read("rdma-mummy-sys/src/bindings/inlines.txt");
     let inline = inlines.lines().filter_map(|line| line.strip_prefix("rdma/")?.split_once(' '));
-    // The header's helper begins otherwise.
+    // The header's internal helpers have other prefixes.
     let inline = inline.map(|(_, name)| name.trim()).filter(|name| name.starts_with("rdma_"));
     let mut all: BTreeSet<_> = inline.map(str::to_owned).collect();
     assert!(all.len() > 10, "only {all:?} are inline");
@@ -91,12 +92,12 @@ fn functions_of_librdmacm() -> BTreeSet<String> {
     all
 }
 
-/// The functions that libibverbs exports, and those that its header has inline.
+/// The functions that libibverbs exports, and the inline functions of its header.
 fn functions_of_libibverbs() -> BTreeSet<String> {
     let exported = exported("Verbs, \"libibverbs.so.1\"");
     let inlines = read("rdma-mummy-sys/src/bindings/inlines.txt");
     let inline = inlines.lines().filter_map(|line| line.strip_prefix("infiniband/verbs.h "));
-    // With two underscores, or another prefix, it is a helper of the header's.
+    // A name with two underscores, or with another prefix, is an internal helper of the header.
     let public = |name: &&str| name.starts_with("ibv_") || name.ends_with("_to_ibv_rate");
     let names = exported.iter().map(String::as_str).chain(inline.map(str::trim));
     let all: BTreeSet<_> = names.filter(public).map(str::to_owned).collect();
@@ -190,7 +191,7 @@ impl Mentions {
                 self.read(&path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).expect("a source file");
-                // What tests call is no part of the library.
+                // Calls in tests do not count.
                 let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default();
                 text.lines().for_each(|line| self.note(line.trim_start()));
             }
@@ -203,7 +204,7 @@ impl Mentions {
             Some(comment) if comment.starts_with(['/', '!']) => &mut self.documented,
             Some(_) => return,
         };
-        // A name in a string is one that a message has.
+        // A name in a string is part of a message, not a call.
         let plain: Vec<_> = line.split('"').step_by(2).collect();
         let words =
             plain.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
@@ -212,7 +213,7 @@ impl Mentions {
 }
 
 #[test]
-fn what_sideway_calls_is_not_said_to_be_left_out() {
+fn functions_that_sideway_calls_are_not_listed_as_unwrapped() {
     let document = read("docs/migrating.md");
     let Mentions { called, .. } = Mentions::of_sideway();
     for (names, here) in verbs(&document) {
@@ -223,7 +224,7 @@ fn what_sideway_calls_is_not_said_to_be_left_out() {
 }
 
 #[test]
-fn what_sideway_calls_is_named_in_its_documentation() {
+fn functions_that_sideway_calls_are_named_in_its_documentation() {
     let Mentions { called, documented } = Mentions::of_sideway();
     let functions: BTreeSet<_> = functions_of_libibverbs()
         .into_iter()
@@ -235,12 +236,12 @@ fn what_sideway_calls_is_named_in_its_documentation() {
     assert!(silent.is_empty(), "no documentation of sideway names {silent:?}: who knows C looks for them");
 }
 
-/// Where the cases of a suite are, and what one looks like.
+/// Whether a test exists, in a suite or as a unit test.
 fn exists(test: &str) -> bool {
     let Some((suite, name)) = test.split_once(' ') else { return false };
     let function = |folder: &str| {
         let (module, case) = name.rsplit_once("::").unwrap_or(("main", name));
-        // Unit tests may stand at the end of their file.
+        // Unit tests may be at the end of their file.
         [Some(module), module.strip_suffix("::tests")].into_iter().flatten().any(|module| {
             let path = root().join(folder).join(module.replace("::", "/")).with_extension("rs");
             let text = fs::read_to_string(path).unwrap_or_default();
@@ -298,7 +299,7 @@ fn every_invariant_of_trespass_is_shown_by_tests_that_exist() {
         for test in tests(simulated).chain(tests(beyond)) {
             assert!(exists(test), "{name}: there is no test `{test}`");
         }
-        // The other way round: what bears its number in the simulator is named.
+        // Conversely, tests in the simulator with an invariant's number must be named.
         let mentions = |case: &str| simulated.contains(&format!("::{case}`"));
         for case in simulations().iter().filter(|case| case.starts_with(&format!("i{number:02}_"))) {
             assert!(mentions(case), "{name} does not name {case}");

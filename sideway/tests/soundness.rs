@@ -32,19 +32,20 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::memory::{Pool, Returned, Slice, Slices};
 
-/// The compiler's words change from release to release; these are the words of this one.
+/// The compiler's messages change from release to release; the expected ones belong to this
+/// release.
 const COMPILER: &str = "rustc 1.95.";
 
 #[test]
 #[cfg_attr(miri, ignore = "runs the compiler")]
-fn what_is_unsound_does_not_compile() {
+fn unsound_programs_do_not_compile() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version =
         Command::new(rustc).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
     let version = String::from_utf8_lossy(&version).trim().to_owned();
     if !version.starts_with(COMPILER) {
         let found = if version.is_empty() { "there is no compiler" } else { &version };
-        // Not a print macro: the harness would keep it to itself.
+        // Written directly, because the harness captures the output of print macros.
         let skip = format!("soundness: SKIPPED: the expected messages are those of {COMPILER}x; {found}\n");
         std::io::stderr().write_all(skip.as_bytes()).unwrap();
         return;
@@ -55,7 +56,7 @@ fn what_is_unsound_does_not_compile() {
     cases.compile_fail("tests/soundness/mlx5/*.rs");
 }
 
-/// Compiles only for types that are not `Send`: for one that is, it is not clear which of the two is meant.
+/// Compiles only for types that are not `Send`; for others, the call is ambiguous.
 macro_rules! assert_not_send {
     ($($Type:ty),* $(,)?) => {$(
         const _: fn() = || {
@@ -90,7 +91,7 @@ assert_not_send!(
     PooledPostRecvGuard<'static, 'static>,
 );
 
-// What is counted and linked without atomics.
+// Types that are counted and linked without atomics.
 assert_not_send!(Pool, Slice, Slices, Returned);
 
 fn make<Q: QpFlavour>(fake: &Fake, operations: SendOperationFlags) -> (Q, GenericCompletionQueue) {
@@ -102,7 +103,7 @@ fn make<Q: QpFlavour>(fake: &Fake, operations: SendOperationFlags) -> (Q, Generi
     (Q::make(&builder).unwrap(), cq)
 }
 
-/// Hole 1: what can be cloned is counted, and destroyed once.
+/// Hole 1: handles that can be cloned are counted, and their object is destroyed once.
 #[test]
 fn hole_01_clones_are_one_object() {
     let fake = Fake::new();
@@ -117,7 +118,7 @@ fn hole_01_clones_are_one_object() {
     assert_eq!((times("qp"), times("cq"), times("pd"), times("context")), (1, 1, 2, 2));
 }
 
-/// Hole 3: an empty list is nothing, instead of an array that is not there.
+/// Hole 3: an empty list has no effect, and no invalid array is posted.
 #[test]
 fn hole_03_an_empty_list_is_not_posted() {
     fn check<Q: QpFlavour>() {
@@ -133,7 +134,8 @@ fn hole_03_an_empty_list_is_not_posted() {
     for_each_qp!(check());
 }
 
-/// Hole 4: an operation that the pair was not made for is an error, as its pointer is null on some devices.
+/// Hole 4: an operation that the pair was not made for is an error, because its pointer is null on
+/// some devices.
 #[test]
 fn hole_04_a_null_operation_is_not_called() {
     fn check<Q: QpFlavour>() {
@@ -146,8 +148,8 @@ fn hole_04_a_null_operation_is_not_called() {
     for_each_qp!(check());
 }
 
-/// Hole 4, the other side: a field that the queue was not made with is `None`, as its reader is null on some
-/// devices.
+/// Hole 4, for completions: a field that the queue was not made with is `None`, because its reader
+/// is null on some devices.
 #[test]
 fn hole_04_a_null_reader_is_not_called() {
     let fake = Fake::new();
@@ -161,7 +163,8 @@ fn hole_04_a_null_reader_is_not_called() {
     assert_eq!((wc.byte_len(), wc.completion_timestamp(), wc.imm_data()), (None, None, None));
 }
 
-/// Hole 7: a library that fills in a part of the attributes leaves the rest zero. Miri sees a byte that is not.
+/// Hole 7: if a library fills in only a part of the attributes, the rest is zero. Miri would detect
+/// an uninitialised byte.
 #[test]
 fn hole_07_attributes_are_initialised() {
     for no_extended_verbs in [true, false] {
@@ -182,7 +185,8 @@ fn hole_07_attributes_are_initialised() {
     }
 }
 
-/// Hole 2, at run time: what one poller leaves is the next one's, and is read from the queue again.
+/// Hole 2, at run time: the next poller gets the completions that one poller leaves, and reads them
+/// from the queue again.
 #[test]
 fn hole_02_polls_do_not_overlap() {
     let fake = Fake::new();

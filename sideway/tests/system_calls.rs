@@ -1,14 +1,15 @@
-//! What sleeping for a completion costs in system calls: one for each wake-up, one more where the wait has an end.
+//! Counts the system calls of waiting for a completion: one for each wake-up, and one more if the
+//! wait has a deadline.
 //!
-//! This program runs itself over a software device under strace, and counts what one thread does between two calls that
-//! nothing else makes. Without strace the test is ignored, and says so.
+//! This program runs itself on a software device under strace, and counts one thread's system calls
+//! between two marker calls. Without strace the test is reported as ignored.
 #![allow(missing_docs, reason = "a test program")]
 
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-/// Where this is set, the program is the one that is counted: it names the way to wait.
+/// If this is set, the program is the one that is counted, and the value names the kind of wait.
 const WAY: &str = "SIDEWAY_COUNTED_WAY";
 
 const ROUNDS: usize = 100;
@@ -20,8 +21,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let trials = vec![
-        // The software device arms without a system call; the write is its own, to wake whoever sleeps, after a look
-        // whether the descriptor still is.
+        // The software device arms without a system call. It makes the write, to wake a sleeping
+        // thread, after an `fstat` to check that the descriptor still exists.
         trial("a_wait_is_one_read", "wait", &[("read", ROUNDS), ("write", ROUNDS), ("fstat", ROUNDS)]),
         trial(
             "a_wait_with_an_end_asks_before",
@@ -45,9 +46,10 @@ fn trial(name: &str, way: &'static str, expected: &'static [(&'static str, usize
         }
         let Some(calls) = trace(way)? else { return Ok(Completion::ignored_with("there is no strace")) };
         let mut counts = std::collections::BTreeMap::new();
-        // The device's threads may be in one another's way; nobody waits for an event by a futex.
+        // Futex calls are ignored: the device's threads may contend, but no wait for an event uses
+        // a futex.
         for call in calls.iter().filter(|call| *call != "futex") {
-            // The call differs by architecture and C library; what it asks does not.
+            // The name of the call depends on the architecture and the C library.
             let name = match call.as_str() {
                 "poll" => "ppoll",
                 "newfstatat" => "fstat",
@@ -64,7 +66,7 @@ fn trial(name: &str, way: &'static str, expected: &'static [(&'static str, usize
     })
 }
 
-/// The names of the system calls that the counted thread made between the marks; `None` if there is no strace.
+/// The names of the counted thread's system calls between the marks; `None` without strace.
 fn trace(way: &str) -> Result<Option<Vec<String>>, Failed> {
     let file = std::env::temp_dir().join(format!("sideway-{}-{way}.strace", std::process::id()));
     let mut command = Command::new("strace");
@@ -77,7 +79,7 @@ fn trace(way: &str) -> Result<Option<Vec<String>>, Failed> {
         Err(error) => return Err(error.into()),
     };
     let text = std::fs::read_to_string(&file);
-    // Best effort: it is in the folder for temporary files.
+    // Best effort, because the file is in the temporary folder.
     let _ = std::fs::remove_file(&file);
     if !output.status.success() {
         return Err(Failed::from(String::from_utf8_lossy(&output.stderr).into_owned()));
@@ -87,7 +89,7 @@ fn trace(way: &str) -> Result<Option<Vec<String>>, Failed> {
     let [first, last] = marks[..] else { return Err(Failed::from(format!("marks at {marks:?}"))) };
     let thread = lines[first].split_whitespace().next().unwrap_or_default();
     let of_thread = lines[first + 1..last].iter().filter_map(|line| line.strip_prefix(thread));
-    // A call that another thread's interrupts is told of twice.
+    // strace prints a call twice if another thread's call interrupts it.
     let calls =
         of_thread.filter_map(|line| line.trim_start().split_once('(')).map(|(name, _)| name.to_owned());
     Ok(Some(calls.filter(|name| !name.starts_with('<')).collect()))
@@ -107,14 +109,14 @@ mod counted {
 
     use super::ROUNDS;
 
-    struct Side {
+    struct ConnectionEnd {
         qp: GenericQueuePair,
         cq: GenericCompletionQueue,
         memory: RegisteredBuffer,
         channel: CompletionChannel,
     }
 
-    impl Side {
+    impl ConnectionEnd {
         fn new() -> Self {
             let list = DeviceList::from_provider(ProviderChoice::Soft.select().unwrap().provider()).unwrap();
             let context = list.first().unwrap().open().unwrap();
@@ -132,19 +134,19 @@ mod counted {
             Self { qp, cq, memory, channel }
         }
 
-        /// Arms, and drains.
+        /// Arms and drains the queue.
         fn arm(&mut self) {
             let mut poller = self.cq.arm(Notify::Any).unwrap();
             while poller.next().is_some() {}
             poller.finish().unwrap();
         }
 
-        /// Writes to itself, which completes at once.
+        /// Posts an RDMA WRITE to itself, which completes at once.
         fn write(&mut self) {
             let here = self.memory.as_ptr().addr() as u64;
             let mut guard = self.qp.start_post_send();
             let write = guard.construct_wr(1, WorkRequestFlags::Signaled);
-            // SAFETY: the memory outlives the pair, and nobody looks at it.
+            // SAFETY: the memory outlives the pair, and nobody else accesses it.
             unsafe {
                 write.setup_write(self.memory.rkey(), here + 64).setup_sge(self.memory.lkey(), here, 8)
             };
@@ -152,15 +154,15 @@ mod counted {
         }
     }
 
-    /// A system call that nothing else makes.
+    /// Makes a system call that nothing else makes, as a marker.
     fn mark() {
-        // SAFETY: asks for a number.
+        // SAFETY: the call has no preconditions.
         unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     }
 
     pub(super) fn run(way: &str) {
-        let mut side = Side::new();
-        let step = |side: &mut Side| match way {
+        let mut side = ConnectionEnd::new();
+        let step = |side: &mut ConnectionEnd| match way {
             "arm" => side.arm(),
             _ => {
                 side.arm();
@@ -173,7 +175,7 @@ mod counted {
                 assert!(event.is_some(), "the write has completed");
             }
         };
-        // What is done once: the link to the peer, the descriptor's mode.
+        // Warm-up for one-time work: the connection to the peer, the descriptor's mode.
         (0..3).for_each(|_| step(&mut side));
         mark();
         (0..ROUNDS).for_each(|_| step(&mut side));

@@ -5,23 +5,25 @@
 
 use std::io::Write;
 
-use sideway::direct::DirectVerbsError;
+use sideway::ErrorKind;
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::sys::LoadError;
 use sideway::{Provider, efa, mlx5};
+use std::error::Error as _;
 
 fn soft0(provider: Provider) -> DeviceContext {
     DeviceList::from_provider(provider).unwrap().first().unwrap().open().unwrap()
 }
 
-/// Says something past the harness, which keeps what a passing test prints to itself.
+/// Prints directly, because the harness captures the output of passing tests.
 fn skip(reason: &str) {
     writeln!(std::io::stderr(), "vendors: SKIPPED: {reason}").expect("standard error");
 }
 
-/// soft0, of a provider that has the system's direct verbs as well; `None`, and a word about it, where the system has none.
+/// soft0, of a provider with the system's direct verbs; `None`, with a message, if the system has
+/// none.
 fn with_the_systems_libraries() -> Option<DeviceContext> {
     let system = match Provider::system() {
         Ok(system) => system,
@@ -38,8 +40,9 @@ fn with_the_systems_libraries() -> Option<DeviceContext> {
         }
     };
     let verbs = *sideway::soft::provider().verbs();
-    // SAFETY: the functions are soft-rnic's and rdma-core's. soft-rnic's devices are as long as rdma-core's, so that the latter
-    // can be asked whose they are; nothing else of theirs is called with them.
+    // SAFETY: the functions belong to soft-rnic and rdma-core. soft-rnic's device structs are as
+    // long as rdma-core's, so that the latter's detection can read them. No other function of
+    // rdma-core is called with them.
     let provider = unsafe {
         Provider::from_tables_with_direct("soft, and the system's", verbs, None, Some(mlx5dv), Some(efadv))
     };
@@ -50,8 +53,9 @@ fn with_the_systems_libraries() -> Option<DeviceContext> {
 fn a_software_device_is_not_mlx5s() {
     let Some(context) = with_the_systems_libraries() else { return };
     match mlx5::DirectVerbs::of(&context).unwrap_err() {
-        DirectVerbsError::Unsupported(Unsupported { verb, device, missing, .. }) => {
-            assert_eq!((verb, device.as_str(), missing), ("mlx5dv_is_supported", "soft0", None));
+        error if error.unsupported().is_some() => {
+            let Unsupported { verb, device, missing, .. } = error.unsupported().unwrap();
+            assert_eq!((*verb, device.as_str(), missing), ("mlx5dv_is_supported", "soft0", &None));
         }
         error => panic!("{error}"),
     }
@@ -61,8 +65,9 @@ fn a_software_device_is_not_mlx5s() {
 fn a_software_device_is_not_efas() {
     let Some(context) = with_the_systems_libraries() else { return };
     match efa::DirectVerbs::of(&context).unwrap_err() {
-        DirectVerbsError::Unsupported(Unsupported { verb, device, missing, .. }) => {
-            assert_eq!((verb, device.as_str(), missing), ("efadv_query_device", "soft0", None));
+        error if error.unsupported().is_some() => {
+            let Unsupported { verb, device, missing, .. } = error.unsupported().unwrap();
+            assert_eq!((*verb, device.as_str(), missing), ("efadv_query_device", "soft0", &None));
         }
         error => panic!("{error}"),
     }
@@ -78,17 +83,18 @@ fn a_provider_without_the_library_names_it() {
     for (error, library) in errors {
         let text = error.to_string();
         assert!(text.contains("soft0") && text.contains(library), "{text}");
-        let DirectVerbsError::Library { device, source, .. } = error else { panic!("{text}") };
-        assert_eq!(device, "soft0");
-        assert!(matches!(source, LoadError::NotProvided { library: named, .. } if named == library));
+        assert_eq!((error.kind(), error.object()), (ErrorKind::Library, Some("device soft0")), "{text}");
+        let source = error.source().and_then(|source| source.downcast_ref());
+        assert!(matches!(source, Some(LoadError::NotProvided { library: named, .. }) if **named == *library));
     }
 }
 
-/// A provider without a vendor's library opens nothing by it.
+/// A provider without a vendor's library opens no device through it.
 #[test]
 fn without_its_library_nothing_is_opened_for_mlx5() {
     let devices = DeviceList::from_provider(sideway::soft::provider()).unwrap();
     let error = mlx5::DirectVerbs::open(&devices.first().unwrap()).unwrap_err();
-    assert!(matches!(&error, DirectVerbsError::Library { vendor: "mlx5", .. }), "{error}");
-    assert!(error.to_string().starts_with("no direct verbs of mlx5 for device soft0: "), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Library, "{error}");
+    let text = "mlx5dv_open_device was not called for device soft0: the device has no direct verbs of mlx5: ";
+    assert!(error.to_string().starts_with(text), "{error}");
 }

@@ -1,4 +1,5 @@
-//! How the device is set up: by environment variables, or by a [`Config`] of the program's own.
+//! The configuration of the device: from environment variables, or from a [`Config`] that the
+//! program makes.
 
 use std::env::VarError;
 use std::fmt;
@@ -8,82 +9,83 @@ use std::time::Duration;
 
 use crate::faults::{self, Rule};
 
-/// The most devices of a process.
+/// The most devices that a process can have.
 pub const MAX_DEVICES: u8 = 16;
-/// The most ports of a device.
+/// The most ports that a device can have.
 pub const MAX_PORTS: u8 = 8;
 
 /// When a posted work request is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// By the call that posts it, if it can be.
+    /// In the call that posts it, if possible.
     #[default]
     Inline,
-    /// When completions are polled: work is outstanding until then, as in hardware.
+    /// When completions are polled. Until then the request is outstanding, as in hardware.
     Deferred,
 }
 
-/// Which way payload may take between two processes.
+/// The path that payload may take between two processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Path {
-    /// The best that there is.
+    /// The fastest path available.
     #[default]
     Auto,
-    /// `process_vm_writev` and `process_vm_readv`, even where memory is shared.
+    /// `process_vm_writev` and `process_vm_readv`, even for shared memory.
     Vm,
-    /// The owner's service thread copies.
+    /// The service thread of the process that owns the memory copies.
     Call,
 }
 
-/// What the device says that it can do at most, and holds programs to.
+/// The limits that the device reports and enforces.
 ///
-/// The defaults are its real limits; smaller values play a smaller device.
+/// The defaults are its real limits. Lower values simulate a smaller device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Protection domains.
+    /// The most protection domains.
     pub max_pd: u32,
-    /// Memory regions.
+    /// The most memory regions.
     pub max_mr: u32,
-    /// Memory windows.
+    /// The most memory windows.
     pub max_mw: u32,
-    /// Bytes of a memory region.
+    /// The most bytes of a memory region.
     pub max_mr_size: u64,
-    /// Bytes of device memory, of each context.
+    /// The most bytes of device memory in each context.
     pub max_dm_size: u64,
-    /// Completion queues.
+    /// The most completion queues.
     pub max_cq: u32,
-    /// Entries of a completion queue.
+    /// The most entries of a completion queue.
     pub max_cqe: u32,
-    /// Queue pairs.
+    /// The most queue pairs.
     pub max_qp: u32,
-    /// Outstanding work requests of a send or receive queue.
+    /// The most outstanding work requests of a send or receive queue.
     pub max_qp_wr: u32,
-    /// Entries of a work request.
+    /// The most scatter/gather entries of a work request.
     pub max_sge: u32,
-    /// Bytes of inline data.
+    /// The most bytes of inline data.
     pub max_inline_data: u32,
-    /// Reads and atomics under way, in each direction.
+    /// The most outstanding RDMA READs and atomics of a queue pair, in each direction.
     pub max_qp_rd_atom: u32,
-    /// Address handles.
+    /// The most address handles.
     pub max_ah: u32,
-    /// Multicast groups.
+    /// The most multicast groups.
     pub max_mcast_grp: u32,
-    /// Queue pairs of one multicast group.
+    /// The most queue pairs in one multicast group.
     pub max_mcast_qp_attach: u32,
-    /// Queue pairs of all multicast groups, each counted once for each group that it is in.
+    /// The most queue pairs in all multicast groups together. A queue pair counts once for each
+    /// group that it is in.
     pub max_total_mcast_qp_attach: u32,
-    /// Shared receive queues.
+    /// The most shared receive queues.
     pub max_srq: u32,
-    /// Outstanding work requests of a shared receive queue.
+    /// The most outstanding work requests of a shared receive queue.
     pub max_srq_wr: u32,
-    /// Entries of a work request of a shared receive queue.
+    /// The most scatter entries of a work request of a shared receive queue.
     pub max_srq_sge: u32,
 }
 
-/// Calls a macro with each limit that is counted in 32 bits.
+/// Calls a macro with the names of all limits that are `u32`.
 macro_rules! each_limit {
     ($do:ident) => {
         $do!(
@@ -137,7 +139,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Whether there is one of this name.
+    /// Whether a limit with this name exists.
     pub(crate) fn has(name: &str) -> bool {
         macro_rules! has {
             ($($field:ident),*) => { name == "max_mr_size" || name == "max_dm_size" $(|| name == stringify!($field))* };
@@ -145,7 +147,7 @@ impl Limits {
         each_limit!(has)
     }
 
-    /// Lowers one by its name, which is right.
+    /// Lowers the limit with this name, which must exist.
     pub(crate) fn lower(&mut self, name: &str, value: u64) {
         macro_rules! lower {
             ($($field:ident),*) => {
@@ -159,7 +161,7 @@ impl Limits {
         each_limit!(lower);
     }
 
-    /// Sets one by its name.
+    /// Sets the limit with this name.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let default = Self::default();
         let number: u64 = value.parse().map_err(|_| format!("a number for {name}, not {value:?}"))?;
@@ -196,7 +198,7 @@ impl FromStr for Limits {
     }
 }
 
-/// How the device is set up.
+/// The configuration of the device.
 ///
 /// ```
 /// let mut config = soft_rnic::Config::default();
@@ -206,41 +208,42 @@ impl FromStr for Limits {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
-    /// `SOFT_RNIC_DEVICES`: how many devices there are, `soft0` and on: 1 to 16.
+    /// `SOFT_RNIC_DEVICES`: the number of devices, which are named from `soft0` on: 1 to 16.
     pub devices: u8,
-    /// `SOFT_RNIC_PORTS`: how many ports each has: 1 to 8.
+    /// `SOFT_RNIC_PORTS`: the number of ports of each device: 1 to 8.
     pub ports: u8,
     /// `SOFT_RNIC_MODE`: `inline` or `deferred`.
     pub mode: Mode,
-    /// `SOFT_RNIC_TIME_SCALE`: the factor on the timers of retries and of receivers that are not ready.
+    /// `SOFT_RNIC_TIME_SCALE`: a factor for acknowledgement timeouts and RNR timers.
     pub time_scale: f64,
-    /// `SOFT_RNIC_REVOKE_MS`: how long a call waits for peers to let go of memory before it fails with `EBUSY`.
+    /// `SOFT_RNIC_REVOKE_MS`: how long a call waits for peers to release memory before it fails
+    /// with `EBUSY`.
     pub revoke: Duration,
     /// `SOFT_RNIC_PATH`: `auto`, `vm` or `call`.
     pub path: Path,
-    /// `SOFT_RNIC_SHM`: `1` shares regions that lie in files of `/dev/shm`, which their owner may truncate: a peer
-    /// that copies at that moment gets SIGBUS.
+    /// `SOFT_RNIC_SHM`: `1` also shares regions in files of `/dev/shm`. If the owner truncates such
+    /// a file while a peer copies, the peer gets SIGBUS.
     pub shm: bool,
-    /// `SOFT_RNIC_FABRIC`: only processes of the same fabric see one another.
+    /// `SOFT_RNIC_FABRIC`: only processes with the same fabric see each other.
     pub fabric: String,
     /// `SOFT_RNIC_LIMITS`: a list such as `max_sge=1,max_cqe=16`.
     pub limits: Limits,
-    /// `SOFT_RNIC_FAULTS`: rules of injected faults, or `@FILE` that has them.
+    /// `SOFT_RNIC_FAULTS`: fault rules, or `@FILE` to read them from a file.
     pub faults: Option<Faults>,
-    /// `SOFT_RNIC_SEED`: what chance is drawn from.
+    /// `SOFT_RNIC_SEED`: the seed of the random numbers.
     pub seed: u64,
-    /// `SOFT_RNIC_LOG`: what is logged to standard error where nobody else logs: `off`, `error`, `warn`, `info`, `debug`,
-    /// `trace`.
+    /// `SOFT_RNIC_LOG`: the level that is logged to standard error if the program installs no
+    /// logger: `off`, `error`, `warn`, `info`, `debug`, `trace`.
     pub log: log::LevelFilter,
 }
 
-/// Where the rules of faults are.
+/// Where the fault rules come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Faults {
-    /// The rules themselves.
+    /// The text of the rules.
     Rules(String),
-    /// A file that has them.
+    /// A file that contains the rules.
     File(PathBuf),
 }
 
@@ -263,25 +266,27 @@ impl Default for Config {
     }
 }
 
-/// A value that the configuration cannot have.
+/// An invalid value in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable} is {value:?}; set it to {allowed}")]
 #[non_exhaustive]
 pub struct ConfigError {
-    /// The variable, or the field of [`Config`] by its variable's name.
+    /// The variable, also for a field of [`Config`].
     pub variable: &'static str,
-    /// The value that it has.
+    /// The invalid value.
     pub value: String,
-    /// What it can be.
+    /// The values that are allowed.
     pub allowed: String,
 }
 
 impl Config {
-    /// What the environment says; what it does not name has its default.
+    /// Reads the configuration from the environment. Variables that are not set have their
+    /// defaults.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] names the variable, its value and what is allowed. An empty variable counts as unset.
+    /// [`ConfigError`] names the variable, its value and what is allowed. An empty variable counts
+    /// as unset.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_variables(|variable| match std::env::var(variable) {
             Ok(value) => Ok(Some(value)),
@@ -343,11 +348,11 @@ impl Config {
         Ok(config)
     }
 
-    /// The rules of faults, read and parsed.
+    /// Reads and parses the fault rules.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`]: the file cannot be read, or a rule cannot be.
+    /// [`ConfigError`] if the file cannot be read or a rule is invalid.
     pub(crate) fn fault_rules(&self) -> Result<Vec<Rule>, ConfigError> {
         match &self.faults {
             None => Ok(Vec::new()),
@@ -355,14 +360,14 @@ impl Config {
             Some(Faults::File(file)) => match std::fs::read_to_string(file) {
                 Ok(rules) => parse_faults(&rules),
                 Err(error) => {
-                    let allowed = format!("rules, or @FILE of a file that can be read ({error})");
+                    let allowed = format!("fault rules, or @FILE with a readable file ({error})");
                     Err(wrong_faults(format!("@{}", file.display()), allowed))
                 }
             },
         }
     }
 
-    /// Whether the device can be set up so.
+    /// Checks that the device can be set up with this configuration.
     ///
     /// # Errors
     ///
@@ -421,7 +426,7 @@ impl Config {
 
 fn parse_faults(rules: &str) -> Result<Vec<Rule>, ConfigError> {
     faults::parse(rules)
-        .map_err(|error| wrong_faults(rules.to_owned(), format!("rules that can be; {error}")))
+        .map_err(|error| wrong_faults(rules.to_owned(), format!("valid fault rules; {error}")))
 }
 
 fn wrong_faults(value: String, allowed: String) -> ConfigError {
@@ -452,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_the_default() {
+    fn empty_environment_gives_the_defaults() {
         assert_eq!(read(&[]), Ok(Config::default()));
         assert_eq!(read(&[("SOFT_RNIC_DEVICES", " ")]), Ok(Config::default()));
         assert_eq!(Config::default().validate(), Ok(()));
@@ -492,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_named_with_what_is_allowed() {
+    fn error_names_the_value_and_what_is_allowed() {
         for (variable, value, allowed) in [
             ("SOFT_RNIC_DEVICES", "0", "a number from 1 to 16"),
             ("SOFT_RNIC_DEVICES", "many", "a number from 1 to 16"),

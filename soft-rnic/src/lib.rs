@@ -1,11 +1,13 @@
 //! A software RDMA device in user space.
 //!
-//! `soft0` is an RDMA device of this host, for the processes of one user: reliable and unreliable connections, datagrams, shared
-//! receive queues, RDMA operations and atomics between any two of them, without a NIC, root, a kernel module or rdma-core.
-//! It is for developing and testing; what is measured over it are this host's processors and memory.
+//! `soft0` is an RDMA device of this host, for the processes of one user. It needs no NIC, root
+//! privileges, kernel module or rdma-core. It supports reliable and unreliable connections,
+//! datagrams, shared receive queues, RDMA operations and atomics between any two processes. It is
+//! meant for development and tests: measurements over it show this host's processors and memory.
 //!
-//! It speaks libibverbs' own interface: [`provider`] is a table of its functions, with which everything works that works
-//! with a [`Provider`]. Most programs use it through `sideway`, whose feature `soft` brings it along; this is the same by hand:
+//! It implements the interface of libibverbs: [`provider`] returns a table of its functions, for
+//! every program that works with a [`Provider`]. Most programs use it through `sideway` with the
+//! feature `soft`. This is the same by hand:
 //!
 //! ```
 //! use std::ffi::CStr;
@@ -29,26 +31,32 @@
 //!
 //! # Configuration
 //!
-//! The environment (`SOFT_RNIC_DEVICES`, `SOFT_RNIC_MODE`, ...) or a [`Config`] of the program's own, given to
-//! [`provider_with`] before the devices are first listed. In [`Mode::Inline`] the call that posts a request executes it; in
-//! [`Mode::Deferred`] it is outstanding until completions are polled, as in hardware. Processes see each other if they have
-//! the same [`fabric`](Config::fabric).
+//! Configure the device by the environment (`SOFT_RNIC_DEVICES`, `SOFT_RNIC_MODE`, ...), or pass a
+//! [`Config`] to [`provider_with`] before the devices are first listed. In [`Mode::Inline`] the
+//! call that posts a request executes it. In [`Mode::Deferred`] a request is outstanding until
+//! completions are polled, as in hardware. Processes see each other if they have the same
+//! [`fabric`](Config::fabric).
 //!
 //! # Faults and statistics
 //!
-//! [`faults`] makes things go wrong on demand. [`statistics`] says what this process has open and which paths its payload has
-//! taken; [`status::processes`] asks the other processes of this user.
+//! [`faults`] injects faults on demand. [`statistics`] returns the open objects of this process and
+//! the paths that its payload has taken. [`status::processes`] asks the other processes of this
+//! user.
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! Another user of the host gets nothing. A process of the same user may change payload memory that was registered, as a
-//! debugger could; nothing that it does makes this process touch memory outside of what was registered, loop or panic. After
-//! memory was taken from the device (`ibv_dereg_mr` and the like have returned 0) no peer touches it; if a peer does not let go
-//! of it in time, the call fails with `EBUSY`, and the memory must be kept.
+//! - Another user of the host cannot access anything.
+//! - A process of the same user may change registered memory, as a debugger could. It cannot make
+//!   this process touch other memory, loop or panic.
+//! - After memory was taken from the device (`ibv_dereg_mr` and similar calls have returned 0), no
+//!   peer touches it. If a peer does not release the memory in time, the call fails with `EBUSY`,
+//!   and the memory must be kept.
 //!
-//! A forked child has no part in its parent's device: its calls fail with `EIO`, until it opens one of its own.
+//! A forked child cannot use its parent's device: calls fail with `EIO` until the child opens the
+//! device itself.
 //!
-//! The guide for users is `docs/soft-rnic.md` in the repository; `ARCHITECTURE.md` there tells how it works.
+//! The user guide is `docs/soft-rnic.md` in the repository; `ARCHITECTURE.md` explains how the
+//! device works.
 
 mod cm;
 mod config;
@@ -65,7 +73,7 @@ pub mod status;
 mod sync;
 pub mod verbs;
 
-/// What the fuzz targets in `fuzz/` call.
+/// Entry points of the fuzz targets in `fuzz/`.
 #[cfg(fuzzing)]
 pub mod testing {
     pub use crate::cm::hostile::hostile_messages;
@@ -80,54 +88,55 @@ use rdma_mummy_sys::Provider;
 use crate::objects::rnic::Rnic;
 use crate::objects::setup::ProcessSetup;
 
-/// The provider that has the software devices, and no others.
+/// Returns the provider of the software devices, and of no others.
 ///
-/// This opens nothing. The first call of `ibv_get_device_list` reads the configuration from the environment
-/// ([`Config::from_env`]), unless [`provider_with`] gave another; if a variable has a value that it cannot have, the call
-/// logs that and fails with `EINVAL`.
+/// This call opens nothing. The first call of `ibv_get_device_list` reads the configuration from
+/// the environment ([`Config::from_env`]), unless [`provider_with`] was called before. If a
+/// variable has an invalid value, that call logs it and fails with `EINVAL`.
 pub fn provider() -> Provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
-    // SAFETY: the functions of this crate do what the C functions of the same names do; that is what it is for.
+    // SAFETY: the functions of this crate implement the C functions of the same names.
     *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("soft", verbs::table(), Some(rdmacm::table())) })
 }
 
-/// Whether the devices can be listed, and what is wrong with the configuration if not: `ibv_get_device_list` itself can say no
-/// more than `EINVAL`.
+/// Checks whether the devices can be listed. The error explains what is wrong with the
+/// configuration, for which `ibv_get_device_list` itself can only return `EINVAL`.
 ///
 /// # Errors
 ///
-/// A variable has a value that it cannot have. Once the devices have been listed nothing is wrong.
+/// A variable has an invalid value. Once the devices were listed, this always succeeds.
 pub fn check_configuration() -> Result<(), ConfigError> {
     ProcessSetup::get().map(drop)
 }
 
-/// What this process has open, and which paths its payload has taken; `None` if no software device is open.
+/// Returns the open objects of this process and the paths that its payload has taken; `None` if no
+/// software device is open.
 pub fn statistics() -> Option<status::Statistics> {
     let rnic = Rnic::current().filter(|rnic| !rnic.node().is_forked())?;
     Some(rnic.statistics())
 }
 
-/// Why a configuration was not taken.
+/// Why [`provider_with`] refused a configuration.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// The configuration is wrong.
+    /// A value of the configuration is invalid.
     #[error(transparent)]
     Invalid(#[from] ConfigError),
-    /// The devices of this process have been listed already, with another configuration.
+    /// The devices of this process were listed before, with another configuration.
     #[error(
-        "the devices of this process were set up before, otherwise; give the configuration before they are first listed"
+        "this process has set its devices up with another configuration; call provider_with before they are first listed"
     )]
     Done,
 }
 
-/// [`provider`], with a configuration of the program's own instead of the environment's.
+/// Returns [`provider`] with this configuration instead of the environment's.
 ///
-/// The devices are those of the whole process: they are set up once.
+/// The devices are set up once for the whole process.
 ///
 /// # Errors
 ///
-/// [`SetupError`]: the configuration is wrong, or the process has another already.
+/// [`SetupError`] if the configuration is invalid, or the process has a different one already.
 pub fn provider_with(config: Config) -> Result<Provider, SetupError> {
     let setup = ProcessSetup::with(config.clone())?;
     if setup.config == config { Ok(provider()) } else { Err(SetupError::Done) }

@@ -7,8 +7,9 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 pub(crate) use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
-/// A full fence right behind a read-modify-write of this thread, on whatever atomic. On x86-64 that was one already: the
-/// compiler has only to keep the order (docs/internals/soft-rnic-ordering.md).
+/// A full fence directly after a read-modify-write by this thread, on any atomic. On x86-64 the
+/// read-modify-write is a full fence already, so only the compiler must keep the order
+/// (docs/internals/soft-rnic-ordering.md).
 #[inline]
 pub(crate) fn fence_after_change() {
     if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
@@ -18,5 +19,5 @@ pub(crate) fn fence_after_change() {
     }
 }
 
-/// For what is no part of a protocol, and may be a static.
+/// For values that belong to no protocol, and may be in a `static`.
 pub(crate) use core::sync::atomic::AtomicU64 as PlainAtomicU64;

@@ -42,7 +42,8 @@ pub unsafe fn operation<F: Copy>(
     offset: usize,
     of: fn(&verbs_context) -> &Option<F>,
 ) -> Option<F> {
-    // SAFETY: the context is live (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `ctx` is a live context of a loaded library;
+    // `offset` is that of the field which `of` names.
     let extended = unsafe { verbs_get_ctx(ctx) };
     if extended.is_null() {
         return None;
@@ -122,7 +123,7 @@ context_functions! {
 /// - `num_devices` is null or valid for writing.
 #[inline]
 pub unsafe fn ibv_get_device_list(lib: &Verbs, num_devices: *mut c_int) -> *mut *mut ibv_device {
-    // SAFETY: the count is null or valid for writing (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) or `num_devices` is null or valid for writing.
     unsafe { (lib.ibv_get_device_list)(num_devices) }
 }
 
@@ -209,7 +210,8 @@ pub unsafe fn ibv_query_gid_ex(
     flags: u32,
 ) -> c_int {
     match lib._ibv_query_gid_ex {
-        // SAFETY: context and entry are valid (`# Safety`), and the size is the entry's.
+        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of `lib`;
+        // `entry` is valid for writing; the size is the entry's.
         Some(query) => unsafe {
             query(context, port_num, gid_index, entry, flags, size_of::<ibv_gid_entry>())
         },
@@ -234,7 +236,8 @@ pub unsafe fn ibv_query_gid_table(
     flags: u32,
 ) -> isize {
     match lib._ibv_query_gid_table {
-        // SAFETY: context and entries are valid (`# Safety`), and one entry has this size.
+        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of `lib`;
+        // `entries` is valid for writing `max_entries` entries; are valid (`# Safety`), and one entry has this size.
         Some(query) => unsafe { query(context, entries, max_entries, flags, size_of::<ibv_gid_entry>()) },
         None => {
             crate::table::set_errno(libc::EOPNOTSUPP);
@@ -258,7 +261,8 @@ pub unsafe fn ibv_query_comp_cntr_caps(
     caps: *mut ibv_comp_cntr_caps,
 ) -> c_int {
     match lib._ibv_query_comp_cntr_caps {
-        // SAFETY: context and result are valid (`# Safety`), and the size is the struct's.
+        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of `lib`;
+        // `caps` is valid for writing; the size is the struct's.
         Some(query) => unsafe { query(context, caps, size_of::<ibv_comp_cntr_caps>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }

@@ -29,11 +29,15 @@ pub unsafe fn ibv_reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     if !is_optional(access) {
-        // SAFETY: the domain is live and the memory valid (`# Safety`).
+        // SAFETY: the caller guarantees (`# Safety`) that `pd` is a live protection domain of
+        // `lib`; `addr` is valid for `length` bytes, until the region is deregistered, for all that
+        // `access` lets the device do.
         return unsafe { (lib.ibv_reg_mr)(pd, addr, length, access) };
     }
     match lib.ibv_reg_mr_iova2 {
-        // SAFETY: the domain is live and the memory valid (`# Safety`).
+        // SAFETY: the caller guarantees (`# Safety`) that `pd` is a live protection domain of
+        // `lib`; `addr` is valid for `length` bytes, until the region is deregistered, for all that
+        // `access` lets the device do.
         Some(register) => unsafe { register(pd, addr, length, addr.addr() as u64, access as c_uint) },
         None => Unsupported::unsupported(0),
     }
@@ -61,15 +65,21 @@ pub unsafe fn ibv_reg_mr_iova(
 ) -> *mut ibv_mr {
     if is_optional(access) {
         return match lib.ibv_reg_mr_iova2 {
-            // SAFETY: the domain is live and the memory valid (`# Safety`).
+            // SAFETY: the caller guarantees (`# Safety`) that `pd` is a live protection domain of
+            // `lib`; `addr` is valid for `length` bytes, until the region is deregistered, for all
+            // that `access` lets the device do.
             Some(register) => unsafe { register(pd, addr, length, iova, access as c_uint) },
             None => Unsupported::unsupported(0),
         };
     }
     match lib.ibv_reg_mr_iova {
-        // SAFETY: the domain is live and the memory valid (`# Safety`).
+        // SAFETY: the caller guarantees (`# Safety`) that `pd` is a live protection domain of
+        // `lib`; `addr` is valid for `length` bytes, until the region is deregistered, for all that
+        // `access` lets the device do.
         Some(register) => unsafe { register(pd, addr, length, iova, access) },
-        // SAFETY: the domain is live and the memory valid (`# Safety`). Plain registration uses the
+        // SAFETY: the caller guarantees (`# Safety`) that `pd` is a live protection domain of
+        // `lib`; `addr` is valid for `length` bytes, until the region is deregistered, for all that
+        // `access` lets the device do; live and the memory valid (`# Safety`). Plain registration uses the
         // memory's own address.
         None if iova == addr.addr() as u64 => unsafe { (lib.ibv_reg_mr)(pd, addr, length, access) },
         None => Unsupported::unsupported(0),
@@ -87,7 +97,7 @@ pub unsafe fn ibv_reg_mr_iova(
 pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
     // SAFETY: the domain is live (`# Safety`), and with it its context.
     match unsafe { field!(field!(pd, ibv_pd, context), ibv_context, ops.alloc_mw) } {
-        // SAFETY: the domain is live (`# Safety`).
+        // SAFETY: the caller guarantees (`# Safety`) that `pd` is a live protection domain.
         Some(operation) => unsafe { operation(pd, type_) },
         None => Unsupported::unsupported(0),
     }
@@ -102,7 +112,8 @@ pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
 pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: the window is live (`# Safety`), and with it its context.
     match unsafe { field!(field!(mw, ibv_mw, context), ibv_context, ops.dealloc_mw) } {
-        // SAFETY: the window is live and not used afterwards (`# Safety`).
+        // SAFETY: the caller guarantees (`# Safety`) that `mw` is a live memory window, and not
+        // used afterwards if this succeeds.
         Some(operation) => unsafe { operation(mw) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
@@ -134,7 +145,8 @@ pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw
     }
     // SAFETY: the window is live (`# Safety`), and with it its context.
     match unsafe { field!(field!(mw, ibv_mw, context), ibv_context, ops.bind_mw) } {
-        // SAFETY: queue pair, window and request are valid (`# Safety`).
+        // SAFETY: queue caller guarantees (`# Safety`) that `qp` and `mw` are live and of one device;
+        // `mw_bind` is valid, and its region is null or live.
         Some(operation) => unsafe { operation(qp, mw, mw_bind) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
@@ -191,7 +203,8 @@ pub unsafe fn ibv_memcpy_to_dm(
     host_addr: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: the memory is live with this operation, and the bytes are readable (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `dm` is live, and its `memcpy_to_dm` is not
+    // null; `host_addr` is readable for `length` bytes.
     unsafe { operation!(dm, ibv_dm, memcpy_to_dm)(dm, dm_offset, host_addr, length) }
 }
 
@@ -208,6 +221,7 @@ pub unsafe fn ibv_memcpy_from_dm(
     dm_offset: u64,
     length: usize,
 ) -> c_int {
-    // SAFETY: the memory is live with this operation, and the bytes are writable (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `dm` is live, and its `memcpy_from_dm` is not
+    // null; `host_addr` is writable for `length` bytes.
     unsafe { operation!(dm, ibv_dm, memcpy_from_dm)(host_addr, dm, dm_offset, length) }
 }

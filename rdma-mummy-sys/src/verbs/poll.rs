@@ -69,8 +69,9 @@ macro_rules! cq_functions {
         /// - Every other pointer is valid for what the manual page says the function does with it.
         #[inline]
         pub unsafe fn $name($cq: *mut ibv_cq_ex $(, $arg: $ty)*) $(-> $ret)? {
-            // SAFETY: the queue is live and was created for this operation, and the arguments are
-            // valid (`# Safety`).
+            // SAFETY: the caller guarantees (`# Safety`) and `cq` is a live extended completion
+            // queue, and no other thread is polling it; the operation
+            // and not null; every other pointer is valid for what the manual page says.
             unsafe { operation!($cq, ibv_cq_ex, $op)($cq $(, $arg)*) }
         }
     )*};
@@ -171,7 +172,8 @@ pub const fn ibv_cq_ex_to_cq(cq: *mut ibv_cq_ex) -> *mut ibv_cq {
 /// - `wc` is valid for writing `num_entries` completions.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the queue is live with this operation, and `wc` has room (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `cq` is live, has no open poll, and its
+    // context has `poll_cq`; `wc` is valid for writing `num_entries` completions.
     unsafe { operation!(field!(cq, ibv_cq, context), ibv_context, ops.poll_cq)(cq, num_entries, wc) }
 }
 
@@ -184,6 +186,7 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
 /// - `cq` is live, and its context has `req_notify_cq`.
 #[inline]
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the queue is live with this operation (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `cq` is live, and its context has
+    // `req_notify_cq`.
     unsafe { operation!(field!(cq, ibv_cq, context), ibv_context, ops.req_notify_cq)(cq, solicited_only) }
 }

@@ -64,8 +64,9 @@ macro_rules! wr_functions {
         /// - Every other pointer is valid for what the manual page says the function does with it.
         #[inline]
         pub unsafe fn $name($qp: *mut ibv_qp_ex $(, $arg: $ty)*) $(-> $ret)? {
-            // SAFETY: the queue pair is live and was created for this operation, and the arguments
-            // are valid (`# Safety`).
+            // SAFETY: the caller guarantees (`# Safety`) live `qp` is a live extended queue pair,
+            // and no other thread is posting to it; the operation
+            // and not null; every other pointer is valid for what the manual page says.
             unsafe { operation!($qp, ibv_qp_ex, $op)($qp $(, $arg)*) }
         }
     )*};
@@ -188,8 +189,9 @@ macro_rules! post_functions {
         /// - The last argument is valid for writing.
         #[inline]
         pub unsafe fn $name($object: *mut $Object $(, $arg: $ty)*) -> c_int {
-            // SAFETY: the object is live, its context has the operation, and the arguments are
-            // valid (`# Safety`).
+            // SAFETY: the caller guarantees (`# Safety`) that the object lives and its context has the
+            // operation; the list of requests and all they point to are valid; the buffers stay untouched by others until the requests are
+            // complete; the last argument is valid for writing.
             unsafe { operation!(field!($object, $Object, context), ibv_context, ops.$op)($object $(, $arg)*) }
         }
     )*};
@@ -223,7 +225,9 @@ pub unsafe fn ibv_post_wq_recv(
     recv_wr: *mut ibv_recv_wr,
     bad_recv_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the queue is live with this operation, and the arguments are valid (`# Safety`).
+    // SAFETY: the caller guarantees (`# Safety`) that `wq` is live, and its `post_recv` is not
+    // null; the list of requests and all they point to are valid; the buffers stay untouched by others
+    // until the requests are complete; `bad_recv_wr` is valid for writing.
     unsafe { operation!(wq, ibv_wq, post_recv)(wq, recv_wr, bad_recv_wr) }
 }
 
@@ -245,10 +249,12 @@ pub unsafe fn ibv_post_srq_ops(
 ) -> c_int {
     // SAFETY: the queue is live (`# Safety`), and with it its context.
     match unsafe { verbs_get_ctx_op!(field!(srq, ibv_srq, context), post_srq_ops) } {
-        // SAFETY: the queue is live and the arguments are valid (`# Safety`).
+        // SAFETY: the caller guarantees (`# Safety`) that `srq` is live; the list and all it points
+        // to are valid; `bad_op` is valid for writing.
         Some(operation) => unsafe { operation(srq, op, bad_op) },
         None => {
-            // SAFETY: `bad_op` is valid for writing (`# Safety`).
+            // SAFETY: `bad_op` caller guarantees (`# Safety`) that `srq` is live; the list and all it
+            // points to are valid; `bad_op` is valid for writing.
             unsafe { bad_op.write(op) };
             crate::table::Unsupported::unsupported(libc::EOPNOTSUPP)
         }

@@ -24,6 +24,7 @@ use rdma_mummy_sys::{efadv, field};
 use super::DirectVerbs;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::address::Gid;
+use crate::ibverbs::completion::CreateCompletionQueueError;
 use crate::ibverbs::completion::{
     self, CompletionQueue, ExtendedCompletionQueue, ExtendedWorkCompletion, WorkCompletionStatus,
 };
@@ -79,7 +80,7 @@ impl CompletionQueueBuilder {
     ) -> Result<(ExtendedCompletionQueue, CompletionReader), CreateCompletionQueueError> {
         let context = self.direct.context();
         if self.description.context() != context {
-            return Err(CreateCompletionQueueError::OtherContext);
+            return Err(CreateCompletionQueueError::DescriptionOfOtherContext);
         }
         let what = || format!("completion queues with {:?}", self.fields);
         let missing = |symbol| Unsupported::missing(context, what(), symbol);
@@ -96,10 +97,7 @@ impl CompletionQueueBuilder {
                 if Unsupported::is_meant_by(&source) {
                     return Unsupported::new(context, "efadv_create_cq", what()).into();
                 }
-                CreateCompletionQueueError::Efa {
-                    fields: self.fields,
-                    source: self.description.error(source),
-                }
+                self.description.error(source).of_direct("efadv_create_cq", format!("{:?}", self.fields))
             })
         };
         // SAFETY: `create` makes a queue of exactly the attributes that it gets, in the
@@ -128,7 +126,7 @@ pub struct CompletionReader {
 // SAFETY: `efa` is used only with a completion of the queue at hand, which stays on the thread that
 // polls.
 unsafe impl Send for CompletionReader {}
-// SAFETY: `efa` is used only with a completion of the queue at hand, which stays on the thread that
+// SAFETY: `efa` is only used with a completion of the queue at hand, which stays on the thread that
 // polls.
 unsafe impl Sync for CompletionReader {}
 
@@ -193,28 +191,5 @@ impl CompletionReader {
 }
 
 fn incomplete(operation: &'static str) -> CreateCompletionQueueError {
-    completion::CreateCompletionQueueError::Incomplete { operation }.into()
-}
-
-/// A completion queue with EFA's fields could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateCompletionQueueError {
-    /// The device, or its library, has no such fields.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The description belongs to another open device.
-    #[error("the description of the completion queue belongs to another context than the direct verbs")]
-    OtherContext,
-    /// What is described is wrong, or the library made a queue that is not what it should be.
-    #[error(transparent)]
-    Description(#[from] completion::CreateCompletionQueueError),
-    /// `efadv_create_cq` failed.
-    #[error("efadv_create_cq failed with {fields:?}: {source}")]
-    Efa {
-        /// What was asked for.
-        fields: CompletionFields,
-        /// What the library said.
-        source: completion::CreateCompletionQueueError,
-    },
+    CreateCompletionQueueError::Incomplete { operation }
 }

@@ -1,7 +1,6 @@
 //! Detection of EFA devices, and their attributes.
 
 use std::fmt;
-use std::io;
 
 use rdma_mummy_sys::Efadv;
 use rdma_mummy_sys::types::{
@@ -10,7 +9,8 @@ use rdma_mummy_sys::types::{
     EFADV_DEVICE_ATTR_CAPS_RNR_RETRY, EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV, efadv_device_attr,
 };
 
-use crate::direct::DirectVerbsError;
+use crate::direct::no_library;
+use crate::error::Error;
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::{Unsupported, check};
 
@@ -36,11 +36,11 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man efadv_query_device`
-    pub fn of(context: &DeviceContext) -> Result<Self, DirectVerbsError> {
+    pub fn of(context: &DeviceContext) -> Result<Self, Error> {
         const WHAT: &str = "direct verbs of EFA";
         const VERB: &str = "efadv_query_device";
         let lib = context.provider().efadv();
-        let lib = lib.map_err(|error| DirectVerbsError::library(context.name(), "EFA", error))?;
+        let lib = lib.map_err(|error| no_library(context.name(), "efadv_query_device", "EFA", error))?;
         let query = lib.efadv_query_device();
         let query = query.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         let mut raw = efadv_device_attr::default();
@@ -48,11 +48,8 @@ impl DirectVerbs {
         // the library uses. `raw` has the size that is passed.
         let result =
             check(unsafe { query(context.as_raw().as_ptr(), &raw mut raw, size_of_val(&raw) as u32) });
-        result.map_err(|source: io::Error| {
-            if Unsupported::is_meant_by(&source) {
-                return DirectVerbsError::from(Unsupported::new(context, VERB, WHAT));
-            }
-            DirectVerbsError::Failed { verb: VERB, device: context.name(), source }
+        result.map_err(|source| {
+            Error::of_device(context, VERB, WHAT, source).of(format!("device {}", context.name()))
         })?;
         Ok(Self { context: context.clone(), lib, attributes: DeviceAttributes(raw) })
     }

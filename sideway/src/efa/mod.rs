@@ -48,10 +48,8 @@ mod objects;
 mod posting;
 mod queue_pair;
 
-pub use completion::{
-    CompletionFields, CompletionQueueBuilder, CompletionReader, CreateCompletionQueueError,
-};
+pub use completion::{CompletionFields, CompletionQueueBuilder, CompletionReader};
 pub use device::{Capabilities, DeviceAttributes, DirectVerbs};
-pub use objects::{InterconnectIds, QueryObjectError};
+pub use objects::InterconnectIds;
 pub use posting::SrdHandle;
-pub use queue_pair::{CreateSrdError, SrdBuilder, SrdFlags};
+pub use queue_pair::{SrdBuilder, SrdFlags};

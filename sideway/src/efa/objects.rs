@@ -1,13 +1,12 @@
 //! EFA's attributes of address handles and memory regions.
 
-use std::io;
-
 use rdma_mummy_sys::types::{
     EFADV_MR_ATTR_VALIDITY_RDMA_READ_IC_ID, EFADV_MR_ATTR_VALIDITY_RDMA_RECV_IC_ID,
     EFADV_MR_ATTR_VALIDITY_RECV_IC_ID, efadv_ah_attr, efadv_mr_attr,
 };
 
 use super::DirectVerbs;
+use crate::error::Error;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::memory_region::MemoryRegion;
 use crate::ibverbs::{Unsupported, check};
@@ -35,10 +34,13 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man efadv_query_ah`
-    pub fn query_ah(&self, ah: &AddressHandle) -> Result<u16, QueryObjectError> {
+    pub fn query_ah(&self, ah: &AddressHandle) -> Result<u16, Error> {
         const WHAT: &str = "numbers of address handles";
         if ah.pd().context() != self.context() {
-            return Err(QueryObjectError::OtherContext { object: "address handle" });
+            return Err(Error::other_context(
+                "efadv_query_ah",
+                "the address handle belongs to another context than the direct verbs",
+            ));
         }
         let query = self.as_raw().efadv_query_ah();
         let query = query.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
@@ -46,7 +48,7 @@ impl DirectVerbs {
         // SAFETY: the borrow keeps the handle alive, which belongs to EFA; `attr` has the size that
         // is passed.
         let result = unsafe { query(ah.as_raw().as_ptr(), &raw mut attr, size_of_val(&attr) as u32) };
-        check(result).map_err(|source| QueryObjectError::of(self, "efadv_query_ah", WHAT, source))?;
+        check(result).map_err(|source| Error::of_device(self.context(), "efadv_query_ah", WHAT, source))?;
         Ok(attr.ahn)
     }
 
@@ -60,10 +62,13 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man efadv_query_mr`
-    pub fn query_mr(&self, mr: &MemoryRegion) -> Result<InterconnectIds, QueryObjectError> {
+    pub fn query_mr(&self, mr: &MemoryRegion) -> Result<InterconnectIds, Error> {
         const WHAT: &str = "interconnects of memory regions";
         if mr.pd().context() != self.context() {
-            return Err(QueryObjectError::OtherContext { object: "memory region" });
+            return Err(Error::other_context(
+                "efadv_query_mr",
+                "the memory region belongs to another context than the direct verbs",
+            ));
         }
         let query = self.as_raw().efadv_query_mr();
         let query = query.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
@@ -71,45 +76,12 @@ impl DirectVerbs {
         // SAFETY: the borrow keeps the region alive, which belongs to EFA; `attr` has the size that
         // is passed.
         let result = unsafe { query(mr.as_raw().as_ptr(), &raw mut attr, size_of_val(&attr) as u32) };
-        check(result).map_err(|source| QueryObjectError::of(self, "efadv_query_mr", WHAT, source))?;
+        check(result).map_err(|source| Error::of_device(self.context(), "efadv_query_mr", WHAT, source))?;
         let told = |mask, id| (u32::from(attr.ic_id_validity) & mask != 0).then_some(id);
         Ok(InterconnectIds {
             recv: told(EFADV_MR_ATTR_VALIDITY_RECV_IC_ID, attr.recv_ic_id),
             rdma_read: told(EFADV_MR_ATTR_VALIDITY_RDMA_READ_IC_ID, attr.rdma_read_ic_id),
             rdma_recv: told(EFADV_MR_ATTR_VALIDITY_RDMA_RECV_IC_ID, attr.rdma_recv_ic_id),
         })
-    }
-}
-
-/// The device did not say what it knows of an object.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueryObjectError {
-    /// The library is too old, or the device does not say such things.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The object belongs to another open device.
-    #[error("the {object} belongs to another context than the direct verbs")]
-    OtherContext {
-        /// What it is.
-        object: &'static str,
-    },
-    /// The function failed.
-    #[error("{verb} failed: {source}")]
-    Efa {
-        /// The function.
-        verb: &'static str,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-impl QueryObjectError {
-    #[cold]
-    fn of(direct: &DirectVerbs, verb: &'static str, what: &'static str, source: io::Error) -> Self {
-        if Unsupported::is_meant_by(&source) {
-            return Unsupported::new(direct.context(), verb, what).into();
-        }
-        Self::Efa { verb, source }
     }
 }

@@ -10,8 +10,9 @@ use rdma_mummy_sys::types::{
 
 use super::{Capabilities, DirectVerbs};
 use crate::ibverbs::Unsupported;
+use crate::ibverbs::queue_pair::CreateQueuePairError;
 use crate::ibverbs::queue_pair::{
-    self, ExtendedQueuePair, QueuePair, QueuePairBuilder, QueuePairType, SendOperationFlags,
+    ExtendedQueuePair, QueuePair, QueuePairBuilder, QueuePairType, SendOperationFlags,
 };
 
 c_flags! {
@@ -90,11 +91,11 @@ impl SrdBuilder {
     /// # References
     ///
     /// `man efadv_create_qp_ex`
-    pub fn build(&self) -> Result<ExtendedQueuePair, CreateSrdError> {
+    pub fn build(&self) -> Result<ExtendedQueuePair, CreateQueuePairError> {
         let context = self.direct.context();
         let (pd, asked, _) = self.description.described();
         if pd.context() != context {
-            return Err(CreateSrdError::OtherContext);
+            return Err(CreateQueuePairError::DescriptionOfOtherContext);
         }
         let operations = self.operations(asked);
         let what = || format!("SRD queue pairs with {operations:?} and {:?}", self.flags);
@@ -117,7 +118,7 @@ impl SrdBuilder {
                 if Unsupported::is_meant_by(&source) {
                     return Unsupported::new(context, "efadv_create_qp_ex", what()).into();
                 }
-                CreateSrdError::Efa { options: what(), source: self.description.error(source) }
+                self.description.error(source).of_direct("efadv_create_qp_ex", what())
             })
         };
         let qp_type = QueuePairType::ScalableReliableDatagram;
@@ -135,26 +136,3 @@ impl SrdBuilder {
 }
 
 const WRITES: SendOperationFlags = SendOperationFlags::Write.union(SendOperationFlags::WriteWithImmediate);
-
-/// An SRD pair could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateSrdError {
-    /// The device, or its library, has no such pairs.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The description belongs to another open device.
-    #[error("the description of the queue pair belongs to another context than the direct verbs")]
-    OtherContext,
-    /// What is described is wrong, or the library made a pair that is not what it should be.
-    #[error(transparent)]
-    Description(#[from] queue_pair::CreateQueuePairError),
-    /// `efadv_create_qp_ex` failed.
-    #[error("efadv_create_qp_ex failed for {options}: {source}")]
-    Efa {
-        /// What was asked of EFA.
-        options: String,
-        /// What the library said.
-        source: queue_pair::CreateQueuePairError,
-    },
-}

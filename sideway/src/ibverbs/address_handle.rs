@@ -40,7 +40,6 @@ use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_ah, ibv_ah_attr, ibv_grh, ibv_wc};
 
-use super::Unsupported;
 use super::address::{AddressHandleAttribute, Gid};
 use super::completion::{
     BasicWorkCompletion, ExtendedWorkCompletion, GenericWorkCompletion, WorkCompletionFlags,
@@ -48,6 +47,7 @@ use super::completion::{
 };
 use super::device_context::DeviceContext;
 use super::protection_domain::ProtectionDomain;
+use crate::error::{ConsumeError, Error, ErrorKind};
 
 /// An address handle (`ibv_ah`).
 ///
@@ -66,8 +66,7 @@ pub struct AddressHandle {
 // SAFETY: `ibv_create_ah` fills the object, after which it is only read, and this type is its only
 // owner, which destroys it once.
 unsafe impl Send for AddressHandle {}
-// SAFETY: no method changes the object through `&self`, and libibverbs allows posts that name it
-// from several threads.
+// SAFETY: a handle is only read once it is made, and destroyed by its one owner.
 unsafe impl Sync for AddressHandle {}
 
 impl ProtectionDomain {
@@ -85,10 +84,7 @@ impl ProtectionDomain {
     /// # References
     ///
     /// `man ibv_create_ah`
-    pub fn create_ah(
-        &self,
-        attr: &AddressHandleAttribute,
-    ) -> Result<AddressHandle, CreateAddressHandleError> {
+    pub fn create_ah(&self, attr: &AddressHandleAttribute) -> Result<AddressHandle, Error> {
         let mut raw = *attr.raw();
         let create = self.context().provider().verbs().ibv_create_ah;
         // SAFETY: `self` keeps the domain alive, and the attributes are this function's own copy.
@@ -115,24 +111,34 @@ impl ProtectionDomain {
         origin: impl Into<DatagramOrigin>,
         grh: Option<&GlobalRoutingHeader>,
         port_num: u8,
-    ) -> Result<AddressHandle, CreateAddressHandleError> {
+    ) -> Result<AddressHandle, Error> {
         self.create_ah(&self.context().init_ah_from_wc(origin, grh, port_num)?)
     }
 
     #[cold]
-    fn create_ah_error(&self, attr: AddressHandleAttribute, source: io::Error) -> CreateAddressHandleError {
-        if Unsupported::is_meant_by(&source) {
-            return Unsupported::new(self.context(), "ibv_create_ah", "address handles").into();
-        }
+    fn create_ah_error(&self, attr: AddressHandleAttribute, source: io::Error) -> Error {
+        const VERB: &str = "ibv_create_ah";
         let sgid_index = attr.grh_src_gid_index().unwrap_or(0);
         match (attr.grh_dest_gid(), source.raw_os_error()) {
             (Some(gid), Some(libc::ETIMEDOUT | libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
-                CreateAddressHandleError::NoRoute { sgid_index, gid, source }
+                Error::os(VERB, source)
+                    .of_kind(ErrorKind::NoRoute)
+                    .with("sgid_index", sgid_index)
+                    .with("gid", gid)
+                    .reason("no route to the destination")
+                    .remedy(
+                        "check that the peer is up, and that both GIDs are of the same address family and on \
+                         networks that are routed (`show_gids`)",
+                    )
             }
-            _ => CreateAddressHandleError::Ibverbs { attr: Box::new(attr), source },
+            _ => Error::of_device(self.context(), VERB, "address handles", source)
+                .debug("attr", attr)
+                .remedy("RoCE needs a destination GID; port and GID index must exist"),
         }
     }
 }
+
+const INIT_AH: &str = "ibv_init_ah_from_wc";
 
 impl DeviceContext {
     /// The address of the sender of a datagram that was received at `port_num`
@@ -154,13 +160,23 @@ impl DeviceContext {
         origin: impl Into<DatagramOrigin>,
         grh: Option<&GlobalRoutingHeader>,
         port_num: u8,
-    ) -> Result<AddressHandleAttribute, InitAddressHandleError> {
+    ) -> Result<AddressHandleAttribute, Error> {
         let origin = origin.into();
         if !origin.succeeded {
-            return Err(InitAddressHandleError::NotReceived);
+            return Err(Error::not_called(
+                INIT_AH,
+                ErrorKind::InvalidArgument,
+                "the completion is of a work request that failed, so nothing was received",
+            ));
         }
         if origin.has_grh() && grh.is_none() {
-            return Err(InitAddressHandleError::MissingHeader);
+            return Err(Error::not_called(
+                INIT_AH,
+                ErrorKind::InvalidArgument,
+                "the datagram came with a global routing header: give it, from the first 40 bytes of the \
+                 receive's memory",
+            )
+            .with("grh", "none"));
         }
         let mut header = grh.copied().map_or_else(ibv_grh::default, GlobalRoutingHeader::to_raw);
         let mut wc = origin.to_raw();
@@ -172,14 +188,10 @@ impl DeviceContext {
             unsafe { init(self.as_raw().as_ptr(), port_num, &raw mut wc, &raw mut header, &raw mut attr) };
         match super::check(result) {
             Ok(()) => Ok(AddressHandleAttribute::from_raw(attr)),
-            Err(source) if Unsupported::is_meant_by(&source) => {
-                Err(Unsupported::new(self, "ibv_init_ah_from_wc", "addresses of completions").into())
-            }
-            Err(source) => Err(InitAddressHandleError::Ibverbs {
-                port_num,
-                destination: grh.map(|grh| grh.dgid()),
-                source,
-            }),
+            Err(source) => Err(Error::of_device(self, INIT_AH, "addresses of completions", source)
+                .with("port_num", port_num)
+                .with("destination", Destination(grh.map(|grh| grh.dgid())))
+                .remedy("the datagram's destination has to be a GID of that port")),
         }
     }
 }
@@ -207,7 +219,7 @@ impl AddressHandle {
     /// # References
     ///
     /// `man ibv_create_ah`
-    pub fn close(self) -> Result<(), DestroyAddressHandleError> {
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let handle = ManuallyDrop::new(self);
         // SAFETY: the handle is alive because `self` owns it, and it is taken apart below only if
         // this call succeeded.
@@ -218,7 +230,10 @@ impl AddressHandle {
                 drop(unsafe { ptr::read(&raw const handle.pd) });
                 Ok(())
             }
-            Err(source) => Err(DestroyAddressHandleError { ah: ManuallyDrop::into_inner(handle), source }),
+            Err(source) => Err(ConsumeError {
+                object: ManuallyDrop::into_inner(handle),
+                error: Error::os("ibv_destroy_ah", source).remedy("the address handle still exists"),
+            }),
         }
     }
 
@@ -337,8 +352,9 @@ impl GlobalRoutingHeader {
     /// - The receive has completed, and the device does not get the memory again before this
     ///   returns.
     pub unsafe fn read(start: *const u8) -> Self {
-        // SAFETY: the caller guarantees `LEN` readable, initialised bytes. The reads are volatile
-        // because a device wrote the memory.
+        // SAFETY: the caller guarantees (`# Safety`) that `LEN` bytes from `start` on are readable,
+        // and initialised; the receive has completed, and the memory is not given to the device again
+        // meanwhile; volatile, as a device has written.
         Self { bytes: std::array::from_fn(|n| unsafe { start.add(n).read_volatile() }) }
     }
 
@@ -425,71 +441,6 @@ impl fmt::Debug for GlobalRoutingHeader {
     }
 }
 
-/// An address handle could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateAddressHandleError {
-    /// The device has none.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The completion does not lead to an address.
-    #[error(transparent)]
-    Origin(#[from] InitAddressHandleError),
-    /// There is no route to the destination, or it was not found in time.
-    #[error(
-        "no route from local GID index {sgid_index} to {gid} ({source}): check that the peer is up, and that both \
-         GIDs are of the same address family and on networks that are routed (`show_gids`)"
-    )]
-    NoRoute {
-        /// The index of the local GID.
-        sgid_index: u8,
-        /// The destination's GID.
-        gid: Gid,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// `ibv_create_ah` failed.
-    #[error(
-        "ibv_create_ah failed for {attr:?}: {source} (RoCE needs a destination GID; port and GID index must be there)"
-    )]
-    Ibverbs {
-        /// What was asked for.
-        attr: Box<AddressHandleAttribute>,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A completion does not lead to an address.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum InitAddressHandleError {
-    /// The library has no such function.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The completion is of a work request that failed.
-    #[error("the completion is of a work request that failed: nothing was received, so nobody sent it")]
-    NotReceived,
-    /// The completion says that a header came, and none was given.
-    #[error(
-        "the datagram came with a global routing header: give it, from the first 40 bytes of the receive's memory"
-    )]
-    MissingHeader,
-    /// `ibv_init_ah_from_wc` failed.
-    #[error(
-        "ibv_init_ah_from_wc failed at port {port_num}: {source} (the datagram was to {}, which has to be a GID of that port)",
-        Destination(*.destination)
-    )]
-    Ibverbs {
-        /// The port.
-        port_num: u8,
-        /// To whom the datagram was.
-        destination: Option<Gid>,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
 struct Destination(Option<Gid>);
 
 impl fmt::Display for Destination {
@@ -499,16 +450,6 @@ impl fmt::Display for Destination {
             None => f.write_str("a LID"),
         }
     }
-}
-
-/// An address handle could not be destroyed.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_destroy_ah failed: {source}; the address handle is still there")]
-pub struct DestroyAddressHandleError {
-    /// The handle.
-    pub ah: AddressHandle,
-    /// What the library said.
-    pub source: io::Error,
 }
 
 #[cfg(test)]

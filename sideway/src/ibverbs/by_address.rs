@@ -36,12 +36,12 @@ impl DeviceList {
     /// Fails if no active port has the address. The error names the interface that has the address,
     /// and the interfaces that have devices. The usual reason is an address on a bridge or a bond
     /// above the device's own interface.
-    pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), FindAddressError> {
-        let wanted = Wanted::of(local)?;
+    pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
+        let wanted = AddressQuery::of(local)?;
         if self.is_empty() {
-            return Err(FindAddressError::NoDevice(FindDeviceError::NoDevice));
+            return Err(ChoosePathError::NoDevice(FindDeviceError::NoDevice));
         }
-        let (mut best, mut seen): (Option<Found>, _) = (None, Vec::new());
+        let (mut best, mut seen): (Option<PortMatch>, _) = (None, Vec::new());
         for device in self.iter() {
             let name = device.name();
             // A device that does not answer is named in the error, if no other device has the
@@ -49,7 +49,7 @@ impl DeviceList {
             let found = device
                 .open()
                 .map_err(|error| error.to_string())
-                .and_then(|context| Found::among(context, &wanted, &mut seen));
+                .and_then(|context| PortMatch::among(context, &wanted, &mut seen));
             match found {
                 Ok(Some(found)) if best.as_ref().is_none_or(|best| found.merit() > best.merit()) => {
                     best = Some(found);
@@ -60,7 +60,7 @@ impl DeviceList {
         }
         match best {
             Some(found) => found.settle(&wanted),
-            None => Err(FindAddressError::NoGid {
+            None => Err(ChoosePathError::NoGidOfAddress {
                 address: wanted.ip,
                 interface: wanted.interface.map(|interface| interface.name),
                 seen,
@@ -70,7 +70,7 @@ impl DeviceList {
 }
 
 /// The address to look for, and the forms in which GID tables may show it.
-struct Wanted {
+struct AddressQuery {
     ip: IpAddr,
     /// The interface index of a link-local address; 0 if it is not known.
     scope: u32,
@@ -85,11 +85,11 @@ struct Interface {
     port_gid: Option<Gid>,
 }
 
-impl Wanted {
-    fn of(local: SocketAddr) -> Result<Self, FindAddressError> {
+impl AddressQuery {
+    fn of(local: SocketAddr) -> Result<Self, ChoosePathError> {
         let ip = local.ip().to_canonical();
         if ip.is_unspecified() || ip.is_multicast() {
-            return Err(FindAddressError::NoAddress { address: ip });
+            return Err(ChoosePathError::NoInterfaceAddress { address: ip });
         }
         let (gid, scope) = match (ip, local) {
             (IpAddr::V4(ip), _) => (Gid::from(ip.to_ipv6_mapped()), 0),
@@ -140,19 +140,19 @@ fn parse_port_gid(text: &str) -> Option<Gid> {
 }
 
 /// A port that has the address.
-struct Found {
+struct PortMatch {
     context: DeviceContext,
     port_num: u8,
     port: PortAttr,
     entry: GidEntry,
 }
 
-impl Found {
+impl PortMatch {
     /// The best port of a device that has the address. The interfaces of its other ports are added
     /// to `seen`.
     fn among(
         context: DeviceContext,
-        wanted: &Wanted,
+        wanted: &AddressQuery,
         seen: &mut Vec<String>,
     ) -> Result<Option<Self>, String> {
         let table = context.query_gid_table().map_err(|error| error.to_string())?;
@@ -182,11 +182,11 @@ impl Found {
         (self.port.port_state() == PortState::Active, self.entry.gid_type() == GidType::RoceV2)
     }
 
-    fn settle(self, wanted: &Wanted) -> Result<(DeviceContext, LocalPath), FindAddressError> {
+    fn settle(self, wanted: &AddressQuery) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
         let Self { context, port_num, port, entry } = self;
         if port.port_state() != PortState::Active {
             let (device, state) = (context.name(), port.port_state());
-            return Err(ChoosePathError::PortNotActive { device, port_num, state }.into());
+            return Err(ChoosePathError::PortNotActive { device, port_num, state });
         }
         let path = if port.link_layer() == LinkLayer::InfiniBand {
             // Within the subnet the LID is enough. If the port requires a global routing header, it
@@ -197,39 +197,6 @@ impl Found {
         };
         Ok((context, path))
     }
-}
-
-/// No device has the address.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FindAddressError {
-    /// An address of no interface.
-    #[error("{address} is no address of one interface: give that of a connected socket, or of the interface")]
-    NoAddress {
-        /// What was asked for.
-        address: IpAddr,
-    },
-    /// There is no device at all.
-    #[error(transparent)]
-    NoDevice(FindDeviceError),
-    /// None of the devices has it.
-    #[error(
-        "no RDMA port has a GID for {address}, {}; {}: give the address to the device's own interface (not to a bridge or \
-         bond above it), or name the device",
-        .interface.as_ref().map_or("which no interface of this host has".into(), |name| format!("an address of {name}")),
-        .seen.join(", ")
-    )]
-    NoGid {
-        /// What was asked for.
-        address: IpAddr,
-        /// The interface that has it.
-        interface: Option<String>,
-        /// What devices there are, in words.
-        seen: Vec<String>,
-    },
-    /// The port that has it is not fit for use.
-    #[error(transparent)]
-    Path(#[from] ChoosePathError),
 }
 
 #[cfg(test)]
@@ -250,18 +217,18 @@ mod tests {
     fn a_link_local_address_is_one_of_its_interface() {
         let entry =
             |ifindex| GidEntry::from_parts("fe80::1".parse().unwrap(), 1, 0, GidType::RoceV2, ifindex);
-        let wanted = Wanted::of("[fe80::1%7]:80".parse().unwrap()).unwrap();
+        let wanted = AddressQuery::of("[fe80::1%7]:80".parse().unwrap()).unwrap();
         assert!(wanted.is(&entry(7)) && !wanted.is(&entry(8)));
         assert!(wanted.is(&entry(0)), "a device that does not say is believed");
-        let mapped = Wanted::of("[::ffff:192.0.2.1]:80".parse().unwrap()).unwrap();
+        let mapped = AddressQuery::of("[::ffff:192.0.2.1]:80".parse().unwrap()).unwrap();
         assert_eq!(mapped.ip.to_string(), "192.0.2.1");
         assert_eq!(mapped.gid.to_ipv4_mapped(), Some([192, 0, 2, 1].into()));
     }
 
     #[test]
-    fn what_stands_for_no_interface_is_refused() {
+    fn rejects_addresses_of_no_single_interface() {
         for text in ["0.0.0.0:1", "[::]:1", "224.0.0.1:1", "[ff02::1]:1", "[::ffff:0.0.0.0]:1"] {
-            let error = Wanted::of(text.parse().unwrap()).err().unwrap();
+            let error = AddressQuery::of(text.parse().unwrap()).err().unwrap();
             assert!(error.to_string().contains("is no address of one interface"), "{error}");
         }
     }

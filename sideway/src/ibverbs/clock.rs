@@ -23,14 +23,14 @@
 //! # fn main() {}
 //! ```
 
-use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
 use rdma_mummy_sys::types::{ibv_values_ex, ibv_values_mask};
 use rdma_mummy_sys::verbs;
 
-use super::device_context::{DeviceContext, QueryDeviceError};
+use super::device_context::DeviceContext;
 use super::{Unsupported, check};
+use crate::error::Error;
 
 const VERB: &str = "ibv_query_rt_values_ex";
 
@@ -47,7 +47,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_rt_values_ex`
-    pub fn query_raw_clock(&self) -> Result<u64, ClockError> {
+    pub fn query_raw_clock(&self) -> Result<u64, Error> {
         const RAW_CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
         let mut values = ibv_values_ex { comp_mask: RAW_CLOCK, ..ibv_values_ex::default() };
         // SAFETY: `self` keeps the context open, and `values` is initialised.
@@ -59,8 +59,8 @@ impl DeviceContext {
             Ok(()) => Ok((values.raw_clock.tv_sec as u64)
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(values.raw_clock.tv_nsec as u64)),
-            Err(error) if Unsupported::is_meant_by(&error) => Err(unsupported()),
-            Err(source) => Err(ClockError::Ibverbs { source }),
+            Err(source) if Unsupported::is_meant_by(&source) => Err(unsupported()),
+            Err(source) => Err(Error::os(VERB, source)),
         }
     }
 }
@@ -90,7 +90,7 @@ impl ClockConverter {
     /// # Errors
     ///
     /// Fails if the device does not state its frequency, or has no clock that can be read.
-    pub fn new(context: &DeviceContext) -> Result<Self, ClockError> {
+    pub fn new(context: &DeviceContext) -> Result<Self, Error> {
         let attr = context.query_device()?;
         if attr.hca_core_clock() == 0 {
             return Err(Unsupported::new(context, "ibv_query_device_ex", "clock of known frequency").into());
@@ -116,7 +116,7 @@ impl ClockConverter {
     /// # Errors
     ///
     /// Fails as [`query_raw_clock`](DeviceContext::query_raw_clock) does.
-    pub fn synchronise(&mut self) -> Result<(), ClockError> {
+    pub fn synchronise(&mut self) -> Result<(), Error> {
         let mut best = Duration::MAX;
         for _ in 0..Self::TRIES {
             let (before, time) = (Instant::now(), SystemTime::now());
@@ -167,22 +167,4 @@ impl ClockConverter {
             (nanos % 1_000_000_000) as u32,
         )
     }
-}
-
-/// The device's clock could not be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClockError {
-    /// The device has no clock, or none that can be read.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// Its frequency is not known.
-    #[error(transparent)]
-    Device(#[from] QueryDeviceError),
-    /// The library refused.
-    #[error("ibv_query_rt_values_ex failed: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -21,6 +21,7 @@ use rdma_mummy_sys::{MissingSymbol, verbs};
 use super::device_context::DeviceContext;
 use super::queue_pair::QueuePairControl;
 use super::{Unsupported, check};
+use crate::error::Error;
 
 const WHAT: &str = "completion counters";
 
@@ -80,7 +81,7 @@ struct Inner {
 
 // SAFETY: libibverbs allows verbs on one counter from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: libibverbs allows verbs on one counter from several threads at a time.
+// SAFETY: verbs on one counter may be called from any thread, several at a time.
 unsafe impl Sync for Inner {}
 
 /// Calls a counter function that the library may lack.
@@ -98,8 +99,8 @@ macro_rules! call {
     }};
 }
 
-fn outcome(context: &DeviceContext, verb: &'static str, result: i32) -> Result<(), CompletionCounterError> {
-    check(result).map_err(|source| CompletionCounterError::new(context, verb, source))
+fn outcome(context: &DeviceContext, verb: &'static str, result: i32) -> Result<(), Error> {
+    check(result).map_err(|source| Error::of_device(context, verb, WHAT, source))
 }
 
 impl DeviceContext {
@@ -108,9 +109,7 @@ impl DeviceContext {
     /// # Errors
     ///
     /// Fails if the device has no counters ([`Unsupported`]), or does not answer.
-    pub fn query_completion_counter_caps(
-        &self,
-    ) -> Result<CompletionCounterCapabilities, CompletionCounterError> {
+    pub fn query_completion_counter_caps(&self) -> Result<CompletionCounterCapabilities, Error> {
         let mut caps = ibv_comp_cntr_caps::default();
         // SAFETY: `self` keeps the context open, and `caps` is a local variable.
         let result = unsafe {
@@ -131,10 +130,7 @@ impl DeviceContext {
     ///
     /// Fails if the device has no counters, or not of this type ([`Unsupported`]), or no more of
     /// them.
-    pub fn create_completion_counter(
-        &self,
-        of: CompletionCounterType,
-    ) -> Result<CompletionCounter, CompletionCounterError> {
+    pub fn create_completion_counter(&self, of: CompletionCounterType) -> Result<CompletionCounter, Error> {
         const VERB: &str = "ibv_create_comp_cntr";
         let missing = |symbol: MissingSymbol| Unsupported::missing(self, WHAT, symbol);
         let create = self.provider().verbs().ibv_create_comp_cntr().map_err(missing)?;
@@ -144,7 +140,7 @@ impl DeviceContext {
         let counter = unsafe { create(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(counter) {
             Some(counter) => Ok(CompletionCounter(Arc::new(Inner { counter, context: self.clone() }))),
-            None => Err(CompletionCounterError::new(self, VERB, io::Error::last_os_error())),
+            None => Err(Error::of_device(self, VERB, WHAT, io::Error::last_os_error())),
         }
     }
 }
@@ -155,7 +151,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// Fails if the device does not answer.
-    pub fn read(&self) -> Result<u64, CompletionCounterError> {
+    pub fn read(&self) -> Result<u64, Error> {
         let mut value = 0;
         call!(self, ibv_read_comp_cntr, &raw mut value)?;
         Ok(value)
@@ -166,7 +162,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// Fails if the device does not answer.
-    pub fn read_errors(&self) -> Result<u64, CompletionCounterError> {
+    pub fn read_errors(&self) -> Result<u64, Error> {
         let mut value = 0;
         call!(self, ibv_read_err_comp_cntr, &raw mut value)?;
         Ok(value)
@@ -177,7 +173,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// Fails if the value exceeds what the counter can hold.
-    pub fn set(&self, value: u64) -> Result<(), CompletionCounterError> {
+    pub fn set(&self, value: u64) -> Result<(), Error> {
         call!(self, ibv_set_comp_cntr, value)
     }
 
@@ -186,7 +182,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// Fails if the value exceeds what the counter can hold.
-    pub fn set_errors(&self, value: u64) -> Result<(), CompletionCounterError> {
+    pub fn set_errors(&self, value: u64) -> Result<(), Error> {
         call!(self, ibv_set_err_comp_cntr, value)
     }
 
@@ -195,7 +191,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// Fails if the sum exceeds what the counter can hold.
-    pub fn increment(&self, amount: u64) -> Result<(), CompletionCounterError> {
+    pub fn increment(&self, amount: u64) -> Result<(), Error> {
         call!(self, ibv_inc_comp_cntr, amount)
     }
 
@@ -204,7 +200,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// Fails if the sum exceeds what the counter can hold.
-    pub fn increment_errors(&self, amount: u64) -> Result<(), CompletionCounterError> {
+    pub fn increment_errors(&self, amount: u64) -> Result<(), Error> {
         call!(self, ibv_inc_err_comp_cntr, amount)
     }
 
@@ -219,11 +215,14 @@ impl CompletionCounter {
         &self,
         queue_pair: &QueuePairControl,
         operations: CompletionCounterOperations,
-    ) -> Result<(), CompletionCounterError> {
+    ) -> Result<(), Error> {
         const VERB: &str = "ibv_qp_attach_comp_cntr";
         let context = self.context();
         if queue_pair.context() != context {
-            return Err(CompletionCounterError::OtherContext);
+            return Err(Error::other_context(
+                VERB,
+                "the queue pair is of another context than the completion counter",
+            ));
         }
         let missing = |symbol: MissingSymbol| Unsupported::missing(context, WHAT, symbol);
         let attach = context.provider().verbs().ibv_qp_attach_comp_cntr().map_err(missing)?;
@@ -251,9 +250,9 @@ impl CompletionCounter {
 
 /// The counters attached to a queue pair, which keeps them alive.
 #[derive(Default)]
-pub(crate) struct Counting(Mutex<Vec<CompletionCounter>>);
+pub(crate) struct AttachedCounters(Mutex<Vec<CompletionCounter>>);
 
-impl Counting {
+impl AttachedCounters {
     pub(crate) fn keep(&self, counter: &CompletionCounter) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(counter.clone());
     }
@@ -279,35 +278,5 @@ impl Drop for Inner {
             // too.
             std::mem::forget(self.context.clone());
         }
-    }
-}
-
-/// A completion counter could not be made, attached, set or read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CompletionCounterError {
-    /// There are no completion counters.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The queue pair is not of the counter's context.
-    #[error("the queue pair is of another context than the completion counter")]
-    OtherContext,
-    /// The function failed.
-    #[error("{verb} failed: {source}")]
-    Ibverbs {
-        /// The function.
-        verb: &'static str,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-impl CompletionCounterError {
-    #[cold]
-    fn new(context: &DeviceContext, verb: &'static str, source: io::Error) -> Self {
-        if Unsupported::is_meant_by(&source) {
-            return Unsupported::new(context, verb, WHAT).into();
-        }
-        Self::Ibverbs { verb, source }
     }
 }

@@ -48,7 +48,6 @@ use super::queue_pair::{
     ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairState, QueuePairType, XrcTarget,
 };
 
-pub use super::by_address::FindAddressError;
 pub use super::local_path::{ChoosePathError, LocalPath};
 
 /// The data that one side sends to the other. A datagram queue pair also needs a Q_Key, on which
@@ -209,7 +208,7 @@ pub enum ConnectError {
     Modify {
         /// The state that it was to go to.
         state: QueuePairState,
-        /// Why.
+        /// The failure of `ibv_modify_qp`.
         source: ModifyQueuePairError,
     },
 }

@@ -19,9 +19,10 @@ use rdma_mummy_sys::types::{
 };
 use rdma_mummy_sys::verbs;
 
+use super::check;
 use super::device_context::DeviceContext;
 use super::flow::Flow;
-use super::{Unsupported, check};
+use crate::error::Error;
 
 /// The missing feature's name in errors.
 const WHAT: &str = "counters";
@@ -60,7 +61,7 @@ struct Inner {
 
 // SAFETY: libibverbs allows verbs on one set of counters from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: libibverbs allows verbs on one set of counters from several threads at a time.
+// SAFETY: verbs on one set of counters may be called from any thread, several at a time.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
@@ -73,23 +74,18 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_create_counters`
-    pub fn create_counters(&self) -> Result<Counters, CreateCountersError> {
+    pub fn create_counters(&self) -> Result<Counters, Error> {
         let mut attr = ibv_counters_init_attr { comp_mask: 0 };
         // SAFETY: the context is kept open, and the attributes are initialised.
         let counters = unsafe { verbs::ibv_create_counters(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(counters) {
             Some(counters) => Ok(Counters(Arc::new(Inner { counters, context: self.clone() }))),
-            None => {
-                let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    Unsupported::new(self, "ibv_create_counters", WHAT).into()
-                } else {
-                    CreateCountersError::Ibverbs { source }
-                })
-            }
+            None => Err(Error::of_device(self, "ibv_create_counters", WHAT, io::Error::last_os_error())),
         }
     }
 }
+
+const VERB: &str = "ibv_attach_counters_point_flow";
 
 impl Counters {
     /// Makes the counter at `index` count `what`, for all flows that are later created with the set
@@ -103,7 +99,7 @@ impl Counters {
     /// # References
     ///
     /// `man ibv_attach_counters_point_flow`
-    pub fn attach_point(&self, what: CounterDescription, index: u32) -> Result<(), AttachCountersError> {
+    pub fn attach_point(&self, what: CounterDescription, index: u32) -> Result<(), Error> {
         self.attach(what, index, std::ptr::null_mut())
     }
 
@@ -113,14 +109,9 @@ impl Counters {
     ///
     /// Fails as [`attach_point`](Self::attach_point) does, and if the flow belongs to another
     /// context.
-    pub fn attach_point_flow(
-        &self,
-        what: CounterDescription,
-        index: u32,
-        flow: &Flow,
-    ) -> Result<(), AttachCountersError> {
+    pub fn attach_point_flow(&self, what: CounterDescription, index: u32, flow: &Flow) -> Result<(), Error> {
         if flow.queue_pair().context() != self.context() {
-            return Err(AttachCountersError::OtherContext);
+            return Err(Error::other_context(VERB, "the flow is of another context than the counters"));
         }
         self.attach(what, index, flow.as_raw().as_ptr())
     }
@@ -130,8 +121,7 @@ impl Counters {
         what: CounterDescription,
         index: u32,
         flow: *mut rdma_mummy_sys::types::ibv_flow,
-    ) -> Result<(), AttachCountersError> {
-        const VERB: &str = "ibv_attach_counters_point_flow";
+    ) -> Result<(), Error> {
         let counter_desc = ibv_counter_description(what.raw());
         let mut attr = ibv_counter_attach_attr { counter_desc, index, comp_mask: 0 };
         let counters = self.0.counters.as_ptr();
@@ -139,10 +129,9 @@ impl Counters {
         // attributes are initialised.
         let result = check(unsafe { verbs::ibv_attach_counters_point_flow(counters, &raw mut attr, flow) });
         result.map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                return Unsupported::new(self.context(), VERB, format!("counter of {what}")).into();
-            }
-            AttachCountersError::Ibverbs { what, index, source }
+            Error::of_device(self.context(), VERB, format!("counter of {what}"), source)
+                .with("what", what)
+                .with("index", index)
         })
     }
 
@@ -156,21 +145,17 @@ impl Counters {
     /// # References
     ///
     /// `man ibv_read_counters`
-    pub fn read(&self, values: &mut [u64], flags: ReadCountersFlags) -> Result<(), ReadCountersError> {
+    pub fn read(&self, values: &mut [u64], flags: ReadCountersFlags) -> Result<(), Error> {
         let count = values.len();
-        let error = |source| ReadCountersError::Ibverbs { count, source };
+        let error =
+            |source| Error::of_device(self.context(), "ibv_read_counters", WHAT, source).with("count", count);
         let ncounters =
             u32::try_from(count).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
         let counters = self.0.counters.as_ptr();
         // SAFETY: `self` keeps the counters alive, and `values` has room for `ncounters` values.
         let result =
             unsafe { verbs::ibv_read_counters(counters, values.as_mut_ptr(), ncounters, flags.bits()) };
-        check(result).map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                return Unsupported::new(self.context(), "ibv_read_counters", WHAT).into();
-            }
-            error(source)
-        })
+        check(result).map_err(error)
     }
 
     /// The device context in which the set was made.
@@ -211,58 +196,4 @@ impl Drop for Inner {
             std::mem::forget(self.context.clone());
         }
     }
-}
-
-/// Counters could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateCountersError {
-    /// There are no counters.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_create_counters` failed.
-    #[error("ibv_create_counters failed: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A counter could not be told what to count.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AttachCountersError {
-    /// This is not counted.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The flow is not of the counters' context.
-    #[error("the flow is of another context than the counters")]
-    OtherContext,
-    /// `ibv_attach_counters_point_flow` failed.
-    #[error("ibv_attach_counters_point_flow failed for counter {index} of {what}: {source}")]
-    Ibverbs {
-        /// What was to be counted.
-        what: CounterDescription,
-        /// Where.
-        index: u32,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// Counters could not be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadCountersError {
-    /// They cannot be read.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_read_counters` failed.
-    #[error("ibv_read_counters failed for {count} counters: {source}")]
-    Ibverbs {
-        /// How many were asked for.
-        count: usize,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -18,7 +18,6 @@
 //! # fn main() {}
 //! ```
 
-use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -27,8 +26,10 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::ibv_device;
 use rdma_mummy_sys::{Provider, verbs};
 
-use super::device_context::DeviceContext;
-use crate::provider::{ProviderError, default_provider};
+use super::device_context::{DeviceContext, device_name};
+pub use super::types::{Guid, TransportType};
+use crate::error::{Error, ErrorKind};
+use crate::provider::default_provider;
 
 /// The RDMA devices of a provider (`ibv_get_device_list`). Dropping the list frees it
 /// (`ibv_free_device_list`).
@@ -41,33 +42,12 @@ pub struct DeviceList {
 
 // SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
 unsafe impl Send for DeviceList {}
-// SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
+// SAFETY: the list is immutable, and libibverbs guards its devices with locks of its own.
 unsafe impl Sync for DeviceList {}
 
 /// A hint in errors to try the software device, if this build contains it.
 const OR_SOFT: &str =
     if cfg!(feature = "soft") { ", or choose software devices by SIDEWAY_PROVIDER=soft" } else { "" };
-
-/// The devices could not be listed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetDeviceListError {
-    /// There is no library to ask.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-    /// The kernel has no RDMA subsystem.
-    #[error("the kernel has no RDMA devices: load ib_uverbs and the driver of the NIC{OR_SOFT} ({source})")]
-    NoKernelSupport {
-        /// What libibverbs said.
-        source: io::Error,
-    },
-    /// `ibv_get_device_list` failed.
-    #[error("ibv_get_device_list failed: {source}")]
-    Ibverbs {
-        /// What libibverbs said.
-        source: io::Error,
-    },
-}
 
 /// Adds the software device's own message about its configuration, which an error number cannot
 /// express.
@@ -82,11 +62,6 @@ fn explained(provider: Provider, error: io::Error) -> io::Error {
     error
 }
 
-/// Whether `name` is the name of a software device.
-pub(crate) fn is_soft(name: &str) -> bool {
-    name.starts_with("soft")
-}
-
 /// A device was asked for that is not there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -98,32 +73,35 @@ pub enum FindDeviceError {
     )]
     NoDevice,
     /// There are devices, but none of this name.
-    #[error("no RDMA device named `{name}`; there {}", Known(.known))]
+    #[error("no RDMA device named `{name}`; there {}", DeviceNames(.known))]
     Unknown {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
         /// What there is.
         known: Vec<String>,
     },
 }
 
-struct Known<'a>(&'a [String]);
+struct DeviceNames<'a>(&'a [String]);
 
-impl fmt::Display for Known<'_> {
+impl fmt::Display for DeviceNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.0.len() == 1 { "is" } else { "are" };
         write!(f, "{verb} {}", self.0.join(", "))
     }
 }
 
+const LIST: &str = "ibv_get_device_list";
+
 impl DeviceList {
     /// Lists the devices of the [default provider](crate::default_provider).
     ///
     /// # Errors
     ///
-    /// Fails if the library is missing or cannot list devices. An empty list is not an error.
-    pub fn new() -> Result<Self, GetDeviceListError> {
-        Self::from_provider(default_provider()?)
+    /// The library is missing, or it cannot list devices. That there is no device is not an error.
+    pub fn new() -> Result<Self, Error> {
+        let provider = default_provider();
+        Self::from_provider(provider.map_err(|error| Error::caused(LIST, ErrorKind::Library, error))?)
     }
 
     /// Lists the devices of `provider` (`ibv_get_device_list`).
@@ -135,7 +113,7 @@ impl DeviceList {
     /// # References
     ///
     /// `man ibv_get_device_list`
-    pub fn from_provider(provider: Provider) -> Result<Self, GetDeviceListError> {
+    pub fn from_provider(provider: Provider) -> Result<Self, Error> {
         let mut len = 0;
         // SAFETY: `len` is a local variable.
         let devices = unsafe { verbs::ibv_get_device_list(provider.verbs(), &raw mut len) };
@@ -144,8 +122,11 @@ impl DeviceList {
             None => {
                 let source = io::Error::last_os_error();
                 Err(match source.raw_os_error() {
-                    Some(libc::ENOSYS) => GetDeviceListError::NoKernelSupport { source },
-                    _ => GetDeviceListError::Ibverbs { source: explained(provider, source) },
+                    Some(libc::ENOSYS) => Error::os(LIST, source)
+                        .of_kind(ErrorKind::NoDevice)
+                        .reason("the kernel has no RDMA devices")
+                        .remedy(format!("load ib_uverbs and the driver of the NIC{OR_SOFT}")),
+                    _ => Error::os(LIST, explained(provider, source)),
                 })
             }
         }
@@ -220,7 +201,7 @@ pub struct Device<'list> {
 // SAFETY: the list, which `self` borrows, keeps the device alive. It is only read, and libibverbs
 // locks the parts that it shares.
 unsafe impl Send for Device<'_> {}
-// SAFETY: `&self` only reads the device, and libibverbs locks the parts that it shares.
+// SAFETY: a device of a list that lives is only read, and libibverbs locks what it shares.
 unsafe impl Sync for Device<'_> {}
 
 impl Device<'_> {
@@ -280,11 +261,14 @@ impl Device<'_> {
     /// # References
     ///
     /// `man ibv_open_device`
-    pub fn open(&self) -> Result<DeviceContext, OpenDeviceError> {
+    pub fn open(&self) -> Result<DeviceContext, Error> {
         // SAFETY: `self` belongs to a device list, which keeps the device alive.
         let context = unsafe { (self.provider.verbs().ibv_open_device)(self.device.as_ptr()) };
-        let context = NonNull::new(context)
-            .ok_or_else(|| OpenDeviceError { device: self.name(), source: io::Error::last_os_error() })?;
+        let context = NonNull::new(context).ok_or_else(|| {
+            let source = io::Error::last_os_error();
+            let remedy = about_rights(&source);
+            Error::os("ibv_open_device", source).of(format!("device {}", self.name())).remedy(remedy)
+        })?;
         // SAFETY: this provider opened the context just now, and nothing else owns it.
         Ok(unsafe { DeviceContext::from_raw(context, self.provider) })
     }
@@ -305,80 +289,10 @@ impl fmt::Debug for Device<'_> {
     }
 }
 
-/// The name of a device.
-///
-/// # Safety
-///
-/// `device` must be a device of `provider` that has not been freed.
-pub(crate) unsafe fn device_name(provider: Provider, device: NonNull<ibv_device>) -> String {
-    // SAFETY: the caller guarantees that the device is alive; its name is a C string inside its
-    // struct.
-    unsafe {
-        let name = (provider.verbs().ibv_get_device_name)(device.as_ptr());
-        if name.is_null() { String::new() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
-    }
-}
-
-/// A device could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot open RDMA device {device}: {source}{}", about_rights(source))]
-pub struct OpenDeviceError {
-    /// The device's name.
-    pub device: String,
-    /// What libibverbs said.
-    pub source: io::Error,
-}
-
 fn about_rights(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::PermissionDenied => "; look at the rights of /dev/infiniband/uverbs*",
+        io::ErrorKind::PermissionDenied => "look at the rights of /dev/infiniband/uverbs*",
         _ => "",
-    }
-}
-
-/// A globally unique identifier (EUI-64) of a node or port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Guid(u64);
-
-impl Guid {
-    /// Converts from the network byte order that verbs use.
-    pub const fn from_be(be: u64) -> Self {
-        Self(u64::from_be(be))
-    }
-
-    /// The value in host byte order.
-    pub const fn as_u64(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Display for Guid {
-    /// Prints the form `0002:c903:00a1:b2c3`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (self.0 >> shift) & 0xffff);
-        write!(f, "{a:04x}:{b:04x}:{c:04x}:{d:04x}")
-    }
-}
-
-impl fmt::Debug for Guid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Guid({self})")
-    }
-}
-
-c_enum! {
-    /// The transport protocol of a device (`ibv_transport_type`).
-    pub struct TransportType(i32) {
-        /// The library does not know the transport.
-        Unspecified = -1,
-        /// InfiniBand, and RoCE.
-        InfiniBand = 0,
-        /// iWARP.
-        Iwarp = 1,
-        /// usNIC.
-        Usnic = 2,
-        /// usNIC over UDP.
-        UsnicUdp = 3,
     }
 }
 
@@ -400,4 +314,10 @@ c_enum! {
     }
 }
 
-display_as_debug!(TransportType, NodeType);
+display_as_debug!(NodeType);
+
+/// The error of [`DeviceList::new`].
+pub type GetDeviceListError = Error;
+
+/// The error of [`Device::open`].
+pub type OpenDeviceError = Error;

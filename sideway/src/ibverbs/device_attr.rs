@@ -26,9 +26,34 @@ use rdma_mummy_sys::types::{
     ibv_odp_transport_cap_bits as T, ibv_pci_atomic_op_size as P, ibv_raw_packet_caps as R,
     ibv_rx_hash_fields as H, ibv_rx_hash_function_flags as F, ibv_tm_cap_flags as M,
 };
+use rdma_mummy_sys::verbs;
 
-use super::device::Guid;
-use super::queue_pair::QueuePairType;
+use super::check;
+use super::device_context::DeviceContext;
+use super::types::{Guid, QueuePairType};
+use crate::error::Error;
+
+impl DeviceContext {
+    /// What the device can do (`ibv_query_device_ex`, or what an old library has instead).
+    ///
+    /// # Errors
+    ///
+    /// The device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_device_ex`
+    pub fn query_device(&self) -> Result<DeviceAttr, Error> {
+        let mut attr = ibv_device_attr_ex::default();
+        // SAFETY: the context is open; no input is given and `attr` is a valid place.
+        let result = unsafe {
+            let (verbs, context) = (self.provider().verbs(), self.as_raw().as_ptr());
+            verbs::ibv_query_device_ex(verbs, context, core::ptr::null(), &raw mut attr)
+        };
+        check(result).map_err(|source| Error::os("ibv_query_device", source))?;
+        Ok(DeviceAttr { attr })
+    }
+}
 
 /// The attributes of a device (`ibv_device_attr_ex`).
 ///
@@ -39,10 +64,6 @@ pub struct DeviceAttr {
 }
 
 impl DeviceAttr {
-    pub(crate) fn new(attr: ibv_device_attr_ex) -> Self {
-        Self { attr }
-    }
-
     /// The C struct, for fields that have no getter.
     pub fn raw(&self) -> &ibv_device_attr_ex {
         &self.attr

@@ -34,10 +34,10 @@ use rdma_mummy_sys::types::{ibv_alloc_dm_attr, ibv_dm, ibv_dm_mask};
 use rdma_mummy_sys::verbs;
 
 use super::device_context::DeviceContext;
-use super::import::ImportError;
 #[cfg(doc)]
 use super::protection_domain::ProtectionDomain;
 use super::{Unsupported, check};
+use crate::error::{Error, ErrorKind};
 
 /// Memory on the device (`ibv_dm`).
 ///
@@ -58,8 +58,9 @@ struct Inner {
 // same bytes leave a mixture, as in any memory that a device writes to. No Rust reference to the
 // memory is ever made.
 unsafe impl Send for Inner {}
-// SAFETY: libibverbs allows the memory's functions from several threads, and no Rust reference to
-// the memory is ever made.
+// SAFETY: the functions of the memory may be called from any thread; what two of them write to the
+// same bytes at the same time is some mixture, as with any memory that a device may write to. No
+// reference is made to it.
 unsafe impl Sync for Inner {}
 
 const WHAT: &str = "device memory";
@@ -77,11 +78,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_alloc_dm`
-    pub fn alloc_dm(
-        &self,
-        length: usize,
-        log_align_req: u32,
-    ) -> Result<DeviceMemory, AllocateDeviceMemoryError> {
+    pub fn alloc_dm(&self, length: usize, log_align_req: u32) -> Result<DeviceMemory, Error> {
         let mut attr = ibv_alloc_dm_attr { length, log_align_req, comp_mask: 0 };
         // SAFETY: `self` keeps the context open, and the attributes are initialised.
         let dm = unsafe { verbs::ibv_alloc_dm(self.as_raw().as_ptr(), &raw mut attr) };
@@ -90,14 +87,10 @@ impl DeviceContext {
                 let inner = Inner { dm, length, context: self.clone(), imported: false };
                 Ok(DeviceMemory(Arc::new(inner)))
             }
-            None => {
-                let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    Unsupported::new(self, "ibv_alloc_dm", WHAT).into()
-                } else {
-                    AllocateDeviceMemoryError::Ibverbs { length, log_align_req, source }
-                })
-            }
+            None => Err(Error::of_device(self, "ibv_alloc_dm", WHAT, io::Error::last_os_error())
+                .with("length", length)
+                .with("log_align_req", log_align_req)
+                .remedy("max_dm_size is how much the device has")),
         }
     }
 
@@ -118,7 +111,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_import_dm`
-    pub unsafe fn import_dm(&self, handle: u32, length: usize) -> Result<DeviceMemory, ImportError> {
+    pub unsafe fn import_dm(&self, handle: u32, length: usize) -> Result<DeviceMemory, Error> {
         const WHAT: &str = "import of device memory";
         let lib = self.provider().verbs();
         let import = lib.ibv_import_dm().map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
@@ -128,7 +121,8 @@ impl DeviceContext {
                 let inner = Inner { dm, length, context: self.clone(), imported: true };
                 Ok(DeviceMemory(Arc::new(inner)))
             }
-            None => Err(ImportError::new(self, "ibv_import_dm", WHAT, handle)),
+            None => Err(Error::of_device(self, "ibv_import_dm", WHAT, io::Error::last_os_error())
+                .with("handle", handle)),
         }
     }
 }
@@ -151,9 +145,9 @@ impl DeviceMemory {
     ///
     /// Fails if the bytes do not fit, or if the device refuses. Some devices require offset and
     /// length to be multiples of 4.
-    pub fn memcpy_to_dm(&self, offset: u64, bytes: &[u8]) -> Result<(), CopyDeviceMemoryError> {
+    pub fn memcpy_to_dm(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         const VERB: &str = "ibv_memcpy_to_dm";
-        self.check(offset, bytes.len())?;
+        self.check(VERB, offset, bytes.len())?;
         let dm = self.as_raw().as_ptr();
         // SAFETY: `self` keeps the memory alive, and every release's struct has this field.
         if unsafe { (*dm).memcpy_to_dm }.is_none() {
@@ -171,9 +165,9 @@ impl DeviceMemory {
     ///
     /// Fails if the memory has fewer bytes, or if the device refuses, as for
     /// [`memcpy_to_dm`](Self::memcpy_to_dm).
-    pub fn memcpy_from_dm(&self, bytes: &mut [u8], offset: u64) -> Result<(), CopyDeviceMemoryError> {
+    pub fn memcpy_from_dm(&self, bytes: &mut [u8], offset: u64) -> Result<(), Error> {
         const VERB: &str = "ibv_memcpy_from_dm";
-        self.check(offset, bytes.len())?;
+        self.check(VERB, offset, bytes.len())?;
         let dm = self.as_raw().as_ptr();
         // SAFETY: `self` keeps the memory alive, and every release's struct has this field.
         if unsafe { (*dm).memcpy_from_dm }.is_none() {
@@ -185,25 +179,19 @@ impl DeviceMemory {
         check(result).map_err(|source| self.error(VERB, offset, bytes.len(), source))
     }
 
-    fn check(&self, offset: u64, length: usize) -> Result<(), CopyDeviceMemoryError> {
+    fn check(&self, verb: &'static str, offset: u64, length: usize) -> Result<(), Error> {
         if self.has(offset, length) {
             return Ok(());
         }
-        Err(CopyDeviceMemoryError::OutOfBounds { offset, length, dm_length: self.0.length })
+        Err(Error::not_called(verb, ErrorKind::OutOfBounds, "the bytes are not all in the device memory")
+            .with("offset", offset)
+            .with("length", length)
+            .with("dm_length", self.0.length))
     }
 
     #[cold]
-    fn error(
-        &self,
-        verb: &'static str,
-        offset: u64,
-        length: usize,
-        source: io::Error,
-    ) -> CopyDeviceMemoryError {
-        if Unsupported::is_meant_by(&source) {
-            return Unsupported::new(self.context(), verb, WHAT).into();
-        }
-        CopyDeviceMemoryError::Ibverbs { verb, offset, length, source }
+    fn error(&self, verb: &'static str, offset: u64, length: usize, source: io::Error) -> Error {
+        Error::of_device(self.context(), verb, WHAT, source).with("offset", offset).with("length", length)
     }
 
     /// The number by which others [import](DeviceContext::import_dm) the memory (`ibv_dm::handle`);
@@ -274,57 +262,4 @@ impl Drop for Inner {
             std::mem::forget(self.context.clone());
         }
     }
-}
-
-/// Memory on the device could not be allocated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateDeviceMemoryError {
-    /// The device has none.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_alloc_dm` failed.
-    #[error(
-        "ibv_alloc_dm failed for {length} bytes at a multiple of 2^{log_align_req}: {source} (the device says how much there \
-         is: max_dm_size)"
-    )]
-    Ibverbs {
-        /// How many bytes were asked for.
-        length: usize,
-        /// The alignment's logarithm.
-        log_align_req: u32,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// Bytes could not be copied to or from memory on the device.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CopyDeviceMemoryError {
-    /// The library copies nothing.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The memory has not so many bytes there.
-    #[error("{length} bytes at {offset} are not in device memory of {dm_length} bytes")]
-    OutOfBounds {
-        /// Where they were to begin.
-        offset: u64,
-        /// How many were to be copied.
-        length: usize,
-        /// How many there are.
-        dm_length: usize,
-    },
-    /// `ibv_memcpy_to_dm` or `ibv_memcpy_from_dm` failed.
-    #[error("{verb} failed for {length} bytes at {offset}: {source}")]
-    Ibverbs {
-        /// The function.
-        verb: &'static str,
-        /// Where they were to begin.
-        offset: u64,
-        /// How many were to be copied.
-        length: usize,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -6,13 +6,13 @@
 //! The memory stays allocated while the descriptor, or anything made from it, is open.
 
 use std::ffi::c_int;
-use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::Unsupported;
 use super::device_context::DeviceContext;
 use super::device_memory::DeviceMemory;
 use super::provider_buffer::ProviderBuffer;
+use crate::error::Error;
 
 impl DeviceMemory {
     /// Exports all of the memory as a dma-buf (`ibv_dm_export_dmabuf_fd`).
@@ -25,7 +25,7 @@ impl DeviceMemory {
     /// # References
     ///
     /// `man ibv_dm_export_dmabuf_fd`
-    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, ExportDmaBufError> {
+    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, Error> {
         const WHAT: &str = "dma-bufs of device memory";
         let export = self.context().provider().verbs().ibv_dm_export_dmabuf_fd();
         let export = export.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
@@ -47,14 +47,14 @@ impl ProviderBuffer {
     /// # References
     ///
     /// `man ibv_export_buf_dmabuf_fd`
-    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, ExportDmaBufError> {
+    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, Error> {
         const WHAT: &str = "dma-bufs of its provider's memory";
         let context = self.pd().context();
         let export = context.provider().verbs().ibv_export_buf_dmabuf_fd();
         let export = export.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         // SAFETY: `self` keeps the memory alive.
         let fd = unsafe { export(self.as_raw().as_ptr()) };
-        // SAFETY: the library made the descriptor just now, and the caller closes it.
+        // SAFETY: the memory lives.
         unsafe { owned(context, fd, "ibv_export_buf_dmabuf_fd", WHAT) }
     }
 }
@@ -67,32 +67,12 @@ unsafe fn owned(
     fd: c_int,
     verb: &'static str,
     what: &'static str,
-) -> Result<OwnedFd, ExportDmaBufError> {
+) -> Result<OwnedFd, Error> {
     if fd >= 0 {
-        // SAFETY: the caller guarantees an open descriptor that it owns.
+        // SAFETY: the caller guarantees (`# Safety`) that the descriptor, if it is one, belongs to
+        // the caller.
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     let source = super::os_error(fd);
-    Err(if Unsupported::is_meant_by(&source) {
-        Unsupported::new(context, verb, what).into()
-    } else {
-        ExportDmaBufError::Ibverbs { verb, source }
-    })
-}
-
-/// Memory could not be exported.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExportDmaBufError {
-    /// It never is.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The function failed.
-    #[error("{verb} failed: {source}")]
-    Ibverbs {
-        /// The function.
-        verb: &'static str,
-        /// What the library said.
-        source: io::Error,
-    },
+    Err(Error::of_device(context, verb, what, source))
 }

@@ -8,14 +8,14 @@
 //! # #[cfg(feature = "soft")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use sideway::ibverbs::device::DeviceList;
-//! use sideway::ibverbs::dma_handle::{AllocateDmaHandleError, DmaHandleAttribute};
+//! use sideway::ibverbs::dma_handle::{Error, DmaHandleAttribute};
 //!
 //! # let list = DeviceList::from_provider(sideway::soft::provider())?;
 //! let context = list.first()?.open()?;
 //! match context.alloc_dmah(DmaHandleAttribute::new().setup_cpu_id(3)) {
 //!     Ok(handle) => println!("{handle:?}"),
 //!     // The software device has no bus.
-//!     Err(AllocateDmaHandleError::Unsupported(why)) => println!("{why}"),
+//!     Err(Error::Unsupported(why)) => println!("{why}"),
 //!     Err(error) => return Err(error.into()),
 //! }
 //! # Ok(())
@@ -35,6 +35,7 @@ use rdma_mummy_sys::types::{
 
 use super::device_context::DeviceContext;
 use super::{Unsupported, check};
+use crate::error::Error;
 
 const WHAT: &str = "DMA handles";
 
@@ -98,8 +99,7 @@ struct Inner {
 // SAFETY: the handle is immutable, and the only verbs that use it, registrations, are thread-safe
 // in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: the handle is immutable, and the only verbs that use it, registrations, are thread-safe
-// in libibverbs.
+// SAFETY: a DMA handle is only named when regions are registered.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
@@ -113,7 +113,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_alloc_dmah`
-    pub fn alloc_dmah(&self, attribute: &DmaHandleAttribute) -> Result<DmaHandle, AllocateDmaHandleError> {
+    pub fn alloc_dmah(&self, attribute: &DmaHandleAttribute) -> Result<DmaHandle, Error> {
         let alloc = self.provider().verbs().ibv_alloc_dmah();
         let alloc = alloc.map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
         let mut attr = attribute.0;
@@ -121,14 +121,8 @@ impl DeviceContext {
         let dmah = unsafe { alloc(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(dmah) {
             Some(dmah) => Ok(DmaHandle(Arc::new(Inner { dmah, context: self.clone() }))),
-            None => {
-                let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    Unsupported::new(self, "ibv_alloc_dmah", WHAT).into()
-                } else {
-                    AllocateDmaHandleError::Ibverbs { attribute: *attribute, source }
-                })
-            }
+            None => Err(Error::of_device(self, "ibv_alloc_dmah", WHAT, io::Error::last_os_error())
+                .debug("attribute", *attribute)),
         }
     }
 }
@@ -167,21 +161,4 @@ impl Drop for Inner {
             std::mem::forget(self.context.clone());
         }
     }
-}
-
-/// A DMA handle could not be allocated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateDmaHandleError {
-    /// There are no DMA handles.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_alloc_dmah` failed.
-    #[error("ibv_alloc_dmah failed for {attribute:?}: {source}")]
-    Ibverbs {
-        /// What was asked for.
-        attribute: DmaHandleAttribute,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -27,12 +27,11 @@
 //! # fn main() {}
 //! ```
 
-use std::io;
-
 use rdma_mummy_sys::types::ibv_ece;
 
 use super::queue_pair::QueuePairControl;
 use super::{Unsupported, check};
+use crate::error::Error;
 
 /// Options of a vendor (`ibv_ece`). They have no meaning for another vendor's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +53,7 @@ impl QueuePairControl {
     /// # References
     ///
     /// `man ibv_query_ece`
-    pub fn query_ece(&self) -> Result<Ece, QueryEceError> {
+    pub fn query_ece(&self) -> Result<Ece, Error> {
         const WHAT: &str = "enhanced connection establishment";
         let query = self.context().provider().verbs().ibv_query_ece();
         let query = query.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
@@ -64,10 +63,7 @@ impl QueuePairControl {
         // variable.
         let result = check(unsafe { query(self.as_raw().as_ptr(), &raw mut ece) });
         result.map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                return Unsupported::new(self.context(), "ibv_query_ece", WHAT).into();
-            }
-            QueryEceError::Ibverbs { qp_num: self.qp_number(), source }
+            Error::of_device(self.context(), "ibv_query_ece", WHAT, source).of_queue_pair(self.qp_number())
         })?;
         Ok(Ece { vendor_id: ece.vendor_id, options: ece.options })
     }
@@ -82,7 +78,7 @@ impl QueuePairControl {
     /// # References
     ///
     /// `man ibv_set_ece`
-    pub fn set_ece(&self, wanted: Ece) -> Result<Ece, SetEceError> {
+    pub fn set_ece(&self, wanted: Ece) -> Result<Ece, Error> {
         const WHAT: &str = "enhanced connection establishment";
         let set = self.context().provider().verbs().ibv_set_ece();
         let set = set.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
@@ -92,50 +88,11 @@ impl QueuePairControl {
         // initialised.
         let result = check(unsafe { set(self.as_raw().as_ptr(), &raw mut ece) });
         result.map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                return Unsupported::new(self.context(), "ibv_set_ece", WHAT).into();
-            }
-            SetEceError::Ibverbs { qp_num: self.qp_number(), wanted, source }
+            Error::of_device(self.context(), "ibv_set_ece", WHAT, source)
+                .of_queue_pair(self.qp_number())
+                .with("vendor_id", format_args!("{:#x}", wanted.vendor_id))
+                .with("options", format_args!("{:#x}", wanted.options))
         })?;
         Ok(Ece { vendor_id: ece.vendor_id, options: ece.options })
     }
-}
-
-/// The options of a queue pair could not be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueryEceError {
-    /// There are no options.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_query_ece` failed.
-    #[error("ibv_query_ece failed for queue pair {qp_num:#x}: {source}")]
-    Ibverbs {
-        /// The queue pair's number.
-        qp_num: u32,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// Options could not be set on a queue pair.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SetEceError {
-    /// There are no options.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_set_ece` failed.
-    #[error(
-        "ibv_set_ece failed for queue pair {qp_num:#x} with options {:#x} of vendor {:#x}: {source}",
-        .wanted.options, .wanted.vendor_id
-    )]
-    Ibverbs {
-        /// The queue pair's number.
-        qp_num: u32,
-        /// What was wished for.
-        wanted: Ece,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -41,6 +41,7 @@ use super::completion::CompletionQueueId;
 use super::device_context::DeviceContext;
 use super::readiness::{self, Deadline};
 use super::srq::SharedReceiveQueueId;
+use crate::error::Error;
 
 c_enum! {
     /// The type of an event (`ibv_event_type`). Types that this crate does not know are passed
@@ -95,10 +96,10 @@ c_enum! {
 display_as_debug!(AsyncEventType);
 
 impl AsyncEventType {
-    /// The member of the C union that is set for this type.
-    fn kind(self) -> Kind {
+    /// Which member of the C union its event has.
+    fn kind(self) -> ElementKind {
         match self {
-            Self::CompletionQueueError => Kind::CompletionQueue,
+            Self::CompletionQueueError => ElementKind::CompletionQueue,
             Self::QueuePairFatal
             | Self::QueuePairRequestError
             | Self::QueuePairAccessError
@@ -106,24 +107,26 @@ impl AsyncEventType {
             | Self::SendQueueDrained
             | Self::PathMigrated
             | Self::PathMigrationError
-            | Self::QueuePairLastWqeReached => Kind::QueuePair,
-            Self::SharedReceiveQueueError | Self::SharedReceiveQueueLimitReached => Kind::SharedReceiveQueue,
-            Self::WorkQueueFatal => Kind::WorkQueue,
+            | Self::QueuePairLastWqeReached => ElementKind::QueuePair,
+            Self::SharedReceiveQueueError | Self::SharedReceiveQueueLimitReached => {
+                ElementKind::SharedReceiveQueue
+            }
+            Self::WorkQueueFatal => ElementKind::WorkQueue,
             Self::PortActive
             | Self::PortError
             | Self::LidChange
             | Self::PkeyChange
             | Self::SubnetManagerChange
             | Self::ClientReregister
-            | Self::GidChange => Kind::Port,
-            // The manual page names no port for a change of speed.
-            Self::DeviceFatal | Self::DeviceSpeedChange => Kind::Device,
-            _ => Kind::Unknown,
+            | Self::GidChange => ElementKind::Port,
+            // The manual page names no port for the change of speed.
+            Self::DeviceFatal | Self::DeviceSpeedChange => ElementKind::Device,
+            _ => ElementKind::Unknown,
         }
     }
 }
 
-enum Kind {
+enum ElementKind {
     CompletionQueue,
     QueuePair,
     SharedReceiveQueue,
@@ -183,26 +186,26 @@ impl AsyncEvent {
     /// names is alive.
     unsafe fn copy(raw: &ibv_async_event) -> Self {
         let event_type = AsyncEventType::from_raw(raw.event_type.0);
-        // SAFETY: the event's type says which member is set. The caller guarantees that the event
-        // is not acknowledged, so the object is alive. Every release's structs have these fields.
+        // SAFETY: the type says which member is set, and the object lives (the caller guarantees
+        // it, `# Safety`); the fields are in every release's structs.
         let element = unsafe {
             match event_type.kind() {
-                Kind::CompletionQueue => AsyncElement::CompletionQueue(CompletionQueueId::of_context(
+                ElementKind::CompletionQueue => AsyncElement::CompletionQueue(CompletionQueueId::of_context(
                     (&raw const (*raw.element.cq).cq_context).read(),
                 )),
-                Kind::QueuePair => {
+                ElementKind::QueuePair => {
                     AsyncElement::QueuePair { qp_num: (&raw const (*raw.element.qp).qp_num).read() }
                 }
-                Kind::SharedReceiveQueue => AsyncElement::SharedReceiveQueue(
+                ElementKind::SharedReceiveQueue => AsyncElement::SharedReceiveQueue(
                     SharedReceiveQueueId::of_context((&raw const (*raw.element.srq).srq_context).read()),
                 ),
-                Kind::WorkQueue => {
+                ElementKind::WorkQueue => {
                     AsyncElement::WorkQueue { wq_num: (&raw const (*raw.element.wq).wq_num).read() }
                 }
-                // Port numbers fit into one byte.
-                Kind::Port => AsyncElement::Port(raw.element.port_num as u8),
-                Kind::Device => AsyncElement::Device,
-                Kind::Unknown => AsyncElement::Unknown,
+                // Ports are numbered in a byte.
+                ElementKind::Port => AsyncElement::Port(raw.element.port_num as u8),
+                ElementKind::Device => AsyncElement::Device,
+                ElementKind::Unknown => AsyncElement::Unknown,
             }
         };
         Self { event_type, element }
@@ -223,8 +226,8 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// Fails if the library has no descriptor for them.
-    pub fn async_events(&self) -> Result<AsyncEvents, AsyncEventError> {
+    /// The library has no descriptor for them.
+    pub fn async_events(&self) -> Result<AsyncEvents, Error> {
         let events = AsyncEvents { context: self.clone() };
         // Non-blocking, so that a wait can end by a timeout, and so that only one of two waiting
         // threads takes an event while the other does not block in a read.
@@ -232,7 +235,7 @@ impl DeviceContext {
             Some(fd) => readiness::set_nonblocking(fd, true),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),
         };
-        made.map_err(|source| AsyncEventError::Ibverbs { verb: "fcntl", source })?;
+        made.map_err(|source| Error::os("fcntl", source))?;
         Ok(events)
     }
 }
@@ -258,7 +261,7 @@ impl AsyncEvents {
     /// # References
     ///
     /// `man ibv_get_async_event`
-    pub fn try_next(&self) -> Result<Option<AsyncEvent>, AsyncEventError> {
+    pub fn try_next(&self) -> Result<Option<AsyncEvent>, Error> {
         let verbs = self.context.provider().verbs();
         loop {
             let mut raw = ibv_async_event::default();
@@ -279,9 +282,9 @@ impl AsyncEvents {
                 io::ErrorKind::WouldBlock => return Ok(None),
                 io::ErrorKind::Interrupted => {}
                 _ if readiness::is_device_gone(&source) => {
-                    return Err(AsyncEventError::DeviceGone { device: self.context.name(), source });
+                    return Err(Error::device_gone("ibv_get_async_event", &self.context, source));
                 }
-                _ => return Err(AsyncEventError::Ibverbs { verb: "ibv_get_async_event", source }),
+                _ => return Err(Error::os("ibv_get_async_event", source)),
             }
         }
     }
@@ -290,8 +293,8 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// Fails as [`try_next`](Self::try_next) does.
-    pub fn wait(&self) -> Result<AsyncEvent, AsyncEventError> {
+    /// As [`try_next`](Self::try_next).
+    pub fn wait(&self) -> Result<AsyncEvent, Error> {
         loop {
             // A wait without a deadline ends only with an event or an error.
             if let Some(event) = self.wait_until(Deadline::NEVER)? {
@@ -305,12 +308,12 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// Fails as [`try_next`](Self::try_next) does.
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<AsyncEvent>, AsyncEventError> {
+    /// As [`try_next`](Self::try_next).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
         self.wait_until(Deadline::after(timeout))
     }
 
-    fn wait_until(&self, deadline: Deadline) -> Result<Option<AsyncEvent>, AsyncEventError> {
+    fn wait_until(&self, deadline: Deadline) -> Result<Option<AsyncEvent>, Error> {
         loop {
             // Tried before the sleep because a device that is gone does not make the descriptor
             // readable any more.
@@ -318,7 +321,7 @@ impl AsyncEvents {
                 return Ok(Some(event));
             }
             let ready = readiness::wait(&[self.as_fd()], deadline);
-            if !ready.map_err(|source| AsyncEventError::Ibverbs { verb: "poll", source })? {
+            if !ready.map_err(|source| Error::os("poll", source))? {
                 return Ok(None);
             }
         }
@@ -330,27 +333,4 @@ impl AsFd for AsyncEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor().expect("`async_events` has seen that there is one, and it never changes")
     }
-}
-
-/// No asynchronous event could be taken.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AsyncEventError {
-    /// The device has failed or was taken away, and [`DeviceFatal`](AsyncEventType::DeviceFatal)
-    /// was its last event.
-    #[error("device {device} is gone: ibv_get_async_event failed: {source}")]
-    DeviceGone {
-        /// The device's name.
-        device: String,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library, or the system, refused.
-    #[error("cannot wait for asynchronous events: {verb} failed: {source}")]
-    Ibverbs {
-        /// What was called.
-        verb: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
 }

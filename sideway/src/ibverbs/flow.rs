@@ -40,6 +40,7 @@ use rdma_mummy_sys::verbs;
 use super::counters::Counters;
 use super::queue_pair::QueuePairControl;
 use super::{Unsupported, check};
+use crate::error::{ConsumeError, Error, ErrorKind};
 
 c_enum! {
     /// The kind of a rule (`ibv_flow_attr_type`).
@@ -442,12 +443,19 @@ impl QueuePairControl {
     /// # References
     ///
     /// `man ibv_create_flow`
-    pub fn create_flow(&self, attr: &FlowAttribute) -> Result<Flow, CreateFlowError> {
+    pub fn create_flow(&self, attr: &FlowAttribute) -> Result<Flow, Error> {
         let qp_num = self.qp_number();
         if attr.counters().any(|counters| counters.context() != self.context()) {
-            return Err(CreateFlowError::OtherContext);
+            return Err(Error::other_context(
+                "ibv_create_flow",
+                "the counters are of another context than the queue pair",
+            ));
         }
-        let mut encoded = attr.encode().ok_or(CreateFlowError::TooLong { specs: attr.specs.len() })?;
+        let mut encoded = attr.encode().ok_or_else(|| {
+            let reason = "the rule is longer than 255 parts or 65535 bytes";
+            Error::not_called("ibv_create_flow", ErrorKind::LimitExceeded, reason)
+                .with("specs", attr.specs.len())
+        })?;
         // SAFETY: `self` keeps the queue pair alive, the encoded attributes have the size that they
         // state, and the counters in them live in `attr`.
         let flow =
@@ -465,7 +473,10 @@ impl QueuePairControl {
                 Err(if unsupported {
                     Unsupported::new(self.context(), "ibv_create_flow", "flow steering").into()
                 } else {
-                    CreateFlowError::Ibverbs { qp_num, port: attr.port, source }
+                    Error::os("ibv_create_flow", source)
+                        .of_queue_pair(qp_num)
+                        .with("port", attr.port)
+                        .remedy("EPERM: it needs CAP_NET_RAW")
                 })
             }
         }
@@ -484,7 +495,7 @@ pub struct Flow {
 
 // SAFETY: libibverbs allows verbs on one flow from any thread.
 unsafe impl Send for Flow {}
-// SAFETY: `&self` only reads the pointer.
+// SAFETY: verbs on one flow may be called from any thread.
 unsafe impl Sync for Flow {}
 
 impl Flow {
@@ -513,7 +524,7 @@ impl Flow {
     /// # References
     ///
     /// `man ibv_create_flow`
-    pub fn close(self) -> Result<(), DestroyFlowError> {
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let mut flow = ManuallyDrop::new(self);
         // SAFETY: `flow` owns the rule, and is taken apart below only if this call succeeded.
         match check(unsafe { verbs::ibv_destroy_flow(flow.flow.as_ptr()) }) {
@@ -524,7 +535,11 @@ impl Flow {
                 drop((unsafe { core::ptr::read(&raw const flow.control) }, counters));
                 Ok(())
             }
-            Err(source) => Err(DestroyFlowError { flow: ManuallyDrop::into_inner(flow), source }),
+            Err(source) => Err(ConsumeError {
+                object: ManuallyDrop::into_inner(flow),
+                error: Error::os("ibv_destroy_flow", source)
+                    .remedy("the queue pair still receives the rule's packets"),
+            }),
         }
     }
 }
@@ -545,44 +560,4 @@ impl fmt::Debug for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flow").field("queue_pair", &self.control).finish_non_exhaustive()
     }
-}
-
-/// A flow could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateFlowError {
-    /// Flows are not steered.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// There are more parts than a rule can have.
-    #[error("a rule of {specs} parts is longer than can be said (255 parts, 65535 bytes)")]
-    TooLong {
-        /// How many parts the rule has.
-        specs: usize,
-    },
-    /// The counters are not of the queue pair's context.
-    #[error("the counters are of another context than the queue pair")]
-    OtherContext,
-    /// `ibv_create_flow` failed.
-    #[error(
-        "ibv_create_flow failed for queue pair {qp_num:#x} and port {port}: {source} (EPERM: it needs CAP_NET_RAW)"
-    )]
-    Ibverbs {
-        /// The queue pair's number.
-        qp_num: u32,
-        /// The port.
-        port: u8,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A flow could not be ended.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_destroy_flow failed: {source}; the queue pair goes on to get its packets")]
-pub struct DestroyFlowError {
-    /// The flow, which is still there.
-    pub flow: Flow,
-    /// What the library said.
-    pub source: io::Error,
 }

@@ -26,12 +26,11 @@
 //! # fn main() {}
 //! ```
 
-use std::io;
-
 use rdma_mummy_sys::types::ibv_fork_status;
 use rdma_mummy_sys::{MissingSymbol, Provider};
 
 use super::check;
+use crate::error::Error;
 
 c_enum! {
     /// Whether forks are safe (`ibv_fork_status`).
@@ -58,9 +57,11 @@ display_as_debug!(ForkStatus);
 /// # References
 ///
 /// `man ibv_fork_init`
-pub fn fork_init(provider: Provider) -> Result<(), ForkInitError> {
+pub fn fork_init(provider: Provider) -> Result<(), Error> {
     // SAFETY: the function has no arguments, and takes the library's own locks.
-    check(unsafe { (provider.verbs().ibv_fork_init)() }).map_err(|source| ForkInitError { source })
+    check(unsafe { (provider.verbs().ibv_fork_init)() }).map_err(|source| {
+        Error::os("ibv_fork_init", source).remedy("call it before any memory is registered")
+    })
 }
 
 /// Whether forks are safe (`ibv_is_fork_initialized`).
@@ -76,12 +77,4 @@ pub fn is_fork_initialized(provider: Provider) -> Result<ForkStatus, MissingSymb
     let ask = provider.verbs().ibv_is_fork_initialized()?;
     // SAFETY: the function has no arguments, and only reads the library's state.
     Ok(ForkStatus::from_raw(unsafe { ask() }.0))
-}
-
-/// Forks could not be made safe.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_fork_init failed: {source} (it must be called before any memory is registered)")]
-pub struct ForkInitError {
-    /// What the library said.
-    pub source: io::Error,
 }

@@ -37,13 +37,14 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use rdma_mummy_sys::Provider;
 use rdma_mummy_sys::types::ibv_mr;
-use rdma_mummy_sys::{MissingSymbol, Provider};
 
 use super::Unsupported;
 use super::device_context::DeviceContext;
 use super::memory_region::MemoryRegion;
 use super::protection_domain::ProtectionDomain;
+use crate::error::{ConsumeError, Error};
 
 impl DeviceContext {
     /// The descriptor that identifies the context in the driver (`ibv_context::cmd_fd`); `None` if
@@ -67,10 +68,13 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_import_device`
-    pub fn import(provider: Provider, descriptor: OwnedFd) -> Result<Self, ImportDeviceError> {
+    pub fn import(provider: Provider, descriptor: OwnedFd) -> Result<Self, ConsumeError<OwnedFd>> {
         let import = match provider.verbs().ibv_import_device() {
             Ok(import) => import,
-            Err(symbol) => return Err(ImportDeviceError::MissingSymbol { descriptor, symbol }),
+            Err(symbol) => {
+                let error = Unsupported::of_library("import of devices", symbol).into();
+                return Err(ConsumeError { object: descriptor, error });
+            }
         };
         // SAFETY: the descriptor is open. The library owns it if this succeeds, and leaves it alone
         // otherwise.
@@ -83,11 +87,9 @@ impl DeviceContext {
             }
             None => {
                 let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    ImportDeviceError::Unsupported { descriptor, source }
-                } else {
-                    ImportDeviceError::Ibverbs { descriptor, source }
-                })
+                let error = Error::of_system("ibv_import_device", "import of this device", source)
+                    .remedy("the descriptor has to be a device's");
+                Err(ConsumeError { object: descriptor, error })
             }
         }
     }
@@ -108,7 +110,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_import_pd`
-    pub unsafe fn import_pd(&self, handle: u32) -> Result<ProtectionDomain, ImportError> {
+    pub unsafe fn import_pd(&self, handle: u32) -> Result<ProtectionDomain, Error> {
         const WHAT: &str = "import of protection domains";
         let lib = self.provider().verbs();
         let import = lib.ibv_import_pd().map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
@@ -117,7 +119,8 @@ impl DeviceContext {
             // SAFETY: the domain was imported just now, and the caller guarantees that its owner
             // keeps it.
             Some(pd) => Ok(unsafe { ProtectionDomain::imported(pd, self) }),
-            None => Err(ImportError::new(self, "ibv_import_pd", WHAT, handle)),
+            None => Err(Error::of_device(self, "ibv_import_pd", WHAT, io::Error::last_os_error())
+                .with("handle", handle)),
         }
     }
 }
@@ -139,7 +142,7 @@ impl ProtectionDomain {
     /// # References
     ///
     /// `man ibv_import_mr`
-    pub unsafe fn import_mr(&self, handle: u32) -> Result<ImportedMemoryRegion, ImportError> {
+    pub unsafe fn import_mr(&self, handle: u32) -> Result<ImportedMemoryRegion, Error> {
         const WHAT: &str = "import of memory regions";
         let context = self.context();
         let lib = context.provider().verbs();
@@ -147,7 +150,8 @@ impl ProtectionDomain {
         // SAFETY: `self` keeps the domain alive.
         match NonNull::new(unsafe { import(self.as_raw().as_ptr(), handle) }) {
             Some(mr) => Ok(ImportedMemoryRegion { mr, pd: self.clone() }),
-            None => Err(ImportError::new(context, "ibv_import_mr", WHAT, handle)),
+            None => Err(Error::of_device(context, "ibv_import_mr", WHAT, io::Error::last_os_error())
+                .with("handle", handle)),
         }
     }
 }
@@ -169,7 +173,7 @@ pub struct ImportedMemoryRegion {
 
 // SAFETY: the object is only read, and verbs that use it are thread-safe in libibverbs.
 unsafe impl Send for ImportedMemoryRegion {}
-// SAFETY: the object is only read, and verbs that use it are thread-safe in libibverbs.
+// SAFETY: a region is a pair of keys.
 unsafe impl Sync for ImportedMemoryRegion {}
 
 impl ImportedMemoryRegion {
@@ -228,65 +232,5 @@ impl Drop for ImportedMemoryRegion {
             Ok(unimport) => unsafe { unimport(self.mr.as_ptr()) },
             Err(error) => log::error!("an imported memory region stays: {error}"),
         }
-    }
-}
-
-/// A device could not be imported. The descriptor is still its owner's.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ImportDeviceError {
-    /// The library is too old.
-    #[error("no device can be imported: {symbol}")]
-    MissingSymbol {
-        /// What was to be imported.
-        descriptor: OwnedFd,
-        /// What the library lacks.
-        symbol: MissingSymbol,
-    },
-    /// The device cannot be imported, or not from where the descriptor came.
-    #[error("the device of this descriptor cannot be imported (ibv_import_device): {source}")]
-    Unsupported {
-        /// What was to be imported.
-        descriptor: OwnedFd,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// `ibv_import_device` failed.
-    #[error("ibv_import_device failed: {source} (is the descriptor a device's?)")]
-    Ibverbs {
-        /// What was to be imported.
-        descriptor: OwnedFd,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// An object could not be imported.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ImportError {
-    /// The library or the device cannot import such objects.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The function failed.
-    #[error("{verb} failed for handle {handle}: {source}")]
-    Ibverbs {
-        /// The function.
-        verb: &'static str,
-        /// The object's number.
-        handle: u32,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-impl ImportError {
-    #[cold]
-    pub(super) fn new(context: &DeviceContext, verb: &'static str, what: &'static str, handle: u32) -> Self {
-        let source = io::Error::last_os_error();
-        if Unsupported::is_meant_by(&source) {
-            return Unsupported::new(context, verb, what).into();
-        }
-        Self::Ibverbs { verb, handle, source }
     }
 }

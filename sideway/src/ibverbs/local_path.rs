@@ -1,11 +1,12 @@
 //! The local port and the choice of its address: GID index or LID.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::address::{Gid, GidEntry, GidType};
-use super::device::is_soft;
-use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, QueryPortError};
+use super::device::FindDeviceError;
+use super::device_context::{DeviceContext, is_soft};
 use super::port::{LinkLayer, Mtu, PortAttr, PortState};
+use crate::error::Error;
 
 /// A local port and the address (GID or LID) under which peers reach it.
 #[derive(Clone, Debug)]
@@ -134,7 +135,7 @@ fn named_gid(
     match context.query_gid_ex(port_num, u32::from(index)) {
         Ok(entry) if !entry.gid().is_zero() => Ok(entry),
         Ok(_) => Err(ChoosePathError::EmptyGid { device: device.into(), port_num, index }),
-        Err(error) if error.source.raw_os_error() == Some(libc::ENODATA) => {
+        Err(error) if error.errno() == Some(libc::ENODATA) => {
             Err(ChoosePathError::EmptyGid { device: device.into(), port_num, index })
         }
         Err(error) => Err(error.into()),
@@ -183,33 +184,33 @@ pub enum ChoosePathError {
     /// The device has no such port.
     #[error("{device} has no port {port_num}: its ports are 1 to {ports} ({source})")]
     NoSuchPort {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// What was asked for.
+        /// The port number that was asked for; ports are numbered from 1.
         port_num: u8,
         /// How many ports there are.
         ports: u8,
-        /// What the library said.
-        source: QueryPortError,
+        /// The error number of `ibv_query_port`.
+        source: Error,
     },
     /// Nothing is plugged in, or nobody has configured the port.
     #[error("port {port_num} of {device} is {state}, not Active: {}", remedy(device, PORT_REMEDIES))]
     PortNotActive {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// The port.
+        /// The port number, from 1.
         port_num: u8,
-        /// Its state.
+        /// The port's logical state, which has to be [`PortState::Active`].
         state: PortState,
     },
     /// The GID table is shorter.
     #[error("GID index {index} is out of range: port {port_num} of {device} has {} of them, from 0; `show_gids` lists them", (*.length).max(0))]
     GidIndexOutOfRange {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// The port.
+        /// The port number, from 1.
         port_num: u8,
-        /// What was asked for.
+        /// The GID index that was asked for.
         index: u8,
         /// The length of the table.
         length: i32,
@@ -219,27 +220,48 @@ pub enum ChoosePathError {
         "GID index {index} of port {port_num} of {device} is empty; `show_gids` lists those that are not"
     )]
     EmptyGid {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// The port.
+        /// The port number, from 1.
         port_num: u8,
-        /// What was asked for.
+        /// The GID index that was asked for.
         index: u8,
     },
     /// The port has no address at all.
     #[error("port {port_num} of {device} has no GID: {}", remedy(device, GID_REMEDIES))]
     NoGid {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// The port.
+        /// The port number, from 1.
         port_num: u8,
     },
-    /// The GID table could not be read.
+    /// The address is that of no single interface.
+    #[error("{address} is no address of one interface: give that of a connected socket, or of the interface")]
+    NoInterfaceAddress {
+        /// The address that was asked for.
+        address: IpAddr,
+    },
+    /// The list of devices is empty.
     #[error(transparent)]
-    Table(#[from] QueryGidTableError),
-    /// An entry of the GID table could not be read.
+    NoDevice(FindDeviceError),
+    /// None of the devices has the address.
+    #[error(
+        "no RDMA port has a GID for {address}, {}; {}: give the address to the device's own interface (not to a bridge or \
+         bond above it), or name the device",
+        .interface.as_ref().map_or("which no interface of this host has".into(), |name| format!("an address of {name}")),
+        .seen.join(", ")
+    )]
+    NoGidOfAddress {
+        /// The address that was asked for.
+        address: IpAddr,
+        /// The interface that has it.
+        interface: Option<String>,
+        /// The devices that were looked at, in words.
+        seen: Vec<String>,
+    },
+    /// A port, or its GID table, could not be read.
     #[error(transparent)]
-    Gid(#[from] QueryGidError),
+    Query(#[from] Error),
 }
 
 /// Remedies for a port that is not active: for hardware, and for a software device.

@@ -64,12 +64,12 @@ mod null;
 mod register;
 mod scoped;
 
-pub use advice::{AdviseMemoryRegionError, AdviseMemoryRegionFlags, MemoryRegionAdvice};
+pub use advice::{AdviseMemoryRegionFlags, MemoryRegionAdvice};
 pub use change::{MemoryRegionChange, ReregisterMemoryRegionError, UnusableMemoryRegion};
 pub use extended::MemoryRegionBuilder;
-pub use null::{AllocateNullMemoryRegionError, NullMemoryRegion};
-pub(in crate::ibverbs) use register::Asked;
+pub use null::NullMemoryRegion;
 pub use register::RegisterMemoryRegionError;
+pub(in crate::ibverbs) use register::RegistrationRequest;
 
 use std::fmt;
 use std::io;
@@ -83,6 +83,7 @@ use super::device_memory::DeviceMemory;
 use super::dma_handle::DmaHandle;
 use super::protection_domain::ProtectionDomain;
 use super::provider_buffer::ProviderBuffer;
+use crate::error::{ConsumeError, Error};
 
 /// Memory that is registered with a device (`ibv_mr`).
 ///
@@ -99,12 +100,12 @@ pub struct MemoryRegion {
     rkey: u32,
     is_dma_buf: bool,
     pd: ProtectionDomain,
-    keeps: Keeps,
+    keeps: KeptAlive,
 }
 
 /// Objects, other than its domain, that a region keeps alive.
 #[derive(Clone, Default)]
-struct Keeps {
+struct KeptAlive {
     /// The device memory that was registered, if any.
     dm: Option<DeviceMemory>,
     /// The provider's memory that was registered, if any.
@@ -129,7 +130,8 @@ pub enum MemoryKind<'region> {
 // SAFETY: the keys and the pointer are plain values, and only unsafe code dereferences the pointer.
 // Deregistration is thread-safe in libibverbs.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: `&self` only reads plain values.
+// SAFETY: a region is a pair of keys; the memory is only touched through raw pointers by unsafe
+// code.
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
@@ -150,7 +152,7 @@ impl MemoryRegion {
         // SAFETY: the caller guarantees that the region is alive; every release's struct has these
         // fields.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        let (ptr, is_dma_buf, keeps) = (std::ptr::null_mut(), true, Keeps::default());
+        let (ptr, is_dma_buf, keeps) = (std::ptr::null_mut(), true, KeptAlive::default());
         Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), is_dma_buf, keeps }
     }
 
@@ -187,8 +189,8 @@ impl MemoryRegion {
     /// The kind of its memory.
     pub fn kind(&self) -> MemoryKind<'_> {
         match &self.keeps {
-            Keeps { dm: Some(dm), .. } => MemoryKind::Device(dm),
-            Keeps { buffer: Some(buffer), .. } => MemoryKind::Provider(buffer),
+            KeptAlive { dm: Some(dm), .. } => MemoryKind::Device(dm),
+            KeptAlive { buffer: Some(buffer), .. } => MemoryKind::Provider(buffer),
             _ if self.is_dma_buf => MemoryKind::DmaBuf,
             _ => MemoryKind::Program,
         }
@@ -223,7 +225,7 @@ impl MemoryRegion {
     ///
     /// Fails if the device did not release the memory. It stays registered, and the region comes
     /// back with the error: the memory must not be freed.
-    pub fn close(self) -> Result<(), DeregisterMemoryRegionError> {
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let region = ManuallyDrop::new(self);
         // SAFETY: `region` owns the registration, and is taken apart below only if this call
         // succeeded.
@@ -237,9 +239,10 @@ impl MemoryRegion {
                 });
                 Ok(())
             }
-            Err(source) => {
-                Err(DeregisterMemoryRegionError { region: ManuallyDrop::into_inner(region), source })
-            }
+            Err(source) => Err(ConsumeError {
+                object: ManuallyDrop::into_inner(region),
+                error: Error::os("ibv_dereg_mr", source).remedy("the memory stays registered"),
+            }),
         }
     }
 
@@ -274,14 +277,4 @@ impl fmt::Debug for MemoryRegion {
             .field("rkey", &format_args!("{:#x}", self.rkey))
             .finish_non_exhaustive()
     }
-}
-
-/// Memory could not be deregistered.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_dereg_mr failed: {source}; the memory stays registered")]
-pub struct DeregisterMemoryRegionError {
-    /// The region, still registered.
-    pub region: MemoryRegion,
-    /// What the library said.
-    pub source: io::Error,
 }

@@ -84,7 +84,8 @@ use rdma_mummy_sys::verbs;
 use super::memory_region::MemoryRegion;
 use super::protection_domain::ProtectionDomain;
 use super::queue_pair::{SendQueue, WorkRequestFlags};
-use super::{AccessFlags, Unsupported, check};
+use super::{AccessFlags, check};
+use crate::error::{ConsumeError, Error, ErrorKind};
 
 c_enum! {
     /// How a memory window is bound (`ibv_mw_type`); see [the table](self).
@@ -113,7 +114,7 @@ pub struct MemoryWindow {
 // SAFETY: the C struct is written through `&mut self` only, and verbs that use it are thread-safe
 // in libibverbs.
 unsafe impl Send for MemoryWindow {}
-// SAFETY: `&self` only reads plain values.
+// SAFETY: a window is a key; its C struct is written with `&mut` only.
 unsafe impl Sync for MemoryWindow {}
 
 /// A part of a region and the peers' permissions through a window (`ibv_mw_bind_info`).
@@ -159,23 +160,25 @@ impl ProtectionDomain {
     /// # References
     ///
     /// `man ibv_alloc_mw`
-    pub fn alloc_mw(&self, window_type: MemoryWindowType) -> Result<MemoryWindow, AllocateMemoryWindowError> {
+    pub fn alloc_mw(&self, window_type: MemoryWindowType) -> Result<MemoryWindow, Error> {
         // SAFETY: `self` keeps the domain alive.
         let mw = unsafe { verbs::ibv_alloc_mw(self.as_raw().as_ptr(), T(window_type.raw())) };
         let Some(mw) = NonNull::new(mw) else {
-            let source = io::Error::last_os_error();
-            return Err(if Unsupported::is_meant_by(&source) {
-                Unsupported::new(self.context(), "ibv_alloc_mw", format!("memory windows ({window_type})"))
-                    .into()
-            } else {
-                AllocateMemoryWindowError::Ibverbs { window_type, source }
-            });
+            return Err(Error::of_device(
+                self.context(),
+                "ibv_alloc_mw",
+                format!("memory windows ({window_type})"),
+                io::Error::last_os_error(),
+            )
+            .with("window_type", window_type));
         };
         // SAFETY: the library returned a live window, and every release's struct has this field.
         let rkey = unsafe { (*mw.as_ptr()).rkey };
         Ok(MemoryWindow { mw, window_type, rkey, pd: self.clone() })
     }
 }
+
+const BIND: &str = "ibv_bind_mw";
 
 impl MemoryWindow {
     /// The key of the last binding. Completions tell whether that binding succeeded, and whether it
@@ -235,8 +238,8 @@ impl MemoryWindow {
     ///
     /// # Errors
     ///
-    /// Fails if the window is of type 2, or belongs to another device or domain than the queue or
-    /// the region. Also fails if the queue is full or not ready to send.
+    /// [`Error`]: the window is of type 2, or of another device or domain than queue or region; the queue is full, or
+    /// not ready to send.
     ///
     /// # References
     ///
@@ -247,15 +250,23 @@ impl MemoryWindow {
         wr_id: u64,
         flags: WorkRequestFlags,
         info: MemoryWindowBindInfo<'_>,
-    ) -> Result<(), BindMemoryWindowError> {
+    ) -> Result<(), Error> {
         if self.window_type != MemoryWindowType::Type1 {
-            return Err(BindMemoryWindowError::OtherType { window_type: self.window_type });
+            return Err(Error::not_called(
+                BIND,
+                ErrorKind::InvalidArgument,
+                "a memory window of this type is bound by a work request (`setup_bind_mw`)",
+            )
+            .with("window_type", self.window_type));
         }
         let context = self.pd.context();
         // SAFETY: the borrow keeps the region alive, and every release's struct has this field.
         let of_region = unsafe { (*info.info.mr).context };
         if queue.control().context() != context || of_region != context.as_raw().as_ptr() {
-            return Err(BindMemoryWindowError::OtherContext);
+            return Err(Error::other_context(
+                BIND,
+                "the memory window was made from another context than the queue pair or the region",
+            ));
         }
         // Ends a list whose guard was leaked, because its library may hold the lock that the call
         // takes.
@@ -266,16 +277,19 @@ impl MemoryWindow {
         // list of the pair is open, because its queue is borrowed mutably. `&mut self` excludes
         // other accesses to the window's struct.
         let result = check(unsafe { verbs::ibv_bind_mw(qp.as_ptr(), self.mw.as_ptr(), &raw mut bind) });
-        // SAFETY: the window is alive and not shared, for the same reasons; every release's struct
-        // has this field.
+        // SAFETY: pair, window and region live and are of one context (just looked at); the pair
+        // has no list under way, as its queue is borrowed mutably; nobody else reads or writes the
+        // window's struct; the field is in every release's struct.
         self.rkey = unsafe { (*self.mw.as_ptr()).rkey };
         result.map_err(|source| match source.raw_os_error() {
-            _ if Unsupported::is_meant_by(&source) => {
-                Unsupported::new(self.pd.context(), "ibv_bind_mw", "binding of memory windows").into()
+            Some(libc::EPERM) => Error::os(BIND, source)
+                .of_kind(ErrorKind::OtherDomain)
+                .reason("the memory window belongs to another protection domain than the region"),
+            Some(libc::ENOMEM | libc::ENOSPC) => {
+                Error::os(BIND, source).of_kind(ErrorKind::QueueFull).reason("the send queue is full")
             }
-            Some(libc::EPERM) => BindMemoryWindowError::OtherDomain { source },
-            Some(libc::ENOMEM | libc::ENOSPC) => BindMemoryWindowError::QueueFull { source },
-            _ => BindMemoryWindowError::Ibverbs { info: info.info.into(), source },
+            _ => Error::of_device(self.pd.context(), BIND, "binding of memory windows", source)
+                .debug("info", BindArguments::from(info.info)),
         })
     }
 
@@ -292,7 +306,7 @@ impl MemoryWindow {
         wr_id: u64,
         flags: WorkRequestFlags,
         region: &MemoryRegion,
-    ) -> Result<(), BindMemoryWindowError> {
+    ) -> Result<(), Error> {
         self.bind(queue, wr_id, flags, MemoryWindowBindInfo::new(region, 0, 0, AccessFlags::empty()))
     }
 
@@ -301,9 +315,8 @@ impl MemoryWindow {
     ///
     /// # Errors
     ///
-    /// Fails if a peer does not release the memory; the software device waits for a while first.
-    /// The window comes back.
-    pub fn close(self) -> Result<(), DeallocateMemoryWindowError> {
+    /// A peer does not let go of the memory, on the software device after a while. The window comes back.
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let window = ManuallyDrop::new(self);
         // SAFETY: `window` owns the C object, and is taken apart below only if this call succeeded.
         match check(unsafe { verbs::ibv_dealloc_mw(window.mw.as_ptr()) }) {
@@ -313,9 +326,10 @@ impl MemoryWindow {
                 drop(unsafe { ptr::read(&raw const window.pd) });
                 Ok(())
             }
-            Err(source) => {
-                Err(DeallocateMemoryWindowError { window: ManuallyDrop::into_inner(window), source })
-            }
+            Err(source) => Err(ConsumeError {
+                object: ManuallyDrop::into_inner(window),
+                error: Error::os("ibv_dealloc_mw", source).remedy("the memory window still exists"),
+            }),
         }
     }
 }
@@ -341,33 +355,6 @@ impl fmt::Debug for MemoryWindow {
     }
 }
 
-/// A memory window could not be allocated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateMemoryWindowError {
-    /// There are no windows of this type.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_alloc_mw` failed.
-    #[error("cannot allocate a memory window of {window_type}: {source}")]
-    Ibverbs {
-        /// The type.
-        window_type: MemoryWindowType,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A memory window could not be freed.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_dealloc_mw failed: {source}; the window stays")]
-pub struct DeallocateMemoryWindowError {
-    /// The window, which may still be bound.
-    pub window: MemoryWindow,
-    /// What the library said.
-    pub source: io::Error,
-}
-
 /// The arguments of a failed binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindArguments {
@@ -384,43 +371,4 @@ impl From<ibv_mw_bind_info> for BindArguments {
         let access = AccessFlags::from_bits_retain(info.mw_access_flags);
         Self { addr: info.addr, length: info.length, access }
     }
-}
-
-/// A memory window could not be bound.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BindMemoryWindowError {
-    /// The device does not bind windows.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// Windows of type 2 are bound by work requests.
-    #[error("a memory window of {window_type} is bound by a work request (`setup_bind_mw`)")]
-    OtherType {
-        /// The window's type.
-        window_type: MemoryWindowType,
-    },
-    /// Queue, window and region are not of one open device.
-    #[error("the memory window was made from another context than the queue pair or the region")]
-    OtherContext,
-    /// Window and region are not of one protection domain.
-    #[error("the memory window belongs to another protection domain than the region ({source})")]
-    OtherDomain {
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The send queue is full: poll completions, then bind again.
-    #[error("the send queue is full ({source})")]
-    QueueFull {
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library refused for another reason: the queue pair is not ready to send, or the
-    /// permissions are wrong.
-    #[error("ibv_bind_mw failed with {info:?}: {source}")]
-    Ibverbs {
-        /// What the window was to be bound to.
-        info: BindArguments,
-        /// What the library said.
-        source: io::Error,
-    },
 }

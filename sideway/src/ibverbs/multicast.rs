@@ -41,8 +41,9 @@ use std::net::Ipv6Addr;
 use rdma_mummy_sys::types::ibv_gid;
 
 use super::address::Gid;
+use super::check;
 use super::queue_pair::QueuePairControl;
-use super::{Unsupported, check};
+use crate::error::{ConsumeError, Error, ErrorKind};
 
 /// The queue pair number to which datagrams for any group are sent.
 pub const MULTICAST_QP_NUMBER: u32 = 0xff_ffff;
@@ -69,13 +70,20 @@ impl QueuePairControl {
     /// # References
     ///
     /// `man ibv_attach_mcast`
-    pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<MulticastMembership, AttachMulticastError> {
+    pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<MulticastMembership, Error> {
         let qp_num = self.qp_number();
         let mut groups = self.multicast_groups();
         // The library would record the pair only once, and remove it with the first of two
         // memberships.
         if groups.contains(&(gid, lid)) {
-            return Err(AttachMulticastError::AlreadyAttached { qp_num, gid, lid });
+            return Err(Error::not_called(
+                "ibv_attach_mcast",
+                ErrorKind::AlreadyExists,
+                "the queue pair is in the group already",
+            )
+            .of_queue_pair(qp_num)
+            .with("gid", gid)
+            .with("lid", format_args!("{lid:#x}")));
         }
         let raw = ibv_gid::from(gid);
         let attach = self.context().provider().verbs().ibv_attach_mcast;
@@ -85,10 +93,11 @@ impl QueuePairControl {
                 groups.push((gid, lid));
                 Ok(MulticastMembership { control: self.clone(), gid, lid })
             }
-            Err(source) if Unsupported::is_meant_by(&source) => {
-                Err(Unsupported::new(self.context(), "ibv_attach_mcast", "multicast").into())
-            }
-            Err(source) => Err(AttachMulticastError::Ibverbs { qp_num, gid, lid, source }),
+            Err(source) => Err(Error::of_device(self.context(), "ibv_attach_mcast", "multicast", source)
+                .of_queue_pair(qp_num)
+                .with("gid", gid)
+                .with("lid", format_args!("{lid:#x}"))
+                .remedy("only datagram queue pairs join, and only multicast addresses are groups")),
         }
     }
 }
@@ -130,7 +139,7 @@ impl MulticastMembership {
     /// # References
     ///
     /// `man ibv_attach_mcast`
-    pub fn detach(self) -> Result<(), DetachMulticastError> {
+    pub fn detach(self) -> Result<(), ConsumeError<Self>> {
         let membership = ManuallyDrop::new(self);
         match membership.leave() {
             Ok(()) => {
@@ -139,9 +148,12 @@ impl MulticastMembership {
                 drop(unsafe { core::ptr::read(&raw const membership.control) });
                 Ok(())
             }
-            Err(source) => {
-                Err(DetachMulticastError { membership: ManuallyDrop::into_inner(membership), source })
-            }
+            Err(source) => Err(ConsumeError {
+                error: Error::os("ibv_detach_mcast", source)
+                    .with("gid", membership.gid)
+                    .remedy("the queue pair stays in the group"),
+                object: ManuallyDrop::into_inner(membership),
+            }),
         }
     }
 
@@ -176,48 +188,4 @@ impl fmt::Debug for MulticastMembership {
             .field("lid", &self.lid)
             .finish()
     }
-}
-
-/// A queue pair could not be taken into a group.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AttachMulticastError {
-    /// There is no multicast.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The pair is in the group.
-    #[error("queue pair {qp_num:#x} is in group {gid} (LID {lid:#x}) already")]
-    AlreadyAttached {
-        /// The queue pair's number.
-        qp_num: u32,
-        /// The group's GID.
-        gid: Gid,
-        /// The group's local identifier.
-        lid: u16,
-    },
-    /// `ibv_attach_mcast` failed.
-    #[error(
-        "ibv_attach_mcast failed for queue pair {qp_num:#x} and group {gid} (LID {lid:#x}): {source} (only datagram \
-         queue pairs join, and only multicast addresses are groups)"
-    )]
-    Ibverbs {
-        /// The queue pair's number.
-        qp_num: u32,
-        /// The group's GID.
-        gid: Gid,
-        /// The group's local identifier.
-        lid: u16,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A queue pair could not be taken out of a group.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_detach_mcast failed for group {}: {source}; the queue pair stays in it", .membership.gid)]
-pub struct DetachMulticastError {
-    /// The membership, which still is one.
-    pub membership: MulticastMembership,
-    /// What the library said.
-    pub source: io::Error,
 }

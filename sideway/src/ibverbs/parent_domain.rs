@@ -29,9 +29,9 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::{ibv_parent_domain_init_attr, ibv_parent_domain_init_attr_mask as Mask, ibv_pd};
 use rdma_mummy_sys::verbs;
 
-use super::Unsupported;
 use super::protection_domain::ProtectionDomain;
 use super::thread_domain::ThreadDomain;
+use crate::error::Error;
 
 /// Allocates memory for a library's queue (`alloc` of `ibv_parent_domain_init_attr`). The memory
 /// must be zeroed, aligned, and not copied on write by a fork. Null means failure;
@@ -56,6 +56,8 @@ pub struct ParentDomainBuilder {
     td: Option<ThreadDomain>,
     allocators: Option<(Allocate, Free, *mut c_void)>,
 }
+
+const VERB: &str = "ibv_alloc_parent_domain";
 
 impl ProtectionDomain {
     /// Returns a builder for parent domains of this domain.
@@ -110,10 +112,13 @@ impl ParentDomainBuilder {
     /// # References
     ///
     /// `man ibv_alloc_parent_domain`
-    pub fn build(&self) -> Result<ProtectionDomain, AllocateParentDomainError> {
+    pub fn build(&self) -> Result<ProtectionDomain, Error> {
         let context = self.pd.context();
         if self.td.as_ref().is_some_and(|td| td.context() != context) {
-            return Err(AllocateParentDomainError::OtherContext);
+            return Err(Error::other_context(
+                VERB,
+                "the thread domain is of another context than the protection domain",
+            ));
         }
         let mut attr = ibv_parent_domain_init_attr {
             pd: self.pd.as_raw().as_ptr(),
@@ -136,30 +141,9 @@ impl ParentDomainBuilder {
     }
 
     #[cold]
-    fn error(&self, source: io::Error) -> AllocateParentDomainError {
-        if !Unsupported::is_meant_by(&source) {
-            return AllocateParentDomainError::Ibverbs { source };
-        }
+    fn error(&self, source: io::Error) -> Error {
         let what =
             if self.allocators.is_some() { "parent domains with allocators" } else { "parent domains" };
-        Unsupported::new(self.pd.context(), "ibv_alloc_parent_domain", what).into()
+        Error::of_device(self.pd.context(), VERB, what, source)
     }
-}
-
-/// A parent domain could not be allocated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateParentDomainError {
-    /// There are no parent domains, or not such.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The thread domain is not of the protection domain's context.
-    #[error("the thread domain is of another context than the protection domain")]
-    OtherContext,
-    /// `ibv_alloc_parent_domain` failed.
-    #[error("ibv_alloc_parent_domain failed: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -23,8 +23,9 @@
 use std::fmt;
 use std::io;
 
-use super::device_context::{DeviceContext, QueryPortError};
+use super::device_context::DeviceContext;
 use super::{Unsupported, os_error};
+use crate::error::Error;
 
 /// A partition key: 15 bits that identify a partition, and one bit for full membership.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,13 +84,15 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_pkey`
-    pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<PartitionKey, QueryPkeyError> {
+    pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<PartitionKey, Error> {
         let mut pkey = 0;
         let query = self.provider().verbs().ibv_query_pkey;
         // SAFETY: `self` keeps the context open, and `pkey` is a local variable.
         match unsafe { query(self.as_raw().as_ptr(), port_num, i32::from(index), &raw mut pkey) } {
             0 => Ok(PartitionKey(u16::from_be(pkey))),
-            error => Err(QueryPkeyError::Ibverbs { port_num, index, source: os_error(error) }),
+            error => Err(Error::os("ibv_query_pkey", os_error(error))
+                .with("port_num", port_num)
+                .with("index", index)),
         }
     }
 
@@ -99,7 +102,7 @@ impl DeviceContext {
     /// # Errors
     ///
     /// Fails if the port does not exist, or if the device does not answer.
-    pub fn query_pkey_table(&self, port_num: u8) -> Result<Vec<PartitionKey>, QueryPkeyError> {
+    pub fn query_pkey_table(&self, port_num: u8) -> Result<Vec<PartitionKey>, Error> {
         let length = self.query_port(port_num)?.pkey_tbl_len();
         (0..length).map(|index| self.query_pkey(port_num, index)).collect()
     }
@@ -114,7 +117,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_get_pkey_index`
-    pub fn pkey_index(&self, port_num: u8, pkey: PartitionKey) -> Result<Option<u16>, QueryPkeyError> {
+    pub fn pkey_index(&self, port_num: u8, pkey: PartitionKey) -> Result<Option<u16>, Error> {
         // The function returns -1 for a missing key and for a missing port, so the port is queried
         // first.
         let port = self.query_port(port_num)?;
@@ -132,23 +135,4 @@ impl DeviceContext {
         }
         Ok(None)
     }
-}
-
-/// A partition key could not be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueryPkeyError {
-    /// The length of the port's table is not known.
-    #[error(transparent)]
-    Port(#[from] QueryPortError),
-    /// `ibv_query_pkey` failed.
-    #[error("cannot read partition key {index} of port {port_num}: {source}")]
-    Ibverbs {
-        /// The port that was asked for.
-        port_num: u8,
-        /// The index that was asked for.
-        index: u16,
-        /// What the library said.
-        source: io::Error,
-    },
 }

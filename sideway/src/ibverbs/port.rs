@@ -18,12 +18,36 @@
 //! ```
 
 use std::fmt;
-use std::io;
 
 use rdma_mummy_sys::types::{ibv_port_attr, ibv_port_cap_flags as C, ibv_port_cap_flags2 as C2};
+use rdma_mummy_sys::verbs;
 
 use super::device_context::DeviceContext;
 use super::{Unsupported, check};
+use crate::error::Error;
+
+impl DeviceContext {
+    /// The state of a port (`ibv_query_port`). Ports are numbered from 1.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or the device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_port`
+    pub fn query_port(&self, port_num: u8) -> Result<PortAttr, Error> {
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: `self` keeps the context open, and `attr` is a local variable.
+        let result = unsafe {
+            verbs::ibv_query_port(self.provider().verbs(), self.as_raw().as_ptr(), port_num, &raw mut attr)
+        };
+        check(result).map_err(|source| {
+            Error::os("ibv_query_port", source).with("port_num", port_num).remedy("ports are numbered from 1")
+        })?;
+        Ok(PortAttr::new(attr))
+    }
+}
 
 /// The attributes of a port (`ibv_port_attr`).
 #[derive(Clone, Copy)]
@@ -275,7 +299,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_port_speed`
-    pub fn query_port_speed(&self, port_num: u8) -> Result<EffectiveSpeed, QueryPortSpeedError> {
+    pub fn query_port_speed(&self, port_num: u8) -> Result<EffectiveSpeed, Error> {
         const WHAT: &str = "effective speed of a port";
         let query = self.provider().verbs().ibv_query_port_speed();
         let query = query.map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
@@ -284,29 +308,11 @@ impl DeviceContext {
         let result = check(unsafe { query(self.as_raw().as_ptr(), u32::from(port_num), &raw mut speed) });
         match result {
             Ok(()) => Ok(EffectiveSpeed(speed)),
-            Err(source) if Unsupported::is_meant_by(&source) => {
-                Err(Unsupported::new(self, "ibv_query_port_speed", WHAT).into())
-            }
-            Err(source) => Err(QueryPortSpeedError::Ibverbs { port_num, source }),
+            Err(source) => Err(Error::of_device(self, "ibv_query_port_speed", WHAT, source)
+                .with("port_num", port_num)
+                .remedy("ports are numbered from 1")),
         }
     }
-}
-
-/// A port did not say how fast it is.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueryPortSpeedError {
-    /// Nobody can say.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_query_port_speed` failed.
-    #[error("cannot query the speed of port {port_num}: {source} (ports are numbered from 1)")]
-    Ibverbs {
-        /// The port that was asked for.
-        port_num: u8,
-        /// What the library said.
-        source: io::Error,
-    },
 }
 
 c_enum! {

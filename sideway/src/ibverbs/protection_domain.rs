@@ -1,7 +1,6 @@
 //! Protection domains: the scope within which queue pairs can access memory.
 
 use std::fmt;
-use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use super::memory_region::RegisterMemoryRegionError;
 use super::queue_pair::QueuePairBuilder;
 use super::srq::SharedReceiveQueueBuilder;
 use super::thread_domain::ThreadDomain;
+use crate::error::Error;
 use crate::memory::{Buffer, RegisteredBuffer};
 
 /// A protection domain (`ibv_pd`): queue pairs can access only memory of the same domain.
@@ -25,11 +25,11 @@ pub struct ProtectionDomain(Arc<Inner>);
 struct Inner {
     pd: NonNull<ibv_pd>,
     context: DeviceContext,
-    kind: Kind,
+    kind: DomainKind,
 }
 
 /// The origin of a domain, which determines how it is freed.
-enum Kind {
+enum DomainKind {
     Allocated,
     /// A parent domain, with the objects that it keeps alive.
     Parent {
@@ -42,16 +42,30 @@ enum Kind {
 
 // SAFETY: libibverbs allows verbs on one protection domain from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: libibverbs allows verbs on one protection domain from several threads at a time.
+// SAFETY: verbs on one protection domain may be called from any thread, several at a time.
 unsafe impl Sync for Inner {}
 
+impl DeviceContext {
+    /// A protection domain (`ibv_alloc_pd`).
+    ///
+    /// # Errors
+    ///
+    /// The device has no more of them.
+    ///
+    /// # References
+    ///
+    /// `man ibv_alloc_pd`
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, Error> {
+        ProtectionDomain::allocate(self)
+    }
+}
+
 impl ProtectionDomain {
-    pub(crate) fn allocate(context: &DeviceContext) -> Result<Self, AllocateProtectionDomainError> {
+    pub(crate) fn allocate(context: &DeviceContext) -> Result<Self, Error> {
         // SAFETY: `self` keeps the context open.
         let pd = unsafe { (context.provider().verbs().ibv_alloc_pd)(context.as_raw().as_ptr()) };
-        let pd = NonNull::new(pd)
-            .ok_or_else(|| AllocateProtectionDomainError { source: io::Error::last_os_error() })?;
-        Ok(Self(Arc::new(Inner { pd, context: context.clone(), kind: Kind::Allocated })))
+        let pd = NonNull::new(pd).ok_or_else(|| Error::last_os("ibv_alloc_pd"))?;
+        Ok(Self(Arc::new(Inner { pd, context: context.clone(), kind: DomainKind::Allocated })))
     }
 
     /// Wraps a parent domain.
@@ -61,7 +75,7 @@ impl ProtectionDomain {
     /// `pd` was made just now from these domains, and nothing else owns it.
     pub(crate) unsafe fn of_parts(pd: NonNull<ibv_pd>, of: &Self, td: Option<ThreadDomain>) -> Self {
         let (context, of) = (of.context().clone(), of.clone());
-        Self(Arc::new(Inner { pd, context, kind: Kind::Parent { pd: of, td } }))
+        Self(Arc::new(Inner { pd, context, kind: DomainKind::Parent { pd: of, td } }))
     }
 
     /// Wraps an imported domain.
@@ -71,13 +85,13 @@ impl ProtectionDomain {
     /// `pd` was imported just now by this context, and nothing else unimports it. The owner's
     /// domain outlives this.
     pub(crate) unsafe fn imported(pd: NonNull<ibv_pd>, context: &DeviceContext) -> Self {
-        Self(Arc::new(Inner { pd, context: context.clone(), kind: Kind::Imported }))
+        Self(Arc::new(Inner { pd, context: context.clone(), kind: DomainKind::Imported }))
     }
 
     /// The domain that a parent domain extends; `None` for other domains.
     pub fn extended_domain(&self) -> Option<&Self> {
         match &self.0.kind {
-            Kind::Parent { pd, .. } => Some(pd),
+            DomainKind::Parent { pd, .. } => Some(pd),
             _ => None,
         }
     }
@@ -85,7 +99,7 @@ impl ProtectionDomain {
     /// The thread domain of a parent domain, if it has one.
     pub fn thread_domain(&self) -> Option<&ThreadDomain> {
         match &self.0.kind {
-            Kind::Parent { td, .. } => td.as_ref(),
+            DomainKind::Parent { td, .. } => td.as_ref(),
             _ => None,
         }
     }
@@ -93,7 +107,7 @@ impl ProtectionDomain {
     /// Whether it was [imported](DeviceContext::import_pd), so that dropping it leaves the domain
     /// to its owner.
     pub fn is_imported(&self) -> bool {
-        matches!(self.0.kind, Kind::Imported)
+        matches!(self.0.kind, DomainKind::Imported)
     }
 
     /// The number by which others [import](DeviceContext::import_pd) it (`ibv_pd::handle`).
@@ -149,7 +163,7 @@ impl fmt::Debug for ProtectionDomain {
 impl Drop for Inner {
     fn drop(&mut self) {
         let lib = self.context.provider().verbs();
-        if let Kind::Imported = self.kind {
+        if let DomainKind::Imported = self.kind {
             match lib.ibv_unimport_pd() {
                 // SAFETY: the domain was imported. Everything in it held this `Inner` and is gone.
                 Ok(unimport) => unsafe { unimport(self.pd.as_ptr()) },
@@ -163,17 +177,12 @@ impl Drop for Inner {
             // The library still has the domain, so the objects that it depends on must stay alive
             // too.
             std::mem::forget(self.context.clone());
-            if let Kind::Parent { pd, td } = &self.kind {
+            if let DomainKind::Parent { pd, td } = &self.kind {
                 std::mem::forget((pd.clone(), td.clone()));
             }
         }
     }
 }
 
-/// A protection domain could not be allocated.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_alloc_pd failed: {source}")]
-pub struct AllocateProtectionDomainError {
-    /// What the library said.
-    pub source: io::Error,
-}
+/// The error of [`DeviceContext::alloc_pd`].
+pub type AllocateProtectionDomainError = Error;

@@ -27,9 +27,10 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::ibv_buf;
 
-use super::memory_region::{Asked, MemoryKind, MemoryRegion, RegisterMemoryRegionError};
+use super::memory_region::{MemoryKind, MemoryRegion, RegisterMemoryRegionError, RegistrationRequest};
 use super::protection_domain::ProtectionDomain;
 use super::{AccessFlags, Unsupported};
+use crate::error::Error;
 
 const WHAT: &str = "memory of its provider's choice";
 
@@ -50,8 +51,8 @@ struct Inner {
 // SAFETY: only a raw pointer to the memory is handed out. The C object is used for registrations
 // only, which are thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: only a raw pointer to the memory is handed out. The C object is used for registrations
-// only, which are thread-safe in libibverbs.
+// SAFETY: of the memory nothing but a raw pointer is given out, and the C object is only named when
+// regions are registered.
 unsafe impl Sync for Inner {}
 
 impl ProtectionDomain {
@@ -66,7 +67,7 @@ impl ProtectionDomain {
     /// # References
     ///
     /// `man ibv_alloc_buf`
-    pub fn alloc_buf(&self, len: usize) -> Result<ProviderBuffer, AllocateProviderBufferError> {
+    pub fn alloc_buf(&self, len: usize) -> Result<ProviderBuffer, Error> {
         let (context, lib) = (self.context(), self.context().provider().verbs());
         let alloc = lib.ibv_alloc_buf().map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         // Without `ibv_free_buf` the memory could never be freed.
@@ -79,12 +80,8 @@ impl ProtectionDomain {
                 Ok(ProviderBuffer(Arc::new(Inner { buf, start, len, pd: self.clone() })))
             }
             _ => {
-                let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    Unsupported::new(context, "ibv_alloc_buf", WHAT).into()
-                } else {
-                    AllocateProviderBufferError::Ibverbs { len, source }
-                })
+                Err(Error::of_device(context, "ibv_alloc_buf", WHAT, io::Error::last_os_error())
+                    .with("len", len))
             }
         }
     }
@@ -155,7 +152,12 @@ impl ProviderBuffer {
         let (iova, kind) = (ptr.addr() as u64, MemoryKind::Provider(self));
         // SAFETY: the library made the region just now, or returned null.
         unsafe {
-            MemoryRegion::of_raw(pd, mr, Asked { ptr, len: length, iova, access, kind }, "ibv_reg_buf_mr")
+            MemoryRegion::of_raw(
+                pd,
+                mr,
+                RegistrationRequest { ptr, len: length, iova, access, kind },
+                "ibv_reg_buf_mr",
+            )
         }
     }
 }
@@ -188,21 +190,4 @@ impl Drop for Inner {
             Err(error) => log::error!("{} bytes of the provider's memory stay: {error}", self.len),
         }
     }
-}
-
-/// The provider allocated no memory.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateProviderBufferError {
-    /// It never does.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_alloc_buf` failed.
-    #[error("ibv_alloc_buf failed for {len} bytes: {source}")]
-    Ibverbs {
-        /// How many bytes were asked for.
-        len: usize,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -35,7 +35,8 @@ impl Deadline {
 pub(crate) unsafe fn descriptor<'a>(fd: RawFd) -> Option<BorrowedFd<'a>> {
     // A negative number is not a descriptor.
     //
-    // SAFETY: the caller guarantees that the descriptor stays open for `'a`.
+    // SAFETY: the caller guarantees (`# Safety`) that the descriptor stays open while the result is
+    // used.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 

@@ -1,10 +1,9 @@
 //! Ethernet addressing of RoCE packets: the destination's MAC address and VLAN, and the UDP source
 //! port.
 
-use std::io;
-
 use super::address::{AddressHandleAttribute, Gid};
 use super::device_context::DeviceContext;
+use crate::error::Error;
 
 /// The Ethernet destination of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +41,7 @@ impl DeviceContext {
     pub fn resolve_eth_l2_from_gid(
         &self,
         address: &AddressHandleAttribute,
-    ) -> Result<EthernetAddress, ResolveEthernetError> {
+    ) -> Result<EthernetAddress, Error> {
         /// Not a valid VLAN ID. Libraries write it for untagged packets, and some write nothing, so
         /// it is also the initial value.
         const NO_VLAN: u16 = 0xffff;
@@ -57,29 +56,16 @@ impl DeviceContext {
         match super::check(result) {
             Ok(()) => Ok(EthernetAddress { mac, vlan: (vlan <= LAST_VLAN).then_some(vlan) }),
             Err(source) => {
-                let gid = attr.grh.dgid.into();
+                let gid = Gid::from(attr.grh.dgid);
                 let (port_num, gid_index) = (attr.port_num, attr.grh.sgid_index);
-                Err(ResolveEthernetError { gid, port_num, gid_index, source })
+                Err(Error::os("ibv_resolve_eth_l2_from_gid", source)
+                    .with("gid", gid)
+                    .with("port_num", port_num)
+                    .with("gid_index", gid_index)
+                    .remedy("the port has to be on Ethernet, and the address in reach (`ip neigh`)"))
             }
         }
     }
-}
-
-/// Nobody knows where frames would have to go.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "ibv_resolve_eth_l2_from_gid failed for {gid} from GID index {gid_index} of port {port_num}: {source}; is the port on Ethernet, \
-     and can the address be reached (`ip neigh`)?"
-)]
-pub struct ResolveEthernetError {
-    /// The destination's GID.
-    pub gid: Gid,
-    /// The port.
-    pub port_num: u8,
-    /// The index of the source's GID.
-    pub gid_index: u8,
-    /// What the library said.
-    pub source: io::Error,
 }
 
 /// The UDP source port of RoCE version 2 packets with this flow label

@@ -65,6 +65,7 @@ use super::protection_domain::ProtectionDomain;
 use super::queue_pair::{NoRoom, PostRecvGuard, ReceiveList};
 use super::xrc::XrcDomain;
 use super::{Unsupported, check};
+use crate::error::{ConsumeError, Error, ErrorKind};
 
 /// A shared receive queue (`ibv_srq`).
 ///
@@ -97,16 +98,17 @@ pub(crate) struct SrqInner {
 #[derive(Clone, Debug)]
 struct Xrc {
     number: u32,
-    _ends: Ends,
+    _ends: XrcQueues,
 }
 
-/// The XRC domain, and the completion queue for receives.
-type Ends = (XrcDomain, completion::Shared);
+/// The domain, and where receives complete.
+type XrcQueues = (XrcDomain, completion::Shared);
 
 // SAFETY: posting needs `&mut` to the queue's handle. Other uses (attributes, creating and
 // destroying queue pairs) are thread-safe in libibverbs.
 unsafe impl Send for SrqInner {}
-// SAFETY: nobody posts through `&self`, and other verbs are thread-safe in libibverbs.
+// SAFETY: posting is exclusive to the queue's handle (`&mut`); what else is done with it
+// (attributes, creating and destroying queue pairs) is thread-safe in libibverbs.
 unsafe impl Sync for SrqInner {}
 
 /// Identifies a shared receive queue in events. Ids are never reused within a process.
@@ -186,7 +188,7 @@ pub struct SharedReceiveQueueAttribute {
 pub struct SharedReceiveQueueBuilder {
     pd: ProtectionDomain,
     attr: SharedReceiveQueueAttribute,
-    xrc: Option<Ends>,
+    xrc: Option<XrcQueues>,
 }
 
 impl SharedReceiveQueueBuilder {
@@ -265,7 +267,7 @@ impl SharedReceiveQueueBuilder {
         &self,
         id: SharedReceiveQueueId,
         attr: &mut ibv_srq_attr,
-        (xrcd, cq): &Ends,
+        (xrcd, cq): &XrcQueues,
     ) -> Result<*mut ibv_srq, CreateSharedReceiveQueueError> {
         let context = self.pd.context();
         if xrcd.context() != context || cq.0.context() != context {
@@ -365,12 +367,15 @@ impl SharedReceiveQueue {
     /// # References
     ///
     /// `man ibv_create_srq`
-    pub fn close(mut self) -> Result<(), CloseSharedReceiveQueueError> {
+    pub fn close(mut self) -> Result<(), ConsumeError<Self>> {
         let destroyed = match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner.destroy(),
             None => Err(io::Error::from_raw_os_error(libc::EBUSY)),
         };
-        destroyed.map_err(|source| CloseSharedReceiveQueueError { queue: self, source })
+        destroyed.map_err(|source| ConsumeError {
+            object: self,
+            error: Error::os("ibv_destroy_srq", source).remedy("the shared receive queue still exists"),
+        })
     }
 
     pub(super) fn shared(&self) -> Arc<SrqInner> {
@@ -386,12 +391,12 @@ impl SharedReceiveQueue {
     /// # References
     ///
     /// `man ibv_query_srq`
-    pub fn query(&self) -> Result<SharedReceiveQueueAttribute, QuerySharedReceiveQueueError> {
+    pub fn query(&self) -> Result<SharedReceiveQueueAttribute, Error> {
         let mut attr = ibv_srq_attr::default();
         let query = self.inner.context().provider().verbs().ibv_query_srq;
         // SAFETY: `self` keeps the queue alive, and the attributes are a local variable.
         check(unsafe { query(self.inner.srq.as_ptr(), &raw mut attr) })
-            .map_err(|source| QuerySharedReceiveQueueError { source })?;
+            .map_err(|source| Error::os("ibv_query_srq", source))?;
         let ibv_srq_attr { max_wr, max_sge, srq_limit } = attr;
         Ok(SharedReceiveQueueAttribute { max_wr, max_sge, srq_limit })
     }
@@ -410,7 +415,7 @@ impl SharedReceiveQueue {
     /// # References
     ///
     /// `man ibv_modify_srq`
-    pub fn set_limit(&self, srq_limit: u32) -> Result<(), ModifySharedReceiveQueueError> {
+    pub fn set_limit(&self, srq_limit: u32) -> Result<(), Error> {
         self.modify(ibv_srq_attr { srq_limit, ..ibv_srq_attr::default() }, Mask::IBV_SRQ_LIMIT)
     }
 
@@ -425,7 +430,7 @@ impl SharedReceiveQueue {
     /// # References
     ///
     /// `man ibv_modify_srq`
-    pub fn resize(&mut self, max_wr: u32) -> Result<(), ModifySharedReceiveQueueError> {
+    pub fn resize(&mut self, max_wr: u32) -> Result<(), Error> {
         self.modify(ibv_srq_attr { max_wr, ..ibv_srq_attr::default() }, Mask::IBV_SRQ_MAX_WR)?;
         // The device may have granted more. If the query fails, the requested number is certain.
         let (max_wr, max_sge) = match self.query() {
@@ -433,11 +438,17 @@ impl SharedReceiveQueue {
             Err(_) => (max_wr, self.list.max_entries()),
         };
         self.list.resize(max_wr, max_sge).map_err(|NoRoom { places, bytes_each }| {
-            ModifySharedReceiveQueueError::TooLarge { places, bytes_each }
+            Error::not_called(
+                "ibv_modify_srq",
+                ErrorKind::OutOfMemory,
+                "no memory for lists as long as the queue is now",
+            )
+            .with("places", places)
+            .with("bytes_each", bytes_each)
         })
     }
 
-    fn modify(&self, mut attr: ibv_srq_attr, mask: Mask) -> Result<(), ModifySharedReceiveQueueError> {
+    fn modify(&self, mut attr: ibv_srq_attr, mask: Mask) -> Result<(), Error> {
         let asked = if mask == Mask::IBV_SRQ_LIMIT { attr.srq_limit } else { attr.max_wr };
         let modify = self.inner.context().provider().verbs().ibv_modify_srq;
         // SAFETY: `self` keeps the queue alive, and the attributes are a local variable.
@@ -451,7 +462,9 @@ impl SharedReceiveQueue {
             if Unsupported::is_meant_by(&source) || !resizes {
                 return Unsupported::new(self.inner.context(), "ibv_modify_srq", capability).into();
             }
-            ModifySharedReceiveQueueError::Ibverbs { what, asked, source }
+            Error::os("ibv_modify_srq", source).with(what, asked).remedy(
+                "a limit is at most what the queue holds, and a queue holds at least what is posted and its limit",
+            )
         })
     }
 
@@ -485,45 +498,45 @@ pub enum CreateSharedReceiveQueueError {
     /// The library made a queue of an XRC domain and does not tell its number.
     #[error("ibv_get_srq_num failed: {source}")]
     Number {
-        /// What the library said.
+        /// The error number of `ibv_get_srq_num`.
         source: io::Error,
     },
     /// More than the device has.
     #[error("{what} {asked} was asked for; the device's limit ({limit_name}) is {limit} ({source})")]
     LimitExceeded {
-        /// What was asked for.
+        /// The attribute that exceeds a limit: `max_wr` or `max_sge`.
         what: &'static str,
-        /// How much of it.
+        /// The value that was asked for.
         asked: u32,
         /// The device attribute.
         limit_name: &'static str,
-        /// Its value.
+        /// The value that the device states for the limit.
         limit: i32,
-        /// What the library said.
+        /// The error number of `ibv_create_srq` or `ibv_create_srq_ex`.
         source: io::Error,
     },
     /// The library made a queue that lacks an operation which every one must have.
     #[error("the device's library made a shared receive queue without `{operation}`")]
     Incomplete {
-        /// What is missing.
+        /// The C function whose pointer is null.
         operation: &'static str,
     },
     /// There is no memory for receives in the number that the device granted.
     #[error("no memory for {places} places of {bytes_each} bytes, as many as the device granted")]
     TooLarge {
-        /// How many places.
+        /// The number of work requests that the device granted.
         places: u64,
-        /// The size of each.
+        /// The bytes that this crate needs for each work request.
         bytes_each: usize,
     },
-    /// The library refused.
+    /// The library refused, for a reason other than those above.
     #[error("cannot make a shared receive queue with max_wr {max_wr} and max_sge {max_sge}: {source}")]
     Ibverbs {
         /// How many receives were asked for.
         max_wr: u32,
         /// How many entries each.
         max_sge: u32,
-        /// What the library said.
+        /// The error number of `ibv_create_srq` or `ibv_create_srq_ex`.
         source: io::Error,
     },
 }
@@ -532,52 +545,4 @@ impl From<NoRoom> for CreateSharedReceiveQueueError {
     fn from(NoRoom { places, bytes_each }: NoRoom) -> Self {
         Self::TooLarge { places, bytes_each }
     }
-}
-
-/// A shared receive queue could not be modified.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModifySharedReceiveQueueError {
-    /// The device cannot.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// There is no memory for lists as long as the queue is now.
-    #[error("no memory for {places} places of {bytes_each} bytes, for lists as long as the queue is now")]
-    TooLarge {
-        /// How many places.
-        places: u64,
-        /// The size of each.
-        bytes_each: usize,
-    },
-    /// `ibv_modify_srq` failed.
-    #[error(
-        "ibv_modify_srq failed with {what} {asked}: {source} (a limit is at most what the queue holds, and a queue holds at \
-         least what is posted and its limit)"
-    )]
-    Ibverbs {
-        /// What was to change.
-        what: &'static str,
-        /// To what.
-        asked: u32,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A shared receive queue could not be destroyed.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_destroy_srq failed: {source}; the shared receive queue stays")]
-pub struct CloseSharedReceiveQueueError {
-    /// The queue, still there.
-    pub queue: SharedReceiveQueue,
-    /// What the library said; `EBUSY` if a queue pair uses it.
-    pub source: io::Error,
-}
-
-/// The attributes of a shared receive queue could not be read.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_query_srq failed: {source}")]
-pub struct QuerySharedReceiveQueueError {
-    /// What the library said.
-    pub source: io::Error,
 }

@@ -31,8 +31,9 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::{ibv_td, ibv_td_init_attr};
 use rdma_mummy_sys::verbs;
 
+use super::check;
 use super::device_context::DeviceContext;
-use super::{Unsupported, check};
+use crate::error::Error;
 
 /// A thread domain (`ibv_td`).
 ///
@@ -48,7 +49,8 @@ struct Inner {
 
 // SAFETY: a thread domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: a thread domain is only used to make other objects, which is thread-safe in libibverbs.
+// SAFETY: a thread domain is only named when other objects are made, which libraries guard by
+// locks.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
@@ -61,20 +63,13 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_alloc_td`
-    pub fn alloc_td(&self) -> Result<ThreadDomain, AllocateThreadDomainError> {
+    pub fn alloc_td(&self) -> Result<ThreadDomain, Error> {
         let mut attr = ibv_td_init_attr { comp_mask: 0 };
         // SAFETY: the context is kept open, and the attributes are initialised.
         let td = unsafe { verbs::ibv_alloc_td(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(td) {
             Some(td) => Ok(ThreadDomain(Arc::new(Inner { td, context: self.clone() }))),
-            None => {
-                let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    Unsupported::new(self, "ibv_alloc_td", "thread domains").into()
-                } else {
-                    AllocateThreadDomainError::Ibverbs { source }
-                })
-            }
+            None => Err(Error::of_device(self, "ibv_alloc_td", "thread domains", io::Error::last_os_error())),
         }
     }
 }
@@ -118,19 +113,4 @@ impl Drop for Inner {
             std::mem::forget(self.context.clone());
         }
     }
-}
-
-/// A thread domain could not be allocated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateThreadDomainError {
-    /// There are no thread domains.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_alloc_td` failed.
-    #[error("ibv_alloc_td failed: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
 }

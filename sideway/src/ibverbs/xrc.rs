@@ -65,9 +65,10 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::{ibv_xrcd, ibv_xrcd_init_attr, ibv_xrcd_init_attr_mask as Mask};
 use rdma_mummy_sys::verbs;
 
+use super::check;
 use super::device_context::DeviceContext;
-use super::queue_pair::{CreateXrcTargetError, OpenXrcTargetError, XrcTarget};
-use super::{Unsupported, check};
+use super::queue_pair::XrcTarget;
+use crate::error::Error;
 
 c_flags! {
     /// Options for opening a domain (`oflags` of `ibv_xrcd_init_attr`).
@@ -94,7 +95,7 @@ struct Inner {
 
 // SAFETY: a domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: a domain is only used to make other objects, which is thread-safe in libibverbs.
+// SAFETY: a domain is only named when other objects are made, which libraries guard by locks.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
@@ -108,16 +109,12 @@ impl DeviceContext {
     ///
     /// Fails if the device has no XRC ([`Unsupported`]). Fails with [`OpenXrcDomainError::Ibverbs`]
     /// if the file has no domain and `Create` is not set, or if the file has a domain and
-    /// `Exclusive` is set.
+    /// `ErrorKind::Os`](crate::ErrorKind::Os)).
     ///
     /// # References
     ///
     /// `man ibv_open_xrcd`
-    pub fn open_xrcd(
-        &self,
-        file: Option<BorrowedFd<'_>>,
-        flags: XrcDomainFlags,
-    ) -> Result<XrcDomain, OpenXrcDomainError> {
+    pub fn open_xrcd(&self, file: Option<BorrowedFd<'_>>, flags: XrcDomainFlags) -> Result<XrcDomain, Error> {
         let mut attr = ibv_xrcd_init_attr {
             comp_mask: Mask::IBV_XRCD_INIT_ATTR_FD.0 | Mask::IBV_XRCD_INIT_ATTR_OFLAGS.0,
             fd: file.map_or(-1, |file| file.as_raw_fd()),
@@ -128,14 +125,12 @@ impl DeviceContext {
         let xrcd = unsafe { verbs::ibv_open_xrcd(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(xrcd) {
             Some(xrcd) => Ok(XrcDomain(Arc::new(Inner { xrcd, context: self.clone() }))),
-            None => {
-                let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    Unsupported::new(self, "ibv_open_xrcd", "XRC domains").into()
-                } else {
-                    OpenXrcDomainError::Ibverbs { fd: attr.fd, flags, source }
-                })
-            }
+            None => Err(Error::of_device(self, "ibv_open_xrcd", "XRC domains", io::Error::last_os_error())
+                .with("fd", attr.fd)
+                .debug("flags", flags)
+                .remedy(
+                    "a domain that does not exist takes `Create`; one that exists does not take `Exclusive`",
+                )),
         }
     }
 }
@@ -152,7 +147,7 @@ impl XrcDomain {
     /// # References
     ///
     /// `man ibv_create_qp_ex`
-    pub fn create_target(&self) -> Result<XrcTarget, CreateXrcTargetError> {
+    pub fn create_target(&self) -> Result<XrcTarget, Error> {
         XrcTarget::create(self)
     }
 
@@ -167,7 +162,7 @@ impl XrcDomain {
     /// # References
     ///
     /// `man ibv_open_qp`
-    pub fn open_target(&self, qp_number: u32) -> Result<XrcTarget, OpenXrcTargetError> {
+    pub fn open_target(&self, qp_number: u32) -> Result<XrcTarget, Error> {
         XrcTarget::open(self, qp_number)
     }
 
@@ -200,26 +195,4 @@ impl fmt::Debug for XrcDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("XrcDomain").field("context", &self.0.context).finish_non_exhaustive()
     }
-}
-
-/// An XRC domain could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenXrcDomainError {
-    /// The device has none.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_open_xrcd` failed.
-    #[error(
-        "ibv_open_xrcd failed for descriptor {fd} with {flags:?}: {source} (a domain that is not there takes `Create`; one that is \
-         there does not take `Exclusive`)"
-    )]
-    Ibverbs {
-        /// The descriptor, or -1.
-        fd: c_int,
-        /// What was asked for.
-        flags: XrcDomainFlags,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -2,7 +2,6 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
@@ -10,7 +9,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::node::{self, AllocateOnNodeError};
+use super::node;
+use crate::error::Error;
 use crate::ibverbs::device_context::DeviceContext;
 
 /// The kind of memory, which determines how it is allocated.
@@ -45,21 +45,9 @@ impl BufferKind {
     }
 }
 
-/// There is no such memory.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot allocate {len} bytes of {}: {source}{}", Words(*kind), Advice { kind: *kind, len: *len })]
-pub struct AllocateBufferError {
-    /// How many bytes were asked for.
-    pub len: usize,
-    /// Of which kind.
-    pub kind: BufferKind,
-    /// What the system said.
-    pub source: io::Error,
-}
+struct KindInWords(BufferKind);
 
-struct Words(BufferKind);
-
-impl fmt::Display for Words {
+impl fmt::Display for KindInWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             BufferKind::Private => f.write_str("private memory"),
@@ -83,7 +71,7 @@ impl fmt::Display for Advice {
         let (kib, pages) = (page_size / 1024, self.len.div_ceil(page_size.max(1)));
         write!(
             f,
-            "; {pages} free ones are needed: as root, write how many there are to be to \
+            "{pages} free ones are needed: as root, write how many there are to be to \
              /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages, or, where that is the default size, to \
              /proc/sys/vm/nr_hugepages"
         )
@@ -115,7 +103,7 @@ enum Backing {
 
 // SAFETY: the buffer is the memory's only owner, and hands out only a raw pointer to it.
 unsafe impl Send for Buffer {}
-// SAFETY: `&self` hands out only a raw pointer to the memory.
+// SAFETY: the memory belongs to the buffer alone, which gives out nothing but a raw pointer to it.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -125,15 +113,11 @@ impl Buffer {
     ///
     /// Fails if less memory is left, if `len` is 0, or, for shared memory, if the limit of open
     /// files is reached.
-    pub fn new(kind: BufferKind, len: usize) -> Result<Self, AllocateBufferError> {
-        Self::make(
-            kind,
-            len,
-            match kind {
-                BufferKind::Private => private,
-                _ => mapped,
-            },
-        )
+    pub fn new(kind: BufferKind, len: usize) -> Result<Self, Error> {
+        match kind {
+            BufferKind::Private => Self::make(kind, len, "malloc", private),
+            _ => Self::make(kind, len, "mmap", mapped),
+        }
     }
 
     /// Allocates `len` bytes, at least one, on one NUMA node only, for example the device's
@@ -147,18 +131,21 @@ impl Buffer {
     /// # References
     ///
     /// `man 2 mbind`
-    pub fn on_node(kind: BufferKind, len: usize, node: u32) -> Result<Self, AllocateOnNodeError> {
-        let buffer = Self::make(kind, len, mapped)?;
+    pub fn on_node(kind: BufferKind, len: usize, node: u32) -> Result<Self, Error> {
+        let buffer = Self::make(kind, len, "mmap", mapped)?;
         // SAFETY: the buffer owns this mapping, which consists of whole pages.
         unsafe { node::bind(buffer.start, buffer.mapped_len(), node) }
-            .map_err(|failure| AllocateOnNodeError::of(failure, node, len))?;
+            .map_err(|failure| node::error(failure, node, len))?;
         Ok(buffer)
     }
 
-    fn make(kind: BufferKind, len: usize, allocate: Allocate) -> Result<Self, AllocateBufferError> {
+    fn make(kind: BufferKind, len: usize, verb: &'static str, allocate: Allocate) -> Result<Self, Error> {
         match if len == 0 { Err(Errno::INVAL) } else { allocate(kind, len) } {
             Ok((start, backing)) => Ok(Self { start, len, backing }),
-            Err(errno) => Err(AllocateBufferError { len, kind, source: errno.into() }),
+            Err(errno) => Err(Error::os(verb, errno.into())
+                .of(KindInWords(kind).to_string())
+                .with("len", len)
+                .remedy(Advice { kind, len }.to_string())),
         }
     }
 
@@ -255,7 +242,7 @@ fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno>
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
         // The mapping reserves the huge pages, so that missing ones are detected here.
         //
-        // SAFETY: the system chooses the address, so no existing mapping is replaced.
+        // SAFETY: the system chooses the place, so nothing that was there is replaced.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, access, MapFlags::SHARED, &file, 0) }?;
         let huge = match kind {
             BufferKind::HugePages { page_size } => page_size.trailing_zeros() as u8,
@@ -287,6 +274,7 @@ pub(super) fn page_size() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     const KINDS: &[BufferKind] =
         if cfg!(miri) { &[BufferKind::Private] } else { &[BufferKind::Private, BufferKind::Shared] };
@@ -318,12 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_an_error_that_names_it() {
+    fn impossible_lengths_fail_and_the_error_names_the_length() {
         for &kind in KINDS {
             for len in [0, usize::MAX, usize::MAX / 2, 1 << 60] {
                 let error = Buffer::new(kind, len).unwrap_err();
-                assert_eq!((error.len, error.kind), (len, kind));
-                assert!(error.to_string().contains(&format!("{len} bytes")), "{error}");
+                assert_eq!(error.argument("len"), Some(&*len.to_string()));
+                assert_eq!(error.object(), Some(&*KindInWords(kind).to_string()));
+                assert!(error.to_string().contains(&format!("len {len}")), "{error}");
             }
         }
     }
@@ -387,7 +376,8 @@ mod tests {
         for page_size in [0, 1, 3, 4096, 5 << 20, 1 << 13, 1 << 62] {
             let kind = BufferKind::HugePages { page_size };
             let error = Buffer::new(kind, 4096).unwrap_err();
-            assert_eq!((error.kind, error.len), (kind, 4096));
+            assert_eq!(error.object(), Some(&*KindInWords(kind).to_string()));
+            assert_eq!(error.argument("len"), Some("4096"));
             assert!(error.to_string().contains(&format!("{} KiB", page_size / 1024)), "{error}");
         }
     }
@@ -398,8 +388,9 @@ mod tests {
         for kind in [BufferKind::Private, BufferKind::Shared] {
             let buffer = match Buffer::on_node(kind, 10_000, 0) {
                 // A kernel without NUMA, or a container that does not allow the choice.
-                Err(AllocateOnNodeError::Bind { node: 0, len: 10_000, source }) => {
-                    assert!(matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{source}");
+                Err(error) if error.verb() == "mbind" => {
+                    assert_eq!((error.argument("node"), error.argument("len")), (Some("0"), Some("10000")));
+                    assert!(matches!(error.errno(), Some(libc::ENOSYS | libc::EPERM)), "{error}");
                     continue;
                 }
                 made => made.unwrap(),
@@ -417,20 +408,15 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri has no nodes")]
     fn memory_of_a_node_that_is_not_there_is_an_error() {
         for node in [999, 1024, u32::MAX] {
-            match Buffer::on_node(BufferKind::Shared, 4096, node).unwrap_err() {
-                error @ AllocateOnNodeError::NoSuchNode { .. } => {
-                    assert!(error.to_string().contains(&format!("no NUMA node {node} ")), "{error}");
-                }
-                AllocateOnNodeError::Bind { source, .. } => {
-                    assert!(matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{source}");
-                }
-                error => panic!("{error}"),
+            let error = Buffer::on_node(BufferKind::Shared, 4096, node).unwrap_err();
+            assert_eq!((error.verb(), error.argument("node")), ("mbind", Some(&*node.to_string())));
+            if error.kind() == ErrorKind::NotFound {
+                assert!(error.to_string().contains(&format!("no NUMA node {node} ")), "{error}");
+            } else {
+                assert!(matches!(error.errno(), Some(libc::ENOSYS | libc::EPERM)), "{error}");
             }
         }
         let error = Buffer::on_node(BufferKind::Private, 0, 0).unwrap_err();
-        assert!(
-            matches!(error, AllocateOnNodeError::Allocate(AllocateBufferError { len: 0, .. })),
-            "{error}"
-        );
+        assert_eq!((error.verb(), error.argument("len")), ("mmap", Some("0")), "{error}");
     }
 }

@@ -117,10 +117,7 @@ mod node;
 pub(crate) mod pool;
 mod registered;
 
-pub use buffer::{AllocateBufferError, Buffer, BufferKind};
+pub use buffer::{Buffer, BufferKind};
 pub use bytes::Word;
-pub use node::AllocateOnNodeError;
-pub use pool::{
-    BuildPoolError, OutOfSlice, Pool, PoolBuilder, PoolCompletion, Returned, Slice, Slices, SplitSliceError,
-};
-pub use registered::{DeregisterBufferError, RegisteredBuffer};
+pub use pool::{OutOfSlice, Pool, PoolBuilder, PoolCompletion, Returned, Slice, Slices};
+pub use registered::RegisteredBuffer;

@@ -4,53 +4,9 @@ use std::ffi::{c_int, c_ulong};
 use std::io;
 use std::ptr::NonNull;
 
+use crate::error::{Error, ErrorKind};
 use rustix::io::Errno;
 use rustix::mm::Advice;
-
-use super::AllocateBufferError;
-
-/// There is no such memory on that node.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateOnNodeError {
-    /// There is none anywhere.
-    #[error(transparent)]
-    Allocate(#[from] AllocateBufferError),
-    /// The system has no node of that number with memory that this process may use.
-    #[error("there is no NUMA node {node} with memory for this process; these have memory: {with_memory}")]
-    NoSuchNode {
-        /// The node.
-        node: u32,
-        /// As the system lists them, `0-1,3`.
-        with_memory: String,
-    },
-    /// The process may not choose (`mbind`).
-    #[error(
-        "cannot bind {len} bytes to NUMA node {node}: mbind: {source}; a container may need CAP_SYS_NICE, or a seccomp \
-         profile that allows mbind"
-    )]
-    Bind {
-        /// How many bytes were asked for.
-        len: usize,
-        /// The node.
-        node: u32,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The node has not so much left.
-    #[error(
-        "NUMA node {node} has no {len} bytes left: {source}; /sys/devices/system/node/node{node}/ says what it has, huge \
-         pages in hugepages/"
-    )]
-    Exhausted {
-        /// How many bytes were asked for.
-        len: usize,
-        /// The node.
-        node: u32,
-        /// What the system said.
-        source: io::Error,
-    },
-}
 
 /// The call that failed.
 pub(super) enum Failure {
@@ -58,15 +14,26 @@ pub(super) enum Failure {
     Populate(Errno),
 }
 
-impl AllocateOnNodeError {
-    #[cold]
-    pub(super) fn of(failure: Failure, node: u32, len: usize) -> Self {
-        match failure {
-            Failure::Bind(Errno::INVAL) => Self::NoSuchNode { node, with_memory: nodes_with_memory() },
-            Failure::Bind(errno) => Self::Bind { len, node, source: errno.into() },
-            Failure::Populate(errno) => Self::Exhausted { len, node, source: errno.into() },
+#[cold]
+pub(super) fn error(failure: Failure, node: u32, len: usize) -> Error {
+    let error = match failure {
+        Failure::Bind(Errno::INVAL) => {
+            let with_memory = nodes_with_memory();
+            return Error::not_called("mbind", ErrorKind::NotFound, format!(
+                "there is no NUMA node {node} with memory for this process; these have memory: {with_memory}"
+            ))
+            .with("node", node);
         }
-    }
+        Failure::Bind(errno) => Error::os("mbind", errno.into())
+            .remedy("a container may need CAP_SYS_NICE, or a seccomp profile that allows mbind"),
+        Failure::Populate(errno) => Error::os("madvise", errno.into())
+            .of_kind(ErrorKind::OutOfMemory)
+            .reason("the NUMA node has not enough memory left")
+            .remedy(format!(
+                "see /sys/devices/system/node/node{node}/, for huge pages its folder hugepages/"
+            )),
+    };
+    error.with("len", len).with("node", node)
 }
 
 fn nodes_with_memory() -> String {

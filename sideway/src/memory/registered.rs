@@ -1,10 +1,10 @@
 //! Memory that is owned together with its registration.
 
 use std::fmt;
-use std::io;
 use std::mem::ManuallyDrop;
 
 use super::Buffer;
+use crate::error::ConsumeError;
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::memory_region::{MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -75,7 +75,7 @@ impl RegisteredBuffer {
     ///
     /// Fails if the device did not release the memory. The buffer comes back unchanged with the
     /// error, to try again later or to leak.
-    pub fn close(self) -> Result<Buffer, DeregisterBufferError> {
+    pub fn close(self) -> Result<Buffer, ConsumeError<Box<Self>>> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is `ManuallyDrop`, so its drop does not run, and its fields are not used
         // again.
@@ -84,8 +84,8 @@ impl RegisteredBuffer {
         match region.close() {
             Ok(()) => Ok(buffer),
             Err(error) => {
-                let (region, buffer) = (ManuallyDrop::new(error.region), ManuallyDrop::new(buffer));
-                Err(DeregisterBufferError { buffer: Box::new(Self { region, buffer }), source: error.source })
+                let (region, buffer) = (ManuallyDrop::new(error.object), ManuallyDrop::new(buffer));
+                Err(ConsumeError { object: Box::new(Self { region, buffer }), error: error.error })
             }
         }
     }
@@ -100,14 +100,14 @@ impl Drop for RegisteredBuffer {
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.buffer) },
             Err(error) => {
                 log::error!(
-                    "ibv_dereg_mr failed: {}; {} bytes at {:p} stay registered and are leaked",
-                    error.source,
+                    "{}: {} bytes at {:p} are leaked",
+                    error.error,
                     self.buffer.len(),
                     self.buffer.as_ptr()
                 );
                 // Leaked instead of dropped, because a second attempt might wait as long as the
                 // first.
-                std::mem::forget(error.region);
+                std::mem::forget(error.object);
             }
         }
     }
@@ -120,14 +120,4 @@ impl fmt::Debug for RegisteredBuffer {
             .field("region", &*self.region)
             .finish()
     }
-}
-
-/// A buffer could not be deregistered.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_dereg_mr failed: {source}; the memory stays registered")]
-pub struct DeregisterBufferError {
-    /// The buffer, still registered.
-    pub buffer: Box<RegisteredBuffer>,
-    /// What the library said.
-    pub source: io::Error,
 }

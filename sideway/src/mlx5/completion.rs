@@ -10,6 +10,7 @@ use rdma_mummy_sys::types::{
 
 use super::DirectVerbs;
 use crate::ibverbs::Unsupported;
+use crate::ibverbs::completion::CreateCompletionQueueError;
 use crate::ibverbs::completion::{self, ExtendedCompletionQueue};
 
 c_flags! {
@@ -117,7 +118,7 @@ impl CompletionQueueBuilder {
     pub fn build_ex(&self) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
         let (context, mut own) = (self.direct.context(), self.attributes());
         if self.description.context() != context {
-            return Err(CreateCompletionQueueError::OtherContext);
+            return Err(CreateCompletionQueueError::DescriptionOfOtherContext);
         }
         let create = |attr: &mut _| {
             // SAFETY: the context is open and belongs to mlx5, and both attributes are initialised.
@@ -139,29 +140,6 @@ impl CompletionQueueBuilder {
             let what = format!("completion queues with {options}");
             return Unsupported::new(self.direct.context(), "mlx5dv_create_cq", what).into();
         }
-        CreateCompletionQueueError::Mlx5 { options, source: self.description.error(source) }
+        self.description.error(source).of_direct("mlx5dv_create_cq", options)
     }
-}
-
-/// A completion queue with mlx5's options could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateCompletionQueueError {
-    /// The device has no such options.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The description belongs to another open device.
-    #[error("the description of the completion queue belongs to another context than the direct verbs")]
-    OtherContext,
-    /// What is described is wrong.
-    #[error(transparent)]
-    Description(#[from] completion::CreateCompletionQueueError),
-    /// `mlx5dv_create_cq` failed.
-    #[error("mlx5dv_create_cq failed with {options}: {source}")]
-    Mlx5 {
-        /// The options.
-        options: String,
-        /// What the library said.
-        source: completion::CreateCompletionQueueError,
-    },
 }

@@ -19,6 +19,7 @@ use rdma_mummy_sys::types::{
 };
 
 use super::{BlockSize, DirectVerbs};
+use crate::error::{ConsumeError, Error};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{Unsupported, check};
 
@@ -89,7 +90,8 @@ pub struct DataEncryptionKey {
 
 // SAFETY: the object is never written, and mlx5 allows the functions for it from any thread.
 unsafe impl Send for DataEncryptionKey {}
-// SAFETY: the object is never written, and mlx5 allows the functions for it from any thread.
+// SAFETY: a key is a number, which nobody writes; the functions about it may be called from any
+// thread.
 unsafe impl Sync for DataEncryptionKey {}
 
 c_enum! {
@@ -126,10 +128,10 @@ impl DirectVerbs {
         key: &AesXtsKey,
         keytag: Option<[u8; 8]>,
         opaque: [u8; 8],
-    ) -> Result<DataEncryptionKey, DataEncryptionKeyError> {
+    ) -> Result<DataEncryptionKey, Error> {
         const VERB: &str = "mlx5dv_dek_create";
         if pd.context() != self.context() {
-            return Err(DataEncryptionKeyError::OtherContext);
+            return Err(Error::other_context(VERB, super::OTHER_DOMAIN));
         }
         let missing = |symbol| Unsupported::missing(self.context(), WHAT, symbol);
         let create = self.as_raw().mlx5dv_dek_create().map_err(missing)?;
@@ -160,10 +162,7 @@ impl DirectVerbs {
         forget(&mut attr.key);
         match NonNull::new(dek) {
             Some(dek) => Ok(DataEncryptionKey { dek, pd: pd.clone(), direct: self.clone() }),
-            None if Unsupported::is_meant_by(&source) => {
-                Err(Unsupported::new(self.context(), VERB, WHAT).into())
-            }
-            None => Err(DataEncryptionKeyError::Mlx5 { verb: VERB, source }),
+            None => Err(Error::of_device(self.context(), VERB, WHAT, source)),
         }
     }
 }
@@ -189,13 +188,13 @@ impl DataEncryptionKey {
     /// # References
     ///
     /// `man mlx5dv_dek_query`
-    pub fn query(&self) -> Result<(DataEncryptionKeyState, [u8; 8]), DataEncryptionKeyError> {
+    pub fn query(&self) -> Result<(DataEncryptionKeyState, [u8; 8]), Error> {
         let query = self.direct.as_raw().mlx5dv_dek_query();
         let query = query.map_err(|symbol| Unsupported::missing(self.pd.context(), WHAT, symbol))?;
         let mut attr = mlx5dv_dek_attr::default();
         // SAFETY: `self` keeps the key alive, and `attr` is a local variable.
         let result = check(unsafe { query(self.dek.as_ptr(), &raw mut attr) });
-        result.map_err(|source| DataEncryptionKeyError::Mlx5 { verb: "mlx5dv_dek_query", source })?;
+        result.map_err(|source| Error::os("mlx5dv_dek_query", source))?;
         Ok((DataEncryptionKeyState::from_raw(attr.state.0), attr.opaque.map(|byte| byte as u8)))
     }
 
@@ -220,7 +219,7 @@ impl DataEncryptionKey {
     /// # References
     ///
     /// `man mlx5dv_dek_destroy`
-    pub fn close(self) -> Result<(), DestroyDataEncryptionKeyError> {
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let mut key = ManuallyDrop::new(self);
         // SAFETY: `key` owns the C object, and is taken apart below only if this call succeeded.
         match unsafe { key.destroy() } {
@@ -230,7 +229,10 @@ impl DataEncryptionKey {
                 drop(unsafe { (ptr::read(&raw const key.pd), ptr::read(&raw const key.direct)) });
                 Ok(())
             }
-            Err(source) => Err(DestroyDataEncryptionKeyError { key: ManuallyDrop::into_inner(key), source }),
+            Err(source) => Err(ConsumeError {
+                object: ManuallyDrop::into_inner(key),
+                error: Error::os("mlx5dv_dek_destroy", source).remedy("the key still exists"),
+            }),
         }
     }
 
@@ -315,34 +317,4 @@ impl Crypto<'_> {
             comp_mask: 0,
         }
     }
-}
-
-/// A data encryption key could not be made or queried.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DataEncryptionKeyError {
-    /// The library is too old, or the device does not encrypt.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The domain belongs to another open device.
-    #[error("the protection domain belongs to another context than the direct verbs")]
-    OtherContext,
-    /// The function failed.
-    #[error("{verb} failed: {source}")]
-    Mlx5 {
-        /// The C function.
-        verb: &'static str,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A data encryption key could not be destroyed.
-#[derive(Debug, thiserror::Error)]
-#[error("mlx5dv_dek_destroy failed: {source}; the key stays")]
-pub struct DestroyDataEncryptionKeyError {
-    /// The key.
-    pub key: DataEncryptionKey,
-    /// What the library said.
-    pub source: io::Error,
 }

@@ -15,7 +15,8 @@ use super::{
     BlockSizes, CqeFormats, CrcTypes, CryptoCapabilities, CryptoEngines, CryptoFlags, GuardTypes,
     SignatureCapabilities, SignatureTypes,
 };
-use crate::direct::DirectVerbsError;
+use crate::direct::no_library;
+use crate::error::Error;
 use crate::ibverbs::device::Device;
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::{Unsupported, check};
@@ -41,9 +42,9 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man mlx5dv_is_supported`
-    pub fn of(context: &DeviceContext) -> Result<Self, DirectVerbsError> {
+    pub fn of(context: &DeviceContext) -> Result<Self, Error> {
         let lib = context.provider().mlx5dv();
-        let lib = lib.map_err(|error| DirectVerbsError::library(context.name(), "mlx5", error))?;
+        let lib = lib.map_err(|error| no_library(context.name(), "mlx5dv_is_supported", "mlx5", error))?;
         let is_supported = lib.mlx5dv_is_supported();
         let is_supported = is_supported.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         // SAFETY: the context is open, so its device is alive; every release's struct has this
@@ -66,11 +67,11 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man mlx5dv_open_device`
-    pub fn open(device: &Device<'_>) -> Result<Self, DirectVerbsError> {
+    pub fn open(device: &Device<'_>) -> Result<Self, Error> {
         const VERB: &str = "mlx5dv_open_device";
         let ((raw, provider), name) = (device.parts(), device.name());
         let lib = provider.mlx5dv();
-        let lib = lib.map_err(|error| DirectVerbsError::library(name.clone(), "mlx5", error))?;
+        let lib = lib.map_err(|error| no_library(name.clone(), VERB, "mlx5", error))?;
         let missing = |symbol| Unsupported::missing_of(name.clone(), WHAT, symbol);
         let is_supported = lib.mlx5dv_is_supported().map_err(missing)?;
         let open = lib.mlx5dv_open_device().map_err(missing)?;
@@ -81,7 +82,8 @@ impl DirectVerbs {
         }
         let flags = mlx5dv_context_attr_flags::MLX5DV_CONTEXT_FLAGS_DEVX.0;
         let mut attr = mlx5dv_context_attr { flags, ..Default::default() };
-        // SAFETY: the device is alive, and belongs to mlx5, as checked above; the attributes are
+        // SAFETY: the device belongs to a list that lives. The library works on the same
+        // libibverbs, which the provider has seen to, and belongs to mlx5, as checked above; the attributes are
         // initialised.
         let context = unsafe { open(raw.as_ptr(), &raw mut attr) };
         let Some(context) = NonNull::new(context) else {
@@ -89,7 +91,7 @@ impl DirectVerbs {
             if Unsupported::is_meant_by(&source) {
                 return Err(Unsupported::of(name, VERB, "contexts for memory keys (DEVX)").into());
             }
-            return Err(DirectVerbsError::Failed { verb: VERB, device: name, source });
+            return Err(Error::os(VERB, source).of(format!("device {name}")));
         };
         // SAFETY: this provider opened the context just now, and nothing else owns it.
         let context = unsafe { DeviceContext::from_raw(context, provider) };
@@ -116,12 +118,14 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man mlx5dv_query_device`
-    pub fn query_device(&self) -> Result<DeviceCapabilities, QueryDeviceError> {
+    pub fn query_device(&self) -> Result<DeviceCapabilities, Error> {
         let mut raw = mlx5dv_context { comp_mask: ASKED, ..Default::default() };
         // SAFETY: the context is open and belongs to mlx5, and `raw` is a local variable. Beyond
         // the oldest fields of the struct, a library writes only fields that `comp_mask` requests.
         let result = unsafe { (self.lib.mlx5dv_query_device)(self.context.as_raw().as_ptr(), &raw mut raw) };
-        check(result).map_err(|source| QueryDeviceError { device: self.context.name(), source })?;
+        check(result).map_err(|source| {
+            Error::os("mlx5dv_query_device", source).of(format!("device {}", self.context.name()))
+        })?;
         Ok(DeviceCapabilities(raw))
     }
 }
@@ -309,16 +313,6 @@ impl DeviceCapabilities {
         };
         self.told(M::MLX5DV_CONTEXT_MASK_OOO_RECV_WRS, receives)
     }
-}
-
-/// A device did not say what it can do.
-#[derive(Debug, thiserror::Error)]
-#[error("mlx5dv_query_device failed for device {device}: {source}")]
-pub struct QueryDeviceError {
-    /// The device's name.
-    pub device: String,
-    /// What the library said.
-    pub source: io::Error,
 }
 
 const _: () = assert!(size_of::<mlx5dv_cqe_comp_res_format>() == size_of::<u32>());

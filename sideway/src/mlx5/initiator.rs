@@ -15,7 +15,7 @@
 //! - The address handle of a request lives until its list is posted or aborted: `setup_dc_address`
 //!   borrows it for as long as the guard borrows its queue.
 
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
@@ -25,14 +25,15 @@ use rdma_mummy_sys::types::{
 };
 use rdma_mummy_sys::{field, mlx5dv};
 
-use super::operations::{self, HasOwn, Operations, Own, Token};
+use super::operations::{self, DirectState, HasDirectState, Operations, Token};
 use super::queue_pair::{dc_operations, incomplete};
-use super::{CreateQueuePairError, DciStreams, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
+use super::{DciStreams, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
+use crate::error::Error;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    About, Bare, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard,
-    QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request, ScatterGatherEntry,
-    SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
+    Borrows, BufferlessRequest, Build, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue,
+    ListInfo, PostSendError, PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType,
+    ReceiveQueue, ScatterGatherEntry, SendQueue, SendRequest, Step, WorkRequestFlags, WorkRequestHandle,
 };
 use crate::ibverbs::{Unsupported, check};
 
@@ -164,8 +165,9 @@ impl DcInitiatorBuilder {
         let operations = unsafe { Operations::of(&self.direct, &pair, self.operations, max_memcpy)? };
         let qp = operations.qp;
         let streams = self.streams.is_some();
-        // SAFETY: the library made the pair just now with these operations; the field is as old as
-        // the function.
+        // SAFETY: the pair was made just now, with these operations; the field is as old as
+        // the
+        // function.
         let set = unsafe {
             field::read(qp.as_ptr(), offset_of!(mlx5dv_qp_ex, wr_set_dc_addr), |qp| &qp.wr_set_dc_addr)
         };
@@ -173,7 +175,8 @@ impl DcInitiatorBuilder {
             return Err(incomplete("wr_set_dc_addr"));
         }
         let place = offset_of!(mlx5dv_qp_ex, wr_set_dc_addr_stream);
-        // SAFETY: a library that made a pair with streams has the field.
+        // SAFETY: the pair was made just now, with these operations; the field is as old as the
+        // function; a library that made a pair with streams has the field.
         if streams && unsafe { field::read(qp.as_ptr(), place, |qp| &qp.wr_set_dc_addr_stream) }.is_none() {
             return Err(incomplete("wr_set_dc_addr_stream"));
         }
@@ -236,7 +239,7 @@ impl DcSendQueue {
     /// # References
     ///
     /// `man mlx5dv_dci_stream_id_reset`
-    pub fn reset_stream(&mut self, stream_id: u16) -> Result<(), ResetStreamError> {
+    pub fn reset_stream(&mut self, stream_id: u16) -> Result<(), Error> {
         const WHAT: &str = "streams of DC initiators";
         const VERB: &str = "mlx5dv_dci_stream_id_reset";
         self.queue.without_list();
@@ -250,31 +253,11 @@ impl DcSendQueue {
         // been ended above.
         let result = check(unsafe { reset(control.as_raw().as_ptr(), stream_id) });
         result.map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                return Unsupported::new(context, VERB, WHAT).into();
-            }
-            ResetStreamError::Mlx5 { stream_id, qp_num: control.qp_number(), source }
+            Error::of_device(context, VERB, WHAT, source)
+                .with("stream_id", stream_id)
+                .of_queue_pair(control.qp_number())
         })
     }
-}
-
-/// A stream could not be reset.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ResetStreamError {
-    /// The library is too old, or the device has no streams.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `mlx5dv_dci_stream_id_reset` failed.
-    #[error("mlx5dv_dci_stream_id_reset failed for stream {stream_id} of DC initiator {qp_num:#x}: {source}")]
-    Mlx5 {
-        /// The stream.
-        stream_id: u16,
-        /// The initiator's number.
-        qp_num: u32,
-        /// What the library said.
-        source: io::Error,
-    },
 }
 
 impl SendQueue for DcSendQueue {
@@ -283,7 +266,7 @@ impl SendQueue for DcSendQueue {
     #[inline]
     fn start_post_send(&mut self) -> DcPostSendGuard<'_> {
         let context = self.queue.control().context().as_raw().as_ptr();
-        let (own, streams) = (Own::new(self.operations), self.streams);
+        let (own, streams) = (DirectState::new(self.operations), self.streams);
         DcPostSendGuard { list: self.queue.start_post_send(), own, streams, context, to: None }
     }
 
@@ -307,16 +290,16 @@ struct Target {
 #[derive(Debug)]
 pub struct DcPostSendGuard<'queue> {
     list: ExtendedPostSendGuard<'queue>,
-    own: Own,
+    own: DirectState,
     streams: bool,
     context: *mut ibv_context,
     /// The target of the request that is being built.
     to: Option<Target>,
 }
 
-impl<'queue> HasOwn<'queue> for DcPostSendGuard<'queue> {
+impl<'queue> HasDirectState<'queue> for DcPostSendGuard<'queue> {
     #[inline]
-    fn parts(&mut self, _: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut Own) {
+    fn parts(&mut self, _: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut DirectState) {
         (&mut self.list, &mut self.own)
     }
 }
@@ -361,7 +344,11 @@ impl<'guard, 'queue> WorkRequestHandle<'guard, DcPostSendGuard<'queue>> {
 impl<'queue> DcPostSendGuard<'queue> {
     /// Appends a request with its buffer, and sets its address.
     #[inline(always)]
-    fn append_with(&mut self, request: &Request, append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>)) {
+    fn append_with(
+        &mut self,
+        request: &SendRequest,
+        append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>),
+    ) {
         let (Some(index), None) = (self.list.sound(), self.own.refused) else { return };
         let Some(to) = self.to.take() else {
             self.own.refused = Some(PostSendError::MissingDestination { index, operation: request.kind() });
@@ -414,44 +401,44 @@ impl<'queue> Borrows<'queue> for DcPostSendGuard<'queue> {}
 
 impl Build for DcPostSendGuard<'_> {
     #[inline(always)]
-    fn about(&self, step: Step) -> About {
-        self.list.about(step)
+    fn list_info(&self, step: Step) -> ListInfo {
+        self.list.list_info(step)
     }
 
     #[inline(always)]
-    fn append(&mut self, step: Step, request: Request) {
+    fn append(&mut self, step: Step, request: SendRequest) {
         self.append_with(&request, |list| list.append(step, request));
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
         self.append_with(&request, |list| unsafe { list.append_sge(step, request, entry) });
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, step: Step, request: Request, entries: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, entries: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
         self.append_with(&request, |list| unsafe { list.append_sge_list(step, request, entries) });
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         self.append_with(&request, |list| list.append_inline(step, request, data));
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, pieces: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, pieces: &[IoSlice<'_>]) {
         self.append_with(&request, |list| list.append_inline_list(step, request, pieces));
     }
 
-    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
         // An initiator has no such operation, so the request is refused.
         //
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
-        unsafe { self.list.append_bare(step, request) };
+        unsafe { self.list.append_bufferless(step, request) };
     }
 }

@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::{
 };
 use rdma_mummy_sys::{mlx5dv, verbs};
 
-use super::operations::{DirectGuard, OwnRequest, Refusal};
+use super::operations::{DirectGuard, DirectRefusal, DirectRequest};
 use super::{BlockSignature, Crypto, DirectOperationFlags, DirectRequestError, MKey, MKeyFlags};
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::queue_pair::{
@@ -148,12 +148,12 @@ impl<'a> MKeyConfiguration<'a> {
         self
     }
 
-    fn check(&self, mkey: &MKey) -> Result<(), Refusal> {
+    fn check(&self, mkey: &MKey) -> Result<(), DirectRefusal> {
         if let Some(layout) = &self.layout {
             layout.check(mkey)?;
         }
         if self.crypto.is_some_and(|crypto| crypto.dek.pd().context() != mkey.pd().context()) {
-            return Err(Refusal::OtherContext);
+            return Err(DirectRefusal::OtherContext);
         }
         for (asked, missing) in [
             (self.signature.is_some(), MKeyFlags::BlockSignature),
@@ -184,13 +184,15 @@ impl<'a> MKeyConfiguration<'a> {
     ///
     /// A list of the pair must be open, and the pair must have the operations, including encryption
     /// if the configuration has any. The key must be alive and not used elsewhere, and must have
-    /// passed the [check](Self::check).
+    /// passed the check.
     unsafe fn append(&self, qp: *mut mlx5dv_qp_ex, mkey: &mut MKey) {
         let conf_flags = if self.reset_signature { F::MLX5DV_MKEY_CONF_FLAG_RESET_SIG_ATTR.0 } else { 0 };
         let mut attr = mlx5dv_mkey_conf_attr { conf_flags, comp_mask: 0 };
-        // SAFETY: the caller guarantees an open list with these operations and a live key. The
-        // number of setter calls equals the announced number, and they only read their arguments.
-        // The lengths fit, being at most `max_entries`.
+        // SAFETY: the caller guarantees (`# Safety`) that a list of the pair is open; it has the
+        // operations, and that about encryption if there is any here; the key lives, and nobody else
+        // uses it; and it passed the check; an open list with these operations announced.
+        // live key. The
+        // number of setter calls equals the announced The The lengths fit, being at most `max_entries`.
         unsafe {
             mlx5dv::mlx5dv_wr_mkey_configure(qp, mkey.as_raw().as_ptr(), self.setters(), &raw mut attr);
             if let Some(access) = self.access {
@@ -299,11 +301,12 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     ) where
         G: DirectGuard<'queue>,
     {
-        // SAFETY: the caller keeps this function's contract. The key is borrowed for as long as the
+        // SAFETY: the caller guarantees (`# Safety`) that the memory of the layout stays registered
+        // while the key leads there; The key is borrowed for as long as the
         // guard borrows its queue.
         unsafe {
             append(
-                OwnRequest::of(self),
+                DirectRequest::of(self),
                 DirectOperationFlags::MKeyConfigure,
                 mkey,
                 |mkey| configuration.check(mkey),
@@ -353,7 +356,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         // `setup_mkey_configure`.
         unsafe {
             append(
-                OwnRequest::of(self),
+                DirectRequest::of(self),
                 DirectOperationFlags::MrList,
                 mkey,
                 |mkey| Ok(layout.check(mkey)?),
@@ -412,7 +415,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         // SAFETY: the caller keeps this function's contract, which equals that of
         // `setup_mkey_configure`.
         unsafe {
-            append(OwnRequest::of(self), operation, mkey, |mkey| Ok(layout.check(mkey)?), interleaved);
+            append(DirectRequest::of(self), operation, mkey, |mkey| Ok(layout.check(mkey)?), interleaved);
         }
     }
 
@@ -440,7 +443,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     where
         G: DirectGuard<'queue>,
     {
-        let request = OwnRequest::of(self);
+        let request = DirectRequest::of(self);
         let can = request.list().can(SendOperationFlags::LocalInvalidate);
         let same = request.context() == mkey.pd().context();
         let check = |index| match (can, same) {
@@ -452,8 +455,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             (true, true) => Ok(()),
         };
         let key = mkey.lkey();
-        // SAFETY: the caller guarantees a free place. The closure appends one request, whose
-        // operation `append_with` has checked.
+        // SAFETY: one request, whose operation exists; the caller guarantees (`# Safety`) a place
+        // in the send queue.
         unsafe { request.append_with(1, false, check, |qp| verbs::ibv_wr_local_inv(qp, key)) }
     }
 }
@@ -465,17 +468,17 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
 /// The contract of [`WorkRequestHandle::setup_mkey_configure`] applies if `check` finds nothing.
 /// Then `request` must append one request by `operation`.
 unsafe fn append(
-    list: OwnRequest<'_, '_>,
+    list: DirectRequest<'_, '_>,
     operation: DirectOperationFlags,
     mkey: &mut MKey,
-    check: impl FnOnce(&MKey) -> Result<(), Refusal>,
+    check: impl FnOnce(&MKey) -> Result<(), DirectRefusal>,
     request: impl FnOnce(*mut mlx5dv_qp_ex, &mut MKey),
 ) {
     let found = match list.context() == mkey.pd().context() {
         true => check(mkey),
-        false => Err(Refusal::OtherContext),
+        false => Err(DirectRefusal::OtherContext),
     };
-    // SAFETY: the closure appends one request, for which the caller guarantees memory and places;
-    // `append` has checked the operation.
+    // SAFETY: the closure appends one request, whose operation exists (head of this file); the caller guarantees
+    // (`setup_mkey_configure`) its memory and its places in the send queue.
     unsafe { list.append(operation, places(mkey), |_| found, |qp| request(qp, mkey)) }
 }

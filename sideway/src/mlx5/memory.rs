@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
 
 use super::DirectVerbs;
+use crate::error::Error;
 use crate::ibverbs::memory_region::MemoryRegion;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported, check};
@@ -67,9 +68,9 @@ impl DirectVerbs {
         range: DmabufRange<'_>,
         access: AccessFlags,
         mlx5_access: DmabufAccess,
-    ) -> Result<MemoryRegion, RegisterDmabufError> {
+    ) -> Result<MemoryRegion, Error> {
         if pd.context() != self.context() {
-            return Err(RegisterDmabufError::OtherContext);
+            return Err(Error::other_context("mlx5dv_reg_dmabuf_mr", super::OTHER_DOMAIN));
         }
         let what = || format!("registration of dma-bufs with {mlx5_access:?}");
         let register = self.as_raw().mlx5dv_reg_dmabuf_mr();
@@ -81,10 +82,12 @@ impl DirectVerbs {
         let mr = unsafe { register(pd.as_raw().as_ptr(), offset, length, iova, fd.as_raw_fd(), flags, own) };
         let Some(mr) = NonNull::new(mr) else {
             let source = io::Error::last_os_error();
-            if Unsupported::is_meant_by(&source) {
-                return Err(Unsupported::new(self.context(), "mlx5dv_reg_dmabuf_mr", what()).into());
-            }
-            return Err(RegisterDmabufError::Mlx5 { offset, length, iova, access, mlx5_access, source });
+            return Err(Error::of_device(self.context(), "mlx5dv_reg_dmabuf_mr", what(), source)
+                .with("offset", format_args!("{offset:#x}"))
+                .with("length", length)
+                .with("iova", format_args!("{iova:#x}"))
+                .debug("access", access)
+                .debug("mlx5_access", mlx5_access));
         };
         // SAFETY: the library made the region just now in this domain.
         Ok(unsafe { MemoryRegion::of_direct(mr, pd, length, iova, access) })
@@ -100,7 +103,7 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man mlx5dv_get_data_direct_sysfs_path`
-    pub fn data_direct_sysfs_path(&self) -> Result<Option<PathBuf>, DataDirectPathError> {
+    pub fn data_direct_sysfs_path(&self) -> Result<Option<PathBuf>, Error> {
         const WHAT: &str = "data-direct engine";
         let get = self.as_raw().mlx5dv_get_data_direct_sysfs_path();
         let get = get.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
@@ -112,59 +115,13 @@ impl DirectVerbs {
         match result {
             Ok(()) => {}
             Err(source) if source.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
-            Err(source) if Unsupported::is_meant_by(&source) => {
+            Err(source) => {
                 let verb = "mlx5dv_get_data_direct_sysfs_path";
-                return Err(Unsupported::new(self.context(), verb, WHAT).into());
+                return Err(Error::of_device(self.context(), verb, WHAT, source));
             }
-            Err(source) => return Err(DataDirectPathError::Mlx5 { source }),
         }
         let length = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
         let below = String::from_utf8_lossy(&text[..length]);
         Ok(Some(PathBuf::from("/sys").join(below.trim_start_matches('/'))))
     }
-}
-
-/// A dma-buf could not be registered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegisterDmabufError {
-    /// The library is too old, or the device cannot.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The domain belongs to another open device.
-    #[error("the protection domain belongs to another context than the direct verbs")]
-    OtherContext,
-    /// `mlx5dv_reg_dmabuf_mr` failed.
-    #[error(
-        "cannot register {length} bytes from {offset:#x} of a dma-buf at {iova:#x} with {access:?} and {mlx5_access:?}: {source}"
-    )]
-    Mlx5 {
-        /// Where in the dma-buf the range begins.
-        offset: u64,
-        /// How many bytes it has.
-        length: usize,
-        /// Its address in work requests.
-        iova: u64,
-        /// The permissions.
-        access: AccessFlags,
-        /// The way there.
-        mlx5_access: DmabufAccess,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// The data-direct engine could not be found.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DataDirectPathError {
-    /// The library is too old.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `mlx5dv_get_data_direct_sysfs_path` failed.
-    #[error("mlx5dv_get_data_direct_sysfs_path failed: {source}")]
-    Mlx5 {
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -19,6 +19,7 @@ use rdma_mummy_sys::types::{
 };
 
 use super::DirectVerbs;
+use crate::error::{ConsumeError, Error};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{Unsupported, check};
 
@@ -108,7 +109,8 @@ pub struct MKey {
 // SAFETY: the keys are plain values. The library's data behind the object is changed through `&mut`
 // only, except as `check`'s contract describes.
 unsafe impl Send for MKey {}
-// SAFETY: `&self` reads only data that does not change.
+// SAFETY: a key is a number; what the library keeps behind it is changed with `&mut` only, but for
+// what `check` asks about; `&self` reads only data that does not change.
 unsafe impl Sync for MKey {}
 
 impl DirectVerbs {
@@ -129,10 +131,10 @@ impl DirectVerbs {
         pd: &ProtectionDomain,
         max_entries: u16,
         flags: MKeyFlags,
-    ) -> Result<MKey, CreateMKeyError> {
+    ) -> Result<MKey, Error> {
         const VERB: &str = "mlx5dv_create_mkey";
         if pd.context() != self.context() {
-            return Err(CreateMKeyError::OtherContext);
+            return Err(Error::other_context(VERB, super::OTHER_DOMAIN));
         }
         let what = || format!("memory keys with {flags:?}");
         let missing = |symbol| Unsupported::missing(self.context(), what(), symbol);
@@ -146,10 +148,10 @@ impl DirectVerbs {
         let mkey = unsafe { create(&raw mut attr) };
         let Some(mkey) = NonNull::new(mkey) else {
             let source = io::Error::last_os_error();
-            if Unsupported::is_meant_by(&source) {
-                return Err(Unsupported::new(self.context(), VERB, what()).into());
-            }
-            return Err(CreateMKeyError::Mlx5 { max_entries, flags, source });
+            return Err(Error::of_device(self.context(), VERB, what(), source)
+                .with("max_entries", max_entries)
+                .debug("flags", flags)
+                .remedy("the device has to be opened by `mlx5::DirectVerbs::open`"));
         };
         // SAFETY: the library made the key just now; its struct is as old as the function.
         let mlx5dv_mkey { lkey, rkey } = unsafe { mkey.as_ptr().read() };
@@ -215,7 +217,7 @@ impl MKey {
     /// # References
     ///
     /// `man mlx5dv_mkey_check`
-    pub unsafe fn check(&mut self) -> Result<Option<SignatureError>, CheckMKeyError> {
+    pub unsafe fn check(&mut self) -> Result<Option<SignatureError>, Error> {
         const WHAT: &str = "signatures of blocks";
         let context = self.pd.context();
         let lib = self.direct.as_raw();
@@ -226,10 +228,8 @@ impl MKey {
         let result = check(unsafe { mlx5dv::mlx5dv_mkey_check(lib, self.mkey.as_ptr(), &raw mut error) });
         match result {
             Ok(()) => Ok(SignatureError::of(&error)),
-            Err(source) if Unsupported::is_meant_by(&source) => {
-                Err(Unsupported::new(context, "mlx5dv_mkey_check", WHAT).into())
-            }
-            Err(source) => Err(CheckMKeyError::Mlx5 { lkey: self.lkey, source }),
+            Err(source) => Err(Error::of_device(context, "mlx5dv_mkey_check", WHAT, source)
+                .with("lkey", format_args!("{:#x}", self.lkey))),
         }
     }
 
@@ -243,7 +243,7 @@ impl MKey {
     /// # References
     ///
     /// `man mlx5dv_create_mkey`
-    pub fn close(self) -> Result<(), DestroyMKeyError> {
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let mut mkey = ManuallyDrop::new(self);
         // SAFETY: `mkey` owns the C object, and is taken apart below only if this call succeeded.
         match unsafe { mkey.destroy() } {
@@ -253,7 +253,10 @@ impl MKey {
                 drop(unsafe { (ptr::read(&raw const mkey.pd), ptr::read(&raw const mkey.direct)) });
                 Ok(())
             }
-            Err(source) => Err(DestroyMKeyError { mkey: ManuallyDrop::into_inner(mkey), source }),
+            Err(source) => Err(ConsumeError {
+                object: ManuallyDrop::into_inner(mkey),
+                error: Error::os("mlx5dv_destroy_mkey", source).remedy("the key still exists"),
+            }),
         }
     }
 
@@ -334,56 +337,4 @@ impl SignatureError {
             offset: told.offset,
         })
     }
-}
-
-/// A memory key could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateMKeyError {
-    /// The library is too old, or the device has no such keys.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The domain belongs to another open device.
-    #[error("the protection domain belongs to another context than the direct verbs")]
-    OtherContext,
-    /// `mlx5dv_create_mkey` failed.
-    #[error(
-        "cannot make a memory key of {max_entries} entries with {flags:?}: {source}; was the device opened by \
-         `mlx5::DirectVerbs::open`?"
-    )]
-    Mlx5 {
-        /// For how many entries.
-        max_entries: u16,
-        /// With what.
-        flags: MKeyFlags,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A memory key could not be asked for signature errors.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckMKeyError {
-    /// The library is too old.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `mlx5dv_mkey_check` failed.
-    #[error("mlx5dv_mkey_check failed for key {lkey:#x}: {source}")]
-    Mlx5 {
-        /// The key.
-        lkey: u32,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A memory key could not be destroyed.
-#[derive(Debug, thiserror::Error)]
-#[error("mlx5dv_destroy_mkey failed: {source}; the key stays")]
-pub struct DestroyMKeyError {
-    /// The key, which may still lead to memory.
-    pub mkey: MKey,
-    /// What the library said.
-    pub source: io::Error,
 }

@@ -23,14 +23,14 @@
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
-//! use sideway::direct::DirectVerbsError;
+//! use sideway::direct::Error;
 //! use sideway::ibverbs::device::DeviceList;
 //! use sideway::mlx5::DirectVerbs;
 //!
 //! let devices = DeviceList::from_provider(sideway::soft::provider())?;
 //! let context = devices.first()?.open()?;
 //! // soft0 is a software device.
-//! assert!(matches!(DirectVerbs::of(&context), Err(DirectVerbsError::Library { .. })));
+//! assert!(matches!(DirectVerbs::of(&context), Err(Error::Library { .. })));
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -54,24 +54,23 @@ mod queue_pair;
 mod signature;
 mod target;
 
-pub use completion::{CompletionQueueBuilder, CqeFormats, CqeSize, CreateCompletionQueueError};
+pub use completion::{CompletionQueueBuilder, CqeFormats, CqeSize};
 pub use crypto::{
     AesXtsKey, Crypto, CryptoCapabilities, CryptoEngines, CryptoFlags, DataEncryptionKey,
-    DataEncryptionKeyError, DataEncryptionKeyState, DestroyDataEncryptionKeyError, SignatureCryptoOrder,
+    DataEncryptionKeyState, SignatureCryptoOrder,
 };
 pub use device::{
     ContextFlags, CqeCompression, DciStreams, DeviceCapabilities, DirectVerbs, OutOfOrderReceives,
-    QueryDeviceError,
 };
-pub use initiator::{DcInitiator, DcInitiatorBuilder, DcPostSendGuard, DcSendQueue, ResetStreamError};
+pub use initiator::{DcInitiator, DcInitiatorBuilder, DcPostSendGuard, DcSendQueue};
 pub use layout::{InterleavedEntry, MKeyConfiguration};
-pub use memory::{DataDirectPathError, DmabufAccess, DmabufRange, RegisterDmabufError};
-pub use mkey::{
-    CheckMKeyError, CreateMKeyError, DestroyMKeyError, MKey, MKeyFlags, SignatureError, SignatureErrorType,
-};
+pub use memory::{DmabufAccess, DmabufRange};
+pub use mkey::{MKey, MKeyFlags, SignatureError, SignatureErrorType};
 pub use operations::{DirectGuard, DirectOperationFlags, DirectRequestError};
 pub use pair::{DirectPostSendGuard, DirectQueuePair, DirectSendQueue};
-pub use queue_pair::{CreateQueuePairError, QueuePairBuilder, QueuePairCreateFlags};
+pub use queue_pair::{QueuePairBuilder, QueuePairCreateFlags};
+
+const OTHER_DOMAIN: &str = "the protection domain belongs to another context than the direct verbs";
 pub use signature::{
     BlockSignature, BlockSize, BlockSizes, Crc, CrcType, CrcTypes, GuardType, GuardTypes, Signature,
     SignatureCapabilities, SignatureDomain, SignatureMask, SignatureSeed, SignatureTypes, T10Dif,

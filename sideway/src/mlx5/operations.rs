@@ -23,9 +23,10 @@ use rdma_mummy_sys::types::{ibv_qp_ex, mlx5dv_qp_create_send_ops_flags as F, mlx
 use rdma_mummy_sys::{field, mlx5dv};
 
 use super::queue_pair::incomplete;
-use super::{CreateQueuePairError, DirectVerbs, InterleavedEntry, MKeyFlags};
+use super::{DirectVerbs, InterleavedEntry, MKeyFlags};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::device_context::DeviceContext;
+use crate::ibverbs::queue_pair::CreateQueuePairError;
 use crate::ibverbs::queue_pair::{
     ExtendedPostSendGuard, PostSendError, PostSendGuard, QueuePair, SendQueue, WorkRequestFlags,
     WorkRequestHandle,
@@ -121,7 +122,7 @@ impl Operations {
 
 /// The state of a list with mlx5 requests.
 #[derive(Debug)]
-pub struct Own {
+pub struct DirectState {
     operations: Operations,
     /// The number of queue places that its requests take beyond one each.
     further: usize,
@@ -129,7 +130,7 @@ pub struct Own {
     pub(super) refused: Option<PostSendError>,
 }
 
-impl Own {
+impl DirectState {
     pub(super) fn new(operations: Operations) -> Self {
         Self { operations, further: 0, refused: None }
     }
@@ -166,8 +167,8 @@ fn within(list: &ExtendedPostSendGuard<'_>, requests: usize) -> Result<(), PostS
 pub struct Token(());
 
 /// A list whose pair may have mlx5 operations.
-pub trait HasOwn<'queue> {
-    fn parts(&mut self, token: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut Own);
+pub trait HasDirectState<'queue> {
+    fn parts(&mut self, token: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut DirectState);
 }
 
 /// A list of a queue pair that may have [mlx5 operations](DirectOperationFlags): a
@@ -177,32 +178,32 @@ pub trait HasOwn<'queue> {
     message = "a list of this queue pair takes no requests of mlx5's own",
     note = "`mlx5::QueuePairBuilder::build_direct` makes a pair whose lists do"
 )]
-pub trait DirectGuard<'queue>: PostSendGuard + HasOwn<'queue> {}
+pub trait DirectGuard<'queue>: PostSendGuard + HasDirectState<'queue> {}
 
-impl<'queue, G: PostSendGuard + HasOwn<'queue>> DirectGuard<'queue> for G {}
+impl<'queue, G: PostSendGuard + HasDirectState<'queue>> DirectGuard<'queue> for G {}
 
 /// The reason why a request is not appended.
-pub(super) enum Refusal {
+pub(super) enum DirectRefusal {
     /// An object that it refers to belongs to another context.
     OtherContext,
     Of(DirectRequestError),
 }
 
-impl From<DirectRequestError> for Refusal {
+impl From<DirectRequestError> for DirectRefusal {
     fn from(reason: DirectRequestError) -> Self {
         Self::Of(reason)
     }
 }
 
 /// An mlx5 request that is to be appended.
-pub(super) struct OwnRequest<'list, 'queue> {
+pub(super) struct DirectRequest<'list, 'queue> {
     list: &'list mut ExtendedPostSendGuard<'queue>,
-    own: &'list mut Own,
+    own: &'list mut DirectState,
     wr_id: u64,
     flags: WorkRequestFlags,
 }
 
-impl<'list, 'queue> OwnRequest<'list, 'queue> {
+impl<'list, 'queue> DirectRequest<'list, 'queue> {
     pub(super) fn of<G: DirectGuard<'queue>>(handle: WorkRequestHandle<'list, G>) -> Self {
         let (guard, wr_id, flags) = handle.into_parts();
         let (list, own) = guard.parts(Token(()));
@@ -230,23 +231,25 @@ impl<'list, 'queue> OwnRequest<'list, 'queue> {
         self,
         operation: DirectOperationFlags,
         places: usize,
-        check: impl FnOnce(&Operations) -> Result<(), Refusal>,
+        check: impl FnOnce(&Operations) -> Result<(), DirectRefusal>,
         append: impl FnOnce(*mut mlx5dv_qp_ex),
     ) {
         let operations = self.own.operations;
         let check = |index| {
             let missing = (!operations.has.contains(operation))
                 .then_some(DirectRequestError::UnsupportedOperation { operation });
-            let found = missing.map_or_else(|| check(&operations), |missing| Err(Refusal::Of(missing)));
+            let found = missing.map_or_else(|| check(&operations), |missing| Err(DirectRefusal::Of(missing)));
             found.map_err(|refusal| match refusal {
-                Refusal::Of(reason) => PostSendError::Direct { index, reason },
-                Refusal::OtherContext => PostSendError::OtherContext { index },
+                DirectRefusal::Of(reason) => PostSendError::Direct { index, reason },
+                DirectRefusal::OtherContext => PostSendError::OtherContext { index },
             })
         };
         // A library treats a layout behind a key as inline data. It ignores the flag for other
         // requests.
         let inline = operation.intersects(LAYOUTS);
-        // SAFETY: the caller guarantees the request and its places; the operation was checked
+        // SAFETY: the caller guarantees (`# Safety`) that if the pair has `operation` and `check`
+        // has found nothing, `append` appends one whole request, which takes at most `places` places;
+        // the queue has as many; the request and its places; the operation was checked
         // above.
         unsafe { self.append_with(places, inline, check, |_| append(operations.qp.as_ptr())) }
     }
@@ -270,7 +273,8 @@ impl<'list, 'queue> OwnRequest<'list, 'queue> {
             return;
         }
         own.further += places - 1;
-        // SAFETY: the caller guarantees that `append` appends one whole request.
+        // SAFETY: the caller guarantees (`# Safety` of `append`) that `append` appends one whole request of
+        // at most `places` places, and that the queue has as many.
         unsafe { list.append_by(wr_id, flags, inline, append) };
     }
 }
@@ -341,12 +345,12 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     {
         let check = |of: &Operations| match length {
             given if (1..=of.max_memcpy).contains(&given) => Ok(()),
-            given => Err(Refusal::Of(DirectRequestError::MemcpyLength { given, limit: of.max_memcpy })),
+            given => Err(DirectRefusal::Of(DirectRequestError::MemcpyLength { given, limit: of.max_memcpy })),
         };
-        // SAFETY: the closure appends one request, for which the caller guarantees memory and a
-        // free place; `append` has checked the operation (module head).
+        // SAFETY: the closure appends one request, whose operation exists (head of this file); the caller guarantees
+        // (`# Safety`) the memory and a place in the send queue.
         unsafe {
-            OwnRequest::of(self).append(DirectOperationFlags::Memcpy, 1, check, |qp| {
+            DirectRequest::of(self).append(DirectOperationFlags::Memcpy, 1, check, |qp| {
                 mlx5dv::mlx5dv_wr_memcpy(qp, dest_lkey, dest_addr, src_lkey, src_addr, length);
             });
         }
@@ -390,14 +394,14 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     {
         let check = |_: &Operations| match stated_length(wqe) {
             Some(stated) if stated == wqe.len() => Ok(()),
-            stated => Err(Refusal::Of(DirectRequestError::RawLength { given: wqe.len(), stated })),
+            stated => Err(DirectRefusal::Of(DirectRequestError::RawLength { given: wqe.len(), stated })),
         };
         let places = wqe.len().div_ceil(PLACE).max(1);
         // SAFETY: the closure appends one request, which the caller guarantees. The library reads
         // the stated number of bytes, which was checked to exist, and `append` has checked the
         // operation (module head).
         unsafe {
-            OwnRequest::of(self).append(DirectOperationFlags::RawWqe, places, check, |qp| {
+            DirectRequest::of(self).append(DirectOperationFlags::RawWqe, places, check, |qp| {
                 // An aligned copy, because the library reads whole words.
                 let mut aligned = Aligned([0; LONGEST]);
                 aligned.0[..wqe.len()].copy_from_slice(wqe);
@@ -414,21 +418,21 @@ pub enum DirectRequestError {
     /// The queue pair was not made for this operation.
     #[error("the queue pair was made without {operation:?}; name it in `setup_direct_send_ops_flags`")]
     UnsupportedOperation {
-        /// The operation.
+        /// The operation that the work request asked for.
         operation: DirectOperationFlags,
     },
     /// The device copies fewer bytes in one request, and at least one.
     #[error("a copy of {given} bytes; the device copies 1 to {limit} (max_wr_memcpy_length)")]
     MemcpyLength {
-        /// How many there were.
+        /// The length or number that was given.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: usize,
     },
     /// A request in the device's own format that has another length than its control segment says.
-    #[error("a raw request of {given} bytes, whose control segment says {}", Stated(*.stated))]
+    #[error("a raw request of {given} bytes, whose control segment says {}", StatedLength(*.stated))]
     RawLength {
-        /// How many there were.
+        /// The length or number that was given.
         given: usize,
         /// How many it says; `None` if it has no control segment.
         stated: Option<usize>,
@@ -438,7 +442,7 @@ pub enum DirectRequestError {
     TooManyEntries {
         /// How many there were; of an interleaved layout one more than pieces.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: u16,
     },
     /// A step of an interleaved layout that is longer than what is counted.
@@ -455,7 +459,7 @@ pub enum DirectRequestError {
     /// The key was made without what is configured.
     #[error("the memory key was made without {missing:?}")]
     KeyWithout {
-        /// What is missing.
+        /// The flags that the memory key would need.
         missing: MKeyFlags,
     },
     /// A signature in neither domain is none: leave it out, or reset what the key has.
@@ -464,9 +468,9 @@ pub enum DirectRequestError {
 }
 
 /// Displays an optional length.
-struct Stated(Option<usize>);
+struct StatedLength(Option<usize>);
 
-impl std::fmt::Display for Stated {
+impl std::fmt::Display for StatedLength {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(stated) => stated.fmt(f),

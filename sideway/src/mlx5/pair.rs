@@ -7,10 +7,11 @@
 
 use std::io::IoSlice;
 
-use super::operations::{HasOwn, Operations, Own, Token};
+use super::operations::{DirectState, HasDirectState, Operations, Token};
 use crate::ibverbs::queue_pair::{
-    About, Bare, Borrows, Build, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, PostSendError,
-    PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, Request, ScatterGatherEntry, SendQueue, Step,
+    Borrows, BufferlessRequest, Build, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, ListInfo,
+    PostSendError, PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, ScatterGatherEntry, SendQueue,
+    SendRequest, Step,
 };
 
 /// A queue pair with mlx5 operations, made by
@@ -66,7 +67,7 @@ impl SendQueue for DirectSendQueue {
 
     #[inline]
     fn start_post_send(&mut self) -> DirectPostSendGuard<'_> {
-        let own = Own::new(self.operations);
+        let own = DirectState::new(self.operations);
         DirectPostSendGuard { list: self.queue.start_post_send(), own }
     }
 
@@ -81,12 +82,12 @@ impl SendQueue for DirectSendQueue {
 #[derive(Debug)]
 pub struct DirectPostSendGuard<'queue> {
     list: ExtendedPostSendGuard<'queue>,
-    own: Own,
+    own: DirectState,
 }
 
-impl<'queue> HasOwn<'queue> for DirectPostSendGuard<'queue> {
+impl<'queue> HasDirectState<'queue> for DirectPostSendGuard<'queue> {
     #[inline]
-    fn parts(&mut self, _: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut Own) {
+    fn parts(&mut self, _: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut DirectState) {
         (&mut self.list, &mut self.own)
     }
 }
@@ -104,42 +105,42 @@ impl<'queue> Borrows<'queue> for DirectPostSendGuard<'queue> {}
 
 impl Build for DirectPostSendGuard<'_> {
     #[inline(always)]
-    fn about(&self, step: Step) -> About {
-        self.list.about(step)
+    fn list_info(&self, step: Step) -> ListInfo {
+        self.list.list_info(step)
     }
 
     #[inline(always)]
-    fn append(&mut self, step: Step, request: Request) {
+    fn append(&mut self, step: Step, request: SendRequest) {
         self.list.append(step, request);
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
         unsafe { self.list.append_sge(step, request, entry) };
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, step: Step, request: Request, entries: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, entries: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
         unsafe { self.list.append_sge_list(step, request, entries) };
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         self.list.append_inline(step, request, data);
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, pieces: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, pieces: &[IoSlice<'_>]) {
         self.list.append_inline_list(step, request, pieces);
     }
 
-    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
-        unsafe { self.list.append_bare(step, request) };
+        unsafe { self.list.append_bufferless(step, request) };
     }
 }

@@ -9,9 +9,11 @@ use rdma_mummy_sys::types::{
 };
 
 use super::operations::{self, Operations};
-use super::{DirectOperationFlags, DirectQueuePair, DirectVerbs, QueryDeviceError};
+use super::{DirectOperationFlags, DirectQueuePair, DirectVerbs};
 use crate::ibverbs::Unsupported;
-use crate::ibverbs::queue_pair::{self, ExtendedQueuePair, QueuePair, QueuePairType, SendOperationFlags};
+use crate::ibverbs::queue_pair::{
+    self, CreateQueuePairError, ExtendedQueuePair, QueuePair, QueuePairType, SendOperationFlags,
+};
 
 c_flags! {
     /// Options of a queue pair (`mlx5dv_qp_create_flags`).
@@ -95,7 +97,7 @@ impl DirectVerbs {
             if Unsupported::is_meant_by(&source) {
                 Unsupported::new(self.context(), "mlx5dv_create_qp", options).into()
             } else {
-                CreateQueuePairError::Mlx5 { options, source: description.error(source) }
+                description.error(source).of_direct("mlx5dv_create_qp", options)
             }
         })
     }
@@ -108,7 +110,7 @@ impl DirectVerbs {
         if description.described().0.context() == self.context() {
             Ok(())
         } else {
-            Err(CreateQueuePairError::OtherContext)
+            Err(CreateQueuePairError::DescriptionOfOtherContext)
         }
     }
 }
@@ -197,35 +199,6 @@ impl QueuePairBuilder {
     }
 }
 
-/// A queue pair with mlx5's options, or of its own types, could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateQueuePairError {
-    /// The device, or its library, has no such pairs.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The description belongs to another open device.
-    #[error("the description of the queue pair belongs to another context than the direct verbs")]
-    OtherContext,
-    /// A DC target has no receive queue of its own.
-    #[error("a DC target needs a shared receive queue (`setup_srq`)")]
-    MissingSharedReceiveQueue,
-    /// How much the device copies is not known.
-    #[error(transparent)]
-    Capabilities(#[from] QueryDeviceError),
-    /// What is described is wrong, or the library made a pair that is not what it should be.
-    #[error(transparent)]
-    Description(#[from] queue_pair::CreateQueuePairError),
-    /// `mlx5dv_create_qp` failed.
-    #[error("mlx5dv_create_qp failed for {options}: {source}")]
-    Mlx5 {
-        /// What was asked of mlx5.
-        options: String,
-        /// What the library said.
-        source: queue_pair::CreateQueuePairError,
-    },
-}
-
 /// The operations of a DC initiator: the requested ones, or all.
 pub(super) fn dc_operations(asked: Option<SendOperationFlags>) -> SendOperationFlags {
     asked.unwrap_or(SendOperationFlags::of_type(QueuePairType::DcInitiator))
@@ -233,5 +206,5 @@ pub(super) fn dc_operations(asked: Option<SendOperationFlags>) -> SendOperationF
 
 /// The error for a pair that lacks an operation with which it was made.
 pub(super) fn incomplete(operation: &'static str) -> CreateQueuePairError {
-    queue_pair::CreateQueuePairError::Incomplete { operation }.into()
+    CreateQueuePairError::Incomplete { operation }.into()
 }

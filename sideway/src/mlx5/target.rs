@@ -4,10 +4,11 @@ use rdma_mummy_sys::types::{
     ibv_qp_init_attr_ex, mlx5dv_dc_type, mlx5dv_qp_init_attr, mlx5dv_qp_init_attr_mask as M,
 };
 
-use super::{CreateQueuePairError, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
+use super::{DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
+use crate::error::Error;
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::queue_pair::{
-    ModifyQueuePairError, QueryQueuePairError, QueuePairAttribute, QueuePairAttributeMask, QueuePairBuilder,
+    CreateQueuePairError, ModifyQueuePairError, QueuePairAttribute, QueuePairAttributeMask, QueuePairBuilder,
     QueuePairControl, QueuePairInitAttribute, QueuePairState, QueuePairType,
 };
 
@@ -141,7 +142,7 @@ impl DcTarget {
     pub fn query(
         &self,
         mask: QueuePairAttributeMask,
-    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), QueryQueuePairError> {
+    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), Error> {
         self.control.query(mask)
     }
 
@@ -150,7 +151,7 @@ impl DcTarget {
     /// # Errors
     ///
     /// Fails if the device does not answer.
-    pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
+    pub fn state(&self) -> Result<QueuePairState, Error> {
         self.control.state()
     }
 

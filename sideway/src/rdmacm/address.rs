@@ -249,8 +249,9 @@ impl From<&Address> for RawAddress {
 /// `from` must be readable for a whole `sockaddr_storage` and initialised. Nobody may write to it
 /// during the call.
 pub(super) unsafe fn copy_storage(from: *const sockaddr_storage) -> RawAddress {
-    // SAFETY: the caller guarantees that `from` is readable and initialised; all byte values are a
-    // valid address.
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is readable for a whole
+    // `sockaddr_storage`, initialised, and nobody writes to it meanwhile; that `from` is readable and initialised; all byte values are an
+    // address.
     RawAddress { bytes: unsafe { from.cast::<[u8; size_of::<sockaddr_storage>()]>().read() } }
 }
 
@@ -267,7 +268,8 @@ pub(super) unsafe fn copy_bytes(from: *const sockaddr, length: usize) -> Option<
     }
     let mut bytes = [0; size_of::<sockaddr_storage>()];
     let length = length.min(bytes.len());
-    // SAFETY: the caller guarantees that `from` is readable for `length` bytes, and `length` was
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
+    // bytes, initialised, and nobody writes to it meanwhile, that `from` is readable for `length` bytes, and `length` was
     // limited to the size of `bytes`.
     unsafe { from.cast::<u8>().copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
     RawAddress { bytes }.get()

@@ -9,15 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
-use rdma_mummy_sys::{LoadError, Provider, RdmaCm};
+use rdma_mummy_sys::{Provider, RdmaCm};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::event::{Contents, Event};
-use super::identifier::{CreateIdentifierError, Identifier, IdentifierState, Inner, PortSpace};
+use super::event::{Event, EventContents};
+use super::identifier::{Identifier, IdentifierState, Inner, PortSpace};
 use super::multicast::Membership;
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::check;
 use crate::ibverbs::readiness::{self, Deadline};
-use crate::provider::{ProviderError, default_provider};
+use crate::provider::default_provider;
 
 /// An event channel (`rdma_event_channel`): the events of many identifiers.
 ///
@@ -39,14 +40,13 @@ pub(super) struct ChannelInner {
     /// Whether the channel delivers no more events.
     closed: AtomicBool,
     /// An eventfd that wakes sleeping threads; the first of them makes it.
-    bell: OnceLock<OwnedFd>,
+    waker: OnceLock<OwnedFd>,
 }
 
 // SAFETY: every call of the library for the channel and its identifiers runs under the channel's
 // lock.
 unsafe impl Send for ChannelInner {}
-// SAFETY: every call of the library for the channel and its identifiers runs under the channel's
-// lock.
+// SAFETY: the library is only called for the channel and its identifiers under the channel's lock.
 unsafe impl Sync for ChannelInner {}
 
 impl ChannelInner {
@@ -86,26 +86,26 @@ impl ChannelInner {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    fn check_open(&self) -> Result<(), GetEventError> {
-        if self.closed.load(Ordering::Acquire) { Err(GetEventError::Closed) } else { Ok(()) }
+    fn check_open(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
     /// The eventfd that wakes a sleeping thread when the channel is closed.
-    fn bell(&self) -> Result<BorrowedFd<'_>, GetEventError> {
-        let bell = match self.bell.get() {
-            Some(bell) => bell,
+    fn waker(&self) -> Result<BorrowedFd<'_>, Error> {
+        let waker = match self.waker.get() {
+            Some(waker) => waker,
             None => {
                 let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                    .map_err(|error| GetEventError::Rdmacm { call: "eventfd", source: error.into() })?;
+                    .map_err(|error| Error::os("eventfd", error.into()))?;
                 // If two threads make one at once, one of the two eventfds is closed again.
-                self.bell.get_or_init(|| made)
+                self.waker.get_or_init(|| made)
             }
         };
         // Pairs with the fence in `close`: either this thread sees the channel closed, or the
         // closing thread sees the eventfd.
         fence(Ordering::SeqCst);
         self.check_open()?;
-        Ok(bell.as_fd())
+        Ok(waker.as_fd())
     }
 
     /// Takes an event, if one is pending. Returns its identifier and, for a request, the listener;
@@ -114,7 +114,7 @@ impl ChannelInner {
     #[inline]
     fn take(
         self: &Arc<Self>,
-        contents: &mut Contents,
+        contents: &mut EventContents,
     ) -> io::Result<Option<(Identifier, Option<Identifier>)>> {
         let taken = {
             let _lock = self.lock();
@@ -128,7 +128,7 @@ impl ChannelInner {
             if let Err(error) = check(unsafe { (self.lib.rdma_ack_cm_event)(raw.as_ptr()) }) {
                 log::error!("rdma_ack_cm_event failed: {error}");
             }
-            if let Taken::Left(id, membership) = &taken {
+            if let TakenEvent::Left(id, membership) = &taken {
                 // SAFETY: the identifier belongs to this channel, which is locked. A failure is
                 // logged, because no caller waits for the result.
                 let _ = unsafe { self.leave(id, membership) };
@@ -138,8 +138,8 @@ impl ChannelInner {
         // Identifiers must not be dropped before this point, because their drop waits until their
         // events are acknowledged.
         match taken {
-            Taken::Event(id, listener) => Ok(Some((id, listener))),
-            Taken::Orphan(id) => {
+            TakenEvent::Event(id, listener) => Ok(Some((id, listener))),
+            TakenEvent::Orphan(id) => {
                 // SAFETY: the library made the identifier with the event, nobody else knows it, and
                 // the event is acknowledged.
                 if let Err(error) = check(unsafe { (self.lib.rdma_destroy_id)(id) }) {
@@ -147,7 +147,7 @@ impl ChannelInner {
                 }
                 Ok(None)
             }
-            Taken::Left(..) | Taken::Nobodys => Ok(None),
+            TakenEvent::Left(..) | TakenEvent::Discarded => Ok(None),
         }
     }
 
@@ -177,9 +177,9 @@ impl ChannelInner {
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
-        if let Some(bell) = self.bell.get() {
+        if let Some(waker) = self.waker.get() {
             // The counter cannot overflow in a harmful way: a full one is readable too.
-            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
         }
     }
 
@@ -190,7 +190,11 @@ impl ChannelInner {
     /// The library must have returned the event from this channel, and it must not be acknowledged
     /// yet, so that the objects that it names are alive. The channel must be locked.
     #[inline]
-    unsafe fn translate(self: &Arc<Self>, raw: NonNull<rdma_cm_event>, contents: &mut Contents) -> Taken {
+    unsafe fn translate(
+        self: &Arc<Self>,
+        raw: NonNull<rdma_cm_event>,
+        contents: &mut EventContents,
+    ) -> TakenEvent {
         let raw = raw.as_ptr();
         // SAFETY: the caller guarantees a live event, to which nobody writes. These fields are
         // integers and pointers.
@@ -205,31 +209,31 @@ impl ChannelInner {
                 //
                 // SAFETY: the new identifier is alive, and nobody else knows it.
                 unsafe { (&raw mut (*id).context).write(ptr::null_mut()) };
-                return Taken::Orphan(id);
+                return TakenEvent::Orphan(id);
             }
-            return Taken::Nobodys;
+            return TakenEvent::Discarded;
         };
         // SAFETY: the event is not acknowledged, and it belongs to this identifier. A new
         // identifier has the same kind as its listener.
         unsafe { contents.copy(raw, owner.is_datagram()) };
         let owner = Identifier(owner);
         if let Some(left) = owner.note_answer(contents) {
-            return Taken::Left(owner, left);
+            return TakenEvent::Left(owner, left);
         }
         let Some(new) = NonNull::new(id).filter(|_| is_request) else {
             owner.note_event(contents.event_type);
-            return Taken::Event(owner, None);
+            return TakenEvent::Event(owner, None);
         };
         // SAFETY: the library made the identifier with the event, nobody else knows it, and the
         // channel is locked.
         let id = unsafe { Identifier::adopt(self, new) };
         id.note_event(contents.event_type);
-        Taken::Event(id, Some(owner))
+        TakenEvent::Event(id, Some(owner))
     }
 }
 
 /// The result of taking an event.
-enum Taken {
+enum TakenEvent {
     /// An event for the program: its identifier, and the listener of a request.
     Event(Identifier, Option<Identifier>),
     /// A request to a listener that is gone: the new identifier.
@@ -237,7 +241,7 @@ enum Taken {
     /// An answered join of a multicast group that the program has already left.
     Left(Identifier, Box<Membership>),
     /// An event of an identifier that is being destroyed.
-    Nobodys,
+    Discarded,
 }
 
 impl Drop for ChannelInner {
@@ -259,8 +263,9 @@ impl EventChannel {
     /// # References
     ///
     /// `man rdma_create_event_channel`
-    pub fn new() -> Result<Self, CreateEventChannelError> {
-        Self::from_provider(default_provider()?)
+    pub fn new() -> Result<Self, Error> {
+        let provider = default_provider();
+        Self::from_provider(provider.map_err(|error| Error::caused(CREATE, ErrorKind::Library, error))?)
     }
 
     /// Makes a channel of `provider`.
@@ -268,14 +273,14 @@ impl EventChannel {
     /// # Errors
     ///
     /// Fails as [`new`](Self::new) does.
-    pub fn from_provider(provider: Provider) -> Result<Self, CreateEventChannelError> {
-        let lib = provider.rdmacm().map_err(|error| CreateEventChannelError::Library(error.clone()))?;
+    pub fn from_provider(provider: Provider) -> Result<Self, Error> {
+        let lib =
+            provider.rdmacm().map_err(|error| Error::caused(CREATE, ErrorKind::Library, error.clone()))?;
         // SAFETY: the function has no preconditions.
         let channel = unsafe { (lib.rdma_create_event_channel)() };
-        let channel = NonNull::new(channel)
-            .ok_or_else(|| CreateEventChannelError::Rdmacm { source: io::Error::last_os_error() })?;
-        let (library, closed, bell) = (Arc::default(), AtomicBool::new(false), OnceLock::new());
-        let inner = Arc::new(ChannelInner { channel, provider, lib, library, closed, bell });
+        let channel = NonNull::new(channel).ok_or_else(|| no_channel(io::Error::last_os_error()))?;
+        let (library, closed, waker) = (Arc::default(), AtomicBool::new(false), OnceLock::new());
+        let inner = Arc::new(ChannelInner { channel, provider, lib, library, closed, waker });
         // SAFETY: the library made the channel just now, and every release's struct has this field.
         let fd = unsafe { readiness::descriptor((*channel.as_ptr()).fd) };
         // Non-blocking, so that a wait can end by a timeout, and so that no thread sleeps while it
@@ -284,7 +289,7 @@ impl EventChannel {
             Some(fd) => readiness::set_nonblocking(fd, true),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),
         };
-        made.map_err(|source| CreateEventChannelError::Rdmacm { source })?;
+        made.map_err(no_channel)?;
         Ok(Self(inner))
     }
 
@@ -297,7 +302,7 @@ impl EventChannel {
     /// # References
     ///
     /// `man rdma_create_id`
-    pub fn create_id(&self, port_space: PortSpace) -> Result<Identifier, CreateIdentifierError> {
+    pub fn create_id(&self, port_space: PortSpace) -> Result<Identifier, Error> {
         Identifier::create(&self.0, port_space)
     }
 
@@ -315,7 +320,7 @@ impl EventChannel {
     /// # References
     ///
     /// `man rdma_get_cm_event`
-    pub fn get_cm_event(&self) -> Result<Event, GetEventError> {
+    pub fn get_cm_event(&self) -> Result<Event, Error> {
         loop {
             // A wait without a deadline ends only with an event or an error.
             if let Some(event) = self.wait_until(Deadline::NEVER)? {
@@ -330,7 +335,7 @@ impl EventChannel {
     /// # Errors
     ///
     /// Fails as [`get_cm_event`](Self::get_cm_event) does.
-    pub fn get_cm_event_timeout(&self, timeout: Duration) -> Result<Option<Event>, GetEventError> {
+    pub fn get_cm_event_timeout(&self, timeout: Duration) -> Result<Option<Event>, Error> {
         self.wait_until(Deadline::after(timeout))
     }
 
@@ -339,28 +344,28 @@ impl EventChannel {
     /// # Errors
     ///
     /// Fails as [`get_cm_event`](Self::get_cm_event) does.
-    pub fn try_get_cm_event(&self) -> Result<Option<Event>, GetEventError> {
+    pub fn try_get_cm_event(&self) -> Result<Option<Event>, Error> {
         self.0.check_open()?;
         loop {
-            let mut contents = Contents::none();
+            let mut contents = EventContents::none();
             match self.0.take(&mut contents) {
                 Ok(Some((id, listener))) => return Ok(Some(Event { contents, id, listener })),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(GetEventError::Rdmacm { call: "rdma_get_cm_event", source }),
+                Err(source) => return Err(Error::os("rdma_get_cm_event", source)),
             }
         }
     }
 
-    fn wait_until(&self, deadline: Deadline) -> Result<Option<Event>, GetEventError> {
+    fn wait_until(&self, deadline: Deadline) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.try_get_cm_event()? {
                 return Ok(Some(event));
             }
-            let bell = self.0.bell()?;
-            let ready = readiness::wait(&[self.as_fd(), bell], deadline);
-            if !ready.map_err(|source| GetEventError::Rdmacm { call: "poll", source })? {
+            let waker = self.0.waker()?;
+            let ready = readiness::wait(&[self.as_fd(), waker], deadline);
+            if !ready.map_err(|source| Error::os("poll", source))? {
                 return Ok(None);
             }
         }
@@ -407,40 +412,20 @@ impl fmt::Debug for EventChannel {
     }
 }
 
-/// An event channel could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateEventChannelError {
-    /// There is no provider.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-    /// The provider has no librdmacm.
-    #[error(transparent)]
-    Library(LoadError),
-    /// The library refused.
-    #[error(
-        "rdma_create_event_channel failed: {source}; it needs an RDMA device, the module rdma_ucm \
-         (`modprobe rdma_ucm`), permission for /dev/infiniband/rdma_cm, and a free descriptor (`ulimit -n`)"
-    )]
-    Rdmacm {
-        /// What the library said.
-        source: io::Error,
-    },
+const CREATE: &str = "rdma_create_event_channel";
+
+#[cold]
+fn no_channel(source: io::Error) -> Error {
+    Error::os(CREATE, source).remedy(
+        "it needs an RDMA device, the module rdma_ucm (`modprobe rdma_ucm`), permission for \
+         /dev/infiniband/rdma_cm, and a free descriptor (`ulimit -n`)",
+    )
 }
 
-/// No event could be taken.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetEventError {
-    /// The channel was [closed](EventChannel::close).
-    #[error("the event channel was closed")]
-    Closed,
-    /// The library, or the system, refused.
-    #[error("cannot get an event of the connection manager: {call} failed: {source}")]
-    Rdmacm {
-        /// What was called.
-        call: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
+#[cold]
+fn closed() -> Error {
+    Error::not_called("rdma_get_cm_event", ErrorKind::Closed, "the event channel was closed")
 }
+
+/// The error of [`EventChannel::get_cm_event`].
+pub type GetEventError = Error;

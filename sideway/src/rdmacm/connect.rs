@@ -4,9 +4,10 @@ use std::io;
 
 use rdma_mummy_sys::types::ibv_event_type;
 
-use super::address::{Address, perhaps};
-use super::identifier::{Identifier, IdentifierState, NoDevice, NoDeviceOr};
-use super::parameter::{ConnectionParameter, Message, private_data_limit};
+use super::address::perhaps;
+use super::identifier::{CallError, Identifier, IdentifierState, wrong_state};
+use super::parameter::{CmMessage, ConnectionParameter, private_data_limit};
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::event::AsyncEventType;
 
@@ -25,18 +26,23 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_listen`
-    pub fn listen(&self, backlog: i32) -> Result<(), ListenError> {
+    pub fn listen(&self, backlog: i32) -> Result<(), Error> {
         // SAFETY: `call` passes a live identifier, under its channel's lock.
         let result =
             self.call(Some(IdentifierState::Listening), |lib, id| unsafe { (lib.rdma_listen)(id, backlog) });
         result.map_err(|source| {
             let (address, state) = (self.local_addr(), self.state());
             match source.raw_os_error() {
-                Some(libc::EADDRINUSE) => ListenError::AddressInUse { address, source },
+                Some(libc::EADDRINUSE) => Error::os("rdma_listen", source)
+                    .of_kind(ErrorKind::AddressInUse)
+                    .with("address", perhaps(&address))
+                    .reason("the port is in use"),
                 Some(libc::EINVAL) if !matches!(state, IdentifierState::Idle | IdentifierState::Bound) => {
-                    ListenError::State { state, source }
+                    wrong_state("rdma_listen", state, source)
                 }
-                _ => ListenError::Rdmacm { address, backlog, source },
+                _ => Error::os("rdma_listen", source)
+                    .with("address", perhaps(&address))
+                    .with("backlog", backlog),
             }
         })
     }
@@ -59,9 +65,9 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_connect`
-    pub fn connect(&self, parameter: &ConnectionParameter) -> Result<(), ConnectError> {
-        let message = Message::Request;
-        self.check_length(message, parameter.private_data_length())?;
+    pub fn connect(&self, parameter: &ConnectionParameter) -> Result<(), Error> {
+        let message = CmMessage::Request;
+        self.check_length("rdma_connect", message, parameter.private_data_length())?;
         let mut raw = parameter.raw();
         let result = self.call_with_device(Some(IdentifierState::Connecting), |lib, id| {
             // SAFETY: `call_with_device` passes a live identifier with a device, under its
@@ -70,19 +76,13 @@ impl Identifier {
         });
         result.map_err(|error| {
             let source = match error {
-                NoDeviceOr::NoDevice(lacking) => return lacking.into(),
-                NoDeviceOr::Rdmacm(source) => source,
+                CallError::NoDevice(lacking) => return lacking.error("rdma_connect"),
+                CallError::Rdmacm(source) => source,
             };
-            if source.raw_os_error() == Some(libc::EINVAL) {
-                if let Some(too_long) = self.too_long(message, parameter.private_data_length()) {
-                    return too_long.into();
-                }
-                let state = self.state();
-                if state != IdentifierState::RouteResolved {
-                    return ConnectError::State { state, source };
-                }
-            }
-            ConnectError::Rdmacm { peer: self.peer_addr(), parameter: Box::new(*parameter), source }
+            self.message_error("rdma_connect", message, parameter.private_data_length(), source, |state| {
+                state == IdentifierState::RouteResolved
+            })
+            .debug("parameter", parameter)
         })
     }
 
@@ -101,9 +101,9 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_accept`
-    pub fn accept(&self, parameter: &ConnectionParameter) -> Result<(), AcceptError> {
-        let message = Message::Reply;
-        self.check_length(message, parameter.private_data_length())?;
+    pub fn accept(&self, parameter: &ConnectionParameter) -> Result<(), Error> {
+        let message = CmMessage::Reply;
+        self.check_length("rdma_accept", message, parameter.private_data_length())?;
         let mut raw = parameter.raw();
         let then = match self.0.is_datagram() {
             true => IdentifierState::Connected,
@@ -116,19 +116,13 @@ impl Identifier {
         });
         result.map_err(|error| {
             let source = match error {
-                NoDeviceOr::NoDevice(lacking) => return lacking.into(),
-                NoDeviceOr::Rdmacm(source) => source,
+                CallError::NoDevice(lacking) => return lacking.error("rdma_accept"),
+                CallError::Rdmacm(source) => source,
             };
-            if source.raw_os_error() == Some(libc::EINVAL) {
-                if let Some(too_long) = self.too_long(message, parameter.private_data_length()) {
-                    return too_long.into();
-                }
-                let state = self.state();
-                if state != IdentifierState::Requested {
-                    return AcceptError::State { state, source };
-                }
-            }
-            AcceptError::Rdmacm { peer: self.peer_addr(), parameter: Box::new(*parameter), source }
+            self.message_error("rdma_accept", message, parameter.private_data_length(), source, |state| {
+                state == IdentifierState::Requested
+            })
+            .debug("parameter", parameter)
         })
     }
 
@@ -144,8 +138,8 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_reject`
-    pub fn reject(&self, private_data: &[u8]) -> Result<(), RejectError> {
-        let length = self.check_length(Message::Reject, private_data.len())?;
+    pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+        let length = self.check_length("rdma_reject", CmMessage::Reject, private_data.len())?;
         // SAFETY: `call` passes a live identifier, under its channel's lock; the data outlives the
         // call.
         let result = self.call(Some(IdentifierState::Rejected), |lib, id| unsafe {
@@ -164,8 +158,8 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_reject`
-    pub fn reject_ece(&self, private_data: &[u8]) -> Result<(), RejectError> {
-        let length = self.check_length(Message::Reject, private_data.len())?;
+    pub fn reject_ece(&self, private_data: &[u8]) -> Result<(), Error> {
+        let length = self.check_length("rdma_reject_ece", CmMessage::Reject, private_data.len())?;
         let reject = self.lib().rdma_reject_ece();
         let reject =
             reject.map_err(|symbol| Unsupported::of_library("rejection of vendor's options", symbol))?;
@@ -178,17 +172,10 @@ impl Identifier {
     }
 
     #[cold]
-    fn reject_error(&self, call: &'static str, length: usize, source: io::Error) -> RejectError {
-        if source.raw_os_error() == Some(libc::EINVAL) {
-            if let Some(too_long) = self.too_long(Message::Reject, length) {
-                return too_long.into();
-            }
-            let state = self.state();
-            if !matches!(state, IdentifierState::Requested | IdentifierState::Responded) {
-                return RejectError::State { state, source };
-            }
-        }
-        RejectError::Rdmacm { call, peer: self.peer_addr(), source }
+    fn reject_error(&self, call: &'static str, length: usize, source: io::Error) -> Error {
+        self.message_error(call, CmMessage::Reject, length, source, |state| {
+            matches!(state, IdentifierState::Requested | IdentifierState::Responded)
+        })
     }
 
     /// Tells the peer that the connection is established (`rdma_establish`). Call it after
@@ -202,7 +189,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_establish`
-    pub fn establish(&self) -> Result<(), EstablishError> {
+    pub fn establish(&self) -> Result<(), Error> {
         let establish = self.lib().rdma_establish();
         let establish = establish
             .map_err(|symbol| Unsupported::of_library("connections of queue pairs made elsewhere", symbol))?;
@@ -210,9 +197,9 @@ impl Identifier {
         let result = self.call(Some(IdentifierState::Connected), |_, id| unsafe { establish(id) });
         result.map_err(|source| match source.raw_os_error() {
             Some(libc::EINVAL) if self.state() != IdentifierState::Responded => {
-                EstablishError::State { state: self.state(), source }
+                wrong_state("rdma_establish", self.state(), source)
             }
-            _ => EstablishError::Rdmacm { peer: self.peer_addr(), source },
+            _ => Error::os("rdma_establish", source).with("peer", perhaps(&self.peer_addr())),
         })
     }
 
@@ -232,17 +219,17 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_disconnect`
-    pub fn disconnect(&self) -> Result<(), DisconnectError> {
+    pub fn disconnect(&self) -> Result<(), Error> {
         // SAFETY: `call_with_device` passes a live identifier with a device, under its channel's
         // lock.
         let result = self.call_with_device(None, |lib, id| unsafe { (lib.rdma_disconnect)(id) });
         result.map_err(|error| match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.into(),
-            NoDeviceOr::Rdmacm(source) => match (source.raw_os_error(), self.state()) {
+            CallError::NoDevice(lacking) => lacking.error("rdma_disconnect"),
+            CallError::Rdmacm(source) => match (source.raw_os_error(), self.state()) {
                 (Some(libc::EINVAL | libc::ENOTCONN), state) if state != IdentifierState::Connected => {
-                    DisconnectError::State { state, source }
+                    wrong_state("rdma_disconnect", state, source)
                 }
-                _ => DisconnectError::Rdmacm { peer: self.peer_addr(), source },
+                _ => Error::os("rdma_disconnect", source).with("peer", perhaps(&self.peer_addr())),
             },
         })
     }
@@ -259,220 +246,49 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_notify`
-    pub fn notify(&self, event: AsyncEventType) -> Result<(), NotifyError> {
+    pub fn notify(&self, event: AsyncEventType) -> Result<(), Error> {
         // SAFETY: `call` passes a live identifier, under its channel's lock; the library accepts
         // any event type.
         let result = self.call(None, |lib, id| unsafe { (lib.rdma_notify)(id, ibv_event_type(event.raw())) });
-        result.map_err(|source| NotifyError { event, state: self.state(), source })
+        result.map_err(|source| {
+            Error::os("rdma_notify", source).with("event", event).with("state", self.state())
+        })
     }
 
-    /// The length for C's 8-bit field, if it fits.
-    fn check_length(&self, message: Message, length: usize) -> Result<u8, PrivateDataTooLong> {
-        u8::try_from(length).map_err(|_| PrivateDataTooLong { length, limit: self.limit(message) })
+    /// The length as C has it, if C can say it.
+    fn check_length(&self, verb: &'static str, message: CmMessage, length: usize) -> Result<u8, Error> {
+        u8::try_from(length).map_err(|_| {
+            Error::not_called(verb, ErrorKind::PrivateDataTooLong, TOO_LONG)
+                .with("length", length)
+                .with("limit", self.limit(message))
+        })
     }
 
-    /// The error, if data of this length exceeds what the transport carries.
-    fn too_long(&self, message: Message, length: usize) -> Option<PrivateDataTooLong> {
-        let limit = self.limit(message);
-        (length > limit).then_some(PrivateDataTooLong { length, limit })
+    /// Why a message with private data was not sent.
+    #[cold]
+    fn message_error(
+        &self,
+        verb: &'static str,
+        message: CmMessage,
+        length: usize,
+        source: io::Error,
+        is_allowed: impl FnOnce(IdentifierState) -> bool,
+    ) -> Error {
+        let (limit, state) = (self.limit(message), self.state());
+        match source.raw_os_error() {
+            Some(libc::EINVAL) if length > limit => Error::os(verb, source)
+                .of_kind(ErrorKind::PrivateDataTooLong)
+                .with("length", length)
+                .with("limit", limit)
+                .reason(TOO_LONG),
+            Some(libc::EINVAL) if !is_allowed(state) => wrong_state(verb, state, source),
+            _ => Error::os(verb, source).with("peer", perhaps(&self.peer_addr())),
+        }
     }
 
-    fn limit(&self, message: Message) -> usize {
+    fn limit(&self, message: CmMessage) -> usize {
         private_data_limit(message, self.port_space(), self.0.is_datagram())
     }
 }
 
-/// Private data is longer than the message that is to carry it has room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{length} bytes of private data are too many: {limit} at most")]
-pub struct PrivateDataTooLong {
-    /// How long it is.
-    pub length: usize,
-    /// How long it can be, on InfiniBand and RoCE.
-    pub limit: usize,
-}
-
-/// An identifier does not listen.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ListenError {
-    /// Somebody else listens there.
-    #[error("cannot listen at {}: the port is in use", perhaps(.address))]
-    AddressInUse {
-        /// Where.
-        address: Option<Address>,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The identifier is for something else by now.
-    #[error("the identifier cannot listen: it is {state} ({source})")]
-    State {
-        /// How far it had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library refused.
-    #[error("rdma_listen failed at {} with a backlog of {backlog}: {source}", perhaps(.address))]
-    Rdmacm {
-        /// Where.
-        address: Option<Address>,
-        /// How many unanswered requests were wished for.
-        backlog: i32,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A connection was not asked for.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// There is no device.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// The private data is too long.
-    #[error("cannot connect: {0}")]
-    PrivateData(#[from] PrivateDataTooLong),
-    /// The route is not resolved.
-    #[error("the identifier cannot connect: it is {state} ({source})")]
-    State {
-        /// How far it had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library refused: more reads and atomics than the device can do, for instance.
-    #[error("rdma_connect failed to {} with {parameter:?}: {source}", perhaps(.peer))]
-    Rdmacm {
-        /// The peer's address.
-        peer: Option<Address>,
-        /// What was asked for.
-        parameter: Box<ConnectionParameter>,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A request was not accepted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AcceptError {
-    /// There is no device.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// The private data is too long.
-    #[error("cannot accept: {0}")]
-    PrivateData(#[from] PrivateDataTooLong),
-    /// There is no request, or not any more.
-    #[error("there is no request to accept: the identifier is {state} ({source})")]
-    State {
-        /// How far it had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library refused: the peer has gone, or more reads and atomics than the device can do,
-    /// for instance.
-    #[error("rdma_accept failed for {} with {parameter:?}: {source}", perhaps(.peer))]
-    Rdmacm {
-        /// The peer's address.
-        peer: Option<Address>,
-        /// What was offered.
-        parameter: Box<ConnectionParameter>,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A request was not rejected.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RejectError {
-    /// The library has no such function.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The private data is too long.
-    #[error("cannot reject: {0}")]
-    PrivateData(#[from] PrivateDataTooLong),
-    /// There is no request, or not any more.
-    #[error("there is nothing to reject: the identifier is {state} ({source})")]
-    State {
-        /// How far it had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library refused.
-    #[error("{call} failed for {}: {source}", perhaps(.peer))]
-    Rdmacm {
-        /// What was called.
-        call: &'static str,
-        /// The peer's address.
-        peer: Option<Address>,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A connection was not established.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EstablishError {
-    /// The library has no such function.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// There is no response of the peer's.
-    #[error("there is nothing to establish: the identifier is {state} ({source})")]
-    State {
-        /// How far it had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library refused.
-    #[error("rdma_establish failed for {}: {source}", perhaps(.peer))]
-    Rdmacm {
-        /// The peer's address.
-        peer: Option<Address>,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A connection was not closed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DisconnectError {
-    /// There is no device, and so no connection.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// There is no connection.
-    #[error("there is nothing to disconnect: the identifier is {state} ({source})")]
-    State {
-        /// How far it had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library refused.
-    #[error("rdma_disconnect failed for {}: {source}", perhaps(.peer))]
-    Rdmacm {
-        /// The peer's address.
-        peer: Option<Address>,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// The connection manager was not told.
-#[derive(Debug, thiserror::Error)]
-#[error("rdma_notify failed with {event}, of an identifier that is {state}: {source}")]
-pub struct NotifyError {
-    /// What it was to be told.
-    pub event: AsyncEventType,
-    /// How far the identifier had come.
-    pub state: IdentifierState,
-    /// What the library said.
-    pub source: io::Error,
-}
+const TOO_LONG: &str = "the private data is longer than the message can carry";

@@ -6,11 +6,14 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::ibv_context;
-use rdma_mummy_sys::{LoadError, Provider, RdmaCm};
+use rdma_mummy_sys::{Provider, RdmaCm};
 
-use super::identifier::{Identifier, NoDevice};
+use super::identifier::Identifier;
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::device_context::{DeviceContext, WeakDeviceContext};
-use crate::provider::{ProviderError, default_provider};
+use crate::provider::default_provider;
+
+const VERB: &str = "rdma_get_devices";
 
 /// The devices that librdmacm has open (`rdma_get_devices`), for the [default
 /// provider](default_provider). The list is freed (`rdma_free_devices`) when the last context from
@@ -23,8 +26,9 @@ use crate::provider::{ProviderError, default_provider};
 /// # References
 ///
 /// `man rdma_get_devices`
-pub fn get_devices() -> Result<Vec<DeviceContext>, GetDevicesError> {
-    get_devices_of(default_provider()?)
+pub fn get_devices() -> Result<Vec<DeviceContext>, Error> {
+    let provider = default_provider();
+    get_devices_of(provider.map_err(|error| Error::caused(VERB, ErrorKind::Library, error))?)
 }
 
 /// The same for `provider`.
@@ -32,10 +36,10 @@ pub fn get_devices() -> Result<Vec<DeviceContext>, GetDevicesError> {
 /// # Errors
 ///
 /// Fails as [`get_devices`] does.
-pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, GetDevicesError> {
-    let lib = provider.rdmacm().map_err(|error| GetDevicesError::Library(error.clone()))?;
+pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, Error> {
+    let lib = provider.rdmacm().map_err(|error| Error::caused(VERB, ErrorKind::Library, error.clone()))?;
     let mut kept = kept();
-    let list = List::get(provider, lib).map_err(|source| GetDevicesError::Rdmacm { source })?;
+    let list = OwnedList::get(provider, lib).map_err(|source| Error::os(VERB, source))?;
     let living = living(&kept, provider);
     let known = |context| living.iter().find_map(|list| list.find(context));
     let mut is_new = false;
@@ -47,7 +51,7 @@ pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, GetDevic
     });
     let contexts = contexts.collect();
     if is_new {
-        kept.push(Kept::new(&list));
+        kept.push(OpenList::new(&list));
     }
     Ok(contexts)
 }
@@ -64,32 +68,36 @@ impl Identifier {
     /// # Errors
     ///
     /// Fails if the identifier has no device yet, or if librdmacm reports none although there is
-    /// one ([`NoDevice::NoGuid`]).
-    pub fn get_device_context(&self) -> Result<DeviceContext, GetDeviceContextError> {
+    /// one ([`ErrorKind::NoDevice`]).
+    pub fn get_device_context(&self) -> Result<DeviceContext, Error> {
         let (provider, lib) = (self.provider(), self.lib());
         let mut kept = kept();
-        let verbs = self.device()?;
+        let verbs = self.device().map_err(|lacking| lacking.error(VERB))?;
         if let Some(context) = living(&kept, provider).iter().find_map(|list| list.find(verbs)) {
             return Ok(context);
         }
-        let list = List::get(provider, lib).map_err(|source| GetDeviceContextError::Rdmacm { source })?;
-        let context = list.find(verbs).ok_or(GetDeviceContextError::Gone)?;
-        kept.push(Kept::new(&list));
+        let list = OwnedList::get(provider, lib)
+            .map_err(|source| Error::os(VERB, source).remedy("it opens all RDMA devices of the machine"))?;
+        let context = list.find(verbs).ok_or_else(|| {
+            Error::not_called(VERB, ErrorKind::DeviceGone, "the identifier's device was removed")
+                .remedy("drop the identifier")
+        })?;
+        kept.push(OpenList::new(&list));
         Ok(context)
     }
 }
 
 /// A device list that keeps a context open.
-struct Kept {
-    list: Weak<List>,
+struct OpenList {
+    list: Weak<OwnedList>,
     /// A list of several devices is never freed. librdmacm (rdma-core 38 to at least 64) has a
     /// use-after-free: when the last list that names a removed device is freed, it frees the
     /// device, and then compares it with the rest of the list.
-    _for_ever: Option<Arc<List>>,
+    _for_ever: Option<Arc<OwnedList>>,
 }
 
-impl Kept {
-    fn new(list: &Arc<List>) -> Self {
+impl OpenList {
+    fn new(list: &Arc<OwnedList>) -> Self {
         let _for_ever = (list.entries.len() > 1).then(|| Arc::clone(list));
         Self { list: Arc::downgrade(list), _for_ever }
     }
@@ -97,14 +105,14 @@ impl Kept {
 
 /// The lists that keep a context open. Lists whose contexts are gone are removed, so there are
 /// never more lists than contexts.
-fn kept() -> MutexGuard<'static, Vec<Kept>> {
-    static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+fn kept() -> MutexGuard<'static, Vec<OpenList>> {
+    static KEPT: Mutex<Vec<OpenList>> = Mutex::new(Vec::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.retain(|kept| kept.list.strong_count() > 0);
     kept
 }
 
-fn living(kept: &[Kept], provider: Provider) -> Vec<Arc<List>> {
+fn living(kept: &[OpenList], provider: Provider) -> Vec<Arc<OwnedList>> {
     kept.iter().filter_map(|kept| kept.list.upgrade()).filter(|list| list.provider == provider).collect()
 }
 
@@ -112,14 +120,14 @@ fn living(kept: &[Kept], provider: Provider) -> Vec<Arc<List>> {
 ///
 /// The manual page says that they stay open as long as the library is loaded. But rdma-core 38 and
 /// later close a removed device as soon as no identifier and no such list refers to it.
-struct List {
+struct OwnedList {
     list: NonNull<*mut ibv_context>,
-    entries: Vec<Entry>,
+    entries: Vec<ListedDevice>,
     provider: Provider,
     lib: &'static RdmaCm,
 }
 
-struct Entry {
+struct ListedDevice {
     context: NonNull<ibv_context>,
     /// The handle made for this context, while it lives. It is shared, so that the device is
     /// queried only once.
@@ -127,11 +135,11 @@ struct Entry {
 }
 
 // SAFETY: the list is only read, and freed once, when its only owner is dropped.
-unsafe impl Send for List {}
-// SAFETY: `&self` only reads the list.
-unsafe impl Sync for List {}
+unsafe impl Send for OwnedList {}
+// SAFETY: the list is only read, and freed by its one owner.
+unsafe impl Sync for OwnedList {}
 
-impl List {
+impl OwnedList {
     fn get(provider: Provider, lib: &'static RdmaCm) -> io::Result<Arc<Self>> {
         let mut count = 0;
         // SAFETY: `count` is a local variable.
@@ -141,7 +149,7 @@ impl List {
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the library returned `count` contexts, followed by a null pointer.
             match NonNull::new(unsafe { list.add(index).read() }) {
-                Some(context) => entries.push(Entry { context, made: Mutex::default() }),
+                Some(context) => entries.push(ListedDevice { context, made: Mutex::default() }),
                 None => break,
             }
         }
@@ -152,7 +160,7 @@ impl List {
         self.entries.iter().find(|entry| entry.context == context).map(|entry| self.context(entry))
     }
 
-    fn context(self: &Arc<Self>, entry: &Entry) -> DeviceContext {
+    fn context(self: &Arc<Self>, entry: &ListedDevice) -> DeviceContext {
         let mut made = entry.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.upgrade().unwrap_or_else(|| {
             // SAFETY: librdmacm has the context open and keeps it open until the list is freed,
@@ -165,7 +173,7 @@ impl List {
     }
 }
 
-impl Drop for List {
+impl Drop for OwnedList {
     fn drop(&mut self) {
         // SAFETY: the library made the list. The contexts made from it held this object and are
         // gone.
@@ -173,44 +181,8 @@ impl Drop for List {
     }
 }
 
-impl fmt::Debug for List {
+impl fmt::Debug for OwnedList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("List").field("entries", &self.entries.len()).finish_non_exhaustive()
     }
-}
-
-/// The devices are not known.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetDevicesError {
-    /// There is no provider.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-    /// The provider has no librdmacm.
-    #[error(transparent)]
-    Library(LoadError),
-    /// The library refused.
-    #[error("rdma_get_devices failed: {source}")]
-    Rdmacm {
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// There is no context of an identifier's device.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetDeviceContextError {
-    /// The identifier has no device.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// The device was taken away.
-    #[error("the identifier's device was removed; drop the identifier")]
-    Gone,
-    /// The library refused to list its devices, by which they are kept open.
-    #[error("rdma_get_devices failed: {source}; it opens all RDMA devices of the machine")]
-    Rdmacm {
-        /// What the library said.
-        source: io::Error,
-    },
 }

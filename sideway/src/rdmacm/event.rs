@@ -153,7 +153,8 @@ unsafe fn copy_private_data(from: *const core::ffi::c_void, length: u8) -> Box<[
     if from.is_null() || length == 0 {
         return Box::default();
     }
-    // SAFETY: the caller guarantees that `from` is readable for `length` bytes. The memory belongs
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
+    // bytes; that `from` is readable for `length` bytes. The memory belongs
     // to the event, so nobody writes to it.
     unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length.into()) }.into()
 }
@@ -218,7 +219,7 @@ impl MulticastInfo {
 
 /// The parameters of an event, which depend on its type.
 #[derive(Clone, Copy)]
-pub(super) enum Parameters {
+pub(super) enum EventParameters {
     Nothing,
     Connection(ConnectionInfo),
     Datagram(DatagramInfo),
@@ -228,20 +229,20 @@ pub(super) enum Parameters {
 }
 
 /// The contents of a C event, copied out.
-pub(super) struct Contents {
+pub(super) struct EventContents {
     pub(super) event_type: EventType,
     pub(super) status: EventStatus,
-    pub(super) parameters: Parameters,
+    pub(super) parameters: EventParameters,
     pub(super) private_data: Box<[u8]>,
 }
 
-impl Contents {
+impl EventContents {
     /// The contents before any event was copied.
     pub(super) fn none() -> Self {
         Self {
             event_type: EventType::Internal,
             status: EventStatus(0),
-            parameters: Parameters::Nothing,
+            parameters: EventParameters::Nothing,
             private_data: Box::default(),
         }
     }
@@ -255,7 +256,7 @@ impl Contents {
     /// say whether its identifier is for datagrams.
     #[inline]
     pub(super) unsafe fn copy(&mut self, raw: *const rdma_cm_event, datagram: bool) {
-        // SAFETY: the caller guarantees a live event, to which nobody writes. The whole union is
+        // SAFETY: the caller guarantees a live event, to it: `take` holds the channel's lock. The whole union is
         // initialised for every type, and its members are integers and pointers.
         (self.event_type, self.status) =
             unsafe { (EventType::from_raw((*raw).event.0), EventStatus((*raw).status)) };
@@ -264,29 +265,34 @@ impl Contents {
             EventType::AddressResolved | EventType::RouteResolved => return,
             EventType::ConnectRequest | EventType::ConnectResponse | EventType::Established => {
                 self.parameters = match datagram {
-                    // SAFETY: the event is alive, and the whole union is initialised.
-                    true => Parameters::Datagram(DatagramInfo::new(unsafe { &(*raw).param.ud })),
-                    // SAFETY: the event is alive, and the whole union is initialised.
-                    false => Parameters::Connection(ConnectionInfo::new(unsafe { &(*raw).param.conn })),
+                    // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
+                    // is initialised, whichever member was meant, and these are integers and pointers.
+                    true => EventParameters::Datagram(DatagramInfo::new(unsafe { &(*raw).param.ud })),
+                    // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
+                    // is initialised, whichever member was meant, and these are integers and pointers.
+                    false => EventParameters::Connection(ConnectionInfo::new(unsafe { &(*raw).param.conn })),
                 };
             }
             EventType::Rejected | EventType::Disconnected => {}
             // The pointer is the token that was given to the join. The length field beside it has
             // no meaning.
             EventType::MulticastJoin => {
-                // SAFETY: the event is alive, and the whole union is initialised.
-                self.parameters = Parameters::Multicast(MulticastInfo::new(unsafe { &(*raw).param.ud }));
+                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
+                // initialised, whichever member was meant, and these are integers and pointers.
+                self.parameters = EventParameters::Multicast(MulticastInfo::new(unsafe { &(*raw).param.ud }));
                 return;
             }
             EventType::MulticastError => {
-                // SAFETY: the event is alive, and the whole union is initialised.
+                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
+                // initialised, whichever member was meant, and these are integers and pointers.
                 let context = unsafe { (*raw).param.ud.private_data }.addr();
-                self.parameters = Parameters::MulticastFailure { context };
+                self.parameters = EventParameters::MulticastFailure { context };
                 return;
             }
             EventType::User => {
-                // SAFETY: the event is alive, and the whole union is initialised.
-                self.parameters = Parameters::User { argument: unsafe { (*raw).param.arg } };
+                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
+                // initialised, whichever member was meant, and these are integers and pointers.
+                self.parameters = EventParameters::User { argument: unsafe { (*raw).param.arg } };
                 return;
             }
             // For an unknown type, the valid member is not known.
@@ -304,8 +310,8 @@ impl Contents {
     /// group.
     pub(super) fn multicast_context(&mut self) -> Option<&mut usize> {
         match &mut self.parameters {
-            Parameters::Multicast(multicast) => Some(&mut multicast.context),
-            Parameters::MulticastFailure { context } => Some(context),
+            EventParameters::Multicast(multicast) => Some(&mut multicast.context),
+            EventParameters::MulticastFailure { context } => Some(context),
             _ => None,
         }
     }
@@ -350,7 +356,7 @@ impl MulticastInfo {
 /// It is a plain value: everything in it is copied, and it keeps the identifier that it names
 /// alive.
 pub struct Event {
-    pub(super) contents: Contents,
+    pub(super) contents: EventContents,
     pub(super) id: Identifier,
     pub(super) listener: Option<Identifier>,
 }
@@ -396,7 +402,7 @@ impl Event {
     /// connection is established.
     pub fn connection(&self) -> Option<&ConnectionInfo> {
         match &self.contents.parameters {
-            Parameters::Connection(connection) => Some(connection),
+            EventParameters::Connection(connection) => Some(connection),
             _ => None,
         }
     }
@@ -405,7 +411,7 @@ impl Event {
     /// the fields describe the requester.
     pub fn datagram(&self) -> Option<&DatagramInfo> {
         match &self.contents.parameters {
-            Parameters::Datagram(datagram) => Some(datagram),
+            EventParameters::Datagram(datagram) => Some(datagram),
             _ => None,
         }
     }
@@ -413,7 +419,7 @@ impl Event {
     /// The multicast group that was joined.
     pub fn multicast(&self) -> Option<&MulticastInfo> {
         match &self.contents.parameters {
-            Parameters::Multicast(multicast) => Some(multicast),
+            EventParameters::Multicast(multicast) => Some(multicast),
             _ => None,
         }
     }
@@ -422,8 +428,8 @@ impl Event {
     /// join failed.
     pub fn multicast_context(&self) -> Option<usize> {
         match &self.contents.parameters {
-            Parameters::Multicast(multicast) => Some(multicast.context),
-            Parameters::MulticastFailure { context } => Some(*context),
+            EventParameters::Multicast(multicast) => Some(multicast.context),
+            EventParameters::MulticastFailure { context } => Some(*context),
             _ => None,
         }
     }
@@ -431,7 +437,7 @@ impl Event {
     /// The argument of an event that the program [wrote](Identifier::write_user_event) itself.
     pub fn user_argument(&self) -> Option<u64> {
         match &self.contents.parameters {
-            Parameters::User { argument } => Some(*argument),
+            EventParameters::User { argument } => Some(*argument),
             _ => None,
         }
     }
@@ -475,12 +481,12 @@ impl fmt::Debug for Event {
             .field("status", &self.status().raw())
             .field("id", &self.id);
         match &self.contents.parameters {
-            Parameters::Nothing => {}
-            Parameters::Connection(info) => _ = out.field("connection", info),
-            Parameters::Datagram(info) => _ = out.field("datagram", info),
-            Parameters::Multicast(info) => _ = out.field("multicast", info),
-            Parameters::MulticastFailure { context } => _ = out.field("context", context),
-            Parameters::User { argument } => _ = out.field("argument", argument),
+            EventParameters::Nothing => {}
+            EventParameters::Connection(info) => _ = out.field("connection", info),
+            EventParameters::Datagram(info) => _ = out.field("datagram", info),
+            EventParameters::Multicast(info) => _ = out.field("multicast", info),
+            EventParameters::MulticastFailure { context } => _ = out.field("context", context),
+            EventParameters::User { argument } => _ = out.field("argument", argument),
         }
         out.field("private_data", &self.private_data()).finish()
     }
@@ -499,7 +505,7 @@ pub enum EventError {
     Address {
         /// The local address, if one was given.
         local: Option<Address>,
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
         /// Why: `ETIMEDOUT` where nobody answered, for instance.
         status: EventStatus,
@@ -507,17 +513,17 @@ pub enum EventError {
     /// The route was not resolved.
     #[error("cannot resolve the route to {}{}: {status}", perhaps(.peer), from(.local))]
     Route {
-        /// The local address.
+        /// The local address, if the identifier is bound.
         local: Option<Address>,
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
-        /// Why.
+        /// The status of the event: an error number, or a reason of the transport.
         status: EventStatus,
     },
-    /// The peer does not answer.
+    /// No answer came from the peer (`RDMA_CM_EVENT_UNREACHABLE`).
     #[error("{} does not answer: {status}", perhaps(.peer))]
     Unreachable {
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
         /// Why: an error number, or the status of a datagram service's answer.
         status: EventStatus,
@@ -529,7 +535,7 @@ pub enum EventError {
         why(.reason, .status)
     )]
     Rejected {
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
         /// The status as it came.
         status: EventStatus,
@@ -541,37 +547,37 @@ pub enum EventError {
     /// The connection was not made.
     #[error("the connection to {} failed: {status}", perhaps(.peer))]
     Connect {
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
-        /// Why.
+        /// The status of the event: an error number, or a reason of the transport.
         status: EventStatus,
     },
     /// The device was taken away.
     #[error("the device of {} was removed; drop the identifier and all that was made of the device", perhaps(.local))]
     DeviceRemoved {
-        /// The local address.
+        /// The local address, if the identifier is bound.
         local: Option<Address>,
     },
     /// The multicast group was not joined, or is gone.
     #[error("the multicast group could not be joined{}: {status}", from(.local))]
     Multicast {
-        /// The local address.
+        /// The local address, if the identifier is bound.
         local: Option<Address>,
-        /// Why.
+        /// The status of the event: an error number, or a reason of the transport.
         status: EventStatus,
     },
     /// The names were not resolved.
     #[error("the names could not be resolved: {status}")]
     AddressInfo {
-        /// Why.
+        /// The status of the event: an error number, or a reason of the transport.
         status: EventStatus,
     },
     /// An event that means no failure by its type came with a status.
     #[error("the event {event_type} came with {status}")]
     Other {
-        /// What happened.
+        /// The type of the event, which usually means success.
         event_type: EventType,
-        /// How it went.
+        /// The status, which is not 0.
         status: EventStatus,
     },
 }

@@ -1,20 +1,20 @@
 //! Name resolution to RDMA addresses (`rdma_getaddrinfo`).
 
 use std::ffi::{CStr, CString, c_int};
-use std::fmt;
 use std::io;
 use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{
     RAI_DNS, RAI_FAMILY, RAI_NOROUTE, RAI_NUMERICHOST, RAI_PASSIVE, RAI_SA, rdma_addrinfo,
 };
-use rdma_mummy_sys::{LoadError, Provider, RdmaCm};
+use rdma_mummy_sys::{Provider, RdmaCm};
 
 use super::address::{Address, RawAddress, copy_bytes};
-use super::identifier::{Identifier, IdentifierState, PortSpace};
+use super::identifier::{Identifier, PortSpace};
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::queue_pair::QueuePairType;
-use crate::provider::{ProviderError, default_provider};
+use crate::provider::default_provider;
 
 c_flags! {
     /// Options of a name lookup (`RAI_*`).
@@ -169,7 +169,8 @@ impl AddressInfo {
     ///
     /// The library must have returned `raw`, and it must not be freed yet.
     unsafe fn copy(raw: NonNull<rdma_addrinfo>) -> Self {
-        // SAFETY: the caller guarantees that `raw` is alive; the struct is plain data.
+        // SAFETY: the caller guarantees (`# Safety`) that the library returned `raw`, and has not
+        // freed it; the struct is plain data.
         let info = unsafe { raw.read() };
         // SAFETY: the library sets the lengths of the addresses and the data, and terminates the
         // names with a zero byte.
@@ -199,7 +200,7 @@ impl AddressInfo {
         while let Some(raw) = next {
             // SAFETY: the list is freed only after this loop.
             found.push(unsafe { Self::copy(raw) });
-            // SAFETY: the list is freed only after this loop.
+            // SAFETY: the list is not freed yet.
             next = NonNull::new(unsafe { (&raw const (*raw.as_ptr()).ai_next).read() });
         }
         if !list.is_null() {
@@ -214,7 +215,7 @@ impl AddressInfo {
 ///
 /// `from` must be null, or a zero-terminated string.
 unsafe fn name(from: *const core::ffi::c_char) -> Option<CString> {
-    // SAFETY: the caller guarantees a zero-terminated string.
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or a string.
     (!from.is_null()).then(|| unsafe { CStr::from_ptr(from) }.to_owned())
 }
 
@@ -225,12 +226,13 @@ unsafe fn data(from: *const u8, length: usize) -> Vec<u8> {
     if from.is_null() || length == 0 {
         return Vec::new();
     }
-    // SAFETY: the caller guarantees that `from` is readable for `length` bytes.
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
+    // bytes.
     unsafe { core::slice::from_raw_parts(from, length) }.to_vec()
 }
 
 /// The arguments of a lookup for C, with the memory that they point to.
-struct Question {
+struct RawQuery {
     node: Option<CString>,
     service: Option<CString>,
     source: Option<RawAddress>,
@@ -238,16 +240,13 @@ struct Question {
     raw: rdma_addrinfo,
 }
 
-impl Question {
-    fn new(
-        node: Option<&str>,
-        service: Option<&str>,
-        hints: &AddressInfoHints,
-    ) -> Result<Box<Self>, GetAddressInfoError> {
+impl RawQuery {
+    fn new(node: Option<&str>, service: Option<&str>, hints: &AddressInfoHints) -> Result<Box<Self>, Error> {
         let string = |text: Option<&str>| {
-            text.map(CString::new)
-                .transpose()
-                .map_err(|_| GetAddressInfoError::Name { name: text.unwrap_or_default().to_owned() })
+            text.map(CString::new).transpose().map_err(|_| {
+                Error::not_called(VERB, ErrorKind::InvalidArgument, "the name has a zero byte in it")
+                    .with("name", text.unwrap_or_default().escape_default())
+            })
         };
         let mut question = Box::new(Self {
             node: string(node)?,
@@ -301,8 +300,10 @@ pub fn getaddrinfo(
     node: Option<&str>,
     service: Option<&str>,
     hints: &AddressInfoHints,
-) -> Result<Vec<AddressInfo>, GetAddressInfoError> {
-    getaddrinfo_of(default_provider()?, node, service, hints)
+) -> Result<Vec<AddressInfo>, Error> {
+    let provider = default_provider();
+    let provider = provider.map_err(|error| Error::caused(VERB, ErrorKind::Library, error))?;
+    getaddrinfo_of(provider, node, service, hints)
 }
 
 /// The same with `provider`.
@@ -315,14 +316,14 @@ pub fn getaddrinfo_of(
     node: Option<&str>,
     service: Option<&str>,
     hints: &AddressInfoHints,
-) -> Result<Vec<AddressInfo>, GetAddressInfoError> {
-    let lib = provider.rdmacm().map_err(|error| GetAddressInfoError::Library(error.clone()))?;
+) -> Result<Vec<AddressInfo>, Error> {
+    let lib = provider.rdmacm().map_err(|error| Error::caused(VERB, ErrorKind::Library, error.clone()))?;
     if hints.flags.contains(AddressInfoFlags::SubnetAdministrator) {
         // The releases that support it have two defects: they read the device list while other
         // threads change it, and they acknowledge an event that did not come.
         return Err(Unsupported::of_call("rdma_getaddrinfo", "the subnet administrator's addresses").into());
     }
-    let question = Question::new(node, service, hints)?;
+    let question = RawQuery::new(node, service, hints)?;
     let mut list = ptr::null_mut();
     // The result -1 is ambiguous: it stands for an error number, and it is a code of `getaddrinfo`.
     // So errno must be 0 before.
@@ -338,20 +339,23 @@ pub fn getaddrinfo_of(
         // SAFETY: the library returned the list just now.
         return Ok(unsafe { AddressInfo::take_list(lib, list) });
     }
-    let (node, service) = (node.map(str::to_owned), service.map(str::to_owned));
     let error = io::Error::last_os_error();
     let errno = error.raw_os_error().unwrap_or(0);
     Err(match result {
-        -1 | libc::EAI_SYSTEM if errno != 0 => GetAddressInfoError::Rdmacm { node, service, source: error },
-        code => GetAddressInfoError::NotFound { node, service, code, reason: reason(code) },
-    })
+        -1 | libc::EAI_SYSTEM if errno != 0 => Error::os(VERB, error),
+        code => Error::os(VERB, io::Error::other(reason(code)))
+            .of_kind(ErrorKind::NotFound)
+            .reason("no address was found")
+            .with("code", code),
+    }
+    .of(looked_for(node, service)))
 }
 
 /// The text for a code of `getaddrinfo`.
 fn reason(code: c_int) -> String {
     // SAFETY: the function accepts any code and returns a static string.
     let text = unsafe { libc::gai_strerror(code) };
-    // SAFETY: the string is static, and zero-terminated.
+    // SAFETY: there is no condition; the string is static.
     unsafe { name(text) }.map_or_else(String::new, |text| text.to_string_lossy().into_owned())
 }
 
@@ -374,21 +378,17 @@ impl Identifier {
         node: Option<&str>,
         service: Option<&str>,
         hints: &AddressInfoHints,
-    ) -> Result<(), GetAddressInfoError> {
+    ) -> Result<(), Error> {
         let resolve = self.lib().rdma_resolve_addrinfo();
         let resolve =
             resolve.map_err(|symbol| Unsupported::of_library("resolution of names by events", symbol))?;
-        let question = Question::new(node, service, hints)?;
+        let question = RawQuery::new(node, service, hints)?;
         // SAFETY: `call` passes a live identifier, under its channel's lock. The names, the hints
         // and the memory that they point to outlive the call.
         let result = self.call(None, |_, id| unsafe {
             resolve(id, question.node(), question.service(), &raw const question.raw)
         });
-        result.map_err(|source| GetAddressInfoError::Rdmacm {
-            node: node.map(str::to_owned),
-            service: service.map(str::to_owned),
-            source,
-        })
+        result.map_err(|source| Error::os("rdma_resolve_addrinfo", source).of(looked_for(node, service)))
     }
 
     /// Returns the result of [`resolve_addrinfo`](Self::resolve_addrinfo) (`rdma_query_addrinfo`).
@@ -400,7 +400,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_resolve_addrinfo`
-    pub fn query_addrinfo(&self) -> Result<Vec<AddressInfo>, GetAddressInfoError> {
+    pub fn query_addrinfo(&self) -> Result<Vec<AddressInfo>, Error> {
         let lib = self.lib();
         let query = lib.rdma_query_addrinfo();
         let query =
@@ -409,7 +409,7 @@ impl Identifier {
         // SAFETY: `call` passes a live identifier, under its channel's lock; `list` is a local
         // variable.
         let result = self.call(None, |_, id| unsafe { query(id, &raw mut list) });
-        result.map_err(|source| GetAddressInfoError::Rdmacm { node: None, service: None, source })?;
+        result.map_err(|source| Error::os("rdma_query_addrinfo", source))?;
         // SAFETY: the library returned the list just now.
         Ok(unsafe { AddressInfo::take_list(lib, list) })
     }
@@ -424,7 +424,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_write_cm_event`
-    pub fn write_user_event(&self, status: i32, argument: u64) -> Result<(), WriteEventError> {
+    pub fn write_user_event(&self, status: i32, argument: u64) -> Result<(), Error> {
         use rdma_mummy_sys::types::rdma_cm_event_type;
         let write = self.lib().rdma_write_cm_event();
         let write = write.map_err(|symbol| Unsupported::of_library("events of the program's own", symbol))?;
@@ -433,85 +433,24 @@ impl Identifier {
         //
         // SAFETY: `call` passes a live identifier, under its channel's lock.
         let result = self.call(None, |_, id| unsafe { write(id, event, status, argument) });
-        result.map_err(|source| WriteEventError::Rdmacm { status, argument, state: self.state(), source })
+        result.map_err(|source| {
+            Error::os("rdma_write_cm_event", source)
+                .with("status", status)
+                .with("argument", format_args!("{argument:#x}"))
+                .with("state", self.state())
+        })
     }
 }
 
-/// No addresses were found.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetAddressInfoError {
-    /// There is no provider.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-    /// The provider has no librdmacm.
-    #[error(transparent)]
-    Library(LoadError),
-    /// The library has no such function.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// A name has a zero in it.
-    #[error("`{}` is no name: it has a zero byte in it", .name.escape_default())]
-    Name {
-        /// What was given.
-        name: String,
-    },
-    /// There are none.
-    #[error("no address was found for {}: {reason} ({code})", What(.node, .service))]
-    NotFound {
-        /// The name that was looked for.
-        node: Option<String>,
-        /// The service.
-        service: Option<String>,
-        /// As `getaddrinfo` has it (`EAI_*`).
-        code: i32,
-        /// What that means.
-        reason: String,
-    },
-    /// The library refused.
-    #[error("cannot look for {}: {source}", What(.node, .service))]
-    Rdmacm {
-        /// The name that was looked for.
-        node: Option<String>,
-        /// The service.
-        service: Option<String>,
-        /// What the library said.
-        source: io::Error,
-    },
-}
+const VERB: &str = "rdma_getaddrinfo";
 
-struct What<'a>(&'a Option<String>, &'a Option<String>);
-
-impl fmt::Display for What<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0, self.1) {
-            (Some(node), Some(service)) => write!(f, "`{node}`, service `{service}`"),
-            (Some(node), None) => write!(f, "`{node}`"),
-            (None, Some(service)) => write!(f, "service `{service}`"),
-            (None, None) => f.write_str("the address of the hints"),
-        }
+/// The object of an error: the names that were looked for.
+#[cold]
+fn looked_for(node: Option<&str>, service: Option<&str>) -> String {
+    match (node, service) {
+        (Some(node), Some(service)) => format!("`{node}`, service `{service}`"),
+        (Some(node), None) => format!("`{node}`"),
+        (None, Some(service)) => format!("service `{service}`"),
+        (None, None) => "the address of the hints".to_owned(),
     }
-}
-
-/// An event of the program's own was not written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WriteEventError {
-    /// The library has no such function.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The library refused.
-    #[error(
-        "rdma_write_cm_event failed with status {status} and {argument:#x}, of an identifier that is {state}: {source}"
-    )]
-    Rdmacm {
-        /// The status to be told.
-        status: i32,
-        /// What else was to be told.
-        argument: u64,
-        /// How far the identifier had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
 }

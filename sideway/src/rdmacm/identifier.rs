@@ -17,6 +17,7 @@ use super::address::{Address, copy_storage};
 use super::channel::{ChannelInner, EventChannel};
 use super::event::EventType;
 use super::multicast::Membership;
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 
@@ -149,11 +150,11 @@ pub(super) struct Inner {
     /// has freed. Its channel delivers no more events.
     stranded: AtomicBool,
     /// The mutex of its channel, for calls that need nothing else of the channel. The pointer is
-    /// valid: the channel keeps its mutex alive, and [`Further`] keeps those of former channels.
+    /// valid: the channel keeps its mutex alive, and [`RareFields`] keeps those of former channels.
     library: AtomicPtr<Mutex<()>>,
     /// Locked before the channel's own lock.
     channel: Mutex<Arc<ChannelInner>>,
-    further: Mutex<Option<Box<Further>>>,
+    further: Mutex<Option<Box<RareFields>>>,
     user_data: AtomicU64,
 }
 
@@ -164,13 +165,13 @@ const _: () = assert!(size_of::<Inner>() + 2 * size_of::<usize>() <= 88);
 // SAFETY: calls of the library for an identifier, and reads of its C struct, run under its
 // channel's lock.
 unsafe impl Send for Inner {}
-// SAFETY: calls of the library for an identifier, and reads of its C struct, run under its
-// channel's lock.
+// SAFETY: the library is called for an identifier under its channel's lock, and its C struct is
+// read under it.
 unsafe impl Sync for Inner {}
 
 /// Data that few identifiers have, allocated on demand to keep the others small.
 #[derive(Default)]
-pub(super) struct Further {
+pub(super) struct RareFields {
     /// The multicast groups that were joined and not left. Their memory must stay until the library
     /// has freed its memberships.
     #[allow(clippy::vec_box, reason = "their addresses are their names")]
@@ -181,7 +182,7 @@ pub(super) struct Further {
     user_context: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-impl Further {
+impl RareFields {
     /// Keeps the mutex of a channel that the identifier leaves, unless it is already kept.
     fn keep(&mut self, library: &Arc<Mutex<()>>) {
         if !self.former.iter().any(|known| Arc::ptr_eq(known, library)) {
@@ -212,7 +213,8 @@ impl Inner {
             user_data: AtomicU64::new(0),
         });
         let own = Weak::into_raw(Arc::downgrade(&inner));
-        // SAFETY: the identifier is alive, and nobody else knows it.
+        // SAFETY: the identifier lives, and nobody writes to it; the fields are in every release's
+        // struct; nobody else knows it.
         unsafe { (&raw mut (*id.as_ptr()).context).write(own.cast_mut().cast()) };
         inner
     }
@@ -241,7 +243,7 @@ impl Inner {
         self.datagram
     }
 
-    pub(super) fn further(&self) -> MutexGuard<'_, Option<Box<Further>>> {
+    pub(super) fn further(&self) -> MutexGuard<'_, Option<Box<RareFields>>> {
         self.further.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -299,32 +301,33 @@ struct Fields(NonNull<rdma_cm_id>);
 
 impl Fields {
     fn verbs(&self) -> Option<NonNull<ibv_context>> {
-        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
-        // writes.
+        // SAFETY: the identifier, to which nobody
+        // writes to it: its channel is locked where
+        // `Inner::fields` makes this.
         NonNull::new(unsafe { (&raw const (*self.0.as_ptr()).verbs).read() })
     }
 
     fn port_num(&self) -> u8 {
-        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
-        // writes.
+        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
+        // `Inner::fields` makes this.
         unsafe { (&raw const (*self.0.as_ptr()).port_num).read() }
     }
 
     fn local(&self) -> Option<Address> {
-        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
-        // writes.
+        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
+        // `Inner::fields` makes this.
         unsafe { copy_storage((&raw const (*self.0.as_ptr()).route.addr.__bindgen_anon_1).cast()) }.get()
     }
 
     fn peer(&self) -> Option<Address> {
-        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
-        // writes.
+        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
+        // `Inner::fields` makes this.
         unsafe { copy_storage((&raw const (*self.0.as_ptr()).route.addr.__bindgen_anon_2).cast()) }.get()
     }
 
     fn infiniband(&self) -> rdma_ib_addr {
-        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
-        // writes; all initialised bytes are a valid address.
+        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
+        // `Inner::fields` makes this; all initialised bytes are a valid address.
         unsafe { (&raw const (*self.0.as_ptr()).route.addr.addr.ibaddr).read() }
     }
 }
@@ -367,10 +370,7 @@ impl Drop for Inner {
 }
 
 impl Identifier {
-    pub(super) fn create(
-        channel: &Arc<ChannelInner>,
-        port_space: PortSpace,
-    ) -> Result<Self, CreateIdentifierError> {
+    pub(super) fn create(channel: &Arc<ChannelInner>, port_space: PortSpace) -> Result<Self, Error> {
         let mut id = ptr::null_mut();
         let _lock = channel.lock();
         // SAFETY: the channel is alive and locked, and the result is a local variable.
@@ -384,7 +384,7 @@ impl Identifier {
         });
         let made =
             result.and_then(|()| NonNull::new(id).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODATA)));
-        let id = made.map_err(|source| CreateIdentifierError { port_space, source })?;
+        let id = made.map_err(|source| Error::os("rdma_create_id", source).with("port_space", port_space))?;
         // SAFETY: the library made the identifier just now, and no event of it can have come.
         Ok(Self(unsafe { Inner::new(channel, id) }))
     }
@@ -395,7 +395,8 @@ impl Identifier {
     ///
     /// The library made it with the event, nobody else knows it, and the channel is locked.
     pub(super) unsafe fn adopt(channel: &Arc<ChannelInner>, id: NonNull<rdma_cm_id>) -> Self {
-        // SAFETY: the caller guarantees a new identifier of this channel, which is locked.
+        // SAFETY: the caller guarantees (`# Safety`) that the library made it with the event,
+        // nobody else knows it, and the channel is locked.
         Self(unsafe { Inner::new(channel, id) })
     }
 
@@ -442,11 +443,11 @@ impl Identifier {
         &self,
         then: Option<IdentifierState>,
         function: impl FnOnce(&RdmaCm, *mut rdma_cm_id) -> core::ffi::c_int,
-    ) -> Result<(), NoDeviceOr> {
+    ) -> Result<(), CallError> {
         let _lock = self.0.lock();
         // SAFETY: `lock` holds the channel's lock.
-        self.device_in(&unsafe { self.0.fields() }).map_err(NoDeviceOr::NoDevice)?;
-        self.locked(then, function).map_err(NoDeviceOr::Rdmacm)
+        self.device_in(&unsafe { self.0.fields() }).map_err(CallError::NoDevice)?;
+        self.locked(then, function).map_err(CallError::Rdmacm)
     }
 
     fn locked(
@@ -471,13 +472,17 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_migrate_id`
-    pub fn migrate(&self, channel: &EventChannel) -> Result<(), MigrateError> {
+    pub fn migrate(&self, channel: &EventChannel) -> Result<(), Error> {
         let mut mine = self.0.channel();
         if mine.provider() != channel.provider() {
-            return Err(MigrateError::OtherProvider);
+            return Err(Error::not_called(
+                "rdma_migrate_id",
+                ErrorKind::OtherProvider,
+                "identifier and channel are of different providers",
+            ));
         }
         if self.0.stranded.load(Relaxed) {
-            return Err(MigrateError::Rdmacm { source: io::Error::from_raw_os_error(libc::ENODEV) });
+            return Err(Error::os("rdma_migrate_id", io::Error::from_raw_os_error(libc::ENODEV)));
         }
         if Arc::ptr_eq(&mine, &channel.0) {
             return Ok(());
@@ -496,7 +501,7 @@ impl Identifier {
             // SAFETY: identifier and channel are alive and use one library, and both channels are
             // locked.
             let result = unsafe { migrate(self.0.id.as_ptr(), channel.0.as_raw().as_ptr()) };
-            check(result).map_err(|source| MigrateError::Rdmacm { source })?;
+            check(result).map_err(|source| Error::os("rdma_migrate_id", source))?;
             self.0.further().get_or_insert_default().keep(mine.library());
             self.0.library.store(Arc::as_ptr(channel.0.library()).cast_mut(), Release);
             Arc::clone(&channel.0)
@@ -634,15 +639,55 @@ impl Identifier {
         let (local, state) = (fields.local(), self.state());
         let any = local.as_ref().and_then(Address::ip).is_none_or(|address| address.ip().is_unspecified());
         match state {
-            S::Idle | S::ResolvingAddress => NoDevice::NotYet { local, state },
-            S::Bound | S::Listening if any => NoDevice::NotYet { local, state },
-            _ => NoDevice::NoGuid { local, state },
+            S::Idle | S::ResolvingAddress => NoDevice { local, state, lacks_guid: false },
+            S::Bound | S::Listening if any => NoDevice { local, state, lacks_guid: false },
+            _ => NoDevice { local, state, lacks_guid: true },
         }
     }
 }
 
+/// An identifier without a device.
+pub(super) struct NoDevice {
+    local: Option<Address>,
+    state: IdentifierState,
+    /// Whether both refer to the library reported success, and named no device: it finds a device by its node GUID, and takes 0
+    /// for none.
+    lacks_guid: bool,
+}
+
+impl NoDevice {
+    #[cold]
+    pub(super) fn error(self, verb: &'static str) -> Error {
+        let (reason, remedy) = match self.lacks_guid {
+            false => (
+                "the identifier has no device yet",
+                "bind it to the address of one, or resolve an address and take the event",
+            ),
+            true => (
+                "librdmacm gave the identifier no device, because the device's node GUID is 0, which librdmacm \
+                 takes for none",
+                "give the device a GUID (`rdma dev`, the driver's settings; SoftRoCE takes
+    /// it from the network \
+                 interface's MAC address, so use one that has one), or open the device by its name",
+            ),
+        };
+        Error::not_called(verb, ErrorKind::NoDevice, reason)
+            .with("local", super::address::perhaps(&self.local))
+            .with("state", self.state)
+            .with("lacks_guid", self.lacks_guid)
+            .remedy(remedy)
+    }
+}
+
+/// The identifier's state does not allow the call.
+#[cold]
+pub(super) fn wrong_state(verb: &'static str, state: IdentifierState, source: io::Error) -> Error {
+    let error = Error::os(verb, source).of_kind(ErrorKind::InvalidState);
+    error.with("state", state).reason("the identifier's state does not allow it")
+}
+
 /// Why a call for an identifier did not succeed.
-pub(super) enum NoDeviceOr {
+pub(super) enum CallError {
     NoDevice(NoDevice),
     Rdmacm(io::Error),
 }
@@ -670,61 +715,4 @@ impl fmt::Debug for Identifier {
             .field("peer_addr", &self.peer_addr())
             .finish_non_exhaustive()
     }
-}
-
-/// An identifier has no device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoDevice {
-    /// None belongs to it yet.
-    #[error(
-        "the identifier has no device yet: it is {state}, with {}; bind it to the address of one, or resolve an address and \
-         take the event",
-        super::address::perhaps(.local)
-    )]
-    NotYet {
-        /// Its local address: that of no device, or of any.
-        local: Option<Address>,
-        /// How far it has come.
-        state: IdentifierState,
-    },
-    /// The library reported success, and named none: it finds a device by its node GUID, and takes
-    /// 0 for none.
-    #[error(
-        "librdmacm gave the identifier ({}) no device although it is {state}: the device's node GUID is 0, which \
-         librdmacm takes for none; give the device a GUID (`rdma dev`, the driver's settings; SoftRoCE takes it from the network \
-         interface's MAC address, so use one that has one), or open the device by its name",
-        super::address::perhaps(.local)
-    )]
-    NoGuid {
-        /// Its local address.
-        local: Option<Address>,
-        /// How far it has come.
-        state: IdentifierState,
-    },
-}
-
-/// An identifier could not be made.
-#[derive(Debug, thiserror::Error)]
-#[error("rdma_create_id failed for port space {port_space}: {source}")]
-pub struct CreateIdentifierError {
-    /// What was asked for.
-    pub port_space: PortSpace,
-    /// What the library said.
-    pub source: io::Error,
-}
-
-/// An identifier could not be moved to another channel.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MigrateError {
-    /// Identifiers stay with their libraries.
-    #[error("identifier and channel are of different providers")]
-    OtherProvider,
-    /// The library refused.
-    #[error("rdma_migrate_id failed: {source}")]
-    Rdmacm {
-        /// What the library said.
-        source: io::Error,
-    },
 }

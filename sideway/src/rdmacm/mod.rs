@@ -124,23 +124,13 @@ mod resolve;
 mod synchronous;
 
 pub use address::{Address, IbAddress, UnknownAddress};
-pub use channel::{CreateEventChannelError, EventChannel, GetEventError};
-pub use connect::{
-    AcceptError, ConnectError, DisconnectError, EstablishError, ListenError, NotifyError, PrivateDataTooLong,
-    RejectError,
-};
-pub use devices::{GetDeviceContextError, GetDevicesError, get_devices, get_devices_of};
+pub use channel::{EventChannel, GetEventError};
+pub use devices::{get_devices, get_devices_of};
 pub use event::{
     ConnectionInfo, DatagramInfo, Event, EventError, EventStatus, EventType, MulticastInfo, RejectReason,
 };
-pub use getaddrinfo::{
-    AddressInfo, AddressInfoFlags, AddressInfoHints, GetAddressInfoError, WriteEventError, getaddrinfo,
-    getaddrinfo_of,
-};
-pub use identifier::{CreateIdentifierError, Identifier, IdentifierState, MigrateError, NoDevice, PortSpace};
-pub use multicast::{JoinFlags, JoinMulticastError, LeaveMulticastError};
-pub use options::SetOptionError;
+pub use getaddrinfo::{AddressInfo, AddressInfoFlags, AddressInfoHints, getaddrinfo, getaddrinfo_of};
+pub use identifier::{Identifier, IdentifierState, PortSpace};
+pub use multicast::JoinFlags;
 pub use parameter::ConnectionParameter;
-pub use queue_pair::{ConnectionEceError, GetQueuePairAttributeError, ModifyByIdentifierError};
-pub use resolve::{BindAddrError, ResolveAddrError, ResolveRouteError};
-pub use synchronous::{Connection, ConnectionRequest, Connector, Listener, SynchronousError};
+pub use synchronous::{ConnectError, Connection, ConnectionRequest, Connector, Listener};

@@ -9,9 +9,12 @@ use rdma_mummy_sys::types::{
 };
 
 use super::address::{Address, RawAddress, perhaps};
-use super::event::Contents;
-use super::identifier::{Identifier, IdentifierState, NoDevice, NoDeviceOr};
-use crate::ibverbs::{Unsupported, check};
+use super::event::EventContents;
+use super::identifier::{CallError, Identifier};
+use crate::error::{Error, ErrorKind};
+use crate::ibverbs::check;
+
+const JOIN: &str = "rdma_join_multicast_ex";
 
 c_enum! {
     /// The type of membership in a group (`rdma_cm_mc_join_flags`).
@@ -53,10 +56,9 @@ impl Membership {
     /// The identifier must be alive, and its channel locked.
     pub(super) unsafe fn leave(&self, lib: &RdmaCm, id: *mut rdma_cm_id) -> io::Result<()> {
         let mut raw = RawAddress::from(&self.group);
-        // Events are acknowledged under the lock, so the call does not wait for one.
-        //
-        // SAFETY: the caller guarantees a live identifier with its channel locked; the address
-        // outlives the call.
+        // Events are acknowledged under the lock, so this does not wait for one.
+        // SAFETY: the caller guarantees (`# Safety`) that the identifier lives, and its channel is
+        // locked; the address outlives the call.
         let left = check(unsafe { (lib.rdma_leave_multicast)(id, raw.as_mut_ptr()) });
         left.inspect_err(|error| log::warn!("rdma_leave_multicast failed for {}: {error}", self.group))
     }
@@ -85,11 +87,26 @@ impl Identifier {
         group: impl Into<Address>,
         flags: JoinFlags,
         context: usize,
-    ) -> Result<(), JoinMulticastError> {
+    ) -> Result<(), Error> {
         let group = group.into();
         match self.0.further().get_or_insert_default().groups.iter().find(|known| known.group == group) {
-            Some(known) if known.leaving => return Err(JoinMulticastError::StillLeaving { group }),
-            Some(_) => return Err(JoinMulticastError::AlreadyJoined { group }),
+            Some(known) if known.leaving => {
+                return Err(Error::not_called(
+                    JOIN,
+                    ErrorKind::InvalidState,
+                    "the identifier still leaves the multicast group, whose join is not answered",
+                )
+                .with("group", group)
+                .remedy("take events from its channel, and try again"));
+            }
+            Some(_) => {
+                return Err(Error::not_called(
+                    JOIN,
+                    ErrorKind::AlreadyExists,
+                    "the identifier is in the multicast group already",
+                )
+                .with("group", group));
+            }
             None => {}
         }
         // Boxed, because its address identifies it.
@@ -114,17 +131,14 @@ impl Identifier {
             result
         });
         result.map_err(|error| match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.into(),
-            NoDeviceOr::Rdmacm(source) if Unsupported::is_meant_by(&source) => {
-                Unsupported::of_call("rdma_join_multicast_ex", "such membership of multicast groups").into()
+            CallError::NoDevice(lacking) => lacking.error(JOIN),
+            CallError::Rdmacm(source) => {
+                Error::of_system(JOIN, "such membership of multicast groups", source)
+                    .with("group", group)
+                    .with("flags", flags)
+                    .with("local", perhaps(&self.local_addr()))
+                    .with("state", self.state())
             }
-            NoDeviceOr::Rdmacm(source) => JoinMulticastError::Rdmacm {
-                group,
-                flags,
-                local: self.local_addr(),
-                state: self.state(),
-                source,
-            },
         })
     }
 
@@ -141,9 +155,13 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_leave_multicast`
-    pub fn leave_multicast(&self, group: impl Into<Address>) -> Result<(), LeaveMulticastError> {
+    pub fn leave_multicast(&self, group: impl Into<Address>) -> Result<(), Error> {
         let group = group.into();
-        self.leave(&group).map_err(|source| LeaveMulticastError { group, local: self.local_addr(), source })
+        self.leave(&group).map_err(|source| {
+            Error::os("rdma_leave_multicast", source)
+                .with("group", group)
+                .with("local", perhaps(&self.local_addr()))
+        })
     }
 
     fn leave(&self, group: &Address) -> io::Result<()> {
@@ -175,10 +193,9 @@ impl Identifier {
         groups.filter(|known| !known.leaving).map(|known| known.group.clone()).collect()
     }
 
-    /// Records the event of a multicast group, and puts the program's context into `contents`.
-    /// Returns the membership if the program has already left the group; then the program does not
-    /// get the event.
-    pub(super) fn note_answer(&self, contents: &mut Contents) -> Option<Box<Membership>> {
+    /// An event of a multicast group was taken: what the program has for its context; or the membership, if the program has left the
+    /// group in the meantime. The event is not the program's then.
+    pub(super) fn note_answer(&self, contents: &mut EventContents) -> Option<Box<Membership>> {
         let context = contents.multicast_context()?;
         let mut further = self.0.further();
         let groups = &mut further.as_mut()?.groups;
@@ -188,57 +205,4 @@ impl Identifier {
         (known.answered, *context) = (true, known.context);
         known.leaving.then(|| groups.swap_remove(index))
     }
-}
-
-/// A multicast group is not being joined.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JoinMulticastError {
-    /// The system cannot join as asked.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// There is no device.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// It has been joined before.
-    #[error("the identifier is in the multicast group {group} already")]
-    AlreadyJoined {
-        /// The group.
-        group: Address,
-    },
-    /// The library refused.
-    #[error("cannot join the multicast group {group} as {flags} from {}, with an identifier that is {state}: rdma_join_multicast_ex failed: {source}", perhaps(.local))]
-    Rdmacm {
-        /// The group.
-        group: Address,
-        /// As what it was to be joined.
-        flags: JoinFlags,
-        /// The local address.
-        local: Option<Address>,
-        /// How far the identifier had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// It has been [left](Identifier::leave_multicast) before its join was answered, which it still
-    /// is not.
-    #[error(
-        "the identifier is still leaving the multicast group {group}, whose join is not answered; take events from its channel, and try again"
-    )]
-    StillLeaving {
-        /// The group.
-        group: Address,
-    },
-}
-
-/// A multicast group was not left.
-#[derive(Debug, thiserror::Error)]
-#[error("rdma_leave_multicast failed for the group {group} at {}: {source}", perhaps(.local))]
-pub struct LeaveMulticastError {
-    /// The group.
-    pub group: Address,
-    /// The local address.
-    pub local: Option<Address>,
-    /// What the library said.
-    pub source: io::Error,
 }

@@ -1,14 +1,13 @@
 //! Options of an identifier (`rdma_set_option`).
 
-use std::io;
-
 use rdma_mummy_sys::RdmaCm;
 use rdma_mummy_sys::types::{
     RDMA_OPTION_IB, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
     RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS,
 };
 
-use super::identifier::{Identifier, IdentifierState, NoDevice, NoDeviceOr};
+use super::identifier::{CallError, Identifier};
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
 
 impl Identifier {
@@ -22,7 +21,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_type_of_service(&self, type_of_service: u8) -> Result<(), SetOptionError> {
+    pub fn set_type_of_service(&self, type_of_service: u8) -> Result<(), Error> {
         self.set_id_option(RDMA_OPTION_ID_TOS, &[type_of_service])
     }
 
@@ -36,7 +35,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_reuse_address(&self, reuse: bool) -> Result<(), SetOptionError> {
+    pub fn set_reuse_address(&self, reuse: bool) -> Result<(), Error> {
         self.set_id_option(RDMA_OPTION_ID_REUSEADDR, &i32::from(reuse).to_ne_bytes())
     }
 
@@ -50,7 +49,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_address_family_only(&self, only: bool) -> Result<(), SetOptionError> {
+    pub fn set_address_family_only(&self, only: bool) -> Result<(), Error> {
         self.set_id_option(RDMA_OPTION_ID_AFONLY, &i32::from(only).to_ne_bytes())
     }
 
@@ -65,11 +64,11 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_ack_timeout(&self, exponent: u8) -> Result<(), SetOptionError> {
+    pub fn set_ack_timeout(&self, exponent: u8) -> Result<(), Error> {
         self.set_id_option(RDMA_OPTION_ID_ACK_TIMEOUT, &[exponent])
     }
 
-    fn set_id_option(&self, name: u32, value: &[u8]) -> Result<(), SetOptionError> {
+    fn set_id_option(&self, name: u32, value: &[u8]) -> Result<(), Error> {
         self.set_option(RDMA_OPTION_ID as i32, name as i32, value)
     }
 
@@ -85,7 +84,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> Result<(), SetOptionError> {
+    pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> Result<(), Error> {
         let state = self.state();
         // C takes a mutable pointer, and the kernel requires the alignment of an `int`.
         let mut copy = vec![0u64; value.len().div_ceil(8).max(1)];
@@ -101,53 +100,22 @@ impl Identifier {
         };
         let result = match level == RDMA_OPTION_IB as i32 {
             true => self.call_with_device(None, set),
-            false => self.call(None, &mut set).map_err(NoDeviceOr::Rdmacm),
+            false => self.call(None, &mut set).map_err(CallError::Rdmacm),
         };
         result.map_err(|error| match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.into(),
-            NoDeviceOr::Rdmacm(source) if Unsupported::is_meant_by(&source) => {
-                SetOptionError::Unsupported { level, name, source }
-            }
-            NoDeviceOr::Rdmacm(source) => {
-                SetOptionError::Rdmacm { level, name, value: value.to_vec(), state, source }
+            CallError::NoDevice(lacking) => lacking.error("rdma_set_option"),
+            CallError::Rdmacm(source) => {
+                let kind = match Unsupported::is_meant_by(&source) {
+                    true => ErrorKind::Unsupported,
+                    false => ErrorKind::Os,
+                };
+                Error::os("rdma_set_option", source)
+                    .of_kind(kind)
+                    .with("level", level)
+                    .with("name", name)
+                    .with("value", format_args!("{value:02x?}"))
+                    .with("state", state)
             }
         })
     }
-}
-
-/// An option was not set.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SetOptionError {
-    /// The option needs a device, and there is none.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// The system does not know the option.
-    #[error("the system does not know option {name} of level {level} (rdma_set_option): {source}")]
-    Unsupported {
-        /// The level.
-        level: i32,
-        /// The option.
-        name: i32,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library refused: it is too late for the option, for instance, or its value makes no
-    /// sense.
-    #[error(
-        "rdma_set_option failed for option {name} of level {level} with {value:02x?}, of an identifier that is {state}: \
-         {source}"
-    )]
-    Rdmacm {
-        /// The level.
-        level: i32,
-        /// The option.
-        name: i32,
-        /// What was asked for.
-        value: Vec<u8>,
-        /// How far the identifier had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -162,7 +162,7 @@ impl fmt::Debug for ConnectionParameter {
 
 /// The message that carries private data.
 #[derive(Clone, Copy)]
-pub(super) enum Message {
+pub(super) enum CmMessage {
     Request,
     Reply,
     Reject,
@@ -170,14 +170,14 @@ pub(super) enum Message {
 
 /// The maximum length of a program's private data in a message on InfiniBand and RoCE: the
 /// message's field, less the bytes that the connection manager writes there itself.
-pub(super) fn private_data_limit(message: Message, port_space: PortSpace, datagram: bool) -> usize {
+pub(super) fn private_data_limit(message: CmMessage, port_space: PortSpace, datagram: bool) -> usize {
     // The header contains IP addresses and ports; native InfiniBand services have none.
     let header = if port_space == PortSpace::Ib { 0 } else { 36 };
     match (message, datagram) {
-        (Message::Request, false) => 92 - header,
-        (Message::Request, true) => 216 - header,
-        (Message::Reply, false) => 196,
-        (Message::Reject, false) => 148,
-        (Message::Reply | Message::Reject, true) => 136,
+        (CmMessage::Request, false) => 92 - header,
+        (CmMessage::Request, true) => 216 - header,
+        (CmMessage::Reply, false) => 196,
+        (CmMessage::Reject, false) => 148,
+        (CmMessage::Reply | CmMessage::Reject, true) => 136,
     }
 }

@@ -4,7 +4,8 @@ use std::io;
 
 use rdma_mummy_sys::types::{ibv_ece, ibv_qp_attr_mask, ibv_qp_state};
 
-use super::identifier::{Identifier, IdentifierState, NoDevice, NoDeviceOr};
+use super::identifier::{CallError, Identifier};
+use crate::error::Error;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::ece::Ece;
 use crate::ibverbs::queue_pair::{
@@ -30,10 +31,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_init_qp_attr`
-    pub fn get_qp_attr(
-        &self,
-        state: QueuePairState,
-    ) -> Result<QueuePairAttribute, GetQueuePairAttributeError> {
+    pub fn get_qp_attr(&self, state: QueuePairState) -> Result<QueuePairAttribute, Error> {
         let mut attribute = QueuePairAttribute::new();
         self.init_qp_attr(state, &mut attribute)?;
         Ok(attribute)
@@ -54,7 +52,7 @@ impl Identifier {
         &self,
         state: QueuePairState,
         attribute: &mut QueuePairAttribute,
-    ) -> Result<(), GetQueuePairAttributeError> {
+    ) -> Result<(), Error> {
         attribute.mask = QueuePairAttributeMask::empty();
         let init = self.lib().rdma_init_qp_attr();
         let init = init.map_err(|symbol| Unsupported::of_library(ATTRIBUTES, symbol))?;
@@ -74,15 +72,12 @@ impl Identifier {
 
     /// The error for missing attributes.
     #[cold]
-    fn no_attribute(&self, state: QueuePairState, error: NoDeviceOr) -> GetQueuePairAttributeError {
+    fn no_attribute(&self, state: QueuePairState, error: CallError) -> Error {
         match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.into(),
-            NoDeviceOr::Rdmacm(source) if Unsupported::is_meant_by(&source) => {
-                Unsupported::of_call("rdma_init_qp_attr", ATTRIBUTES).into()
-            }
-            NoDeviceOr::Rdmacm(source) => {
-                GetQueuePairAttributeError::Rdmacm { queue_pair: state, identifier: self.state(), source }
-            }
+            CallError::NoDevice(lacking) => lacking.error("rdma_init_qp_attr"),
+            CallError::Rdmacm(source) => Error::of_system("rdma_init_qp_attr", ATTRIBUTES, source)
+                .with("queue_pair", state)
+                .with("identifier", self.state()),
         }
     }
 
@@ -100,7 +95,7 @@ impl Identifier {
         &self,
         qp: &mut Q,
         state: QueuePairState,
-    ) -> Result<(), ModifyByIdentifierError> {
+    ) -> Result<(), ModifyQueuePairError> {
         let is_datagram = qp.qp_type() == QueuePairType::UnreliableDatagram;
         let attr = if is_datagram && state != QueuePairState::Init {
             let mut attr = QueuePairAttribute::new();
@@ -115,7 +110,7 @@ impl Identifier {
             }
             self.get_qp_attr(state)?
         };
-        Ok(qp.modify(&attr)?)
+        qp.modify(&attr)
     }
 
     /// Sets the vendor options to send to the peer (`rdma_set_local_ece`), before connecting or
@@ -129,7 +124,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_local_ece`
-    pub fn set_local_ece(&self, ece: Ece) -> Result<(), ConnectionEceError> {
+    pub fn set_local_ece(&self, ece: Ece) -> Result<(), Error> {
         let set = self.lib().rdma_set_local_ece();
         let set = set.map_err(|symbol| Unsupported::of_library(ECE, symbol))?;
         let mut raw = ibv_ece { vendor_id: ece.vendor_id, options: ece.options, comp_mask: 0 };
@@ -149,7 +144,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_get_remote_ece`
-    pub fn get_remote_ece(&self) -> Result<Ece, ConnectionEceError> {
+    pub fn get_remote_ece(&self) -> Result<Ece, Error> {
         let get = self.lib().rdma_get_remote_ece();
         let get = get.map_err(|symbol| Unsupported::of_library(ECE, symbol))?;
         let mut raw = ibv_ece::default();
@@ -161,68 +156,10 @@ impl Identifier {
     }
 
     #[cold]
-    fn ece_error(&self, call: &'static str, source: io::Error) -> ConnectionEceError {
-        match Unsupported::is_meant_by(&source) {
-            true => Unsupported::of_call(call, ECE).into(),
-            false => ConnectionEceError::Rdmacm { call, state: self.state(), source },
-        }
+    fn ece_error(&self, call: &'static str, source: io::Error) -> Error {
+        Error::of_system(call, ECE, source).with("state", self.state())
     }
 }
 
 const ATTRIBUTES: &str = "attributes for queue pairs made elsewhere";
 const ECE: &str = "enhanced connection establishment";
-
-/// There are no attributes for a queue pair.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetQueuePairAttributeError {
-    /// The library has no such function.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// There is no device.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// The library refused.
-    #[error(
-        "rdma_init_qp_attr failed for the state {queue_pair:?}, of an identifier that is {identifier}: {source}"
-    )]
-    Rdmacm {
-        /// The state that was asked for.
-        queue_pair: QueuePairState,
-        /// How far the identifier had come.
-        identifier: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A queue pair did not come to a state.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModifyByIdentifierError {
-    /// There are no attributes.
-    #[error(transparent)]
-    Attribute(#[from] GetQueuePairAttributeError),
-    /// The pair does not take them.
-    #[error(transparent)]
-    Modify(#[from] ModifyQueuePairError),
-}
-
-/// The vendor's options were not told.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectionEceError {
-    /// The library has no such function.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The library refused.
-    #[error("{call} failed, of an identifier that is {state}: {source}")]
-    Rdmacm {
-        /// What was called.
-        call: &'static str,
-        /// How far the identifier had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
-}

@@ -5,16 +5,13 @@ use std::time::{Duration, Instant};
 use rdma_mummy_sys::Provider;
 
 use super::address::Address;
-use super::channel::{CreateEventChannelError, EventChannel, GetEventError};
-use super::connect::{AcceptError, ConnectError, DisconnectError, EstablishError, ListenError, RejectError};
-use super::devices::GetDeviceContextError;
+use super::channel::EventChannel;
 use super::event::{ConnectionInfo, DatagramInfo, Event, EventError, EventType};
-use super::identifier::{CreateIdentifierError, Identifier, IdentifierState, MigrateError, PortSpace};
+use super::identifier::{Identifier, IdentifierState, PortSpace};
 use super::parameter::ConnectionParameter;
-use super::queue_pair::ModifyByIdentifierError;
-use super::resolve::{BindAddrError, ResolveAddrError, ResolveRouteError};
+use crate::error::Error;
 use crate::ibverbs::device_context::DeviceContext;
-use crate::ibverbs::queue_pair::{QueryQueuePairError, QueuePair, QueuePairState, QueuePairType};
+use crate::ibverbs::queue_pair::{ModifyQueuePairError, QueuePair, QueuePairState, QueuePairType};
 
 /// The active side of a connection, without events: an identifier with a route, on a separate
 /// channel.
@@ -33,7 +30,7 @@ impl Connector {
     /// # Errors
     ///
     /// Fails if there is no connection manager, no address or no route.
-    pub fn resolve(destination: impl Into<Address>, timeout: Duration) -> Result<Self, SynchronousError> {
+    pub fn resolve(destination: impl Into<Address>, timeout: Duration) -> Result<Self, ConnectError> {
         Self::of_channel(EventChannel::new()?, destination.into(), timeout)
     }
 
@@ -46,7 +43,7 @@ impl Connector {
         provider: Provider,
         destination: impl Into<Address>,
         timeout: Duration,
-    ) -> Result<Self, SynchronousError> {
+    ) -> Result<Self, ConnectError> {
         Self::of_channel(EventChannel::from_provider(provider)?, destination.into(), timeout)
     }
 
@@ -54,7 +51,7 @@ impl Connector {
         channel: EventChannel,
         destination: Address,
         timeout: Duration,
-    ) -> Result<Self, SynchronousError> {
+    ) -> Result<Self, ConnectError> {
         Self::with_id(channel.create_id(PortSpace::Tcp)?, None, destination, timeout)
     }
 
@@ -69,7 +66,7 @@ impl Connector {
         source: Option<Address>,
         destination: impl Into<Address>,
         timeout: Duration,
-    ) -> Result<Self, SynchronousError> {
+    ) -> Result<Self, ConnectError> {
         alone(&id)?;
         id.resolve_addr(source, destination, timeout)?;
         expect(&id, EventType::AddressResolved, None)?;
@@ -95,7 +92,7 @@ impl Connector {
     /// # Errors
     ///
     /// Fails as [`Identifier::get_device_context`] does.
-    pub fn get_device_context(&self) -> Result<DeviceContext, GetDeviceContextError> {
+    pub fn get_device_context(&self) -> Result<DeviceContext, Error> {
         self.id.get_device_context()
     }
 
@@ -105,7 +102,7 @@ impl Connector {
     /// # Errors
     ///
     /// Fails as [`Identifier::modify_qp`] does.
-    pub fn prepare<Q: QueuePair>(&self, qp: &mut Q) -> Result<(), ModifyByIdentifierError> {
+    pub fn prepare<Q: QueuePair>(&self, qp: &mut Q) -> Result<(), ModifyQueuePairError> {
         self.id.modify_qp(qp, QueuePairState::Init)
     }
 
@@ -114,13 +111,13 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// Fails if the peer rejects or does not respond ([`SynchronousError::Event`]), or if one of
+    /// Fails if the peer rejects or does not respond ([`ConnectError::Event`]), or if one of
     /// the steps fails.
     pub fn connect<Q: QueuePair>(
         self,
         qp: &mut Q,
         parameter: &ConnectionParameter,
-    ) -> Result<Connection, SynchronousError> {
+    ) -> Result<Connection, ConnectError> {
         make_ready(&self.id, qp)?;
         let mut parameter = *parameter;
         self.id.connect(parameter.setup_queue_pair(qp.control()))?;
@@ -150,7 +147,7 @@ impl Listener {
     ///
     /// Fails if there is no connection manager, if the address does not belong to an RDMA device,
     /// or if the port is in use.
-    pub fn bind(address: impl Into<Address>, backlog: i32) -> Result<Self, SynchronousError> {
+    pub fn bind(address: impl Into<Address>, backlog: i32) -> Result<Self, ConnectError> {
         Self::of_channel(EventChannel::new()?, address.into(), backlog)
     }
 
@@ -163,11 +160,11 @@ impl Listener {
         provider: Provider,
         address: impl Into<Address>,
         backlog: i32,
-    ) -> Result<Self, SynchronousError> {
+    ) -> Result<Self, ConnectError> {
         Self::of_channel(EventChannel::from_provider(provider)?, address.into(), backlog)
     }
 
-    fn of_channel(channel: EventChannel, address: Address, backlog: i32) -> Result<Self, SynchronousError> {
+    fn of_channel(channel: EventChannel, address: Address, backlog: i32) -> Result<Self, ConnectError> {
         let id = channel.create_id(PortSpace::Tcp)?;
         id.bind_addr(address)?;
         Self::with_id(id, backlog)
@@ -179,7 +176,7 @@ impl Listener {
     /// # Errors
     ///
     /// Fails if the port is in use.
-    pub fn with_id(id: Identifier, backlog: i32) -> Result<Self, SynchronousError> {
+    pub fn with_id(id: Identifier, backlog: i32) -> Result<Self, ConnectError> {
         alone(&id)?;
         id.listen(backlog)?;
         Ok(Self { id })
@@ -201,7 +198,7 @@ impl Listener {
     /// # Errors
     ///
     /// Fails if the channel is closed, or if no channel can be made for the request.
-    pub fn get_request(&self) -> Result<ConnectionRequest, SynchronousError> {
+    pub fn get_request(&self) -> Result<ConnectionRequest, ConnectError> {
         let channel = self.id.event_channel();
         loop {
             if let Some(request) = ConnectionRequest::new(channel.get_cm_event()?)? {
@@ -215,10 +212,7 @@ impl Listener {
     /// # Errors
     ///
     /// Fails as [`get_request`](Self::get_request) does.
-    pub fn get_request_timeout(
-        &self,
-        timeout: Duration,
-    ) -> Result<Option<ConnectionRequest>, SynchronousError> {
+    pub fn get_request_timeout(&self, timeout: Duration) -> Result<Option<ConnectionRequest>, ConnectError> {
         let channel = self.id.event_channel();
         let end = Instant::now().checked_add(timeout);
         loop {
@@ -241,7 +235,7 @@ pub struct ConnectionRequest {
 
 impl ConnectionRequest {
     /// The request of an event; `None` if the event is of another type.
-    fn new(event: Event) -> Result<Option<Self>, SynchronousError> {
+    fn new(event: Event) -> Result<Option<Self>, ConnectError> {
         if event.event_type() != EventType::ConnectRequest {
             return match event.error() {
                 Some(error) => Err(error.into()),
@@ -284,7 +278,7 @@ impl ConnectionRequest {
     /// # Errors
     ///
     /// Fails as [`Identifier::get_device_context`] does.
-    pub fn get_device_context(&self) -> Result<DeviceContext, GetDeviceContextError> {
+    pub fn get_device_context(&self) -> Result<DeviceContext, Error> {
         self.id().get_device_context()
     }
 
@@ -294,7 +288,7 @@ impl ConnectionRequest {
     /// # Errors
     ///
     /// Fails as [`Identifier::modify_qp`] does.
-    pub fn prepare<Q: QueuePair>(&self, qp: &mut Q) -> Result<(), ModifyByIdentifierError> {
+    pub fn prepare<Q: QueuePair>(&self, qp: &mut Q) -> Result<(), ModifyQueuePairError> {
         self.id().modify_qp(qp, QueuePairState::Init)
     }
 
@@ -308,7 +302,7 @@ impl ConnectionRequest {
         self,
         qp: &mut Q,
         parameter: &ConnectionParameter,
-    ) -> Result<Connection, SynchronousError> {
+    ) -> Result<Connection, ConnectError> {
         let id = self.id();
         make_ready(id, qp)?;
         if !is_datagram(qp) {
@@ -328,7 +322,7 @@ impl ConnectionRequest {
     /// # Errors
     ///
     /// Fails as [`Identifier::reject`] does.
-    pub fn reject(self, private_data: &[u8]) -> Result<(), RejectError> {
+    pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         self.id().reject(private_data)
     }
 }
@@ -387,16 +381,14 @@ impl Connection {
     ///
     /// Fails if the channel is closed, if the device was removed, or if the
     /// [limit](Self::set_timeout) was reached.
-    pub fn disconnect(self) -> Result<(), SynchronousError> {
+    pub fn disconnect(self) -> Result<(), ConnectError> {
         // Without a connection, some systems accept the call, but no event follows.
         if self.has_ended()? || self.datagram.is_some() {
             return Ok(());
         }
         self.id.disconnect()?;
         match (self.wait_ended(self.limit)?, self.limit) {
-            (false, Some(limit)) => {
-                Err(SynchronousError::TimedOut { wanted: EventType::Disconnected, limit })
-            }
+            (false, Some(limit)) => Err(ConnectError::TimedOut { wanted: EventType::Disconnected, limit }),
             _ => Ok(()),
         }
     }
@@ -407,7 +399,7 @@ impl Connection {
     /// # Errors
     ///
     /// Fails if the channel is closed, or if the device was removed.
-    pub fn wait_disconnected(&self, timeout: Duration) -> Result<bool, SynchronousError> {
+    pub fn wait_disconnected(&self, timeout: Duration) -> Result<bool, ConnectError> {
         if !self.wait_ended(Some(timeout))? {
             return Ok(false);
         }
@@ -419,7 +411,7 @@ impl Connection {
     }
 
     /// Whether the connection has ended, according to the events that were taken.
-    fn has_ended(&self) -> Result<bool, SynchronousError> {
+    fn has_ended(&self) -> Result<bool, ConnectError> {
         match self.id.state() {
             IdentifierState::DeviceRemoved => {
                 Err(EventError::DeviceRemoved { local: self.id.local_addr() }.into())
@@ -430,7 +422,7 @@ impl Connection {
 
     /// Sleeps until the connection has ended, even if the peer did not respond; false after the
     /// limit.
-    fn wait_ended(&self, limit: Option<Duration>) -> Result<bool, SynchronousError> {
+    fn wait_ended(&self, limit: Option<Duration>) -> Result<bool, ConnectError> {
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
             // An event changes the state in any thread and on any channel that takes it, so the
@@ -455,14 +447,14 @@ impl Connection {
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Moves an identifier to a new channel, so that all events there belong to it.
-fn alone(id: &Identifier) -> Result<(), SynchronousError> {
+fn alone(id: &Identifier) -> Result<(), ConnectError> {
     let channel = EventChannel::from_provider(id.provider())?;
     Ok(id.migrate(&channel)?)
 }
 
 /// Waits for an event of an identifier that is alone on its channel. Skips other events, unless
 /// they report a failure.
-fn expect(id: &Identifier, wanted: EventType, limit: Option<Duration>) -> Result<Event, SynchronousError> {
+fn expect(id: &Identifier, wanted: EventType, limit: Option<Duration>) -> Result<Event, ConnectError> {
     let channel = id.event_channel();
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
@@ -471,7 +463,7 @@ fn expect(id: &Identifier, wanted: EventType, limit: Option<Duration>) -> Result
             Some(end) => {
                 let left = end.saturating_duration_since(Instant::now());
                 let event = channel.get_cm_event_timeout(left)?;
-                event.ok_or(SynchronousError::TimedOut { wanted, limit: limit.unwrap_or_default() })?
+                event.ok_or(ConnectError::TimedOut { wanted, limit: limit.unwrap_or_default() })?
             }
         };
         if let Some(error) = event.error() {
@@ -479,7 +471,7 @@ fn expect(id: &Identifier, wanted: EventType, limit: Option<Duration>) -> Result
         }
         match event.event_type() {
             found if found == wanted => return Ok(event),
-            EventType::Disconnected => return Err(SynchronousError::Disconnected { wanted }),
+            EventType::Disconnected => return Err(ConnectError::Disconnected { wanted }),
             other => log::debug!("{other} of {id:?} while waiting for {wanted}"),
         }
     }
@@ -491,7 +483,7 @@ fn is_datagram<Q: QueuePair>(qp: &Q) -> bool {
 
 /// Brings a new queue pair to the state in which it accepts receives; a datagram pair goes to
 /// ready-to-send.
-fn make_ready<Q: QueuePair>(id: &Identifier, qp: &mut Q) -> Result<(), SynchronousError> {
+fn make_ready<Q: QueuePair>(id: &Identifier, qp: &mut Q) -> Result<(), ConnectError> {
     if qp.state()? == QueuePairState::Reset {
         id.modify_qp(qp, QueuePairState::Init)?;
     }
@@ -502,67 +494,31 @@ fn make_ready<Q: QueuePair>(id: &Identifier, qp: &mut Q) -> Result<(), Synchrono
     Ok(())
 }
 
-/// A step of making or closing a connection failed.
+/// A connection could not be made or closed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SynchronousError {
-    /// No channel.
+pub enum ConnectError {
+    /// A call failed: [`Error::verb`] names it.
     #[error(transparent)]
-    Channel(#[from] CreateEventChannelError),
-    /// No identifier.
+    Call(#[from] Error),
+    /// The queue pair did not reach a state.
     #[error(transparent)]
-    Identifier(#[from] CreateIdentifierError),
-    /// The identifier did not get its own channel.
-    #[error(transparent)]
-    Migrate(#[from] MigrateError),
-    /// No address to listen at.
-    #[error(transparent)]
-    Bind(#[from] BindAddrError),
-    /// It does not listen.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The peer's address is not resolved.
-    #[error(transparent)]
-    ResolveAddr(#[from] ResolveAddrError),
-    /// The route is not resolved.
-    #[error(transparent)]
-    ResolveRoute(#[from] ResolveRouteError),
-    /// The queue pair's state is not known.
-    #[error(transparent)]
-    Query(#[from] QueryQueuePairError),
-    /// The queue pair did not come to a state.
-    #[error(transparent)]
-    Modify(#[from] ModifyByIdentifierError),
-    /// The peer was not asked.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// The peer was not answered.
-    #[error(transparent)]
-    Accept(#[from] AcceptError),
-    /// The peer was not told that all is well.
-    #[error(transparent)]
-    Establish(#[from] EstablishError),
-    /// The connection was not closed.
-    #[error(transparent)]
-    Disconnect(#[from] DisconnectError),
-    /// An event says that it failed: the peer rejects, or does not answer.
+    Modify(#[from] ModifyQueuePairError),
+    /// An event reports the failure: the peer rejects, for example, or does not answer.
     #[error(transparent)]
     Event(#[from] EventError),
-    /// No event could be taken.
-    #[error(transparent)]
-    GetEvent(#[from] GetEventError),
-    /// The peer hung up instead.
-    #[error("the peer hung up before {wanted}")]
+    /// The peer disconnected first.
+    #[error("the peer disconnected before {wanted}")]
     Disconnected {
-        /// What was waited for.
+        /// The event that was expected.
         wanted: EventType,
     },
-    /// The limit was reached.
+    /// The time limit passed.
     #[error("no event {wanted} came within {limit:?}")]
     TimedOut {
-        /// What was waited for.
+        /// The event that was expected.
         wanted: EventType,
-        /// How long.
+        /// The time limit.
         limit: Duration,
     },
 }

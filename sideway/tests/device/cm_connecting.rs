@@ -1,4 +1,4 @@
-//! Connections by the connection manager: made, refused, used and closed.
+//! Connection manager tests: connections are established, rejected, used and closed.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -8,14 +8,14 @@ use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::ece::Ece;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{
-    ConnectionParameter, Connector, EventError, EventType, IdentifierState, Listener, PortSpace,
-    RejectReason, SynchronousError, get_devices,
+    ConnectError, ConnectionParameter, Connector, EventError, EventType, IdentifierState, Listener,
+    PortSpace, RejectReason, get_devices,
 };
 
 use crate::cm_site::{
-    CmNode, PATIENCE, RESOLUTION, Site, assert_data, channel_of_ones_own, expect, node, ready,
+    CmNode, CmTestDevice, PATIENCE, RESOLUTION, assert_data, channel_of_ones_own, expect, node, ready,
 };
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{Data, Op, pattern};
 use crate::support::flavour::QpFlavour;
 
@@ -37,11 +37,11 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn a_connection_carries_messages<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn a_connection_carries_messages<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let (here, there) = (channel_of_ones_own(), channel_of_ones_own());
-    let listener = site.listener(&there, PortSpace::Tcp);
-    let active = site.resolved(&here, &listener);
+    let listener = cm_device.listener(&there, PortSpace::Tcp);
+    let active = cm_device.resolved(&here, &listener);
     let mut a = node::<Q>(&active);
     let mut parameter = ConnectionParameter::new();
     parameter.setup_private_data(b"who is there?").setup_queue_pair(a.qp.control());
@@ -71,14 +71,15 @@ fn a_connection_carries_messages<Q: QpFlavour>(rig: &Rig) -> Outcome {
     say(&mut b, &mut a, 5);
     active.disconnect().unwrap();
     expect(&there, EventType::Disconnected);
-    // The one who began is told when the other has answered.
+    // The side that disconnected first gets its event when the other has responded.
     passive.disconnect().unwrap();
     expect(&here, EventType::Disconnected);
     assert_eq!(
         (active.state(), passive.state()),
         (IdentifierState::Disconnected, IdentifierState::Disconnected)
     );
-    // The pair is the program's: what it has outstanding ends when the program says so.
+    // The program owns the pair: outstanding requests end when the program moves it to the error
+    // state.
     b.receive(&[(3, &[(0, 4096)])]).unwrap();
     let mut error = sideway::ibverbs::queue_pair::QueuePairAttribute::new();
     b.modify(error.setup_state(QueuePairState::Error)).unwrap();
@@ -95,11 +96,11 @@ fn say<Q: QpFlavour>(from: &mut CmNode<Q>, to: &mut CmNode<Q>, seed: u8) {
 }
 
 /// As a program with one thread has it.
-fn both_sides_on_one_channel(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn both_sides_on_one_channel(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
-    let listener = site.listener(&channel, PortSpace::Tcp);
-    let active = site.resolved(&channel, &listener);
+    let listener = cm_device.listener(&channel, PortSpace::Tcp);
+    let active = cm_device.resolved(&channel, &listener);
     active.connect(ConnectionParameter::new().setup_qp_number(17)).unwrap();
     let passive = expect(&channel, EventType::ConnectRequest).into_cm_id();
     passive.setup_context("passive");
@@ -109,15 +110,15 @@ fn both_sides_on_one_channel(rig: &Rig) -> Outcome {
     let event = expect(&channel, EventType::Established);
     assert_eq!(event.cm_id().get_context::<&str>().as_deref(), Some(&"passive"));
     drop((event, passive));
-    // Dropping one end hangs up.
+    // Dropping one end disconnects.
     assert_eq!(*expect(&channel, EventType::Disconnected).cm_id(), active);
     Ok(())
 }
 
-fn sides_without_events_connect_and_part(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = Listener::bind(site.at(0), 4).unwrap();
-    let to = site.at(listener.local_addr().unwrap().port().unwrap());
+fn sides_without_events_connect_and_part(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
+    let listener = Listener::bind(cm_device.at(0), 4).unwrap();
+    let to = cm_device.at(listener.local_addr().unwrap().port().unwrap());
     thread::scope(|scope| {
         scope.spawn(|| {
             let request = listener.get_request_timeout(PATIENCE).unwrap().expect("a request");
@@ -136,7 +137,7 @@ fn sides_without_events_connect_and_part(rig: &Rig) -> Outcome {
         connection.disconnect().unwrap();
     });
     // And one that is not wanted.
-    let to = site.at(listener.local_addr().unwrap().port().unwrap());
+    let to = cm_device.at(listener.local_addr().unwrap().port().unwrap());
     thread::scope(|scope| {
         scope.spawn(|| {
             listener.get_request_timeout(PATIENCE).unwrap().expect("a request").reject(b"not today").unwrap();
@@ -144,7 +145,7 @@ fn sides_without_events_connect_and_part(rig: &Rig) -> Outcome {
         let connector = Connector::resolve(to, RESOLUTION).unwrap();
         let mut a: CmNode<GenericQueuePair> = node(connector.id());
         match connector.connect(&mut a.qp, &ConnectionParameter::new()) {
-            Err(SynchronousError::Event(EventError::Rejected { private_data, reason, .. })) => {
+            Err(ConnectError::Event(EventError::Rejected { private_data, reason, .. })) => {
                 assert_data(&private_data, b"not today");
                 assert_eq!(reason, Some(RejectReason::ConsumerReject));
             }
@@ -154,9 +155,9 @@ fn sides_without_events_connect_and_part(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_rejection_arrives_with_its_data(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let r = site.requested(b"let me in");
+fn a_rejection_arrives_with_its_data(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
+    let r = cm_device.requested(b"let me in");
     assert_data(r.request.private_data(), b"let me in");
     r.request.cm_id().reject(b"no").unwrap();
     let rejected = expect(&r.channel, EventType::Rejected);
@@ -166,11 +167,11 @@ fn a_rejection_arrives_with_its_data(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn nobody_listens_there(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn nobody_listens_there(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
-    let listener = site.listener(&channel_of_ones_own(), PortSpace::Tcp);
-    let active = site.resolved(&channel, &listener);
+    let listener = cm_device.listener(&channel_of_ones_own(), PortSpace::Tcp);
+    let active = cm_device.resolved(&channel, &listener);
     drop(listener);
     active.connect(&ConnectionParameter::new()).unwrap();
     let rejected = expect(&channel, EventType::Rejected);
@@ -179,8 +180,8 @@ fn nobody_listens_there(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_request_that_nobody_takes_is_rejected(rig: &Rig) -> Outcome {
-    let r = Site::of(rig)?.requested(b"");
+fn a_request_that_nobody_takes_is_rejected(test_device: &TestDevice) -> Outcome {
+    let r = CmTestDevice::of(test_device)?.requested(b"");
     drop(r.request);
     let rejected = expect(&r.channel, EventType::Rejected);
     assert_eq!(rejected.reject_reason(), Some(RejectReason::ConsumerReject));
@@ -188,10 +189,11 @@ fn a_request_that_nobody_takes_is_rejected(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_request_is_closed_by_who_asked(rig: &Rig) -> Outcome {
-    let r = Site::of(rig)?.requested(b"");
+fn a_request_is_closed_by_who_asked(test_device: &TestDevice) -> Outcome {
+    let r = CmTestDevice::of(test_device)?.requested(b"");
     drop((r.active, r.channel));
-    // Which event says so depends on how far the answer had come; that it comes, and the identifier goes, does not.
+    // The type of the event depends on how far the response had come. In any case an event comes,
+    // and the identifier is destroyed.
     let id = r.request.into_cm_id();
     let accepted = id.accept(ConnectionParameter::new().setup_qp_number(3));
     let event = r.theirs.get_cm_event_timeout(Duration::from_millis(200)).unwrap();
@@ -201,11 +203,11 @@ fn a_request_is_closed_by_who_asked(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_parameters_arrive(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn the_parameters_arrive(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let (here, there) = (channel_of_ones_own(), channel_of_ones_own());
-    let listener = site.listener(&there, PortSpace::Tcp);
-    let active = site.resolved(&here, &listener);
+    let listener = cm_device.listener(&there, PortSpace::Tcp);
+    let active = cm_device.resolved(&here, &listener);
     let data = pattern(9, 56);
     let mut parameter = ConnectionParameter::new();
     parameter
@@ -217,7 +219,7 @@ fn the_parameters_arrive(rig: &Rig) -> Outcome {
     active.connect(&parameter).unwrap();
     let request = expect(&there, EventType::ConnectRequest);
     let info = request.connection().unwrap();
-    // What one side answers is what the other may ask.
+    // The responder resources of one side are the initiator depth of the other.
     assert_eq!((info.responder_resources, info.initiator_depth, info.qp_num), (3, 2, 0x1234));
     assert_eq!((info.retry_count, info.rnr_retry_count), (5, 6));
     assert_eq!((info.flow_control, info.srq), (true, true));
@@ -233,27 +235,28 @@ fn the_parameters_arrive(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_address_can_be_chosen_to_connect_from(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn an_address_can_be_chosen_to_connect_from(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
     let id = channel.create_id(PortSpace::Tcp).unwrap();
-    id.resolve_addr(Some(site.at(0)), site.at(7), RESOLUTION).unwrap();
+    id.resolve_addr(Some(cm_device.at(0)), cm_device.at(7), RESOLUTION).unwrap();
     expect(&channel, EventType::AddressResolved);
-    assert_eq!(id.local_addr().unwrap().ip().map(|a| a.ip()), site.at(0).ip().map(|a| a.ip()));
+    assert_eq!(id.local_addr().unwrap().ip().map(|a| a.ip()), cm_device.at(0).ip().map(|a| a.ip()));
     assert!(id.local_port().is_some_and(|port| port != 0));
-    assert_eq!(id.port(), Some(rig.port));
+    assert_eq!(id.port(), Some(test_device.port));
     Ok(())
 }
 
 /// One thread, one channel, and its descriptor.
-fn many_connections_come_in_at_one_listener(rig: &Rig) -> Outcome {
+fn many_connections_come_in_at_one_listener(test_device: &TestDevice) -> Outcome {
     const COUNT: usize = 40;
-    let site = Site::of(rig)?;
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
     assert!(channel.as_fd().try_clone_to_owned().is_ok());
-    let listener = site.listener(&channel, PortSpace::Tcp);
-    let mut active: Vec<_> = (0..COUNT).map(|_| site.resolved(&channel, &listener)).collect();
-    // A queue pair is in one connection at a time: the listener's side rejects another one as stale.
+    let listener = cm_device.listener(&channel, PortSpace::Tcp);
+    let mut active: Vec<_> = (0..COUNT).map(|_| cm_device.resolved(&channel, &listener)).collect();
+    // A queue pair is in one connection at a time: the listener's side rejects another one as
+    // stale.
     for (number, id) in (17..).zip(&active) {
         id.connect(ConnectionParameter::new().setup_qp_number(number)).unwrap();
     }
@@ -271,7 +274,8 @@ fn many_connections_come_in_at_one_listener(rig: &Rig) -> Outcome {
             other => panic!("{other}: {event:?}"),
         }
     }
-    // Half of each side goes, in turn: the other half is told.
+    // Each side drops half of its identifiers, alternately; the peers of the dropped ones get
+    // events.
     active.truncate(COUNT / 2);
     let mut told = 0;
     while told < COUNT / 2 {
@@ -281,48 +285,48 @@ fn many_connections_come_in_at_one_listener(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_device_outlives_its_identifiers(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn a_device_outlives_its_identifiers(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
     let id = channel.create_id(PortSpace::Tcp).unwrap();
-    id.bind_addr(site.at(0)).unwrap();
+    id.bind_addr(cm_device.at(0)).unwrap();
     let other = channel.create_id(PortSpace::Tcp).unwrap();
-    other.bind_addr(site.at(0)).unwrap();
+    other.bind_addr(cm_device.at(0)).unwrap();
     let context = id.get_device_context().unwrap();
-    assert_eq!((&context, context.name()), (&other.get_device_context().unwrap(), site.device.clone()));
+    assert_eq!((&context, context.name()), (&other.get_device_context().unwrap(), cm_device.device.clone()));
     let n: CmNode<GenericQueuePair> = node(&id);
     drop((id, other, channel, context));
     assert_eq!(n.qp.state().unwrap(), QueuePairState::Init);
     n.context.query_device().unwrap();
     drop(n);
-    // And again, after everything has gone.
+    // The same after all identifiers are gone.
     let id = channel_of_ones_own().create_id(PortSpace::Tcp).unwrap();
-    id.bind_addr(site.at(0)).unwrap();
+    id.bind_addr(cm_device.at(0)).unwrap();
     id.get_device_context().unwrap().alloc_pd().unwrap();
     Ok(())
 }
 
-fn the_devices_are_listed(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn the_devices_are_listed(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let devices = get_devices().unwrap();
-    assert!(devices.iter().any(|device| device.name() == site.device), "{devices:?}");
+    assert!(devices.iter().any(|device| device.name() == cm_device.device), "{devices:?}");
     Ok(())
 }
 
-fn vendors_options_arrive(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn vendors_options_arrive(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     // Nobody said anything.
-    let silent = site.requested(b"");
+    let silent = cm_device.requested(b"");
     assert_eq!(silent.request.cm_id().get_remote_ece().unwrap(), Ece { vendor_id: 0, options: 0 });
     let (here, there) = (channel_of_ones_own(), channel_of_ones_own());
-    let listener = site.listener(&there, PortSpace::Tcp);
-    let active = site.resolved(&here, &listener);
+    let listener = cm_device.listener(&there, PortSpace::Tcp);
+    let active = cm_device.resolved(&here, &listener);
     let wanted = Ece { vendor_id: 0x1234, options: 7 };
     active.set_local_ece(wanted).unwrap();
     active.connect(ConnectionParameter::new().setup_qp_number(3)).unwrap();
     let passive = expect(&there, EventType::ConnectRequest).into_cm_id();
     assert_eq!(passive.get_remote_ece().unwrap(), wanted);
-    // The answer is about the same vendor's options.
+    // The response contains options of the same vendor.
     let accepted = Ece { vendor_id: 0x1234, options: 5 };
     passive.set_local_ece(accepted).unwrap();
     passive.accept(ConnectionParameter::new().setup_qp_number(4)).unwrap();

@@ -1,51 +1,50 @@
-//! Two sides that meet by the connection manager.
+//! Helpers for two sides that connect through the connection manager.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
+use sideway::ErrorKind;
 use sideway::ibverbs::address::GidEntry;
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairState, QueuePairType};
-use sideway::rdmacm::{
-    Address, ConnectionParameter, CreateEventChannelError, Event, EventChannel, EventType, Identifier,
-    PortSpace,
-};
+use sideway::rdmacm::{Address, ConnectionParameter, Event, EventChannel, EventType, Identifier, PortSpace};
 
-use crate::harness::{Rig, Skip};
-use crate::node::{Node, Options};
+use crate::harness::{Skip, TestDevice};
+use crate::node::{Node, NodeOptions};
 use crate::support::flavour::QpFlavour;
 
-/// How long an event may take to come.
+/// The maximum time until an event arrives.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long an address or a route may take.
+/// The maximum time to resolve an address or a route.
 pub(crate) const RESOLUTION: Duration = Duration::from_secs(5);
 
 pub(crate) type CmNode<Q> = Node<Q, GenericCompletionQueue>;
 
-/// Where identifiers of a rig meet.
-pub(crate) struct Site {
+/// Where identifiers of a test_device meet.
+pub(crate) struct CmTestDevice {
     ip: IpAddr,
     scope: u32,
     pub(crate) device: String,
 }
 
-impl Site {
+impl CmTestDevice {
     /// The rig's device, if its provider has a connection manager.
-    pub(crate) fn of(rig: &Rig) -> Result<Self, Skip> {
+    pub(crate) fn of(test_device: &TestDevice) -> Result<Self, Skip> {
         match EventChannel::new() {
             Ok(_) => {}
-            Err(CreateEventChannelError::Library(error)) => skip!("{error}"),
+            Err(error) if error.kind() == ErrorKind::Library => skip!("{error}"),
             Err(error) => panic!("{error}"),
         }
-        let context = rig.open();
+        let context = test_device.open();
         let entries = context.query_gid_table().unwrap();
-        let usable = |entry: &&GidEntry| !entry.gid().is_zero() && entry.port_num() == u32::from(rig.port);
+        let usable =
+            |entry: &&GidEntry| !entry.gid().is_zero() && entry.port_num() == u32::from(test_device.port);
         let v4 = entries.iter().filter(usable).find(|entry| entry.gid().to_ipv4_mapped().is_some());
-        let entry = v4.or_else(|| entries.iter().find(usable)).expect("the rig's device has an address");
+        let entry = v4.or_else(|| entries.iter().find(usable)).expect("the device has an address");
         let ip = Ipv6Addr::from(entry.gid());
         let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
-        Ok(Self { ip, scope: entry.ndev_ifindex(), device: rig.name.clone() })
+        Ok(Self { ip, scope: entry.ndev_ifindex(), device: test_device.name.clone() })
     }
 
     pub(crate) fn at(&self, port: u16) -> Address {
@@ -55,10 +54,11 @@ impl Site {
         }
     }
 
-    /// An address that nobody has, of the device's own network if that has one.
+    /// An unused address, in the device's own network if that has one.
     pub(crate) fn nobody(&self) -> Result<Address, Skip> {
         let IpAddr::V4(ip) = self.ip else { skip!("the device {} has no IPv4 address", self.device) };
-        // Of the loopback network all addresses are somebody's: then one that is for documentation only.
+        // In the loopback network all addresses are in use, so this is one reserved for
+        // documentation.
         let [a, b, c, _] = if ip.is_loopback() { [192, 0, 2, 0] } else { ip.octets() };
         Ok(SocketAddr::from(([a, b, c, 250], 7471)).into())
     }
@@ -71,7 +71,8 @@ impl Site {
         id
     }
 
-    /// An identifier with a route to one that listens. Its channel is its own until then.
+    /// An identifier with a route to a listener. It is moved to `channel` once the route is
+    /// resolved.
     pub(crate) fn resolved(&self, channel: &EventChannel, to: &Identifier) -> Identifier {
         let own = channel_of_ones_own();
         let id = own.create_id(to.port_space()).unwrap();
@@ -83,7 +84,8 @@ impl Site {
         id
     }
 
-    /// A listener, who asks for a connection there, and the request; each with a channel of its own.
+    /// A listener, the identifier that requests a connection, and the request; each with a separate
+    /// channel.
     pub(crate) fn requested(&self, data: &[u8]) -> Requested {
         let (channel, theirs) = (channel_of_ones_own(), channel_of_ones_own());
         let listener = self.listener(&theirs, PortSpace::Tcp);
@@ -107,7 +109,7 @@ pub(crate) fn channel_of_ones_own() -> EventChannel {
     EventChannel::new().unwrap()
 }
 
-/// The next event, which has to be this one.
+/// Takes the next event, which must be of this type.
 pub(crate) fn expect(channel: &EventChannel, wanted: EventType) -> Event {
     let event =
         channel.get_cm_event_timeout(PATIENCE).unwrap().unwrap_or_else(|| panic!("no {wanted} comes"));
@@ -115,17 +117,17 @@ pub(crate) fn expect(channel: &EventChannel, wanted: EventType) -> Event {
     event
 }
 
-/// Data as it was sent, with nothing but zeros behind it.
+/// Checks that data arrived unchanged, followed by zeros only.
 pub(crate) fn assert_data(found: &[u8], sent: &[u8]) {
     let (data, rest) = found.split_at_checked(sent.len()).unwrap_or_else(|| panic!("{found:?} is too short"));
     assert_eq!(data, sent);
     assert!(rest.iter().all(|byte| *byte == 0), "{rest:?} is behind the data");
 }
 
-/// A node of an identifier's device, which takes receives.
+/// A node on an identifier's device, in a state that accepts receives.
 pub(crate) fn node<Q: QpFlavour>(id: &Identifier) -> CmNode<Q> {
     let datagram = id.port_space() == PortSpace::Udp;
-    let options = Options::with(|options| {
+    let options = NodeOptions::with(|options| {
         if datagram {
             options.qp_type = QueuePairType::UnreliableDatagram;
         }
@@ -139,7 +141,7 @@ pub(crate) fn node<Q: QpFlavour>(id: &Identifier) -> CmNode<Q> {
     node
 }
 
-/// Brings a pair to ready-to-send, with what the identifier knows of the peer.
+/// Brings a pair to ready-to-send with the identifier's attributes.
 pub(crate) fn ready<Q: QueuePair>(id: &Identifier, qp: &mut Q) {
     id.modify_qp(qp, QueuePairState::ReadyToReceive).unwrap();
     id.modify_qp(qp, QueuePairState::ReadyToSend).unwrap();

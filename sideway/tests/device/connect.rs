@@ -1,4 +1,4 @@
-//! Connecting two queue pairs.
+//! Tests of connecting two queue pairs.
 
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint, connect};
@@ -7,8 +7,8 @@ use sideway::ibverbs::queue_pair::{
     GenericQueuePair, QueuePair, QueuePairAttributeMask, QueuePairState, QueuePairType,
 };
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::node::{AnyPair, Data, Node, Op, Options, pattern};
+use crate::harness::{Outcome, Suite, TestDevice};
+use crate::node::{AnyPair, Data, Node, NodeOptions, Op, pattern};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -24,14 +24,14 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 type AnyNode = Node<GenericQueuePair, GenericCompletionQueue>;
 
-fn nodes(rig: &Rig, qp_type: QueuePairType) -> (AnyNode, AnyNode) {
-    let context = rig.open();
-    let options = Options::with(|options| options.qp_type = qp_type);
-    (AnyNode::new(&context, rig.port, &options), AnyNode::new(&context, rig.port, &options))
+fn nodes(test_device: &TestDevice, qp_type: QueuePairType) -> (AnyNode, AnyNode) {
+    let context = test_device.open();
+    let options = NodeOptions::with(|options| options.qp_type = qp_type);
+    (AnyNode::new(&context, test_device.port, &options), AnyNode::new(&context, test_device.port, &options))
 }
 
-fn an_endpoint_survives_its_journey(rig: &Rig) -> Outcome {
-    let (mut a, b) = nodes(rig, QueuePairType::ReliableConnection);
+fn an_endpoint_survives_its_journey(test_device: &TestDevice) -> Outcome {
+    let (mut a, b) = nodes(test_device, QueuePairType::ReliableConnection);
     let (ours, theirs) = (a.endpoint(u32::MAX), b.endpoint(7));
     assert_eq!(ours.packet_seq_num, 0xff_ffff);
     let text = serde_json::to_string(&theirs).unwrap();
@@ -43,8 +43,8 @@ fn an_endpoint_survives_its_journey(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_smaller_mtu_counts(rig: &Rig) -> Outcome {
-    let (mut a, mut b) = nodes(rig, QueuePairType::ReliableConnection);
+fn the_smaller_mtu_counts(test_device: &TestDevice) -> Outcome {
+    let (mut a, mut b) = nodes(test_device, QueuePairType::ReliableConnection);
     let ours = a.endpoint(1);
     let theirs = Endpoint { mtu: 256, ..b.endpoint(2) };
     let done = connect(&mut a.qp, &a.path, &ours, &theirs, &ConnectOptions::default()).unwrap();
@@ -58,8 +58,8 @@ fn the_smaller_mtu_counts(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn datagram_pairs_are_not_connected(rig: &Rig) -> Outcome {
-    let (mut a, b) = nodes(rig, QueuePairType::UnreliableDatagram);
+fn datagram_pairs_are_not_connected(test_device: &TestDevice) -> Outcome {
+    let (mut a, b) = nodes(test_device, QueuePairType::UnreliableDatagram);
     let (ours, theirs) = (a.endpoint(1), b.endpoint(2));
     let error = connect(&mut a.qp, &a.path, &ours, &theirs, &ConnectOptions::default()).unwrap_err();
     assert!(matches!(error, ConnectError::NotConnected { .. }), "{error}");
@@ -67,8 +67,8 @@ fn datagram_pairs_are_not_connected(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_that_is_connected_already_says_so(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_pair_that_is_connected_already_says_so(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let (ours, theirs) = (pair.a.endpoint(1), pair.b.endpoint(2));
     let error =
         connect(&mut pair.a.qp, &pair.a.path, &ours, &theirs, &ConnectOptions::default()).unwrap_err();
@@ -76,8 +76,8 @@ fn a_pair_that_is_connected_already_says_so(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn another_link_layer_is_refused(rig: &Rig) -> Outcome {
-    let (mut a, b) = nodes(rig, QueuePairType::ReliableConnection);
+fn another_link_layer_is_refused(test_device: &TestDevice) -> Outcome {
+    let (mut a, b) = nodes(test_device, QueuePairType::ReliableConnection);
     let theirs = b.endpoint(2);
     let theirs = Endpoint { ethernet: !theirs.ethernet, ..theirs };
     let ours = a.endpoint(1);
@@ -87,8 +87,8 @@ fn another_link_layer_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_peer_without_gid_is_refused(rig: &Rig) -> Outcome {
-    let (mut a, b) = nodes(rig, QueuePairType::ReliableConnection);
+fn a_peer_without_gid_is_refused(test_device: &TestDevice) -> Outcome {
+    let (mut a, b) = nodes(test_device, QueuePairType::ReliableConnection);
     let theirs = Endpoint { gid: None, ..b.endpoint(2) };
     if !theirs.ethernet {
         skip!("InfiniBand needs no GID");
@@ -99,13 +99,13 @@ fn a_peer_without_gid_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn two_devices_talk_to_each_other(rig: &Rig) -> Outcome {
-    let Some((peer, peer_port)) = &rig.peer else { skip!("there is one device only") };
-    let options = Options::default();
-    let a = AnyNode::new(&rig.open(), rig.port, &options);
-    let b = AnyNode::new(&rig.list().find(peer).unwrap().open().unwrap(), *peer_port, &options);
+fn two_devices_talk_to_each_other(test_device: &TestDevice) -> Outcome {
+    let Some((peer, peer_port)) = &test_device.peer else { skip!("there is one device only") };
+    let options = NodeOptions::default();
+    let a = AnyNode::new(&test_device.open(), test_device.port, &options);
+    let b = AnyNode::new(&test_device.list().find(peer).unwrap().open().unwrap(), *peer_port, &options);
     if a.path.link_layer() != b.path.link_layer() {
-        skip!("{} and {peer} have different link layers", rig.name);
+        skip!("{} and {peer} have different link layers", test_device.name);
     }
     let mut pair = AnyPair::connect(a, b, &options.connect);
     let sent = pattern(7, 9000);

@@ -1,9 +1,9 @@
-//! Every operation moves the bytes that it should, and no others.
+//! Data tests: every operation moves the right bytes, and no others.
 
 use sideway::ibverbs::completion::{WorkCompletionOperationType, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::QueuePairType;
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{Data, Op, Pair, SIGNALED, pattern};
 use crate::support::flavour::{CqFlavour, QpFlavour};
 
@@ -24,10 +24,10 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// Around what is written, so that too much shows.
+/// A margin around the target, in which excess writes are detected.
 const EDGE: usize = 64;
 
-/// Lengths around the packet sizes that there are.
+/// Lengths around the possible packet sizes.
 const LENGTHS: [usize; 7] = [1, 7, 255, 1024, 1025, 4096, 5000];
 
 fn assert_only<Q, C>(node: &crate::node::Node<Q, C>, offset: usize, expected: &[u8])
@@ -41,8 +41,8 @@ where
     node.memory.set(offset, &vec![0; expected.len()]);
 }
 
-fn send_fills_the_next_receive<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, C>::new(rig);
+fn send_fills_the_next_receive<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, C>::new(test_device);
     for (n, len) in LENGTHS.into_iter().enumerate() {
         let sent = pattern(n as u8 + 1, len);
         pair.a.memory.set(0, &sent);
@@ -61,8 +61,8 @@ fn send_fills_the_next_receive<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome
     Ok(())
 }
 
-fn send_with_immediate_brings_its_number<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, C>::new(rig);
+fn send_with_immediate_brings_its_number<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, C>::new(test_device);
     for imm in [0, 1, 0x0102_0304, u32::MAX] {
         let sent = pattern(imm as u8 | 1, 100);
         pair.a.memory.set(0, &sent);
@@ -76,8 +76,8 @@ fn send_with_immediate_brings_its_number<Q: QpFlavour, C: CqFlavour>(rig: &Rig) 
     Ok(())
 }
 
-fn write_changes_the_peers_memory<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, C>::new(rig);
+fn write_changes_the_peers_memory<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, C>::new(test_device);
     for (n, len) in LENGTHS.into_iter().enumerate() {
         let sent = pattern(n as u8 + 1, len);
         pair.a.memory.set(0, &sent);
@@ -89,8 +89,8 @@ fn write_changes_the_peers_memory<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outc
     Ok(())
 }
 
-fn write_with_immediate_takes_a_receive<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, C>::new(rig);
+fn write_with_immediate_takes_a_receive<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, C>::new(test_device);
     for (n, len) in LENGTHS.into_iter().enumerate() {
         let sent = pattern(n as u8 + 1, len);
         pair.a.memory.set(0, &sent);
@@ -106,8 +106,8 @@ fn write_with_immediate_takes_a_receive<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -
     Ok(())
 }
 
-fn read_fetches_the_peers_memory<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, C>::new(rig);
+fn read_fetches_the_peers_memory<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, C>::new(test_device);
     for (n, len) in LENGTHS.into_iter().enumerate() {
         let there = pattern(n as u8 + 1, len);
         pair.b.memory.set(0, &there);
@@ -119,8 +119,10 @@ fn read_fetches_the_peers_memory<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outco
     Ok(())
 }
 
-fn compare_and_swap_swaps_only_what_it_expects<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, C>::new(rig);
+fn compare_and_swap_swaps_only_what_it_expects<Q: QpFlavour, C: CqFlavour>(
+    test_device: &TestDevice,
+) -> Outcome {
+    let mut pair = Pair::<Q, C>::new(test_device);
     let target = pair.b.remote(EDGE);
     pair.b.memory.set(EDGE, &7u64.to_ne_bytes());
     for (expected, new, before, after) in [(8, 9, 7, 7), (7, 9, 7, 9), (9, u64::MAX, 9, u64::MAX)] {
@@ -132,8 +134,8 @@ fn compare_and_swap_swaps_only_what_it_expects<Q: QpFlavour, C: CqFlavour>(rig: 
     Ok(())
 }
 
-fn fetch_and_add_adds<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, C>::new(rig);
+fn fetch_and_add_adds<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, C>::new(test_device);
     let target = pair.b.remote(EDGE);
     let mut value = 40u64;
     pair.b.memory.set(EDGE, &value.to_ne_bytes());
@@ -147,9 +149,9 @@ fn fetch_and_add_adds<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_long_message_arrives_whole<Q: QpFlavour>(rig: &Rig) -> Outcome {
+fn a_long_message_arrives_whole<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     const LEN: usize = 1 << 20;
-    let mut pair = Pair::<Q, crate::node::AnyCq>::with(rig, |options| options.bytes = LEN);
+    let mut pair = Pair::<Q, crate::node::AnyCq>::with(test_device, |options| options.bytes = LEN);
     let sent = pattern(5, LEN);
     pair.a.memory.set(0, &sent);
     pair.b.receive(&[(1, &[(0, LEN)])]).unwrap();
@@ -162,9 +164,9 @@ fn a_long_message_arrives_whole<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn unreliable_pairs_send_and_write<Q: QpFlavour>(rig: &Rig) -> Outcome {
+fn unreliable_pairs_send_and_write<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     let uc = QueuePairType::UnreliableConnection;
-    let mut pair = Pair::<Q, crate::node::AnyCq>::with(rig, |options| options.qp_type = uc);
+    let mut pair = Pair::<Q, crate::node::AnyCq>::with(test_device, |options| options.qp_type = uc);
     let sent = pattern(3, 3000);
     pair.a.memory.set(0, &sent);
     pair.b.receive(&[(1, &[(EDGE, 4000)]), (2, &[])]).unwrap();
@@ -177,8 +179,8 @@ fn unreliable_pairs_send_and_write<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn both_directions_at_once<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, crate::node::AnyCq>::new(rig);
+fn both_directions_at_once<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, crate::node::AnyCq>::new(test_device);
     let (one, two) = (pattern(1, 2000), pattern(2, 2000));
     pair.a.memory.set(0, &one);
     pair.b.memory.set(0, &two);

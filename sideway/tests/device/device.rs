@@ -1,16 +1,18 @@
-//! Devices, their attributes, ports and addresses.
+//! Device tests: attributes, ports and addresses.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use sideway::ErrorKind;
 use sideway::ibverbs::address::{Gid, GidType};
-use sideway::ibverbs::connect::{ChoosePathError, FindAddressError, LocalPath};
+use sideway::ibverbs::connect::{ChoosePathError, LocalPath};
 use sideway::ibverbs::device::FindDeviceError;
 use sideway::ibverbs::port::PortState;
 use sideway::ibverbs::queue_pair::CreateQueuePairError;
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
+use crate::support::errors::assert_error;
 use crate::support::fake::Fake;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -33,10 +35,10 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn the_list_has_the_device(rig: &Rig) -> Outcome {
-    let list = rig.list();
-    let device = list.find(&rig.name).unwrap();
-    assert_eq!(device.name(), rig.name);
+fn the_list_has_the_device(test_device: &TestDevice) -> Outcome {
+    let list = test_device.list();
+    let device = list.find(&test_device.name).unwrap();
+    assert_eq!(device.name(), test_device.name);
     assert_ne!(device.guid().as_u64(), 0);
     assert!(device.transport_type().name().is_some() && device.node_type().name().is_some());
     assert_eq!(list.iter().count(), list.len());
@@ -44,33 +46,33 @@ fn the_list_has_the_device(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_unknown_name_lists_the_known_ones(rig: &Rig) -> Outcome {
-    let list = rig.list();
+fn an_unknown_name_lists_the_known_ones(test_device: &TestDevice) -> Outcome {
+    let list = test_device.list();
     let error = list.find("no-such-device").unwrap_err();
     let FindDeviceError::Unknown { name, known } = &error else { panic!("{error}") };
     assert_eq!(name, "no-such-device");
-    assert!(known.contains(&rig.name), "{error}");
-    assert!(error.to_string().contains(&rig.name), "{error}");
+    assert!(known.contains(&test_device.name), "{error}");
+    assert!(error.to_string().contains(&test_device.name), "{error}");
     Ok(())
 }
 
-fn attributes_are_plausible(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn attributes_are_plausible(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let attr = context.query_device().unwrap();
     assert_eq!(attr.node_guid(), context.guid());
-    assert!(attr.phys_port_cnt() >= rig.port);
+    assert!(attr.phys_port_cnt() >= test_device.port);
     for limit in
         [attr.max_qp(), attr.max_qp_wr(), attr.max_sge(), attr.max_cq(), attr.max_cqe(), attr.max_mr()]
     {
         assert!(limit > 0, "{attr:?}");
     }
     assert!(attr.max_pd() > 0 && attr.max_mr_size() > 0 && attr.max_pkeys() > 0);
-    assert_eq!(context.name(), rig.name);
+    assert_eq!(context.name(), test_device.name);
     Ok(())
 }
 
-fn the_port_is_active(rig: &Rig) -> Outcome {
-    let port = rig.open().query_port(rig.port).unwrap();
+fn the_port_is_active(test_device: &TestDevice) -> Outcome {
+    let port = test_device.open().query_port(test_device.port).unwrap();
     assert_eq!(port.port_state(), PortState::Active);
     assert!(port.active_mtu().bytes().unwrap() <= port.max_mtu().bytes().unwrap());
     assert!(port.gid_tbl_len() > 0 && port.max_msg_sz() > 0 && port.pkey_tbl_len() > 0);
@@ -80,12 +82,12 @@ fn the_port_is_active(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_port_that_is_not_there_is_an_error(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_port_that_is_not_there_is_an_error(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     for port_num in [0, context.query_device().unwrap().phys_port_cnt() + 1, 255] {
         let error = context.query_port(port_num).unwrap_err();
-        assert_eq!(error.port_num, port_num);
-        assert_ne!(error.source.raw_os_error(), Some(0), "{error}");
+        assert_eq!(error.argument("port_num"), Some(&*port_num.to_string()));
+        assert_ne!(error.errno(), Some(0), "{error}");
         let error = LocalPath::choose(&context, port_num, None).unwrap_err();
         assert!(matches!(error, ChoosePathError::NoSuchPort { .. }), "{error}");
         assert!(context.query_gid(port_num, 0).is_err());
@@ -93,15 +95,15 @@ fn a_port_that_is_not_there_is_an_error(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_gid_table_is_what_sysfs_says(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn the_gid_table_is_what_sysfs_says(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let table = context.query_gid_table().unwrap();
     assert!(!table.is_empty());
     if context.is_soft() {
-        skip!("the kernel does not know {}", rig.name);
+        skip!("the kernel does not know {}", test_device.name);
     }
     for port in 1..=context.query_device().unwrap().phys_port_cnt() {
-        let folder = PathBuf::from(format!("/sys/class/infiniband/{}/ports/{port}", rig.name));
+        let folder = PathBuf::from(format!("/sys/class/infiniband/{}/ports/{port}", test_device.name));
         let read = |path: String| fs::read_to_string(folder.join(path)).map(|text| text.trim().to_owned());
         for index in 0..context.query_port(port).unwrap().gid_tbl_len() {
             let gid: Gid = read(format!("gids/{index}")).unwrap().parse().unwrap();
@@ -121,8 +123,8 @@ fn the_gid_table_is_what_sysfs_says(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn single_gids_are_those_of_the_table(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn single_gids_are_those_of_the_table(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     for entry in context.query_gid_table().unwrap() {
         let port = u8::try_from(entry.port_num()).unwrap();
         assert_eq!(context.query_gid_ex(port, entry.gid_index()).unwrap(), entry);
@@ -131,57 +133,59 @@ fn single_gids_are_those_of_the_table(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_gid_index_out_of_range_is_an_error(rig: &Rig) -> Outcome {
-    let context = rig.open();
-    let length = context.query_port(rig.port).unwrap().gid_tbl_len() as u32;
+fn a_gid_index_out_of_range_is_an_error(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
+    let length = context.query_port(test_device.port).unwrap().gid_tbl_len() as u32;
     for index in [length, length + 1000, i32::MAX as u32, u32::MAX] {
-        let error = context.query_gid_ex(rig.port, index).unwrap_err();
-        assert_eq!((error.port_num, error.gid_index), (rig.port, index));
-        assert!(context.query_gid(rig.port, index).is_err());
+        let error = context.query_gid_ex(test_device.port, index).unwrap_err();
+        assert_error(&error, ErrorKind::Os, &[("port_num", &test_device.port), ("gid_index", &index)]);
+        assert!(context.query_gid(test_device.port, index).is_err());
     }
     Ok(())
 }
 
-fn a_path_is_chosen_and_explained(rig: &Rig) -> Outcome {
-    let context = rig.open();
-    let path = LocalPath::choose(&context, rig.port, None).unwrap();
-    assert_eq!(path.port_num(), rig.port);
+fn a_path_is_chosen_and_explained(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
+    let path = LocalPath::choose(&context, test_device.port, None).unwrap();
+    assert_eq!(path.port_num(), test_device.port);
     assert!(!path.reason().is_empty() && path.mtu().bytes().is_some());
     let Some(index) = path.gid_index() else { skip!("the port is addressed by its LID") };
-    assert_eq!(context.query_gid(rig.port, index.into()).unwrap(), path.gid().unwrap());
-    let named = LocalPath::choose(&context, rig.port, Some(index)).unwrap();
+    assert_eq!(context.query_gid(test_device.port, index.into()).unwrap(), path.gid().unwrap());
+    let named = LocalPath::choose(&context, test_device.port, Some(index)).unwrap();
     assert_eq!((named.gid(), named.gid_index()), (path.gid(), path.gid_index()));
     assert!(named.reason().contains(&path.gid().unwrap().to_string()), "{}", named.reason());
     Ok(())
 }
 
-fn a_path_by_a_wrong_index_is_an_error(rig: &Rig) -> Outcome {
-    let context = rig.open();
-    let length = context.query_port(rig.port).unwrap().gid_tbl_len();
+fn a_path_by_a_wrong_index_is_an_error(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
+    let length = context.query_port(test_device.port).unwrap().gid_tbl_len();
     if length <= 255 {
-        let error = LocalPath::choose(&context, rig.port, Some(255)).unwrap_err();
+        let error = LocalPath::choose(&context, test_device.port, Some(255)).unwrap_err();
         assert!(matches!(error, ChoosePathError::GidIndexOutOfRange { index: 255, .. }), "{error}");
-        assert!(error.to_string().contains(&rig.name), "{error}");
+        assert!(error.to_string().contains(&test_device.name), "{error}");
     }
     let table = context.query_gid_table().unwrap();
     let used = |index: &u8| {
-        table.iter().any(|e| e.port_num() == u32::from(rig.port) && e.gid_index() == u32::from(*index))
+        table
+            .iter()
+            .any(|e| e.port_num() == u32::from(test_device.port) && e.gid_index() == u32::from(*index))
     };
     let Some(empty) = (0..=255).take_while(|index| i32::from(*index) < length).find(|index| !used(index))
     else {
         skip!("the port's GID table has no empty entry");
     };
-    let error = LocalPath::choose(&context, rig.port, Some(empty)).unwrap_err();
+    let error = LocalPath::choose(&context, test_device.port, Some(empty)).unwrap_err();
     assert!(matches!(error, ChoosePathError::EmptyGid { .. }), "{error}");
     Ok(())
 }
 
 /// Every address of the port that stands for an address of an interface leads back to it, or to one with the same address.
-fn a_device_is_found_by_its_address(rig: &Rig) -> Outcome {
-    let (list, context) = (rig.list(), rig.open());
+fn a_device_is_found_by_its_address(test_device: &TestDevice) -> Outcome {
+    let (list, context) = (test_device.list(), test_device.open());
     let mut tried = 0;
     for entry in context.query_gid_table().unwrap() {
-        if entry.port_num() != u32::from(rig.port) || entry.gid_type() != GidType::RoceV2 {
+        if entry.port_num() != u32::from(test_device.port) || entry.gid_type() != GidType::RoceV2 {
             continue;
         }
         let Some(ip) = entry.gid().to_ipv4_mapped() else { continue };
@@ -200,20 +204,20 @@ fn a_device_is_found_by_its_address(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_address_of_no_device_is_explained(rig: &Rig) -> Outcome {
+fn an_address_of_no_device_is_explained(test_device: &TestDevice) -> Outcome {
     // Of a range that is for documentation: nobody has it.
-    let error = rig.list().open_by_address(([192, 0, 2, 77], 1).into()).unwrap_err();
-    let FindAddressError::NoGid { interface, seen, .. } = &error else { panic!("{error}") };
+    let error = test_device.list().open_by_address(([192, 0, 2, 77], 1).into()).unwrap_err();
+    let ChoosePathError::NoGidOfAddress { interface, seen, .. } = &error else { panic!("{error}") };
     assert_eq!(*interface, None);
-    assert!(seen.iter().any(|seen| seen.starts_with(&format!("{} port ", rig.name))), "{error}");
+    assert!(seen.iter().any(|seen| seen.starts_with(&format!("{} port ", test_device.name))), "{error}");
     assert!(error.to_string().contains("no RDMA port has a GID for 192.0.2.77"), "{error}");
-    let error = rig.list().open_by_address(([0, 0, 0, 0], 1).into()).unwrap_err();
-    assert!(matches!(error, FindAddressError::NoAddress { .. }), "{error}");
+    let error = test_device.list().open_by_address(([0, 0, 0, 0], 1).into()).unwrap_err();
+    assert!(matches!(error, ChoosePathError::NoInterfaceAddress { .. }), "{error}");
     Ok(())
 }
 
-fn contexts_are_told_apart(rig: &Rig) -> Outcome {
-    let (one, two) = (rig.open(), rig.open());
+fn contexts_are_told_apart(test_device: &TestDevice) -> Outcome {
+    let (one, two) = (test_device.open(), test_device.open());
     assert_ne!(one, two);
     assert_eq!(one, one.clone());
     assert_eq!(one.guid(), two.guid());
@@ -221,22 +225,22 @@ fn contexts_are_told_apart(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_device_outlives_its_list(rig: &Rig) -> Outcome {
-    let list = rig.list();
-    let context = list.find(&rig.name).unwrap().open().unwrap();
+fn a_device_outlives_its_list(test_device: &TestDevice) -> Outcome {
+    let list = test_device.list();
+    let context = list.find(&test_device.name).unwrap().open().unwrap();
     drop(list);
-    assert_eq!(context.name(), rig.name);
-    assert!(context.query_port(rig.port).is_ok());
+    assert_eq!(context.name(), test_device.name);
+    assert!(context.query_port(test_device.port).is_ok());
     Ok(())
 }
 
 /// Each goes by the functions of its own provider, and their objects do not meet.
-fn devices_of_two_providers_are_open_at_once(rig: &Rig) -> Outcome {
+fn devices_of_two_providers_are_open_at_once(test_device: &TestDevice) -> Outcome {
     let fake = Fake::new();
-    let (ours, theirs) = (rig.open(), fake.context());
+    let (ours, theirs) = (test_device.open(), fake.context());
     assert_ne!(ours, theirs);
     assert_ne!(ours.provider(), theirs.provider());
-    assert_eq!((ours.name(), theirs.name()), (rig.name.clone(), "fake0".to_owned()));
+    assert_eq!((ours.name(), theirs.name()), (test_device.name.clone(), "fake0".to_owned()));
     let (our_pd, their_pd) = (ours.alloc_pd().unwrap(), theirs.alloc_pd().unwrap());
     let our_cq = ours.create_cq_builder().build_generic().unwrap();
     let their_cq = theirs.create_cq_builder().build_generic().unwrap();

@@ -1,11 +1,11 @@
-//! Requests that go wrong on the way, and what their completions say.
+//! Tests of failing requests and their completions.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::WorkCompletionStatus as Status;
 use sideway::ibverbs::queue_pair::{QueuePairAttribute, QueuePairState, ScatterGatherEntry};
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, Remote, SIGNALED, wait};
+use crate::harness::{Outcome, Suite, TestDevice};
+use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, RemoteBuffer, SIGNALED, wait};
 use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -15,7 +15,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_receive_that_is_too_short_fails_both_sides,
         a_peer_without_receive_is_not_ready,
         a_peer_that_is_gone_does_not_answer,
-        what_is_queued_behind_a_failure_is_flushed,
+        requests_behind_a_failure_are_flushed,
     );
     each_cq!(suite: flushed_receives_keep_their_numbers);
     cases!(suite:
@@ -31,7 +31,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// Posts one request, which fails: with this completion.
+/// Posts one request that must fail, and returns its completion.
 fn fails<Q: QpFlavour, C: CqFlavour>(pair: &mut Pair<Q, C>, op: Op, data: Data<'_>) -> Completion {
     pair.a.post(&[(77, SIGNALED, op, data)]).unwrap();
     let completion = pair.a.sent(1)[0];
@@ -48,11 +48,11 @@ fn refused_by_the_peer(pair: &mut AnyPair, op: Op, data: Data<'_>) {
     assert_eq!(status, Status::RemoteAccessError);
 }
 
-fn a_wrong_remote_key_is_a_remote_access_error<Q: QpFlavour>(rig: &Rig) -> Outcome {
+fn a_wrong_remote_key_is_a_remote_access_error<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     for op in [Op::Write, Op::Read] {
-        let mut pair = Pair::<Q, AnyCq>::new(rig);
+        let mut pair = Pair::<Q, AnyCq>::new(test_device);
         let right = pair.b.remote(0);
-        let wrong = Remote { rkey: right.rkey ^ 0x5a, ..right };
+        let wrong = RemoteBuffer { rkey: right.rkey ^ 0x5a, ..right };
         let failed = fails(&mut pair, op(wrong), Data::At(0, 64));
         assert_eq!(failed.status, Status::RemoteAccessError);
         assert_eq!(failed.status.to_string(), "remote access error");
@@ -61,50 +61,51 @@ fn a_wrong_remote_key_is_a_remote_access_error<Q: QpFlavour>(rig: &Rig) -> Outco
     Ok(())
 }
 
-fn a_wrong_local_key_is_a_local_error<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn a_wrong_local_key_is_a_local_error<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let entry = ScatterGatherEntry::new(pair.a.mr.lkey() ^ 0x5a, pair.a.mr.get_ptr() as u64, 64);
     let target = pair.b.remote(0);
     let failed = fails(&mut pair, Op::Write(target), Data::Entry(entry));
-    // SoftRoCE calls it an operation error, and since kernel 6.2 or so a flushed request.
+    // SoftRoCE reports an operation error and, since about kernel 6.2, a flushed request.
     let expected =
         [Status::LocalProtectionError, Status::LocalQueuePairOperationError, Status::WorkRequestFlushedError];
     assert!(expected.contains(&failed.status), "{failed:?}");
     Ok(())
 }
 
-fn a_remote_address_outside_of_its_region_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_remote_address_outside_of_its_region_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let end = pair.b.remote(pair.b.mr.region_len() - 8);
     refused_by_the_peer(&mut pair, Op::Write(end), Data::At(0, 9));
-    let mut pair = AnyPair::new(rig);
-    let before = Remote { addr: pair.b.remote(0).addr - 1, ..pair.b.remote(0) };
+    let mut pair = AnyPair::new(test_device);
+    let before = RemoteBuffer { addr: pair.b.remote(0).addr - 1, ..pair.b.remote(0) };
     refused_by_the_peer(&mut pair, Op::Read(before), Data::At(0, 9));
-    let mut pair = AnyPair::new(rig);
-    let around = Remote { addr: u64::MAX - 3, ..pair.b.remote(0) };
+    let mut pair = AnyPair::new(test_device);
+    let around = RemoteBuffer { addr: u64::MAX - 3, ..pair.b.remote(0) };
     refused_by_the_peer(&mut pair, Op::Write(around), Data::At(0, 9));
     Ok(())
 }
 
-fn a_region_without_the_remote_permission_is_refused(rig: &Rig) -> Outcome {
+fn a_region_without_the_remote_permission_is_refused(test_device: &TestDevice) -> Outcome {
     let all = AccessFlags::LocalWrite
         | AccessFlags::RemoteWrite
         | AccessFlags::RemoteRead
         | AccessFlags::RemoteAtomic;
     for (permission, op) in [
-        (AccessFlags::RemoteWrite, Op::Write as fn(Remote) -> Op),
+        (AccessFlags::RemoteWrite, Op::Write as fn(RemoteBuffer) -> Op),
         (AccessFlags::RemoteRead, Op::Read),
         (AccessFlags::RemoteAtomic, |at| Op::FetchAdd(at, 1)),
     ] {
-        let mut pair = AnyPair::with(rig, |options| options.region = all - permission);
+        let mut pair = AnyPair::with(test_device, |options| options.region = all - permission);
         let target = pair.b.remote(0);
         refused_by_the_peer(&mut pair, op(target), Data::At(0, 8));
     }
     Ok(())
 }
 
-fn a_pair_without_the_remote_permission_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::with(rig, |options| options.connect.access_flags = AccessFlags::LocalWrite);
+fn a_pair_without_the_remote_permission_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair =
+        AnyPair::with(test_device, |options| options.connect.access_flags = AccessFlags::LocalWrite);
     let target = pair.b.remote(0);
     let status = fails(&mut pair, Op::Write(target), Data::At(0, 8)).status;
     let expected = [Status::RemoteAccessError, Status::RemoteInvalidRequestError];
@@ -113,13 +114,13 @@ fn a_pair_without_the_remote_permission_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_region_that_was_closed_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_region_that_was_closed_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let memory = Memory::new(4096);
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
-    // SAFETY: the memory outlives the region and is not referred to.
+    // SAFETY: the memory outlives the region, and no reference to it is made.
     let mr = unsafe { pair.b.pd.reg_mr(memory.start(), 4096, access).unwrap() };
-    let target = Remote { rkey: mr.rkey(), addr: mr.get_ptr() as u64 };
+    let target = RemoteBuffer { rkey: mr.rkey(), addr: mr.get_ptr() as u64 };
     pair.a.memory.set(0, &[9; 8]);
     pair.a.run(Op::Write(target), Data::At(0, 8));
     assert_eq!(memory.get(0, 8), [9; 8]);
@@ -130,20 +131,20 @@ fn a_region_that_was_closed_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_region_of_another_domain_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_region_of_another_domain_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let memory = Memory::new(4096);
     let other = pair.b.context.alloc_pd().unwrap();
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
-    // SAFETY: the memory outlives the region and is not referred to.
+    // SAFETY: the memory outlives the region, and no reference to it is made.
     let mr = unsafe { other.reg_mr(memory.start(), 4096, access).unwrap() };
-    let target = Remote { rkey: mr.rkey(), addr: mr.get_ptr() as u64 };
+    let target = RemoteBuffer { rkey: mr.rkey(), addr: mr.get_ptr() as u64 };
     refused_by_the_peer(&mut pair, Op::Write(target), Data::At(0, 8));
     Ok(())
 }
 
-fn a_region_without_local_permission_is_not_received_into(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::with(rig, |options| options.region = AccessFlags::RemoteRead);
+fn a_region_without_local_permission_is_not_received_into(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::with(test_device, |options| options.region = AccessFlags::RemoteRead);
     pair.b.receive(&[(5, &[(0, 64)])]).unwrap();
     let failed = fails(&mut pair, Op::Send, Data::At(0, 64));
     let expected =
@@ -153,8 +154,8 @@ fn a_region_without_local_permission_is_not_received_into(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-fn an_atomic_on_an_odd_address_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn an_atomic_on_an_odd_address_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let target = pair.b.remote(4);
     let status = fails(&mut pair, Op::FetchAdd(target, 1), Data::At(0, 8)).status;
     let expected =
@@ -164,8 +165,8 @@ fn an_atomic_on_an_odd_address_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_receive_that_is_too_short_fails_both_sides<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn a_receive_that_is_too_short_fails_both_sides<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     pair.a.memory.set(0, &[1; 65]);
     pair.b.receive(&[(5, &[(0, 64)])]).unwrap();
     let failed = fails(&mut pair, Op::Send, Data::At(0, 65));
@@ -178,8 +179,8 @@ fn a_receive_that_is_too_short_fails_both_sides<Q: QpFlavour>(rig: &Rig) -> Outc
     Ok(())
 }
 
-fn a_peer_without_receive_is_not_ready<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| {
+fn a_peer_without_receive_is_not_ready<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| {
         (options.connect.rnr_retry, options.connect.min_rnr_timer) = (0, 1);
     });
     let failed = fails(&mut pair, Op::Send, Data::At(0, 8));
@@ -187,8 +188,8 @@ fn a_peer_without_receive_is_not_ready<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| {
+fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| {
         (options.connect.timeout, options.connect.retry_cnt) = (10, 1);
     });
     let target = pair.b.remote(0);
@@ -198,10 +199,10 @@ fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_is_queued_behind_a_failure_is_flushed<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn requests_behind_a_failure_are_flushed<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let right = pair.b.remote(0);
-    let wrong = Remote { rkey: right.rkey ^ 0x5a, ..right };
+    let wrong = RemoteBuffer { rkey: right.rkey ^ 0x5a, ..right };
     let mut requests = vec![(0, SIGNALED, Op::Write(right), Data::At(0, 8))];
     requests.push((1, SIGNALED, Op::Write(wrong), Data::At(0, 8)));
     requests.extend((2..10).map(|n| (n, SIGNALED, Op::Write(right), Data::At(0, 8))));
@@ -213,14 +214,14 @@ fn what_is_queued_behind_a_failure_is_flushed<Q: QpFlavour>(rig: &Rig) -> Outcom
     assert!(found[2..].iter().all(|wc| wc.status == Status::WorkRequestFlushedError), "{found:?}");
     let receives = pair.a.received(2);
     assert!(receives.iter().all(|wc| wc.status == Status::WorkRequestFlushedError), "{receives:?}");
-    // What is posted now comes back at once.
+    // A request posted now is flushed at once.
     pair.a.post(&[(11, SIGNALED, Op::Write(right), Data::At(0, 8))]).unwrap();
     assert_eq!(pair.a.sent(1)[0].status, Status::WorkRequestFlushedError);
     Ok(())
 }
 
-fn flushed_receives_keep_their_numbers<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<sideway::ibverbs::queue_pair::GenericQueuePair, C>::new(rig);
+fn flushed_receives_keep_their_numbers<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<sideway::ibverbs::queue_pair::GenericQueuePair, C>::new(test_device);
     let receives: Vec<(u64, &[_])> = (0..20).map(|n| (n + 7, &[(0, 64)][..])).collect();
     pair.b.receive(&receives).unwrap();
     pair.b.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error)).unwrap();
@@ -230,9 +231,9 @@ fn flushed_receives_keep_their_numbers<C: CqFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_failure_without_signal_completes_all_the_same(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
-    let wrong = Remote { rkey: 0xdead, ..pair.b.remote(0) };
+fn a_failure_without_signal_completes_all_the_same(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
+    let wrong = RemoteBuffer { rkey: 0xdead, ..pair.b.remote(0) };
     let none = sideway::ibverbs::queue_pair::WorkRequestFlags::empty();
     pair.a.post(&[(3, none, Op::Write(wrong), Data::At(0, 8))]).unwrap();
     let found = pair.a.sent(1)[0];
@@ -240,15 +241,15 @@ fn a_failure_without_signal_completes_all_the_same(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_failed_pair_reports_its_state(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
-    let wrong = Remote { rkey: 0xdead, ..pair.b.remote(0) };
+fn a_failed_pair_reports_its_state(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
+    let wrong = RemoteBuffer { rkey: 0xdead, ..pair.b.remote(0) };
     refused_by_the_peer(&mut pair, Op::Write(wrong), Data::At(0, 8));
-    // It can be reset, connected and used again.
+    // The pair can be reset, connected and used again.
     for node in [&pair.a, &pair.b] {
         node.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
     }
-    let mut pair = AnyPair::connect(pair.a, pair.b, &crate::node::Options::default().connect);
+    let mut pair = AnyPair::connect(pair.a, pair.b, &crate::node::NodeOptions::default().connect);
     pair.a.run(Op::Write(pair.b.remote(0)), Data::At(0, 8));
     Ok(())
 }

@@ -1,27 +1,27 @@
-//! Sleeping until something happens: completion channels, asynchronous events; and when it happened.
+//! Tests of completion channels, asynchronous events and timestamps.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use sideway::ibverbs::clock::{ClockConverter, ClockError};
+use sideway::ErrorKind;
+use sideway::ibverbs::clock::ClockConverter;
 use sideway::ibverbs::completion::{
-    CompletionChannel, CompletionEventError, CompletionQueue, CreateCompletionQueueError,
-    ExtendedCompletionQueue, GenericCompletionQueue, ModerateCompletionQueueError, Notify,
-    WorkCompletionFields,
+    CompletionChannel, CompletionQueue, CreateCompletionQueueError, ExtendedCompletionQueue,
+    GenericCompletionQueue, Notify, WorkCompletionFields,
 };
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEvent, AsyncEventType};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, WorkRequestFlags};
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::node::{AnyPair, Data, Node, Op, Options, Pair, SIGNALED};
+use crate::harness::{Outcome, Suite, TestDevice};
+use crate::node::{AnyPair, Data, Node, NodeOptions, Op, Pair, SIGNALED};
 use crate::support::flavour::{CqFlavour, QpFlavour};
 
 pub(crate) fn cases(suite: &mut Suite) {
     each_cq!(suite:
         a_completion_wakes_who_waits,
-        what_came_before_the_arming_is_the_pollers,
+        completions_before_arming_belong_to_the_poller,
         only_solicited_completions_wake_who_waits_for_those,
         a_queue_is_resized_and_loses_nothing,
     );
@@ -48,10 +48,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// A connected pair; the second one's receives complete into a queue with a channel, and 7 as its context.
-fn with_channel<C: CqFlavour>(rig: &Rig) -> (Pair<GenericQueuePair, C>, CompletionChannel) {
-    let (options, context) = (Options::default(), rig.open());
-    let a = Node::new(&context, rig.port, &options);
-    let mut b = Node::<GenericQueuePair, C>::new(&context, rig.port, &options);
+fn with_channel<C: CqFlavour>(test_device: &TestDevice) -> (Pair<GenericQueuePair, C>, CompletionChannel) {
+    let (options, context) = (NodeOptions::default(), test_device.open());
+    let a = Node::new(&context, test_device.port, &options);
+    let mut b = Node::<GenericQueuePair, C>::new(&context, test_device.port, &options);
     let channel = context.create_comp_channel().unwrap();
     let mut builder = context.create_cq_builder();
     let cq = C::make(builder.setup_comp_channel(&channel).setup_cq_context(7)).unwrap();
@@ -70,14 +70,14 @@ fn arm(cq: &mut impl CqFlavour) -> usize {
     cq.arm_and_poll(Notify::Any, &mut |_| {}).unwrap()
 }
 
-fn a_completion_wakes_who_waits<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<C>(rig);
+fn a_completion_wakes_who_waits<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<C>(test_device);
     for round in 0..5 {
         pair.b.receive(&[(round, &[(0, 64)])]).unwrap();
         assert_eq!(arm(&mut pair.b.recv_cq), 0);
         assert_eq!(channel.try_next().unwrap(), None);
         pair.a.run(Op::Send, Data::At(0, 8));
-        // In turn the way without a deadline and the one with.
+        // Alternates between a wait without and with a deadline.
         let event = match round % 2 {
             0 => channel.wait_timeout(PATIENCE).unwrap().expect("it is told"),
             _ => channel.wait().unwrap(),
@@ -89,14 +89,14 @@ fn a_completion_wakes_who_waits<C: CqFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_came_before_the_arming_is_the_pollers<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<C>(rig);
+fn completions_before_arming_belong_to_the_poller<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<C>(test_device);
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[(0, 64)])]).unwrap();
     pair.a.run(Op::Send, Data::At(0, 8));
     let deadline = Instant::now() + PATIENCE;
     while arm(&mut pair.b.recv_cq) == 0 {
         assert!(Instant::now() < deadline);
-        // A device that completes late may have told of it, too.
+        // A device that completes late may have sent another event.
         channel.try_next().unwrap();
     }
     while channel.try_next().unwrap().is_some() {}
@@ -107,8 +107,8 @@ fn what_came_before_the_arming_is_the_pollers<C: CqFlavour>(rig: &Rig) -> Outcom
     Ok(())
 }
 
-fn only_solicited_completions_wake_who_waits_for_those<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<C>(rig);
+fn only_solicited_completions_wake_who_waits_for_those<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<C>(test_device);
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[(0, 64)])]).unwrap();
     pair.b.recv_cq.arm_and_poll(Notify::Solicited, &mut |_| {}).unwrap();
     pair.a.run(Op::Send, Data::At(0, 8));
@@ -119,8 +119,8 @@ fn only_solicited_completions_wake_who_waits_for_those<C: CqFlavour>(rig: &Rig) 
     Ok(())
 }
 
-fn a_queue_is_resized_and_loses_nothing<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let (mut pair, _channel) = with_channel::<C>(rig);
+fn a_queue_is_resized_and_loses_nothing<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let (mut pair, _channel) = with_channel::<C>(test_device);
     let limit = pair.a.context.query_device().unwrap().max_cqe().cast_unsigned();
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[(0, 64)])]).unwrap();
     pair.a.run(Op::Send, Data::At(0, 8));
@@ -133,17 +133,17 @@ fn a_queue_is_resized_and_loses_nothing<C: CqFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Queue pairs connected to themselves, each with a queue of its own on one channel.
+/// Queue pairs connected to themselves, each with a separate queue on one channel.
 fn crowd(
-    rig: &Rig,
+    test_device: &TestDevice,
     context: &DeviceContext,
     channel: &CompletionChannel,
     count: u64,
 ) -> Vec<Node<GenericQueuePair, GenericCompletionQueue>> {
-    let options = Options::default();
+    let options = NodeOptions::default();
     (0..count)
         .map(|n| {
-            let mut node = Node::new(context, rig.port, &options);
+            let mut node = Node::new(context, test_device.port, &options);
             let mut builder = context.create_cq_builder();
             let cq = builder.setup_comp_channel(channel).setup_cq_context(n).build_generic().unwrap();
             node.qp = node
@@ -162,16 +162,16 @@ fn crowd(
         .collect()
 }
 
-/// Writes to the node itself, so that its send queue completes.
+/// Writes to the node itself, to get a completion in its send queue.
 fn stir(node: &mut Node<GenericQueuePair, GenericCompletionQueue>) {
     let to = node.remote(64);
     node.post(&[(1, SIGNALED, Op::Write(to), Data::At(0, 8))]).unwrap();
 }
 
-fn a_channel_leads_to_each_of_its_queues(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_channel_leads_to_each_of_its_queues(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut channel = context.create_comp_channel().unwrap();
-    let mut nodes = crowd(rig, &context, &channel, 8);
+    let mut nodes = crowd(test_device, &context, &channel, 8);
     nodes.iter_mut().for_each(|node| assert_eq!(arm(&mut node.send_cq), 0));
     for n in [3, 0, 7, 5] {
         stir(&mut nodes[n]);
@@ -183,8 +183,8 @@ fn a_channel_leads_to_each_of_its_queues(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_wait_ends_when_its_time_is_over(rig: &Rig) -> Outcome {
-    let mut channel = rig.open().create_comp_channel().unwrap();
+fn a_wait_ends_when_its_time_is_over(test_device: &TestDevice) -> Outcome {
+    let mut channel = test_device.open().create_comp_channel().unwrap();
     let start = Instant::now();
     assert_eq!(channel.wait_timeout(MOMENT).unwrap(), None);
     assert!(start.elapsed() >= MOMENT);
@@ -192,19 +192,19 @@ fn a_wait_ends_when_its_time_is_over(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_wait_ends_when_the_channel_is_closed(rig: &Rig) -> Outcome {
-    let mut channel = rig.open().create_comp_channel().unwrap();
+fn a_wait_ends_when_the_channel_is_closed(test_device: &TestDevice) -> Outcome {
+    let mut channel = test_device.open().create_comp_channel().unwrap();
     let closer = channel.closer().unwrap();
     let waiter = thread::spawn(move || channel.wait().unwrap_err());
     thread::sleep(Duration::from_millis(10));
     closer.clone().close();
     let error = waiter.join().unwrap();
-    assert!(matches!(error, CompletionEventError::Closed), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
     Ok(())
 }
 
-fn a_closed_channel_stays_closed(rig: &Rig) -> Outcome {
-    let mut channel = rig.open().create_comp_channel().unwrap();
+fn a_closed_channel_stays_closed(test_device: &TestDevice) -> Outcome {
+    let mut channel = test_device.open().create_comp_channel().unwrap();
     channel.closer().unwrap().close();
     for _ in 0..2 {
         for error in [
@@ -212,17 +212,17 @@ fn a_closed_channel_stays_closed(rig: &Rig) -> Outcome {
             channel.wait_timeout(PATIENCE).unwrap_err(),
             channel.try_next().unwrap_err(),
         ] {
-            assert!(matches!(error, CompletionEventError::Closed), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
         }
     }
     Ok(())
 }
 
 /// Taken and not acknowledged, and not taken.
-fn a_queue_goes_with_events_pending(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_queue_goes_with_events_pending(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut channel = context.create_comp_channel().unwrap();
-    let mut nodes = crowd(rig, &context, &channel, 3);
+    let mut nodes = crowd(test_device, &context, &channel, 3);
     for node in &mut nodes {
         arm(&mut node.send_cq);
         stir(node);
@@ -238,15 +238,15 @@ fn a_queue_goes_with_events_pending(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn queues_go_while_another_thread_waits(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn queues_go_while_another_thread_waits(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut channel = context.create_comp_channel().unwrap();
     let closer = channel.closer().unwrap();
     thread::scope(|scope| {
         let (made, to_make) = std::sync::mpsc::channel();
         let shared = &context;
         // The queues are made for the channel before it goes to the other thread.
-        let rounds: Vec<_> = (0..20).map(|_| crowd(rig, shared, &channel, 2)).collect();
+        let rounds: Vec<_> = (0..20).map(|_| crowd(test_device, shared, &channel, 2)).collect();
         let waiter = scope.spawn(move || {
             made.send(()).unwrap();
             let mut events = 0u64;
@@ -254,7 +254,7 @@ fn queues_go_while_another_thread_waits(rig: &Rig) -> Outcome {
                 match channel.wait() {
                     Ok(event) => events += event.cq_context(),
                     Err(error) => {
-                        assert!(matches!(error, CompletionEventError::Closed), "{error}");
+                        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
                         return events;
                     }
                 }
@@ -268,17 +268,17 @@ fn queues_go_while_another_thread_waits(rig: &Rig) -> Outcome {
             }
         }
         closer.close();
-        // Each second queue has 1 as its context, and at most one event.
+        // Every second queue has the context 1, and at most one event.
         assert!(waiter.join().unwrap() <= 20);
     });
     Ok(())
 }
 
-fn a_channel_is_readable_while_there_are_events(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(rig);
+fn a_channel_is_readable_while_there_are_events(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(test_device);
     let readable = |channel: &CompletionChannel, patience: Duration| {
         let mut fd = libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, which the channel keeps open.
+        // SAFETY: `fd` is one entry, whose descriptor the channel keeps open.
         unsafe { libc::poll(&raw mut fd, 1, patience.as_millis() as i32) == 1 }
     };
     pair.b.receive(&[(1, &[(0, 64)])]).unwrap();
@@ -293,10 +293,10 @@ fn a_channel_is_readable_while_there_are_events(rig: &Rig) -> Outcome {
 }
 
 /// A peer that sends whenever it likes, to one that arms, drains and sleeps.
-fn no_event_is_missed_at_any_moment(rig: &Rig) -> Outcome {
+fn no_event_is_missed_at_any_moment(test_device: &TestDevice) -> Outcome {
     const MESSAGES: u64 = 2000;
     const DEPTH: u64 = 32;
-    let (Pair { mut a, mut b }, mut channel) = with_channel::<GenericCompletionQueue>(rig);
+    let (Pair { mut a, mut b }, mut channel) = with_channel::<GenericCompletionQueue>(test_device);
     let receive = |b: &mut Node<_, _>, id| Node::receive(b, &[(id, &[(0, 64)])]).unwrap();
     (0..DEPTH).for_each(|id| receive(&mut b, id));
     thread::scope(|scope| {
@@ -325,54 +325,54 @@ fn no_event_is_missed_at_any_moment(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_modify_cq`: so many completions an event, or so much time.
-fn moderated_queues_wake_who_waits(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(rig);
+fn moderated_queues_wake_who_waits(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(test_device);
     match pair.b.recv_cq.moderate(4, Duration::from_millis(1)) {
         Ok(()) => {}
-        Err(ModerateCompletionQueueError::Unsupported(lacking)) => skip!("{lacking}"),
+        Err(error) if error.unsupported().is_some() => skip!("{error}"),
         Err(error) => panic!("{error}"),
     }
     pair.b.receive(&[(1, &[(0, 64)])]).unwrap();
     arm(&mut pair.b.recv_cq);
     pair.a.run(Op::Send, Data::At(0, 8));
-    // Fewer than four came, but the time is over.
+    // Fewer than four completions came, but the period is over.
     assert!(channel.wait_timeout(PATIENCE).unwrap().is_some());
     Ok(())
 }
 
-/// Sends to a node whose receive queue is this one.
+/// Sends to a node that receives into this queue.
 fn receives(
-    rig: &Rig,
+    test_device: &TestDevice,
     context: &DeviceContext,
     cq: ExtendedCompletionQueue,
 ) -> Pair<GenericQueuePair, ExtendedCompletionQueue> {
-    let options = Options::default();
-    let a = Node::new(context, rig.port, &options);
-    let mut b = Node::<GenericQueuePair, ExtendedCompletionQueue>::new(context, rig.port, &options);
+    let options = NodeOptions::default();
+    let a = Node::new(context, test_device.port, &options);
+    let mut b = Node::<GenericQueuePair, ExtendedCompletionQueue>::new(context, test_device.port, &options);
     b.qp = b.pd.create_qp_builder().setup_send_cq(&b.send_cq).setup_recv_cq(&cq).build_generic().unwrap();
     b.recv_cq = cq;
     Pair::connect(a, b, &options.connect)
 }
 
-fn a_queue_of_one_thread_works(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_queue_of_one_thread_works(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut builder = context.create_cq_builder();
-    // SAFETY: this case has one thread, and no poller when it drops a pair.
+    // SAFETY: this test uses one thread, and has no poller when it drops a pair.
     unsafe { builder.setup_single_threaded(true) };
     let cq = match builder.build_ex() {
         Ok(cq) => cq,
         Err(CreateCompletionQueueError::Unsupported(lacking)) => skip!("{lacking}"),
         Err(error) => panic!("{error}"),
     };
-    let mut pair = receives(rig, &context, cq);
+    let mut pair = receives(test_device, &context, cq);
     pair.b.receive(&[(1, &[(0, 64)])]).unwrap();
     pair.a.run(Op::Send, Data::At(0, 8));
     assert_eq!(pair.b.received(1)[0].wr_id, 1);
     Ok(())
 }
 
-fn a_queue_that_ignores_overruns_works(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_queue_that_ignores_overruns_works(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut builder = context.create_cq_builder();
     let cq = match builder.setup_cqe(4).setup_ignore_overrun(true).build_ex() {
         Ok(cq) => cq,
@@ -381,7 +381,7 @@ fn a_queue_that_ignores_overruns_works(rig: &Rig) -> Outcome {
     };
     let events = context.async_events().unwrap();
     let length = u64::from(cq.cqe());
-    let mut pair = receives(rig, &context, cq);
+    let mut pair = receives(test_device, &context, cq);
     for id in 0..length + 2 {
         pair.b.receive(&[(id, &[(0, 64)])]).unwrap();
         pair.a.run(Op::Send, Data::At(0, 8));
@@ -389,13 +389,13 @@ fn a_queue_that_ignores_overruns_works(rig: &Rig) -> Outcome {
     let mut found = 0;
     pair.b.recv_cq.poll(&mut |_| found += 1).unwrap();
     assert!(found > 0, "nothing is left of it");
-    // It did not fail.
+    // The queue did not fail.
     assert!(find(&events, AsyncEventType::CompletionQueueError, MOMENT).is_none());
     Ok(())
 }
 
-fn timestamps_follow_the_clocks(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn timestamps_follow_the_clocks(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let fields =
         WorkCompletionFields::CompletionTimestamp | WorkCompletionFields::CompletionTimestampWallclock;
     let cq = match context
@@ -409,10 +409,10 @@ fn timestamps_follow_the_clocks(rig: &Rig) -> Outcome {
     };
     let clock = match ClockConverter::new(&context) {
         Ok(clock) => clock,
-        Err(ClockError::Unsupported(lacking)) => skip!("{lacking}"),
+        Err(error) if error.unsupported().is_some() => skip!("{error}"),
         Err(error) => panic!("{error}"),
     };
-    let mut pair = receives(rig, &context, cq);
+    let mut pair = receives(test_device, &context, cq);
     let (before, start) = (SystemTime::now(), Instant::now());
     let mut stamps = Vec::new();
     for id in 0..3 {
@@ -431,7 +431,7 @@ fn timestamps_follow_the_clocks(rig: &Rig) -> Outcome {
     }
     assert!(clock.elapsed(stamps[0].0, stamps[2].0) <= start.elapsed(), "{stamps:?}");
     assert!(clock.elapsed(stamps[0].0, stamps[1].0) <= clock.elapsed(stamps[0].0, stamps[2].0));
-    // Somebody may set the clock meanwhile, but hardly by as much as this tells two conversions apart.
+    // The system clock may be set during the test, but hardly by as much as this allows.
     let slack = Duration::from_secs(3600);
     for (ticks, wallclock) in stamps {
         for time in [clock.system_time(ticks), SystemTime::UNIX_EPOCH + Duration::from_nanos(wallclock)] {
@@ -441,7 +441,7 @@ fn timestamps_follow_the_clocks(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// The next event of a type; others are passed by.
+/// Waits for the next event of a type, and skips others.
 fn find(
     events: &sideway::ibverbs::event::AsyncEvents,
     kind: AsyncEventType,
@@ -450,8 +450,8 @@ fn find(
     std::iter::from_fn(|| events.wait_timeout(patience).unwrap()).find(|event| event.event_type() == kind)
 }
 
-fn a_failure_is_an_event_with_its_pair(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_failure_is_an_event_with_its_pair(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     if !pair.a.context.is_soft() {
         skip!("SoftRoCE announces no failure of a responder");
     }
@@ -465,13 +465,13 @@ fn a_failure_is_an_event_with_its_pair(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_overrun_is_an_event_with_its_queue(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn an_overrun_is_an_event_with_its_queue(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let cq = context.create_cq_builder().setup_cqe(1).build_ex().unwrap();
     let (id, length) = (cq.id(), u64::from(cq.cqe()));
     let events = context.async_events().unwrap();
-    let mut pair = receives(rig, &context, cq);
-    // Whether the last messages are answered is the device's business.
+    let mut pair = receives(test_device, &context, cq);
+    // It depends on the device whether the last messages are acknowledged.
     for n in 0..length + 2 {
         pair.b.receive(&[(n, &[(0, 64)])]).unwrap();
         pair.a.post(&[(n, SIGNALED, Op::Send, Data::At(0, 8))]).unwrap();
@@ -482,12 +482,12 @@ fn an_overrun_is_an_event_with_its_queue(rig: &Rig) -> Outcome {
 }
 
 /// In C, destroying it would wait for the acknowledgement of the event that is held here.
-fn events_do_not_keep_pairs_alive(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn events_do_not_keep_pairs_alive(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let cq = context.create_cq_builder().setup_cqe(1).build_ex().unwrap();
     let length = u64::from(cq.cqe());
     let events = context.async_events().unwrap();
-    let mut pair = receives(rig, &context, cq);
+    let mut pair = receives(test_device, &context, cq);
     for n in 0..length + 2 {
         pair.b.receive(&[(n, &[(0, 64)])]).unwrap();
         pair.a.post(&[(n, SIGNALED, Op::Send, Data::At(0, 8))]).unwrap();

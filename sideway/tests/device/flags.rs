@@ -1,8 +1,8 @@
-//! Buffers of all kinds, and what a request's flags do.
+//! Tests of all kinds of buffers, and of request flags.
 
 use sideway::ibverbs::queue_pair::{BasicQueuePair, WorkRequestFlags};
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
+use crate::harness::{Outcome, Skip, Suite, TestDevice};
 use crate::node::{AnyCq, Data, Op, Pair, SIGNALED, pattern};
 use crate::support::flavour::{CqFlavour, QpFlavour};
 
@@ -26,16 +26,16 @@ pub(crate) fn cases(suite: &mut Suite) {
 const NONE: WorkRequestFlags = WorkRequestFlags::empty();
 
 /// A pair that takes inline data, where the flavour has any on this device.
-fn inline_pair<Q: QpFlavour, C: CqFlavour>(rig: &Rig, bytes: u32) -> Result<Pair<Q, C>, Skip> {
-    let pair = Pair::<Q, C>::with(rig, |options| options.inline = bytes);
+fn inline_pair<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice, bytes: u32) -> Result<Pair<Q, C>, Skip> {
+    let pair = Pair::<Q, C>::with(test_device, |options| options.inline = bytes);
     if pair.a.qp.control().capability().max_inline_data < bytes {
         skip!("{} of this device takes no inline data", Q::NAME);
     }
     Ok(pair)
 }
 
-fn inline_data_is_copied_at_once<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = inline_pair::<Q, AnyCq>(rig, 64)?;
+fn inline_data_is_copied_at_once<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = inline_pair::<Q, AnyCq>(test_device, 64)?;
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[(64, 64)]), (3, &[])]).unwrap();
     {
         let mut bytes = pattern(1, 64);
@@ -54,8 +54,8 @@ fn inline_data_is_copied_at_once<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn inline_pieces_arrive_as_one<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = inline_pair::<Q, AnyCq>(rig, 64)?;
+fn inline_pieces_arrive_as_one<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = inline_pair::<Q, AnyCq>(test_device, 64)?;
     let bytes = pattern(9, 60);
     pair.b.receive(&[(1, &[(0, 64)])]).unwrap();
     pair.a.run(Op::Send, Data::InlineList(&[&bytes[..1], &[], &bytes[1..30], &bytes[30..]]));
@@ -64,8 +64,8 @@ fn inline_pieces_arrive_as_one<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn inline_data_of_every_length(rig: &Rig) -> Outcome {
-    let mut pair = inline_pair::<BasicQueuePair, AnyCq>(rig, 100)?;
+fn inline_data_of_every_length(test_device: &TestDevice) -> Outcome {
+    let mut pair = inline_pair::<BasicQueuePair, AnyCq>(test_device, 100)?;
     for len in (0..=100).step_by(9).chain([1, 63, 64, 65, 100]) {
         let bytes = pattern(len as u8, len);
         pair.b.receive(&[(1, &[(0, 128)])]).unwrap();
@@ -77,18 +77,18 @@ fn inline_data_of_every_length(rig: &Rig) -> Outcome {
 }
 
 /// A pair that takes several pieces, where the flavour does on this device.
-fn list_pair<Q: QpFlavour>(rig: &Rig) -> Result<Pair<Q, AnyCq>, Skip> {
-    let pair = Pair::<Q, AnyCq>::with(rig, |options| options.send_sge = 4);
+fn list_pair<Q: QpFlavour>(test_device: &TestDevice) -> Result<Pair<Q, AnyCq>, Skip> {
+    let pair = Pair::<Q, AnyCq>::with(test_device, |options| options.send_sge = 4);
     if pair.a.qp.control().capability().max_send_sge < 4 {
         skip!("{} of this device takes one piece only", Q::NAME);
     }
     Ok(pair)
 }
 
-fn several_pieces_are_gathered<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = list_pair::<Q>(rig)?;
+fn several_pieces_are_gathered<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = list_pair::<Q>(test_device)?;
     let bytes = pattern(1, 3000);
-    // In the wrong order, with gaps.
+    // Pieces out of order, with gaps.
     let pieces = [(9000, 1), (5000, 1500), (3000, 999), (1, 500)];
     let mut at = 0;
     for (offset, len) in pieces {
@@ -104,8 +104,8 @@ fn several_pieces_are_gathered<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn several_pieces_are_scattered<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn several_pieces_are_scattered<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let bytes = pattern(1, 3000);
     pair.a.memory.set(0, &bytes);
     pair.b.receive(&[(1, &[(9000, 1), (5000, 1500), (3000, 999), (0, 2000)])]).unwrap();
@@ -120,8 +120,8 @@ fn several_pieces_are_scattered<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_read_is_scattered<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = list_pair::<Q>(rig)?;
+fn a_read_is_scattered<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = list_pair::<Q>(test_device)?;
     let bytes = pattern(4, 3000);
     pair.b.memory.set(7, &bytes);
     pair.a.run(Op::Read(pair.b.remote(7)), Data::List(&[(5000, 1000), (0, 2000)]));
@@ -129,8 +129,8 @@ fn a_read_is_scattered<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_message_without_bytes_arrives<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn a_message_without_bytes_arrives<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     for data in [Data::At(0, 0), Data::List(&[]), Data::Inline(&[]), Data::InlineList(&[&[], &[]])] {
         pair.b.receive(&[(1, &[(0, 64)]), (2, &[])]).unwrap();
         pair.a.run(Op::Send, data);
@@ -147,8 +147,8 @@ fn a_message_without_bytes_arrives<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_request_without_buffer_moves_no_bytes<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn a_request_without_buffer_moves_no_bytes<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[]), (3, &[(0, 64)])]).unwrap();
     let target = pair.b.remote(0);
     let requests = [
@@ -163,8 +163,8 @@ fn a_request_without_buffer_moves_no_bytes<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn only_signaled_requests_complete<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn only_signaled_requests_complete<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let target = pair.b.remote(0);
     for round in 0..5 {
         let requests: Vec<_> = (0..10)
@@ -184,8 +184,8 @@ fn only_signaled_requests_complete<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn all_requests_complete_where_the_pair_says_so<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| options.signal_all = true);
+fn all_requests_complete_where_the_pair_says_so<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| options.signal_all = true);
     let target = pair.b.remote(0);
     let requests: Vec<_> = (0..10).map(|n| (n, NONE, Op::Write(target), Data::At(0, 8))).collect();
     pair.a.post(&requests).unwrap();
@@ -194,8 +194,8 @@ fn all_requests_complete_where_the_pair_says_so<Q: QpFlavour>(rig: &Rig) -> Outc
 }
 
 /// What a READ fetched is sent on by the next request, which therefore must wait.
-fn a_fence_waits_for_reads<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn a_fence_waits_for_reads<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     for round in 0..20u8 {
         let bytes = pattern(round + 1, 4096);
         pair.b.memory.set(0, &bytes);
@@ -214,8 +214,8 @@ fn a_fence_waits_for_reads<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_solicited_send_is_a_send<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn a_solicited_send_is_a_send<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     pair.b.receive(&[(1, &[(0, 64)])]).unwrap();
     let flags = SIGNALED | WorkRequestFlags::Solicited;
     pair.a.post(&[(1, flags, Op::SendImm(9), Data::At(0, 10))]).unwrap();

@@ -1,4 +1,4 @@
-//! Cases, the device that they run on, and what comes of them.
+//! The test harness: tests, the device that they run on, and their results.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use sideway::ibverbs::port::PortState;
 use test_harness::RunOptions;
 pub(crate) use test_harness::{Outcome, Skip};
 
-/// Names the device to use.
+/// The environment variable that names the device.
 const DEVICE: &str = "SIDEWAY_TEST_DEVICE";
 
-/// How long a case may take. Everything in a case that waits has a shorter limit of its own.
+/// The maximum duration of a test. Every wait in a test has a shorter limit.
 const CASE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Cases over a rig.
-pub(crate) type Suite = test_harness::Suite<Rig>;
+/// Cases over a test_device.
+pub(crate) type Suite = test_harness::Suite<TestDevice>;
 
-/// Adds a function with a flavour of queue pairs as parameter, once for each.
+/// Adds a generic test once for each kind of queue pair.
 macro_rules! each_qp {
     ($suite:ident: $($function:ident),* $(,)?) => {$(
         each_qp!(@ $suite, $function, BasicQueuePair, ExtendedQueuePair, GenericQueuePair);
@@ -34,7 +34,7 @@ macro_rules! each_qp {
     )*};
 }
 
-/// Adds a function with a flavour of completion queues as parameter, once for each.
+/// Adds a generic test once for each kind of completion queue.
 macro_rules! each_cq {
     ($suite:ident: $($function:ident),* $(,)?) => {$(
         each_cq!(@ $suite, $function, BasicCompletionQueue, ExtendedCompletionQueue, GenericCompletionQueue);
@@ -49,7 +49,7 @@ macro_rules! each_cq {
     )*};
 }
 
-/// Adds a function with both flavours as parameters, once for each combination.
+/// Adds a generic test once for each combination of both kinds.
 macro_rules! matrix {
     ($suite:ident: $($function:ident),* $(,)?) => {$(
         matrix!(@ $suite, $function, BasicQueuePair, ExtendedQueuePair, GenericQueuePair);
@@ -73,24 +73,25 @@ pub(crate) fn run(suite: Suite) -> ExitCode {
         limit: CASE_LIMIT,
         advice: "`cargo xtask softroce --suite` runs them in a virtual machine with SoftRoCE.",
     };
-    suite.run(&test_harness::arguments(), &Rig::find(), terms)
+    suite.run(&test_harness::arguments(), &TestDevice::find(), terms)
 }
 
 /// The device that the cases use, and another one to talk to if there is one.
 #[derive(Clone, Debug)]
-pub(crate) struct Rig {
+pub(crate) struct TestDevice {
     pub(crate) name: String,
     pub(crate) port: u8,
     pub(crate) peer: Option<(String, u8)>,
 }
 
-impl Rig {
-    /// Whether the device is the kernel's software device, which answers otherwise here and there.
+impl TestDevice {
+    /// Whether the device is SoftRoCE, which deviates in some results.
     pub(crate) fn is_softroce(&self) -> bool {
         self.open().query_device().unwrap().vendor_id() == 0xff_ffff
     }
 
-    /// The first device with an active port and an address, or the one that the environment names.
+    /// Finds the first device with an active port and an address, or the one named in the
+    /// environment.
     fn find() -> Result<Self, String> {
         let list = DeviceList::new().map_err(|error| error.to_string())?;
         let wanted = std::env::var(DEVICE).ok().filter(|name| !name.is_empty());
@@ -118,7 +119,7 @@ impl Rig {
         DeviceList::new().unwrap()
     }
 
-    /// A context of its own for each call.
+    /// Opens a new context with each call.
     pub(crate) fn open(&self) -> DeviceContext {
         self.list().find(&self.name).unwrap().open().unwrap()
     }

@@ -1,12 +1,12 @@
-//! Handles dropped in every order, with work outstanding and without.
+//! Lifetime tests: handles are dropped in every order, with and without outstanding work.
 
 use std::any::Any;
 
 use sideway::ibverbs::completion::{CompletionQueue, GenericCompletionQueue};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState, SendQueue};
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::node::{AnyPair, Data, Memory, Node, Op, Options, SIGNALED};
+use crate::harness::{Outcome, Suite, TestDevice};
+use crate::node::{AnyPair, Data, Memory, Node, NodeOptions, Op, SIGNALED};
 use crate::support::flavour::CqFlavour;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -29,11 +29,11 @@ fn permutations(n: usize) -> Vec<Vec<usize>> {
     (0..n).flat_map(|at| shorter.iter().map(move |p| [&p[..at], &[n - 1], &p[at..]].concat())).collect()
 }
 
-fn handles_go_in_every_order(rig: &Rig) -> Outcome {
+fn handles_go_in_every_order(test_device: &TestDevice) -> Outcome {
     for order in permutations(5) {
         let AnyNode { qp, send_cq, recv_cq, mr, pd, context, path: _, memory } =
-            AnyNode::new(&rig.open(), rig.port, &Options::default());
-        // The memory outlives the region in every order.
+            AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
+        // Moved, so that the memory outlives the region in every order.
         let memory: Memory = memory;
         drop(recv_cq);
         let mut handles: [Option<Box<dyn Any>>; 5] = [
@@ -51,24 +51,24 @@ fn handles_go_in_every_order(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_goes_with_work_outstanding(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_pair_goes_with_work_outstanding(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let target = pair.b.remote(0);
     pair.a.receive(&[(1, &[(0, 64)]), (2, &[(64, 64)])]).unwrap();
     let requests: Vec<_> = (0..20).map(|n| (n, SIGNALED, Op::Write(target), Data::At(0, 4096))).collect();
     pair.a.post(&requests).unwrap();
     let AnyNode { qp, mut send_cq, .. } = pair.a;
     drop(qp);
-    // What had completed may be there, and nothing else.
+    // Only requests that had completed may appear.
     send_cq.poll(&mut |wc| assert!(wc.wr_id < 20)).unwrap();
     Ok(())
 }
 
-fn a_queue_goes_before_its_pair(rig: &Rig) -> Outcome {
-    let pair = AnyPair::new(rig);
+fn a_queue_goes_before_its_pair(test_device: &TestDevice) -> Outcome {
+    let pair = AnyPair::new(test_device);
     let mut a = pair.a;
     drop((a.send_cq, a.recv_cq));
-    // The queues are there as long as the pair needs them.
+    // The queues live as long as the pair needs them.
     let mut guard = a.qp.start_post_send();
     let target = pair.b.remote(0);
     use sideway::ibverbs::queue_pair::PostSendGuard;
@@ -78,8 +78,8 @@ fn a_queue_goes_before_its_pair(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn halves_outlive_everything_else(rig: &Rig) -> Outcome {
-    let pair = AnyPair::new(rig);
+fn halves_outlive_everything_else(test_device: &TestDevice) -> Outcome {
+    let pair = AnyPair::new(test_device);
     let AnyNode { qp, send_cq, mr, pd, context, memory, .. } = pair.a;
     let (send, receive) = qp.into_split();
     drop((send_cq, mr, pd, context));
@@ -93,9 +93,9 @@ fn halves_outlive_everything_else(rig: &Rig) -> Outcome {
 }
 
 /// Nothing is left behind: otherwise some limit is reached.
-fn everything_is_made_again_and_again(rig: &Rig) -> Outcome {
+fn everything_is_made_again_and_again(test_device: &TestDevice) -> Outcome {
     for _ in 0..100 {
-        let node = AnyNode::new(&rig.open(), rig.port, &Options::default());
+        let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
         assert!(node.send_cq.cqe() > 0 && node.qp.state().unwrap() == QueuePairState::Reset);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Lists that cannot be posted, and how far they came.
+//! Tests of lists that cannot be posted, and of the number of posted requests.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use sideway::ibverbs::queue_pair::{
     WorkRequestOperationType,
 };
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyCq, Data, Op, Pair, SIGNALED};
 use crate::support::flavour::{CqFlavour, QpFlavour};
 
@@ -28,15 +28,15 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// Nothing of a refused list came to the device, and the next list is as good as any.
+/// Checks that no request of a refused list reached the device, and that the next list works.
 fn assert_untouched<Q: QpFlavour, C: CqFlavour>(pair: &mut Pair<Q, C>) {
     pair.a.run(Op::Write(pair.b.remote(0)), Data::At(0, 8));
     assert_eq!(pair.a.send_cq.poll(&mut |wc| panic!("{wc:?}")).unwrap(), 0);
     assert_eq!(pair.b.recv_cq.poll(&mut |wc| panic!("{wc:?}")).unwrap(), 0);
 }
 
-fn a_list_longer_than_the_queue_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| options.cqe = 1024);
+fn a_list_longer_than_the_queue_is_refused<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| options.cqe = 1024);
     let depth = pair.a.qp.control().capability().max_send_wr as usize;
     let target = pair.b.remote(0);
     let too_many = depth + 1;
@@ -52,8 +52,8 @@ fn a_list_longer_than_the_queue_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn too_many_pieces_are_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn too_many_pieces_are_refused<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let limit = pair.a.qp.control().capability().max_send_sge as usize;
     let pieces = vec![(0, 1); limit + 1];
     let fits = (0, SIGNALED, Op::Send, Data::List(&pieces[1..]));
@@ -64,8 +64,8 @@ fn too_many_pieces_are_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn too_much_inline_data_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| options.inline = 32);
+fn too_much_inline_data_is_refused<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| options.inline = 32);
     let limit = pair.a.qp.control().capability().max_inline_data as usize;
     let bytes = vec![1; limit + 1];
     for data in [Data::Inline(&bytes), Data::InlineList(&[&bytes[..1], &bytes[1..]])] {
@@ -76,9 +76,9 @@ fn too_much_inline_data_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_operation_that_the_type_lacks_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
+fn an_operation_that_the_type_lacks_is_refused<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     let uc = QueuePairType::UnreliableConnection;
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| options.qp_type = uc);
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| options.qp_type = uc);
     let target = pair.b.remote(0);
     for (op, operation) in [
         (Op::Read(target), WorkRequestOperationType::Read),
@@ -93,9 +93,9 @@ fn an_operation_that_the_type_lacks_is_refused<Q: QpFlavour>(rig: &Rig) -> Outco
     Ok(())
 }
 
-fn an_operation_that_was_not_asked_for_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
+fn an_operation_that_was_not_asked_for_is_refused<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     let asked = SendOperationFlags::Write;
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| options.operations = Some(asked));
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| options.operations = Some(asked));
     let target = pair.b.remote(0);
     for op in [Op::Send, Op::SendImm(1), Op::WriteImm(target, 1), Op::Read(target), Op::FetchAdd(target, 1)] {
         let first = (0, SIGNALED, Op::Write(target), Data::At(0, 8));
@@ -107,9 +107,9 @@ fn an_operation_that_was_not_asked_for_is_refused<Q: QpFlavour>(rig: &Rig) -> Ou
     Ok(())
 }
 
-/// Posts lists until the queue is full: how many requests were posted, and the error.
+/// Posts lists until the queue is full. Returns the number of posted requests, and the error.
 fn fill<Q: QpFlavour, C: CqFlavour>(pair: &mut Pair<Q, C>, list: u64) -> (u64, PostSendError) {
-    // Sends to a peer that has no receive stay in the queue.
+    // Sends stay in the queue while the peer has no receive.
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut posted = 0;
     loop {
@@ -124,15 +124,15 @@ fn fill<Q: QpFlavour, C: CqFlavour>(pair: &mut Pair<Q, C>, list: u64) -> (u64, P
 }
 
 /// What was posted completes once there are receives, and nothing else does.
-fn a_full_queue_says_how_far_it_came<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| {
+fn a_full_queue_says_how_far_it_came<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| {
         (options.send_wr, options.recv_wr, options.cqe) = (16, 64, 1024);
         (options.connect.rnr_retry, options.connect.min_rnr_timer) = (7, 1);
     });
     for list in [1, 5] {
         let (posted, error) = fill(&mut pair, list);
         assert!(error.is_queue_full(), "{error}");
-        // A list that is posted as one fits whole or not at all.
+        // A list that is posted as a unit fits completely or not at all.
         assert!(posted + list > 16, "{posted}");
         assert!(error.posted() < Some(list as usize), "{error:?}");
         drain(&mut pair, posted);
@@ -140,7 +140,7 @@ fn a_full_queue_says_how_far_it_came<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Lets the peer receive, and checks that exactly the first requests arrive.
+/// Posts receives at the peer, and checks that exactly the first `posted` requests arrive.
 fn drain<Q: QpFlavour, C: CqFlavour>(pair: &mut Pair<Q, C>, posted: u64) {
     let mut arrived = Vec::new();
     for chunk in (0..posted).collect::<Vec<_>>().chunks(32) {
@@ -156,8 +156,8 @@ fn drain<Q: QpFlavour, C: CqFlavour>(pair: &mut Pair<Q, C>, posted: u64) {
 }
 
 /// The classic path posts the beginning of a list: its index is where the list broke off.
-fn a_full_classic_queue_has_posted_what_it_says(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<BasicQueuePair, AnyCq>::with(rig, |options| {
+fn a_full_classic_queue_has_posted_what_it_says(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<BasicQueuePair, AnyCq>::with(test_device, |options| {
         (options.send_wr, options.recv_wr, options.cqe) = (16, 64, 1024);
         options.connect.min_rnr_timer = 1;
     });
@@ -170,8 +170,8 @@ fn a_full_classic_queue_has_posted_what_it_says(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_full_receive_queue_says_how_far_it_came<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| (options.recv_wr, options.cqe) = (16, 512));
+fn a_full_receive_queue_says_how_far_it_came<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| (options.recv_wr, options.cqe) = (16, 512));
     let depth = pair.b.qp.control().capability().max_recv_wr as usize;
     let receives = |from: usize, count| -> Vec<(u64, &[(usize, usize)])> {
         (from..from + count).map(|n| (n as u64, &[(0, 64)][..])).collect()
@@ -180,7 +180,7 @@ fn a_full_receive_queue_says_how_far_it_came<Q: QpFlavour>(rig: &Rig) -> Outcome
     assert_eq!(error, PostRecvError::TooManyWorkRequests { limit: depth });
     pair.b.receive(&receives(0, depth - 1)).unwrap();
     let mut posted = depth - 1;
-    // Some devices have more room than they say.
+    // Some devices have more room than they report.
     let error = loop {
         assert!(posted < 4 * depth + 16, "{posted} receives are posted, and the queue is still not full");
         match pair.b.receive(&receives(posted, 3)) {
@@ -199,8 +199,8 @@ fn a_full_receive_queue_says_how_far_it_came<Q: QpFlavour>(rig: &Rig) -> Outcome
     Ok(())
 }
 
-fn receives_with_too_many_pieces_are_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn receives_with_too_many_pieces_are_refused<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let limit = pair.b.qp.control().capability().max_recv_sge as usize;
     let pieces = vec![(0, 1); limit + 1];
     let error = pair.b.receive(&[(0, &pieces[1..]), (1, &pieces)]).unwrap_err();
@@ -211,9 +211,10 @@ fn receives_with_too_many_pieces_are_refused<Q: QpFlavour>(rig: &Rig) -> Outcome
 }
 
 /// A pair in the reset state takes no requests; not every library looks.
-fn a_pair_that_is_not_ready_says_so_or_waits(rig: &Rig) -> Outcome {
-    let options = crate::node::Options::default();
-    let mut node = crate::node::Node::<BasicQueuePair, AnyCq>::new(&rig.open(), rig.port, &options);
+fn a_pair_that_is_not_ready_says_so_or_waits(test_device: &TestDevice) -> Outcome {
+    let options = crate::node::NodeOptions::default();
+    let mut node =
+        crate::node::Node::<BasicQueuePair, AnyCq>::new(&test_device.open(), test_device.port, &options);
     if let Err(error) = node.post(&[(1, SIGNALED, Op::Send, Data::At(0, 8))]) {
         assert!(matches!(error, PostSendError::InvalidWorkRequest { .. }), "{error}");
     }

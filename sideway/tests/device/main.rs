@@ -1,9 +1,9 @@
-//! The conformance suite: everything that sideway promises, over a real device.
+//! The device suite: tests sideway's guarantees on a real device.
 //!
-//! It runs over the first device with an active port, or the one that `SIDEWAY_TEST_DEVICE` names, and over the
-//! software devices in both modes (`support/suite.rs`); the two sides of a connection are two queue pairs of one
-//! process. Without a device every case is reported as ignored; with `SIDEWAY_TEST_REQUIRE_DEVICE=1` that is a
-//! failure.
+//! It runs on the first device with an active port, or on the one that `SIDEWAY_TEST_DEVICE` names.
+//! It also runs on the software devices in both modes (`support/suite.rs`). The two sides of a
+//! connection are two queue pairs of one process. Without a device every test is reported as
+//! ignored; with `SIDEWAY_TEST_REQUIRE_DEVICE=1` that is a failure.
 
 #[macro_use]
 extern crate test_harness;

@@ -1,4 +1,4 @@
-//! Changes of state: what is needed, what is not allowed, and what the error says.
+//! Tests of state changes: required and forbidden attributes, and the errors.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid, GidEntry, GidType};
@@ -6,13 +6,12 @@ use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::device_attr::DeviceCapabilityFlags;
 use sideway::ibverbs::port::Mtu;
 use sideway::ibverbs::queue_pair::{
-    AlternatePath, GenericQueuePair, MigrationState, ModifyQueuePairError, ModifyRateLimitError, QueuePair,
-    QueuePairAttribute, QueuePairAttributeMask as M, QueuePairCapability, QueuePairState as S, QueuePairType,
-    RateLimit,
+    AlternatePath, GenericQueuePair, MigrationState, ModifyQueuePairError, QueuePair, QueuePairAttribute,
+    QueuePairAttributeMask as M, QueuePairCapability, QueuePairState as S, QueuePairType, RateLimit,
 };
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::node::{AnyPair, Node, Options};
+use crate::harness::{Outcome, Suite, TestDevice};
+use crate::node::{AnyPair, Node, NodeOptions};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -29,7 +28,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         an_absent_peer_is_named,
         a_pair_in_use_can_be_changed,
         an_alternate_path_is_told_as_it_was_set,
-        what_the_device_does_not_have_is_unsupported,
+        attributes_the_device_lacks_are_unsupported,
         a_value_that_no_device_takes_is_named,
         a_drained_pair_says_that_it_is,
     );
@@ -41,11 +40,15 @@ const RC: QueuePairType = QueuePairType::ReliableConnection;
 const UC: QueuePairType = QueuePairType::UnreliableConnection;
 const UD: QueuePairType = QueuePairType::UnreliableDatagram;
 
-fn node(rig: &Rig, qp_type: QueuePairType) -> AnyNode {
-    AnyNode::new(&rig.open(), rig.port, &Options::with(|options| options.qp_type = qp_type))
+fn node(test_device: &TestDevice, qp_type: QueuePairType) -> AnyNode {
+    AnyNode::new(
+        &test_device.open(),
+        test_device.port,
+        &NodeOptions::with(|options| options.qp_type = qp_type),
+    )
 }
 
-/// Sets these attributes to something sensible, for a pair that is connected to itself.
+/// Sets these attributes to valid values, for a pair that is connected to itself.
 fn attributes(node: &AnyNode, state: S, mask: M) -> QueuePairAttribute {
     let mut attr = QueuePairAttribute::new();
     attr.setup_state(state);
@@ -77,7 +80,7 @@ fn attributes(node: &AnyNode, state: S, mask: M) -> QueuePairAttribute {
     attr
 }
 
-/// The way up: each state with what it needs.
+/// The states up to ready-to-send, each with its required attributes.
 fn ladder(qp_type: QueuePairType) -> [(S, M); 3] {
     let connected = M::PartitionKeyIndex | M::Port | M::AccessFlags;
     let receive =
@@ -101,7 +104,8 @@ fn ladder(qp_type: QueuePairType) -> [(S, M); 3] {
     }
 }
 
-/// The next state, what it needs, and a failed step's `(cur_state, next_state, invalid, needed)`.
+/// Goes through the states. `check` gets the next state, its required attributes, and a function
+/// for the `(cur_state, next_state, invalid, needed)` of a failed step.
 fn climb(node: &AnyNode, check: impl Fn(S, M, &dyn Fn(M) -> Option<(S, S, M, M)>)) {
     let mut current = S::Reset;
     for (next, needed) in ladder(node.qp.qp_type()) {
@@ -127,8 +131,8 @@ fn climb(node: &AnyNode, check: impl Fn(S, M, &dyn Fn(M) -> Option<(S, S, M, M)>
     }
 }
 
-fn missing(rig: &Rig, qp_type: QueuePairType) -> Outcome {
-    let node = node(rig, qp_type);
+fn missing(test_device: &TestDevice, qp_type: QueuePairType) -> Outcome {
+    let node = node(test_device, qp_type);
     climb(&node, |current, needed, attempt| {
         for without in needed.iter() {
             let (_, _, invalid, said) = attempt(needed - without).unwrap_or_else(|| {
@@ -143,10 +147,10 @@ fn missing(rig: &Rig, qp_type: QueuePairType) -> Outcome {
     Ok(())
 }
 
-fn too_much(rig: &Rig, qp_type: QueuePairType) -> Outcome {
-    let node = node(rig, qp_type);
+fn too_much(test_device: &TestDevice, qp_type: QueuePairType) -> Outcome {
+    let node = node(test_device, qp_type);
     climb(&node, |current, needed, attempt| {
-        // What belongs to another step, and is optional in none.
+        // Attributes of another step, which are not optional in this one.
         for extra in [M::PathMtu, M::ReceiveQueuePacketSequenceNumber, M::Timeout, M::RetryCount] {
             if needed.contains(extra) {
                 continue;
@@ -160,33 +164,33 @@ fn too_much(rig: &Rig, qp_type: QueuePairType) -> Outcome {
     Ok(())
 }
 
-fn reliable_pairs_say_what_is_missing(rig: &Rig) -> Outcome {
-    missing(rig, RC)
+fn reliable_pairs_say_what_is_missing(test_device: &TestDevice) -> Outcome {
+    missing(test_device, RC)
 }
 
-fn unreliable_pairs_say_what_is_missing(rig: &Rig) -> Outcome {
-    missing(rig, UC)
+fn unreliable_pairs_say_what_is_missing(test_device: &TestDevice) -> Outcome {
+    missing(test_device, UC)
 }
 
-fn datagram_pairs_say_what_is_missing(rig: &Rig) -> Outcome {
-    missing(rig, UD)
+fn datagram_pairs_say_what_is_missing(test_device: &TestDevice) -> Outcome {
+    missing(test_device, UD)
 }
 
-fn reliable_pairs_say_what_is_too_much(rig: &Rig) -> Outcome {
-    too_much(rig, RC)
+fn reliable_pairs_say_what_is_too_much(test_device: &TestDevice) -> Outcome {
+    too_much(test_device, RC)
 }
 
-fn unreliable_pairs_say_what_is_too_much(rig: &Rig) -> Outcome {
-    too_much(rig, UC)
+fn unreliable_pairs_say_what_is_too_much(test_device: &TestDevice) -> Outcome {
+    too_much(test_device, UC)
 }
 
-fn datagram_pairs_say_what_is_too_much(rig: &Rig) -> Outcome {
-    too_much(rig, UD)
+fn datagram_pairs_say_what_is_too_much(test_device: &TestDevice) -> Outcome {
+    too_much(test_device, UD)
 }
 
 /// Port given, timer and depth forgotten.
-fn the_example_of_the_manual_is_diagnosed(rig: &Rig) -> Outcome {
-    let node = node(rig, RC);
+fn the_example_of_the_manual_is_diagnosed(test_device: &TestDevice) -> Outcome {
+    let node = node(test_device, RC);
     let [(init, for_init), (receive, for_receive), _] = ladder(RC);
     node.modify(&attributes(&node, init, for_init)).unwrap();
     let forgotten = M::MinResponderNotReadyTimer | M::MaxDestinationReadAtomic;
@@ -201,8 +205,8 @@ fn the_example_of_the_manual_is_diagnosed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn impossible_transitions_are_named(rig: &Rig) -> Outcome {
-    let node = node(rig, RC);
+fn impossible_transitions_are_named(test_device: &TestDevice) -> Outcome {
+    let node = node(test_device, RC);
     let attempt = |from: S, to: S| {
         let error = node.modify(&attributes(&node, to, M::empty())).unwrap_err();
         let named = matches!(
@@ -232,8 +236,8 @@ fn impossible_transitions_are_named(rig: &Rig) -> Outcome {
 }
 
 /// The mask is right and the value is not: the error does not blame the mask.
-fn a_value_out_of_range_is_an_error(rig: &Rig) -> Outcome {
-    let node = node(rig, RC);
+fn a_value_out_of_range_is_an_error(test_device: &TestDevice) -> Outcome {
+    let node = node(test_device, RC);
     let mut attr = attributes(&node, S::Init, ladder(RC)[0].1);
     let error = node.modify(attr.setup_port(200)).unwrap_err();
     assert!(matches!(error, ModifyQueuePairError::Ibverbs { cur_state: S::Reset, .. }), "{error}");
@@ -245,11 +249,11 @@ fn a_value_out_of_range_is_an_error(rig: &Rig) -> Outcome {
 
 /// A node in the state before the address is resolved, and the attributes for it with this address; none if
 /// the port has no RoCE address of this family.
-fn towards(rig: &Rig, address: &str) -> Option<(AnyNode, u8, Gid, QueuePairAttribute)> {
-    let node = node(rig, RC);
+fn towards(test_device: &TestDevice, address: &str) -> Option<(AnyNode, u8, Gid, QueuePairAttribute)> {
+    let node = node(test_device, RC);
     let gid: Gid = address.parse().unwrap();
     let fits = |entry: &GidEntry| {
-        entry.port_num() == u32::from(rig.port)
+        entry.port_num() == u32::from(test_device.port)
             && entry.gid_type() == GidType::RoceV2
             && entry.gid().to_ipv4_mapped().is_some() == gid.to_ipv4_mapped().is_some()
     };
@@ -259,7 +263,7 @@ fn towards(rig: &Rig, address: &str) -> Option<(AnyNode, u8, Gid, QueuePairAttri
     node.modify(&attributes(&node, init, for_init)).unwrap();
     let mut vector = AddressHandleAttribute::new();
     vector
-        .setup_port(rig.port)
+        .setup_port(test_device.port)
         .setup_grh_dest_gid(&gid)
         .setup_grh_src_gid_index(index)
         .setup_grh_hop_limit(9);
@@ -268,10 +272,10 @@ fn towards(rig: &Rig, address: &str) -> Option<(AnyNode, u8, Gid, QueuePairAttri
     Some((node, index, gid, attr))
 }
 
-fn an_unreachable_network_is_named(rig: &Rig) -> Outcome {
+fn an_unreachable_network_is_named(test_device: &TestDevice) -> Outcome {
     // A network for documentation, which no route but a default one leads to. In IPv6: the kernel takes every
     // IPv4 address to be on the link when it looks for a route through one interface.
-    let Some((node, index, expected, attr)) = towards(rig, "2001:db8::1") else {
+    let Some((node, index, expected, attr)) = towards(test_device, "2001:db8::1") else {
         skip!("the device has no RoCE address of IPv6");
     };
     match node.modify(&attr) {
@@ -287,14 +291,14 @@ fn an_unreachable_network_is_named(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_absent_peer_is_named(rig: &Rig) -> Outcome {
-    let Some(ours) = node(rig, RC).path.gid().and_then(|gid| gid.to_ipv4_mapped()) else {
+fn an_absent_peer_is_named(test_device: &TestDevice) -> Outcome {
+    let Some(ours) = node(test_device, RC).path.gid().and_then(|gid| gid.to_ipv4_mapped()) else {
         skip!("the device has no RoCE address");
     };
     // The same network, if its mask is not shorter than 24 bits.
     let [a, b, c, d] = ours.octets();
     let absent = format!("::ffff:{a}.{b}.{c}.{}", if d == 253 { 252 } else { 253 });
-    let (node, index, expected, attr) = towards(rig, &absent).unwrap();
+    let (node, index, expected, attr) = towards(test_device, &absent).unwrap();
     match node.modify(&attr) {
         Err(ModifyQueuePairError::ResolveRouteTimedout { sgid_index, gid, source }) => {
             assert_eq!((sgid_index, gid), (index, expected), "{source}");
@@ -307,15 +311,15 @@ fn an_absent_peer_is_named(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_in_use_can_be_changed(rig: &Rig) -> Outcome {
-    let pair = AnyPair::new(rig);
+fn a_pair_in_use_can_be_changed(test_device: &TestDevice) -> Outcome {
+    let pair = AnyPair::new(test_device);
     let mut attr = QueuePairAttribute::new();
     pair.a.modify(attr.setup_min_rnr_timer(5).setup_access_flags(AccessFlags::RemoteRead)).unwrap();
     let (now, _) = pair.a.qp.query(M::MinResponderNotReadyTimer | M::AccessFlags).unwrap();
     assert_eq!(now.min_rnr_timer(), Some(5));
     assert!(now.access_flags().unwrap().contains(AccessFlags::RemoteRead));
     let mut attr = QueuePairAttribute::new();
-    // SoftRoCE of later kernels takes it.
+    // SoftRoCE of later kernels accepts it.
     if let Err(error) = pair.a.modify(attr.setup_path_mtu(Mtu::Mtu512)) {
         let named = matches!(
             error,
@@ -326,8 +330,8 @@ fn a_pair_in_use_can_be_changed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_alternate_path_is_told_as_it_was_set(rig: &Rig) -> Outcome {
-    let pair = AnyPair::new(rig);
+fn an_alternate_path_is_told_as_it_was_set(test_device: &TestDevice) -> Outcome {
+    let pair = AnyPair::new(test_device);
     let address_vector = attributes_to(&pair.a);
     let path = AlternatePath { address_vector, port: pair.a.path.port_num(), pkey_index: 0, timeout: 12 };
     let mut attr = QueuePairAttribute::new();
@@ -343,9 +347,9 @@ fn an_alternate_path_is_told_as_it_was_set(rig: &Rig) -> Outcome {
             assert_eq!(pair.a.qp.state().unwrap(), S::ReadyToSend);
             return Ok(());
         }
-        // Kernels take none on Ethernet, whatever the device says of itself.
+        // Kernels accept none on Ethernet, whatever the device reports.
         Err(ModifyQueuePairError::Ibverbs { source, .. })
-            if source.raw_os_error() == Some(libc::EINVAL) && rig.is_softroce() =>
+            if source.raw_os_error() == Some(libc::EINVAL) && test_device.is_softroce() =>
         {
             assert_eq!(pair.a.qp.state().unwrap(), S::ReadyToSend);
             skip!("SoftRoCE says that it migrates paths, and takes none");
@@ -361,13 +365,13 @@ fn an_alternate_path_is_told_as_it_was_set(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// The address vector to the node itself.
+/// An address vector that leads to the node itself.
 fn attributes_to(node: &AnyNode) -> AddressHandleAttribute {
     attributes(node, S::ReadyToReceive, M::AddressVector).address_vector().unwrap()
 }
 
-fn what_the_device_does_not_have_is_unsupported(rig: &Rig) -> Outcome {
-    let pair = AnyPair::new(rig);
+fn attributes_the_device_lacks_are_unsupported(test_device: &TestDevice) -> Outcome {
+    let pair = AnyPair::new(test_device);
     let device = pair.a.context.query_device().unwrap();
     let flags = DeviceCapabilityFlags::from_bits_retain(device.device_cap_flags());
     if !flags.contains(DeviceCapabilityFlags::ResizeMaxWr) {
@@ -377,7 +381,7 @@ fn what_the_device_does_not_have_is_unsupported(rig: &Rig) -> Outcome {
                 assert_eq!((error.verb, &*error.capability), ("ibv_modify_qp", "resizing of queue pairs"));
             }
             // SoftRoCE of later kernels takes what is as it was.
-            result => assert!(result.is_ok() && rig.is_softroce(), "{result:?}"),
+            result => assert!(result.is_ok() && test_device.is_softroce(), "{result:?}"),
         }
     }
     let granted = pair.a.qp.control().capability();
@@ -391,15 +395,15 @@ fn what_the_device_does_not_have_is_unsupported(rig: &Rig) -> Outcome {
         assert_eq!(error.capability, "rate limits (packet pacing)");
         let limit = RateLimit { rate: 1000, ..RateLimit::default() };
         let error = pair.a.qp.control().modify_rate_limit(&limit).unwrap_err();
-        let ModifyRateLimitError::Unsupported(error) = error else { panic!("{error}") };
-        assert_eq!(error.verb, "ibv_modify_qp_rate_limit");
+        assert!(error.unsupported().is_some(), "{error}");
+        assert_eq!(error.verb(), "ibv_modify_qp_rate_limit");
     }
     assert_eq!(pair.a.qp.state().unwrap(), S::ReadyToSend);
     Ok(())
 }
 
-fn a_value_that_no_device_takes_is_named(rig: &Rig) -> Outcome {
-    let node = node(rig, RC);
+fn a_value_that_no_device_takes_is_named(test_device: &TestDevice) -> Outcome {
+    let node = node(test_device, RC);
     let [(init, for_init), (receive, for_receive), (send, for_send)] = ladder(RC);
     node.modify(&attributes(&node, init, for_init)).unwrap();
     node.modify(&attributes(&node, receive, for_receive)).unwrap();
@@ -416,15 +420,15 @@ fn a_value_that_no_device_takes_is_named(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_drained_pair_says_that_it_is(rig: &Rig) -> Outcome {
-    let pair = AnyPair::new(rig);
+fn a_drained_pair_says_that_it_is(test_device: &TestDevice) -> Outcome {
+    let pair = AnyPair::new(test_device);
     let mut attr = QueuePairAttribute::new();
     pair.a.modify(attr.setup_state(S::SendQueueDrained).setup_sqd_async_notify(true)).unwrap();
     assert_eq!(attr.sqd_async_notify(), Some(true));
     let (now, _) = pair.a.qp.query(M::State).unwrap();
     assert_eq!(now.state(), Some(S::SendQueueDrained));
     // SoftRoCE of later kernels says for a while that a pair drains through which nothing was sent.
-    if !rig.is_softroce() {
+    if !test_device.is_softroce() {
         assert_eq!(now.is_draining(), Some(false));
     }
     Ok(())

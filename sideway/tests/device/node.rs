@@ -1,4 +1,4 @@
-//! One side of a connection, and two of them.
+//! Test helpers: one side of a connection (`Node`), and two connected sides (`Pair`).
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io::IoSlice;
@@ -15,17 +15,17 @@ use sideway::ibverbs::queue_pair::{
     ScatterGatherEntry, SendOperationFlags, WorkRequestFlags,
 };
 
-use crate::harness::Rig;
+use crate::harness::TestDevice;
 use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
 
-/// How long a completion may take to come.
+/// The maximum time until a completion arrives.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) const SIGNALED: WorkRequestFlags = WorkRequestFlags::Signaled;
 
 /// How two nodes are made and connected.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct NodeOptions {
     pub(crate) qp_type: QueuePairType,
     pub(crate) send_wr: u32,
     pub(crate) recv_wr: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     pub(crate) connect: ConnectOptions,
 }
 
-impl Default for Options {
+impl Default for NodeOptions {
     fn default() -> Self {
         let all = AccessFlags::LocalWrite
             | AccessFlags::RemoteWrite
@@ -51,7 +51,7 @@ impl Default for Options {
             qp_type: QueuePairType::ReliableConnection,
             send_wr: 32,
             recv_wr: 32,
-            // More than one, and inline data, are what some devices' extended pairs do not have.
+            // Some devices' extended pairs support neither more entries nor inline data.
             send_sge: 1,
             recv_sge: 4,
             inline: 0,
@@ -66,7 +66,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl NodeOptions {
     pub(crate) fn with(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
@@ -74,20 +74,20 @@ impl Options {
     }
 }
 
-/// Memory that a device may write to at any time: no reference to its bytes is ever made.
+/// Memory that a device may write to at any time. No reference to its bytes is ever made.
 pub(crate) struct Memory {
     start: *mut u8,
     layout: Layout,
 }
 
-// SAFETY: memory of its own, touched through raw pointers only.
+// SAFETY: it owns the memory, which is accessed through raw pointers only.
 unsafe impl Send for Memory {}
 
 impl Memory {
     pub(crate) fn new(bytes: usize) -> Self {
         let layout = Layout::from_size_align(bytes, 4096).unwrap();
         assert_ne!(bytes, 0);
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout's size is not 0.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
             handle_alloc_error(layout);
@@ -101,13 +101,14 @@ impl Memory {
 
     pub(crate) fn set(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.layout.size());
-        // SAFETY: within the memory (just checked).
+        // SAFETY: the assertion keeps the range within the memory.
         unsafe { self.start.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     pub(crate) fn get(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.layout.size());
-        // SAFETY: within the memory (just checked); volatile, as a device may have written.
+        // SAFETY: the assertion keeps the range within the memory. The reads are volatile because a
+        // device may have written.
         (0..len).map(|n| unsafe { self.start.add(offset + n).read_volatile() }).collect()
     }
 
@@ -123,14 +124,14 @@ impl Drop for Memory {
     }
 }
 
-/// Bytes that tell where they come from.
+/// A byte pattern that depends on `seed`.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|n| (n as u8).wrapping_mul(31).wrapping_add((n >> 8) as u8).wrapping_add(seed)).collect()
 }
 
 /// A place in a node's memory, for the other node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteBuffer {
     pub(crate) rkey: u32,
     pub(crate) addr: u64,
 }
@@ -139,11 +140,11 @@ pub(crate) struct Remote {
 pub(crate) enum Op {
     Send,
     SendImm(u32),
-    Write(Remote),
-    WriteImm(Remote, u32),
-    Read(Remote),
-    CompareSwap(Remote, u64, u64),
-    FetchAdd(Remote, u64),
+    Write(RemoteBuffer),
+    WriteImm(RemoteBuffer, u32),
+    Read(RemoteBuffer),
+    CompareSwap(RemoteBuffer, u64, u64),
+    FetchAdd(RemoteBuffer, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -160,7 +161,8 @@ pub(crate) enum Data<'a> {
 /// A work request to send.
 pub(crate) type Request<'a> = (u64, WorkRequestFlags, Op, Data<'a>);
 
-/// A queue pair with its queues and its memory. The pair goes first and the memory last.
+/// A queue pair with its queues and its memory. The fields are dropped in this order: the pair
+/// first, the memory last.
 pub(crate) struct Node<Q, C> {
     pub(crate) qp: Q,
     pub(crate) send_cq: C,
@@ -173,7 +175,7 @@ pub(crate) struct Node<Q, C> {
 }
 
 impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
-    pub(crate) fn new(context: &DeviceContext, port: u8, options: &Options) -> Self {
+    pub(crate) fn new(context: &DeviceContext, port: u8, options: &NodeOptions) -> Self {
         let pd = context.alloc_pd().unwrap();
         let mut builder = context.create_cq_builder();
         builder.setup_cqe(options.cqe).setup_poll_batch(options.batch);
@@ -194,7 +196,8 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
         }
         let qp = Q::make(&builder).unwrap();
         let memory = Memory::new(options.bytes);
-        // SAFETY: the memory lives as long as the region (both are fields), and is never referred to.
+        // SAFETY: the memory lives as long as the region (both are fields), and no reference to it
+        // is made.
         let mr = unsafe { pd.reg_mr(memory.start(), options.bytes, options.region).unwrap() };
         let path = LocalPath::choose(context, port, None).unwrap();
         Self { qp, send_cq, recv_cq, mr, pd, context: context.clone(), path, memory }
@@ -205,17 +208,17 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
     }
 
     /// Where the other node finds this place of the memory.
-    pub(crate) fn remote(&self, offset: usize) -> Remote {
-        Remote { rkey: self.mr.rkey(), addr: self.mr.get_ptr() as u64 + offset as u64 }
+    pub(crate) fn remote(&self, offset: usize) -> RemoteBuffer {
+        RemoteBuffer { rkey: self.mr.rkey(), addr: self.mr.get_ptr() as u64 + offset as u64 }
     }
 
     pub(crate) fn entry(&self, offset: usize, len: usize) -> ScatterGatherEntry {
         ScatterGatherEntry::new(self.mr.lkey(), self.mr.get_ptr() as u64 + offset as u64, len as u32)
     }
 
-    /// Modifies the pair, whoever has the node.
+    /// Modifies the pair through a shared reference.
     pub(crate) fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
-        // SAFETY: a case modifies and posts in one thread, and builds no list meanwhile.
+        // SAFETY: a test modifies and posts in one thread, and has no open list here.
         unsafe { self.qp.control().modify(attr) }
     }
 
@@ -235,12 +238,14 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
             macro_rules! entries {
                 ($handle:expr) => {
                     match *data {
-                        // SAFETY: the node's memory outlives its pair, and is never referred to.
+                        // SAFETY: the node's memory outlives its pair, and no reference to it is
+                        // made.
                         Data::At(offset, len) => unsafe {
                             let addr = self.mr.get_ptr() as u64 + offset as u64;
                             $handle.setup_sge(self.mr.lkey(), addr, len as u32);
                         },
-                        // SAFETY: as above.
+                        // SAFETY: the node's memory outlives its pair, and no reference to it is
+                        // made.
                         Data::List(_) | Data::Entry(_) => unsafe { $handle.setup_sge_list(list) },
                         _ => {
                             let _no_buffer = $handle;
@@ -278,7 +283,7 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
         guard.post()
     }
 
-    /// Posts receives: number and pieces of the memory.
+    /// Posts receives, each with its number and pieces of the memory.
     pub(crate) fn receive(&mut self, receives: &[(u64, &[(usize, usize)])]) -> Result<(), PostRecvError> {
         let lists: Vec<Vec<_>> = receives
             .iter()
@@ -289,19 +294,19 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
             let handle = guard.construct_wr(*wr_id);
             match list.as_slice() {
                 [] => {}
-                // SAFETY: the node's memory outlives its pair, and is never referred to.
+                // SAFETY: the node's memory outlives its pair, and no reference to it is made.
                 list => unsafe { handle.setup_sge_list(list) },
             }
         }
         guard.post()
     }
 
-    /// The completions of what this node sent: as many, and no more.
+    /// Waits for exactly `count` completions of this node's sends.
     pub(crate) fn sent(&mut self, count: usize) -> Vec<Completion> {
         wait(&mut self.send_cq, count)
     }
 
-    /// The completions of this node's receives.
+    /// Waits for exactly `count` completions of this node's receives.
     pub(crate) fn received(&mut self, count: usize) -> Vec<Completion> {
         wait(&mut self.recv_cq, count)
     }
@@ -315,7 +320,7 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
     }
 }
 
-/// Polls until there are `count` completions; fails if they do not come, or more of them do.
+/// Polls until `count` completions have come; fails if fewer or more come.
 pub(crate) fn wait<C: CqFlavour>(cq: &mut C, count: usize) -> Vec<Completion> {
     let deadline = Instant::now() + PATIENCE;
     let mut found = Vec::new();
@@ -334,7 +339,7 @@ pub(crate) fn wait<C: CqFlavour>(cq: &mut C, count: usize) -> Vec<Completion> {
     found
 }
 
-/// The next completion, whatever comes behind it.
+/// Waits for the next completion, without checking for further ones.
 pub(crate) fn next<C: CqFlavour>(cq: &mut C) -> Completion {
     let deadline = Instant::now() + PATIENCE;
     let mut found = None;
@@ -352,16 +357,16 @@ pub(crate) struct Pair<Q, C> {
 }
 
 impl<Q: QpFlavour, C: CqFlavour> Pair<Q, C> {
-    pub(crate) fn new(rig: &Rig) -> Self {
-        Self::with(rig, |_| {})
+    pub(crate) fn new(test_device: &TestDevice) -> Self {
+        Self::with(test_device, |_| {})
     }
 
-    pub(crate) fn with(rig: &Rig, change: impl FnOnce(&mut Options)) -> Self {
-        let options = Options::with(change);
-        let context = rig.open();
+    pub(crate) fn with(test_device: &TestDevice, change: impl FnOnce(&mut NodeOptions)) -> Self {
+        let options = NodeOptions::with(change);
+        let context = test_device.open();
         Self::connect(
-            Node::new(&context, rig.port, &options),
-            Node::new(&context, rig.port, &options),
+            Node::new(&context, test_device.port, &options),
+            Node::new(&context, test_device.port, &options),
             &options.connect,
         )
     }
@@ -374,11 +379,11 @@ impl<Q: QpFlavour, C: CqFlavour> Pair<Q, C> {
     }
 }
 
-/// A connected pair of the flavours that do not matter to a case.
+/// A connected pair, for tests that do not depend on the kinds of queues.
 pub(crate) type AnyPair = Pair<
     sideway::ibverbs::queue_pair::GenericQueuePair,
     sideway::ibverbs::completion::GenericCompletionQueue,
 >;
 
-/// Completion queues of the flavour that does not matter to a case.
+/// A completion queue, for tests that do not depend on its kind.
 pub(crate) type AnyCq = sideway::ibverbs::completion::GenericCompletionQueue;

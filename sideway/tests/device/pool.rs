@@ -1,4 +1,4 @@
-//! Slices of pools: what they carry arrives, and they come back. No case here has any unsafe code.
+//! Pool tests: data in slices arrives, and the slices come back. No test here has any unsafe code.
 
 use std::time::Instant;
 
@@ -10,13 +10,13 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::memory::{BufferKind, Pool, PoolBuilder, Returned, Slice};
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyCq, Node, PATIENCE, Pair, SIGNALED, next, pattern};
 use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
 
 pub(crate) fn cases(suite: &mut Suite) {
     matrix!(suite:
-        what_is_sent_from_a_slice_arrives_in_one,
+        a_slice_sent_arrives_in_a_slice,
     );
     each_qp!(suite:
         every_operation_moves_slices,
@@ -43,7 +43,7 @@ fn builder<Q: QpFlavour, C: CqFlavour>(node: &Node<Q, C>) -> PoolBuilder {
     builder
 }
 
-/// A pool of so many slices of this size.
+/// A pool of `count` slices of `size` bytes.
 fn pool<Q: QpFlavour, C: CqFlavour>(node: &Node<Q, C>, size: usize, count: usize) -> Pool {
     builder(node).setup_slices(size, count).build().unwrap()
 }
@@ -73,26 +73,26 @@ fn receive<Q: QpFlavour, C: CqFlavour>(
     list.post()
 }
 
-/// The next completion, and what it gives back.
+/// Waits for the next completion, and reclaims its slices.
 fn reclaim<C: CqFlavour>(cq: &mut C, pool: &Pool) -> (Completion, Returned) {
     let wc = next(cq);
     (wc, pool.reclaim(&wc).expect("it was posted with slices of this pool"))
 }
 
-/// The same of a success.
+/// As `reclaim`, for a completion that must be successful.
 fn succeed<C: CqFlavour>(cq: &mut C, pool: &Pool) -> Returned {
     let (wc, returned) = reclaim(cq, pool);
     assert_eq!(wc.status, WorkCompletionStatus::Success);
     returned
 }
 
-fn what_is_sent_from_a_slice_arrives_in_one<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
+fn a_slice_sent_arrives_in_a_slice<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {
     const ROUNDS: u64 = 40;
-    let Pair { mut a, mut b } = Pair::<Q, C>::new(rig);
+    let Pair { mut a, mut b } = Pair::<Q, C>::new(test_device);
     let (ours, theirs) = (pool(&a, 5000, 4), pool(&b, 5000, 4));
     receive(&mut b, &theirs, 0..4).unwrap();
     for n in 0..ROUNDS {
-        // None, short ones, long ones.
+        // Empty, short and long messages.
         let message = pattern(n as u8, (n as usize * 129) % 5001);
         let mut list = ours.attach(a.qp.start_post_send()).unwrap();
         list.construct_wr(1000 + n, SIGNALED).setup_send().setup_slice(filled(&ours, &message));
@@ -102,7 +102,7 @@ fn what_is_sent_from_a_slice_arrives_in_one<Q: QpFlavour, C: CqFlavour>(rig: &Ri
         let Returned { wr_id, byte_len, slice, rest } = succeed(&mut b.recv_cq, &theirs);
         assert_eq!((wr_id, byte_len, rest.count()), (n, Some(message.len() as u32), 0));
         assert_eq!(bytes(&slice, message.len()), message);
-        // The slice that was received into, again.
+        // Posts the received slice again.
         let mut list = theirs.attach_recv(b.qp.start_post_recv()).unwrap();
         list.construct_wr(n + 4).setup_slice(slice);
         list.post().unwrap();
@@ -111,8 +111,8 @@ fn what_is_sent_from_a_slice_arrives_in_one<Q: QpFlavour, C: CqFlavour>(rig: &Ri
     Ok(())
 }
 
-fn every_operation_moves_slices<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let Pair { mut a, mut b } = Pair::<Q, AnyCq>::new(rig);
+fn every_operation_moves_slices<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<Q, AnyCq>::new(test_device);
     let (ours, theirs) = (pool(&a, 64, 4), pool(&b, 64, 4));
     let mut target = theirs.take().unwrap();
     target.write(8, 40_u64).unwrap();
@@ -154,10 +154,10 @@ fn every_operation_moves_slices<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn several_slices_are_one_message(rig: &Rig) -> Outcome {
-    // What extended pairs of some devices do not have.
+fn several_slices_are_one_message(test_device: &TestDevice) -> Outcome {
+    // Some devices' extended pairs do not support these options.
     let Pair { mut a, mut b } =
-        Pair::<BasicQueuePair, AnyCq>::with(rig, |o| (o.send_sge, o.recv_sge) = (3, 2));
+        Pair::<BasicQueuePair, AnyCq>::with(test_device, |o| (o.send_sge, o.recv_sge) = (3, 2));
     let (ours, theirs) = (pool(&a, 64, 2), pool(&b, 8, 2));
     let (header, body) = filled(&ours, b"header,body").split_at(7).unwrap();
     let (body, tail) = body.split_at(2).unwrap();
@@ -177,8 +177,8 @@ fn several_slices_are_one_message(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_flush_gives_every_slice_back<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let Pair { mut a, b: _b } = Pair::<Q, AnyCq>::new(rig);
+fn a_flush_gives_every_slice_back<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, b: _b } = Pair::<Q, AnyCq>::new(test_device);
     let pool = pool(&a, 64, 8);
     receive(&mut a, &pool, 0..3).unwrap();
     a.modify(&flushing()).unwrap();
@@ -188,7 +188,7 @@ fn a_flush_gives_every_slice_back<Q: QpFlavour>(rig: &Rig) -> Outcome {
     }
     let sent = match list.post() {
         Ok(()) => 2,
-        // Some libraries refuse in this state.
+        // Some libraries reject requests in this state.
         Err(PostSendError::InvalidWorkRequest { .. }) => 0,
         Err(error) => panic!("{error}"),
     };
@@ -208,8 +208,8 @@ fn flushing() -> QueuePairAttribute {
     attr
 }
 
-fn a_queue_pair_that_is_reset_is_squeezed_out_of_the_pool<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let Pair { mut a, b: _b } = Pair::<Q, AnyCq>::new(rig);
+fn a_queue_pair_that_is_reset_is_squeezed_out_of_the_pool<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, b: _b } = Pair::<Q, AnyCq>::new(test_device);
     let pool = pool(&a, 64, 8);
     receive(&mut a, &pool, 0..5).unwrap();
     let Node { qp, .. } = a;
@@ -220,9 +220,9 @@ fn a_queue_pair_that_is_reset_is_squeezed_out_of_the_pool<Q: QpFlavour>(rig: &Ri
     Ok(())
 }
 
-fn a_full_queue_gives_back_what_it_did_not_take(rig: &Rig) -> Outcome {
-    let Pair { a: _a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
-    // Some devices take more than they say.
+fn a_full_queue_gives_back_what_it_did_not_take(test_device: &TestDevice) -> Outcome {
+    let Pair { a: _a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
+    // Some devices accept more than they report.
     let slices = 4 * b.qp.control().capability().max_recv_wr as usize + 16;
     let pool = pool(&b, 64, slices);
     let mut posted = 0;
@@ -239,8 +239,8 @@ fn a_full_queue_gives_back_what_it_did_not_take(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_write_is_waited_for_without_a_completion(rig: &Rig) -> Outcome {
-    let Pair { mut a, b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
+fn a_write_is_waited_for_without_a_completion(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
     let (ours, theirs) = (pool(&a, 1024, 1), pool(&b, 1024, 1));
     let target = theirs.take().unwrap();
     let mut message = pattern(3, 1024);
@@ -253,7 +253,7 @@ fn a_write_is_waited_for_without_a_completion(rig: &Rig) -> Outcome {
     let deadline = Instant::now() + PATIENCE;
     while target.read::<u64>(1016).unwrap() != u64::MAX {
         assert!(Instant::now() < deadline, "the write does not come");
-        // A device in this process may need to be asked.
+        // A device in this process may make progress only when it is polled.
         if a.send_cq.poll(&mut |wc| drop(ours.reclaim(&wc).unwrap())).unwrap() == 0 {
             std::thread::yield_now();
         }
@@ -262,8 +262,8 @@ fn a_write_is_waited_for_without_a_completion(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_shared_receive_queue_takes_slices(rig: &Rig) -> Outcome {
-    let Pair { a: _a, b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
+fn a_shared_receive_queue_takes_slices(test_device: &TestDevice) -> Outcome {
+    let Pair { a: _a, b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
     let mut srq = b.pd.create_srq_builder().setup_max_wr(4).build().unwrap();
     let pool = pool(&b, 64, 6);
     let mut post = |count: u64| {
@@ -275,15 +275,15 @@ fn a_shared_receive_queue_takes_slices(rig: &Rig) -> Outcome {
     };
     post(4).unwrap();
     assert_eq!((pool.free(), pool.in_flight()), (2, 4));
-    // An empty list is nothing.
+    // An empty list has no effect.
     post(0).unwrap();
     drop(srq);
     assert_eq!((pool.abandon(|_| true), pool.free()), (4, 6));
     Ok(())
 }
 
-fn every_kind_of_memory_is_sliced(rig: &Rig) -> Outcome {
-    let Pair { mut a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
+fn every_kind_of_memory_is_sliced(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
     for kind in [BufferKind::Private, BufferKind::Shared, BufferKind::HUGE_2_MIB] {
         let build = |node: &Node<_, _>| builder(node).setup_slices(300, 3).setup_kind(kind).build();
         let pools = (build(&a), build(&b));
@@ -304,9 +304,9 @@ fn every_kind_of_memory_is_sliced(rig: &Rig) -> Outcome {
 }
 
 /// A pool that goes while a peer sends into it: the device refuses, and nothing else comes of it.
-fn pools_come_and_go_with_messages_under_way(rig: &Rig) -> Outcome {
+fn pools_come_and_go_with_messages_under_way(test_device: &TestDevice) -> Outcome {
     for n in 0..10 {
-        let Pair { mut a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
+        let Pair { mut a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
         let (ours, theirs) = (pool(&a, 4096, 8), pool(&b, 4096, 8));
         receive(&mut b, &theirs, 0..8).unwrap();
         let mut list = ours.attach(a.qp.start_post_send()).unwrap();

@@ -1,65 +1,67 @@
-//! Memory of the provider's, DMA handles, and what is known of data, rates and Ethernet, over a device.
+//! Tests of provider memory, DMA handles, write order, rates and Ethernet addresses on a device.
 
 use std::os::fd::AsFd;
 
+use sideway::ErrorKind;
 use sideway::ibverbs::address::AddressHandleAttribute;
-use sideway::ibverbs::dma_buf::ExportDmaBufError;
-use sideway::ibverbs::dma_handle::{AllocateDmaHandleError, DmaHandleAttribute};
+use sideway::ibverbs::dma_handle::DmaHandleAttribute;
 use sideway::ibverbs::memory_region::{MemoryKind, MemoryRegion, RegisterMemoryRegionError};
 use sideway::ibverbs::port::LinkLayer;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::ibverbs::provider_buffer::{AllocateProviderBufferError, ProviderBuffer};
+use sideway::ibverbs::provider_buffer::ProviderBuffer;
 use sideway::ibverbs::queue_pair::{QueuePair, WorkRequestOperationType};
 use sideway::ibverbs::rate::Rate;
 use sideway::ibverbs::{AccessFlags, DataInOrder, DataInOrderQuery};
 use sideway::memory::{Buffer, BufferKind};
-use sideway::sys::types::ibv_rate;
+use sideway::sys::types::{ibv_ops_wr, ibv_ops_wr_opcode, ibv_rate};
+use sideway::sys::verbs;
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
-use crate::node::{AnyPair, Data, Op, Remote, pattern};
+use crate::harness::{Outcome, Skip, Suite, TestDevice};
+use crate::node::{AnyPair, Data, Op, RemoteBuffer, pattern};
+use crate::support::errors::assert_error;
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
         memory_of_the_provider_is_registered_and_reached,
         memory_of_the_provider_has_an_end,
         a_description_makes_regions,
-        what_a_description_asks_for_is_there_or_unsupported,
+        described_options_work_or_are_unsupported,
         a_pair_promises_what_it_keeps,
         rates_are_the_library_s,
         the_station_of_the_port_s_own_address_is_known,
-        tags_are_refused_by_name,
+        raw_handles_reach_a_verb_that_is_not_wrapped,
     );
 }
 
 const ACCESS: AccessFlags = AccessFlags::LocalWrite.union(AccessFlags::RemoteWrite);
 
-fn allocate(rig: &Rig, pd: &ProtectionDomain, len: usize) -> Result<ProviderBuffer, Skip> {
+fn allocate(test_device: &TestDevice, pd: &ProtectionDomain, len: usize) -> Result<ProviderBuffer, Skip> {
     match pd.alloc_buf(len) {
-        Err(AllocateProviderBufferError::Unsupported(why)) => skip!("{}: {why}", rig.name),
+        Err(error) if error.unsupported().is_some() => skip!("{}: {error}", test_device.name),
         buffer => Ok(buffer.unwrap()),
     }
 }
 
-fn remote(region: &MemoryRegion) -> Remote {
-    Remote { rkey: region.rkey(), addr: region.iova() }
+fn remote(region: &MemoryRegion) -> RemoteBuffer {
+    RemoteBuffer { rkey: region.rkey(), addr: region.iova() }
 }
 
-/// What is there now.
+/// Reads bytes of the buffer.
 fn bytes(buffer: &ProviderBuffer, offset: usize, len: usize) -> Vec<u8> {
     assert!(offset + len <= buffer.len());
-    // SAFETY: these bytes are the buffer's, and the device is done with them.
+    // SAFETY: the bytes are in the buffer, and the device is done with them.
     (0..len).map(|at| unsafe { buffer.as_ptr().add(offset + at).read_volatile() }).collect()
 }
 
-fn memory_of_the_provider_is_registered_and_reached(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
-    let buffer = allocate(rig, &pair.b.pd, 3 * 4096)?;
+fn memory_of_the_provider_is_registered_and_reached(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
+    let buffer = allocate(test_device, &pair.b.pd, 3 * 4096)?;
     let region = buffer.reg_buf_mr(4096, 5000, ACCESS).unwrap();
     assert_eq!((region.get_ptr(), region.region_len()), (buffer.as_ptr().wrapping_add(4096), 5000));
     pair.a.memory.set(0, &pattern(7, 3000));
     pair.a.run(Op::Write(remote(&region)), Data::At(0, 3000));
     assert_eq!(bytes(&buffer, 4096, 3000), pattern(7, 3000));
-    // The region keeps the memory, and the memory its domain.
+    // The region keeps the memory alive, and the memory its domain.
     drop(buffer);
     pair.a.memory.set(0, &pattern(8, 3000));
     pair.a.run(Op::Write(remote(&region)), Data::At(0, 3000));
@@ -69,45 +71,47 @@ fn memory_of_the_provider_is_registered_and_reached(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn memory_of_the_provider_has_an_end(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
-    let buffer = allocate(rig, &pd, 4096)?;
+fn memory_of_the_provider_has_an_end(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
+    let buffer = allocate(test_device, &pd, 4096)?;
     assert!(matches!(
         buffer.reg_buf_mr(1, 4096, ACCESS),
         Err(RegisterMemoryRegionError::OutOfBuffer { offset: 1, length: 4096, buffer_len: 4096 })
     ));
     match pd.alloc_buf(usize::MAX) {
-        Err(AllocateProviderBufferError::Ibverbs { len: usize::MAX, .. }) => {}
+        Err(error) => assert_error(&error, ErrorKind::Os, &[("len", &usize::MAX)]),
         other => panic!("{other:?}"),
     }
     match buffer.export_dmabuf_fd() {
-        // Whose descriptor it is is seen by using it.
+        // Registering it shows that the descriptor belongs to this memory.
         Ok(exported) => drop(pd.reg_dmabuf_mr(exported.as_fd(), 0, 4096, 0, ACCESS).unwrap()),
-        Err(ExportDmaBufError::Unsupported(why)) => assert!(why.verb.ends_with("dmabuf_fd"), "{why}"),
+        Err(error) if error.unsupported().is_some() => {
+            assert!(error.verb().ends_with("dmabuf_fd"), "{error}");
+        }
         Err(error) => panic!("{error}"),
     }
     Ok(())
 }
 
-fn a_description_makes_regions(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_description_makes_regions(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let memory = Buffer::new(BufferKind::for_device(&pair.b.context), 8192).unwrap();
     let mut builder = pair.b.pd.create_mr_builder();
     builder.setup_access(ACCESS).setup_iova(0x4000_0000);
-    // SAFETY: the memory outlives the region and is not referred to.
+    // SAFETY: the memory outlives the region, and no reference to it is made.
     let region = match unsafe { builder.build(memory.as_ptr(), 8192) } {
-        Err(RegisterMemoryRegionError::Unsupported(why)) => skip!("{}: {why}", rig.name),
+        Err(RegisterMemoryRegionError::Unsupported(why)) => skip!("{}: {why}", test_device.name),
         region => region.unwrap(),
     };
     assert_eq!((region.iova(), region.access(), region.region_len()), (0x4000_0000, ACCESS, 8192));
     assert!(region.dma_handle().is_none() && matches!(region.kind(), MemoryKind::Program));
     pair.a.memory.set(0, &[9; 64]);
     pair.a.run(Op::Write(remote(&region)), Data::At(0, 64));
-    // SAFETY: within the memory, and the device is done with it.
+    // SAFETY: the read is within the memory, and the device is done with it.
     assert_eq!(unsafe { memory.as_ptr().add(63).read_volatile() }, 9);
     drop(region);
     // The same description, of the provider's memory: of a dma-buf it may refuse the address.
-    let buffer = allocate(rig, &pair.b.pd, 8192)?;
+    let buffer = allocate(test_device, &pair.b.pd, 8192)?;
     let mut builder = pair.b.pd.create_mr_builder();
     let region = builder.setup_access(ACCESS).build_of_buffer(&buffer, 100, 64).unwrap();
     pair.a.run(Op::Write(remote(&region)), Data::At(0, 64));
@@ -115,51 +119,52 @@ fn a_description_makes_regions(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_a_description_asks_for_is_there_or_unsupported(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn described_options_work_or_are_unsupported(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let handle = match context.alloc_dmah(&DmaHandleAttribute::new()) {
-        Err(AllocateDmaHandleError::Unsupported(why)) => {
-            assert_eq!((why.verb, why.device.as_str()), ("ibv_alloc_dmah", rig.name.as_str()));
+        Err(error) if error.unsupported().is_some() => {
+            let why = error.unsupported().unwrap();
+            assert_eq!((why.verb, why.device.as_str()), ("ibv_alloc_dmah", test_device.name.as_str()));
             return Ok(());
         }
         handle => handle.unwrap(),
     };
     let memory = Buffer::new(BufferKind::for_device(&context), 4096).unwrap();
     let pd = context.alloc_pd().unwrap();
-    // SAFETY: the memory outlives the region and is not referred to.
+    // SAFETY: the memory outlives the region, and no reference to it is made.
     let region =
         unsafe { pd.create_mr_builder().setup_dma_handle(&handle).build(memory.as_ptr(), 4096) }.unwrap();
     assert!(region.dma_handle().is_some());
     Ok(())
 }
 
-fn a_pair_promises_what_it_keeps(rig: &Rig) -> Outcome {
-    let pair = AnyPair::new(rig);
+fn a_pair_promises_what_it_keeps(test_device: &TestDevice) -> Outcome {
+    let pair = AnyPair::new(test_device);
     let control = pair.a.qp.control();
     for operation in [WorkRequestOperationType::Write, WorkRequestOperationType::Read] {
         let promised = match control.query_data_in_order(operation, DataInOrderQuery::empty()) {
-            Err(why) => skip!("{}: {why}", rig.name),
+            Err(why) => skip!("{}: {why}", test_device.name),
             Ok(promised) => promised,
         };
         let alone = control.query_data_in_order(operation, DataInOrderQuery::DeviceOnly).unwrap();
         let known = DataInOrder::WholeMessage | DataInOrder::Aligned128Bytes;
         assert!(known.contains(promised) && known.contains(alone), "{promised:?} {alone:?}");
-        if rig.open().is_soft() {
-            // The last byte comes last, which is less than in order.
+        if test_device.open().is_soft() {
+            // The last byte is written last, but the order of the others is not guaranteed.
             assert_eq!(promised, DataInOrder::empty());
         }
     }
     Ok(())
 }
 
-fn rates_are_the_library_s(rig: &Rig) -> Outcome {
-    let lib = rig.open().provider().verbs();
+fn rates_are_the_library_s(test_device: &TestDevice) -> Outcome {
+    let lib = test_device.open().provider().verbs();
     let mut known = 0;
     for number in 0..=u8::MAX {
         let (rate, raw) = (Rate::from_raw(number), ibv_rate(number.into()));
-        // SAFETY: functions of numbers, any of which may be asked about.
+        // SAFETY: both functions take plain numbers, and accept any.
         let (mbps, multiple) = unsafe { ((lib.ibv_rate_to_mbps)(raw), (lib.ibv_rate_to_mult)(raw)) };
-        // An old library knows fewer.
+        // An older library knows fewer rates.
         if let Ok(mbps) = u32::try_from(mbps) {
             known += 1;
             assert_eq!((rate.mbps(), Rate::from_mbps(mbps)), (Some(mbps), Some(rate)));
@@ -174,28 +179,38 @@ fn rates_are_the_library_s(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_station_of_the_port_s_own_address_is_known(rig: &Rig) -> Outcome {
-    let context = rig.open();
-    if context.query_port(rig.port).unwrap().link_layer() != LinkLayer::Ethernet {
-        skip!("{} is not on Ethernet", rig.name);
+fn the_station_of_the_port_s_own_address_is_known(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
+    if context.query_port(test_device.port).unwrap().link_layer() != LinkLayer::Ethernet {
+        skip!("{} is not on Ethernet", test_device.name);
     }
-    if !rig.open().is_soft() {
-        skip!("{}: the system asks the network, and nobody answers for this host's own addresses", rig.name);
+    if !test_device.open().is_soft() {
+        skip!(
+            "{}: the system asks the network, and nobody answers for this host's own addresses",
+            test_device.name
+        );
     }
     let mut address = AddressHandleAttribute::new();
-    let own = context.query_gid(rig.port, 0).unwrap();
-    address.setup_port(rig.port).setup_grh_src_gid_index(0).setup_grh_dest_gid(&own);
+    let own = context.query_gid(test_device.port, 0).unwrap();
+    address.setup_port(test_device.port).setup_grh_src_gid_index(0).setup_grh_dest_gid(&own);
     let found = context.resolve_eth_l2_from_gid(&address).unwrap();
     assert_eq!((found.vlan, &found.mac[..5]), (None, &b"\x02soft"[..]));
     let error = context.resolve_eth_l2_from_gid(address.setup_grh_src_gid_index(200)).unwrap_err();
-    assert_eq!((error.port_num, error.gid_index, error.gid), (rig.port, 200, own));
+    assert_error(
+        &error,
+        ErrorKind::Os,
+        &[("port_num", &test_device.port), ("gid_index", &200), ("gid", &own)],
+    );
     Ok(())
 }
 
-fn tags_are_refused_by_name(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
-    let mut srq = pd.create_srq_builder().setup_max_wr(1).build().unwrap();
-    let refused = srq.post_srq_ops().unwrap_err();
-    assert_eq!((refused.verb, refused.device.as_str()), ("ibv_post_srq_ops", rig.name.as_str()));
+fn raw_handles_reach_a_verb_that_is_not_wrapped(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
+    let srq = pd.create_srq_builder().setup_max_wr(1).build().unwrap();
+    let mut op = ibv_ops_wr { opcode: ibv_ops_wr_opcode::IBV_WR_TAG_SYNC, ..Default::default() };
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: the queue lives, and the request and the place for the bad one are this function's.
+    let refused = unsafe { verbs::ibv_post_srq_ops(srq.as_raw().as_ptr(), &raw mut op, &raw mut bad) };
+    assert!(refused != 0, "{} takes tag operations on a queue without tags", test_device.name);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Queue pairs: making them, their states, and what they say about themselves.
+//! Queue pair tests: creation, states and queries.
 
 use std::collections::HashSet;
 
@@ -8,8 +8,8 @@ use sideway::ibverbs::queue_pair::{
     QueuePairAttributeMask, QueuePairState, QueuePairType, SendOperationFlags,
 };
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::node::{AnyPair, Data, Node, Op, Options, Pair, SIGNALED};
+use crate::harness::{Outcome, Suite, TestDevice};
+use crate::node::{AnyPair, Data, Node, NodeOptions, Op, Pair, SIGNALED};
 use crate::support::flavour::QpFlavour;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -36,8 +36,8 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 type AnyNode = Node<GenericQueuePair, GenericCompletionQueue>;
 
-fn a_pair_holds_at_least_what_was_asked_for<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_pair_holds_at_least_what_was_asked_for<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq_builder().build_generic().unwrap();
     for (wr, sge) in [(1, 1), (3, 2), (100, 4)] {
@@ -46,7 +46,7 @@ fn a_pair_holds_at_least_what_was_asked_for<Q: QpFlavour>(rig: &Rig) -> Outcome 
         let qp = Q::make(builder.setup_max_send_sge(sge).setup_max_recv_sge(sge)).unwrap();
         let cap = qp.control().capability();
         assert!(cap.max_send_wr >= wr && cap.max_recv_wr >= wr, "{cap:?}");
-        // SoftRoCE's extended pairs get lists of entries wrong, so they have none.
+        // SoftRoCE's extended pairs mishandle lists of entries, so they have only one.
         let one_entry = qp_is_extended::<Q>() && cap.max_send_sge == 1;
         assert!((cap.max_send_sge >= sge || one_entry) && cap.max_recv_sge >= sge, "{cap:?}");
         assert_eq!(*qp.control().context(), context);
@@ -59,8 +59,8 @@ fn qp_is_extended<Q: QpFlavour>() -> bool {
     Q::NAME == <ExtendedQueuePair as QpFlavour>::NAME
 }
 
-fn a_pair_beyond_the_devices_limits_is_an_error<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_pair_beyond_the_devices_limits_is_an_error<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let attr = context.query_device().unwrap();
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq_builder().build_generic().unwrap();
@@ -84,8 +84,8 @@ fn a_pair_beyond_the_devices_limits_is_an_error<Q: QpFlavour>(rig: &Rig) -> Outc
     Ok(())
 }
 
-fn every_type_is_made<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn every_type_is_made<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq_builder().build_generic().unwrap();
     let types = [
@@ -104,13 +104,13 @@ fn every_type_is_made<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_climbs_the_ladder_of_states<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let pair = Pair::<Q, GenericCompletionQueue>::new(rig);
+fn a_pair_climbs_the_ladder_of_states<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let pair = Pair::<Q, GenericCompletionQueue>::new(test_device);
     assert_eq!(pair.a.qp.state().unwrap(), QueuePairState::ReadyToSend);
-    let options = Options::default();
-    let node = Node::<Q, GenericCompletionQueue>::new(&pair.a.context, rig.port, &options);
+    let options = NodeOptions::default();
+    let node = Node::<Q, GenericCompletionQueue>::new(&pair.a.context, test_device.port, &options);
     let mut attr = QueuePairAttribute::new();
-    attr.setup_state(QueuePairState::Init).setup_pkey_index(0).setup_port(rig.port);
+    attr.setup_state(QueuePairState::Init).setup_pkey_index(0).setup_port(test_device.port);
     node.modify(attr.setup_access_flags(options.connect.access_flags)).unwrap();
     assert_eq!(node.qp.state().unwrap(), QueuePairState::Init);
     for state in [QueuePairState::Error, QueuePairState::Reset] {
@@ -120,8 +120,8 @@ fn a_pair_climbs_the_ladder_of_states<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_is_reset_and_used_again<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, GenericCompletionQueue>::new(rig);
+fn a_pair_is_reset_and_used_again<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, GenericCompletionQueue>::new(test_device);
     for round in 0..3 {
         pair.b.receive(&[(round, &[(0, 64)])]).unwrap();
         pair.a.run(Op::Send, Data::At(0, 8));
@@ -130,21 +130,21 @@ fn a_pair_is_reset_and_used_again<Q: QpFlavour>(rig: &Rig) -> Outcome {
             node.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
         }
         let Pair { a, b } = pair;
-        pair = Pair::connect(a, b, &Options::default().connect);
+        pair = Pair::connect(a, b, &NodeOptions::default().connect);
     }
     Ok(())
 }
 
-fn too_much_inline_data_is_an_error(rig: &Rig) -> Outcome {
-    let node = AnyNode::new(&rig.open(), rig.port, &Options::default());
+fn too_much_inline_data_is_an_error(test_device: &TestDevice) -> Outcome {
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq).setup_max_inline_data(1 << 30);
     assert!(builder.build().is_err());
     Ok(())
 }
 
-fn a_pair_needs_both_queues(rig: &Rig) -> Outcome {
-    let node = AnyNode::new(&rig.open(), rig.port, &Options::default());
+fn a_pair_needs_both_queues(test_device: &TestDevice) -> Outcome {
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     let error = builder.build().unwrap_err();
     assert!(matches!(error, CreateQueuePairError::MissingCompletionQueue { which: "send" }), "{error}");
@@ -153,17 +153,17 @@ fn a_pair_needs_both_queues(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_queue_of_another_context_is_refused(rig: &Rig) -> Outcome {
-    let node = AnyNode::new(&rig.open(), rig.port, &Options::default());
-    let foreign = rig.open().create_cq_builder().build().unwrap();
+fn a_queue_of_another_context_is_refused(test_device: &TestDevice) -> Outcome {
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
+    let foreign = test_device.open().create_cq_builder().build().unwrap();
     let mut builder = node.pd.create_qp_builder();
     let error = builder.setup_send_cq(&foreign).setup_recv_cq(&node.recv_cq).build().unwrap_err();
     assert!(matches!(error, CreateQueuePairError::OtherContext { which: "send" }), "{error}");
     Ok(())
 }
 
-fn a_type_that_is_not_known_is_refused(rig: &Rig) -> Outcome {
-    let node = AnyNode::new(&rig.open(), rig.port, &Options::default());
+fn a_type_that_is_not_known_is_refused(test_device: &TestDevice) -> Outcome {
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq);
     for raw in [0, 1, 200, u32::MAX] {
@@ -173,8 +173,8 @@ fn a_type_that_is_not_known_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn numbers_are_unique(rig: &Rig) -> Outcome {
-    let node = AnyNode::new(&rig.open(), rig.port, &Options::default());
+fn numbers_are_unique(test_device: &TestDevice) -> Outcome {
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq);
     let pairs: Vec<_> = (0..20).map(|_| builder.build_generic().unwrap()).collect();
@@ -183,8 +183,8 @@ fn numbers_are_unique(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_query_tells_what_was_set(rig: &Rig) -> Outcome {
-    let pair = AnyPair::with(rig, |options| {
+fn a_query_tells_what_was_set(test_device: &TestDevice) -> Outcome {
+    let pair = AnyPair::with(test_device, |options| {
         options.connect.timeout = 13;
         options.connect.retry_cnt = 5;
         options.connect.rnr_retry = 4;
@@ -194,10 +194,10 @@ fn a_query_tells_what_was_set(rig: &Rig) -> Outcome {
     let (attr, _) = pair.a.qp.query(everything).unwrap();
     assert_eq!(attr.state(), Some(QueuePairState::ReadyToSend));
     assert_eq!((attr.timeout(), attr.retry_cnt(), attr.rnr_retry()), (Some(13), Some(5), Some(4)));
-    assert_eq!((attr.min_rnr_timer(), attr.port()), (Some(11), Some(rig.port)));
+    assert_eq!((attr.min_rnr_timer(), attr.port()), (Some(11), Some(test_device.port)));
     assert_eq!(attr.dest_qp_num(), Some(pair.b.qp.qp_number()));
     assert_eq!(attr.path_mtu(), Some(pair.a.path.mtu()));
-    assert_eq!(attr.access_flags(), Some(Options::default().connect.access_flags));
+    assert_eq!(attr.access_flags(), Some(NodeOptions::default().connect.access_flags));
     assert_eq!((attr.max_read_atomic(), attr.max_dest_read_atomic()), (Some(1), Some(1)));
     if let Some(gid) = pair.b.path.gid() {
         assert_eq!(attr.address_vector().unwrap().grh_dest_gid(), Some(gid));
@@ -207,12 +207,16 @@ fn a_query_tells_what_was_set(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_query_tells_what_it_was_made_with(rig: &Rig) -> Outcome {
-    let node = AnyNode::new(&rig.open(), rig.port, &Options::with(|options| options.signal_all = true));
+fn a_query_tells_what_it_was_made_with(test_device: &TestDevice) -> Outcome {
+    let node = AnyNode::new(
+        &test_device.open(),
+        test_device.port,
+        &NodeOptions::with(|options| options.signal_all = true),
+    );
     let (_, init) = node.qp.query(QueuePairAttributeMask::Capabilities).unwrap();
     let granted = node.qp.control().capability();
     let told = init.capability();
-    // SoftRoCE's pairs have more room than it says when it makes them.
+    // SoftRoCE's pairs have more room than it reports at creation.
     assert!(told.max_send_wr >= granted.max_send_wr && told.max_recv_wr >= granted.max_recv_wr, "{told:?}");
     assert!(
         told.max_send_sge >= granted.max_send_sge && told.max_recv_sge >= granted.max_recv_sge,
@@ -222,16 +226,16 @@ fn a_query_tells_what_it_was_made_with(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn generic_is_extended_where_the_device_is(rig: &Rig) -> Outcome {
-    let node = AnyNode::new(&rig.open(), rig.port, &Options::default());
+fn generic_is_extended_where_the_device_is(test_device: &TestDevice) -> Outcome {
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq);
     assert_eq!(node.qp.is_extended(), builder.build_ex().is_ok());
     Ok(())
 }
 
-fn an_operation_that_no_device_has_is_refused_or_ignored(rig: &Rig) -> Outcome {
-    let node = AnyNode::new(&rig.open(), rig.port, &Options::default());
+fn an_operation_that_no_device_has_is_refused_or_ignored(test_device: &TestDevice) -> Outcome {
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq);
     builder.setup_send_ops_flags(SendOperationFlags::from_bits_retain(1 << 62));
@@ -241,12 +245,12 @@ fn an_operation_that_no_device_has_is_refused_or_ignored(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn many_pairs_share_a_queue(rig: &Rig) -> Outcome {
+fn many_pairs_share_a_queue(test_device: &TestDevice) -> Outcome {
     const PAIRS: u64 = 100;
-    let context = rig.open();
-    let options = Options::with(|options| (options.cqe, options.send_wr, options.recv_wr) = (512, 4, 4));
-    let mut a = AnyNode::new(&context, rig.port, &options);
-    let mut b = AnyNode::new(&context, rig.port, &options);
+    let context = test_device.open();
+    let options = NodeOptions::with(|options| (options.cqe, options.send_wr, options.recv_wr) = (512, 4, 4));
+    let mut a = AnyNode::new(&context, test_device.port, &options);
+    let mut b = AnyNode::new(&context, test_device.port, &options);
     let mut kept = Vec::new();
     for n in 0..PAIRS {
         for node in [&mut a, &mut b] {
@@ -261,7 +265,7 @@ fn many_pairs_share_a_queue(rig: &Rig) -> Outcome {
         (a, b) = (pair.a, pair.b);
         let spare =
             a.pd.create_qp_builder().setup_send_cq(&a.send_cq).setup_recv_cq(&a.recv_cq).build().unwrap();
-        // The pairs stay, so that all of them are there at once.
+        // The pairs are kept, so that all of them exist at once.
         let replace = |node: &mut AnyNode, with: GenericQueuePair| std::mem::replace(&mut node.qp, with);
         kept.push(replace(&mut a, spare.into()));
         let spare =

@@ -1,4 +1,4 @@
-//! One connection, several threads.
+//! Tests of one connection used by several threads.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -10,7 +10,7 @@ use sideway::ibverbs::queue_pair::{
     SendQueue,
 };
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, SIGNALED, next, wait};
 use crate::support::flavour::QpFlavour;
 
@@ -19,15 +19,15 @@ pub(crate) fn cases(suite: &mut Suite) {
     each_qp!(suite: both_halves_are_driven_from_two_threads, a_pair_is_controlled_from_a_third_thread);
 }
 
-/// As a program that runs a worker a thread has it, with no lifetime in it.
+/// The context of a worker thread, as in a program: without lifetime parameters.
 struct WorkerContext {
     queue_pairs: Vec<GenericQueuePair>,
     send_completion_queue: GenericCompletionQueue,
     recv_completion_queue: Option<GenericCompletionQueue>,
 }
 
-fn a_workers_context_goes_to_another_thread(rig: &Rig) -> Outcome {
-    let AnyPair { a, mut b } = AnyPair::new(rig);
+fn a_workers_context_goes_to_another_thread(test_device: &TestDevice) -> Outcome {
+    let AnyPair { a, mut b } = AnyPair::new(test_device);
     b.receive(&[(1, &[(0, 64)])]).unwrap();
     let worker = WorkerContext {
         queue_pairs: vec![a.qp],
@@ -50,15 +50,15 @@ fn a_workers_context_goes_to_another_thread(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn contexts_are_used_by_many_threads(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn contexts_are_used_by_many_threads(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10 {
                     let pd = context.alloc_pd().unwrap();
                     let memory = Memory::new(4096);
-                    // SAFETY: the memory outlives the region and is not referred to.
+                    // SAFETY: the memory outlives the region, and no reference to it is made.
                     let mr = unsafe { pd.reg_mr(memory.start(), 4096, AccessFlags::LocalWrite).unwrap() };
                     let cq = context.create_cq_builder().setup_cqe(16).build_generic().unwrap();
                     let mut builder = pd.create_qp_builder();
@@ -73,11 +73,11 @@ fn contexts_are_used_by_many_threads(rig: &Rig) -> Outcome {
 
 const COUNT: u32 = 500;
 
-fn both_halves_are_driven_from_two_threads<Q: QpFlavour + Send>(rig: &Rig) -> Outcome
+fn both_halves_are_driven_from_two_threads<Q: QpFlavour + Send>(test_device: &TestDevice) -> Outcome
 where
     Q::SendQueue: Send,
 {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let receives: Vec<(u64, &[_])> = (0..16).map(|n| (n, &[(0, 64)][..])).collect();
     pair.a.receive(&receives).unwrap();
     pair.b.receive(&receives).unwrap();
@@ -98,12 +98,12 @@ where
             for n in 0..COUNT {
                 assert_eq!(next(recv_cq).imm_data, Some(n));
                 let mut guard = receive.start_post_recv();
-                // SAFETY: the node's memory outlives its pair, and is never referred to.
+                // SAFETY: the node's memory outlives its pair, and no reference to it is made.
                 unsafe { guard.construct_wr(n.into()).setup_sge(lkey, addr, 64) };
                 guard.post().unwrap();
             }
         });
-        // The peer answers each message with one of its own.
+        // The peer answers each message with another one.
         for n in 0..COUNT {
             assert_eq!(next(&mut b.recv_cq).imm_data, Some(n));
             b.receive(&[(n.into(), &[(0, 64)])]).unwrap();
@@ -113,11 +113,11 @@ where
     Ok(())
 }
 
-fn a_pair_is_controlled_from_a_third_thread<Q: QpFlavour + Send>(rig: &Rig) -> Outcome
+fn a_pair_is_controlled_from_a_third_thread<Q: QpFlavour + Send>(test_device: &TestDevice) -> Outcome
 where
     Q::SendQueue: Send,
 {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| options.cqe = 512);
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| options.cqe = 512);
     let control = pair.a.qp.control().clone();
     let target = pair.b.remote(0);
     let stop = AtomicBool::new(false);
@@ -136,7 +136,7 @@ where
         }
         stop.store(true, Relaxed);
     });
-    // Another thread ends it, and both halves see that.
+    // Another thread moves the pair to the error state, and both halves notice.
     let control = pair.a.qp.control().clone();
     pair.a.receive(&[(1, &[(0, 64)])]).unwrap();
     thread::spawn(move || {

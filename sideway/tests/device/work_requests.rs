@@ -1,11 +1,12 @@
-//! Many work requests: their numbers come back once each and in order, in lists and one by one.
+//! Tests with many work requests: their numbers come back once and in order, for lists and single
+//! requests.
 
 use std::time::{Duration, Instant};
 
 use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{BasicQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyCq, Data, Op, Pair, SIGNALED, wait};
 use crate::support::flavour::{CqFlavour, QpFlavour};
 
@@ -25,16 +26,18 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 /// Polls one or a few completions at a time, so that the queue is found empty again and again: where a library
 /// loses or repeats a completion, this shows it.
-fn every_number_comes_back_once_and_in_order<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
+fn every_number_comes_back_once_and_in_order<Q: QpFlavour, C: CqFlavour>(
+    test_device: &TestDevice,
+) -> Outcome {
     const COUNT: u64 = 3000;
     const DEPTH: u64 = 16;
-    let mut pair = Pair::<Q, C>::with(rig, |options| options.batch = 2);
+    let mut pair = Pair::<Q, C>::with(test_device, |options| options.batch = 2);
     let target = pair.b.remote(0);
     let (mut posted, mut polled, mut polls) = (0, 0, 0usize);
     let deadline = Instant::now() + Duration::from_secs(60);
     while polled < COUNT {
         let room = (DEPTH - (posted - polled)).min(COUNT - posted);
-        // Now one request, now a list of several.
+        // Alternates between one request and a list of several.
         let length = room.min(1 + posted % 3);
         if length > 0 {
             let requests: Vec<_> = (posted..posted + length)
@@ -59,22 +62,22 @@ fn every_number_comes_back_once_and_in_order<Q: QpFlavour, C: CqFlavour>(rig: &R
 }
 
 /// Both ends prepare: what is sent, and what it goes to.
-fn prepared_lists(rig: &Rig) -> Outcome {
-    let Pair { mut a, mut b } = Pair::<BasicQueuePair, AnyCq>::new(rig);
+fn prepared_lists(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<BasicQueuePair, AnyCq>::new(test_device);
     let (from, to) = ([a.entry(0, 8), a.entry(64, 8)], b.entry(256, 8));
     let target = b.remote(0);
     let mut guard = a.qp.start_post_send();
     let write = guard.construct_wr(7, WorkRequestFlags::empty()).setup_write(target.rkey, target.addr);
-    // SAFETY: the memory lives as long as the pair does, and is written to only between two times.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
     unsafe { write.setup_sge_list(&from[..1]) };
-    // SAFETY: as above.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
     unsafe { guard.construct_wr(8, SIGNALED).setup_send().setup_sge_list(&from[1..]) };
-    // SAFETY: as above.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
     let mut sends = unsafe { guard.prepare().unwrap() };
     let mut guard = b.qp.start_post_recv();
-    // SAFETY: as above, and it is read only between two times.
+    // SAFETY: the memory lives as long as the pair does, and is read only between two rounds.
     unsafe { guard.construct_wr(9).setup_sge_list(&[to]) };
-    // SAFETY: as above.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
     let mut receives = unsafe { guard.prepare().unwrap() };
     for round in 1..=20u64 {
         a.memory.set(0, &round.to_ne_bytes());
@@ -90,8 +93,8 @@ fn prepared_lists(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_list_of_many_requests_is_posted_at_once<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| (options.send_wr, options.cqe) = (256, 512));
+fn a_list_of_many_requests_is_posted_at_once<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| (options.send_wr, options.cqe) = (256, 512));
     let target = pair.b.remote(0);
     for round in 0..4 {
         let requests: Vec<_> =
@@ -103,8 +106,8 @@ fn a_list_of_many_requests_is_posted_at_once<Q: QpFlavour>(rig: &Rig) -> Outcome
     Ok(())
 }
 
-fn a_list_of_many_receives_is_posted_at_once<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| options.recv_wr = 64);
+fn a_list_of_many_receives_is_posted_at_once<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| options.recv_wr = 64);
     let pieces: Vec<_> = (0..64).map(|n| [(n * 64, 64)]).collect();
     let receives: Vec<(u64, &[_])> =
         pieces.iter().enumerate().map(|(n, list)| (n as u64, &list[..])).collect();
@@ -119,8 +122,8 @@ fn a_list_of_many_receives_is_posted_at_once<Q: QpFlavour>(rig: &Rig) -> Outcome
     Ok(())
 }
 
-fn operations_of_all_kinds_share_a_list<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn operations_of_all_kinds_share_a_list<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[(64, 64)]), (3, &[])]).unwrap();
     pair.a.memory.set(0, &[7; 64]);
     pair.b.memory.set(1024, &5u64.to_ne_bytes());
@@ -145,17 +148,17 @@ fn operations_of_all_kinds_share_a_list<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_dropped_list_never_happened<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    given_up::<Q>(rig, false)
+fn a_dropped_list_never_happened<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    given_up::<Q>(test_device, false)
 }
 
-fn a_leaked_list_never_happened<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    given_up::<Q>(rig, true)
+fn a_leaked_list_never_happened<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    given_up::<Q>(test_device, true)
 }
 
 /// A list that is given up costs no place in the queue and leaves no trace.
-fn given_up<Q: QpFlavour>(rig: &Rig, leak: bool) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn given_up<Q: QpFlavour>(test_device: &TestDevice, leak: bool) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     for _ in 0..50 {
         let mut guard = pair.a.qp.start_post_send();
         for n in 0..8 {
@@ -166,7 +169,7 @@ fn given_up<Q: QpFlavour>(rig: &Rig, leak: bool) -> Outcome {
     pair.b.receive(&[(1, &[(0, 64)])]).unwrap();
     pair.a.run(Op::SendImm(2), Data::At(0, 3));
     assert_eq!(pair.b.received(1)[0].imm_data, Some(2));
-    // Also where the pair goes with it.
+    // This also holds if the pair is dropped with it.
     let mut guard = pair.a.qp.start_post_send();
     guard.construct_wr(1, SIGNALED).setup_send();
     if leak {
@@ -177,8 +180,8 @@ fn given_up<Q: QpFlavour>(rig: &Rig, leak: bool) -> Outcome {
     Ok(())
 }
 
-fn an_empty_list_is_nothing<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn an_empty_list_is_nothing<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     for _ in 0..10 {
         pair.a.qp.start_post_send().post().unwrap();
         pair.a.qp.start_post_recv().post().unwrap();
@@ -187,8 +190,8 @@ fn an_empty_list_is_nothing<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_request_that_was_begun_only_is_nothing<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn a_request_that_was_begun_only_is_nothing<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let target = pair.b.remote(0);
     let mut guard = pair.a.qp.start_post_send();
     drop(guard.construct_wr(1, SIGNALED));

@@ -1,23 +1,25 @@
-//! Extended reliable connections: domains, queues with a number, initiators and targets.
+//! XRC tests: domains, shared receive queues, initiators and targets.
 
 use std::fs::File;
 use std::os::fd::AsFd;
 
+use sideway::ErrorKind;
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect, connect_xrc_target};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::memory_region::MemoryRegion;
 use sideway::ibverbs::queue_pair::{
-    CreateQueuePairError, GenericQueuePair, ModifyQueuePairError, OpenXrcTargetError, PostSendError,
-    PostSendGuard, QueuePair, QueuePairAttribute, QueuePairAttributeMask, QueuePairState, QueuePairType,
-    WorkRequestFlags, WorkRequestOperationType, XrcTarget,
+    CreateQueuePairError, GenericQueuePair, ModifyQueuePairError, PostSendError, PostSendGuard, QueuePair,
+    QueuePairAttribute, QueuePairAttributeMask, QueuePairState, QueuePairType, WorkRequestFlags,
+    WorkRequestOperationType, XrcTarget,
 };
 use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
-use sideway::ibverbs::xrc::{OpenXrcDomainError, XrcDomain, XrcDomainFlags};
+use sideway::ibverbs::xrc::{XrcDomain, XrcDomainFlags};
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
+use crate::harness::{Outcome, Skip, Suite, TestDevice};
 use crate::node::{AnyPair, Memory, SIGNALED, next, pattern};
+use crate::support::errors::assert_error;
 use crate::support::flavour::QpFlavour;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -30,25 +32,25 @@ pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
         a_file_has_one_domain,
         a_domain_that_is_not_there_is_named,
-        what_has_no_xrc_takes_no_number,
+        pairs_of_other_types_take_no_xrc_number,
         a_queue_of_a_domain_is_no_pairs,
         ends_are_of_one_context,
         an_opened_target_outlives_the_first_handle,
         a_wrong_change_of_a_target_says_what_it_needs,
-        what_depends_on_a_domain_keeps_it,
+        dependents_keep_the_domain_open,
     );
 }
 
-/// A domain of no file, where the device has them.
+/// A private domain, if the device supports XRC.
 fn domain(context: &DeviceContext) -> Result<XrcDomain, Skip> {
     match context.open_xrcd(None, XrcDomainFlags::Create) {
         Ok(domain) => Ok(domain),
-        Err(OpenXrcDomainError::Unsupported(unsupported)) => skip!("{unsupported}"),
+        Err(error) if error.unsupported().is_some() => skip!("{error}"),
         Err(error) => panic!("{error}"),
     }
 }
 
-/// A queue with what belongs to it.
+/// A shared receive queue with its domain, memory and completion queue.
 struct Receiver {
     srq: SharedReceiveQueue,
     cq: GenericCompletionQueue,
@@ -63,7 +65,7 @@ impl Receiver {
         let cq = context.create_cq_builder().setup_cqe(64).build_generic().unwrap();
         let srq = pd.create_srq_builder().setup_max_wr(32).setup_xrc(domain, &cq).build().unwrap();
         let (memory, access) = (Memory::new(1 << 16), ConnectOptions::default().access_flags);
-        // SAFETY: the memory lives as long as the region, and is never referred to.
+        // SAFETY: the memory lives as long as the region, and no reference to it is made.
         let mr = unsafe { pd.reg_mr(memory.start(), 1 << 16, access | AccessFlags::RemoteAtomic).unwrap() };
         Self { srq, cq, mr, memory }
     }
@@ -75,13 +77,13 @@ impl Receiver {
     fn receive(&mut self, wr_id: u64, offset: u64, length: u32) {
         let mut guard = self.srq.start_post_recv();
         let addr = self.mr.get_ptr() as u64 + offset;
-        // SAFETY: the memory outlives the queue, and is never referred to.
+        // SAFETY: the memory outlives the queue, and no reference to it is made.
         unsafe { guard.construct_wr(wr_id).setup_sge(self.mr.lkey(), addr, length) };
         guard.post().unwrap();
     }
 }
 
-/// Both ends of a connection, and the initiator's queue and memory.
+/// Both ends of a connection, with the initiator's queue and memory.
 struct Ends<Q> {
     initiator: Q,
     target: XrcTarget,
@@ -91,8 +93,8 @@ struct Ends<Q> {
 }
 
 impl<Q: QpFlavour> Ends<Q> {
-    fn new(rig: &Rig, domain: &XrcDomain) -> Self {
-        let context = rig.open();
+    fn new(test_device: &TestDevice, domain: &XrcDomain) -> Self {
+        let context = test_device.open();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq_builder().setup_cqe(64).build_generic().unwrap();
         let mut builder = pd.create_qp_builder();
@@ -104,9 +106,9 @@ impl<Q: QpFlavour> Ends<Q> {
             access_flags: ConnectOptions::default().access_flags | AccessFlags::RemoteAtomic,
             ..ConnectOptions::default()
         };
-        // SAFETY: the memory lives as long as the region, and is never referred to.
+        // SAFETY: the memory lives as long as the region, and no reference to it is made.
         let mr = unsafe { pd.reg_mr(memory.start(), 1 << 16, options.access_flags).unwrap() };
-        let path = LocalPath::choose(&context, rig.port, None).unwrap();
+        let path = LocalPath::choose(&context, test_device.port, None).unwrap();
         let here = Endpoint::new(&initiator, &path, 0x123);
         let there = Endpoint::of_xrc_target(&target, &path, 0xabc);
         connect_xrc_target(&mut target, &path, &there, &here, &options).unwrap();
@@ -114,11 +116,11 @@ impl<Q: QpFlavour> Ends<Q> {
         Self { initiator, target, cq, mr, memory }
     }
 
-    /// Sends the first so many bytes of the memory, and waits for what comes of it.
+    /// Sends the first `length` bytes of the memory. Returns the status of the completion.
     fn send(&mut self, number: u32, imm: u32, length: u32) -> WorkCompletionStatus {
         let mut guard = self.initiator.start_post_send();
         let send = guard.construct_wr(7, SIGNALED).setup_xrc_srqn(number).setup_send_imm(imm);
-        // SAFETY: the memory outlives the pair, and is never referred to.
+        // SAFETY: the memory outlives the pair, and no reference to it is made.
         unsafe { send.setup_sge(self.mr.lkey(), self.mr.get_ptr() as u64, length) };
         guard.post().unwrap();
         let done = next(&mut self.cq);
@@ -127,10 +129,10 @@ impl<Q: QpFlavour> Ends<Q> {
     }
 }
 
-fn a_message_goes_to_the_queue_of_its_number<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn a_message_goes_to_the_queue_of_its_number<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut receivers = [(); 2].map(|()| Receiver::new(&domain));
-    let mut connections = [(); 2].map(|()| Ends::<Q>::new(rig, &domain));
+    let mut connections = [(); 2].map(|()| Ends::<Q>::new(test_device, &domain));
     for round in 0..8_u32 {
         let (n, connection) = (round as usize / 2 % 2, &mut connections[round as usize % 2]);
         connection.memory.set(0, &pattern(round as u8, 3000));
@@ -144,17 +146,17 @@ fn a_message_goes_to_the_queue_of_its_number<Q: QpFlavour>(rig: &Rig) -> Outcome
     Ok(())
 }
 
-fn everything_goes_by_the_number_of_a_queue<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn everything_goes_by_the_number_of_a_queue<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut receiver = Receiver::new(&domain);
-    let mut ends = Ends::<Q>::new(rig, &domain);
+    let mut ends = Ends::<Q>::new(test_device, &domain);
     let (number, rkey, there) = (receiver.number(), receiver.mr.rkey(), receiver.mr.get_ptr() as u64);
     let (lkey, here) = (ends.mr.lkey(), ends.mr.get_ptr() as u64);
     ends.memory.set(0, &pattern(1, 64));
     receiver.receive(1, 8192, 64);
     receiver.receive(2, 8192, 64);
     let mut guard = ends.initiator.start_post_send();
-    // SAFETY: the memory outlives the pair, and is never referred to.
+    // SAFETY: the memory outlives the pair, and no reference to it is made.
     unsafe {
         macro_rules! request {
             ($wr_id:literal) => {
@@ -181,10 +183,10 @@ fn everything_goes_by_the_number_of_a_queue<Q: QpFlavour>(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-fn a_request_without_a_number_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn a_request_without_a_number_is_refused<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let receiver = Receiver::new(&domain);
-    let mut ends = Ends::<Q>::new(rig, &domain);
+    let mut ends = Ends::<Q>::new(test_device, &domain);
     let mut guard = ends.initiator.start_post_send();
     guard.construct_wr(1, SIGNALED).setup_xrc_srqn(receiver.number()).setup_send();
     guard.construct_wr(2, SIGNALED).setup_write(1, 2);
@@ -192,15 +194,15 @@ fn a_request_without_a_number_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
     let operation = WorkRequestOperationType::Write;
     assert_eq!(error, PostSendError::MissingDestination { index: 1, operation });
     assert!(error.to_string().contains("setup_xrc_srqn"), "{error}");
-    // Nothing of the list was posted.
+    // No request of the list was posted.
     assert_eq!(ends.cq.start_poll().unwrap().next().map(|wc| wc.wr_id()), None);
     Ok(())
 }
 
-fn a_wrong_number_ends_the_connection<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn a_wrong_number_ends_the_connection<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut receiver = Receiver::new(&domain);
-    let mut ends = Ends::<Q>::new(rig, &domain);
+    let mut ends = Ends::<Q>::new(test_device, &domain);
     receiver.receive(1, 0, 64);
     let nobody = receiver.number() ^ 0x1000;
     assert_eq!(ends.send(nobody, 0, 8), WorkCompletionStatus::RemoteAccessError);
@@ -208,19 +210,19 @@ fn a_wrong_number_ends_the_connection<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_file_has_one_domain(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_file_has_one_domain(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     domain(&context)?;
     let file = tempfile();
     let exclusive = XrcDomainFlags::Create | XrcDomainFlags::Exclusive;
     let made = context.open_xrcd(Some(file.as_fd()), exclusive).unwrap();
     let error = context.open_xrcd(Some(file.as_fd()), exclusive).unwrap_err();
-    assert!(matches!(error, OpenXrcDomainError::Ibverbs { .. }), "{error}");
-    let other = rig.open();
+    assert_eq!(error.kind(), ErrorKind::Os, "{error}");
+    let other = test_device.open();
     let opened = other.open_xrcd(Some(file.as_fd()), XrcDomainFlags::empty()).unwrap();
-    // The one has the target, the other the queue.
+    // One handle has the target, the other has the queue.
     let mut receiver = Receiver::new(&opened);
-    let mut ends = Ends::<GenericQueuePair>::new(rig, &made);
+    let mut ends = Ends::<GenericQueuePair>::new(test_device, &made);
     receiver.receive(1, 0, 64);
     assert_eq!(ends.send(receiver.number(), 3, 8), WorkCompletionStatus::Success);
     assert_eq!(next(&mut receiver.cq).imm_data, Some(3));
@@ -234,18 +236,18 @@ fn tempfile() -> File {
     File::from(buffer)
 }
 
-fn a_domain_that_is_not_there_is_named(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_domain_that_is_not_there_is_named(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     domain(&context)?;
     let file = tempfile();
     let error = context.open_xrcd(Some(file.as_fd()), XrcDomainFlags::empty()).unwrap_err();
-    let OpenXrcDomainError::Ibverbs { flags, .. } = &error else { panic!("{error}") };
-    assert!(flags.is_empty() && error.to_string().contains("`Create`"), "{error}");
+    assert_error(&error, ErrorKind::Os, &[("flags", &format!("{:?}", XrcDomainFlags::empty()))]);
+    assert!(error.to_string().contains("`Create`"), "{error}");
     Ok(())
 }
 
-fn what_has_no_xrc_takes_no_number(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn pairs_of_other_types_take_no_xrc_number(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let mut guard = pair.a.qp.start_post_send();
     guard.construct_wr(1, SIGNALED).setup_xrc_srqn(5).setup_send();
     let operation = WorkRequestOperationType::Send;
@@ -253,8 +255,8 @@ fn what_has_no_xrc_takes_no_number(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_queue_of_a_domain_is_no_pairs(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_queue_of_a_domain_is_no_pairs(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let receiver = Receiver::new(&domain(&context)?);
     let pd = context.alloc_pd().unwrap();
     let basic = pd.create_srq_builder().build().unwrap();
@@ -272,8 +274,8 @@ fn a_queue_of_a_domain_is_no_pairs(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn ends_are_of_one_context(rig: &Rig) -> Outcome {
-    let (context, other) = (rig.open(), rig.open());
+fn ends_are_of_one_context(test_device: &TestDevice) -> Outcome {
+    let (context, other) = (test_device.open(), test_device.open());
     let domain = domain(&context)?;
     let (pd, foreign_pd) = (context.alloc_pd().unwrap(), other.alloc_pd().unwrap());
     let cq = context.create_cq_builder().setup_cqe(4).build_generic().unwrap();
@@ -288,10 +290,10 @@ fn ends_are_of_one_context(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_opened_target_outlives_the_first_handle(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn an_opened_target_outlives_the_first_handle(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut receiver = Receiver::new(&domain);
-    let mut ends = Ends::<GenericQueuePair>::new(rig, &domain);
+    let mut ends = Ends::<GenericQueuePair>::new(test_device, &domain);
     let opened = domain.open_target(ends.target.qp_number()).unwrap();
     ends.target = domain.create_target().unwrap();
     assert_eq!(opened.state().unwrap(), QueuePairState::ReadyToSend);
@@ -300,16 +302,15 @@ fn an_opened_target_outlives_the_first_handle(rig: &Rig) -> Outcome {
     assert_eq!(next(&mut receiver.cq).qp_num, Some(opened.qp_number()));
     let number = ends.initiator.qp_number();
     let error = domain.open_target(number).unwrap_err();
-    let OpenXrcTargetError::Ibverbs { qp_num, .. } = &error else { panic!("{error}") };
-    assert_eq!(*qp_num, number);
+    assert_eq!((error.kind(), error.object()), (ErrorKind::Os, Some(&*format!("queue pair {number:#x}"))));
     Ok(())
 }
 
-fn a_wrong_change_of_a_target_says_what_it_needs(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn a_wrong_change_of_a_target_says_what_it_needs(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut target = domain.create_target().unwrap();
     let mut attr = QueuePairAttribute::new();
-    attr.setup_state(QueuePairState::Init).setup_port(rig.port).setup_pkey_index(0);
+    attr.setup_state(QueuePairState::Init).setup_port(test_device.port).setup_pkey_index(0);
     let error = target.modify(&attr).unwrap_err();
     let ModifyQueuePairError::InvalidAttributeMask { needed, invalid, .. } = &error else {
         panic!("{error}")
@@ -319,17 +320,17 @@ fn a_wrong_change_of_a_target_says_what_it_needs(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_depends_on_a_domain_keeps_it(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn dependents_keep_the_domain_open(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let domain = domain(&context)?;
     let mut receiver = Receiver::new(&domain);
-    let mut ends = Ends::<GenericQueuePair>::new(rig, &domain);
+    let mut ends = Ends::<GenericQueuePair>::new(test_device, &domain);
     drop((domain, context));
     receiver.receive(1, 0, 64);
     assert_eq!(ends.send(receiver.number(), 1, 8), WorkCompletionStatus::Success);
     let got = next(&mut receiver.cq);
     assert_eq!((got.wr_id, got.qp_num), (1, Some(ends.target.qp_number())));
-    // In any order.
+    // The objects may be dropped in any order.
     let Ends { initiator, target, .. } = ends;
     drop((target, receiver, initiator));
     Ok(())

@@ -8,12 +8,12 @@ use sideway::ibverbs::queue_pair::{PostSendGuard, ScatterGatherEntry};
 use super::support::counting_allocator::allocations_during;
 use super::support::fake::Fake;
 use super::support::flavour::{CqFlavour, QpFlavour};
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
 const ROUNDS: u64 = if cfg!(miri) { 20 } else { 10_000 };
 
 /// Every way to give a buffer, in one list, and the receives; then all of it is polled, and the empty queue.
-fn round<Q: QpFlavour, C: CqFlavour>(setup: &mut Setup<Q, C>, n: u64, bytes: &[u8]) {
+fn round<Q: QpFlavour, C: CqFlavour>(setup: &mut FakeSetup<Q, C>, n: u64, bytes: &[u8]) {
     let (lkey, addr) = (setup.mr.lkey(), setup.mr.get_ptr() as u64);
     let entries = [ScatterGatherEntry::new(lkey, addr, 8), ScatterGatherEntry::new(lkey, addr + 8, 8)];
     let mut guard = setup.qp.start_post_send();
@@ -46,7 +46,7 @@ fn round<Q: QpFlavour, C: CqFlavour>(setup: &mut Setup<Q, C>, n: u64, bytes: &[u
 fn posting_and_polling_allocate_nothing() {
     fn check<Q: QpFlavour, C: CqFlavour>() {
         let fake = Fake::new();
-        let mut setup = Setup::<Q, C>::new(&fake);
+        let mut setup = FakeSetup::<Q, C>::new(&fake);
         let bytes = [1; 16];
         let (count, ()) = allocations_during(|| (0..ROUNDS).for_each(|n| round(&mut setup, n, &bytes)));
         assert_eq!(count, 0, "{}, {}", Q::NAME, C::NAME);
@@ -59,7 +59,7 @@ fn posting_and_polling_allocate_nothing() {
     for_each_cq!(with_cq());
 }
 
-/// Nor does an error of posting, as back-pressure is nothing unusual.
+/// A posting error allocates nothing either, because a full queue is a normal condition.
 #[test]
 fn a_full_queue_allocates_nothing() {
     fn check<Q: QpFlavour>() {
@@ -67,7 +67,7 @@ fn a_full_queue_allocates_nothing() {
         let fake = Fake::lying(|l| {
             (l.wr_complete, l.post_send) = (libc::ENOMEM, Some((libc::ENOMEM, BadRequest::Index(0))));
         });
-        let mut setup = Setup::<Q, sideway::ibverbs::completion::GenericCompletionQueue>::new(&fake);
+        let mut setup = FakeSetup::<Q, sideway::ibverbs::completion::GenericCompletionQueue>::new(&fake);
         let (count, full) = allocations_during(|| {
             let mut guard = setup.qp.start_post_send();
             guard.construct_wr(1, SIGNALED).setup_send();
@@ -78,7 +78,7 @@ fn a_full_queue_allocates_nothing() {
     for_each_qp!(check());
 }
 
-/// The counter counts.
+/// Checks that the counter counts.
 #[test]
 fn an_allocation_is_counted() {
     let (count, kept) = allocations_during(|| vec![1u8, 2, 3]);

@@ -1,11 +1,10 @@
-//! The connection manager: events and identifiers that go at the same time.
+//! Connection manager races: events are taken while identifiers are dropped.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use sideway::rdmacm::{
-    ConnectionParameter, EventChannel, EventType, IdentifierState, JoinFlags, MigrateError, PortSpace,
-};
+use sideway::ErrorKind;
+use sideway::rdmacm::{ConnectionParameter, EventChannel, EventType, IdentifierState, JoinFlags, PortSpace};
 
 use super::cm_events::{SECOND, addr, listening, lying, next, requested, resolved};
 use super::support::fake::cm::E;
@@ -13,7 +12,8 @@ use super::support::fake::{old_provider, provider};
 
 const ROUNDS: usize = if cfg!(miri) { 5 } else { 200 };
 
-/// An event is held for as long as one likes: it is acknowledged, and so an identifier can go.
+/// A program may hold an event for any time: it is acknowledged, so the identifier can be
+/// destroyed.
 #[test]
 fn an_event_in_hand_does_not_keep_an_identifier_from_going() {
     let (fake, channel) = lying(|_| {});
@@ -21,7 +21,7 @@ fn an_event_in_hand_does_not_keep_an_identifier_from_going() {
     assert_eq!(fake.world.cm.live()[2], 0, "all events are acknowledged");
     drop(listener);
     drop(active);
-    // The event still has its listener, so only the active side is gone.
+    // The event still holds its listener, so only the active side is gone.
     assert_eq!(fake.world.cm.live()[1], 2);
     assert_eq!((request.private_data(), request.listener_id().is_some()), (&b"data"[..], true));
     let id = request.into_cm_id();
@@ -43,7 +43,8 @@ fn an_identifier_goes_with_events_that_nobody_took() {
     assert!(channel.try_get_cm_event().unwrap().is_none());
 }
 
-/// Whoever takes events meanwhile meets none that leads to what leaving a group has freed.
+/// A thread that takes events at the same time gets none that points to memory freed by leaving a
+/// group.
 #[test]
 fn an_identifier_goes_with_groups_that_are_being_joined() {
     for leave in [0, libc::ENXIO] {
@@ -82,7 +83,7 @@ fn a_listener_goes_with_requests_that_nobody_took() {
     let taken = next(&channel, EventType::ConnectRequest);
     let id = taken.into_cm_id();
     drop(listener);
-    // Two rejections; the one that was taken goes on.
+    // Two requests are rejected; the one that was taken continues.
     next(&channel, EventType::Rejected);
     next(&channel, EventType::Rejected);
     assert!(channel.try_get_cm_event().unwrap().is_none());
@@ -115,21 +116,20 @@ fn an_identifier_moves_with_its_events() {
     id.migrate(&there).unwrap();
     assert_eq!(id.event_channel(), there);
     assert!(here.try_get_cm_event().unwrap().is_none());
-    // Its first channel goes before it.
+    // Its first channel is dropped before it.
     drop(here);
     assert_eq!(*next(&there, EventType::Established).cm_id(), id);
     assert_eq!(fake.world.cm.live()[0], 1);
     fake.world.cm.fails_next.store(libc::EINVAL, Relaxed);
     let other = EventChannel::from_provider(provider()).unwrap();
-    assert!(
-        matches!(id.migrate(&other), Err(MigrateError::Rdmacm { source }) if source.raw_os_error() == Some(libc::EINVAL))
-    );
+    assert_eq!(id.migrate(&other).unwrap_err().errno(), Some(libc::EINVAL));
     assert_eq!(id.event_channel(), there);
     let stranger = EventChannel::from_provider(old_provider()).unwrap();
-    assert!(matches!(id.migrate(&stranger), Err(MigrateError::OtherProvider)));
+    assert_eq!(id.migrate(&stranger).unwrap_err().kind(), ErrorKind::OtherProvider);
 }
 
-/// Two that change places at once, while others take their events: nobody waits for ever, and no event is lost.
+/// Two identifiers swap channels at the same time, while other threads take their events. No thread
+/// deadlocks, and no event is lost.
 #[test]
 fn identifiers_change_places() {
     let (fake, one) = lying(|_| {});
@@ -163,7 +163,8 @@ fn identifiers_change_places() {
     assert_eq!((a.event_channel(), b.event_channel()), (one, two));
 }
 
-/// Events are taken while identifiers are made, asked, and dropped; listeners among them, with requests on their way.
+/// Events are taken while identifiers are made, queried and dropped, including listeners with
+/// pending requests.
 #[test]
 fn identifiers_go_while_their_events_are_taken() {
     let (fake, channel) = lying(|_| {});
@@ -209,14 +210,14 @@ fn identifiers_go_while_their_events_are_taken() {
     assert_eq!(fake.world.cm.live(), [0; 4]);
 }
 
-/// Whoever drops a value of the program's that holds the last handle does so without a lock.
+/// A program's value that holds the last handle is dropped without a lock.
 #[test]
 fn a_context_may_hold_the_identifier_of_another() {
     let (fake, channel) = lying(|_| {});
     let (active, listener, request) = requested(&channel, &[]);
     listener.setup_context(request.into_cm_id());
     drop(listener);
-    // The listener went, and with it the request.
+    // The listener is gone, and so its request was rejected.
     next(&channel, EventType::Rejected);
     drop((active, channel));
     assert_eq!(fake.world.cm.live(), [0; 4]);
@@ -228,11 +229,11 @@ fn an_identifier_that_does_not_go_keeps_what_it_needs() {
     let (fake, channel) = lying(|l| l.destroy = libc::EBUSY);
     let id = channel.create_id(PortSpace::Tcp).unwrap();
     drop((id, channel));
-    // It is still there, and its channel.
+    // The identifier still exists, and so does its channel.
     assert_eq!(fake.world.cm.live()[..2], [1, 1]);
 }
 
-/// An acknowledgement that fails is not repeated: the event may be gone.
+/// A failed acknowledgement is not repeated, because the event may be gone.
 #[test]
 fn an_event_is_acknowledged_once() {
     let (_fake, channel) = lying(|l| l.cm_ack = libc::EINVAL);

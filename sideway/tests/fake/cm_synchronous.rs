@@ -1,15 +1,16 @@
-//! The connection manager without events: both sides wait, in threads of their own.
+//! Blocking connections: both sides wait, each in a separate thread.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use sideway::ErrorKind;
 use sideway::Provider;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePairType};
 use sideway::rdmacm::{
-    Connection, ConnectionParameter, Connector, CreateEventChannelError, EventChannel, EventError, EventType,
-    GetEventError, Identifier, IdentifierState, Listener, PortSpace, SynchronousError,
+    ConnectError, Connection, ConnectionParameter, Connector, EventChannel, EventError, EventType,
+    Identifier, IdentifierState, Listener, PortSpace,
 };
 use sideway::sys::Verbs;
 
@@ -88,16 +89,17 @@ fn the_provider_can_be_named() {
     assert_eq!(connector.id().peer_addr(), listener.local_addr());
     drop((listener, connector));
     assert_eq!(fake.world.cm.live(), [0; 4]);
-    // One that has no connection manager says so, whoever asks.
+    // A provider without a connection manager returns an error from every function.
     static BARE: OnceLock<Provider> = OnceLock::new();
-    // SAFETY: a table of functions that fail.
+    // SAFETY: all functions in the table only return errors.
     let without = *BARE.get_or_init(|| unsafe { Provider::from_tables("bare", Verbs::unsupported(), None) });
     let errors = [
         Listener::bind_of(without, addr("192.0.2.1:7"), 4).unwrap_err(),
         Connector::resolve_of(without, addr("192.0.2.1:7"), SECOND).unwrap_err(),
     ];
     for error in errors {
-        assert!(matches!(error, SynchronousError::Channel(CreateEventChannelError::Library(_))), "{error}");
+        let ConnectError::Call(error) = error else { panic!("{error}") };
+        assert_eq!((error.verb(), error.kind()), ("rdma_create_event_channel", ErrorKind::Library));
     }
 }
 
@@ -115,7 +117,7 @@ fn a_datagram_service_is_found() {
 /// Nobody says that it has ended.
 #[test]
 #[cfg_attr(miri, ignore = "waits for descriptors")]
-fn what_need_not_be_closed_is_not_waited_for() {
+fn disconnect_returns_at_once_without_a_connection() {
     for space in [PortSpace::Tcp, PortSpace::Udp] {
         let state = if space == PortSpace::Tcp { 0 } else { 3 };
         let _fake = Fake::lying(|l| l.queried_state = Some(state));
@@ -131,7 +133,7 @@ fn what_need_not_be_closed_is_not_waited_for() {
 }
 
 /// Closes a connection while something happens. Whoever does not come back is woken by an error.
-fn disconnect_while(connection: Connection, something: impl FnOnce()) -> Result<(), SynchronousError> {
+fn disconnect_while(connection: Connection, something: impl FnOnce()) -> Result<(), ConnectError> {
     let channel = connection.id().event_channel();
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| connection.disconnect());
@@ -144,7 +146,7 @@ fn disconnect_while(connection: Connection, something: impl FnOnce()) -> Result<
     })
 }
 
-/// The event that says that the connection is no more goes to the program, and not to the one who waits for it.
+/// The program takes the event for the end of the connection, instead of the waiting thread.
 #[test]
 #[cfg_attr(miri, ignore = "waits for descriptors")]
 fn an_end_that_the_program_took_note_of_itself_is_not_waited_for() {
@@ -157,14 +159,14 @@ fn an_end_that_the_program_took_note_of_itself_is_not_waited_for() {
         while fake.world.cm.disconnects.load(Relaxed) == 0 {
             std::thread::yield_now();
         }
-        // On a channel that the one who waits does not look at.
+        // The event comes on a channel that the waiting thread does not use.
         id.migrate(&elsewhere).unwrap();
         fake.world.cm.push(id.as_raw().as_ptr(), E::RDMA_CM_EVENT_DISCONNECTED, |_| {});
         assert_eq!(elsewhere.get_cm_event().unwrap().event_type(), EventType::Disconnected);
     };
     let closed = disconnect_while(here, take);
     assert!(closed.is_ok(), "{closed:?}");
-    // Likewise where it is the peer who has hung up.
+    // The same if the peer has disconnected.
     let id = there.id();
     fake.world.cm.push(id.as_raw().as_ptr(), E::RDMA_CM_EVENT_DISCONNECTED, |_| {});
     assert_eq!(id.event_channel().get_cm_event().unwrap().event_type(), EventType::Disconnected);
@@ -182,19 +184,16 @@ fn a_peer_that_does_not_let_go_is_not_waited_for_longer_than_asked() {
     here.set_timeout(Some(limit));
     let error = disconnect_while(here, || {}).unwrap_err();
     assert!(
-        matches!(error, SynchronousError::TimedOut { wanted: EventType::Disconnected, limit: found } if found == limit),
+        matches!(error, ConnectError::TimedOut { wanted: EventType::Disconnected, limit: found } if found == limit),
         "{error}"
     );
-    // A device that is taken away ends it, too, whoever is told.
+    // The removal of the device ends the wait too, whichever thread takes the event.
     fake.world.cm.push(there.id().as_raw().as_ptr(), E::RDMA_CM_EVENT_DEVICE_REMOVAL, |_| {});
     let id = there.id().clone();
     assert!(id.event_channel().get_cm_event().is_ok());
     assert_eq!(id.state(), IdentifierState::DeviceRemoved);
     for result in [there.wait_disconnected(SECOND).map(drop), there.disconnect()] {
-        assert!(
-            matches!(result, Err(SynchronousError::Event(EventError::DeviceRemoved { .. }))),
-            "{result:?}"
-        );
+        assert!(matches!(result, Err(ConnectError::Event(EventError::DeviceRemoved { .. }))), "{result:?}");
     }
 }
 
@@ -215,7 +214,7 @@ fn a_request_that_is_dropped_or_rejected_is_an_error() {
             let mut qp = pair(&connector.get_device_context().unwrap(), PortSpace::Tcp);
             let error = connector.connect(&mut qp, &ConnectionParameter::new()).unwrap_err();
             assert!(
-                matches!(&error, SynchronousError::Event(EventError::Rejected { private_data, .. })
+                matches!(&error, ConnectError::Event(EventError::Rejected { private_data, .. })
                     if private_data[..] == *data.unwrap_or_default()),
                 "{error}"
             );
@@ -234,7 +233,7 @@ fn waiting_without_events_ends() {
         std::thread::sleep(Duration::from_millis(10));
         first.id().event_channel().close();
         let error = waiter.join().unwrap().unwrap_err();
-        assert!(matches!(error, SynchronousError::GetEvent(GetEventError::Closed)), "{error}");
+        assert!(matches!(&error, ConnectError::Call(error) if error.kind() == ErrorKind::Closed), "{error}");
     });
 }
 
@@ -248,16 +247,13 @@ fn an_answer_that_does_not_come_is_not_waited_for_longer_than_asked() {
     let mut qp = pair(&connector.get_device_context().unwrap(), PortSpace::Tcp);
     let error = connector.connect(&mut qp, &ConnectionParameter::new()).unwrap_err();
     assert!(
-        matches!(error, SynchronousError::TimedOut { wanted: EventType::ConnectResponse, limit } if limit == Duration::from_millis(5))
+        matches!(error, ConnectError::TimedOut { wanted: EventType::ConnectResponse, limit } if limit == Duration::from_millis(5))
     );
     drop(qp);
-    // A peer that hangs up instead.
+    // The peer disconnects instead.
     let connector = self::connector(PortSpace::Tcp);
     let mut qp = pair(&connector.get_device_context().unwrap(), PortSpace::Tcp);
     fake.world.cm.push(connector.id().as_raw().as_ptr(), E::RDMA_CM_EVENT_DISCONNECTED, |_| {});
     let error = connector.connect(&mut qp, &ConnectionParameter::new()).unwrap_err();
-    assert!(
-        matches!(error, SynchronousError::Disconnected { wanted: EventType::ConnectResponse }),
-        "{error}"
-    );
+    assert!(matches!(error, ConnectError::Disconnected { wanted: EventType::ConnectResponse }), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Random sequences of safe calls: whatever a program does, the rules of the C interface are kept.
+//! Random sequences of safe calls must never violate the rules of the C interface.
 
 use std::io::IoSlice;
 
@@ -7,11 +7,11 @@ use sideway::ibverbs::queue_pair::{
     WorkRequestFlags,
 };
 
-use super::Setup;
-use super::support::fake::{Fake, Lies};
+use super::FakeSetup;
+use super::support::fake::{Fake, Faults};
 use super::support::flavour::{CqFlavour, QpFlavour};
 
-/// A small generator of numbers (splitmix64), the same ones in every run.
+/// A small random number generator (splitmix64), with the same sequence in every run.
 struct Random(u64);
 
 impl Random {
@@ -34,7 +34,7 @@ fn buffer<G: PostSendGuard>(handle: LocalBufferHandle<'_, G>, random: &mut Rando
         0 | 1 => {}
         // SAFETY: the fake device touches no memory.
         2 => unsafe { handle.setup_sge(1, 2, 3) },
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         3 => unsafe { handle.setup_sge_list(&entries[..random.below(4) as usize]) },
         4 => handle.setup_inline_data(&bytes[..random.below(20) as usize]),
         5 => handle.setup_inline_data_list(&pieces[..random.below(5) as usize]),
@@ -48,7 +48,7 @@ fn filled<G: PostSendGuard>(handle: ReadBufferHandle<'_, G>, random: &mut Random
         0 => {}
         // SAFETY: the fake device touches no memory.
         1 => unsafe { handle.setup_sge(1, 2, 3) },
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         _ => unsafe { handle.setup_sge_list(&entries[..random.below(4) as usize]) },
     }
 }
@@ -84,7 +84,7 @@ fn receives<Q: QueuePair>(qp: &mut Q, random: &mut Random) {
         match random.below(4) {
             // SAFETY: the fake device touches no memory.
             1 => unsafe { handle.setup_sge(1, 2, 3) },
-            // SAFETY: as above.
+            // SAFETY: the fake device touches no memory.
             2 => unsafe { handle.setup_sge_list(&entries[..random.below(5) as usize]) },
             _ => {}
         }
@@ -94,12 +94,12 @@ fn receives<Q: QueuePair>(qp: &mut Q, random: &mut Random) {
     }
 }
 
-fn sequence<Q: QpFlavour, C: CqFlavour>(seed: u64, about: impl FnOnce(&mut Lies)) {
+fn sequence<Q: QpFlavour, C: CqFlavour>(seed: u64, about: impl FnOnce(&mut Faults)) {
     let fake = Fake::lying(about);
     let random = &mut Random(seed);
     let ops = SendOperationFlags::from_bits_retain(random.below(1 << 11)) - SendOperationFlags::of_windows();
     let mut setup =
-        Setup::<Q, C>::with(&fake, |cq| cq.setup_poll_batch(2), |qp| qp.setup_send_ops_flags(ops));
+        FakeSetup::<Q, C>::with(&fake, |cq| cq.setup_poll_batch(2), |qp| qp.setup_send_ops_flags(ops));
     for _ in 0..if cfg!(miri) { 6 } else { 40 } {
         match random.below(5) {
             0 => receives(&mut setup.qp, random),
@@ -110,9 +110,9 @@ fn sequence<Q: QpFlavour, C: CqFlavour>(seed: u64, about: impl FnOnce(&mut Lies)
     }
 }
 
-fn all_flavours(seed: u64, about: fn(&mut Lies)) {
-    fn with_cq<C: CqFlavour>(seed: u64, about: fn(&mut Lies)) {
-        fn with_both<Q: QpFlavour, C: CqFlavour>(seed: u64, about: fn(&mut Lies)) {
+fn all_flavours(seed: u64, about: fn(&mut Faults)) {
+    fn with_cq<C: CqFlavour>(seed: u64, about: fn(&mut Faults)) {
+        fn with_both<Q: QpFlavour, C: CqFlavour>(seed: u64, about: fn(&mut Faults)) {
             sequence::<Q, C>(seed, about);
         }
         use sideway::ibverbs::queue_pair::{BasicQueuePair, ExtendedQueuePair, GenericQueuePair};
@@ -125,7 +125,7 @@ fn all_flavours(seed: u64, about: fn(&mut Lies)) {
 
 #[test]
 fn any_sequence_keeps_the_rules() {
-    let lies: [fn(&mut Lies); 7] = [
+    let lies: [fn(&mut Faults); 7] = [
         |_| {},
         |l| l.vendor_id = 0xff_ffff,
         |l| l.wr_complete = libc::ENOMEM,

@@ -1,38 +1,33 @@
 //! Domains, groups, options, imports, flows and counters: their errors, their bytes, and what has to outlive what.
 
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use sideway::ErrorKind;
 use sideway::ibverbs::address::Gid;
 use sideway::ibverbs::completion::BasicCompletionQueue;
-use sideway::ibverbs::completion_counter::{
-    CompletionCounterError, CompletionCounterOperations, CompletionCounterType,
-};
-use sideway::ibverbs::counters::{
-    AttachCountersError, CounterDescription, CreateCountersError, ReadCountersError, ReadCountersFlags,
-};
+use sideway::ibverbs::completion_counter::{CompletionCounterOperations, CompletionCounterType};
+use sideway::ibverbs::counters::{CounterDescription, ReadCountersFlags};
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
-use sideway::ibverbs::ece::{Ece, QueryEceError, SetEceError};
+use sideway::ibverbs::ece::Ece;
 use sideway::ibverbs::flow::{
-    CreateFlowError, EspFilter, EthernetFilter, FlowAttribute, FlowFlags, FlowSpec, FlowType, GreFilter,
-    Ipv4ExtFilter, Ipv4Filter, Ipv6Filter, Match, MplsFilter, PortFilter, TunnelFilter,
+    EspFilter, EthernetFilter, FlowAttribute, FlowFlags, FlowSpec, FlowType, GreFilter, Ipv4ExtFilter,
+    Ipv4Filter, Ipv6Filter, Match, MplsFilter, PortFilter, TunnelFilter,
 };
 use sideway::ibverbs::fork::{ForkStatus, fork_init, is_fork_initialized};
-use sideway::ibverbs::import::{ImportDeviceError, ImportError};
-use sideway::ibverbs::multicast::AttachMulticastError;
-use sideway::ibverbs::parent_domain::AllocateParentDomainError;
-use sideway::ibverbs::partition::{PartitionKey, QueryPkeyError};
-use sideway::ibverbs::port::QueryPortSpeedError;
+use sideway::ibverbs::partition::PartitionKey;
 use sideway::ibverbs::queue_pair::{
     BasicQueuePair, CreateQueuePairError, QueuePair, QueuePairControl, QueuePairType,
 };
-use sideway::ibverbs::thread_domain::AllocateThreadDomainError;
+use sideway::sys::verbs;
 
-use super::Setup;
+use super::FakeSetup;
 use super::control::{ERRNOS, assert_fails, assert_says, is_unsupported, lying};
 use super::support::fake::{Fake, old_provider, provider};
+use crate::support::errors::assert_error;
 
-type Pair = Setup<BasicQueuePair, BasicCompletionQueue>;
+type Pair = FakeSetup<BasicQueuePair, BasicCompletionQueue>;
 
 const GROUP: Gid = Gid { raw: [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1] };
 
@@ -41,9 +36,9 @@ fn domains_can_fail() {
     for errno in ERRNOS {
         let (_fake, context) = lying(|l| l.extras = errno);
         let error = context.alloc_td().unwrap_err();
-        assert_fails!(errno, "ibv_alloc_td", error, AllocateThreadDomainError::Unsupported);
+        assert_fails!(errno, "ibv_alloc_td", error);
         let error = context.alloc_pd().unwrap().create_parent_domain_builder().build().unwrap_err();
-        assert_fails!(errno, "ibv_alloc_parent_domain", error, AllocateParentDomainError::Unsupported);
+        assert_fails!(errno, "ibv_alloc_parent_domain", error);
     }
 }
 
@@ -83,7 +78,7 @@ fn a_thread_domain_of_another_context_is_refused() {
     let mut builder = here.alloc_pd().unwrap().create_parent_domain_builder();
     // SAFETY: nothing is made in the domain.
     unsafe { builder.setup_thread_domain(&there.alloc_td().unwrap()) };
-    assert!(matches!(builder.build(), Err(AllocateParentDomainError::OtherContext)));
+    assert_eq!(builder.build().unwrap_err().kind(), ErrorKind::OtherContext);
 }
 
 #[test]
@@ -94,9 +89,9 @@ fn a_membership_ends_before_its_pair() {
     let first = control.attach_mcast(GROUP, 0).unwrap();
     let second = control.attach_mcast(GROUP, 1).unwrap();
     let error = control.attach_mcast(GROUP, 1).unwrap_err();
-    assert!(matches!(error, AttachMulticastError::AlreadyAttached { lid: 1, .. }), "{error}");
+    assert_error(&error, ErrorKind::AlreadyExists, &[("lid", &"0x1")]);
     first.detach().unwrap();
-    // Joined again, by another handle.
+    // Joins again, through another handle.
     let third = control.clone().attach_mcast(GROUP, 0).unwrap();
     assert_eq!((third.gid(), third.lid(), second.queue_pair().qp_number()), (GROUP, 0, control.qp_number()));
     drop((setup, control));
@@ -111,7 +106,7 @@ fn joining_can_fail() {
     for errno in ERRNOS {
         let fake = Fake::lying(|l| l.extras = errno);
         let error = Pair::new(&fake).qp.control().attach_mcast(GROUP, 0).unwrap_err();
-        assert_fails!(errno, "ibv_attach_mcast", error, AttachMulticastError::Unsupported);
+        assert_fails!(errno, "ibv_attach_mcast", error);
     }
 }
 
@@ -122,7 +117,7 @@ fn a_membership_that_does_not_end_comes_back() {
     let setup = Pair::new(&fake);
     let error = setup.qp.control().attach_mcast(GROUP, 0).unwrap().detach().unwrap_err();
     assert_says(&error, libc::EBUSY);
-    assert_eq!(error.membership.gid(), GROUP);
+    assert_eq!(error.object.gid(), GROUP);
     assert!(setup.qp.control().attach_mcast(GROUP, 0).is_err(), "it is in the group still");
     std::mem::forget((error, setup));
 }
@@ -137,8 +132,8 @@ fn options_are_told_and_taken_away() {
     for errno in ERRNOS {
         let fake = Fake::lying(|l| l.extras = errno);
         let pair = control(&fake);
-        assert_fails!(errno, "ibv_query_ece", pair.query_ece().unwrap_err(), QueryEceError::Unsupported);
-        assert_fails!(errno, "ibv_set_ece", pair.set_ece(ece).unwrap_err(), SetEceError::Unsupported);
+        assert_fails!(errno, "ibv_query_ece", pair.query_ece().unwrap_err());
+        assert_fails!(errno, "ibv_set_ece", pair.set_ece(ece).unwrap_err());
     }
 }
 
@@ -161,7 +156,7 @@ fn partition_keys_are_found() {
     for errno in ERRNOS {
         let (_fake, context) = lying(|l| l.extras = errno);
         let error = context.query_pkey(1, 0).unwrap_err();
-        assert!(matches!(error, QueryPkeyError::Ibverbs { port_num: 1, index: 0, .. }), "{error}");
+        assert_error(&error, ErrorKind::Os, &[("port_num", &1), ("index", &0)]);
         assert_says(&error, errno);
     }
 }
@@ -171,11 +166,11 @@ fn the_speed_of_a_port_is_told() {
     let (_fake, context) = lying(|_| {});
     let speed = context.query_port_speed(1).unwrap();
     assert_eq!((speed.hundreds_of_mbps(), speed.gbps()), (4000, 400.0));
-    assert!(matches!(context.query_port_speed(2), Err(QueryPortSpeedError::Ibverbs { port_num: 2, .. })));
+    assert_error(&context.query_port_speed(2).unwrap_err(), ErrorKind::Os, &[("port_num", &2)]);
     for errno in ERRNOS {
         let (_fake, context) = lying(|l| l.extras = errno);
         let error = context.query_port_speed(1).unwrap_err();
-        assert_fails!(errno, "ibv_query_port_speed", error, QueryPortSpeedError::Unsupported);
+        assert_fails!(errno, "ibv_query_port_speed", error);
     }
 }
 
@@ -199,7 +194,7 @@ fn forks_are_safe_or_not() {
     assert_eq!(missing.name, "ibv_is_fork_initialized");
 }
 
-/// A descriptor that stands for a device.
+/// A descriptor that the fake accepts as a device's.
 fn descriptor() -> OwnedFd {
     std::fs::File::open("/dev/null").unwrap().into()
 }
@@ -214,7 +209,7 @@ fn a_descriptor_that_was_taken_is_not_closed_here() {
     assert_eq!(*fake.world.imported_descriptor.lock().unwrap(), Some(number));
     assert!(context.command_fd().is_some());
     drop(context);
-    // SAFETY: the fake does not close it, and nobody else has it.
+    // SAFETY: the fake does not close the descriptor, and nobody else owns it.
     assert_eq!(unsafe { libc::close(number) }, 0, "it is open");
 }
 
@@ -227,26 +222,22 @@ fn a_descriptor_that_was_not_taken_comes_back() {
         let number = descriptor.as_raw_fd();
         let error = DeviceContext::import(provider(), descriptor).unwrap_err();
         assert_says(&error, errno);
-        let back = match error {
-            ImportDeviceError::Unsupported { descriptor, .. } if is_unsupported(errno) => descriptor,
-            ImportDeviceError::Ibverbs { descriptor, .. } if !is_unsupported(errno) => descriptor,
-            error => panic!("{error}"),
-        };
-        assert_eq!(back.as_raw_fd(), number);
+        assert_eq!(error.error.unsupported().is_some(), is_unsupported(errno), "{error}");
+        assert_eq!(error.object.as_raw_fd(), number);
     }
     let error = DeviceContext::import(old_provider(), descriptor()).unwrap_err();
     assert!(error.to_string().contains("ibv_import_device"), "{error}");
 }
 
 #[test]
-fn what_is_imported_is_unimported() {
+fn imported_objects_are_unimported_on_drop() {
     let fake = Fake::new();
     let context = fake.context();
-    // SAFETY: the fake imports anything.
+    // SAFETY: the fake can import any handle.
     let pd = unsafe { context.import_pd(77) }.unwrap();
     assert!(pd.is_imported());
     assert_eq!(pd.handle(), 77);
-    // SAFETY: as above.
+    // SAFETY: the fake can import any handle.
     let mr = unsafe { pd.import_mr(78) }.unwrap();
     assert_eq!((mr.handle(), mr.region_len()), (78, 99));
     assert_ne!(mr.lkey(), mr.rkey());
@@ -259,12 +250,12 @@ fn what_is_imported_is_unimported() {
 fn importing_objects_can_fail() {
     for errno in ERRNOS {
         let (_fake, context) = lying(|l| l.extras = errno);
-        // SAFETY: nothing is imported.
+        // SAFETY: the import fails, so nothing is imported.
         let error = unsafe { context.import_pd(77) }.unwrap_err();
-        assert_fails!(errno, "ibv_import_pd", error, ImportError::Unsupported);
-        // SAFETY: as above.
+        assert_fails!(errno, "ibv_import_pd", error);
+        // SAFETY: the import fails, so nothing is imported.
         let error = unsafe { context.alloc_pd().unwrap().import_mr(78) }.unwrap_err();
-        assert_fails!(errno, "ibv_import_mr", error, ImportError::Unsupported);
+        assert_fails!(errno, "ibv_import_mr", error);
     }
 }
 
@@ -276,26 +267,31 @@ fn an_old_library_names_what_it_lacks() {
         let text = error.to_string();
         assert!(text.contains(symbol) && text.contains(since) && text.contains("fake0"), "{text}");
     };
-    // SAFETY: nothing is imported.
+    // SAFETY: the import fails, so nothing is imported.
     says(&unsafe { context.import_pd(1) }.unwrap_err(), "ibv_import_pd", "rdma-core 31");
     says(&context.query_port_speed(1).unwrap_err(), "ibv_query_port_speed", "rdma-core 62");
     let error = context.create_completion_counter(CompletionCounterType::Bytes).unwrap_err();
     says(&error, "ibv_create_comp_cntr", "rdma-core 65");
-    // What it lacks and this crate can do without is done.
+    // Functions that the library lacks, but that this crate can replace, still work.
     assert_eq!(context.pkey_index(1, PartitionKey::new(0x8123)).map_err(|error| error.to_string()), Ok(None));
 }
 
 #[test]
-fn what_is_left_out_is_refused_by_name() {
+fn unwrapped_verbs_are_reached_by_raw_handles_and_unwrapped_options_are_refused() {
     let fake = Fake::new();
     let context = fake.context();
-    for (error, verb) in [
-        (context.create_wq().unwrap_err(), "ibv_create_wq"),
-        (context.create_rwq_ind_table().unwrap_err(), "ibv_create_rwq_ind_table"),
-        (context.create_flow_action_esp().unwrap_err(), "ibv_create_flow_action_esp"),
-    ] {
-        assert_eq!(error.verb, verb);
-    }
+    let raw = context.as_raw().as_ptr();
+    let (mut wq, mut table, mut esp) = Default::default();
+    // SAFETY: the context is open, the attributes are valid places, and they name no queue and no key.
+    let made = unsafe {
+        [
+            verbs::ibv_create_wq(raw, &raw mut wq).is_null(),
+            verbs::ibv_create_rwq_ind_table(raw, &raw mut table).is_null(),
+            verbs::ibv_create_flow_action_esp(raw, &raw mut esp).is_null(),
+        ]
+    };
+    assert_eq!(made, [true; 3], "the fake device has no such verbs");
+    assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EOPNOTSUPP));
     let cq = context.create_cq_builder().setup_cqe(4).build().unwrap();
     let mut builder = context.alloc_pd().unwrap().create_qp_builder();
     builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_tso_header(64);
@@ -304,7 +300,7 @@ fn what_is_left_out_is_refused_by_name() {
             [builder.build().map(drop), builder.build_ex().map(drop), builder.build_generic().map(drop)]
         {
             let error = result.unwrap_err();
-            assert!(matches!(error, CreateQueuePairError::LeftOut(_)), "{error}");
+            assert!(matches!(error, CreateQueuePairError::Unsupported(_)), "{error}");
         }
         builder.setup_max_tso_header(0).setup_qp_type(QueuePairType::RawPacket);
     }
@@ -318,7 +314,8 @@ fn control(fake: &Fake) -> QueuePairControl {
     Pair::new(fake).qp.control().clone()
 }
 
-/// What C would have: a struct of this size and type, with these bytes at these places; all others are zero.
+/// The expected C struct: of this size and type, with these bytes at these offsets and zero
+/// elsewhere.
 fn spec(spec_type: u32, size: u16, fields: &[(usize, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; size.into()];
     bytes[..4].copy_from_slice(&spec_type.to_ne_bytes());
@@ -329,7 +326,7 @@ fn spec(spec_type: u32, size: u16, fields: &[(usize, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of a rule with one part, without those of the rule itself.
+/// The bytes of a rule's only part, without the header of the rule.
 fn encoded(part: FlowSpec) -> Vec<u8> {
     let fake = Fake::new();
     let flow = control(&fake).create_flow(FlowAttribute::new(1).add(part)).unwrap();
@@ -338,7 +335,7 @@ fn encoded(part: FlowSpec) -> Vec<u8> {
     rule[20..].to_vec()
 }
 
-/// Sizes and places are those of `infiniband/verbs.h`, by hand.
+/// Sizes and offsets are copied from `infiniband/verbs.h` by hand.
 #[test]
 fn every_layer_is_as_c_has_it() {
     let mac = EthernetFilter { dst_mac: [1; 6], src_mac: [2; 6], ether_type: 0x0800, vlan_tag: 0x0123 };
@@ -438,7 +435,7 @@ fn a_rule_that_is_too_long_is_refused() {
         attr.add(FlowSpec::Drop);
     }
     let error = control(&fake).create_flow(&attr).unwrap_err();
-    assert!(matches!(error, CreateFlowError::TooLong { specs: 256 }), "{error}");
+    assert_error(&error, ErrorKind::LimitExceeded, &[("specs", &256)]);
 }
 
 #[test]
@@ -447,18 +444,18 @@ fn flows_and_counters_can_fail() {
         let fake = Fake::lying(|l| l.extras = errno);
         let error = control(&fake).create_flow(&FlowAttribute::new(1)).unwrap_err();
         if errno == libc::ENXIO {
-            assert!(matches!(error, CreateFlowError::Unsupported(_)), "{error}");
+            assert!(error.unsupported().is_some(), "{error}");
         } else {
-            assert_fails!(errno, "ibv_create_flow", error, CreateFlowError::Unsupported);
+            assert_fails!(errno, "ibv_create_flow", error);
         }
         let error = fake.context().create_counters().unwrap_err();
-        assert_fails!(errno, "ibv_create_counters", error, CreateCountersError::Unsupported);
+        assert_fails!(errno, "ibv_create_counters", error);
         let fake = Fake::lying(|l| l.counters = errno);
         let counters = fake.context().create_counters().unwrap();
         let error = counters.attach_point(CounterDescription::Bytes, 1).unwrap_err();
-        assert_fails!(errno, "ibv_attach_counters_point_flow", error, AttachCountersError::Unsupported);
+        assert_fails!(errno, "ibv_attach_counters_point_flow", error);
         let error = counters.read(&mut [0; 2], ReadCountersFlags::empty()).unwrap_err();
-        assert_fails!(errno, "ibv_read_counters", error, ReadCountersError::Unsupported);
+        assert_fails!(errno, "ibv_read_counters", error);
     }
 }
 
@@ -494,11 +491,11 @@ fn counters_of_another_context_are_refused() {
     let counters = other.create_counters().unwrap();
     let flow = setup.qp.control().create_flow(&FlowAttribute::new(1)).unwrap();
     let error = counters.attach_point_flow(CounterDescription::Bytes, 0, &flow).unwrap_err();
-    assert!(matches!(error, AttachCountersError::OtherContext), "{error}");
+    assert_eq!(error.kind(), ErrorKind::OtherContext, "{error}");
     let mut attr = FlowAttribute::new(1);
     attr.add(FlowSpec::Count(counters));
     let error = setup.qp.control().create_flow(&attr).unwrap_err();
-    assert!(matches!(error, CreateFlowError::OtherContext), "{error}");
+    assert_eq!(error.kind(), ErrorKind::OtherContext, "{error}");
 }
 
 #[test]
@@ -532,9 +529,9 @@ fn completion_counters_can_fail() {
     for errno in ERRNOS {
         let (_fake, context) = lying(|l| l.extras = errno);
         let error = context.create_completion_counter(CompletionCounterType::Bytes).unwrap_err();
-        assert_fails!(errno, "ibv_create_comp_cntr", error, CompletionCounterError::Unsupported);
+        assert_fails!(errno, "ibv_create_comp_cntr", error);
         let error = context.query_completion_counter_caps().unwrap_err();
-        assert_fails!(errno, "ibv_query_comp_cntr_caps", error, CompletionCounterError::Unsupported);
+        assert_fails!(errno, "ibv_query_comp_cntr_caps", error);
         let fake = Fake::lying(|l| l.counters = errno);
         let setup = Pair::new(&fake);
         let counter = setup.context.create_completion_counter(CompletionCounterType::Bytes).unwrap();
@@ -545,8 +542,9 @@ fn completion_counters_can_fail() {
             (counter.attach(setup.qp.control(), operations).unwrap_err(), "ibv_qp_attach_comp_cntr"),
         ] {
             match error {
-                CompletionCounterError::Unsupported(error) if is_unsupported(errno) => {
-                    assert_eq!(error.verb, verb)
+                error if error.unsupported().is_some() => {
+                    assert!(is_unsupported(errno));
+                    assert_eq!(error.verb(), verb);
                 }
                 error => assert_says(&error, errno),
             }

@@ -1,4 +1,4 @@
-//! Handles that are leaked instead of dropped: safe Rust may do that with anything.
+//! Tests of leaked handles: safe Rust may leak any value.
 
 use sideway::ibverbs::completion::{ExtendedCompletionQueue, GenericCompletionQueue};
 use sideway::ibverbs::queue_pair::{
@@ -7,14 +7,14 @@ use sideway::ibverbs::queue_pair::{
 
 use super::support::fake::Fake;
 use super::support::flavour::{CqFlavour, QpFlavour};
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
 #[test]
 fn a_leaked_poller_is_ended_by_the_next_one() {
     fn check<C: CqFlavour>() {
         for vendor_id in [0, 0xff_ffff] {
             let fake = Fake::lying(|l| l.vendor_id = vendor_id);
-            let mut setup = Setup::<BasicQueuePair, C>::new(&fake);
+            let mut setup = FakeSetup::<BasicQueuePair, C>::new(&fake);
             setup.write(0..10);
             setup.cq.leak_poller(1);
             setup.cq.leak_poller(2);
@@ -30,15 +30,15 @@ fn a_leaked_poller_is_ended_by_the_next_one() {
 #[test]
 fn a_leaked_poller_is_ended_before_its_queue_goes() {
     let fake = Fake::new();
-    let mut setup = Setup::<BasicQueuePair, ExtendedCompletionQueue>::new(&fake);
+    let mut setup = FakeSetup::<BasicQueuePair, ExtendedCompletionQueue>::new(&fake);
     setup.write(0..3);
     setup.cq.leak_poller(1);
-    // A library that cleans the queue when a pair goes waits for the poll to end.
+    // A library that cleans the queue when a pair is destroyed waits for the poll to end.
     drop(setup);
-    let mut setup = Setup::<BasicQueuePair, GenericCompletionQueue>::new(&fake);
+    let mut setup = FakeSetup::<BasicQueuePair, GenericCompletionQueue>::new(&fake);
     setup.write(0..3);
     setup.cq.leak_poller(1);
-    let Setup { qp, cq, .. } = setup;
+    let FakeSetup { qp, cq, .. } = setup;
     drop(cq);
     drop(qp);
 }
@@ -47,7 +47,7 @@ fn a_leaked_poller_is_ended_before_its_queue_goes() {
 fn a_leaked_list_is_aborted_by_the_next_one() {
     fn check<Q: QpFlavour>() {
         let fake = Fake::new();
-        let mut setup = Setup::<Q, GenericCompletionQueue>::new(&fake);
+        let mut setup = FakeSetup::<Q, GenericCompletionQueue>::new(&fake);
         for _ in 0..3 {
             let mut guard = setup.qp.start_post_send();
             guard.construct_wr(1, SIGNALED).setup_send();
@@ -63,7 +63,7 @@ fn a_leaked_list_is_aborted_by_the_next_one() {
 #[test]
 fn a_leaked_list_is_aborted_before_its_pair_goes() {
     let fake = Fake::new();
-    let mut setup = Setup::<ExtendedQueuePair, GenericCompletionQueue>::new(&fake);
+    let mut setup = FakeSetup::<ExtendedQueuePair, GenericCompletionQueue>::new(&fake);
     std::mem::forget(setup.qp.start_post_send());
     let (mut send, receive) = setup.qp.into_split();
     use sideway::ibverbs::queue_pair::SendQueue;
@@ -71,25 +71,25 @@ fn a_leaked_list_is_aborted_before_its_pair_goes() {
     drop((send, receive));
 }
 
-/// A leaked object keeps alive what it depends on.
+/// A leaked object keeps the objects that it depends on alive.
 #[test]
 fn leaked_objects_keep_what_they_need() {
     let fake = Fake::new().may_leak();
-    let setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+    let setup = FakeSetup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
     let kept = Box::leak(Box::new(setup.qp));
     drop((setup.cq, setup.mr, setup.pd, setup.context));
     kept.start_post_send().post().unwrap();
     assert!(fake.world.destroyed.lock().unwrap().iter().all(|what| *what == "mr"));
-    // SAFETY: it was leaked just now, and nothing else refers to it.
+    // SAFETY: the box was leaked just now, and nothing else refers to it.
     drop(unsafe { Box::from_raw(kept) });
 }
 
-/// Swapping what is behind references is safe, too.
+/// Swapping values behind references is safe, too.
 #[test]
 fn halves_and_pollers_can_be_swapped() {
     let fake = Fake::new();
-    let mut one = Setup::<ExtendedQueuePair, ExtendedCompletionQueue>::new(&fake);
-    let mut two = Setup::<ExtendedQueuePair, ExtendedCompletionQueue>::new(&fake);
+    let mut one = FakeSetup::<ExtendedQueuePair, ExtendedCompletionQueue>::new(&fake);
+    let mut two = FakeSetup::<ExtendedQueuePair, ExtendedCompletionQueue>::new(&fake);
     one.write([1]);
     two.write([2]);
     {

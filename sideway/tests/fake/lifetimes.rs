@@ -1,4 +1,4 @@
-//! Handles dropped in every order, and on other threads.
+//! Lifetime tests: handles are dropped in every order, and on other threads.
 
 use std::any::Any;
 use std::thread;
@@ -11,9 +11,9 @@ use sideway::ibverbs::queue_pair::{
 
 use super::support::fake::Fake;
 use super::support::flavour::{CqFlavour, QpFlavour};
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
-/// All orders of `n` things.
+/// All permutations of `n` elements.
 pub(super) fn permutations(n: usize) -> Vec<Vec<usize>> {
     if n == 0 {
         return vec![vec![]];
@@ -65,7 +65,7 @@ fn halves_and_controls_keep_the_pair() {
     fn check<Q: QpFlavour>() {
         for order in permutations(3) {
             let fake = Fake::new();
-            let setup = Setup::<Q, GenericCompletionQueue>::new(&fake);
+            let setup = FakeSetup::<Q, GenericCompletionQueue>::new(&fake);
             let control = setup.qp.control().clone();
             let (mut send, mut receive) = setup.qp.into_split();
             assert_eq!(send.control().qp_number(), receive.control().qp_number());
@@ -108,13 +108,13 @@ fn a_builder_keeps_what_it_was_given() {
     assert_ne!(pairs.0.qp_number(), pairs.1.qp_number());
 }
 
-/// A destroy that fails is reported and is no panic; what the object depends on stays with it.
+/// A failed destroy is reported without a panic. The objects that it depends on stay alive.
 #[test]
 #[cfg_attr(miri, ignore = "leaks what cannot be destroyed")]
 fn failing_destroys_do_not_panic() {
     for errno in [libc::EBUSY, libc::EIO, -1, i32::MIN] {
         let fake = Fake::lying(|l| l.destroy = errno);
-        let setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+        let setup = FakeSetup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
         drop((setup.context, setup.pd, setup.mr, setup.cq, setup.qp));
         assert_eq!(*fake.world.destroyed.lock().unwrap(), ["mr", "qp"]);
     }
@@ -128,7 +128,7 @@ fn the_halves_of_a_pair_are_driven_from_two_threads() {
         Q::SendQueue: Send,
     {
         let fake = Fake::new();
-        let mut setup = Setup::<Q, GenericCompletionQueue>::new(&fake);
+        let mut setup = FakeSetup::<Q, GenericCompletionQueue>::new(&fake);
         let control = setup.qp.control().clone();
         let (send, receive) = setup.qp.split();
         thread::scope(|scope| {
@@ -176,7 +176,7 @@ fn handles_are_what_they_say() {
     sendable::<GenericQueuePair>();
     sendable::<sideway::ibverbs::queue_pair::QueuePairControl>();
     let fake = Fake::new();
-    let setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+    let setup = FakeSetup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
     assert_eq!(setup.cq.as_raw(), setup.cq.as_raw());
     let mut setup = thread::spawn(move || {
         let mut setup = setup;

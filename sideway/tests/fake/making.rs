@@ -1,4 +1,4 @@
-//! Making queues and pairs: what a library lacks, refuses or grants.
+//! Creation of queues and pairs: missing operations, errors and granted sizes.
 
 use std::io;
 
@@ -12,9 +12,9 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use super::control::{ERRNOS, assert_says, lying};
-use super::support::fake::{Fake, Lies, old_provider};
+use super::support::fake::{Fake, Faults, old_provider};
 use super::support::flavour::QpFlavour;
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
 #[test]
 fn completion_queues_can_fail() {
@@ -93,7 +93,7 @@ fn a_queue_pair_needs_queues_of_its_own_context_and_a_known_type() {
     assert!(matches!(error, CreateQueuePairError::UnknownType { .. }), "{error}");
 }
 
-/// Every null among what sideway calls is found when the object is made, not when it is called.
+/// Every null operation is found when the object is made, not when the operation is called.
 #[test]
 fn missing_operations_are_found_at_creation() {
     fn incomplete(missing: &'static [&'static str]) -> (Option<String>, Option<String>) {
@@ -141,7 +141,7 @@ fn missing_operations_are_found_at_creation() {
 
 #[test]
 fn generic_falls_back_to_classic_where_there_is_nothing_extended() {
-    let fakes: [&dyn Fn(&mut Lies); 4] = [
+    let fakes: [&dyn Fn(&mut Faults); 4] = [
         &|l| l.no_extended_verbs = true,
         &|l| (l.create_cq_ex, l.create_qp_ex) = (libc::EOPNOTSUPP, libc::ENOSYS),
         &|l| l.missing = &["start_poll", "wr_start"],
@@ -149,7 +149,7 @@ fn generic_falls_back_to_classic_where_there_is_nothing_extended() {
     ];
     for about in fakes {
         let fake = Fake::lying(about);
-        let mut setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+        let mut setup = FakeSetup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
         assert!(!setup.qp.is_extended());
         assert!(matches!(setup.cq, GenericCompletionQueue::Basic(_)));
         setup.write([1, 2, 3]);
@@ -159,7 +159,7 @@ fn generic_falls_back_to_classic_where_there_is_nothing_extended() {
 
 /// SoftRoCE's extended pairs get inline data and lists of entries wrong, and its classic ones do not.
 #[test]
-fn what_an_extended_pair_gets_wrong_is_left_to_the_classic_one() {
+fn build_generic_avoids_extended_pairs_with_known_defects() {
     for (inline, entries, extended) in [(0, 1, true), (1, 1, false), (0, 2, false)] {
         let fake = Fake::lying(|l| l.vendor_id = 0xff_ffff);
         let context = fake.context();
@@ -176,7 +176,7 @@ fn what_an_extended_pair_gets_wrong_is_left_to_the_classic_one() {
     }
 }
 
-/// mlx5's extended pairs get what has no buffer wrong when they are full, too.
+/// mlx5's extended pairs also mishandle requests without a buffer when they are full.
 #[test]
 fn requests_without_a_buffer_are_left_to_the_classic_pair_of_mlx5() {
     use SendOperationFlags as Op;
@@ -188,7 +188,7 @@ fn requests_without_a_buffer_are_left_to_the_classic_pair_of_mlx5() {
         let about = |qp: &mut QueuePairBuilder| {
             qp.setup_send_ops_flags(operations).setup_max_inline_data(0).build_generic().unwrap()
         };
-        let setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+        let setup = FakeSetup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
         let mut builder = setup.pd.create_qp_builder();
         let mut qp = about(builder.setup_send_cq(&setup.cq).setup_recv_cq(&setup.cq));
         assert_eq!(qp.is_extended(), extended, "{vendor:#x} {operations:?}");

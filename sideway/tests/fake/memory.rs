@@ -1,6 +1,5 @@
 //! Memory that is owned together with its registration: it is freed after that, or not at all.
 
-use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,9 +14,10 @@ const LEN: usize = 3 * 4096;
 const KINDS: &[BufferKind] =
     if cfg!(miri) { &[BufferKind::Private] } else { &[BufferKind::Private, BufferKind::Shared] };
 
-/// Touches both ends of memory that must be there.
+/// Accesses both ends of memory that must still exist.
 fn touch(start: *mut u8) {
-    // SAFETY: the caller has just been told that the memory is still its own; if not, Miri or a fault says so.
+    // SAFETY: the caller got the memory back just now; if it were freed, Miri or a fault would show
+    // it.
     unsafe {
         start.write_volatile(1);
         start.add(LEN - 1).write_volatile(2);
@@ -25,13 +25,14 @@ fn touch(start: *mut u8) {
     }
 }
 
-/// One test at a time has shared memory, which another's would else take the place of.
+/// Serialises the tests with shared memory, because one test's mapping could reuse the address of
+/// another's.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether shared memory is mapped at an address.
+/// Whether shared memory is mapped at this address.
 fn is_mapped(start: *mut u8) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("/memfd:sideway")).any(|line| {
@@ -108,17 +109,17 @@ fn a_device_that_is_busy_can_be_asked_again() {
         fake.world.refused_deregistrations.store(2, Relaxed);
         let error = memory.close().unwrap_err();
         assert!(error.to_string().contains("stays registered"), "{error}");
-        assert_eq!(error.source.kind(), io::ErrorKind::ResourceBusy);
-        assert_eq!((error.buffer.as_ptr(), error.buffer.rkey()), (start, rkey));
+        assert_eq!(error.error.errno(), Some(libc::EBUSY));
+        assert_eq!((error.object.as_ptr(), error.object.rkey()), (start, rkey));
         touch(start);
-        let error = error.buffer.close().unwrap_err();
+        let error = error.object.close().unwrap_err();
         touch(start);
-        assert_eq!(error.buffer.close().unwrap().as_ptr(), start);
+        assert_eq!(error.object.close().unwrap().as_ptr(), start);
     }
 }
 
-/// The rule that keeps a peer which was stopped in the midst of a transfer from writing to what the memory has
-/// become: what the device did not let go of is never given to anybody else.
+/// Memory that the device did not release is never reused. Otherwise a peer that was stopped in the
+/// middle of a transfer could write to its next use.
 #[test]
 #[cfg_attr(miri, ignore = "leaks what cannot be deregistered")]
 fn memory_that_the_device_keeps_is_leaked() {
@@ -133,19 +134,19 @@ fn memory_that_the_device_keeps_is_leaked() {
             file = memory.buffer().file().map(|file| std::os::fd::AsRawFd::as_raw_fd(&file));
             memory.as_ptr()
         });
-        // It was asked once: a second time would wait as long again.
+        // Deregistration was tried once, because a second attempt would wait as long again.
         assert_eq!(*fake.world.destroyed.lock().unwrap(), ["mr"]);
         touch(start);
         match kind {
             BufferKind::Private => assert!(live >= LEN as i64, "{live}"),
             _ => {
                 assert!(is_mapped(start));
-                // A device that passes the file on finds it open.
+                // The file is still open for a device that passes it on.
                 let link = format!("/proc/self/fd/{}", file.unwrap());
                 assert!(std::fs::read_link(link).unwrap().to_string_lossy().contains("memfd:sideway"));
             }
         }
-        // What the region depends on stays as well.
+        // The objects that the region depends on stay alive as well.
         drop(pd);
         assert_eq!(*fake.world.destroyed.lock().unwrap(), ["mr"]);
     }

@@ -40,7 +40,7 @@ use crate::support::flavour::{CqFlavour, QpFlavour};
 const SIGNALED: WorkRequestFlags = WorkRequestFlags::Signaled;
 
 /// One of everything.
-struct Setup<Q, C> {
+struct FakeSetup<Q, C> {
     qp: Q,
     cq: C,
     mr: MemoryRegion,
@@ -49,7 +49,7 @@ struct Setup<Q, C> {
     memory: Box<[u8; 64]>,
 }
 
-impl<Q: QpFlavour, C: CqFlavour> Setup<Q, C> {
+impl<Q: QpFlavour, C: CqFlavour> FakeSetup<Q, C> {
     fn new(fake: &Fake) -> Self {
         Self::with(fake, |cq| cq, |qp| qp)
     }
@@ -70,12 +70,12 @@ impl<Q: QpFlavour, C: CqFlavour> Setup<Q, C> {
         qp_builder(&mut builder);
         let qp = Q::make(&builder).unwrap();
         let mut memory = Box::new([0u8; 64]);
-        // SAFETY: the memory lives as long as the region does (both are fields), and is not looked at.
+        // SAFETY: the memory lives as long as the region (both are fields), and is not accessed.
         let mr = unsafe { pd.reg_mr(memory.as_mut_ptr(), memory.len(), AccessFlags::LocalWrite).unwrap() };
         Self { qp, cq, mr, pd, context, memory }
     }
 
-    /// Posts WRITEs with these numbers, in one list.
+    /// Posts WRITEs with these numbers in one list.
     fn write(&mut self, wr_ids: impl IntoIterator<Item = u64>) {
         let mut guard = self.qp.start_post_send();
         for wr_id in wr_ids {
@@ -86,7 +86,7 @@ impl<Q: QpFlavour, C: CqFlavour> Setup<Q, C> {
         guard.post().unwrap();
     }
 
-    /// Polls all that is there: the numbers.
+    /// Polls all completions. Returns their numbers.
     fn poll(&mut self) -> Vec<u64> {
         let mut found = Vec::new();
         self.cq.poll(&mut |wc| found.push(wc.wr_id)).unwrap();

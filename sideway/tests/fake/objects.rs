@@ -1,28 +1,26 @@
 //! Address handles and shared receive queues: their errors, what has to outlive what, and where datagrams go.
 
+use sideway::ErrorKind;
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
-use sideway::ibverbs::address_handle::{
-    AddressHandle, CreateAddressHandleError, GlobalRoutingHeader, InitAddressHandleError,
-};
+use sideway::ibverbs::address_handle::{AddressHandle, GlobalRoutingHeader};
 use sideway::ibverbs::completion::{BasicCompletionQueue, BasicWorkCompletion};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{
     BasicQueuePair, CreateQueuePairError, ExtendedQueuePair, PostRecvError, PostSendError, PostSendGuard,
     QueuePair, QueuePairType, ScatterGatherEntry, WorkRequestOperationType,
 };
-use sideway::ibverbs::srq::{
-    CreateSharedReceiveQueueError, ModifySharedReceiveQueueError, SharedReceiveQueueAttribute,
-};
+use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueueAttribute};
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::control::{ERRNOS, assert_says};
 use super::support::fake::{BadRequest, Fake};
 use super::support::flavour::{CqFlavour, QpFlavour};
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
+use crate::support::errors::assert_error;
 
-type Pair<Q> = Setup<Q, BasicCompletionQueue>;
+type Pair<Q> = FakeSetup<Q, BasicCompletionQueue>;
 
 fn datagram_pair<Q: QpFlavour>(fake: &Fake) -> Pair<Q> {
     Pair::with(fake, |cq| cq, |qp| qp.setup_qp_type(QueuePairType::UnreliableDatagram))
@@ -45,9 +43,9 @@ fn an_address_handle_can_fail() {
         let pd = fake.pd();
         let error = pd.create_ah(&address()).unwrap_err();
         match error {
-            CreateAddressHandleError::Unsupported(Unsupported { verb, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!([libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno));
-                assert_eq!(verb, "ibv_create_ah");
+                assert_eq!(error.verb(), "ibv_create_ah");
             }
             error => {
                 assert!(![libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno));
@@ -58,8 +56,8 @@ fn an_address_handle_can_fail() {
     for errno in [libc::ETIMEDOUT, libc::ENETUNREACH, libc::EHOSTUNREACH] {
         let fake = Fake::lying(|l| l.create_ah = errno);
         let error = fake.pd().create_ah(&address()).unwrap_err();
-        let CreateAddressHandleError::NoRoute { sgid_index: 3, gid, .. } = error else { panic!("{error}") };
-        assert_eq!(gid, "::ffff:10.0.0.1".parse::<Gid>().unwrap());
+        let gid = "::ffff:10.0.0.1".parse::<Gid>().unwrap();
+        assert_error(&error, ErrorKind::NoRoute, &[("sgid_index", &3), ("gid", &gid)]);
     }
     let fake = Fake::lying(|l| l.create_ah = libc::EINVAL);
     let error = fake.pd().create_ah(&address()).unwrap_err().to_string();
@@ -72,8 +70,8 @@ fn an_address_handle_that_stays_is_given_back() {
     let fake = Fake::lying(|l| l.destroy = libc::EBUSY).may_leak();
     let ah = handle(&fake.context());
     let error = ah.close().unwrap_err();
-    assert_eq!(error.source.raw_os_error(), Some(libc::EBUSY));
-    drop(error.ah);
+    assert_eq!(error.error.errno(), Some(libc::EBUSY));
+    drop(error.object);
     let tried = fake.world.destroyed.lock().unwrap().clone();
     assert_eq!(tried, ["ah", "ah"], "what a handle depends on stays with it");
 }
@@ -88,7 +86,7 @@ fn an_address_handle_keeps_its_domain() {
     assert_eq!(*fake.world.destroyed.lock().unwrap(), ["ah", "pd", "context", "ah", "pd", "context"]);
 }
 
-/// A completion of a receive, as the device tells it.
+/// Passes the completion of a receive to `visit`.
 fn received(fake: &Fake, visit: impl FnOnce(&DeviceContext, BasicWorkCompletion<'_>)) {
     let mut setup = datagram_pair::<BasicQueuePair>(fake);
     let mut guard = setup.qp.start_post_recv();
@@ -105,7 +103,7 @@ fn an_answer_needs_the_header_that_came() {
     let fake = Fake::lying(|l| l.completion = Some([0, 128, GRH]));
     received(&fake, |context, wc| {
         let error = context.init_ah_from_wc(&wc, None, 1).unwrap_err();
-        assert!(matches!(error, InitAddressHandleError::MissingHeader), "{error}");
+        assert_error(&error, ErrorKind::InvalidArgument, &[("grh", &"none")]);
         let mut bytes = [0; GlobalRoutingHeader::LEN];
         bytes[8..24].copy_from_slice(&"fe80::7".parse::<Gid>().unwrap().raw);
         let grh = GlobalRoutingHeader::from_bytes(bytes);
@@ -114,19 +112,20 @@ fn an_answer_needs_the_header_that_came() {
         let pd = context.alloc_pd().unwrap();
         pd.create_ah_from_wc(&wc, Some(&grh), 2).unwrap().close().unwrap();
     });
-    // After a failure the other fields mean nothing.
+    // After a failure the other fields have no meaning.
     let fake = Fake::lying(|l| l.completion = Some([5, 128, GRH]));
     received(&fake, |context, wc| {
         let error = context.alloc_pd().unwrap().create_ah_from_wc(&wc, None, 1).unwrap_err();
-        let not_received = CreateAddressHandleError::Origin(InitAddressHandleError::NotReceived);
-        assert_eq!(error.to_string(), not_received.to_string());
+        let text = "ibv_init_ah_from_wc was not called: the completion is of a work request that failed, so \
+                    nothing was received";
+        assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::InvalidArgument, text));
     });
     for errno in ERRNOS {
         let fake = Fake::lying(|l| l.create_ah = errno);
         received(&fake, |context, wc| match context.init_ah_from_wc(&wc, None, 1).unwrap_err() {
-            InitAddressHandleError::Unsupported(Unsupported { verb, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!([libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno));
-                assert_eq!(verb, "ibv_init_ah_from_wc");
+                assert_eq!(error.verb(), "ibv_init_ah_from_wc");
             }
             error => assert_says(&error, errno),
         });
@@ -154,7 +153,7 @@ fn a_datagram_goes_where_it_is_addressed() {
         guard.post().unwrap();
         assert_eq!(*fake.world.objects.last_datagram.lock().unwrap(), Some((9, 10)));
         assert_eq!(setup.poll(), [0, 1, 2], "{}", Q::NAME);
-        // A list that is forgotten, or leaked, names nothing any more.
+        // A list that is dropped or leaked refers to nothing any more.
         setup.qp.start_post_send().construct_wr(3, SIGNALED).setup_ud_address(&ah, 1, 1).setup_send();
         let mut guard = setup.qp.start_post_send();
         guard.construct_wr(4, SIGNALED).setup_ud_address(&ah, 1, 1).setup_send();
@@ -230,7 +229,7 @@ fn a_connected_pair_takes_no_address() {
     for_each_qp!(check());
 }
 
-/// A library would take the handle for one of its own device.
+/// A library would not notice that the handle belongs to another device.
 #[test]
 fn an_address_handle_of_another_context_is_refused() {
     fn check<Q: QpFlavour>() {
@@ -257,11 +256,11 @@ fn a_datagram_pair_that_cannot_be_addressed_is_not_made() {
     let error = builder.build_ex().unwrap_err();
     assert!(matches!(error, CreateQueuePairError::Incomplete { operation: "wr_set_ud_addr" }), "{error}");
     assert!(!builder.build_generic().unwrap().is_extended());
-    // One that is connected has no need of it.
+    // A connected pair does not need it.
     ExtendedQueuePair::make(builder.setup_qp_type(QueuePairType::ReliableConnection)).unwrap();
 }
 
-/// A pair that takes its receives from a shared queue, and that queue.
+/// A pair with a shared receive queue, and that queue.
 fn sharing<Q: QpFlavour>(fake: &Fake) -> (Pair<Q>, sideway::ibverbs::srq::SharedReceiveQueue) {
     let context = fake.context();
     let pd = context.alloc_pd().unwrap();
@@ -270,10 +269,10 @@ fn sharing<Q: QpFlavour>(fake: &Fake) -> (Pair<Q>, sideway::ibverbs::srq::Shared
     let mut builder = pd.create_qp_builder();
     let qp = Q::make(builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_srq(&srq)).unwrap();
     let mut memory = Box::new([0u8; 64]);
-    // SAFETY: the memory lives as long as the region does, and is not looked at.
+    // SAFETY: the memory lives as long as the region, and is not accessed.
     let mr =
         unsafe { pd.reg_mr(memory.as_mut_ptr(), 64, sideway::ibverbs::AccessFlags::LocalWrite).unwrap() };
-    (Setup { qp, cq, mr, pd, context, memory }, srq)
+    (FakeSetup { qp, cq, mr, pd, context, memory }, srq)
 }
 
 #[test]
@@ -316,7 +315,7 @@ fn a_shared_receive_queue_takes_lists() {
         guard.post().unwrap();
         assert_eq!(fake.world.received.load(Relaxed), 2);
         let mut guard = srq.start_post_recv();
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         unsafe { guard.construct_wr(0).setup_sge_list(&[entry; 3]) };
         let error = guard.post().unwrap_err();
         assert_eq!(error, PostRecvError::TooManyScatterGatherEntries { index: 0, given: 3, limit: 2 });
@@ -325,7 +324,7 @@ fn a_shared_receive_queue_takes_lists() {
             guard.construct_wr(wr_id);
         }
         assert_eq!(guard.post().unwrap_err(), PostRecvError::TooManyWorkRequests { limit: 4 });
-        // The pair has none of its own.
+        // The pair has no separate receive queue.
         let mut guard = setup.qp.start_post_recv();
         guard.construct_wr(0);
         let error = guard.post().unwrap_err();
@@ -357,7 +356,7 @@ fn a_shared_receive_queue_is_resized_with_its_lists() {
     guard.post().unwrap();
     assert_eq!(fake.world.received.load(Relaxed), 6);
     let error = srq.resize(u32::MAX).unwrap_err();
-    assert!(matches!(error, ModifySharedReceiveQueueError::TooLarge { .. }), "{error}");
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
     let mut guard = srq.start_post_recv();
     for wr_id in 0..7 {
         guard.construct_wr(wr_id);
@@ -369,7 +368,7 @@ fn a_shared_receive_queue_is_resized_with_its_lists() {
 fn a_shared_receive_queue_goes_after_its_pairs() {
     let fake = Fake::new();
     let (setup, srq) = sharing::<BasicQueuePair>(&fake);
-    let Setup { qp, cq, mr, pd, context, memory } = setup;
+    let FakeSetup { qp, cq, mr, pd, context, memory } = setup;
     drop((srq, cq, mr, pd, context));
     assert_eq!(*fake.world.destroyed.lock().unwrap(), ["mr"]);
     drop(qp);
@@ -386,10 +385,10 @@ fn closing_a_shared_receive_queue_says_how_it_went() {
     let fake = Fake::new();
     let (setup, srq) = sharing::<BasicQueuePair>(&fake);
     let error = srq.close().unwrap_err();
-    assert_eq!(error.source.raw_os_error(), Some(libc::EBUSY), "a pair uses it");
+    assert_eq!(error.error.errno(), Some(libc::EBUSY), "a pair uses it");
     assert!(fake.world.destroyed.lock().unwrap().is_empty(), "the library was not asked");
     drop(setup);
-    error.queue.close().unwrap();
+    error.object.close().unwrap();
     let closed = fake.world.destroyed.lock().unwrap().iter().filter(|what| **what == "srq").count();
     assert_eq!(closed, 1);
 }
@@ -413,17 +412,17 @@ fn the_attributes_of_a_shared_receive_queue_can_fail() {
         assert_says(&srq.query().unwrap_err(), errno);
         for error in [srq.set_limit(3).unwrap_err(), srq.resize(3).unwrap_err()] {
             match error {
-                ModifySharedReceiveQueueError::Unsupported(Unsupported { verb, .. }) => {
+                error if error.unsupported().is_some() => {
                     assert!([libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno));
-                    assert_eq!(verb, "ibv_modify_srq");
+                    assert_eq!(error.verb(), "ibv_modify_srq");
                 }
                 error => assert_says(&error, errno),
             }
         }
     }
-    // A device that does not say that it can is not asked why it did not.
+    // If the device does not report the capability, the failure is not investigated further.
     let fake = Fake::lying(|l| (l.modify_srq, l.query_device) = (libc::EINVAL, libc::EIO));
     let mut srq = fake.pd().create_srq_builder().build().unwrap();
-    assert!(matches!(srq.resize(3), Err(ModifySharedReceiveQueueError::Unsupported(_))));
-    assert!(matches!(srq.set_limit(3), Err(ModifySharedReceiveQueueError::Ibverbs { .. })));
+    assert!(matches!(srq.resize(3), Err(error) if error.unsupported().is_some()));
+    assert_error(&srq.set_limit(3).unwrap_err(), ErrorKind::Os, &[("srq_limit", &3)]);
 }

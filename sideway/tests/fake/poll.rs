@@ -1,4 +1,4 @@
-//! Polling: what a device can answer, and what comes of it.
+//! Polling tests, for all answers of a device.
 
 use sideway::ibverbs::completion::{
     BasicCompletionQueue, ExtendedCompletionQueue, GenericCompletionQueue, WorkCompletionFields,
@@ -6,14 +6,14 @@ use sideway::ibverbs::completion::{
 };
 use sideway::ibverbs::queue_pair::{BasicQueuePair, ExtendedQueuePair};
 
-use super::Setup;
+use super::FakeSetup;
 use super::support::fake::Fake;
 use super::support::flavour::{CqFlavour, QpFlavour};
 
 #[test]
 fn completions_come_once_and_in_order_however_they_are_taken() {
     fn check<Q: QpFlavour, C: CqFlavour>(fake: &Fake, limit: usize) {
-        let mut setup = Setup::<Q, C>::with(fake, |cq| cq.setup_poll_batch(3), |qp| qp);
+        let mut setup = FakeSetup::<Q, C>::with(fake, |cq| cq.setup_poll_batch(3), |qp| qp);
         let mut next = 0;
         let mut expected = 0;
         for round in 0..if cfg!(miri) { 8 } else { 30 } {
@@ -34,31 +34,31 @@ fn completions_come_once_and_in_order_however_they_are_taken() {
     }
     for limit in [usize::MAX, 3] {
         for_each_cq!(check_cq(&Fake::new(), limit));
-        // A device that needs its polls ended after each completion, and one that would lose some otherwise.
+        // A device on which polls must end after each completion, with and without the defect.
         for_each_cq!(check_cq(&Fake::lying(|l| l.vendor_id = 0xff_ffff), limit));
         let softroce = Fake::lying(|l| (l.vendor_id, l.softroce_bug) = (0xff_ffff, true));
         for_each_cq!(check_cq(&softroce, limit));
     }
 }
 
-/// What the device with SoftRoCE's defect does to a caller who does not know it: the fake is not toothless.
+/// Shows that the fake's version of SoftRoCE's defect loses a completion without the workaround.
 #[test]
 fn the_defect_that_is_worked_around_shows_without_the_workaround() {
     let fake = Fake::lying(|l| l.softroce_bug = true);
-    let mut setup = Setup::<BasicQueuePair, ExtendedCompletionQueue>::new(&fake);
+    let mut setup = FakeSetup::<BasicQueuePair, ExtendedCompletionQueue>::new(&fake);
     setup.write([7]);
     assert_eq!(setup.poll(), [7]);
     assert_eq!(setup.poll(), [0], "the place behind the end reads as zero");
 }
 
-/// A poller that drops early leaves what it did not give out, on an extended queue; a classic one had fetched
-/// its batch already, which must not be lost either.
+/// A poller that is dropped early leaves the rest on an extended queue. On a classic queue the rest
+/// of the fetched batch must not be lost either.
 #[test]
 fn a_dropped_poller_leaves_the_rest() {
     fn check<C: CqFlavour>() {
         for vendor_id in [0, 0xff_ffff] {
             let fake = Fake::lying(|l| l.vendor_id = vendor_id);
-            let mut setup = Setup::<BasicQueuePair, C>::new(&fake);
+            let mut setup = FakeSetup::<BasicQueuePair, C>::new(&fake);
             setup.write(0..10);
             let mut found = Vec::new();
             while setup.cq.poll_up_to(3, &mut |wc| found.push(wc.wr_id)).unwrap() > 0 {}
@@ -72,18 +72,18 @@ fn a_dropped_poller_leaves_the_rest() {
 fn a_batch_that_is_longer_than_its_room_is_not_believed() {
     for count in [17, 1000, i32::MAX] {
         let fake = Fake::lying(|l| l.poll_cq = Some(count));
-        let mut setup = Setup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
+        let mut setup = FakeSetup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
         let mut taken = 0;
         setup.cq.poll_up_to(100, &mut |wc| taken += 1 + wc.wr_id).unwrap();
         assert_eq!(taken, 100, "a device that never runs dry, of completions that it never wrote");
     }
 }
 
-/// Whether a failure is asked for or not, it is told once, and polling goes on.
+/// A failure is reported exactly once, by `finish` or by the next poller, and polling continues.
 #[test]
 fn a_failing_poll_is_told_once() {
     fn check<C: CqFlavour>(fake: &Fake) {
-        let mut setup = Setup::<BasicQueuePair, C>::new(fake);
+        let mut setup = FakeSetup::<BasicQueuePair, C>::new(fake);
         for _ in 0..3 {
             assert!(setup.cq.poll(&mut |_| {}).is_err(), "asked for");
             assert!(setup.cq.is_drained_by_a_dropped_poller(), "not asked for");
@@ -96,24 +96,24 @@ fn a_failing_poll_is_told_once() {
     }
 }
 
-/// A classic queue is polled by `start_poll`, which tells at once.
+/// `start_poll` already polls a classic queue, so it returns the failure.
 #[test]
 fn a_failing_classic_poll_cannot_be_started() {
     for result in [-1, -libc::EIO, i32::MIN] {
         let fake = Fake::lying(|l| l.poll_cq = Some(result));
-        let mut setup = Setup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
+        let mut setup = FakeSetup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
         for _ in 0..3 {
             assert_eq!(setup.cq.start_poll().map(|_| ()).unwrap_err().result, result);
         }
     }
 }
 
-/// The second batch cannot be fetched: nothing is polled until that has been told, once.
+/// The second batch cannot be fetched: nothing is polled until that has been reported, once.
 #[test]
 fn a_classic_poll_that_fails_between_batches_is_told_once() {
     for (batch, asked) in [(1, true), (1, false), (3, true), (3, false)] {
         let fake = Fake::lying(|l| l.poll_cq_from = Some((1, -libc::EIO)));
-        let mut setup = Setup::<BasicQueuePair, BasicCompletionQueue>::with(
+        let mut setup = FakeSetup::<BasicQueuePair, BasicCompletionQueue>::with(
             &fake,
             |cq| cq.setup_poll_batch(batch),
             |qp| qp,
@@ -136,12 +136,12 @@ fn a_classic_poll_that_fails_between_batches_is_told_once() {
     }
 }
 
-/// A leaked poller keeps what it had fetched; nothing comes twice.
+/// A leaked poller keeps its batch, and no completion comes twice.
 #[test]
 fn a_leaked_classic_poller_keeps_its_batch() {
     let fake = Fake::new();
     let mut setup =
-        Setup::<BasicQueuePair, BasicCompletionQueue>::with(&fake, |cq| cq.setup_poll_batch(3), |qp| qp);
+        FakeSetup::<BasicQueuePair, BasicCompletionQueue>::with(&fake, |cq| cq.setup_poll_batch(3), |qp| qp);
     setup.write(0..5);
     setup.cq.leak_poller(1);
     assert_eq!(setup.poll(), [3, 4]);
@@ -151,7 +151,7 @@ fn a_leaked_classic_poller_keeps_its_batch() {
 fn a_failure_between_completions_ends_the_poll_and_is_told() {
     for result in [libc::EIO, libc::EAGAIN, -1, i32::MIN] {
         let fake = Fake::lying(|l| l.next_poll = Some((1, result)));
-        let mut setup = Setup::<BasicQueuePair, ExtendedCompletionQueue>::new(&fake);
+        let mut setup = FakeSetup::<BasicQueuePair, ExtendedCompletionQueue>::new(&fake);
         setup.write(0..5);
         let mut poller = setup.cq.start_poll().unwrap();
         assert_eq!(poller.next().unwrap().wr_id(), 0);
@@ -167,12 +167,12 @@ fn a_failure_between_completions_ends_the_poll_and_is_told() {
 #[test]
 fn unknown_values_in_a_completion_are_values() {
     fn check<C: CqFlavour>() {
-        // After an error, nobody asks for what only a success has.
+        // After an error, fields that only a success has are not read.
         for (status, status_text, opcode_text) in
             [(4711, "unknown status 4711", "not told"), (0, "success", "unknown opcode 4294967294")]
         {
             let fake = Fake::lying(|l| l.completion = Some([status, 0xffff_fffe, 0xffff_ffff]));
-            let mut setup = Setup::<BasicQueuePair, C>::new(&fake);
+            let mut setup = FakeSetup::<BasicQueuePair, C>::new(&fake);
             setup.write([1]);
             let mut seen = None;
             setup.cq.poll(&mut |wc| seen = Some(wc)).unwrap();
@@ -190,7 +190,7 @@ fn readers_are_there_only_for_the_fields_that_were_asked_for() {
     let fake = Fake::lying(|l| l.completion = Some([0, 0, WorkCompletionFlags::WithImmediate.bits()]));
     for bit in 0..10 {
         let fields = WorkCompletionFields::from_bits_retain(1 << bit);
-        let mut setup = Setup::<BasicQueuePair, ExtendedCompletionQueue>::with(
+        let mut setup = FakeSetup::<BasicQueuePair, ExtendedCompletionQueue>::with(
             &fake,
             |cq| cq.setup_wc_flags(fields),
             |qp| qp,
@@ -217,8 +217,11 @@ fn readers_are_there_only_for_the_fields_that_were_asked_for() {
 fn a_reader_that_is_null_all_the_same_is_not_called() {
     let fake = Fake::lying(|l| l.missing = &["read_byte_len", "read_imm_data", "read_completion_ts"]);
     let fields = WorkCompletionFields::from_bits_retain(!0);
-    let mut setup =
-        Setup::<BasicQueuePair, GenericCompletionQueue>::with(&fake, |cq| cq.setup_wc_flags(fields), |qp| qp);
+    let mut setup = FakeSetup::<BasicQueuePair, GenericCompletionQueue>::with(
+        &fake,
+        |cq| cq.setup_wc_flags(fields),
+        |qp| qp,
+    );
     setup.write([1]);
     let mut poller = setup.cq.start_poll().unwrap();
     let wc = poller.next().unwrap();
@@ -231,7 +234,7 @@ fn a_reader_that_is_null_all_the_same_is_not_called() {
 fn an_empty_queue_yields_nothing_and_is_no_error() {
     fn check<C: CqFlavour>() {
         let fake = Fake::new();
-        let mut setup = Setup::<BasicQueuePair, C>::new(&fake);
+        let mut setup = FakeSetup::<BasicQueuePair, C>::new(&fake);
         for _ in 0..3 {
             assert_eq!(setup.poll(), [0; 0]);
         }

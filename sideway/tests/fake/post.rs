@@ -1,4 +1,4 @@
-//! Posting: limits, failures, and where a list broke off.
+//! Posting tests: limits, failures, and the position at which a list stopped.
 
 use std::io::IoSlice;
 
@@ -9,11 +9,11 @@ use sideway::ibverbs::queue_pair::{
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::support::fake::{BadRequest, Fake, Lies};
+use super::support::fake::{BadRequest, Fake, Faults};
 use super::support::flavour::QpFlavour;
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
-type Pair<Q> = Setup<Q, BasicCompletionQueue>;
+type Pair<Q> = FakeSetup<Q, BasicCompletionQueue>;
 
 #[test]
 fn every_operation_completes_as_what_it_is() {
@@ -114,7 +114,7 @@ fn too_many_entries_and_too_much_inline_data_are_errors() {
         guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data_list(&pieces);
         assert!(matches!(guard.post(), Err(PostSendError::InlineDataTooLong { given: 17, .. })));
         assert_eq!(fake.world.posted.load(Relaxed), 0);
-        // What fits is posted.
+        // A list that fits is posted.
         let mut guard = setup.qp.start_post_send();
         guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data(&[1; 16]);
         guard.construct_wr(1, SIGNALED).setup_send().setup_inline_data(&[]);
@@ -122,7 +122,7 @@ fn too_many_entries_and_too_much_inline_data_are_errors() {
         guard.construct_wr(3, SIGNALED).setup_send().setup_inline_data_list(&[]);
         // SAFETY: the fake device touches no memory.
         unsafe { guard.construct_wr(4, SIGNALED).setup_send().setup_sge_list(&[entry; 2]) };
-        // SAFETY: no memory is given.
+        // SAFETY: the request has no memory.
         unsafe { guard.construct_wr(5, SIGNALED).setup_send().setup_sge_list(&[]) };
         guard.post().unwrap();
         assert_eq!(setup.poll(), [0, 1, 2, 3, 4, 5]);
@@ -131,7 +131,7 @@ fn too_many_entries_and_too_much_inline_data_are_errors() {
     for_each_qp!(check());
 }
 
-/// Libraries without the optional inline operations have no inline data, whatever they granted.
+/// Without the optional inline operations, a library has no inline data, even if it granted some.
 #[test]
 fn inline_data_without_its_operations_is_an_error() {
     let fake = Fake::lying(|l| l.missing = &["wr_set_inline_data_list"]);
@@ -144,9 +144,9 @@ fn inline_data_without_its_operations_is_an_error() {
 /// A library that writes over an outstanding request when its queue is full is given nothing by safe code: of one device's
 /// extended pairs that is known, and of a device of which nobody knows what it is, feared.
 #[test]
-fn what_safe_code_could_fill_a_queue_with_is_refused_where_that_goes_unnoticed() {
+fn requests_that_could_overfill_an_unchecked_queue_are_refused() {
     type Append<Q> = fn(&mut <<Q as QueuePair>::SendQueue as SendQueue>::Guard<'_>);
-    fn check<Q: QpFlavour>(lie: fn(&mut Lies), unnoticed: bool) {
+    fn check<Q: QpFlavour>(lie: fn(&mut Faults), unnoticed: bool) {
         let fake = Fake::lying(lie);
         let ops = SendOperationFlags::of_type(QueuePairType::ReliableConnection)
             | SendOperationFlags::LocalInvalidate;
@@ -160,7 +160,7 @@ fn what_safe_code_could_fill_a_queue_with_is_refused_where_that_goes_unnoticed()
         ];
         for (n, append) in safe.into_iter().enumerate() {
             let mut guard = setup.qp.start_post_send();
-            // SAFETY: the fake device touches no memory, and its queue has a place.
+            // SAFETY: the fake device touches no memory, and its queue has a free place.
             unsafe { guard.construct_wr(0, SIGNALED).setup_send().setup_sge_list(&[]) };
             append(&mut guard);
             let posted = guard.post();
@@ -174,7 +174,7 @@ fn what_safe_code_could_fill_a_queue_with_is_refused_where_that_goes_unnoticed()
             assert_eq!(setup.poll(), if unnoticed { vec![] } else { vec![0, 1] }, "{} {n}", Q::NAME);
         }
     }
-    let mlx5: fn(&mut Lies) = |l| l.vendor_id = 0x02c9;
+    let mlx5: fn(&mut Faults) = |l| l.vendor_id = 0x02c9;
     check::<ExtendedQueuePair>(mlx5, true);
     check::<BasicQueuePair>(mlx5, false);
     check::<ExtendedQueuePair>(|l| l.query_device = libc::EIO, true);
@@ -182,7 +182,7 @@ fn what_safe_code_could_fill_a_queue_with_is_refused_where_that_goes_unnoticed()
     for_each_qp!(check(|_| {}, false));
 }
 
-/// The classic flag would make the library read the bytes of an unregistered address.
+/// The classic inline flag would make the library read an unregistered address.
 #[test]
 fn the_inline_flag_cannot_be_smuggled_in() {
     fn check<Q: QpFlavour>() {
@@ -190,7 +190,7 @@ fn the_inline_flag_cannot_be_smuggled_in() {
         let mut setup = Pair::<Q>::new(&fake);
         let mut guard = setup.qp.start_post_send();
         let handle = guard.construct_wr(0, WorkRequestFlags::from_bits_retain(!0)).setup_send();
-        // SAFETY: a wrong key is the device's matter; no byte at this address is touched.
+        // SAFETY: the device would reject the wrong key, and the fake touches no memory.
         unsafe { handle.setup_sge(0, 8, 16) };
         guard.post().unwrap();
         assert_eq!(fake.world.inline_bytes.load(Relaxed), 0);
@@ -198,7 +198,7 @@ fn the_inline_flag_cannot_be_smuggled_in() {
     for_each_qp!(check());
 }
 
-/// A pair that was granted no entry has no room for one.
+/// A pair that was granted no entries has no room for one.
 #[test]
 fn a_pair_without_entries_takes_none() {
     fn check<Q: QpFlavour>() {
@@ -235,7 +235,7 @@ fn a_list_that_is_longer_than_the_queue_is_an_error() {
             assert!(matches!(error, PostSendError::TooManyWorkRequests { limit: 16 }), "{error}");
             assert_eq!((error.bad_work_request(), error.posted()), (Some(16), Some(0)));
         }
-        // What is wrong first is what is said.
+        // The first error is reported.
         let mut guard = setup.qp.start_post_send();
         for n in 0..20 {
             guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data(&vec![1; n as usize]);
@@ -261,7 +261,7 @@ fn a_list_that_is_longer_than_the_queue_is_an_error() {
     for_each_qp!(check());
 }
 
-/// A classic queue does not say anew where inline data lies, unless other buffers have been there.
+/// A classic queue stores the address of inline data again only after other buffers were used.
 #[test]
 fn inline_data_and_entries_may_follow_one_another() {
     fn check<Q: QpFlavour>() {
@@ -283,7 +283,7 @@ fn inline_data_and_entries_may_follow_one_another() {
                     // SAFETY: the fake device touches no memory.
                     unsafe { one.setup_sge(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8) };
                     guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data(&[2; 16]);
-                    // SAFETY: as above.
+                    // SAFETY: the fake device touches no memory.
                     unsafe { guard.construct_wr(n, SIGNALED).setup_send().setup_sge_list(&several) };
                     let pieces = [IoSlice::new(&[3; 3]), IoSlice::new(&[4; 4])];
                     guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data_list(&pieces);
@@ -297,7 +297,7 @@ fn inline_data_and_entries_may_follow_one_another() {
             }
             let mut guard = setup.qp.start_post_send();
             guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data(&[2; 16]);
-            // SAFETY: as above.
+            // SAFETY: the fake device touches no memory.
             unsafe { guard.construct_wr(1, SIGNALED).setup_send().setup_sge_list(&[entry]) };
             guard.construct_wr(2, SIGNALED).setup_send().setup_inline_data(&[1; 8]);
             guard.post().unwrap();
@@ -314,7 +314,7 @@ fn lists_of_any_length_follow_one_another() {
         let mut setup = Pair::<Q>::new(&fake);
         let mut next = 0;
         for length in [1, 4, 2, 3, 16, 1, 1, 16, 5, 0, 7, 6, 15, 16] {
-            // One that is dropped is none.
+            // A list that is dropped has no effect.
             let mut guard = setup.qp.start_post_send();
             for _ in 0..(next * 5) % 9 {
                 guard.construct_wr(u64::MAX, SIGNALED).setup_send();

@@ -1,4 +1,4 @@
-//! Lists that are built once, and posted again and again.
+//! Tests of prepared lists, which are built once and posted repeatedly.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,9 +9,9 @@ use sideway::ibverbs::queue_pair::{
 
 use super::support::counting_allocator::allocations_during;
 use super::support::fake::{BadRequest, Fake};
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
-type Pair = Setup<BasicQueuePair, BasicCompletionQueue>;
+type Pair = FakeSetup<BasicQueuePair, BasicCompletionQueue>;
 
 #[test]
 fn a_prepared_list_is_posted_as_it_was_built_each_time() {
@@ -28,7 +28,7 @@ fn a_prepared_list_is_posted_as_it_was_built_each_time() {
                 _ => unsafe { write.setup_sge(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8) },
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         let mut list = unsafe { guard.prepare().unwrap() };
         for _ in 0..5 {
             list.post().unwrap();
@@ -36,7 +36,7 @@ fn a_prepared_list_is_posted_as_it_was_built_each_time() {
         assert_eq!(setup.poll(), [length - 1; 5]);
         assert_eq!(fake.world.posted.swap(0, Relaxed), 5 * length);
         assert_eq!(fake.world.inline_bytes.swap(0, Relaxed), 5 * 8 * length.div_ceil(2));
-        // What comes after it is another list, longer or shorter.
+        // Afterwards a longer or shorter list is posted.
         setup.write(100..106);
         assert_eq!(setup.poll(), Vec::from_iter(100..106));
         fake.world.posted.store(0, Relaxed);
@@ -50,7 +50,7 @@ fn posting_a_prepared_list_allocates_nothing() {
     let mut guard = setup.qp.start_post_send();
     (0..4)
         .for_each(|n| guard.construct_wr(n, WorkRequestFlags::empty()).setup_send().setup_inline_data(&[1]));
-    // SAFETY: all of it is inline.
+    // SAFETY: all data is inline.
     let mut list = unsafe { guard.prepare().unwrap() };
     let (allocations, ()) = allocations_during(|| (0..100).for_each(|_| list.post().unwrap()));
     assert_eq!(allocations, 0);
@@ -64,7 +64,7 @@ fn a_list_that_is_wrong_is_not_prepared() {
     let mut guard = setup.qp.start_post_send();
     guard.construct_wr(0, SIGNALED).setup_send();
     guard.construct_wr(1, SIGNALED).setup_send().setup_inline_data(&[1; 17]);
-    // SAFETY: all of it is inline.
+    // SAFETY: all data is inline.
     let error = unsafe { guard.prepare().unwrap_err() };
     assert_eq!(error, PostSendError::InlineDataTooLong { index: 1, given: 17, limit: 16 });
     let mut guard = setup.qp.start_post_recv();
@@ -81,10 +81,10 @@ fn a_list_that_is_wrong_is_not_prepared() {
 fn an_empty_list_is_never_given_to_the_library() {
     let fake = Fake::new();
     let mut setup = Pair::new(&fake);
-    // SAFETY: there is no buffer.
+    // SAFETY: the list has no buffers.
     let mut list = unsafe { setup.qp.start_post_send().prepare().unwrap() };
     list.post().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the list has no buffers.
     let mut list = unsafe { setup.qp.start_post_recv().prepare().unwrap() };
     list.post().unwrap();
     assert_eq!(fake.world.posted.load(Relaxed) + fake.world.received.load(Relaxed), 0);
@@ -111,7 +111,7 @@ fn a_prepared_list_says_each_time_where_it_broke_off() {
     for n in 0..4 {
         guard.construct_wr(n);
     }
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     let mut list = unsafe { guard.prepare().unwrap() };
     for _ in 0..3 {
         let error = list.post().unwrap_err();
@@ -128,7 +128,7 @@ fn prepared_receives_are_posted_each_time() {
         // SAFETY: the fake device touches no memory.
         unsafe { guard.construct_wr(n).setup_sge(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8) };
     }
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     let mut list = unsafe { guard.prepare().unwrap() };
     (0..4).for_each(|_| list.post().unwrap());
     assert_eq!(setup.poll(), [0, 1, 2].repeat(4));

@@ -1,4 +1,4 @@
-//! Extended reliable connections: their errors, what has to outlive what at either end, and which queue a request is for.
+//! XRC tests: errors, lifetimes at both ends, and the queues that requests name.
 
 use std::any::Any;
 
@@ -7,30 +7,30 @@ use sideway::ibverbs::completion::{BasicCompletionQueue, GenericCompletionQueue}
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
-    CreateQueuePairError, CreateXrcTargetError, ModifyQueuePairError, OpenXrcTargetError, PostSendError,
-    PostSendGuard, QueuePairAttribute, QueuePairState, QueuePairType, WorkRequestOperationType, XrcTarget,
+    CreateQueuePairError, ModifyQueuePairError, PostSendError, PostSendGuard, QueuePairAttribute,
+    QueuePairState, QueuePairType, WorkRequestOperationType, XrcTarget,
 };
 use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
-use sideway::ibverbs::xrc::{OpenXrcDomainError, XrcDomain, XrcDomainFlags};
+use sideway::ibverbs::xrc::{XrcDomain, XrcDomainFlags};
 
 use super::control::{ERRNOS, assert_fails, assert_says, is_unsupported, lying};
 use super::lifetimes::permutations;
 use super::support::fake::Fake;
 use super::support::flavour::QpFlavour;
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
-type Pair<Q> = Setup<Q, BasicCompletionQueue>;
+type Pair<Q> = FakeSetup<Q, BasicCompletionQueue>;
 
 fn domain(context: &DeviceContext) -> XrcDomain {
     context.open_xrcd(None, XrcDomainFlags::Create).unwrap()
 }
 
-/// The sending end.
+/// The sending end of a connection.
 fn initiator<Q: QpFlavour>(fake: &Fake) -> Pair<Q> {
     Pair::with(fake, |cq| cq, |qp| qp.setup_qp_type(QueuePairType::XrcSend))
 }
 
-/// The receiving end: a queue in a domain, its target, and the same target once more.
+/// The receiving end: a queue in a domain, its target, and a second handle of the target.
 struct Receiver {
     context: DeviceContext,
     pd: ProtectionDomain,
@@ -72,15 +72,15 @@ fn domains_targets_and_queues_can_fail() {
     for errno in ERRNOS {
         let (_fake, context) = lying(|l| l.xrc = errno);
         let error = context.open_xrcd(None, XrcDomainFlags::Create).unwrap_err();
-        assert_fails!(errno, "ibv_open_xrcd", error, OpenXrcDomainError::Unsupported);
+        assert_fails!(errno, "ibv_open_xrcd", error);
         let (_fake, context) = lying(|l| l.create_qp_ex = errno);
         let error = domain(&context).create_target().unwrap_err();
-        assert_fails!(errno, "ibv_create_qp_ex", error, CreateXrcTargetError::Unsupported);
+        assert_fails!(errno, "ibv_create_qp_ex", error);
         let (_fake, context) = lying(|l| l.create_srq = errno);
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq_builder().build_generic().unwrap());
         let error = pd.create_srq_builder().setup_xrc(&domain(&context), &cq).build().unwrap_err();
         assert_fails!(errno, "ibv_create_srq_ex", error, CreateSharedReceiveQueueError::Unsupported);
-        // Not even its number is there: the queue goes again.
+        // The queue's number cannot be queried, so the queue is destroyed.
         let (fake, context) = lying(|l| l.srq_number = errno);
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq_builder().build_generic().unwrap());
         let error = pd.create_srq_builder().setup_xrc(&domain(&context), &cq).build().unwrap_err();
@@ -96,9 +96,9 @@ fn a_target_that_is_opened_can_fail() {
     let Receiver { domain, target, .. } = Receiver::new(&fake);
     let nobody = target.qp_number() ^ 0x8000;
     let error = domain.open_target(nobody).unwrap_err();
-    assert!(matches!(error, OpenXrcTargetError::Ibverbs { qp_num, .. } if qp_num == nobody), "{error}");
+    assert_eq!(error.object(), Some(&*format!("queue pair {nobody:#x}")), "{error}");
     assert_says(&error, libc::ENOENT);
-    // One of another domain is not there.
+    // A target of another domain is not found.
     let elsewhere = self::domain(domain.context());
     assert_says(&elsewhere.open_target(target.qp_number()).unwrap_err(), libc::ENOENT);
 }
@@ -112,7 +112,7 @@ fn a_device_without_extended_verbs_has_none_of_it() {
 
 #[test]
 fn a_queue_that_cannot_be_posted_to_goes_again() {
-    for lie in [(|l| l.missing = &["post_srq_recv"]) as fn(&mut super::support::fake::Lies), |l| {
+    for lie in [(|l| l.missing = &["post_srq_recv"]) as fn(&mut super::support::fake::Faults), |l| {
         l.granted = Some(u32::MAX)
     }] {
         let (fake, context) = lying(lie);
@@ -167,7 +167,7 @@ fn the_handles_of_the_sending_end_go_in_any_order() {
     for_each_qp!(check());
 }
 
-/// A builder keeps what it was given, as the queue does.
+/// A builder keeps the objects that it was given alive, as the queue does.
 #[test]
 fn a_builder_keeps_domain_and_completion_queue() {
     let fake = Fake::new();
@@ -185,7 +185,8 @@ fn a_builder_keeps_domain_and_completion_queue() {
     assert!(fake.world.destroyed.lock().unwrap().is_empty());
 }
 
-/// What cannot be destroyed keeps what it depends on: nothing else is tried.
+/// An object that cannot be destroyed keeps the objects that it depends on; their destruction is
+/// not tried.
 #[test]
 #[cfg_attr(miri, ignore = "leaks what cannot be destroyed")]
 fn failing_destroys_keep_what_is_depended_on() {
@@ -201,7 +202,7 @@ fn failing_destroys_keep_what_is_depended_on() {
     }
 }
 
-/// The same of a queue that nobody gets to see, because it has no number.
+/// The same for a queue that is never returned, because its number cannot be queried.
 #[test]
 #[cfg_attr(miri, ignore = "leaks what cannot be destroyed")]
 fn a_queue_without_number_that_does_not_go_keeps_what_it_depends_on() {
@@ -231,7 +232,7 @@ fn a_request_is_for_the_queue_that_it_names() {
         guard.post().unwrap();
         assert_eq!(*fake.world.xrc.asked_for.lock().unwrap(), [7, 8, 9]);
         assert_eq!(setup.poll(), [0, 1, 2], "{}", Q::NAME);
-        // A list that is forgotten, or leaked, asks for nothing.
+        // A list that is dropped or leaked sends no request.
         setup.qp.start_post_send().construct_wr(3, SIGNALED).setup_xrc_srqn(1).setup_send();
         let mut guard = setup.qp.start_post_send();
         guard.construct_wr(4, SIGNALED).setup_xrc_srqn(2).setup_send();
@@ -300,7 +301,7 @@ fn a_pair_that_cannot_name_a_queue_is_not_made() {
 
 /// A library would take what is of another context for its own.
 #[test]
-fn what_does_not_belong_together_is_refused() {
+fn objects_of_different_contexts_are_refused() {
     let fake = Fake::new();
     let (here, there) = (Receiver::new(&fake), Receiver::new(&fake));
     for (pd, domain, cq) in [
@@ -334,7 +335,7 @@ fn a_target_has_a_number_and_a_state() {
     attr.setup_state(QueuePairState::Init);
     receiver.target.modify(&attr).unwrap();
     assert_eq!(receiver.target.state().unwrap(), QueuePairState::Init);
-    // Sent to another thread, it goes there.
+    // The target is dropped on another thread.
     let Receiver { target, .. } = receiver;
     std::thread::spawn(move || drop(target)).join().unwrap();
 }
@@ -345,7 +346,7 @@ fn the_attributes_of_a_target_can_fail() {
         let (_fake, context) = lying(|l| (l.modify_qp, l.query_qp) = (errno, errno));
         let mut target = domain(&context).create_target().unwrap();
         let error = target.state().unwrap_err();
-        assert_eq!(error.qp_num, target.qp_number());
+        assert_eq!(error.object(), Some(&*format!("queue pair {:#x}", target.qp_number())));
         assert_says(&error, errno);
         let mut attr = QueuePairAttribute::new();
         attr.setup_state(QueuePairState::Init);

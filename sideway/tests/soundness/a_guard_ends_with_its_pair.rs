@@ -1,4 +1,4 @@
-//! A list cannot be built for a pair that is gone, moved away or taken apart.
+//! A list cannot be built for a pair that was dropped, moved or split.
 
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, SendQueue, WorkRequestFlags};
 

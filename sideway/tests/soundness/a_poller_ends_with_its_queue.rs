@@ -1,4 +1,4 @@
-//! A queue cannot be polled once it is gone or moved away.
+//! A queue cannot be polled after it was dropped or moved.
 
 use sideway::ibverbs::completion::ExtendedCompletionQueue;
 

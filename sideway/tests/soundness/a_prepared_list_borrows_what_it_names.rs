@@ -1,4 +1,4 @@
-//! A list that is posted again and again has its queue for itself, and what its requests name.
+//! A prepared list borrows its queue, and the objects that its requests refer to.
 
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::queue_pair::{BasicQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};

@@ -1,4 +1,4 @@
-//! A slice that was posted is the device's.
+//! A slice that was posted belongs to the device.
 
 use sideway::ibverbs::queue_pair::{BasicPostSendGuard, PooledPostSendGuard, PostSendGuard, WorkRequestFlags};
 use sideway::memory::Slice;

@@ -1,4 +1,4 @@
-//! The library reads window and region when the list is posted: neither goes before.
+//! The library reads window and region when the list is posted, so both must live until then.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::memory_region::MemoryRegion;

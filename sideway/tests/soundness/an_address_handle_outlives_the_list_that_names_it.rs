@@ -1,4 +1,4 @@
-//! A list cannot be posted when an address handle that it names is gone.
+//! A list cannot be posted after an address handle in it was dropped.
 
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, SendQueue, WorkRequestFlags};

@@ -1,4 +1,4 @@
-//! A region of borrowed memory cannot be kept, nor the memory be used meanwhile; and a region that a failed change has left is none.
+//! A region of borrowed memory ends with its call, and a region after a failed change is unusable.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::memory_region::{MemoryRegion, MemoryRegionChange, ReregisterMemoryRegionError};

@@ -1,4 +1,4 @@
-//! A completion is read from the queue's cursor: there is one at a time.
+//! A completion is read at the queue's cursor, so only one exists at a time.
 
 use sideway::ibverbs::completion::ExtendedCompletionQueue;
 

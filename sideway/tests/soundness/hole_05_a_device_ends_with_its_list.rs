@@ -1,4 +1,4 @@
-//! The devices of a list that is freed are gone.
+//! A device cannot be used after its list was freed.
 
 use sideway::ibverbs::device::{Device, DeviceList};
 

@@ -1,4 +1,4 @@
-//! Hole 6: an address that dangles. An address is a value, which the call copies: it need not live any longer, and nobody gives a pointer.
+//! Hole 6: dangling addresses. An address is a value that the call copies, not a pointer.
 
 use sideway::rdmacm::Identifier;
 

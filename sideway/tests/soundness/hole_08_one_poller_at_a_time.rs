@@ -1,4 +1,4 @@
-//! Libraries hold a lock while a poll is open: a second one would wait for ever.
+//! Libraries hold a lock while a poll is open, so a second poll would deadlock.
 
 use sideway::ibverbs::completion::{BasicCompletionQueue, ExtendedCompletionQueue, GenericCompletionQueue};
 

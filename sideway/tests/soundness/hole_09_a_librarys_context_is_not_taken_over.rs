@@ -1,5 +1,5 @@
-//! Hole 9: contexts that are closed by those who do not own them. A context of librdmacm's comes from an identifier, or from the list
-//! of devices; from a pointer there is a handle only by way of `unsafe`, and it is the owner then.
+//! Hole 9: contexts closed by code that does not own them. librdmacm's contexts come from
+//! identifiers or device lists. Only `unsafe` code makes an owning handle from a pointer.
 
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::rdmacm::Identifier;

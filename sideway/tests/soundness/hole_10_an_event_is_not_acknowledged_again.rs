@@ -1,4 +1,4 @@
-//! Hole 10: an event that is acknowledged twice. There is nothing to acknowledge, and no second event of one.
+//! Hole 10: events acknowledged twice. Events cannot be acknowledged by programs, or cloned.
 
 use sideway::rdmacm::Event;
 

@@ -1,5 +1,5 @@
-//! Hole 11: private data that is only pointed to. What a parameter is given is copied, so this is allowed; what an event has cannot be kept
-//! longer than the event.
+//! Hole 11: private data behind a pointer. A parameter copies its data, so this is allowed. An
+//! event's data cannot be kept longer than the event.
 
 use sideway::rdmacm::{ConnectionParameter, Event};
 

@@ -1,4 +1,4 @@
-//! Nothing at no cost keeps memory alive and unobserved until the device is done with it.
+//! No check without cost could keep memory alive and unobserved until the device is done with it.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::memory_region::MemoryRegion;

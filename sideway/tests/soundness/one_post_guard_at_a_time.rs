@@ -1,4 +1,4 @@
-//! There is one list of work requests being built for a queue.
+//! A queue can build only one list of work requests at a time.
 
 use sideway::ibverbs::queue_pair::{BasicQueuePair, ExtendedQueuePair, GenericQueuePair, QueuePair};
 

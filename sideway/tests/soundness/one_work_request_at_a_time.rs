@@ -1,4 +1,4 @@
-//! A work request is finished before the next one is begun, and has one operation and one buffer.
+//! A work request is finished before the next one starts, and has one operation and one buffer.
 
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 

@@ -1,4 +1,4 @@
-//! An object that C made is taken over on the word of the caller only.
+//! Taking ownership of an object that C made is unsafe.
 
 use sideway::Provider;
 use sideway::ibverbs::device_context::DeviceContext;

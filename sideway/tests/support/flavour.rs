@@ -1,16 +1,17 @@
 //! The flavours of queues and queue pairs, to run one test over all of them.
 
+use sideway::Error;
 use sideway::ibverbs::completion::{
-    ArmCompletionQueueError, BasicCompletionQueue, CompletionQueue, CompletionQueueBuilder,
-    CreateCompletionQueueError, ExtendedCompletionQueue, GenericCompletionQueue, Notify,
-    PollCompletionQueueError, ResizeCompletionQueueError, WorkCompletionOperationType, WorkCompletionStatus,
+    BasicCompletionQueue, CompletionQueue, CompletionQueueBuilder, CreateCompletionQueueError,
+    ExtendedCompletionQueue, GenericCompletionQueue, Notify, PollCompletionQueueError,
+    WorkCompletionOperationType, WorkCompletionStatus,
 };
 use sideway::ibverbs::queue_pair::{
     BasicQueuePair, CreateQueuePairError, ExtendedQueuePair, GenericQueuePair, QueuePair, QueuePairBuilder,
 };
 use sideway::memory::PoolCompletion;
 
-/// What a completion said, copied out of its queue.
+/// The fields of a completion, copied out of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     pub wr_id: u64,
@@ -36,7 +37,7 @@ impl PoolCompletion for Completion {
     }
 }
 
-/// A flavour of completion queues.
+/// A kind of completion queue.
 pub trait CqFlavour: CompletionQueue + Sized {
     const NAME: &'static str;
 
@@ -52,25 +53,21 @@ pub trait CqFlavour: CompletionQueue + Sized {
     /// Polls, takes `count` completions, and leaks the poller.
     fn leak_poller(&mut self, count: usize);
 
-    /// Polls with a poller that is dropped without a question; whether it yielded nothing.
+    /// Polls with a poller that is dropped without `finish`. Returns whether it yielded nothing.
     fn is_drained_by_a_dropped_poller(&mut self) -> bool;
 
     /// Arms, and polls until the poller says that the queue is empty.
-    fn arm_and_poll(
-        &mut self,
-        notify: Notify,
-        visit: &mut dyn FnMut(Completion),
-    ) -> Result<usize, ArmCompletionQueueError>;
+    fn arm_and_poll(&mut self, notify: Notify, visit: &mut dyn FnMut(Completion)) -> Result<usize, Error>;
 
-    fn resize_to(&mut self, cqe: u32) -> Result<(), ResizeCompletionQueueError>;
+    fn resize_to(&mut self, cqe: u32) -> Result<(), Error>;
 
-    /// Polls until the poller says that the queue is empty.
+    /// Polls until the queue is empty.
     fn poll(&mut self, visit: &mut dyn FnMut(Completion)) -> Result<usize, PollCompletionQueueError> {
         self.poll_up_to(usize::MAX, visit)
     }
 }
 
-/// A flavour of queue pairs.
+/// A kind of queue pair.
 pub trait QpFlavour: QueuePair {
     const NAME: &'static str;
 
@@ -80,7 +77,7 @@ pub trait QpFlavour: QueuePair {
     fn make(builder: &QueuePairBuilder) -> Result<Self, CreateQueuePairError>;
 }
 
-/// A completion, copied out of its queue.
+/// Copies a completion out of its queue.
 macro_rules! copy {
     ($wc:ident) => {
         Completion {
@@ -124,7 +121,7 @@ macro_rules! cq_flavour {
                 &mut self,
                 notify: Notify,
                 visit: &mut dyn FnMut(Completion),
-            ) -> Result<usize, ArmCompletionQueueError> {
+            ) -> Result<usize, Error> {
                 let mut poller = self.arm(notify)?;
                 let mut count = 0;
                 while let Some(wc) = poller.next() {
@@ -135,7 +132,7 @@ macro_rules! cq_flavour {
                 Ok(count)
             }
 
-            fn resize_to(&mut self, cqe: u32) -> Result<(), ResizeCompletionQueueError> {
+            fn resize_to(&mut self, cqe: u32) -> Result<(), Error> {
                 self.resize(cqe)
             }
 
@@ -179,7 +176,7 @@ qp_flavour! {
     GenericQueuePair, "generic QP", false, builder => builder.build_generic();
 }
 
-/// Calls a generic function for every flavour of queue pairs.
+/// Calls a generic function for every kind of queue pair.
 macro_rules! for_each_qp {
     ($function:ident($($arg:expr),*)) => {{
         use sideway::ibverbs::queue_pair::{BasicQueuePair, ExtendedQueuePair, GenericQueuePair};
@@ -189,7 +186,7 @@ macro_rules! for_each_qp {
     }};
 }
 
-/// Calls a generic function for every flavour of completion queues.
+/// Calls a generic function for every kind of completion queue.
 macro_rules! for_each_cq {
     ($function:ident($($arg:expr),*)) => {{
         use sideway::ibverbs::completion::{

@@ -1,7 +1,8 @@
-//! What the test programs share. Each of them uses a part of it.
+//! Helpers shared by the test programs. Each of them uses only a part.
 #![allow(dead_code, unreachable_pub, unused_macros)]
 
 pub mod counting_allocator;
+pub mod errors;
 pub mod fake;
 #[macro_use]
 pub mod flavour;

@@ -1,8 +1,9 @@
-//! What the suites of device tests share: the devices that they run over.
+//! Runs a suite of device tests on each available kind of device.
 //!
-//! A provider, and the mode of a software device, belong to a process. So a suite's program runs itself once for each
-//! configuration below, one after the other, unless `SIDEWAY_PROVIDER` says which devices it is to use. Over a
-//! software device, which every machine has, a suite that runs nothing has failed.
+//! The provider and the mode of a software device are process-wide. So a suite's program runs
+//! itself once for each configuration below, one after the other, unless `SIDEWAY_PROVIDER` selects
+//! the devices. Every machine has a software device, so a suite that runs no test on one has
+//! failed.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -10,16 +11,16 @@ use std::process::{Command, ExitCode};
 use sideway::provider::{PROVIDER_VARIABLE, ProviderChoice, ProviderError};
 use test_harness::REQUIRE;
 
-/// Variables that name a device of the system's.
+/// Variables that name a device of the system.
 const DEVICES_OF_THE_SYSTEM: [&str; 2] = ["SIDEWAY_TEST_DEVICE", "SOFTROCE_DEVICE"];
 
 const FAILURE: u8 = 101;
 
-/// Where a suite runs.
+/// One configuration of a suite.
 struct Configuration {
     name: &'static str,
     choice: ProviderChoice,
-    /// More of the environment.
+    /// Further environment variables.
     variables: &'static [(&'static str, &'static str)],
 }
 
@@ -37,11 +38,11 @@ const CONFIGURATIONS: [Configuration; 3] = [
     },
 ];
 
-/// Runs a suite in this process if the environment says over which devices, else in one process for each
-/// configuration.
+/// Runs a suite in this process if the environment selects the devices, otherwise in one process
+/// for each configuration.
 pub(crate) fn in_each_configuration(suite: impl FnOnce() -> ExitCode) -> ExitCode {
     let chosen = env::var_os(PROVIDER_VARIABLE).is_some_and(|name| !name.is_empty());
-    // The tests are the same everywhere, and whoever asks wants each once.
+    // A list of the tests is the same in all configurations, so it is printed once.
     if chosen || test_harness::arguments().list {
         return suite();
     }
@@ -53,7 +54,7 @@ pub(crate) fn in_each_configuration(suite: impl FnOnce() -> ExitCode) -> ExitCod
 }
 
 impl Configuration {
-    /// Runs this program again; whether all went well.
+    /// Runs this program again. Returns whether it was successful.
     fn passes(&self) -> bool {
         println!("\n--- over {}", self.name);
         if matches!(self.choice.select(), Err(ProviderError::NotBuilt)) {
@@ -63,7 +64,7 @@ impl Configuration {
         let mut command = Command::new(env::current_exe().expect("this program has a path"));
         command.args(env::args_os().skip(1)).env(PROVIDER_VARIABLE, self.choice.name());
         if self.choice == ProviderChoice::Soft {
-            // Nobody else's tests are on this fabric.
+            // A separate fabric, which no other test uses.
             command.env("SOFT_RNIC_FABRIC", format!("test-{}", std::process::id()));
             for name in DEVICES_OF_THE_SYSTEM {
                 command.env_remove(name);

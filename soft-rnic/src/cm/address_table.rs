@@ -1,5 +1,5 @@
-//! The address table: which addresses belong to this process's devices, and which may belong to
-//! another process's.
+//! The address table: the device and port which may belong to
+//! an IP address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The readiness notification of an event channel: one token for each event.
+//! The notifier of an event channel: one eventfd token for each event.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

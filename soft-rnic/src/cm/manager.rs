@@ -1,4 +1,4 @@
-//! The connection manager of a process: the state machine, behind a lock, and the event channels.
+//! The connection manager of a process: the state machine, behind a lock, and its event channels.
 
 use std::ffi::c_int;
 use std::io;

@@ -1,5 +1,4 @@
-//! The messages between connection managers: those of the InfiniBand specification (chapter 12),
-//! with the fields needed here.
+//! CM messages (MADs): encoding and decoding (InfiniBand InfiniBand specification, chapter 12).
 //!
 //! A message comes from another process of this user. It is decoded as a whole or rejected, and no
 //! field in it is trusted.

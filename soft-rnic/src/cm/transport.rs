@@ -1,4 +1,4 @@
-//! The interface of the connection manager to its environment: other processes, port ownership, and
+//! The transport of the connection manager: messages to other processes, ports, and
 //! time.
 
 use std::ffi::c_int;

@@ -1,4 +1,4 @@
-//! The types of calls and events, shared by the connection manager and its users.
+//! The types between the connection manager and librdmacm's functions: ids, events, parameters.
 
 use std::ffi::c_int;
 use std::fmt;

@@ -27,7 +27,8 @@ impl Qp {
         let [first, second] = request.operands;
         let (before, path) = match remote.place {
             RemotePlace::Mapped(at) if at.addr().is_multiple_of(8) => {
-                // SAFETY: eight bytes of the region, aligned, the hazards are set and `revalidate` has compared the snapshots.
+                // SAFETY: eight aligned bytes of the region. The hazards are set and `revalidate`
+                // has compared the snapshots.
                 let before = unsafe {
                     if swaps {
                         copy::compare_and_swap(at.cast(), first, second)
@@ -38,7 +39,8 @@ impl Qp {
                 (before, ctx.mapped())
             }
             RemotePlace::Mapped(_) => return Err(TransferError::Nak(Nak::InvalidRequest)),
-            // The kernel has no such operation: the owner does it, and so all of them are atomic to each other.
+            // The kernel has no atomic operation on another process's memory. The owner executes
+            // it, so that all of them are atomic to each other.
             _ => {
                 let operation = if swaps { RpcOperation::CompareSwap } else { RpcOperation::FetchAdd };
                 let before = atomic_by_rpc(ctx, &remote, operation, request.operands);
@@ -50,14 +52,15 @@ impl Qp {
         let from = (&raw mut before).cast::<u8>();
         let mut offset = 0;
         for piece in &ctx.gather_list.pieces {
-            // SAFETY: local pieces of eight bytes in all, whose keys allow writing; the hazards are set and a full fence has followed.
+            // SAFETY: local pieces of eight bytes in total, whose keys allow writing (`gather`).
+            // The hazards are set and a full fence has followed.
             unsafe { copy::copy(piece.at, from.wrapping_add(offset), piece.len.min(8 - offset)) };
             offset += piece.len.min(8 - offset);
         }
         Ok(())
     }
 
-    /// Eight bytes that nobody sees half of.
+    /// Executes an ATOMIC WRITE: no reader sees a part of the eight bytes.
     pub(super) fn atomic_write(
         &self,
         posted: &PostedSend<'_>,
@@ -76,7 +79,8 @@ impl Qp {
                 let mut offset = 0;
                 for piece in &ctx.gather_list.pieces {
                     let len = piece.len.min(8 - offset);
-                    // SAFETY: local pieces of eight bytes in all; the hazards are set and a full fence has followed.
+                    // SAFETY: local pieces of eight bytes in total. The hazards are set and a full
+                    // fence has followed.
                     unsafe { copy::copy_unordered(value[offset..].as_mut_ptr(), piece.at, len) };
                     offset += len;
                 }
@@ -85,7 +89,8 @@ impl Qp {
         };
         let path = match remote.place {
             RemotePlace::Mapped(at) if at.addr().is_multiple_of(8) => {
-                // SAFETY: eight bytes of the region, aligned, the hazards are set and `revalidate` has compared the snapshots.
+                // SAFETY: eight aligned bytes of the region. The hazards are set and `revalidate`
+                // has compared the snapshots.
                 unsafe { copy::atomic_store(at.cast(), value) };
                 ctx.mapped()
             }

@@ -1,12 +1,13 @@
-//! Batches: consecutive RDMA READs, or RDMA WRITEs and SENDs, that one system call moves.
+//! Batches: one system call moves consecutive RDMA READs, or consecutive RDMA WRITEs and SENDs.
 //!
-//! The hazards and the comparisons of generations stand for all of them. The system says how many bytes
-//! it has moved, and it moves range after range: the messages within those bytes are done. The general
-//! path begins the first message that is not done again, and finds its outcome.
+//! The hazards and the comparison of generations cover all messages of a batch. The kernel reports
+//! how many bytes it has moved, range after range, so the messages within those bytes are done. The
+//! general path executes the first message that is not done and finds its outcome.
 //!
-//! SENDs claim their receives one after the other, before anything is moved, and finish them in this order afterwards. What is
-//! claimed and not done goes back, the latest first, so that the next message takes the earliest. No WRITE follows a
-//! SEND: who sees its bytes may take the SEND for complete.
+//! Before the copy, the SENDs claim their receives one after the other. After it, they finish those
+//! receives in the same order. Receives of messages that were not moved go back, the latest first,
+//! so that the next message takes the earliest. No WRITE follows a SEND in a batch, because a peer
+//! that sees the bytes of the WRITE may take the SEND for complete.
 
 use std::sync::Arc;
 
@@ -32,14 +33,14 @@ use crate::shared::hazard::Hazard;
 use crate::shared::segment::MAX_SGE;
 use crate::shared::slot::EAGER;
 
-/// Messages of a call at most.
+/// The most messages that one call moves.
 const MAX_MESSAGES: usize = 64;
-/// Ranges of a call at most, on either side.
+/// The most ranges of one call, on either side.
 const BATCH_RANGES: usize = 256;
 
 const _: () = assert!(BATCH_RANGES <= vm::MAX_RANGES);
 
-/// What one call is to move.
+/// The messages that one system call moves.
 struct WrBatch<'a> {
     direction: Direction,
     local: ArrayVec<libc::iovec, BATCH_RANGES>,
@@ -48,17 +49,18 @@ struct WrBatch<'a> {
     ends: ArrayVec<usize, MAX_MESSAGES>,
     sources: ArrayVec<(&'a RegionSlot, GenerationSnapshot), MAX_MESSAGES>,
     targets: ArrayVec<(&'a MrEntry, GenerationSnapshot), MAX_MESSAGES>,
-    /// The receives of the SENDs, which are the last of the messages.
+    /// The receives of the SENDs. SENDs come last in a batch.
     claimed: ArrayVec<ClaimedRecv<'a>, MAX_MESSAGES>,
-    /// A receive went back.
+    /// Whether a claimed receive was given back, so that a waiting flush must be resumed.
     gave_back: bool,
-    /// For the hazards.
+    /// The regions that the two hazards will name.
     local_region: u32,
     remote_region: u32,
 }
 
 impl<'a> WrBatch<'a> {
-    /// Names a region of the peer, whose generation is to be compared again; `None` if they are too many.
+    /// Adds a region of the peer whose generation must be compared again. `None` if the batch has
+    /// no room for another region.
     fn name(&mut self, index: u32, entry: &'a MrEntry, snapshot: GenerationSnapshot) -> Option<()> {
         let known =
             self.targets.last().is_some_and(|(last, seen)| core::ptr::eq(*last, entry) && *seen == snapshot);
@@ -69,8 +71,8 @@ impl<'a> WrBatch<'a> {
         Some(())
     }
 
-    /// The range at the peer, which may go on where the last one ends; and the ordered tail behind the body, by a range of its own
-    /// on this side.
+    /// Adds a range at the peer, which may extend the last one. On this side, the ordered tail of a
+    /// WRITE becomes a separate range behind the body.
     fn add_target(&mut self, there: u64, len: usize) {
         match self.remote.last_mut() {
             Some(last) if last.iov_base.addr().wrapping_add(last.iov_len) as u64 == there => {
@@ -80,7 +82,8 @@ impl<'a> WrBatch<'a> {
         }
         let Some(last) = self.local.last_mut().filter(|_| self.direction == Direction::Write) else { return };
         let tail = copy::tail_len(there as usize, len);
-        // A last piece that is shorter comes last as it is.
+        // If the last local piece is shorter than the tail, it needs no split: it comes last
+        // anyway.
         if let Some(body) = last.iov_len.checked_sub(tail).filter(|body| *body > 0) {
             last.iov_len = body;
             let at = last.iov_base.cast::<u8>().wrapping_add(body);
@@ -98,8 +101,9 @@ fn is_send(opcode: ibv_wr_opcode) -> bool {
     matches!(opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM)
 }
 
-/// Whether the system moves such messages. Who polls for the last byte of a WRITE relies on the order within a call; a
-/// SEND's bytes are there with its completion. (docs/internals/soft-rnic-ordering.md)
+/// Whether the kernel may move such a message. A program that polls for the last byte of a WRITE
+/// relies on the order within a call. The bytes of a SEND need no order, because its completion
+/// announces them (docs/internals/soft-rnic-ordering.md).
 fn is_batchable(opcode: ibv_wr_opcode, peer: &PeerQp) -> bool {
     if is_send(opcode) {
         !peer.kernel_cannot_copy.get()
@@ -108,14 +112,16 @@ fn is_batchable(opcode: ibv_wr_opcode, peer: &PeerQp) -> bool {
     }
 }
 
-/// The region that stands for one more.
+/// The region for a hazard that must cover `index` too: the region itself if it is the only one,
+/// otherwise any region.
 fn merge_region(hazard_index: u32, index: u32) -> u32 {
     if hazard_index == Hazard::NO_REGION || hazard_index == index { index } else { Hazard::ANY_REGION }
 }
 
 impl Qp {
-    /// Moves what the system can move of the requests at the front, `budget` at most; how many are done. If none is, nothing
-    /// has happened that may not happen again.
+    /// Moves requests at the front of the queue with one system call, at most `budget` of them, and
+    /// returns how many are done. If it returns 0, nothing irreversible has happened, and the
+    /// general path may execute the first request.
     #[inline(never)]
     pub(super) fn execute_batch(
         self: &Arc<Self>,
@@ -172,7 +178,7 @@ impl Qp {
             && peer.descriptor.max_dest_rd_atomic != 0
     }
 
-    /// Adds a message, unless it is for another way, or there is no room.
+    /// Adds a message. `None` if another path must execute it, or if the batch is full.
     fn add_message<'a>(
         self: &'a Arc<Self>,
         batch: &mut WrBatch<'a>,
@@ -198,7 +204,7 @@ impl Qp {
         {
             return None;
         }
-        // Each entry is a range, or the inline data are, and the ordered tail may split one.
+        // Each entry becomes one range (inline data do too), and the ordered tail may split one.
         if batch.local.remaining_capacity() < posted.entries.len() + 2
             || batch.remote.remaining_capacity() < MAX_SGE
         {
@@ -221,7 +227,7 @@ impl Qp {
         Some(())
     }
 
-    /// The ranges at the peer that an RDMA operation names.
+    /// Adds the ranges at the peer that an RDMA operation names.
     fn add_remote<'a>(
         &'a self,
         batch: &mut WrBatch<'a>,
@@ -244,7 +250,7 @@ impl Qp {
             && descriptor.access & kind::OWNER_ONLY == 0
             && descriptor.contains(request.remote_addr, length);
         let writes = batch.direction == Direction::Write;
-        // What is mapped here goes another way.
+        // The fast path or the general path copies to memory that is mapped here.
         if !good || map_for(peer, transfer_slot, &descriptor, request.remote_addr, length, writes).is_some() {
             return None;
         }
@@ -254,7 +260,7 @@ impl Qp {
         Some(())
     }
 
-    /// The next receive, which is claimed, and the ranges of its entries.
+    /// Claims the next receive and adds the ranges of its entries.
     fn add_receive<'a>(
         &'a self,
         batch: &mut WrBatch<'a>,
@@ -265,7 +271,7 @@ impl Qp {
         deferred: &mut Deferred,
     ) -> Option<()> {
         if batch.claimed.is_empty() {
-            // What is claimed is claimed under a hazard.
+            // A receive may be claimed only under a hazard.
             hazards.remote.publish(Hazard::new(peer.index, Hazard::NO_REGION));
             if !peer.entry().is_current(peer.snapshot) {
                 return None;
@@ -289,7 +295,7 @@ impl Qp {
                 batch.name(index, peer.process.segment().region(index)?, entry.snapshot)?;
                 let there =
                     entry.descriptor.address.wrapping_add(address.wrapping_sub(entry.descriptor.iova));
-                // The completion orders a SEND's bytes: no tail of them does.
+                // The completion orders the bytes of a SEND, so it needs no separate tail.
                 batch.remote.push(vm::remote(there, entry.length as usize));
             }
             Some(())
@@ -303,7 +309,7 @@ impl Qp {
         Some(())
     }
 
-    /// The pieces on this side.
+    /// Adds the pieces on this side.
     fn add_local<'a>(&'a self, batch: &mut WrBatch<'a>, posted: &PostedSend<'_>) -> Option<()> {
         let own_need = match batch.direction {
             Direction::Write => 0,
@@ -336,7 +342,7 @@ impl Qp {
         Some(())
     }
 
-    /// How many messages were moved.
+    /// Moves the bytes and returns how many messages are moved whole.
     fn copy_batch(
         &self,
         batch: &WrBatch<'_>,
@@ -355,8 +361,9 @@ impl Qp {
         if revalidate(peer, || true, || batch.is_current()).is_err() {
             return 0;
         }
-        // SAFETY: the hazards are set and `revalidate` has compared all snapshots: the local ranges may be touched, and are written only by READs, whose
-        // keys allow it; the remote ones lie in the peer's regions.
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so the local
+        // ranges may be touched. Only READs write them, and `add_local` has checked that their keys
+        // allow it. The remote ranges lie within regions of the peer (`add_remote`, `add_receive`).
         let moved = unsafe {
             match batch.direction {
                 Direction::Write => vm.write(&batch.local, &batch.remote),
@@ -370,12 +377,13 @@ impl Qp {
                 peer.process.disable_vm(error);
                 0
             }
-            // The long way says what it means.
+            // The general path repeats the message and finds which error it is.
             Err(_) => 0,
         }
     }
 
-    /// Finishes the receives of the messages that were moved, in order, and gives the others back. How many messages are done.
+    /// Finishes the receives of the messages that were moved, in order, and gives the others back.
+    /// Returns how many messages are done.
     fn finish_batch(
         self: &Arc<Self>,
         batch: &mut WrBatch<'_>,

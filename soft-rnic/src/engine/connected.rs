@@ -21,18 +21,18 @@ use crate::shared::generation::GenerationSnapshot;
 /// The longest message (`max_msg_sz`).
 pub(crate) const MAX_MESSAGE: u64 = 1 << 30;
 
-/// How the responder refuses a request.
+/// The reason for which the responder refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nak {
-    /// It may not be done: a key, its bounds or a permission is wrong.
+    /// The key is wrong, the range is outside the region, or a permission is missing.
     RemoteAccess,
-    /// It makes no sense.
+    /// The request is malformed or not supported by the responder.
     InvalidRequest,
-    /// It cannot be done there.
+    /// The responder could not execute it, for example because a receive names an invalid key.
     RemoteOperation,
-    /// It names no shared receive queue that it may name.
+    /// It names no shared receive queue of the target's XRC domain.
     InvalidSrq,
-    /// It would invalidate what it may not.
+    /// It asks to invalidate a key that it may not invalidate.
     Invalidation,
 }
 
@@ -66,7 +66,7 @@ impl Qp {
                 self.execute_xrc(sending, posted, &gather_list, deferred)
             }
             Ok(()) => self.execute_on_peer(sending, posted, &gather_list, deferred),
-            // An unreliable connection does not know whether anybody listens.
+            // An unreliable connection does not notice that the peer does not answer.
             Err(PeerUnavailable::NoAnswer) if self.qp_type == ibv_qp_type::IBV_QPT_UC => WrOutcome::Done,
             Err(PeerUnavailable::NoAnswer) => self.retry_unacknowledged(sending),
             Err(PeerUnavailable::Unreadable) => self.retry_peer_closed(sending),
@@ -80,7 +80,8 @@ impl Qp {
         outcome
     }
 
-    /// What the requester's own limits say.
+    /// Checks the limits of the requester: `max_rd_atomic`, support for atomics, the length of an
+    /// atomic.
     fn check_requester(&self, sending: &Sending, posted: &PostedSend<'_>) -> Option<WrOutcome> {
         use ibv_wr_opcode as O;
         let opcode = posted.request.opcode;
@@ -108,7 +109,7 @@ impl Qp {
     ) -> WrOutcome {
         let ticket = sending.ticket;
         let (state, transfer_slot) = sending.parts();
-        let peer = state.peer.as_ref().expect("it was just connected");
+        let peer = state.peer.as_ref().expect("connect_peer has set it");
         let (local, remote) = (
             self.rnic.node().local_hazard(transfer_slot.index()),
             peer.process.hazard_slot(transfer_slot.index()),
@@ -162,7 +163,7 @@ impl Qp {
         self.retry_rnr(sending, timer)
     }
 
-    /// The responder notices the first message before it is ready to send itself.
+    /// Tells a responder that is still in RTR that the first message has arrived.
     #[cold]
     fn notify_established(&self, sending: &mut Sending, deferred: &mut Deferred) {
         let Some(peer) = &mut sending.peer else { return };
@@ -208,7 +209,8 @@ impl Qp {
                     && let Some(abandoned) =
                         AbandonedRecv::find(&peer.process, self.number.index as usize, ticket)
                 {
-                    // No message takes a later receive before this one is back.
+                    // Forces a new look-up of the peer, so that no message takes a later receive
+                    // before this one is back.
                     peer.snapshot = GenerationSnapshot::NONE;
                     sending.abandoned = Some(abandoned);
                 }
@@ -228,9 +230,8 @@ impl Qp {
 /// Why a transfer stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferError {
-    /// Something changed meanwhile: look again.
+    /// A descriptor has changed since it was read: the request starts over.
     Stale,
-    /// There is no receive.
     NoReceivePosted,
     Local(ibv_wc_status),
     Nak(Nak),

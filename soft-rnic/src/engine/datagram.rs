@@ -18,7 +18,8 @@ use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::gid_words;
 
-/// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 3.5.3: the high bit).
+/// The high bit of a request's Q_Key: if set, the Q_Key of the queue pair is used instead
+/// (InfiniBand specification 3.5.3).
 const CONTROLLED: u32 = 1 << 31;
 
 impl Qp {
@@ -49,7 +50,7 @@ impl Qp {
             return WrOutcome::Failed(status);
         }
         let outcome = match self.rnic.node().find_process(destination.remote_qpn) {
-            // The first datagram to a process waits for the way to be made.
+            // The connection to that process is being made: the datagram waits for it.
             Reachability::Pending => self.retry_soon(sending),
             Reachability::Ready(process) => {
                 if let Some(peer) = self.unicast_receiver(sending, destination, process) {
@@ -72,7 +73,7 @@ impl Qp {
         outcome
     }
 
-    /// Finds the pieces of a datagram. Their hazard is set if this succeeds.
+    /// Finds the pieces of a datagram. If this succeeds, the local hazard is set for them.
     pub(super) fn gather_datagram<'a>(
         &'a self,
         sending: &TransferSlotMutexGuard<'_, Sending>,
@@ -83,7 +84,7 @@ impl Qp {
         self.gather(posted, false, local, gather_list).inspect_err(|_| local.clear())
     }
 
-    /// The queue pair that a datagram is for, if it takes it.
+    /// The queue pair that a datagram names, if it accepts the datagram.
     fn unicast_receiver(
         &self,
         sending: &Sending,
@@ -96,7 +97,8 @@ impl Qp {
         here.then_some(peer)
     }
 
-    /// A queue pair that datagrams reach, if it takes this one.
+    /// The queue pair with this index, if its state, number, type and Q_Key let it receive this
+    /// datagram.
     pub(super) fn datagram_receiver(
         &self,
         sending: &Sending,
@@ -131,7 +133,7 @@ impl Qp {
         })
     }
 
-    #[allow(clippy::too_many_arguments)] // What a datagram consists of.
+    #[allow(clippy::too_many_arguments)] // The parts of a datagram.
     pub(super) fn send_datagram(
         self: &Arc<Self>,
         sending: &mut TransferSlotMutexGuard<'_, Sending>,
@@ -150,7 +152,8 @@ impl Qp {
         };
         let ctx =
             TransferCtx { rnic: &self.rnic, peer, gather_list, hazards: &hazards, transfer_slot, ticket };
-        // The receiver has no packet to look at: it is told by which of its addresses it was reached.
+        // The receiver has no packet to inspect, so the sender tells it which of its addresses the
+        // datagram was sent to.
         let by = match to {
             DatagramTarget::Unicast => {
                 let index =
@@ -171,17 +174,18 @@ impl Qp {
             Err(TransferError::Copy(CopyError::OwnerPending | CopyError::OwnerBusy)) => {
                 self.retry_datagram(sending)
             }
-            // Whatever went wrong on the way: the datagram is lost and nobody is told.
+            // For every other error the datagram is lost, and the sender is not told.
             _ => WrOutcome::Done,
         }
     }
 }
 
-/// By which of its addresses a receiver is reached.
+/// Which address of the receiver a datagram was sent to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DatagramTarget {
-    /// The one that the datagram names.
+    /// The GID that the datagram names.
     Unicast,
-    /// As the member of a group, by this entry of its owner's table.
+    /// A multicast group. `entry` is the entry in the table of memberships of the receiver's
+    /// process.
     Multicast { entry: u32 },
 }

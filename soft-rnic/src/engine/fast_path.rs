@@ -1,10 +1,14 @@
 //! The fast path of RDMA WRITE, RDMA READ and SEND on an established connection.
 //!
-//! It takes a WRITE of one piece to memory that is mapped here or that one system call reaches, a READ
-//! of one piece from memory that is mapped here, and a SEND of one piece that fits into the slot of the
-//! receive. It does what the general path does (`write.rs`, `read.rs`, `send.rs`), in the same order. In
-//! every other case (a key that does not fit, a generation that has changed, no receive) it ends before
-//! anything is touched, and the general path finds the outcome.
+//! It takes three cases:
+//!
+//! - a WRITE of one piece to memory that is mapped here or that one system call reaches,
+//! - a READ of one piece from memory that is mapped here,
+//! - a SEND of one piece that fits into the slot of the receive.
+//!
+//! It performs the steps of the general path (`write.rs`, `read.rs`, `send.rs`) in the same order.
+//! In every other case (a wrong key, a changed generation, no receive) it returns before it has
+//! touched anything, and the general path finds the outcome.
 
 use std::sync::Arc;
 
@@ -29,7 +33,7 @@ use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::Hazard;
 use crate::shared::slot::{Delivery, EAGER};
 
-/// What the peer allows, for a transfer this way.
+/// The access flag that the peer's region needs for this direction.
 #[inline(always)]
 fn needed(direction: Direction) -> u32 {
     match direction {
@@ -38,11 +42,12 @@ fn needed(direction: Direction) -> u32 {
     }
 }
 
-/// The one piece of a message on this side, and the generation to compare again; inline data have none.
+/// The only piece of a message on this side, with the generation to compare again. Inline data have
+/// none.
 struct FastPiece<'a> {
     at: *const u8,
     len: usize,
-    /// An RDMA READ may fill it.
+    /// Whether an RDMA READ may write to it.
     writable: bool,
     region: Option<(&'a RegionSlot, GenerationSnapshot, u32)>,
 }
@@ -53,26 +58,29 @@ impl FastPiece<'_> {
         self.region.is_none_or(|(region, snapshot, _)| region.is_current(snapshot))
     }
 
-    /// Moves all of it there, or from there.
+    /// Copies the piece to `there`, or from there for a READ.
     ///
     /// # Safety
     ///
-    /// Both may be touched for its length, as the direction has it: what is written to is `writable`, or the peer's.
+    /// `self.len` bytes of both sides may be touched. The destination may be written: `there` for a
+    /// WRITE, this piece for a READ (`writable`).
     #[inline(always)]
     unsafe fn copy(&self, direction: Direction, there: *mut u8) {
         let (to, from) = match direction {
             Direction::Write => (there, self.at),
             Direction::Read => (self.at.cast_mut(), there.cast_const()),
         };
-        // SAFETY: both may be touched for its length, as the direction has it: what is written to
-        // is `writable`, or the peer's, by the contract of `copy`.
+        // SAFETY: the contract of `copy`: both sides may be touched for the length of the piece,
+        // and the destination may be written.
         unsafe { copy::copy(to, from, self.len) }
     }
 }
 
 impl Qp {
-    /// Executes a request, if it can go the short way and succeeds; otherwise nothing has happened that may not happen again. Rules
-    /// that need the long way are not for here. `alone`: none is posted behind it that the system could move with it.
+    /// Executes a request if the fast path applies, and returns whether it did. If it returns
+    /// false, nothing irreversible has happened. Do not call it while fault rules are active,
+    /// because they need the general path. `alone`: no request is posted behind this one that a
+    /// batch could move with it.
     #[inline(always)]
     pub(super) fn execute_fast(
         self: &Arc<Self>,
@@ -123,7 +131,7 @@ impl Qp {
         Some(FastPiece { at, len: request.length as usize, writable, region })
     }
 
-    /// The hazards of a transfer slot, to be set.
+    /// The hazards of a transfer slot, not yet set.
     #[inline(always)]
     pub(super) fn hazards<'a>(
         &'a self,
@@ -136,7 +144,7 @@ impl Qp {
         }
     }
 
-    /// Sets the hazards of a transfer, to this region of the peer or to none.
+    /// Sets the hazards of a transfer that uses `region` of the peer, or none.
     #[inline(always)]
     fn set_hazards<'a>(
         &'a self,
@@ -173,7 +181,7 @@ impl Qp {
         }
     }
 
-    /// Within the process: by its private tables.
+    /// Copies within this process, by its private tables.
     #[inline]
     fn fast_copy_own_process(
         &self,
@@ -193,20 +201,20 @@ impl Qp {
         }
         reach(Step::BeforeMark);
         let hazards = self.set_hazards(peer, piece, Hazard::NO_REGION, transfer_slot);
-        // The source may lie in another region than the destination: the hazard stands for both.
+        // The source may lie in another region than the destination: the hazard covers both.
         hazards.local.set(Hazard::new(peer.index, Hazard::ANY_REGION));
         if revalidate(peer, || region.is_current(snapshot), || piece.is_current()).is_err() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so both sides may be touched; each lies within its region, or
-        // in the send queue.
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so both sides
+        // may be touched. Each lies within its region, or in the send queue if it is inline.
         unsafe { piece.copy(direction, there) };
         peer.process.counters().add(transfer_slot, PayloadPath::Own, piece.len);
         true
     }
 
-    /// To or from memory of the peer.
+    /// Copies to or from memory of the peer.
     #[inline(always)]
     fn fast_copy_mapped(
         &self,
@@ -246,15 +254,17 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so both sides may be
-        // touched; each lies within its region, and the transfer slot keeps the peer's memory mapped.
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so both sides
+        // may be touched. Each lies within its region, and the transfer slot keeps the peer's
+        // memory mapped.
         unsafe { piece.copy(direction, there) };
         peer.process.counters().add(transfer_slot, PayloadPath::Direct, piece.len);
         true
     }
 
-    /// To memory that only the system reaches: what `batch.rs` does for several messages. Body and tail are ordered by being ranges of
-    /// their own; where that does not do it, the long way makes two calls.
+    /// Writes to memory that only the kernel reaches, as `batch.rs` does for several messages. Body
+    /// and tail are two ranges, which the kernel copies in order. Where it does not, the general
+    /// path makes two calls.
     #[inline(always)]
     fn fast_write_by_kernel(
         &self,
@@ -275,7 +285,8 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so the source may be read, and the range lies in the peer's region.
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so the source
+        // may be read. The remote range lies in the peer's region.
         let moved = unsafe { vm.write(&local, &remote) };
         drop(hazards);
         peer.process.counters().add_call(transfer_slot);
@@ -288,8 +299,8 @@ impl Qp {
         done
     }
 
-    /// Into the slot of a receive queue that nobody else sends to. It is not claimed: until the one change that finishes it,
-    /// it is the owner's to take back.
+    /// Copies into the slot of a receive queue that has no other sender. It does not claim the
+    /// slot: until the single step that finishes it, the owner may take it back.
     #[inline]
     fn fast_send(
         self: &Arc<Self>,
@@ -317,16 +328,17 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the source may be read, as the hazard is set, a full fence has followed and its snapshot is current; it is no longer than the eager bytes. Those
-        // are read by the owner once the slot is done, and written by nobody else: the queue pair has one sender, and its owner
-        // waits for the hazard before it has another.
+        // SAFETY: the source may be read, because the hazard is set, a full fence has followed and
+        // its snapshot is current. It is at most as long as the eager bytes. The owner reads those
+        // only once the slot is done. Nobody else writes them: the queue pair has one sender, and
+        // its owner waits for the hazard before it accepts another.
         unsafe { copy::copy_unordered(slot.eager.as_ptr(), piece.at, piece.len) };
         reach(Step::BeforeFinish);
         let request = posted.request;
         let with_imm = request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
         let delivery = Delivery {
             status: ibv_wc_status::IBV_WC_SUCCESS.0 as u8,
-            opcode: 0, // `IBV_WC_RECV`, counted from there.
+            opcode: 0, // `IBV_WC_RECV`, as an offset from it.
             wc_flags: if with_imm { ibv_wc_flags::IBV_WC_WITH_IMM.0 as u8 } else { 0 },
             eager: true,
             byte_len: piece.len as u32,
@@ -340,7 +352,8 @@ impl Qp {
         let next = slots.next(index);
         peer.entry().set_cursor(next);
         if let Some(slot) = peer.process.segment().slot(slots, next) {
-            // Its owner has read there last, and does not look at it before the next message is there.
+            // The owner read these bytes last and does not touch them before the next message
+            // arrives.
             copy::fetch_to_write(slot.eager.as_ptr(), piece.len.div_ceil(copy::LINE));
         }
         let path = if peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Slot };
@@ -351,7 +364,7 @@ impl Qp {
     }
 }
 
-/// Where a range of a peer's region is mapped here.
+/// The pointer to a range of a peer's region that is mapped here. `None` if it is not.
 #[inline]
 pub(super) fn mapped_pointer(
     peer: &PeerQp,

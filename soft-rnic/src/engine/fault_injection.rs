@@ -18,15 +18,15 @@ use crate::queue_pair::send_queue::PostedSend;
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 
-/// How often a request that is held looks whether others have passed.
+/// How often a delayed request checks whether other requests have passed it.
 const LOOK: Duration = Duration::from_millis(1);
-/// The bytes of a message that are the last to be seen.
+/// How many bytes at the end of a message become visible last.
 const TAIL: usize = 8;
-/// A timer of a receiver that is not known yet: 0.64 ms.
+/// The RNR timer that is assumed for an unknown receiver: 0.64 ms.
 const USUAL_RNR_TIMER: u8 = 12;
 
 impl Qp {
-    /// As `execute_plainly`, with what the rules say.
+    /// Like `execute_plainly`, with the active fault rules applied.
     #[cold]
     #[inline(never)]
     pub(super) fn execute_with_faults(
@@ -42,7 +42,7 @@ impl Qp {
             _ => Box::new(self.decide(posted)),
         };
         let outcome = match self.state() {
-            // A rule has ended the queue pair, or its device.
+            // A rule has ended the queue pair or its device.
             ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD => {
                 self.execute_injected(sending, posted, deferred, &mut injected)
             }
@@ -60,7 +60,8 @@ impl Qp {
         outcome
     }
 
-    /// What the rules have in mind for a request; what happens at once has happened then.
+    /// Decides which rules apply to a request. Effects that take place at once have happened when
+    /// this returns.
     fn decide(self: &Arc<Self>, posted: &PostedSend<'_>) -> Injected {
         let mut injected = Injected::default();
         if let Some(set) = faults::current() {
@@ -86,7 +87,7 @@ impl Qp {
         }
     }
 
-    /// What a rule does to a queue pair and what it belongs to.
+    /// Applies a rule to a queue pair and to its completion queues, shared receive queue or device.
     pub(crate) fn apply_fault(self: &Arc<Self>, action: &Action, port: u8, receives: bool) {
         match action {
             Action::QpFatal => {
@@ -118,7 +119,7 @@ impl Qp {
             }
             injected.held = None;
         }
-        // What goes to no peer is not lost on the way, and meets no receiver.
+        // A request that goes to no peer cannot be lost on the way and meets no receiver.
         if is_of_window(posted.request.opcode) {
             return match injected.status {
                 Some(ibv_wc_status::IBV_WC_SUCCESS) => WrOutcome::Done,
@@ -126,7 +127,8 @@ impl Qp {
                 None => self.execute_plainly(sending, posted, deferred),
             };
         }
-        // What is lost or refused is tried again when its timer has run out, not when somebody polls.
+        // A lost or refused request is retried when its timer has expired, not when the program
+        // polls.
         if let Some(wait) = sending.wait.filter(|wait| wait.deadline.is_none_or(|deadline| now < deadline)) {
             let waits = injected.lost.is_some() || injected.not_ready.is_some() || !self.link_is_up();
             if waits {
@@ -134,7 +136,7 @@ impl Qp {
             }
         }
         let reliable = self.is_reliable();
-        // When the last timer has run out, nothing is sent any more.
+        // When the last timer has expired, nothing more is sent.
         let gave_up = injected.lost.is_some() && sending.wait.is_some_and(RetryWait::is_last_answer);
         if gave_up || injected.lost.as_mut().is_some_and(LossBudget::take) || !self.link_is_up() {
             return if reliable { self.retry_unacknowledged(sending) } else { WrOutcome::Done };
@@ -169,11 +171,11 @@ impl Qp {
         port.is_none_or(|port| port.state() == ibv_port_state::IBV_PORT_ACTIVE)
     }
 
-    /// As `move_payload_plainly`, with what the rules say.
+    /// Like `move_payload_plainly`, with the active fault rules applied.
     ///
     /// # Safety
     ///
-    /// As `move_payload`.
+    /// The same as for `move_payload`.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn move_payload_with_faults(
@@ -186,8 +188,8 @@ impl Qp {
         let tampering = Tampering::current();
         let length = ctx.gather_list.length();
         let writes = direction == Direction::Write;
-        // SAFETY: the contract of `move_payload`, which `move_payload_with_faults` shares, asks the
-        // caller for what this call needs.
+        // SAFETY: this function has the contract of `move_payload`, so the local pieces of a WRITE
+        // may be read.
         let mut changed = if writes { unsafe { changed(&ctx.gather_list.pieces, tampering) } } else { None };
         let pieces = match &mut changed {
             Some(bytes) => LocalPieces::from_iter([LocalPiece { at: bytes.as_mut_ptr(), len: length }]),
@@ -205,7 +207,8 @@ impl Qp {
             }
             let gather_list = GatherList::of(part_of(&pieces, from, to));
             let remotes = remote_part(remotes, from);
-            // SAFETY: parts of the caller's pieces, or bytes of this function's own; the same hazards.
+            // SAFETY: parts of the caller's pieces, or bytes of the vector `changed`, under the
+            // same hazards.
             unsafe {
                 self.move_payload_plainly(
                     TransferCtx { gather_list: &gather_list, ..ctx },
@@ -217,7 +220,7 @@ impl Qp {
         if !writes {
             for (at, mask) in tampering.flips(length) {
                 let place = part_of(&pieces, at, at + 1);
-                // SAFETY: a byte of a piece whose key allows writing.
+                // SAFETY: a byte of a local piece of a READ, whose key allows writing (`gather`).
                 unsafe { flip(place[0].at, mask) };
             }
         }
@@ -225,7 +228,7 @@ impl Qp {
     }
 }
 
-/// The bytes of the pieces, as they are to arrive; `None` if that is as they are.
+/// The bytes of the pieces after the rules have flipped bits; `None` if no rule flips any.
 ///
 /// # Safety
 ///
@@ -235,7 +238,8 @@ unsafe fn changed(pieces: &[LocalPiece], tampering: Tampering) -> Option<Vec<u8>
     let mut bytes = vec![0; pieces.iter().map(|piece| piece.len).sum()];
     let mut done = 0;
     for piece in pieces {
-        // SAFETY: the caller's piece, and as many bytes of the vector, which has room for all.
+        // SAFETY: the caller guarantees that the piece may be read. The vector has room for all
+        // pieces from `done` on.
         unsafe { copy::copy_unordered(bytes[done..].as_mut_ptr(), piece.at, piece.len) };
         done += piece.len;
     }
@@ -245,12 +249,14 @@ unsafe fn changed(pieces: &[LocalPiece], tampering: Tampering) -> Option<Vec<u8>
     Some(bytes)
 }
 
+/// Flips the bits of `mask` in one byte.
+///
 /// # Safety
 ///
 /// The byte may be read and written.
 unsafe fn flip(at: *mut u8, mask: u8) {
     let mut byte = 0;
-    // SAFETY: the caller's byte, and one of this function's own.
+    // SAFETY: the caller guarantees that `at` may be read and written. `byte` is local.
     unsafe {
         copy::copy_unordered(&raw mut byte, at, 1);
         byte ^= mask;
@@ -258,7 +264,7 @@ unsafe fn flip(at: *mut u8, mask: u8) {
     }
 }
 
-/// The bytes of the pieces from one place to another.
+/// The bytes `from..to` of the pieces.
 fn part_of(pieces: &[LocalPiece], from: usize, to: usize) -> LocalPieces {
     let mut begin = 0;
     let mut part = LocalPieces::new();
@@ -272,7 +278,7 @@ fn part_of(pieces: &[LocalPiece], from: usize, to: usize) -> LocalPieces {
     part
 }
 
-/// The bytes of the pieces from a place on.
+/// The bytes of the pieces beginning with byte `from`.
 fn remote_part(pieces: &[RemotePiece], mut from: usize) -> RemotePieces {
     let mut part = RemotePieces::new();
     for piece in pieces {

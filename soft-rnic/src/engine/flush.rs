@@ -1,4 +1,4 @@
-//! RDMA FLUSH.
+//! RDMA FLUSH: checks the request; the data are visible already.
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_placement_type, ibv_selectivity_level};
 
@@ -9,8 +9,9 @@ use crate::queue_pair::send_queue::{PostedSend, SendRequest};
 use crate::shared::hazard::full_fence;
 
 impl Qp {
-    /// What was written before is where everybody sees it: every request that has ended is, so what is left is to check that the
-    /// request may be made, and to let nothing pass it. Nothing here outlives the host, so no region allows persistence.
+    /// Executes a FLUSH. The data of every request that has completed are visible to all processes
+    /// already. FLUSH only checks that the request is permitted, and lets no later request pass it.
+    /// No memory of this device outlives the host, so no region permits persistence.
     pub(super) fn flush(&self, posted: &PostedSend<'_>, ctx: TransferCtx<'_>) -> Result<(), TransferError> {
         let [length, kind] = posted.request.operands;
         let (placement, level) = (kind as u8, (kind >> 8) as u8);
@@ -24,7 +25,7 @@ impl Qp {
             return Err(TransferError::Nak(Nak::InvalidRequest));
         }
         let whole = u32::from(level) == ibv_selectivity_level::IBV_FLUSH_MR.0;
-        // Of a whole region the address has to be one, the length does not matter.
+        // A FLUSH of a whole region must name an address within it; its length is ignored.
         let request = SendRequest { length: if whole { 0 } else { length }, ..*posted.request };
         self.validate_remote(
             &PostedSend { request: &request, ..*posted },

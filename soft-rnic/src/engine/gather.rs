@@ -9,7 +9,7 @@ use crate::queue_pair::send_queue::{PayloadKind, PostedSend};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::{Hazard, HazardSlot};
 
-/// Pieces whose keys were good when they were looked up, and the generations to compare again.
+/// Pieces whose keys were valid when they were looked up, and the generations to compare again.
 #[derive(Default)]
 pub(crate) struct GatherList<'a> {
     pub(crate) pieces: LocalPieces,
@@ -18,25 +18,26 @@ pub(crate) struct GatherList<'a> {
 }
 
 impl GatherList<'_> {
-    /// Pieces of a message whose keys somebody else looks at.
+    /// Pieces whose keys another list checks.
     pub(super) fn of(pieces: LocalPieces) -> Self {
         Self { pieces, ..Self::default() }
     }
 
-    /// Whether all keys are still good; to be asked when the hazard is set and a full fence has followed.
+    /// Whether all keys are still valid. Call it after the hazard was set and a full fence has
+    /// followed.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         self.generations.iter().all(|(region, snapshot)| region.is_current(*snapshot))
     }
 
-    /// Bytes in all.
+    /// The sum of the lengths of all pieces.
     pub(crate) fn length(&self) -> usize {
         self.pieces.iter().map(|piece| piece.len).sum()
     }
 }
 
 impl Qp {
-    /// Finds a request's pieces, and sets the local hazard, without a fence, for them.
+    /// Finds the pieces of a request and sets the local hazard for them, without a fence.
     #[inline]
     pub(crate) fn gather<'a>(
         &'a self,
@@ -55,7 +56,8 @@ impl Qp {
         self.gather_entries(posted.entries, self.pd.number(), u64::MAX, writes, hazard, gather_list)
     }
 
-    /// The same for a list of entries of a domain, as far as `limit` bytes fill them.
+    /// Finds the pieces of a list of entries of the protection domain `pd`, up to `limit` bytes.
+    /// Sets the local hazard for them, without a fence.
     #[inline]
     pub(crate) fn gather_entries<'a>(
         &'a self,

@@ -1,7 +1,8 @@
-//! Requests of every kind to a peer whose segment is full of anything.
+//! Tests: requests of every kind to a peer whose segment contains arbitrary data.
 //!
-//! What must hold: nothing outside of that segment and the requester's own memory is reached, nothing panics, nothing goes on
-//! for ever, and every request completes once. `shared/hostile.rs` makes the garbage, and says how it is run.
+//! The invariants: no access outside that segment and the requester's memory, no panic, no endless
+//! loop, and one completion for each request. `shared/hostile.rs` generates the data and says how
+//! to run the test.
 
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +24,7 @@ use crate::sync::{AtomicU32, Relaxed, Release};
 use crate::verbs::bench::{QKEY, VerbsFixture, destroy, in_state, inner, modify, number};
 use crate::verbs::testing::table;
 
-/// What a peer says of itself where it can say anything and is still talked to.
+/// The arbitrary values that a peer publishes where any value still lets a requester talk to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostilePeer {
     pub(crate) slots: SlotsDescriptor,
@@ -33,7 +34,7 @@ pub(crate) struct HostilePeer {
     pub(crate) word: u64,
 }
 
-/// How many requests were sent, and how many of them a reliable connection has carried out.
+/// How many requests were posted, and how many of them a reliable connection executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostileSends {
     pub(crate) requests: usize,
@@ -47,17 +48,17 @@ impl core::ops::AddAssign for HostileSends {
     }
 }
 
-/// Where the peer's objects are in its tables.
+/// The indices of the peer's objects in its tables.
 const QUEUE_PAIR: u32 = 5;
-/// What receives for an XRC queue.
+/// The receiver entry of an XRC shared receive queue.
 const RECEIVES: u32 = 6;
 const SHARED_QUEUE: u32 = 2;
 const REGION: u32 = 3;
 const KEY: u32 = REGION << 8 | 0x5a;
 const PD: u32 = 7;
-/// A group that nobody else is in.
+/// A group without another member.
 const GROUP_GID: [u8; 16] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x66, 0x66];
-/// Requests to one queue pair; one that fails ends a reliable connection.
+/// Requests to one queue pair. One failure ends a reliable connection.
 const REQUESTS: usize = 3;
 
 const OPERATIONS: [(ibv_wr_opcode, u32); 11] = [
@@ -81,8 +82,8 @@ const TYPES: [ibv_qp_type; 4] = [
     ibv_qp_type::IBV_QPT_XRC_SEND,
 ];
 
-/// Sends to a queue pair of the segment's for each hostile peer. `meddle` is called before each request, and may write to
-/// the segment what it likes.
+/// Sends to a queue pair of the segment for each hostile peer. Calls `meddle` before each request;
+/// it may write anything to the segment.
 pub(crate) fn send_into(
     segment: Segment,
     hostile_peers: &[HostilePeer],
@@ -95,8 +96,9 @@ pub(crate) fn send_into(
     let node = Arc::clone(inner(any).rnic.node());
     destroy(any);
     let block = (1..1024).rev().find(|block| node.own_index(block << 14 | QUEUE_PAIR).is_none());
-    let block = block.expect("this process does not have all of them");
-    // Where calls go is agreed on before the peer can meddle, but not looked at.
+    let block = block.expect("this process has a free block");
+    // The area for calls is agreed before the peer can write to the segment, but nothing has
+    // checked it.
     let area = match hostile_peers.first().map_or(0, |peer| peer.index % 8) {
         0 => HEAP_AT as u64 + 8,
         1 => u64::MAX - 64,
@@ -126,7 +128,7 @@ struct HostileRequester<'a> {
 }
 
 impl HostileRequester<'_> {
-    /// A queue pair, its requests, and the end of both.
+    /// Creates a queue pair, posts its requests and destroys it.
     fn run(&self, qp_type: ibv_qp_type, first: usize, meddle: &mut impl FnMut(&Segment)) -> HostileSends {
         let (bench, segment) = (self.bench, self.process.segment());
         let qp = bench.qp(qp_type, ptr::null_mut());
@@ -136,7 +138,7 @@ impl HostileRequester<'_> {
         if self.to_group() {
             attr.grh.dgid = ibv_gid { raw: GROUP_GID };
         }
-        // SAFETY: the domain is live.
+        // SAFETY: the domain lives until `bench` is dropped.
         let ah = unsafe { (table().ibv_create_ah)(bench.pd, &raw mut attr) };
         self.describe(qp);
         let (mut sent, mut completed) = (0, Vec::new());
@@ -165,7 +167,7 @@ impl HostileRequester<'_> {
         assert_eq!(bench.poll().len(), 0);
         let reliable = inner(qp).is_reliable();
         destroy(qp);
-        // SAFETY: nobody uses it any more.
+        // SAFETY: every request that used the address handle has completed.
         assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
         let done = completed.iter().filter(|result| result.1 == ibv_wc_status::IBV_WC_SUCCESS).count();
         HostileSends { requests: sent, done: if reliable { done } else { 0 } }
@@ -189,12 +191,12 @@ impl HostileRequester<'_> {
         }
     }
 
-    /// Whether datagrams go to a group, in which the peer says that it is.
+    /// Whether datagrams go to a group that the peer claims to be in.
     fn to_group(&self) -> bool {
         self.hostile_peer.index & 1 != 0
     }
 
-    /// The number of an XRC queue: mostly the peer's, also any.
+    /// The number of an XRC queue: usually the peer's, sometimes arbitrary.
     fn srqn(&self) -> u32 {
         if self.hostile_peer.index % 8 == 5 {
             self.hostile_peer.number
@@ -203,7 +205,8 @@ impl HostileRequester<'_> {
         }
     }
 
-    /// Where the peer's region begins, for requests: also just before the end of all addresses.
+    /// The start of the peer's region in requests, sometimes just below the end of the address
+    /// space.
     fn iova(&self) -> u64 {
         match self.hostile_peer.kind & 3 {
             0 => 0,
@@ -212,10 +215,12 @@ impl HostileRequester<'_> {
         }
     }
 
-    /// Writes what is needed to be talked to: a queue pair with the right numbers, and receives. The rest is hostile.
+    /// Publishes the minimum that a requester needs: a queue pair with the right numbers, and
+    /// receives. The rest is hostile.
     fn describe(&self, qp: *mut ibv_qp) {
         let HostilePeer { slots, kind, index, number: word32, word } = *self.hostile_peer;
-        // Too many slots are not looked at: half of the time the lie is somewhere else.
+        // A requester rejects too many slots at once, so half of the time the count is valid and
+        // the lie is elsewhere.
         let count = if kind & 32 == 0 { slots.count % MAX_SLOTS } else { slots.count };
         let slots = SlotsDescriptor { count, ..slots };
         let segment = self.process.segment();
@@ -292,13 +297,14 @@ impl HostileRequester<'_> {
         }
     }
 
-    /// Says that whatever was asked for is done.
+    /// Marks every call in the peer's cells as done.
     fn answer(&self, qp: *mut ibv_qp) {
         let transfer_slot = inner(qp).number.index as usize % TRANSFER_SLOTS;
         let cell = self.process.call_area().checked_add((transfer_slot * CALL_CELL) as u64);
         let Some(place) = cell.and_then(|cell| self.process.segment().heap(cell, CALL_CELL)) else { return };
         if place.cast::<u64>().is_aligned() {
-            // SAFETY: the first four words of a cell, inside of the segment and aligned; nothing but atomics is there.
+            // SAFETY: one of the first four words of a cell, which lies inside the segment,
+            // aligned. The cell consists of atomics only.
             let word = |at| unsafe { place.cast::<AtomicU32>().add(at).as_ref() };
             word(3).store(u32::from(self.hostile_peer.kind & 128 == 0), Relaxed);
             word(0).store(2, Release);

@@ -1,7 +1,8 @@
 //! Memory windows: bind, local invalidate, and SEND with invalidate.
 //!
-//! Whose memory is taken away closes the window at once, and waits until nobody touches it: the request stays at the front
-//! meanwhile, and is looked at again like one that nobody has acknowledged.
+//! A process that invalidates or rebinds a window closes it at once and waits until no transfer
+//! touches its memory. Until then the request stays at the front of the queue and is retried like
+//! an unacknowledged one.
 
 use std::sync::Arc;
 
@@ -17,8 +18,9 @@ use crate::queue_pair::{Qp, Sending};
 use crate::shared::hazard::Hazard;
 
 impl Rnic {
-    /// Takes the memory of the window with this key away from peers; whether there was any. A memory region's key is not for that:
-    /// only those are whose regions requests register (`man ibv_post_send`: there are none in user space).
+    /// Invalidates the window with this key, and returns whether it was bound. The key of a memory
+    /// region is refused: only regions that requests register can be invalidated, and user space
+    /// has none (`man ibv_post_send`).
     fn invalidate(&self, by: WindowRequester, key: u32) -> Result<bool, WindowError> {
         self.regions().window(key).ok_or(WindowError::Refused)?.invalidate(by, key)
     }
@@ -29,7 +31,7 @@ impl Qp {
         WindowRequester { pd: self.pd.number(), qpn: self.number.qpn, remote }
     }
 
-    /// Executes a request about a window of this process.
+    /// Executes a bind or a local invalidate.
     #[cold]
     pub(super) fn execute_window_request(
         self: &Arc<Self>,
@@ -60,7 +62,7 @@ impl Qp {
             length,
             access: lkey_access as u32,
         };
-        // By its serial number: the one with that index may be another by now.
+        // The serial number identifies the window, because a new window may have its index by now.
         let window = self.rnic.regions().window(request.rkey);
         let window =
             window.filter(|window| window.serial() == request.imm_data).ok_or(WindowError::Refused)?;
@@ -71,7 +73,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The message takes the window of a key away that the peer has told of, before its receive is complete.
+    /// Invalidates the window that a SEND with invalidate names, before its receive completes.
     pub(super) fn invalidate_at_peer(
         &self,
         posted: &PostedSend<'_>,
@@ -82,7 +84,8 @@ impl Qp {
             return Ok(());
         }
         let key = request.imm_data;
-        // All bytes are there: hazards of this very transfer keep nobody waiting.
+        // All bytes are delivered, so this transfer drops its regions from the hazards. Otherwise
+        // the invalidation would wait for this transfer.
         ctx.hazards.local.set(Hazard::new(self.number.index, Hazard::NO_REGION));
         ctx.hazards.remote.set(Hazard::new(ctx.peer.index, Hazard::NO_REGION));
         let result = if ctx.peer.process.is_own() {
@@ -97,7 +100,7 @@ impl Qp {
         })
     }
 
-    /// The peer takes a window's memory away, of which its message will tell.
+    /// Invalidates a window on behalf of a peer's SEND, whose completion will report it.
     pub(super) fn invalidate_for_peer(&self, key: u32) -> Result<(), WindowError> {
         if self.rnic.invalidate(self.requester(true), key)? {
             self.note_invalidated(key);
@@ -105,8 +108,9 @@ impl Qp {
         Ok(())
     }
 
-    /// What a receive's completion says was invalidated is so, whatever its sender says. What was invalidated for this message is
-    /// left alone: if the key is good again, the program has bound it anew.
+    /// Ensures that the key which a receive's completion reports as invalidated is invalid, because
+    /// the sender is not trusted. A key that was invalidated for this message stays untouched: if
+    /// it is valid again, the program has rebound the window.
     #[cold]
     pub(crate) fn confirm_invalidated(&self, key: u32, status: ibv_wc_status) -> ibv_wc_status {
         if self.was_invalidated(key) || self.rnic.regions().read(key).is_none() {

@@ -48,29 +48,28 @@ use gather::GatherList;
 use peer::PeerQp;
 use retry::RetryWait;
 
-/// What came of an attempt to execute a request.
+/// The result of an attempt to execute a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrOutcome {
-    /// It has succeeded.
     Done,
-    /// It has failed for good.
+    /// It has failed and is not retried.
     Failed(ibv_wc_status),
-    /// It is to be tried again, at the latest then.
+    /// It must be retried, no later than the deadline of the wait.
     Retry(RetryWait),
 }
 
-/// Why payload could not be moved.
+/// Why a payload could not be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyError {
-    /// The peer is gone.
+    /// The peer process has exited.
     PeerGone,
-    /// The memory is not there, on the peer's side.
+    /// The peer has no memory at that address.
     BadAddress,
-    /// This path does not work any more.
+    /// This path does not work any more, for example because the kernel now forbids it.
     PathLost,
     /// The owner was asked and has not answered yet.
     OwnerPending,
-    /// The owner was asked, and is at it for longer than anybody waits.
+    /// The owner has begun the call and takes longer than a sender waits.
     OwnerBusy,
 }
 
@@ -84,7 +83,7 @@ impl From<VmError> for CopyError {
     }
 }
 
-/// A transfer under way.
+/// The context of one transfer.
 #[derive(Clone, Copy)]
 pub(crate) struct TransferCtx<'a> {
     pub(crate) rnic: &'a Rnic,
@@ -92,7 +91,7 @@ pub(crate) struct TransferCtx<'a> {
     pub(crate) gather_list: &'a GatherList<'a>,
     pub(crate) hazards: &'a Hazards<'a>,
     pub(crate) transfer_slot: &'a TransferSlotGuard<'a>,
-    /// Tells the request from others, for an owner that is asked.
+    /// Identifies the request to an owner that is asked to execute it.
     pub(crate) ticket: u64,
 }
 
@@ -103,14 +102,14 @@ impl TransferCtx<'_> {
         self.peer.process.counters().add(self.transfer_slot, path, bytes);
     }
 
-    /// The path over memory that is mapped here.
+    /// The path for memory that is mapped here.
     #[inline]
     pub(crate) fn mapped(&self) -> PayloadPath {
         if self.peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Direct }
     }
 }
 
-/// Published hazards of one transfer.
+/// The published hazards of one transfer, which are cleared on drop.
 pub(crate) struct Hazards<'a> {
     pub(crate) local: &'a HazardSlot,
     pub(crate) remote: &'a HazardSlot,
@@ -124,12 +123,12 @@ impl Drop for Hazards<'_> {
     }
 }
 
-/// What is to be done once no transfer slot is held.
+/// Work to do after the transfer slot is released.
 #[derive(Debug, Default)]
 pub(crate) struct Deferred {
-    /// Doorbells of this process itself.
+    /// Doorbells of this process.
     own: arrayvec::ArrayVec<Doorbell, 8>,
-    /// This queue pair has failed.
+    /// Whether this queue pair has failed.
     failed: bool,
     drained: bool,
 }
@@ -140,30 +139,32 @@ impl Deferred {
         !self.failed && !self.drained && self.own.is_empty()
     }
 
-    /// The queue pair has a notice.
+    /// Tells the owner that its queue pair has a notice.
     pub(crate) fn notice(&mut self, process: &PeerProcess, queue_pair: u32) {
         self.ring(process, Doorbell::Qp(queue_pair));
     }
 
-    /// Tells the peer, or this process itself once no transfer slot is held.
+    /// Rings a peer's doorbell at once. A doorbell of this process waits until no transfer slot is
+    /// held.
     pub(crate) fn ring(&mut self, process: &PeerProcess, doorbell: Doorbell) {
         if !process.is_own() {
             process.ring(doorbell);
         } else if !self.own.contains(&doorbell) && self.own.try_push(doorbell).is_err() {
-            // More than one run can note: the service thread does it.
+            // The list is full, so the service thread answers this one.
             process.ring(doorbell);
         }
     }
 }
 
 impl Qp {
-    /// Executes what can be executed now, `budget` requests at most.
+    /// Executes requests, at most `budget` of them, as far as they can proceed now.
     pub(crate) fn run(self: &Arc<Self>, budget: u32) {
         self.run_in(self.sending.lock(), budget);
     }
 
-    /// The same, unless somebody is at it: false then. For the service thread, which must not wait for a thread that waits for
-    /// another process's service thread.
+    /// Like [`run`](Self::run), but returns false if another thread executes already. The service
+    /// thread uses it, because it must not wait for a thread that waits for the service thread of
+    /// another process.
     pub(crate) fn run_unless_busy(self: &Arc<Self>, budget: u32) -> bool {
         self.sending.try_lock().map(|sending| self.run_in(sending, budget)).is_some()
     }
@@ -196,7 +197,8 @@ impl Qp {
         budget: u32,
         deferred: &mut Deferred,
     ) {
-        // SAFETY: the transfer slot is held, and every executor of this queue holds it.
+        // SAFETY: the guard `sending` holds the transfer slot mutex, and every executor of this
+        // send queue holds it.
         let mut queue = unsafe { self.send_queue.executor() };
         for _ in 0..budget {
             let Some(mut posted) = queue.peek(0) else { break };
@@ -214,19 +216,19 @@ impl Qp {
                             self.complete(&posted, ibv_wc_status::IBV_WC_SUCCESS);
                             queue.step();
                             sending.end_request(self.number.index as usize);
-                            posted = queue.peek(0).expect("it was moved with those before it");
+                            posted = queue.peek(0).expect("the batch has moved this request");
                         }
                         WrOutcome::Done
                     }
                 },
-                // What had begun is finished.
+                // In SQD, a request that had begun is finished.
                 ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => {
                     self.execute(sending, &posted, deferred)
                 }
                 ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
                     WrOutcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
                 }
-                // Its device is gone: nothing moves any more.
+                // The device is gone, so nothing is executed any more.
                 ibv_qp_state::IBV_QPS_RESET => return,
                 _ => break,
             };
@@ -247,7 +249,7 @@ impl Qp {
             }
         }
         if self.state() == ibv_qp_state::IBV_QPS_SQD {
-            // What has not begun waits for the way back.
+            // Requests that have not begun wait until the queue pair returns to RTS.
             deferred.drained = self.is_draining();
         } else if queue.peek(0).is_some() {
             self.schedule_progress();
@@ -282,7 +284,7 @@ impl Qp {
         }
     }
 
-    /// Reports a request that has ended, if that was asked for or it has failed.
+    /// Reports the completion of a request if it was signaled or has failed.
     fn complete(&self, posted: &PostedSend<'_>, status: ibv_wc_status) {
         let request = posted.request;
         let failed = status != ibv_wc_status::IBV_WC_SUCCESS;

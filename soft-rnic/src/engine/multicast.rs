@@ -1,7 +1,8 @@
-//! UD multicast: a copy for each queue pair of the group, of any process of the fabric.
+//! UD multicast: a copy for each queue pair of the group, in every process of the fabric.
 //!
-//! To a receiver its copy is as any other datagram (InfiniBand specification, chapter 10, unreliable datagram multicast): the Q_Key is looked at, a receive is
-//! taken, and who has none posted gets none. What becomes of one copy is nothing to the others.
+//! To a receiver, its copy is like any other datagram (InfiniBand specification, chapter 10,
+//! unreliable datagram multicast). Its Q_Key is checked and a receive is consumed. A member without
+//! a posted receive gets no copy. The outcome of one copy does not affect the others.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::shared::hazard::full_fence;
 /// The queue pair number of every group (InfiniBand specification, chapter 4, addressing).
 pub(crate) const GROUP: u32 = 0xff_ffff;
 
-/// Where a copy goes: the entry in the owner's table of memberships.
+/// A member that gets a copy: the process, and the entry in its table of memberships.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupMember {
     process: Arc<PeerProcess>,
@@ -29,7 +30,7 @@ pub(crate) struct GroupMember {
 }
 
 impl Qp {
-    /// The members of a group among the entries of one process.
+    /// The members of `group` in one process.
     fn members_of(&self, process: &Arc<PeerProcess>, group: [u64; 2]) -> Vec<GroupMember> {
         let count = if process.is_own() { self.rnic.groups().count() } else { process.segment().members() };
         let of =
@@ -37,7 +38,8 @@ impl Qp {
         (0..count).filter(of).map(|entry| GroupMember { process: Arc::clone(process), entry }).collect()
     }
 
-    /// An entry, as a whole. Of those of this process, what it knows itself: peers can write into the segment.
+    /// One consistent entry of the table of memberships. For this process it comes from the private
+    /// table, because peers can write into the segment.
     fn membership(&self, process: &PeerProcess, entry: u32) -> Option<MembershipDescriptor> {
         if process.is_own() {
             return self.rnic.groups().descriptor(entry);
@@ -56,7 +58,8 @@ impl Qp {
         deferred: &mut Deferred,
     ) -> WrOutcome {
         if sending.members.is_none() {
-            // Whatever is wrong with the request is wrong without any member, too.
+            // Check the request before looking for members, because an invalid one must fail even
+            // without members.
             if let Err(status) = self.gather_datagram(sending, posted, &mut GatherList::default()) {
                 return WrOutcome::Failed(status);
             }
@@ -71,7 +74,7 @@ impl Qp {
             if let WrOutcome::Retry(_) = outcome {
                 return outcome;
             }
-            // The next copy is another message: nothing that is known of this one is to be taken for it.
+            // The next copy is a separate message and must not inherit the state of this one.
             sending.end_request(self.number.index as usize);
             if let (WrOutcome::Done, Some(members)) = (outcome, &mut sending.members) {
                 members.pop();
@@ -106,7 +109,7 @@ impl Qp {
         outcome
     }
 
-    /// The queue pair of a membership, if it is still in the group and takes the datagram.
+    /// The queue pair of a membership, if it is still in the group and accepts the datagram.
     fn member_peer(
         &self,
         sending: &Sending,
@@ -118,7 +121,7 @@ impl Qp {
         let itself = process.is_own() && descriptor.index == self.number.index;
         let blocked = self.create_flags & ibv_qp_create_flags::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0 != 0;
         let in_group = descriptor.gid == gid_words(destination.dgid) && !(itself && blocked);
-        // The number is the peer's to tell, and must be of its own.
+        // The peer wrote this number, so check that it belongs to that process.
         if !in_group || process.index_of(descriptor.qpn) != Some(descriptor.index) {
             return None;
         }

@@ -10,14 +10,15 @@ use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
 
-/// A piece of this process's memory, which the holder of the transfer slot's local hazard may touch.
+/// A piece of this process's memory, which the holder of the transfer slot's local hazard may
+/// touch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalPiece {
     pub(crate) at: *mut u8,
     pub(crate) len: usize,
 }
 
-/// Pieces of one message on this side.
+/// The pieces of one message on this side.
 pub(crate) type LocalPieces = ArrayVec<LocalPiece, MAX_SGE>;
 
 /// A piece of the peer's memory.
@@ -25,28 +26,28 @@ pub(crate) type LocalPieces = ArrayVec<LocalPiece, MAX_SGE>;
 pub(crate) struct RemotePiece {
     pub(crate) place: RemotePlace,
     pub(crate) len: usize,
-    /// By which the owner finds it.
+    /// The key by which the owner finds its region.
     pub(crate) key: u32,
     pub(crate) address: u64,
 }
 
-/// Pieces of one message on the peer's side.
+/// The pieces of one message on the peer's side.
 pub(crate) type RemotePieces = ArrayVec<RemotePiece, MAX_SGE>;
 
 /// How a piece of a peer's memory is reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RemotePlace {
-    /// It is mapped here: the peer is this process, or shares it.
+    /// Mapped here, because the peer is this process or shares the memory.
     Mapped(*mut u8),
-    /// By the kernel, at this address of the peer.
+    /// Reached by the kernel, at this address in the peer.
     ByKernel(u64),
-    /// A null region: bytes for it are lost.
+    /// A null region, which discards bytes.
     Null,
-    /// The owner has to do it.
+    /// Reached by its owner only, which must be asked.
     ByOwner,
 }
 
-/// Which way.
+/// Whether a transfer writes to the peer or reads from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Write,
@@ -54,11 +55,12 @@ pub(crate) enum Direction {
 }
 
 impl Qp {
-    /// Moves a message, by whatever way there is.
+    /// Moves a message by the fastest path available.
     ///
     /// # Safety
     ///
-    /// As [`copy_pieces`].
+    /// Hazards are published and a full fence has followed, so that the pieces on both sides may be
+    /// touched. Local pieces may be written if the direction is `Read`.
     #[inline]
     pub(crate) unsafe fn move_payload(
         &self,
@@ -66,7 +68,7 @@ impl Qp {
         direction: Direction,
         remotes: &[RemotePiece],
     ) -> Result<(), CopyError> {
-        // Nearly always: one piece to one that is mapped here.
+        // The common case: one piece, and one mapped piece at the peer.
         if let ([local], [RemotePiece { place: RemotePlace::Mapped(there), .. }]) =
             (ctx.gather_list.pieces.as_slice(), remotes)
             && !faults::active()
@@ -75,15 +77,14 @@ impl Qp {
                 Direction::Write => (*there, local.at.cast_const()),
                 Direction::Read => (local.at, there.cast_const()),
             };
-            // SAFETY: both may be touched, by the caller's promise, for the length of the local piece.
+            // SAFETY: the caller guarantees that both pieces may be touched for the length of the
+            // local one.
             unsafe { copy::copy(to, from, local.len) };
             ctx.count(ctx.mapped(), local.len);
             return Ok(());
         }
-        // SAFETY: hazards are published and a full fence has followed, so that the pieces on both
-        // sides may be touched; local pieces are written if the direction is `Read`.
-        // `RemotePlace::ByOwner` is not among them, by the contract of `copy_pieces`, which
-        // `move_payload` shares.
+        // SAFETY: the contract of this function, which both callees share: after published hazards
+        // and a full fence, the pieces may be touched.
         unsafe {
             if faults::active() {
                 self.move_payload_with_faults(ctx, direction, remotes)
@@ -95,19 +96,19 @@ impl Qp {
         Ok(())
     }
 
+    /// Moves a message without fault injection.
+    ///
     /// # Safety
     ///
-    /// As [`copy_pieces`].
+    /// The same as for [`move_payload`](Self::move_payload).
     pub(super) unsafe fn move_payload_plainly(
         &self,
         ctx: TransferCtx<'_>,
         direction: Direction,
         remotes: &[RemotePiece],
     ) -> Result<(), CopyError> {
-        // SAFETY: hazards are published and a full fence has followed, so that the pieces on both
-        // sides may be touched; local pieces are written if the direction is `Read`.
-        // `RemotePlace::ByOwner` is not among them, by the contract of `copy_pieces`, which
-        // `move_payload_plainly` shares.
+        // SAFETY: the contract of this function: after published hazards and a full fence, the
+        // pieces may be touched. `copy_pieces` gets no `RemotePlace::ByOwner`.
         unsafe {
             if remotes.iter().any(|remote| matches!(remote.place, RemotePlace::ByOwner)) {
                 copy_by_rpc(ctx, direction, remotes)
@@ -130,12 +131,14 @@ fn path_taken(ctx: TransferCtx<'_>, remotes: &[RemotePiece]) -> PayloadPath {
     }
 }
 
-/// Moves a message; both sides have pieces of the same length in all (the remote side may have more).
+/// Moves a message. The pieces on both sides have the same total length, or the remote side has
+/// more.
 ///
 /// # Safety
 ///
-/// Hazards are published and a full fence has followed, so that the pieces on both sides may be touched; local pieces are written
-/// if the direction is `Read`. `RemotePlace::ByOwner` is not among them.
+/// Hazards are published and a full fence has followed, so that the pieces on both sides may be
+/// touched. Local pieces may be written if the direction is `Read`. No remote piece is
+/// `RemotePlace::ByOwner`.
 unsafe fn copy_pieces(
     ctx: TransferCtx<'_>,
     direction: Direction,
@@ -158,7 +161,7 @@ unsafe fn copy_pieces(
                         Direction::Write => (there, at.cast_const()),
                         Direction::Read => (at, there.cast_const()),
                     };
-                    // SAFETY: both are within pieces that the caller may touch.
+                    // SAFETY: both ranges are within pieces that the caller may touch.
                     unsafe {
                         if len == left {
                             copy::copy(to, from, len);
@@ -191,7 +194,7 @@ unsafe fn copy_pieces(
     vm.flush(ctx, direction)
 }
 
-/// Steps through pieces.
+/// A position in a list of pieces.
 struct PieceCursor<'a> {
     pieces: &'a [LocalPiece],
     offset: usize,
@@ -221,7 +224,7 @@ impl<'a> PieceCursor<'a> {
     }
 }
 
-/// Pieces that one system call moves, in order.
+/// Ranges that one system call moves, in order.
 #[derive(Default)]
 pub(crate) struct VmBatch {
     local: ArrayVec<libc::iovec, VM_BATCH>,
@@ -229,13 +232,13 @@ pub(crate) struct VmBatch {
     bytes: usize,
 }
 
-/// Pieces of a system call at most.
+/// The most ranges of one system call.
 const VM_BATCH: usize = 256;
 
 const _: () = assert!(VM_BATCH <= vm::MAX_RANGES);
 
 impl VmBatch {
-    /// Adds a piece; moves what there is first if it is full.
+    /// Adds a range. If the batch is full, first moves the ranges that it has.
     fn add(
         &mut self,
         ctx: TransferCtx<'_>,
@@ -248,7 +251,7 @@ impl VmBatch {
             self.flush(ctx, direction)?;
         }
         self.local.push(vm::local(here, len));
-        // One range of the peer's costs less than two; this side's keep the order.
+        // One remote range costs less than two. The local ranges keep the order.
         match self.remote.last_mut() {
             Some(last) if last.iov_base.addr().wrapping_add(last.iov_len) as u64 == there => {
                 last.iov_len += len
@@ -259,11 +262,11 @@ impl VmBatch {
         Ok(())
     }
 
-    /// What is added from now on is not seen before what was added so far.
+    /// Makes the ranges that are added from now on visible after those added so far.
     #[inline]
     fn order(&mut self, ctx: TransferCtx<'_>, direction: Direction) -> Result<(), CopyError> {
-        // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
-        // behind a barrier (docs/internals/soft-rnic-ordering.md).
+        // The kernel copies range after range, and x86-64 does not reorder stores. Other processors
+        // need a second call behind a barrier (docs/internals/soft-rnic-ordering.md).
         if vm::ORDERED {
             return Ok(());
         }
@@ -278,7 +281,8 @@ impl VmBatch {
         }
         let process = &ctx.peer.process;
         let vm = process.vm().ok_or(CopyError::PathLost)?;
-        // SAFETY: the caller of `copy_pieces` may touch the local pieces; the remote ones are the kernel's concern.
+        // SAFETY: the caller of `copy_pieces` may touch the local pieces. The kernel checks the
+        // remote ranges.
         let result = unsafe {
             match direction {
                 Direction::Write => vm.write(&self.local, &self.remote),
@@ -292,7 +296,7 @@ impl VmBatch {
         if let Err(VmError::Forbidden(error)) = result {
             process.disable_vm(error);
         }
-        // Fewer bytes: the next range is not there.
+        // A short count means that the next range is not mapped in the peer.
         if result.map_err(CopyError::from)? == wanted { Ok(()) } else { Err(CopyError::BadAddress) }
     }
 }

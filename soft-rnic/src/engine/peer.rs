@@ -14,25 +14,27 @@ use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::Hazard;
 use crate::shared::segment::Slots;
 
-/// A queue pair that answers.
+/// A queue pair that a request addresses, with a snapshot of its descriptor.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerQp {
     pub(crate) process: Arc<PeerProcess>,
     pub(crate) index: u32,
-    /// The index that hazards name: `Hazard::ANY_QUEUE_PAIR` where others of that process are on the way as well.
+    /// The index that hazards name: `Hazard::ANY_QUEUE_PAIR` if the transfer uses another queue
+    /// pair of that process too.
     pub(crate) hazard_index: u32,
     pub(crate) snapshot: GenerationSnapshot,
     pub(crate) descriptor: QpDescriptor,
-    /// Those of the descriptor: its own receive queue's.
+    /// The slots of its receive queue, checked. `None` if the descriptor names no valid range.
     pub(crate) slots: Option<Slots>,
     /// The longest message that both ends' path MTUs allow.
     pub(crate) longest: u64,
-    /// It has been told that the connection is there, and messages may go the short ways.
+    /// Whether the connection is established at the peer, so that the fast paths may be used.
     pub(crate) established: bool,
-    /// It has been comm_est_sent, but messages go by way of it to others: none goes a short way.
+    /// Whether the peer was told of the first message. Set for an XRC target too, whose messages go
+    /// to other queues and take no fast path.
     pub(crate) comm_est_sent: bool,
-    /// The receive that was looked at last lies where the system does not copy to: its memory is mapped here, is the owner's alone, or
-    /// is none.
+    /// The kernel cannot copy to the receive that was looked at last: its memory is mapped here,
+    /// accessible to its owner only, or a null region.
     pub(crate) kernel_cannot_copy: Cell<bool>,
 }
 
@@ -43,13 +45,13 @@ impl PeerQp {
         self.process.segment().queue_pair(self.index).expect("the index was found in the table")
     }
 
-    /// Leaves a notice for the owner, if the queue pair is still what it was: its index may be another's by now. The caller
-    /// has this transfer slot, and no hazard there.
+    /// Leaves a notice for the owner unless another queue pair or connection has taken the index.
+    /// The caller holds this transfer slot, and has set no hazard of it at the peer.
     #[cold]
     pub(crate) fn leave_notice(&self, transfer_slot: usize, bits: u32, deferred: &mut Deferred) {
         let (entry, hazard) = (self.entry(), self.process.hazard_slot(transfer_slot));
         hazard.publish(Hazard::new(self.index, Hazard::NO_REGION));
-        // It may be about to change its state, which takes a moment.
+        // The owner may be changing its state, which takes a moment.
         let now = (0..100).find_map(|_| entry.read().filter(|(snapshot, _)| entry.is_current(*snapshot)));
         let same = |descriptor: &QpDescriptor| {
             (descriptor.qpn, descriptor.connection) == (self.descriptor.qpn, self.descriptor.connection)
@@ -66,20 +68,20 @@ impl PeerQp {
     }
 }
 
-/// Why there is no peer to send to.
+/// Why no peer can be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerUnavailable {
-    /// The way to it is being made.
+    /// The connection to its process is being made.
     Connecting,
-    /// Nobody answers.
+    /// No queue pair answers the address.
     NoAnswer,
-    /// It does not say what it is, for a moment or for good.
+    /// Its descriptor cannot be read: the owner is changing it, or has withdrawn it for good.
     Unreadable,
-    /// Its owner is at a message, whose receive comes before others.
+    /// Its owner still executes an earlier message, whose receive comes before others.
     OwnerBusy,
 }
 
-/// States in which a queue pair takes messages.
+/// Whether a queue pair in this state accepts messages.
 pub(crate) fn accepts_messages(state: u8) -> bool {
     [
         ibv_qp_state::IBV_QPS_RTR,
@@ -91,7 +93,7 @@ pub(crate) fn accepts_messages(state: u8) -> bool {
 }
 
 impl Qp {
-    /// Sees to it that `sending.peer` is the connected queue pair as it is now.
+    /// Ensures that `sending.peer` is the connected queue pair with its current descriptor.
     #[inline]
     pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), PeerUnavailable> {
         if let Some(peer) = &sending.peer
@@ -103,14 +105,15 @@ impl Qp {
         self.find_peer(sending)
     }
 
-    /// What a queue pair says of itself. One of this process is asked itself: peers can write into the segment.
+    /// The descriptor of a queue pair. For one of this process it comes from the private tables,
+    /// because peers can write into the segment.
     pub(super) fn descriptor_of(
         &self,
         process: &PeerProcess,
         index: u32,
     ) -> Option<(GenerationSnapshot, QpDescriptor)> {
         let entry = process.segment().queue_pair(index)?;
-        // It may be about to change its state, which takes a moment.
+        // The owner may be changing its state, which takes a moment.
         let found = (0..100).find_map(|_| {
             let found = entry.read();
             if found.is_none() {
@@ -120,7 +123,8 @@ impl Qp {
         });
         let (snapshot, descriptor) = found?;
         if process.is_own() {
-            // Of a later state than the snapshot, if of another: then the snapshot is not current.
+            // The private descriptor may be newer than the snapshot. Then the snapshot is not
+            // current, and validation fails.
             return Some((snapshot, self.rnic.queue_pairs().get(index)?.descriptor()));
         }
         Some((snapshot, descriptor))
@@ -160,22 +164,24 @@ impl Qp {
         if !listens {
             return Err(PeerUnavailable::NoAnswer);
         }
-        // A changed descriptor (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
+        // A changed descriptor (of permissions, for example) does not interrupt a running
+        // connection. A new connection begins at the agreed sequence number.
         let resumed = was_connected.as_ref().is_some_and(|peer| {
             Arc::ptr_eq(&peer.process, &process)
                 && peer.index == index
                 && peer.descriptor.connection == descriptor.connection
         });
         let entry = process.segment().queue_pair(index).expect("it was just read");
-        // An unreliable connection takes up a message with any number (InfiniBand specification, chapter 9, unreliable connections).
+        // An unreliable connection accepts a message with any number (InfiniBand specification,
+        // chapter 9, unreliable connections).
         if self.is_reliable() && !resumed && entry.expected_psn() != sending.psn {
             return Err(PeerUnavailable::NoAnswer);
         }
         let was = was_connected.filter(|_| resumed);
         let (established, comm_est_sent) =
             was.map_or((false, false), |peer| (peer.established, peer.comm_est_sent));
-        // A packet that is not the last must be of the receiver's path MTU (InfiniBand specification 9.7.4.1.6): where
-        // the ends disagree, only messages of one packet pass.
+        // Every packet except the last must have the receiver's path MTU (InfiniBand specification
+        // 9.7.4.1.6). If the two ends disagree, only messages of one packet pass.
         let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << descriptor.path_mtu.min(5));
         let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
         let (slots, kernel_cannot_copy) = (descriptor.slots.check(), Cell::new(false));

@@ -23,8 +23,8 @@ impl Qp {
             return Self::check_peer_accepts(ctx);
         }
         let remote = self.validate_remote(posted, ctx, ibv_access_flags::IBV_ACCESS_REMOTE_READ)?;
-        // SAFETY: `validate_remote` has set the hazards and compared all snapshots, and the local
-        // pieces' keys allow writing, as `gather` has checked.
+        // SAFETY: `validate_remote` has set the hazards and compared all snapshots. `gather` has
+        // checked that the keys of the local pieces allow writing.
         unsafe { self.move_payload(ctx, Direction::Read, &[remote]) }.map_err(TransferError::Copy)
     }
 }

@@ -8,14 +8,14 @@ use rdma_mummy_sys::types::ibv_wc_status;
 use super::WrOutcome;
 use crate::queue_pair::{PROGRESS, Qp, Sending};
 
-/// Retries that never end.
+/// The value of `rnr_retry` that means an unlimited number of retries.
 const FOR_EVER: u8 = 7;
 
-/// What a request waits for, and until when.
+/// What a request waits for, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetryWait {
     reason: WaitReason,
-    /// `None`: as long as it takes.
+    /// `None`: without limit.
     pub(crate) deadline: Option<Instant>,
     tries_left: u8,
 }
@@ -24,40 +24,40 @@ pub(crate) struct RetryWait {
 enum WaitReason {
     NoAnswer,
     NotReady,
-    /// The way to the peer is being made, or is busy.
+    /// The connection to the peer is being made, or this host is busy.
     Soon,
-    /// Somebody touches what is taken away.
+    /// A peer still touches memory that the request takes away.
     Touched,
 }
 
-/// How soon a request is looked at again that waits for something of this host.
+/// The delay before a request that waits for something on this host is retried.
 const SOON: Duration = Duration::from_millis(1);
-/// How long an unreliable message waits for a peer that is changing.
+/// How long an unreliable message waits for a peer that changes its state.
 const CHANGE: Duration = Duration::from_millis(20);
-/// How long an unreliable message waits for a receiver that has to move its bytes itself.
+/// How long an unreliable message waits for a receiver that must move the bytes itself.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl RetryWait {
-    /// For a moment, or for ever; no try is used up.
+    /// Waits until the deadline, or without limit. Consumes no retry.
     pub(crate) fn until(deadline: Option<Instant>) -> Self {
         Self { reason: WaitReason::Soon, deadline, tries_left: 0 }
     }
 
-    /// It was the last answer to wait for.
+    /// Whether this is the wait for the acknowledgement of the last retry.
     pub(crate) fn is_last_answer(self) -> bool {
         self.reason == WaitReason::NoAnswer && self.tries_left == 0
     }
 }
 
 impl Qp {
-    /// Nobody answered: after the timeout the request is sent again, `retry_cnt` times.
+    /// The peer did not answer: retries after the acknowledgement timeout, `retry_cnt` times.
     pub(crate) fn retry_unacknowledged(&self, sending: &mut Sending) -> WrOutcome {
         let timeout = ack_timeout(sending.attributes.timeout);
         let tries = sending.attributes.retry_cnt;
         self.retry_after(sending, WaitReason::NoAnswer, timeout, tries, ibv_wc_status::IBV_WC_RETRY_EXC_ERR)
     }
 
-    /// The receiver has no receive posted: after its timer the request is sent again, `rnr_retry` times.
+    /// The receiver has no receive posted: retries after its RNR timer, `rnr_retry` times.
     pub(crate) fn retry_rnr(&self, sending: &mut Sending, timer: u8) -> WrOutcome {
         self.rnic.count_not_ready();
         let tries = sending.attributes.rnr_retry;
@@ -65,7 +65,8 @@ impl Qp {
         self.retry_after(sending, WaitReason::NotReady, delay, tries, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
     }
 
-    /// The owner of the memory was asked and has not answered yet: it has the time that an acknowledgement has.
+    /// The owner of the memory has not answered a call yet. It has the time that an acknowledgement
+    /// has.
     pub(crate) fn retry_owner_pending(&self, sending: &mut Sending, reliable: bool) -> WrOutcome {
         if !reliable {
             return self.retry_datagram(sending);
@@ -82,10 +83,11 @@ impl Qp {
         }
     }
 
-    /// A peer still touches what this request takes away: it has as long as with a call that takes something away.
+    /// A peer still touches memory that this request takes away. It has `Config::revoke`, as with a
+    /// verb that takes memory away.
     pub(crate) fn retry_until_unused(&self, sending: &mut Sending, exhausted: ibv_wc_status) -> WrOutcome {
-        let patience = Some(self.rnic.config().revoke);
-        match self.retry_after(sending, WaitReason::Touched, patience, 0, exhausted) {
+        let limit = Some(self.rnic.config().revoke);
+        match self.retry_after(sending, WaitReason::Touched, limit, 0, exhausted) {
             WrOutcome::Retry(wait) => {
                 WrOutcome::Retry(RetryWait { deadline: Some(Instant::now() + SOON), ..wait })
             }
@@ -93,8 +95,8 @@ impl Qp {
         }
     }
 
-    /// The owner of the receive is at the message, or at one before. An unreliable one waits for a while, together with those
-    /// behind it, and is lost then.
+    /// The owner of the receive still executes this message or an earlier one. An unreliable
+    /// message waits for a while, with those behind it, and is then lost.
     pub(crate) fn retry_abandoned(&self, sending: &mut Sending) -> WrOutcome {
         if self.is_reliable() {
             return self.retry_owner_pending(sending, true);
@@ -105,7 +107,7 @@ impl Qp {
         }
     }
 
-    /// The peer's end is changing, or gone: it is looked at again soon, and then less and less often.
+    /// The peer's queue pair is changing or gone: retries soon, then less and less often.
     pub(crate) fn retry_peer_closed(&self, sending: &mut Sending) -> WrOutcome {
         let now = Instant::now();
         let since = *sending.closed_since.get_or_insert(now);
@@ -122,7 +124,8 @@ impl Qp {
         if now - since < CHANGE { self.retry_soon(sending) } else { WrOutcome::Done }
     }
 
-    /// The same for what is unreliable: after a while it is lost, so that others are not kept waiting for ever.
+    /// The same for datagrams. After [`GRACE`] a datagram is lost, so that it does not block those
+    /// behind it.
     pub(crate) fn retry_datagram(&self, sending: &mut Sending) -> WrOutcome {
         let lost = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
         match self.retry_after(sending, WaitReason::NoAnswer, Some(GRACE), 0, lost) {
@@ -133,11 +136,11 @@ impl Qp {
         }
     }
 
-    /// Something that this host is busy with: no try is used up.
+    /// Waits for something on this host. Consumes no retry.
     pub(crate) fn retry_soon(&self, sending: &mut Sending) -> WrOutcome {
         let soon =
             RetryWait { reason: WaitReason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
-        // Tries that are under way are not begun anew.
+        // A wait with retries that is under way continues.
         sending.wait.get_or_insert(soon);
         WrOutcome::Retry(soon)
     }
@@ -161,9 +164,10 @@ impl Qp {
         }
         let tries_left = match (reason, before) {
             (WaitReason::NotReady, _) if tries == FOR_EVER => Some(tries),
-            // A receiver that is not ready has said so: that ends a try at once.
+            // The answer "receiver not ready" ends an attempt at once.
             (WaitReason::NotReady, _) => before.map_or(tries, |wait| wait.tries_left).checked_sub(1),
-            // That nobody answers shows when the time is over.
+            // A missing answer shows only when the timeout expires, so the first wait consumes no
+            // retry.
             (_, None) => Some(tries),
             (_, Some(wait)) => wait.tries_left.checked_sub(1),
         };
@@ -173,7 +177,7 @@ impl Qp {
         WrOutcome::Retry(wait)
     }
 
-    /// Sees to it that the request is tried again, even if the program sleeps.
+    /// Ensures that the request is retried even if the program sleeps.
     pub(crate) fn schedule_retry(self: &Arc<Self>, wait: RetryWait) {
         self.send_cq.wants_progress(self);
         if let Some(deadline) = wait.deadline {
@@ -181,13 +185,13 @@ impl Qp {
         }
     }
 
-    /// There is more to execute than one run may do.
+    /// Schedules the requests that exceed the budget of one run.
     pub(crate) fn schedule_progress(self: &Arc<Self>) {
         self.send_cq.wants_progress(self);
         self.wake_at(Instant::now() + SOON);
     }
 
-    /// Has [`timer`](Self::timer) called then, unless it will be called earlier.
+    /// Has [`timer`](Self::timer) called at `when`, unless an earlier call is scheduled.
     fn wake_at(&self, when: Instant) {
         let mut wake = self.wake.lock();
         if wake.is_none_or(|earlier| when < earlier) {
@@ -196,7 +200,7 @@ impl Qp {
         }
     }
 
-    /// A time has come that was asked for.
+    /// Runs when a scheduled time has come.
     pub(crate) fn timer(self: &Arc<Self>) {
         *self.wake.lock() = None;
         if !self.run_unless_busy(PROGRESS) {
@@ -206,14 +210,14 @@ impl Qp {
     }
 }
 
-/// The time to an acknowledgement: 4.096 us times two to the power of the attribute; 0 is for ever
-/// (`ibv_modify_qp(3)`; InfiniBand specification 9.7.6.1.3).
+/// The acknowledgement timeout: 4.096 us times two to the power of the attribute; 0 means no
+/// timeout (`ibv_modify_qp(3)`; InfiniBand specification 9.7.6.1.3).
 fn ack_timeout(timeout: u8) -> Option<Duration> {
     (timeout != 0).then(|| Duration::from_nanos(4096) * (1 << timeout.min(31)))
 }
 
-/// The time that a receiver asks for, by its code (InfiniBand specification, table 45 "Encoding for RNR NAK Timer
-/// Field"), in hundredths of a millisecond.
+/// The delay of an RNR timer code, in hundredths of a millisecond (InfiniBand specification, table
+/// 45 "Encoding for RNR NAK Timer Field").
 fn rnr_delay(code: u8) -> Duration {
     const HUNDREDTHS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
@@ -227,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_the_specification() {
+    fn timer_codes_match_the_specification() {
         assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
         assert_eq!(rnr_delay(1), Duration::from_micros(10));
         assert_eq!(rnr_delay(12), Duration::from_micros(640));

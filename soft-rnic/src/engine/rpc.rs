@@ -1,10 +1,13 @@
-//! Remote procedure calls to the owner of memory, where neither a mapping nor the kernel reaches it.
+//! Remote procedure calls to the owner of memory that neither a mapping nor the kernel reaches.
 //!
-//! Every peer process has, in its segment, a cell for each transfer slot of this process: a request, and room for bytes in transit.
-//! The sender fills it in, rings, and waits a moment for the owner's service thread, which checks the request against its
-//! own, private tables. An owner that does not begin in time is tried again like one that does not acknowledge; what it has
-//! begun stays in the cell, so that nothing (no atomic, above all) is done twice. Nobody waits long for that, either: what is
-//! sent stays outstanding, and if a receive was claimed for it, that is the owner's until it has come to its end.
+//! The segment of every peer process has a cell for each transfer slot of this process: a request,
+//! and room for bytes in transit. The sender fills it in, rings a doorbell, and waits briefly for
+//! the owner's service thread. That thread checks the request against its private tables.
+//!
+//! If an owner does not begin in time, the request is retried like one that is not acknowledged. A
+//! request that the owner has begun stays in the cell, so that nothing (above all no atomic) is
+//! executed twice. The sender does not wait long for that either: its request stays outstanding. If
+//! it claimed a receive, the owner keeps that receive until the call has ended.
 
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -25,12 +28,13 @@ use crate::shared::segment::Segment;
 use crate::shared::slot::Claim;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
-/// Bytes in transit at a time.
+/// The most bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
 /// How long a sender waits within one attempt.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// The same for what has one attempt only: a busy machine keeps a thread waiting for longer than that.
-const PATIENCE_ONCE: Duration = Duration::from_millis(100);
+const ATTEMPT_WAIT: Duration = Duration::from_millis(20);
+/// The same for requests with a single attempt, because a busy machine delays a thread for longer
+/// than `ATTEMPT_WAIT`.
+const SINGLE_ATTEMPT_WAIT: Duration = Duration::from_millis(100);
 
 /// A request in the owner's segment.
 #[derive(Debug)]
@@ -41,23 +45,23 @@ pub(crate) struct RpcCell {
     key: AtomicU32,
     status: AtomicU32,
     queue_pair: AtomicU32,
-    /// What is left to the owner: a slot of the queue pair's receive queue, ...
+    /// A receive that was left to the owner: its slot in the queue pair's receive queue, ...
     slot: AtomicU32,
     snapshot: AtomicU64,
     address: AtomicU64,
     length: AtomicU64,
     operands: [AtomicU64; 2],
-    /// Tells one request from the next.
+    /// Distinguishes one request from the next.
     ticket: AtomicU64,
     value: AtomicU64,
     /// ... its claim, ...
     claim: AtomicU64,
-    /// ... and the shared receive queue's index plus one, if it is of one.
+    /// ... and the index of its shared receive queue plus one, or 0.
     shared_queue: AtomicU64,
     unused: [AtomicU64; 4],
 }
 
-// Every byte is an atomic's.
+// The cell has no padding: every byte belongs to an atomic.
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<RpcCell>() == 6 * 4 + 13 * 8 && size_of::<RpcCell>() <= CALL_HEADER);
 
@@ -75,7 +79,7 @@ pub(crate) enum RpcOperation {
     FetchAdd = 5,
     /// Store eight bytes at once.
     AtomicWrite = 6,
-    /// Take the memory of a window away from peers.
+    /// Invalidate a memory window.
     Invalidate = 7,
 }
 
@@ -87,7 +91,7 @@ impl RpcOperation {
             .find(|operation| *operation as u32 == number)
     }
 
-    /// Whether it must not be done twice.
+    /// Whether it must not be executed twice.
     fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd | Self::AtomicWrite)
     }
@@ -109,7 +113,7 @@ struct RpcRequest {
     operands: [u64; 2],
 }
 
-/// Answers.
+/// Values of the answer's status.
 const DONE: u32 = 1;
 const REFUSED: u32 = 2;
 
@@ -118,7 +122,8 @@ const INVALIDATED: u64 = 0;
 const STILL_TOUCHED: u64 = 1;
 const NOT_INVALIDATED: u64 = 2;
 
-/// The cell of a transfer slot, and its room. `area` is checked against the segment.
+/// The cell of a transfer slot, and its room for payload. `None` if `area` is not inside the
+/// segment.
 fn rpc_cell(segment: &Segment, area: u64, transfer_slot: usize) -> Option<(&RpcCell, NonNull<u8>)> {
     if transfer_slot >= TRANSFER_SLOTS {
         return None;
@@ -128,15 +133,15 @@ fn rpc_cell(segment: &Segment, area: u64, transfer_slot: usize) -> Option<(&RpcC
     if !place.cast::<RpcCell>().is_aligned() {
         return None;
     }
-    // SAFETY: inside of the segment's mapping and aligned, as was checked; a `RpcCell` is atomics.
+    // SAFETY: the place is inside the segment's mapping and aligned (checked above), and an
+    // `RpcCell` consists of atomics.
     let cell = unsafe { place.cast::<RpcCell>().as_ref() };
-    // SAFETY: inside of the segment's mapping and aligned, as was checked; a `RpcCell` is atomics:
-    // the room follows the cell.
+    // SAFETY: the room follows the cell, inside the area that was checked above.
     Some((cell, unsafe { place.add(CALL_HEADER) }))
 }
 
-/// Asks for one thing and waits for it. What was asked before with the same ticket for the same place is waited for, not
-/// asked again.
+/// Asks the owner for one operation and waits for the answer. If the same ticket and address were
+/// asked before, only waits.
 fn call_owner(
     ctx: TransferCtx<'_>,
     remote: &RemotePiece,
@@ -149,12 +154,13 @@ fn call_owner(
     let address = remote.address.wrapping_add(request.offset as u64);
     let same = cell.ticket.load(Relaxed) == ctx.ticket && cell.address.load(Relaxed) == address;
     match cell.state.phase() {
-        // It was waited for before.
+        // An earlier attempt has waited for it already.
         CallPhase::Begun if same => return Err(CopyError::OwnerBusy),
         CallPhase::Asked | CallPhase::Answered if same => {}
-        // An earlier request of this transfer slot, whose sender does something else meanwhile.
+        // An earlier request of this transfer slot, whose sender has gone on to something else.
         CallPhase::Asked | CallPhase::Begun | CallPhase::Left => return Err(CopyError::OwnerPending),
-        // An atomic operation that was done, and whose sender has yet to hear of it: it must not be done again.
+        // An atomic operation is done, and its sender has not seen the answer yet. It must not be
+        // executed again.
         _ if process.pending_atomic(ctx.transfer_slot.index()).is_some_and(|ticket| ticket != ctx.ticket) => {
             return Err(CopyError::OwnerPending);
         }
@@ -190,13 +196,14 @@ fn call_owner(
     if status == DONE { Ok(value) } else { Err(CopyError::BadAddress) }
 }
 
-/// Waits for the answer. A request that the owner has not begun in time is taken back: it must not be carried out once the
-/// receive that it was for is somebody else's. One that it has begun cannot be.
+/// Waits for the answer. Withdraws a request that the owner has not begun in time, because it must
+/// not be executed once somebody else has its receive. A request that has begun cannot be
+/// withdrawn.
 fn wait_for_answer(ctx: TransferCtx<'_>, cell: &RpcCell) -> Result<(), CopyError> {
     let begin = Instant::now();
-    // A datagram is not tried again.
+    // A datagram is not retried.
     let once = u32::from(ctx.peer.descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0 && !is_service_thread();
-    let patience = if once { PATIENCE_ONCE } else { PATIENCE };
+    let limit = if once { SINGLE_ATTEMPT_WAIT } else { ATTEMPT_WAIT };
     let (mut spins, mut areas) = (0_u32, Vec::new());
     loop {
         let phase = cell.state.phase();
@@ -207,15 +214,15 @@ fn wait_for_answer(ctx: TransferCtx<'_>, cell: &RpcCell) -> Result<(), CopyError
         if !ctx.peer.process.alive() {
             return Err(CopyError::PeerGone);
         }
-        if waited > patience && phase == CallPhase::Asked && cell.state.withdraw() {
+        if waited > limit && phase == CallPhase::Asked && cell.state.withdraw() {
             ctx.peer.process.set_pending_atomic(ctx.transfer_slot.index(), None);
             return Err(CopyError::OwnerPending);
         }
-        if waited > 2 * patience {
+        if waited > 2 * limit {
             return Err(CopyError::OwnerBusy);
         }
         if is_service_thread() {
-            // The owner's service thread may wait for this one just as well.
+            // The owner's service thread may be waiting for this one.
             ctx.rnic.serve_all_calls(&mut areas);
         }
         spins = spins.saturating_add(1);
@@ -223,7 +230,8 @@ fn wait_for_answer(ctx: TransferCtx<'_>, cell: &RpcCell) -> Result<(), CopyError
     }
 }
 
-/// Leaves the receive that the request was for to the owner, who is at it. False if it has come to its end.
+/// Leaves the receive of the request to the owner, which still executes it. Returns false if the
+/// call has ended.
 #[cold]
 pub(crate) fn abandon_to_owner(ctx: TransferCtx<'_>, slot: u32, claim: Claim) -> bool {
     let process = &ctx.peer.process;
@@ -235,7 +243,7 @@ pub(crate) fn abandon_to_owner(ctx: TransferCtx<'_>, slot: u32, claim: Claim) ->
     cell.shared_queue.store(ctx.peer.descriptor.srq.into(), Relaxed);
     let left = cell.state.leave();
     if !left && cell.state.phase() == CallPhase::Answered {
-        // Of this receive: the next attempt may have another.
+        // That answer was for this receive; the next attempt may have another.
         cell.state.end();
     }
     left
@@ -250,13 +258,13 @@ pub(crate) struct AbandonedRecv {
 }
 
 impl AbandonedRecv {
-    /// What was left in this transfer slot for a request, if anything was.
+    /// The receive that was left in this transfer slot for the request `ticket`, if any.
     pub(crate) fn find(process: &Arc<PeerProcess>, transfer_slot: usize, ticket: u64) -> Option<Self> {
         let left = Self { process: Arc::clone(process), ticket, since: Instant::now() };
         left.is_there(process, transfer_slot).then_some(left)
     }
 
-    /// Whether the owner, if it is this one, still has it.
+    /// Whether `process` is the owner and still holds the receive.
     pub(crate) fn is_there(&self, process: &Arc<PeerProcess>, transfer_slot: usize) -> bool {
         let cell = rpc_cell(process.segment(), process.call_area(), transfer_slot % TRANSFER_SLOTS);
         Arc::ptr_eq(&self.process, process)
@@ -266,22 +274,22 @@ impl AbandonedRecv {
             })
     }
 
-    /// Whether whoever it was left to still has it.
+    /// Whether the owner still holds the receive.
     pub(crate) fn is_still_there(&self, transfer_slot: usize) -> bool {
         self.is_there(&self.process, transfer_slot)
     }
 
-    /// For how long.
+    /// The time since it was left.
     pub(crate) fn age(&self) -> Duration {
         self.since.elapsed()
     }
 }
 
-/// Moves a message by asking, part by part.
+/// Moves a message by calls to the owner, part by part.
 ///
 /// # Safety
 ///
-/// The gathered pieces may be touched: written, if the direction is `Read`.
+/// The gathered pieces may be touched, and written if the direction is `Read`.
 pub(crate) unsafe fn copy_by_rpc(
     ctx: TransferCtx<'_>,
     direction: Direction,
@@ -305,7 +313,8 @@ pub(crate) unsafe fn copy_by_rpc(
             };
             let request = RpcRequest { operation, offset, length, operands: [0; 2] };
             let mut bytes = |room: NonNull<u8>| {
-                // SAFETY: the gathered pieces are the caller's to touch; the room has `length` bytes and is this transfer slot's.
+                // SAFETY: the caller guarantees that the gathered pieces may be touched. The room
+                // has `length` bytes and belongs to this transfer slot.
                 unsafe { copy_part(direction, pieces, done, room, length) };
             };
             call_owner(ctx, remote, request, &mut bytes)?;
@@ -316,7 +325,7 @@ pub(crate) unsafe fn copy_by_rpc(
     Ok(())
 }
 
-/// Does an atomic operation by asking; what was there before.
+/// Executes an atomic operation by a call to the owner, and returns the previous value.
 pub(crate) fn atomic_by_rpc(
     ctx: TransferCtx<'_>,
     remote: &RemotePiece,
@@ -326,12 +335,12 @@ pub(crate) fn atomic_by_rpc(
     call_owner(ctx, remote, RpcRequest { operation, offset: 0, length: 8, operands }, &mut |_| {})
 }
 
-/// Has the owner take the memory of one of its windows away from peers.
+/// Asks the owner to invalidate one of its windows.
 pub(crate) fn invalidate_by_rpc(
     ctx: TransferCtx<'_>,
     key: u32,
 ) -> Result<Result<(), WindowError>, CopyError> {
-    // An address that no part of the message has.
+    // No part of a message has this address, so the call cannot be mistaken for one of them.
     let nowhere = RemotePiece { place: RemotePlace::ByOwner, len: 0, key, address: u64::MAX };
     let request = RpcRequest { operation: RpcOperation::Invalidate, offset: 0, length: 0, operands: [0; 2] };
     match call_owner(ctx, &nowhere, request, &mut |_| {}) {
@@ -344,9 +353,11 @@ pub(crate) fn invalidate_by_rpc(
     }
 }
 
+/// Copies one part between the pieces and the room.
+///
 /// # Safety
 ///
-/// `length` bytes from `skip` on are within the pieces, which may be touched; `room` has as many.
+/// `length` bytes of the pieces from byte `skip` on may be touched, and `room` has `length` bytes.
 unsafe fn copy_part(
     direction: Direction,
     pieces: &[LocalPiece],
@@ -360,7 +371,7 @@ unsafe fn copy_part(
         skip -= from;
         let len = (piece.len - from).min(length - done);
         let (here, there) = (piece.at.wrapping_add(from), room.as_ptr().wrapping_add(done));
-        // SAFETY: `len` bytes of both, by the caller's promise.
+        // SAFETY: the caller guarantees that `len` bytes of both may be touched.
         unsafe {
             match direction {
                 Direction::Write => copy::copy_unordered(there, here, len),
@@ -372,18 +383,18 @@ unsafe fn copy_part(
 }
 
 impl Rnic {
-    /// Does what peers have asked for. `areas` is room to remember where that is, for one who does so again and again.
+    /// Serves the calls of all peers. `areas` is scratch space for a caller that repeats this.
     fn serve_all_calls(&self, areas: &mut Vec<(u16, u64)>) {
         self.node().call_areas(areas);
         for (peer_id, area) in areas {
-            // All of them: which was rung for waits in the socket.
+            // Look at all cells, because the doorbell that names one is still in the socket.
             for transfer_slot in 0..TRANSFER_SLOTS {
                 self.serve_cell(*peer_id, *area, transfer_slot);
             }
         }
     }
 
-    /// Does what a peer has asked for. Nothing of it is trusted; only the service thread comes here.
+    /// Serves the call of one peer, on the service thread only. Trusts nothing in the cell.
     pub(crate) fn serve_call(&self, peer_id: u16, transfer_slot: u16) {
         if let Some(area) = self.node().call_area_of(peer_id) {
             self.serve_cell(peer_id, area, transfer_slot.into());
@@ -437,7 +448,7 @@ impl Rnic {
         }
         let (region, snapshot, descriptor) = self.regions().read(key)?;
         let hazard = self.node().service_hazard();
-        // The sender may have given up meanwhile and cleared its own hazard: this one stands for the copy.
+        // The sender may have given up and cleared its hazard. This hazard protects the copy.
         hazard.publish(Hazard::new(queue_pair, key >> 8));
         let holds = region.is_current(snapshot) && entry.is_current(through);
         let at = descriptor.pointer(address, length as u64).filter(|_| holds);
@@ -446,8 +457,8 @@ impl Rnic {
             if operation.is_atomic() && (length != 8 || !at.addr().is_multiple_of(8)) {
                 return None;
             }
-            // SAFETY: `length` bytes of a region of this process that holds under a published hazard, and of the room; an
-            // atomic's eight bytes are aligned.
+            // SAFETY: `length` bytes of a region of this process that is valid under a published
+            // hazard, and of the room. The eight bytes of an atomic are aligned.
             Some(unsafe {
                 match operation {
                     RpcOperation::WritePart => copy::copy_unordered(at, room.as_ptr(), length),

@@ -27,43 +27,44 @@ use crate::shared::segment::{MAX_SGE, Slot, Slots};
 use crate::shared::slot::{Claim, Delivery, EAGER, RecvCapacity, claim_first};
 use crate::sync::Relaxed;
 
-/// Bytes before a datagram's payload: the global route header.
+/// The length of the global route header, which precedes the payload of a datagram.
 pub(crate) const GRH: usize = 40;
 
-/// A slot that this process holds, and how to give it back.
+/// A receive that this process has claimed, and what it needs to give it back.
 pub(super) struct ClaimedRecv<'a> {
     pub(super) slot: Slot<'a>,
     claim: Claim,
     index: u32,
-    /// The domain whose keys the receive may use.
+    /// The protection domain whose keys the receive may use.
     pd: u32,
 }
 
-/// What the receiver is told beside the payload.
+/// What the receiver learns in addition to the payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecvMeta {
     pub(crate) header: usize,
-    /// Whether `source` says anything.
+    /// Whether `source` is valid.
     pub(crate) has_source: bool,
     pub(crate) source: [u64; 3],
 }
 
-/// Moves a message to where the peer's program is going to read it. A SEND's bytes are there with its completion, in no order before that.
+/// Copies a message to memory that the peer's program will read. The bytes of a SEND have no order
+/// before its completion.
 ///
 /// # Safety
 ///
-/// The hazards are set and a full fence has followed; all pieces may be read, and there is room for them.
+/// The hazards are set and a full fence has followed. All pieces may be read, and `there` has room
+/// for them.
 unsafe fn stream(ctx: TransferCtx<'_>, mut there: *mut u8) {
     for piece in &ctx.gather_list.pieces {
-        // SAFETY: the hazards are set and a full fence has followed; all pieces may be read, and
-        // there is room for them, by the contract of `stream`.
+        // SAFETY: the contract of `stream`: all pieces may be read, and `there` has room for them.
         unsafe { copy::copy_streamed(there, piece.at, piece.len) };
         there = there.wrapping_add(piece.len);
     }
 }
 
 impl Qp {
-    /// Delivers a message. The hazards are published here.
+    /// Delivers a message and publishes the hazards for it.
     pub(crate) fn send(
         self: &Arc<Self>,
         posted: &PostedSend<'_>,
@@ -73,7 +74,7 @@ impl Qp {
         self.send_with_meta(RecvMeta::default(), posted, ctx, deferred)
     }
 
-    /// The same with an envelope.
+    /// Like [`send`](Self::send), with `meta` for the receiver.
     pub(crate) fn send_with_meta(
         self: &Arc<Self>,
         meta: RecvMeta,
@@ -108,7 +109,7 @@ impl Qp {
         }
     }
 
-    /// Claims the receive that the message goes to.
+    /// Claims the receive that the message consumes.
     pub(super) fn claim_receive<'a>(
         &self,
         peer: &'a PeerQp,
@@ -119,7 +120,8 @@ impl Qp {
             return self.claim_shared_receive(peer, srq, deferred);
         }
         let slots = peer.slots.as_ref().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
-        // A connected queue pair has one sender, who takes slot after slot; datagrams come from many.
+        // A connected queue pair has one sender, which takes the slots in order. Datagrams come
+        // from many senders.
         let datagram = u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0;
         let among = if datagram { slots.count() } else { 1 };
         let claimed = claim_first_posted(peer, slots, peer.entry().cursor(), among, descriptor.pd)?;
@@ -148,7 +150,8 @@ impl Qp {
         Ok(claimed)
     }
 
-    /// Puts the payload where the receive says; true if it lies in the slot, for the owner to scatter.
+    /// Puts the payload where the receive says. Returns true if it lies in the slot and the owner
+    /// must scatter it.
     fn scatter_payload(
         &self,
         meta: RecvMeta,
@@ -168,8 +171,8 @@ impl Qp {
             reach(Step::BeforeCopy);
             let mut at = claimed.slot.eager.as_ptr();
             for piece in &gather_list.pieces {
-                // SAFETY: local pieces under a published hazard; together they are no longer than the eager bytes, which
-                // belong to the holder of the claim.
+                // SAFETY: local pieces under a published hazard. Together they are at most as long
+                // as the eager bytes, which belong to the holder of the claim.
                 unsafe { copy::copy_unordered(at, piece.at, piece.len) };
                 at = at.wrapping_add(piece.len);
             }
@@ -178,7 +181,7 @@ impl Qp {
             return Ok(true);
         }
         if peer.process.is_own() {
-            // Source and destination: the hazard stands for both.
+            // The hazard covers both source and destination.
             hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
         }
         hazards.remote.set(Hazard::new(peer.hazard_index, entries.hazard_region()));
@@ -190,18 +193,20 @@ impl Qp {
             && length >= copy::STREAMED
             && !faults::active()
         {
-            // SAFETY: the hazards are set and `revalidate` has compared all snapshots; the entry has room
-            // for the message.
+            // SAFETY: the hazards are set and `revalidate` has compared all snapshots. The entry
+            // has room for the message.
             unsafe { stream(ctx, *there) };
             ctx.count(ctx.mapped(), length);
             return Ok(false);
         }
-        // SAFETY: the hazards are set and a full fence has followed; local and remote keys hold.
+        // SAFETY: the hazards are set and a full fence has followed. Local and remote keys are
+        // valid.
         unsafe { self.move_payload(ctx, Direction::Write, &remotes) }.map_err(TransferError::Copy)?;
         Ok(false)
     }
 
-    /// How each entry is reached, after the first `skip` bytes. The hazards are set and a full fence has followed.
+    /// The remote pieces of the entries after the first `skip` bytes. The hazards are set and a
+    /// full fence has followed.
     fn remote_pieces(
         &self,
         ctx: TransferCtx<'_>,
@@ -223,8 +228,8 @@ impl Qp {
         Ok(remotes)
     }
 
-    /// The receive is complete.
-    #[allow(clippy::too_many_arguments)] // What a message consists of.
+    /// Completes a claimed receive and announces it to its completion queue.
+    #[allow(clippy::too_many_arguments)] // The parts of a message.
     pub(super) fn complete_receive(
         &self,
         meta: RecvMeta,
@@ -290,7 +295,7 @@ impl Qp {
         Ok(WrOutcome::Done)
     }
 
-    /// Tells the receive's completion queue that there is something.
+    /// Announces a completion to the receive completion queue, and wakes its owner if it is armed.
     #[inline]
     pub(super) fn announce_completion(&self, peer: &PeerQp, solicited: bool, deferred: &mut Deferred) {
         let descriptor = &peer.descriptor;
@@ -304,7 +309,8 @@ impl Qp {
         }
     }
 
-    /// The message did not get there. What was claimed goes back, unless the receive itself is at fault, or its owner is at it.
+    /// Handles a message that was not delivered. The receive goes back, unless it is at fault
+    /// itself or its owner still works on it.
     fn fail_receive(
         &self,
         meta: RecvMeta,
@@ -331,7 +337,8 @@ impl Qp {
             peer.entry().leave_notice(notice::RECEIVE_ERROR);
             deferred.notice(&peer.process, peer.index);
             self.complete_receive(meta, posted, peer, claimed, false, status, deferred)?;
-            // The completion tells the responder: an event is for requests that end none.
+            // The error completion informs the responder. A notice would raise an event, which is
+            // for requests that end no receive.
             return Ok(WrOutcome::Failed(if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
                 ibv_wc_status::IBV_WC_REM_INV_REQ_ERR
             } else {
@@ -343,9 +350,10 @@ impl Qp {
         Err(error)
     }
 
-    /// Receives were given back. An owner that flushes has stopped at them.
+    /// Wakes an owner whose flush stopped at a claimed receive, after receives were given back.
     pub(super) fn resume_flush(&self, peer: &PeerQp, deferred: &mut Deferred) {
-        // Of the state that the owner has set and the slot that it has looked at, one of both sees the other.
+        // Pairs with the fence of the owner: either the owner sees the slot that was given back, or
+        // this side sees the state that the owner has set.
         full_fence();
         if !peer.entry().is_current(peer.snapshot)
             && let Some(entry) = peer.process.segment().completion_queue(peer.descriptor.recv_cq)
@@ -355,7 +363,7 @@ impl Qp {
         }
     }
 
-    /// Has the owner of a completion queue woken, whose arming was taken.
+    /// Wakes the owner of a completion queue whose arming this announcement has consumed.
     #[cold]
     fn wake_owner(&self, entry: &CqEntry, peer: &PeerQp, deferred: &mut Deferred) {
         entry.fire();
@@ -363,7 +371,8 @@ impl Qp {
         entry.told();
     }
 
-    /// How a range of a peer's region is reached. The hazards are set, a full fence has followed and the descriptor is current.
+    /// How a range of a peer's region is reached. The hazards are set, a full fence has followed
+    /// and the descriptor is current.
     pub(crate) fn locate(
         &self,
         ctx: TransferCtx<'_>,
@@ -375,7 +384,8 @@ impl Qp {
     ) -> Option<RemotePlace> {
         let process = &ctx.peer.process;
         if process.is_own() {
-            // The pointer that the program registered, by the private tables: peers can write into the segment.
+            // For this process the pointer comes from the private tables, because peers can write
+            // into the segment.
             let (region, snapshot, own) = self.rnic.regions().read(key)?;
             let allowed =
                 own.pd == descriptor.pd && own.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
@@ -397,7 +407,7 @@ impl Qp {
     }
 }
 
-/// Claims the first receive that is posted among so many slots from this one on.
+/// Claims the first posted receive among `among` slots, beginning at `first`.
 #[inline]
 fn claim_first_posted<'a>(
     peer: &'a PeerQp,
@@ -417,7 +427,7 @@ fn claim_first_posted<'a>(
     Ok(ClaimedRecv { slot, claim, index, pd })
 }
 
-/// Where a range of a peer's region is mapped here, with the rights that are needed.
+/// The pointer to a range of a peer's region that is mapped here, if the region allows the access.
 #[inline]
 pub(super) fn map_for(
     peer: &PeerQp,
@@ -436,10 +446,11 @@ pub(super) fn map_for(
     mapped_pointer(peer, transfer_slot, descriptor, address, length, direction)
 }
 
-/// A claimed receive goes back: the next message takes it.
+/// Gives a claimed receive back, so that the next message takes it.
 pub(super) fn unclaim_receive(peer: &PeerQp, claimed: &ClaimedRecv<'_>) {
     match peer.descriptor.srq.checked_sub(1) {
-        // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
+        // Add it to the count before it can be claimed. The hint makes it the next to be claimed,
+        // so that a retry takes the same receive.
         Some(srq) => peer.process.segment().shared_queue(srq).into_iter().for_each(|entry| {
             entry.add_available(1);
             entry.set_hint(claimed.index);
@@ -449,7 +460,7 @@ pub(super) fn unclaim_receive(peer: &PeerQp, claimed: &ClaimedRecv<'_>) {
     claimed.slot.header.unclaim(claimed.claim);
 }
 
-/// RDMA WRITE with immediate data takes a receive, but does not use its memory.
+/// An RDMA WRITE with immediate data consumes a receive but does not use its memory.
 fn is_write(posted: &PostedSend<'_>) -> bool {
     posted.request.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
 }
@@ -469,8 +480,8 @@ pub(super) struct RecvSges {
 }
 
 impl RecvSges {
-    /// Reads the entries that `length` bytes fill, and looks their keys up. All of it comes from the peer: what is
-    /// wrong makes the receive fail, nothing else.
+    /// Reads the entries that `length` bytes fill, and looks up their keys. All values come from
+    /// the peer, so an invalid one fails the receive and has no other effect.
     pub(super) fn check(
         peer: &PeerQp,
         claimed: &ClaimedRecv<'_>,
@@ -519,8 +530,8 @@ impl RecvSges {
     }
 }
 
-/// Whether the entries of a receive of the queue pair's own domain are good for so many bytes. The owner, who puts the bytes
-/// there, looks for itself: this tells the sender.
+/// Whether the entries of a receive are valid for `length` bytes in the protection domain of the
+/// queue pair. This check informs the sender; the owner checks again when it scatters the bytes.
 #[inline]
 pub(super) fn sges_are_valid(peer: &PeerQp, slot: &Slot<'_>, room: RecvCapacity, length: usize) -> bool {
     let mut left = length as u64;

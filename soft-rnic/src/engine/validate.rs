@@ -1,8 +1,8 @@
-//! Validation of what a transfer touches: the responder's key and the snapshots that were taken.
+//! Validation of a transfer: checks the responder's key and compares the snapshots.
 //!
-//! Every transfer has the same order: take snapshots and read descriptors, set the hazards, and
-//! [`revalidate`]: a full fence, then each snapshot is compared with its generation. Only after that
-//! may the memory be touched.
+//! Every transfer keeps the same order: take snapshots and read descriptors, set the hazards, then
+//! [`revalidate`]. That is a full fence, after which each snapshot is compared with its generation.
+//! Only then may the memory be touched.
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_wc_status};
 
@@ -17,9 +17,9 @@ use crate::queue_pair::send_queue::PostedSend;
 use crate::shared::entry::domain;
 use crate::shared::hazard::{Hazard, full_fence};
 
-/// The second half of validation, after the hazards were set: a full fence, then all snapshots are
-/// compared with their generations, the remote region's and the peer queue pair's before the local
-/// ones.
+/// The second half of validation, after the hazards were set: a full fence, then the comparison of
+/// all snapshots with their generations. The remote region and the peer queue pair come before the
+/// local regions.
 ///
 /// # Errors
 ///
@@ -42,14 +42,15 @@ pub(super) fn revalidate(
 }
 
 impl Qp {
-    /// A request without bytes: only whether the peer listens.
+    /// Validates a request without payload: only the peer queue pair is compared.
     pub(super) fn check_peer_accepts(ctx: TransferCtx<'_>) -> Result<(), TransferError> {
         let peer = ctx.peer;
         ctx.hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
         revalidate(peer, || true, || true)
     }
 
-    /// Checks the key that a request names, publishes the hazards and looks again: then the memory may be touched.
+    /// Checks the key that a request names, publishes the hazards and compares the snapshots. After
+    /// that the memory may be touched.
     #[inline]
     pub(super) fn validate_remote(
         &self,
@@ -73,7 +74,7 @@ impl Qp {
             || descriptor.access & needed.0 == 0
             || !descriptor.contains(request.remote_addr, request.length)
         {
-            // The descriptor may have been read while it changed.
+            // The descriptor may have been read while its owner changed it.
             let error = if entry.is_current(snapshot) {
                 TransferError::Nak(Nak::RemoteAccess)
             } else {
@@ -92,8 +93,9 @@ impl Qp {
         Ok(RemotePiece { place, len, key: request.rkey, address: request.remote_addr })
     }
 
-    /// The same where the peer is this process. What the segment says does not count here, as peers can write there: keys,
-    /// pointers, generations and hazards are the private ones.
+    /// Like [`validate_remote`](Self::validate_remote), if the peer is this process. Keys,
+    /// pointers, generations and hazards come from the private tables, because peers can write into
+    /// the segment.
     #[inline]
     fn validate_own_remote(
         &self,
@@ -112,7 +114,7 @@ impl Qp {
             return Err(if region.is_current(snapshot) { refused } else { TransferError::Stale });
         };
         reach(Step::BeforeMark);
-        // The source may lie in another region than the destination: the hazard stands for both.
+        // The source may lie in another region than the destination: the hazard covers both.
         hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
         hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
         revalidate(peer, || region.is_current(snapshot), || gather_list.is_current())?;

@@ -19,11 +19,11 @@ impl Qp {
             return Self::check_peer_accepts(ctx);
         }
         let remote = self.validate_remote(posted, ctx, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
-        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, as `validate_remote` has checked.
+        // SAFETY: `validate_remote` has set the hazards and compared all snapshots.
         unsafe { self.move_payload(ctx, Direction::Write, &[remote]) }.map_err(TransferError::Copy)
     }
 
-    /// The payload of an RDMA WRITE with immediate data.
+    /// Moves the payload of an RDMA WRITE with immediate data.
     pub(crate) fn write_before_imm(
         &self,
         posted: &PostedSend<'_>,

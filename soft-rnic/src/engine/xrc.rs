@@ -1,8 +1,9 @@
-//! XRC requests: the target queue pair answers, the shared receive queue's owner receives.
+//! XRC requests: the target queue pair answers, and the owner of the shared receive queue receives.
 //!
-//! A message is checked as the target says (its state, its sequence, its permissions) and uses the queue's receives, completion
-//! queue and protection domain (InfiniBand specification, annex A14). Both may be of different processes. The hazards stand for
-//! both: either of them is waited for when it goes.
+//! The target queue pair checks a message: its state, its sequence number, its permissions. The
+//! shared receive queue supplies the receive, the completion queue and the protection domain
+//! (InfiniBand specification, annex A14). The two may belong to different processes. Hazards
+//! protect both, so that each waits for the transfer before it is destroyed.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -24,11 +25,11 @@ use crate::shared::entry::{QpDescriptor, notice};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::Hazard;
 
-/// Queues that a connection remembers.
+/// The most shared receive queues that a connection caches.
 const REMEMBERED: usize = 64;
 
 impl Qp {
-    /// Executes a request whose target answers.
+    /// Executes a request on a connection to an XRC target queue pair.
     #[inline(never)]
     pub(super) fn execute_xrc(
         self: &Arc<Self>,
@@ -45,7 +46,7 @@ impl Qp {
             return self.retry_abandoned(sending);
         }
         sending.abandoned = None;
-        let target = sending.peer.clone().expect("it was just connected");
+        let target = sending.peer.clone().expect("connect_peer has set it");
         let receiver = match self.xrc_receiver(sending, &target, posted.request.to) {
             Ok(receiver) => receiver,
             Err(PeerUnavailable::Connecting) => return self.retry_soon(sending),
@@ -61,7 +62,8 @@ impl Qp {
                 WrOutcome::Done
             }
             Ok(WrOutcome::Failed(status)) => {
-                // The receive has ended with an error, and so does the connection; the queue goes on.
+                // The receive has ended with an error, and so does the connection. The shared
+                // receive queue stays usable.
                 target.leave_notice(sending.transfer_slot(), notice::RECEIVE_ERROR, deferred);
                 WrOutcome::Failed(status)
             }
@@ -79,7 +81,7 @@ impl Qp {
         }
     }
 
-    /// Publishes hazards on both and does what the request says.
+    /// Publishes hazards for target and receiver, then executes the operation.
     fn dispatch_xrc(
         self: &Arc<Self>,
         sending: &mut TransferSlotMutexGuard<'_, Sending>,
@@ -91,7 +93,7 @@ impl Qp {
         let ticket = sending.ticket;
         let (_, transfer_slot) = sending.parts();
         let local = self.rnic.node().local_hazard(transfer_slot.index());
-        // Where both are of one process this is the same hazard, which says "any queue pair" from now on.
+        // If both belong to one process they share this hazard, which then covers any queue pair.
         let of_target = Hazards { local, remote: target.process.hazard_slot(transfer_slot.index()) };
         let hazard_index = if Arc::ptr_eq(&target.process, &receiver.process) {
             receiver.hazard_index
@@ -127,8 +129,12 @@ impl Qp {
         self.send_with_meta(RecvMeta { header: 0, has_source: true, source }, posted, ctx, deferred)
     }
 
-    /// What receives for the queue of this number, with the target's say in what may be done. `Pending`: the way there is being
-    /// made; otherwise there is no such queue in the target's domain.
+    /// The shared receive queue with this number, with the permissions of the target.
+    ///
+    /// # Errors
+    ///
+    /// `Connecting` while the connection to its process is being made; otherwise the target's XRC
+    /// domain has no such queue.
     fn xrc_receiver(
         &self,
         sending: &mut Sending,
@@ -166,7 +172,8 @@ impl Qp {
             _ => return Err(PeerUnavailable::NoAnswer),
         };
         let index = process.index_of(srqn).ok_or(PeerUnavailable::NoAnswer)?;
-        // It says what it is from its beginning to its end: one that does not is gone.
+        // A shared receive queue publishes its descriptor as long as it exists, so one without a
+        // descriptor is gone.
         let (snapshot, descriptor) =
             self.descriptor_of(&process, index).ok_or(PeerUnavailable::Unreadable)?;
         let good = accepts_messages(snapshot.label())
@@ -194,7 +201,7 @@ impl Qp {
         Ok(found)
     }
 
-    /// The target notices the first message before it is ready to send itself.
+    /// Tells a target that is still in RTR that the first message has arrived.
     fn notify_target_established(
         &self,
         sending: &mut TransferSlotMutexGuard<'_, Sending>,

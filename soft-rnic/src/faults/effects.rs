@@ -1,4 +1,4 @@
-//! Faults of queues, ports and devices, as opposed to faults of single requests.
+//! Effects of fault rules on ports, devices and calls.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

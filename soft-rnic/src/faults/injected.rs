@@ -1,4 +1,4 @@
-//! The faults of one request: drawn when it is first tried, and kept until it completes.
+//! The faults of one request: drawn at its first try, and kept until it completes.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The parser of rules.
+//! The parser of fault rules.
 //!
 //! A rule is an action and conditions, separated by blanks. Line ends or semicolons separate rules;
 //! `#` begins a comment that ends with the line.

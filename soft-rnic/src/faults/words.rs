@@ -1,5 +1,4 @@
-//! The vocabulary of rules: each word stands for one value, and displays of the value print the
-//! word.
+//! The vocabulary of fault rules: operations, steps, calls, CM messages.
 
 use std::fmt;
 

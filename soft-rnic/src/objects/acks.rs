@@ -1,8 +1,8 @@
-//! Events that a program has taken and must acknowledge before the object that they are about can go.
+//! Counts of events that the program an object cannot not acknowledged.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Counts events of one object.
+/// Counts the unacknowledged events of one object.
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     outstanding: Mutex<u64>,
@@ -14,12 +14,12 @@ impl Acks {
         self.outstanding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event was handed out.
+    /// Counts a delivered event.
     pub(crate) fn deliver(&self) {
         *self.outstanding() += 1;
     }
 
-    /// The program acknowledges events. More than there were count as all.
+    /// Acknowledges events. More than were delivered count as all.
     pub(crate) fn acknowledge(&self, events: u32) {
         let mut outstanding = self.outstanding();
         *outstanding = outstanding.saturating_sub(events.into());
@@ -28,7 +28,7 @@ impl Acks {
         }
     }
 
-    /// Waits until every event that was handed out is acknowledged.
+    /// Waits until every delivered event is acknowledged.
     pub(crate) fn wait(&self) {
         let mut outstanding = self.outstanding();
         while *outstanding != 0 {
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_ends_with_the_last_acknowledgement() {
+    fn wait_ends_with_the_last_acknowledgement() {
         let acks = Acks::default();
         acks.deliver();
         acks.deliver();

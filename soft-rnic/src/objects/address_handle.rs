@@ -1,4 +1,4 @@
-//! Address handles: where a datagram goes.
+//! Address handles: the destination of a datagram.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::context::{Context, CountGuard};
 use super::protection_domain::Pd;
 use super::use_ref::UseRef;
 
-/// An address handle.
+/// An address handle (`ibv_ah`).
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     counted: CountGuard,
@@ -30,15 +30,15 @@ pub(crate) struct Address {
     pub(crate) flow_label: u32,
 }
 
-/// Whether a route can be used from this device: the check of address handles, and of connected queue pairs.
+/// Checks that this device can use a route, for address handles and connected queue pairs.
 ///
 /// # Errors
 ///
-/// `EINVAL`: it has no GRH, or a port or a GID of its own that is not there.
+/// `EINVAL` if it has no GRH, or if the local port or GID index does not exist.
 pub(crate) fn check_route(context: &Context, attributes: &ibv_ah_attr) -> Result<Address, c_int> {
     let grh = &attributes.grh;
     let port = context.device().port(attributes.port_num.into()).ok_or(libc::EINVAL)?;
-    // RoCE has no other addresses than GIDs.
+    // RoCE has no addresses other than GIDs.
     if attributes.is_global == 0 || port.gid(grh.sgid_index.into()).is_none() {
         return Err(libc::EINVAL);
     }
@@ -52,13 +52,11 @@ pub(crate) fn check_route(context: &Context, attributes: &ibv_ah_attr) -> Result
     })
 }
 
-/// The bytes of a GID.
 pub(crate) fn gid_bytes(gid: ibv_gid) -> [u8; 16] {
     // SAFETY: both members of the union are the same sixteen bytes, of any value.
     unsafe { gid.raw }
 }
 
-/// The C object of an address handle.
 pub(crate) type AhObject = CObject<ibv_ah, AddressHandle>;
 
 /// The address handle of a pointer.
@@ -68,11 +66,14 @@ pub(crate) type AhObject = CObject<ibv_ah, AddressHandle>;
 /// - `ah` is live while the reference is used.
 #[inline]
 pub(crate) unsafe fn ah_of<'a>(ah: *mut ibv_ah) -> &'a AddressHandle {
-    // SAFETY: every address handle of this crate is such an object.
+    // SAFETY: every address handle of this crate is an `AhObject`, and the caller guarantees that
+    // `ah` is live.
     unsafe { AhObject::state(ah) }
 }
 
 impl AddressHandle {
+    /// Creates an address handle.
+    ///
     /// # Errors
     ///
     /// As [`check_route`] and [`Context::count`].

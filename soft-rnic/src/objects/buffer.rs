@@ -1,4 +1,5 @@
-//! Memory that the device allocates for a program: peers can map it, and copy to and from it directly.
+//! Memory that the device allocates for a program. Peers can map it and copy to and from it
+//! directly.
 
 use std::io;
 use std::ptr::NonNull;
@@ -10,7 +11,7 @@ use crate::node::ExportId;
 use crate::platform::memory::Memory;
 use crate::shared::segment::PAGE;
 
-/// Such memory. It can be shared, and cannot shrink.
+/// An allocated buffer. It can be shared and cannot shrink.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pd: UseRef<Pd>,
@@ -19,9 +20,11 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
+    /// Allocates a buffer.
+    ///
     /// # Errors
     ///
-    /// The size is zero (`EINVAL`), or the system has no memory for it.
+    /// `EINVAL` if the size is zero, otherwise the system's error if it has no memory left.
     pub(crate) fn allocate(pd: &Arc<Pd>, size: usize) -> io::Result<Arc<Self>> {
         let size =
             size.checked_next_multiple_of(PAGE).filter(|size| *size != 0 && *size <= isize::MAX as usize);
@@ -34,7 +37,7 @@ impl Buffer {
         self.memory.base()
     }
 
-    /// Whether all of a range lies in it.
+    /// Whether the whole range lies in it.
     pub(crate) fn contains(&self, address: usize, length: usize) -> bool {
         address
             .checked_sub(self.base().as_ptr().addr())

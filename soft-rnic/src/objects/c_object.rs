@@ -1,42 +1,46 @@
-//! An object's two parts in one allocation: what C sees, and what it does not.
+//! A C struct and its private state in one allocation.
 
 use std::marker::PhantomData;
 
-/// The C struct, and behind it the private state.
+/// The C struct, followed by the private state.
 ///
-/// The program may write into the C part at any time, so there is never a reference to it.
+/// The program may write to the C part at any time, so no reference to it ever exists.
 #[repr(C)]
 pub(crate) struct CObject<C, S> {
     c: C,
     state: S,
-    /// Neither part moves between threads by itself; the C program does what it likes.
+    /// Not `Send`, because the C program may use the object on any thread.
     not_send: PhantomData<*mut ()>,
 }
 
 impl<C, S> CObject<C, S> {
-    /// Makes an object, and returns the pointer that the program gets. It lives until [`destroy`](Self::destroy).
+    /// Creates an object and returns the program's pointer to it. It lives until
+    /// [`destroy`](Self::destroy).
     pub(crate) fn create(c: C, state: S) -> *mut C {
         Box::into_raw(Box::new(Self { c, state, not_send: PhantomData })).cast()
     }
 
+    /// The private state of an object.
+    ///
     /// # Safety
     ///
-    /// - `c` came from [`create`](Self::create) of the same types, and the object is not destroyed while the
-    ///   reference is used.
+    /// - `c` came from [`create`](Self::create) of the same types, and the object is not destroyed
+    ///   while the reference is used.
     #[inline]
     pub(crate) unsafe fn state<'a>(c: *mut C) -> &'a S {
-        // SAFETY: the C part is the first field of an `CObject`, and the pointer is good for all of it. The
-        // reference covers the state alone, which only this crate reaches, by shared references.
+        // SAFETY: the C part is the first field of a `CObject`, and the pointer is valid for all of
+        // it (contract of `state`). The reference covers the private state alone, which only this
+        // crate accesses, by shared references.
         unsafe { &(*c.cast::<Self>()).state }
     }
 
-    /// Frees an object; its state is returned.
+    /// Frees an object and returns its state.
     ///
     /// # Safety
     ///
     /// - `c` came from [`create`](Self::create) of the same types, and is not used after this.
     pub(crate) unsafe fn destroy(c: *mut C) -> S {
-        // SAFETY: `create` boxed it, and nobody uses it any more.
+        // SAFETY: `create` boxed it, and the caller guarantees that nobody uses it any more.
         unsafe { Box::from_raw(c.cast::<Self>()) }.state
     }
 }

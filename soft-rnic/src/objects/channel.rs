@@ -1,4 +1,4 @@
-//! Completion channels: a descriptor that tells of completion queues with news.
+//! Completion channels: a descriptor that is readable while completion queue have events.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use super::context::{Context, CountGuard};
 use super::use_ref::{CountsUses, UseCount};
 use crate::platform::tokens::Tokens;
 
-/// A completion channel.
+/// A completion channel (`ibv_comp_channel`).
 pub(crate) struct CompletionChannel {
     counted: CountGuard,
     tokens: Tokens,
@@ -21,9 +21,11 @@ pub(crate) struct CompletionChannel {
 }
 
 impl CompletionChannel {
+    /// Creates a completion channel.
+    ///
     /// # Errors
     ///
-    /// The process has no descriptor left.
+    /// The process has no free descriptor.
     pub(crate) fn create(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         let tokens = Tokens::create()?;
         let counted =
@@ -41,16 +43,17 @@ impl CompletionChannel {
         self.fired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Readable while there are events; the program may make it non-blocking.
+    /// The descriptor, which is readable while events wait. The program may make it non-blocking.
     pub(crate) fn descriptor(&self) -> i32 {
         self.tokens.descriptor()
     }
 
-    /// A completion queue has what was asked for.
+    /// Adds an event of a completion queue.
     pub(crate) fn fire(&self, cq: Arc<Cq>) {
         {
             let mut fired = self.fired();
-            // Under the lock: the queue's destruction takes its handle away, and then comes here.
+            // Checked under the lock, because the destruction of a queue takes its handle away
+            // before it removes its events here.
             if cq.handle().is_null() {
                 return;
             }
@@ -59,40 +62,43 @@ impl CompletionChannel {
         self.tokens.give(1);
     }
 
-    /// The device is gone: whoever waits finds out, and nobody waits any more.
+    /// Reports that the device is gone: wakes every waiting thread, and later ones do not wait.
     pub(crate) fn fail(&self) {
         self.tokens.give(1);
     }
 
-    /// Waits for an event, unless the descriptor is non-blocking: what the program knows its queue by. The event is to
-    /// be acknowledged; the queue lives until then.
+    /// Waits for an event, unless the descriptor is non-blocking, and returns the program's handle
+    /// of the completion queue. The queue lives until the program acknowledges the event.
     ///
     /// # Errors
     ///
-    /// None is there (`EAGAIN`), a signal came (`EINTR`), or the device is gone (`EIO`).
+    /// `EAGAIN` if no event waits, `EINTR` after a signal, `EIO` if the device is gone.
     pub(crate) fn take(&self) -> io::Result<NonNull<ibv_cq>> {
         loop {
             let gone = || self.context().has_failed().then(|| io::Error::from_raw_os_error(libc::EIO));
             gone().map_or(Ok(()), Err)?;
             self.tokens.take()?;
             if let Some(error) = gone() {
-                // For the next who waits, and for those who only ask.
+                // Keep the descriptor readable for the next waiter and for programs that only poll
+                // it.
                 self.tokens.give(1);
                 return Err(error);
             }
             let mut fired = self.fired();
-            // The event of this token may have gone with its queue; another has its own. Or it is still here, and its
-            // queue is on its way out: the handle, which is taken away first, is looked at once.
+            // The event of this token may have gone with its queue; every other event has a token
+            // too. If the event is still here, its queue may be under destruction, which takes the
+            // handle away first. Therefore the handle is read once.
             let Some(cq) = fired.pop_front() else { continue };
             if let Some(handle) = NonNull::new(cq.handle()) {
-                // Under the lock, so that the queue's destruction, which comes here next, waits for this event.
+                // Under the lock, so that the destruction of the queue, which takes this lock next,
+                // waits for this event.
                 cq.acks().deliver();
                 return Ok(handle);
             }
         }
     }
 
-    /// The events of a completion queue go with it. Its handle must have been taken away.
+    /// Removes the events of a completion queue whose handle was taken away.
     pub(crate) fn forget(&self, cq: &Arc<Cq>) {
         let mut fired = self.fired();
         let before = fired.len();

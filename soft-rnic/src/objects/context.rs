@@ -1,4 +1,4 @@
-//! An open device.
+//! Device contexts: an device context (`ibv_context`): one opened device, its objects and its limits.
 
 use std::ffi::c_int;
 use std::io;
@@ -17,7 +17,7 @@ use super::rnic::Rnic;
 use crate::faults::{self, Call, effects};
 use crate::platform::command::CommandFile;
 
-/// How many objects of a kind there are in a context.
+/// How many objects of each kind a context has.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectCounts {
     pub(crate) pd: ObjectCount,
@@ -33,11 +33,12 @@ pub(crate) struct ObjectCounts {
     pub(crate) channel: ObjectCount,
 }
 
-/// A number with a limit.
+/// A count that is checked against a limit.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectCount(AtomicU32);
 
-/// One of a kind has been counted in. To be counted out when its object goes.
+/// One counted object. Counts it out when it is dropped, or before that by
+/// [`count_out`](Self::count_out).
 #[derive(Debug)]
 pub(crate) struct CountGuard {
     context: Arc<Context>,
@@ -52,7 +53,7 @@ impl CountGuard {
         &self.context
     }
 
-    /// Counts the object out, of which somebody may still have a reference.
+    /// Counts the object out, although references to it may remain.
     pub(crate) fn count_out(&self) {
         if !self.out.swap(true, Relaxed) {
             (self.which)(&self.context.counts).0.fetch_sub(1, Relaxed);
@@ -66,28 +67,29 @@ impl Drop for CountGuard {
     }
 }
 
-/// What the program opened a device as.
+/// An open device.
 pub(crate) struct Context {
     rnic: Arc<Rnic>,
     device: &'static Device,
     events: AsyncEventQueue,
     counts: ObjectCounts,
-    /// How often it is open: once, and once for each import.
+    /// How many times it is open: once, and once for each import.
     open: AtomicU32,
-    /// Those that were made, for the day when the device goes.
+    /// The channels, to be woken when the device goes.
     channels: Mutex<Vec<Weak<CompletionChannel>>>,
     closed: AtomicBool,
-    /// What it is imported by.
+    /// The file through which it is imported.
     command: CommandFile,
-    /// What can be imported by its number.
+    /// The objects that can be imported by number.
     domains: Mutex<Vec<Weak<Pd>>>,
     memory_regions: Mutex<Vec<Weak<Mr>>>,
     device_memories: Mutex<Vec<Weak<Dm>>>,
     /// Bytes of device memory that are allocated.
     device_memory: AtomicU64,
-    /// The device has gone since.
+    /// Whether the device has gone since it was opened.
     failed: AtomicBool,
-    /// The C parts, which the verbs make: they stay as long as there is something that was made in any of them.
+    /// The C parts, which the verbs create. They stay as long as an object that was created in any
+    /// of them.
     handles: Mutex<Vec<AtomicPtr<ibv_context>>>,
     free_handle: unsafe fn(*mut ibv_context),
 }
@@ -99,11 +101,12 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Opens a device. `free_handle` frees the C part, when the context and all that was made in it are gone.
+    /// Opens a device. `free_handle` frees the C part once the context and all its objects are
+    /// gone.
     ///
     /// # Errors
     ///
-    /// The system has no memory or descriptors for it.
+    /// The system has no memory or descriptors left.
     pub(crate) fn open(
         device: &'static Device,
         free_handle: unsafe fn(*mut ibv_context),
@@ -135,22 +138,23 @@ impl Context {
         &self.rnic
     }
 
-    /// Fails with `EIO` in a forked child, which has no part in the device that its parent opened.
+    /// Fails with `EIO` in a forked child, which may not use the device that its parent opened.
     pub(crate) fn check_process(&self) -> Result<(), c_int> {
         if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
     }
 
-    /// Whether a verb may do its work: always, but for rules of faults.
+    /// Whether a verb may run. It may not if a fault rule applies or the device has failed.
     ///
     /// # Errors
     ///
-    /// As `errno`: what a rule says; `EIO` if the device has failed.
+    /// An errno: the one that a rule names; `EIO` if the device has failed.
     #[inline]
     pub(crate) fn admit(&self, call: Call) -> Result<(), c_int> {
         if faults::active() { effects::admit(self, call) } else { Ok(()) }
     }
 
-    /// The device is gone, and whoever waits for a channel of it hears of that; false if it was before.
+    /// Marks the device as gone and wakes every waiter of its channels. Returns false if it was
+    /// marked before.
     pub(crate) fn fail(&self) -> bool {
         let first = !self.failed.swap(true, Relaxed);
         if first {
@@ -163,12 +167,12 @@ impl Context {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A channel was made.
+    /// Adds a new channel.
     pub(crate) fn enter_channel(&self, channel: &Arc<CompletionChannel>) {
         let mut channels = self.channels();
         channels.retain(|channel| channel.strong_count() != 0);
         channels.push(Arc::downgrade(channel));
-        // Under the lock, so that one of this and `fail` sees the other.
+        // Under the lock, so that either this or `fail` wakes the channel.
         if self.has_failed() {
             channel.fail();
         }
@@ -182,7 +186,7 @@ impl Context {
         self.device
     }
 
-    /// Another C part, to be freed at the end.
+    /// Adds another C part, to be freed at the end.
     pub(crate) fn add_handle(&self, handle: *mut ibv_context) {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner).push(AtomicPtr::new(handle));
     }
@@ -191,37 +195,37 @@ impl Context {
         &self.command
     }
 
-    /// It was imported: it takes one more call to close it.
+    /// Counts an import, so that one more call is needed to close the context.
     pub(crate) fn open_again(&self) {
         self.open.fetch_add(1, Relaxed);
     }
 
-    /// A domain can be imported from now on.
+    /// Makes a protection domain importable.
     pub(crate) fn enter_domain(&self, pd: &Arc<Pd>) {
         enter(&self.domains, pd);
     }
 
-    /// The domain of a number, if it was not deallocated.
+    /// The domain with this number, if it was not deallocated.
     pub(crate) fn find_domain(&self, number: u32) -> Option<Arc<Pd>> {
         find(&self.domains, |pd| pd.number() == number && !pd.is_gone())
     }
 
-    /// A region can be imported from now on.
+    /// Makes a region importable.
     pub(crate) fn enter_region(&self, mr: &Arc<Mr>) {
         enter(&self.memory_regions, mr);
     }
 
-    /// The region of an index, if it was not deregistered.
+    /// The region with this index, if it was not deregistered.
     pub(crate) fn find_region(&self, index: u32) -> Option<Arc<Mr>> {
         find(&self.memory_regions, |mr| mr.index() == index && !mr.is_gone())
     }
 
-    /// Device memory can be imported from now on.
+    /// Makes device memory importable.
     pub(crate) fn enter_device_memory(&self, dm: &Arc<Dm>) {
         enter(&self.device_memories, dm);
     }
 
-    /// The device memory of a number, if it was not freed.
+    /// The device memory with this number, if it was not freed.
     pub(crate) fn find_device_memory(&self, number: u32) -> Option<Arc<Dm>> {
         find(&self.device_memories, |dm| dm.number() == number && !dm.is_gone())
     }
@@ -230,23 +234,23 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: there are not so many left.
+    /// `ENOMEM` if fewer bytes are left.
     pub(crate) fn take_device_memory(&self, bytes: usize) -> Result<(), c_int> {
         let most = self.rnic.limits().max_dm_size;
         let take = |taken: u64| taken.checked_add(bytes as u64).filter(|taken| *taken <= most);
         self.device_memory.fetch_update(Relaxed, Relaxed, take).map(drop).map_err(|_| libc::ENOMEM)
     }
 
-    /// Bytes that were taken are free again.
+    /// Returns bytes that were taken.
     pub(crate) fn return_device_memory(&self, bytes: usize) {
         self.device_memory.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// Counts an object in.
+    /// Counts a new object.
     ///
     /// # Errors
     ///
-    /// An errno: `ENOMEM` if there may not be another one, `EIO` in a forked child.
+    /// An errno: `ENOMEM` if the limit is reached, `EIO` in a forked child.
     pub(crate) fn count(
         self: &Arc<Self>,
         which: fn(&ObjectCounts) -> &ObjectCount,
@@ -265,12 +269,12 @@ impl Context {
         &self.events
     }
 
-    /// An asynchronous event.
+    /// Adds an asynchronous event.
     pub(crate) fn raise(&self, event: Event) {
         self.events.raise(event);
     }
 
-    /// A port went up or down: the program hears of it.
+    /// Reports that a port went up or down.
     pub(crate) fn raise_port(&self, port: u8, state: ibv_port_state) {
         let up = state == ibv_port_state::IBV_PORT_ACTIVE;
         let kind =
@@ -278,14 +282,14 @@ impl Context {
         self.raise(Event { kind, element: EventElement::Port(port) });
     }
 
-    /// The program closes it. What was made in it and not destroyed keeps its memory, but peers lose their access: a real
-    /// device's driver takes all of it away.
+    /// Closes the context. Objects that the program did not destroy keep their memory, but peers
+    /// lose access to it. The driver of a real device takes all of it away.
     pub(crate) fn close(self: Arc<Self>) {
         if self.open.fetch_sub(1, Relaxed) > 1 {
             return;
         }
         self.closed.store(true, Relaxed);
-        // A forked child lets go of its copy, and nothing else.
+        // A forked child only drops its copy.
         if self.check_process().is_err() {
             return;
         }
@@ -329,20 +333,21 @@ impl Drop for Context {
             effects::failed_context_closed();
         }
         for handle in self.handles.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            // SAFETY: the function was given for these handles, whose last user was this context.
+            // SAFETY: `free_handle` was given for these handles, and their last user was this
+            // context.
             unsafe { (self.free_handle)(*handle.get_mut()) };
         }
     }
 }
 
-/// Notes an object, in place of one that has gone.
+/// Adds an object to a table, and removes entries of dropped objects before the table grows.
 fn enter<T>(table: &Mutex<Vec<Weak<T>>>, object: &Arc<T>) {
     let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
     let object = Arc::downgrade(object);
-    // Looking for a place costs as much as there are objects: only before the table would have to grow.
+    // Removing costs as much as the table is long, so do it only before the table would grow.
     if table.len() == table.capacity() {
         table.retain(|object| object.strong_count() > 0);
-        // Far from full, so that it is not looked through again soon.
+        // Leave room, so that the next removal is not due soon.
         let live = table.len();
         table.reserve(live + 8);
     }

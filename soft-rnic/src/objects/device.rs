@@ -1,12 +1,13 @@
 //! A device and its ports: names, GUIDs, GIDs.
 //!
-//! Every process of a host sees the same devices. A device is told from the others by its number, a port by its own:
+//! Every process of a host sees the same devices. Its number identifies a device, and a port within
+//! it:
 //!
 //! | GID index | port p of `softN` |
 //! | --- | --- |
 //! | 0 | the link-local address of the port's MAC address, `02:73:6f:66:74:xx` ("soft", then 8 N + p - 1) |
 //! | 1 | `::ffff:127.0.(p-1).(N+1)`, so `127.0.0.1` for the first port of `soft0` |
-//! | 2.. | of the first port of `soft0` alone: the host's addresses, IPv4 before IPv6 |
+//! | 2.. | for the first port of `soft0` only: the host's addresses, IPv4 before IPv6 |
 //!
 //! The host's addresses are read once, when the devices are first listed.
 
@@ -21,12 +22,12 @@ use crate::config::{Config, MAX_PORTS};
 use crate::faults::Trait;
 use crate::platform::network::HostAddress;
 
-/// Entries of a port's GID table.
+/// The number of entries in a port's GID table.
 pub(crate) const GID_TABLE: usize = 128;
 /// The only partition.
 pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
 
-/// The address of a port.
+/// One GID of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gid {
     pub(crate) raw: [u8; 16],
@@ -37,7 +38,7 @@ pub(crate) struct Gid {
 /// A port of a device.
 #[derive(Debug)]
 pub(crate) struct DevicePort {
-    /// From 1.
+    /// Counts from 1.
     pub(crate) number: u8,
     pub(crate) mac: [u8; 6],
     pub(crate) gids: Vec<Gid>,
@@ -76,7 +77,8 @@ fn link_local([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, first, second, third, fourth)
 }
 
-/// What is odd about a device. By itself it is nobody's: it is no hardware, and does not look like any.
+/// The properties that fault rules can change. By default the vendor and part are 0, because the
+/// device is no hardware and imitates none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeviceTraits {
     pub(crate) vendor_id: u32,
@@ -85,32 +87,31 @@ pub(crate) struct DeviceTraits {
     pub(crate) no_atomics: bool,
 }
 
-/// What a program has of a device, as long as rdma-core makes it: whether a device is a driver's, that driver's direct verbs
-/// (`mlx5dv_is_supported`) tell by the pointer behind what programs know.
+/// A device as long as rdma-core's struct, which continues with a pointer to the driver. A driver's
+/// direct verbs (`mlx5dv_is_supported`) read that pointer to recognize the driver's devices.
 #[repr(C)]
 struct DriverDevice {
     device: ibv_device,
     driver: *const c_void,
 }
 
-/// A device.
+/// A device, which every context shares.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// From 0.
+    /// Counts from 0.
     pub(crate) number: u8,
     pub(crate) name: String,
     pub(crate) guid: u64,
-    /// What rules of faults have made of it.
+    /// The properties, changed by fault rules.
     pub(crate) traits: DeviceTraits,
     pub(crate) ports: Vec<DevicePort>,
     object: *mut ibv_device,
     gone: AtomicBool,
 }
 
-// SAFETY: the pointer is to a struct that is never freed, and that this crate only writes when it makes it.
+// SAFETY: the pointer is to a struct that is never freed, and that this crate writes only in `new`.
 unsafe impl Send for Device {}
-// SAFETY: the pointer is to a struct that is never freed, and that this crate only writes when it
-// makes it.
+// SAFETY: the pointer is to a struct that is never freed, and that this crate writes only in `new`.
 unsafe impl Sync for Device {}
 
 impl Device {
@@ -128,8 +129,8 @@ impl Device {
         }
         let guid = u64::from_be_bytes([0x02, b's', b'o', b'f', b't', 0, 0, number]);
         let ports = (1..=config.ports).map(|port| DevicePort::new(number, port, addresses)).collect();
-        // The devices of a process are few and live as long as it does, as those of a program that never frees its
-        // list do.
+        // Never freed: the devices of a process are few, and a program that never frees its device
+        // list may use them until it exits.
         Self {
             number,
             name,
@@ -141,8 +142,8 @@ impl Device {
         }
     }
 
-    /// Makes the device another than it is.
-    pub(crate) fn become_odd(&mut self, of: &Trait) {
+    /// Applies a fault rule's change.
+    pub(crate) fn apply_trait(&mut self, of: &Trait) {
         match of {
             Trait::Limit(..) => {}
             Trait::VendorId(id) => self.traits.vendor_id = *id,
@@ -154,7 +155,7 @@ impl Device {
         }
     }
 
-    /// It was unplugged, or plugged in again.
+    /// Marks the device as unplugged, or as plugged in again.
     pub(crate) fn set_gone(&self, gone: bool) {
         self.gone.store(gone, Relaxed);
     }
@@ -163,12 +164,12 @@ impl Device {
         self.gone.load(Relaxed)
     }
 
-    /// What the program knows the device by.
+    /// The program's pointer to the device.
     pub(crate) fn object(&self) -> *mut ibv_device {
         self.object
     }
 
-    /// The port of a number, from 1.
+    /// The port with this number, from 1.
     pub(crate) fn port(&self, number: u32) -> Option<&DevicePort> {
         self.ports.get(usize::try_from(number).ok()?.checked_sub(1)?)
     }
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_port_has_the_hosts_addresses() {
+    fn first_port_has_the_hosts_addresses() {
         let devices = devices();
         let gids: Vec<_> = devices[0].ports[0].gids.iter().map(|gid| Ipv6Addr::from(gid.raw)).collect();
         let shown: Vec<_> = gids.iter().map(ToString::to_string).collect();
@@ -213,9 +214,9 @@ mod tests {
         devices.iter().for_each(free);
     }
 
-    /// For leak checkers: the real devices are never freed.
+    /// For leak checkers. Devices of a running process are never freed.
     fn free(device: &Device) {
-        // SAFETY: `new` boxed it, and these tests use it no more.
+        // SAFETY: `new` boxed it, and the test does not use it any more.
         drop(unsafe { Box::from_raw(device.object.cast::<DriverDevice>()) });
     }
 }

@@ -1,4 +1,5 @@
-//! Memory on the device, which here is memory of the device's making: peers map it, and copy to and from it directly.
+//! Device memory (`ibv_dm`), which this device allocates in host memory. Peers map it and copy to
+//! and from it directly.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use crate::platform::memory::Memory;
 use crate::platform::{copy, errno};
 use crate::shared::segment::PAGE;
 
-/// The greatest alignment that can be asked for: memory begins at a page.
+/// The largest supported alignment: the memory begins at a page.
 const MAX_LOG_ALIGN: u32 = PAGE.ilog2();
 
-/// Such memory.
+/// A piece of device memory.
 #[derive(Debug)]
 pub(crate) struct Dm {
     counted: CountGuard,
     number: u32,
-    /// In bytes; the memory has whole pages.
+    /// The length that the program asked for, in bytes. The memory consists of whole pages.
     length: usize,
     memory: Arc<Memory>,
     export: ExportId,
@@ -28,9 +29,12 @@ pub(crate) struct Dm {
 }
 
 impl Dm {
+    /// Allocates device memory for `ibv_alloc_dm`.
+    ///
     /// # Errors
     ///
-    /// An errno: `EINVAL` for no bytes or an alignment beyond a page's; `ENOMEM` if there is not so much left.
+    /// An errno: `EINVAL` for a length of 0 or an alignment above a page, `ENOMEM` if not enough
+    /// device memory is left.
     pub(crate) fn allocate(
         context: &Arc<Context>,
         length: usize,
@@ -42,7 +46,7 @@ impl Dm {
         }
         let counted = context.count(|counts| &counts.dm, u32::MAX)?;
         context.take_device_memory(length)?;
-        // What was taken is given back by the drop from here on, or here.
+        // Until the `Dm` exists, whose drop returns the bytes, an error must return them here.
         let made = Self::export(context, length).inspect_err(|_| context.return_device_memory(length));
         let (memory, export) = made?;
         let dm = Arc::new(Self {
@@ -70,24 +74,24 @@ impl Dm {
         self.counted.context()
     }
 
-    /// By which it can be imported.
+    /// The number by which it can be imported.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// A range of it.
+    /// The pointer to a range.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it has not so many bytes there.
+    /// `EINVAL` if the range is not within the memory.
     pub(crate) fn range(&self, offset: u64, length: usize) -> Result<*mut u8, c_int> {
         let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
-        // In bounds, as was just checked.
+        // The range is in bounds, so wrapping changes nothing.
         inside.then(|| self.memory.base().as_ptr().wrapping_add(offset)).ok_or(libc::EINVAL)
     }
 
-    /// Copies bytes of the program's to a range.
+    /// Copies bytes of the program to a range.
     ///
     /// # Errors
     ///
@@ -99,13 +103,14 @@ impl Dm {
     pub(crate) unsafe fn write(&self, offset: u64, from: *const u8, length: usize) -> Result<(), c_int> {
         self.context().check_process()?;
         let to = self.range(offset, length)?;
-        // SAFETY: the caller's bytes, and so many of the memory, which lives as long as this; others may access it too, by
-        // raw pointers, as this does.
+        // SAFETY: the caller guarantees `length` readable bytes, and `range` has checked the
+        // destination. The memory lives as long as this object. Others may access it concurrently
+        // by raw pointers, as this does.
         unsafe { copy::copy_unordered(to, from, length) };
         Ok(())
     }
 
-    /// Copies a range to bytes of the program's.
+    /// Copies a range to bytes of the program.
     ///
     /// # Errors
     ///
@@ -117,17 +122,18 @@ impl Dm {
     pub(crate) unsafe fn read(&self, to: *mut u8, offset: u64, length: usize) -> Result<(), c_int> {
         self.context().check_process()?;
         let from = self.range(offset, length)?;
-        // SAFETY: the caller's bytes, and so many of the memory, which lives as long as this;
-        // others may access it too, by raw pointers, as this does.
+        // SAFETY: the caller guarantees `length` writable bytes, and `range` has checked the
+        // source. The memory lives as long as this object. Others may access it concurrently by raw
+        // pointers, as this does.
         unsafe { copy::copy_unordered(to, from, length) };
         Ok(())
     }
 
-    /// Gives the memory up, by whatever pointer: it may have been imported.
+    /// Frees the memory, for the pointer that allocated it or for an imported one.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if a region of it is left, `EINVAL` if it was freed before.
+    /// `EBUSY` if it has a memory region, `EINVAL` if it was freed before.
     pub(crate) fn free(&self) -> Result<(), c_int> {
         self.context().check_process()?;
         if self.users.is_used() {

@@ -11,19 +11,19 @@ use crate::platform::tokens::Tokens;
 use crate::queue_pair::xrc::OpenedQp;
 use crate::queue_pair::{Qp, Srq};
 
-/// What an event is about.
+/// The object that an event concerns.
 #[derive(Clone)]
 pub(crate) enum EventElement {
     Cq(Arc<Cq>),
     Qp(Arc<Qp>),
-    /// A target that was opened again, to whoever opened it.
+    /// An XRC target that was opened by another handle, which gets the event.
     Opened(Arc<OpenedQp>),
     Srq(Arc<Srq>),
     Port(u8),
     Device,
 }
 
-/// Something that happened.
+/// An asynchronous event.
 #[derive(Clone)]
 pub(crate) struct Event {
     pub(crate) kind: ibv_event_type,
@@ -31,7 +31,8 @@ pub(crate) struct Event {
 }
 
 impl EventElement {
-    /// Whether the program has destroyed the object, while another thread still had something to say about it.
+    /// Whether the program has destroyed the object while another thread was about to report an
+    /// event.
     fn is_gone(&self) -> bool {
         match self {
             Self::Cq(cq) => cq.handle().is_null(),
@@ -42,10 +43,12 @@ impl EventElement {
         }
     }
 
-    /// Counts the event as handed out, and says what the program knows the object by; `None` if that is gone.
+    /// Counts the event as delivered, and returns the program's handle of the object; `None` if the
+    /// object is gone.
     fn deliver(&self) -> Option<ibv_async_event__bindgen_ty_1> {
-        // The handle is looked at once: the object's destruction may take it away at any time, but comes by here for
-        // its events, and waits for this one, before the object goes.
+        // Read the handle once, because the destruction of the object may clear it at any time. The
+        // destruction then removes the object's events here, and waits for this one before the
+        // object goes.
         let (element, acks) = match self {
             Self::Cq(queue) => {
                 let cq = queue.handle();
@@ -73,13 +76,13 @@ impl EventElement {
     }
 }
 
-/// Events that wait to be taken.
+/// Events that the program has not taken yet.
 pub(crate) struct AsyncEventQueue {
     events: Mutex<VecDeque<Event>>,
     tokens: Tokens,
 }
 
-/// An object that is raised about again and again, while nobody takes events, must not fill the memory.
+/// The most events that wait, so that a program that never takes events does not run out of memory.
 const MOST: usize = 1 << 16;
 
 impl AsyncEventQueue {
@@ -91,7 +94,7 @@ impl AsyncEventQueue {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Readable while there are events.
+    /// The descriptor, which is readable while events wait.
     pub(crate) fn descriptor(&self) -> i32 {
         self.tokens.descriptor()
     }
@@ -102,7 +105,8 @@ impl AsyncEventQueue {
 
     pub(crate) fn raise(&self, event: Event) {
         let mut events = self.events();
-        // Under the lock: the object's destruction takes its handle away, and then comes here for its events.
+        // Checked under the lock, because the destruction of the object clears its handle before it
+        // removes its events here.
         if event.element.is_gone() {
             return;
         }
@@ -119,21 +123,23 @@ impl AsyncEventQueue {
     ///
     /// # Errors
     ///
-    /// None is there (`EAGAIN`), or a signal came (`EINTR`).
+    /// `EAGAIN` if no event waits, `EINTR` after a signal.
     pub(crate) fn take(&self) -> io::Result<ibv_async_event> {
         loop {
             self.tokens.take()?;
             let mut events = self.events();
-            // The event of this token may have gone with its object, or be about to; another has its own.
+            // The event of this token may have gone with its object, or be about to. Every other
+            // event has a token too.
             let Some(Event { kind, element }) = events.pop_front() else { continue };
-            // Under the lock, so that the object's destruction, which comes here next, waits for this event.
+            // Under the lock, so that the destruction of the object, which takes this lock next,
+            // waits for this event.
             if let Some(element) = element.deliver() {
                 return Ok(ibv_async_event { element, event_type: kind });
             }
         }
     }
 
-    /// The events of an object go with it. Its handle must have been taken away.
+    /// Removes the events of an object whose handle was taken away.
     pub(crate) fn forget(&self, is_of_object: impl Fn(&EventElement) -> bool) {
         let mut events = self.events();
         let before = events.len();

@@ -39,11 +39,11 @@ const KNOWN: u32 = LOCAL_WRITE
     | ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0
     | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 
-/// The rules for access flags: flags that a device may ignore are ignored, others that it does not have are refused, and who lets
-/// peers write lets the device write.
+/// Checks access flags. Optional flags are ignored, unknown ones refused. Remote writes and atomics
+/// require local write access.
 fn check_access(access: u32) -> Result<u32, c_int> {
     let access = access & !IBV_ACCESS_OPTIONAL_RANGE.0;
-    // What is written does not outlive the host, so nobody is promised that it does.
+    // Memory does not outlive the host, so persistence cannot be promised.
     if access & ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0 != 0 {
         return Err(libc::EOPNOTSUPP);
     }
@@ -63,7 +63,7 @@ pub(crate) struct MrRange {
 }
 
 impl MrRange {
-    /// Whether it makes sense as memory of the program's.
+    /// Checks that the range can be the program's memory.
     fn check(self, context: &Context) -> Result<Self, c_int> {
         let ends = |start: u64| start.checked_add(self.length as u64).is_some();
         let start = self.base.addr();
@@ -77,22 +77,22 @@ impl MrRange {
     }
 }
 
-/// What a region's memory is, which it keeps.
-#[allow(dead_code, reason = "what is kept is not looked at")]
+/// The memory behind a region, which the region keeps alive.
+#[allow(dead_code, reason = "kept alive, never read")]
 pub(crate) enum MrBacking {
-    /// The program's, who keeps it.
+    /// Memory of the program, which the program keeps mapped.
     Program,
-    /// Of the device's making.
+    /// Memory that the device has allocated.
     Buffer(Arc<Buffer>),
-    /// Memory on the device.
+    /// Device memory.
     Device(UseRef<Dm>),
-    /// A file of the program's, mapped by the device.
+    /// A file of the program, mapped by the device.
     File(Memory, BackingFile),
-    /// None.
+    /// No memory: a null region.
     Null(Arc<Nowhere>),
 }
 
-/// A memory region.
+/// A memory region (`ibv_mr`).
 pub(crate) struct Mr {
     counted: CountGuard,
     index: u32,
@@ -108,53 +108,56 @@ impl CountsUses for Mr {
     }
 }
 
-/// A peer does not let go of a region, which stays closed and allocated.
+/// Logs that a peer still touches a region, which stays closed and allocated.
 fn busy(region: u32, StillInUse { peer_id, pid }: StillInUse) -> c_int {
     let pid = pid.map_or("unknown".to_owned(), |pid| pid.to_string());
     log::error!("memory region {region} stays allocated: process {pid} (peer id {peer_id}) still touches it");
     libc::EBUSY
 }
 
-/// A region that a window uses, what is registered, and the shareable memory that it lies in.
+/// A region that a window uses, its registration, and the shareable memory that it lies in.
 pub(super) type BoundRegion = (UseRef<Mr>, LocalMrDescriptor, Option<ExportId>);
 
-/// Somebody is changing a registration.
+/// Another thread is changing the registration.
 pub(super) struct RegistrationBusy;
 
-/// What can change.
+/// The part of a region that `ibv_rereg_mr` can change.
 struct Registration {
     pd: UseRef<Pd>,
     range: MrRange,
     access: u32,
     backing: MrBacking,
-    /// Where it can be shared.
+    /// The shareable memory that the range lies in, if any.
     export: Option<ExportUse>,
     key: u32,
-    /// It is being deregistered: no window is bound to it any more.
+    /// Whether it is being deregistered, so that no more windows can be bound.
     closing: bool,
 }
 
-/// A region, or a window, lies in shareable memory, which stays shared for as long as this lives.
+/// The use of shareable memory by a region or window. The memory stays shared while this lives.
 pub(super) struct ExportUse {
     node: Arc<Node>,
     id: ExportId,
-    /// Peers may map it for writing: what they may then write there, and by which requests, is the region's to say.
+    /// Whether peers may map the memory for writing. The region's descriptor decides which writes
+    /// are permitted.
     writable: bool,
 }
 
 impl ExportUse {
-    /// A window of a region that lies there.
+    /// A use by a window of a region in that memory.
     pub(super) fn of_window(node: &Arc<Node>, id: ExportId, access: u32) -> Self {
         let writable = access & LOCAL_WRITE != 0;
         node.exports().note_access(id, true, writable);
         Self { node: Arc::clone(node), id, writable }
     }
 
-    /// Looks whether a range is there, as the flags say; and finds the shareable memory that it lies in, if any.
+    /// Checks that the memory of a range exists with the access that the flags need, and finds the
+    /// shareable memory that it lies in, if any.
     ///
     /// # Errors
     ///
-    /// `EFAULT`: part of it is not mapped, or not to be read, or not to be written though the device may write.
+    /// `EFAULT` if part of the range is not mapped, not readable, or not writable although the
+    /// flags need that.
     fn find(node: &Arc<Node>, range: &MrRange, access: u32) -> Result<Option<Self>, c_int> {
         let (address, length) = (range.base.addr(), range.length);
         let id = match node.exports().find(address, length) {
@@ -186,7 +189,8 @@ impl ExportUse {
         if !survey.readable || (access & LOCAL_WRITE != 0 && !survey.writable) {
             return Err(libc::EFAULT);
         }
-        // What is paged on demand is what lies at the address when it is used: the file may not, by then.
+        // On-demand paging uses whatever lies at the address at the time of the access. By then
+        // that may not be the file.
         let shared = survey.shared.filter(|_| access & ON_DEMAND == 0);
         Ok(shared.and_then(|mapping| node.exports().find_mapped(mapping)))
     }
@@ -198,10 +202,10 @@ impl Drop for ExportUse {
     }
 }
 
-// SAFETY: the pointer in `range` is an address to be handed on; it is not followed here.
+// SAFETY: the pointer in `range` is only passed on as an address, never dereferenced here.
 unsafe impl Send for Registration {}
 
-/// A change of a registration; what is `None` stays.
+/// A change of a registration. `None` fields stay.
 #[derive(Debug, Default)]
 pub(crate) struct RegistrationChange {
     pub(crate) range: Option<MrRange>,
@@ -210,12 +214,12 @@ pub(crate) struct RegistrationChange {
 }
 
 impl Mr {
-    /// Registers memory; the second value is the key.
+    /// Registers memory (`ibv_reg_mr`) and returns the region with its key.
     ///
     /// # Errors
     ///
-    /// An errno: `EINVAL` for flags or a range that make no sense, `EFAULT` for memory that is not there or may not be used so,
-    /// `ENOMEM` if there are as many regions as there may be.
+    /// An errno: `EINVAL` for invalid flags or an invalid range, `EFAULT` if the memory is not
+    /// mapped or lacks the access, `ENOMEM` if the limit of regions is reached.
     pub(crate) fn register(
         pd: &Arc<Pd>,
         range: MrRange,
@@ -257,7 +261,7 @@ impl Mr {
         self.index
     }
 
-    /// Registers memory on the device: a range of it, from which addresses are counted.
+    /// Registers a range of device memory. Addresses count from the beginning of the range.
     ///
     /// # Errors
     ///
@@ -278,7 +282,8 @@ impl Mr {
         Self::register(pd, range, access, MrBacking::Device(UseRef::new(dm)))
     }
 
-    /// Registers part of a file, which the device maps: a dma-buf, or a memory file that cannot shrink.
+    /// Registers part of a file, which the device maps: a dma-buf, or a memory file that cannot
+    /// shrink.
     ///
     /// # Errors
     ///
@@ -304,12 +309,13 @@ impl Mr {
         let (whole, writable) = (whole.ok_or(libc::EINVAL)?, access & LOCAL_WRITE != 0);
         let (memory, file) = Memory::of_program(file, offset - skipped as u64, whole, writable)
             .map_err(|error| errno::refused("ibv_reg_dmabuf_mr", &error))?;
-        // Within the mapping, which has so many bytes more.
+        // Within the mapping, which begins `skipped` bytes earlier.
         let base = memory.base().as_ptr().wrapping_add(skipped);
         Self::register(pd, MrRange { base, length, iova }, access, MrBacking::File(memory, file))
     }
 
-    /// Registers nothing: a region for the program's own requests, from which zeroes come and where bytes are lost.
+    /// Registers a null region for the program's own requests: it reads as zeroes and discards
+    /// writes.
     ///
     /// # Errors
     ///
@@ -321,22 +327,23 @@ impl Mr {
         Self::register(pd, range, LOCAL_WRITE, MrBacking::Null(nowhere))
     }
 
-    /// Whether it can be [changed](Self::change): memory of the program's.
+    /// Whether it can be [changed](Self::change): only memory of the program can.
     pub(crate) fn can_change(&self) -> bool {
         matches!(self.registration().backing, MrBacking::Program | MrBacking::Buffer(_))
     }
 
-    /// The key, as it is now.
+    /// The current key.
     pub(crate) fn key(&self) -> u32 {
         self.registration().key
     }
 
-    /// Changes the registration, when nobody touches the memory any more; the second value is the key.
+    /// Changes the registration once no transfer touches the memory, and returns the key.
     ///
     /// # Errors
     ///
-    /// As [`register`](Self::register), with nothing changed; and `EBUSY` if a peer does not let go of the memory, whose region
-    /// then stays closed, to be deregistered, or if a memory window is bound to it.
+    /// As [`register`](Self::register), with nothing changed. `EBUSY` if a memory window is bound
+    /// to the region, or if a peer still touches the memory. In the second case the region stays
+    /// closed and must be deregistered.
     pub(crate) fn change(&self, change: RegistrationChange) -> Result<u32, c_int> {
         let context = self.context();
         context.check_process()?;
@@ -360,12 +367,12 @@ impl Mr {
         Ok(registration.publish(context, self.index, KeyTag::Same))
     }
 
-    /// Ends the registration: no peer touches the memory after this, nor the device.
+    /// Deregisters the region. Neither peers nor the device touch the memory after this.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: a memory window is bound to the region; or a peer does not let go of the memory, and then the region is closed,
-    /// and a later call tries again.
+    /// `EBUSY` if a memory window is bound to the region, or if a peer still touches the memory. In
+    /// the second case the region is closed, and a later call tries again.
     pub(crate) fn deregister(&self) -> Result<(), c_int> {
         self.context().check_process()?;
         if self.is_gone() {
@@ -380,7 +387,7 @@ impl Mr {
         }
         self.context().rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))?;
         self.gone.store(true, Relaxed);
-        // Somebody may have it imported, and still has this object.
+        // An import may keep this object alive, so release its parts now.
         let mut registration = self.registration();
         registration.pd.release();
         (registration.backing, registration.export) = (MrBacking::Program, None);
@@ -388,12 +395,12 @@ impl Mr {
         Ok(())
     }
 
-    /// A use of the region by a window, with what is registered; until it ends, the registration stays as it is. `None` if the key
-    /// is not the region's any more. The last value is the shareable memory that it lies in.
+    /// Lends the region to a window. The registration cannot change until the window ends the use.
+    /// `None` if the region no longer has this key.
     ///
     /// # Errors
     ///
-    /// The registration is being changed; it is to be asked again.
+    /// Another thread is changing the registration: try again later.
     pub(super) fn lend(self: &Arc<Self>, key: u32) -> Result<Option<BoundRegion>, RegistrationBusy> {
         let registration = match self.registration.try_lock() {
             Ok(registration) => registration,
@@ -413,14 +420,14 @@ impl Mr {
         self.gone.load(Relaxed)
     }
 
-    /// How long it is.
+    /// In bytes.
     pub(crate) fn length(&self) -> usize {
         self.registration().range.length
     }
 }
 
 impl Drop for Mr {
-    /// It was revoked before.
+    /// Gives the index back. The region was revoked before.
     fn drop(&mut self) {
         self.context().rnic().regions().set_owner(self.index, KeyOwner::Nobody);
         self.context().rnic().regions().release(self.index);

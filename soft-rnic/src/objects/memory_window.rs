@@ -1,10 +1,13 @@
-//! Memory windows: parts of regions under remote keys of their own, which requests bind and invalidate.
+//! Memory windows: parts of regions with their own remote keys, which requests bind and invalidate.
 //!
-//! A window has an index in the table of [regions](super::region), and a descriptor there while it is bound: the part of its region,
-//! with the window's own permissions, for remote access alone ([`domain`]). So generation and hazards guard a window as they guard a
-//! region: who takes its memory away (by binding it anew, invalidating or deallocating it) invalidates the generation, and lets nobody
-//! rely on that until no hazard is left. A region whose windows are bound is neither changed nor deregistered, so that a
-//! window's memory is always some region's.
+//! A window has an index in the table of [regions](super::region). While it is bound it has a
+//! descriptor there: the part of its region, with the window's permissions, for remote access only
+//! ([`domain`]).
+//!
+//! Generations and hazards protect a window as they protect a region. A thread that rebinds,
+//! invalidates or deallocates a window invalidates the generation, and continues only when no
+//! hazard is left. A region with bound windows can be neither changed nor deregistered, so the
+//! memory of a window always belongs to a region.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -22,22 +25,22 @@ use crate::shared::entry::{domain, kind};
 
 const WRITES: u32 =
     ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-/// What a window may allow.
+/// The access flags that a window may have.
 const KNOWN: u32 = WRITES | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 | ZERO_BASED;
 
-/// A memory window.
+/// A memory window (`ibv_mw`).
 pub(crate) struct Mw {
     counted: CountGuard,
     index: u32,
-    /// No other window of this process had it, before as many as there are numbers.
+    /// Unique among the windows of this process until the counter wraps.
     serial: u32,
-    /// Of type 2: bound by a posted request with a key that the program chooses, to one queue pair, once; then invalidated.
+    /// Whether it is of type 2. A posted request binds such a window once, to one queue pair, with
+    /// a key that the program chooses. It must be invalidated before the next bind.
     chosen: bool,
     pd: UseRef<Pd>,
     state: Mutex<WindowState>,
 }
 
-/// The C object of a memory window.
 pub(crate) type MwObject = CObject<ibv_mw, Arc<Mw>>;
 
 /// The window of a pointer.
@@ -46,33 +49,32 @@ pub(crate) type MwObject = CObject<ibv_mw, Arc<Mw>>;
 ///
 /// - `mw` is a live window of this device.
 pub(crate) unsafe fn mw_of<'a>(mw: *mut ibv_mw) -> &'a Arc<Mw> {
-    // SAFETY: `mw` is a live window of this device, by the contract of `mw_of`.
+    // SAFETY: the caller guarantees that `mw` is a live window of this device.
     unsafe { MwObject::state(mw) }
 }
 
 #[derive(Default)]
 struct WindowState {
-    /// As it is now, whether it is bound or not.
+    /// The current key, whether the window is bound or not.
     key: u32,
     bound: Option<WindowBinding>,
-    /// It is being deallocated.
+    /// Whether it is being deallocated.
     ending: bool,
 }
 
-/// What a window is bound to.
+/// The region that a window is bound to.
 struct WindowBinding {
     _region: UseRef<Mr>,
     _export: Option<ExportUse>,
-    /// Of type 2: the number of its queue pair.
+    /// For type 2: the number of the queue pair that it is bound to.
     qpn: u32,
 }
 
-/// A request to bind a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BindRequest {
-    /// The new key.
+    /// The key that the window gets.
     pub(crate) key: u32,
-    /// The region's.
+    /// The key of the region.
     pub(crate) lkey: u32,
     pub(crate) address: u64,
     /// 0 unbinds a window of type 1.
@@ -80,21 +82,21 @@ pub(crate) struct BindRequest {
     pub(crate) access: u32,
 }
 
-/// Whose request it is.
+/// The queue pair that asks for a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowRequester {
     pub(crate) pd: u32,
     pub(crate) qpn: u32,
-    /// It came from a peer.
+    /// Whether a peer's message asked for it.
     pub(crate) remote: bool,
 }
 
-/// Why a window stays as it is.
+/// Why a window was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowError {
-    /// It is to be tried again: a peer still touches the memory, although nobody can begin to any more.
+    /// A peer still touches the memory, although no new transfer can begin: try again later.
     Busy,
-    /// It may not be done.
+    /// The request is invalid.
     Refused,
 }
 
@@ -105,11 +107,12 @@ impl From<RegistrationBusy> for WindowError {
 }
 
 impl Mw {
-    /// Makes a window; the second value is its key.
+    /// Allocates a window (`ibv_alloc_mw`) and returns it with its key.
     ///
     /// # Errors
     ///
-    /// An errno: `EINVAL` for an unknown type, `ENOMEM` if there are as many windows, or windows and regions, as there may be.
+    /// An errno: `EINVAL` for an unknown type, `ENOMEM` if the limit of windows, or of windows and
+    /// regions together, is reached.
     pub(crate) fn allocate(pd: &Arc<Pd>, mw_type: ibv_mw_type) -> Result<(Arc<Self>, u32), c_int> {
         let context = pd.context();
         context.check_process()?;
@@ -142,25 +145,26 @@ impl Mw {
         self.index
     }
 
-    /// Tells the window from one that has its index later.
+    /// Distinguishes this window from a later one with the same index.
     pub(crate) fn serial(&self) -> u32 {
         self.serial
     }
 
-    /// Whether the program chooses its keys.
+    /// Whether the program chooses the keys of the window.
     pub(crate) fn is_of_type_2(&self) -> bool {
         self.chosen
     }
 
-    /// Ends the window: no peer touches its memory after this.
+    /// Deallocates the window. No peer touches its memory after this.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: a peer does not let go of the memory. The window is closed; a later call tries again.
+    /// `EBUSY` if a peer still touches the memory. The window is closed, and a later call tries
+    /// again.
     pub(crate) fn deallocate(&self) -> Result<(), c_int> {
         self.context().check_process()?;
         self.state().ending = true;
-        // Without the lock, which others look in with transfer slots held.
+        // Without the lock, because threads that hold transfer slots take it.
         self.context().rnic().regions().revoke(self.index).map_err(|stuck| {
             let pid = stuck.pid.map_or("unknown".to_owned(), |pid| pid.to_string());
             log::error!(
@@ -175,14 +179,14 @@ impl Mw {
         Ok(())
     }
 
-    /// Binds the window, or unbinds it.
+    /// Binds the window, or unbinds it if the length is 0.
     ///
     /// # Errors
     ///
     /// As [`WindowError`].
     pub(crate) fn bind(&self, by: WindowRequester, bind: &BindRequest) -> Result<(), WindowError> {
         let mut state = self.state();
-        // (`man ibv_bind_mw`, `man ibv_post_send`; IBTA chapter 10, memory windows.)
+        // The rules of `man ibv_bind_mw`, `man ibv_post_send` and IBTA chapter 10, memory windows.
         let possible = !state.ending
             && by.pd == self.pd.number()
             && index_of(bind.key) == self.index
@@ -213,7 +217,7 @@ impl Mw {
         Ok(())
     }
 
-    /// The part of a region that the window is to be bound to.
+    /// Checks a request and finds the part of a region for it.
     fn find(&self, by: WindowRequester, bind: &BindRequest) -> Result<BoundRegion, WindowError> {
         let region = self.context().rnic().regions().memory_region(bind.lkey).ok_or(WindowError::Refused)?;
         let (region, whole, export) = region.lend(bind.lkey)?.ok_or(WindowError::Refused)?;
@@ -221,7 +225,7 @@ impl Mw {
         let allowed = whole.pd == by.pd
             && whole.access & MW_BIND != 0
             && whole.access & ZERO_BASED == 0
-            // A null region has no bounds that a window could have.
+            // A null region has no bounds, so a window cannot be part of it.
             && whole.access & kind::NULL == 0
             && (!writes || whole.access & LOCAL_WRITE != 0);
         let base =
@@ -231,15 +235,15 @@ impl Mw {
             iova: if bind.access & ZERO_BASED != 0 { 0 } else { bind.address },
             length: bind.length,
             pd: domain::window(by.pd, self.chosen.then_some(by.qpn)),
-            // The owner moves bytes on behalf of peers as if it received them.
-            // And what the region's memory is, the window's is.
+            // The owner may have to move bytes for peers, which it does as for a receive: that
+            // needs `LOCAL_WRITE`. The window inherits how the region's memory can be reached.
             access: bind.access | whole.access & kind::OWNER_ONLY | if writes { LOCAL_WRITE } else { 0 },
         };
         Ok((region, descriptor, export))
     }
 
-    /// Takes the window's memory away from peers; whether there was any. A window that has no memory stays as it is: it may be
-    /// that a peer asks twice, as it has not heard the answer.
+    /// Invalidates the window on request, and returns whether it was bound. An unbound window stays
+    /// as it is, because a peer that missed the answer may ask twice.
     ///
     /// # Errors
     ///
@@ -257,7 +261,8 @@ impl Mw {
         Ok(state.bound.take().is_some())
     }
 
-    /// Its queue pair has gone, and with it everybody who could touch the memory.
+    /// Unbinds the window after its queue pair `qpn` has gone, because no transfer can touch the
+    /// memory any more.
     pub(crate) fn lose(&self, qpn: u32) {
         let mut state = self.state();
         if self.chosen && state.bound.as_ref().is_some_and(|bound| bound.qpn == qpn) {
@@ -268,7 +273,7 @@ impl Mw {
 }
 
 impl Drop for Mw {
-    /// It was revoked before.
+    /// Gives the index back. The window was revoked before.
     fn drop(&mut self) {
         let regions = self.context().rnic().regions();
         regions.set_owner(self.index, KeyOwner::Nobody);

@@ -1,7 +1,9 @@
-//! What the verbs make: devices, contexts, protection domains, memory regions, completion queues, address handles.
+//! The objects behind the verbs: devices, contexts, protection domains, memory regions, completion
+//! queues, address handles.
 //!
-//! An object has two parts. The C part (`ibv_cq`, ...) belongs to the program, which reads and writes it as it likes; it is
-//! reached by raw pointers only ([`object`]). The other part is here, private to the device, shared by `Arc`.
+//! An object has two parts. The C part (`ibv_cq`, ...) belongs to the program, which may read and
+//! write it at any time, so it is accessed by raw pointers only ([`c_object`]). The private part is
+//! here, shared by `Arc`.
 
 pub(crate) mod acks;
 pub(crate) mod address_handle;

@@ -1,7 +1,8 @@
-//! Multicast groups: which queue pairs of this process are in which.
+//! Multicast groups: the memberships of this process's queue pairs.
 //!
-//! A group is nothing but its GID. That a queue pair is in one stands in the table of memberships of the segment, where
-//! senders look; here is what the owner needs to change that, and to tell a datagram's group from the entry that it came by.
+//! A group consists of its GID only. The table of memberships in the segment lists the queue pairs
+//! of each group, and senders read it there. This module keeps what the owner needs to change the
+//! table, and to find a datagram's group from the entry that it came by.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -20,7 +21,8 @@ use crate::shared::generation::GenerationWriter;
 use crate::shared::segment::MAX_MEMBERS;
 use crate::sync::Release;
 
-/// Whether a GID names a group: `ff00::/8` (InfiniBand specification, chapter 4, addressing), or an IPv4 one (annex A17, RoCE v2).
+/// Whether a GID names a group: `ff00::/8` (InfiniBand specification, chapter 4, addressing), or an
+/// IPv4 group (annex A17, RoCE v2).
 pub(crate) fn is_group(gid: [u8; 16]) -> bool {
     let address = Ipv6Addr::from(gid);
     address.is_multicast() || address.to_ipv4_mapped().is_some_and(|address| address.is_multicast())
@@ -35,19 +37,20 @@ pub(crate) struct MulticastGroups {
 #[derive(Default)]
 struct MembershipTable {
     slots: Vec<MembershipSlot>,
-    /// The number of one that has ended rests, as what came by it may not have been polled.
+    /// Indices of ended memberships, which rest because datagrams that came by them may not have
+    /// been polled yet.
     free: VecDeque<u32>,
 }
 
 struct MembershipSlot {
-    /// Stays when the membership has ended.
+    /// Kept after the membership has ended.
     gid: [u8; 16],
     writer: GenerationWriter,
     member: Option<GroupMembership>,
 }
 
-/// A queue pair is in the group, by these LIDs: they mean nothing where there are none, but each is attached and detached by
-/// itself.
+/// A queue pair in a group, with the LIDs that it attached by. RoCE has no LIDs, but each is
+/// attached and detached separately.
 struct GroupMembership {
     queue_pair: u32,
     qpn: u32,
@@ -64,7 +67,7 @@ impl MembershipTable {
         self.slots.iter().position(|slot| slot.gid == gid && slot.member.as_ref().is_some_and(is_it))
     }
 
-    /// Whether there may be another member of a group.
+    /// Whether the limits permit another member of a group.
     fn has_room(&self, gid: [u8; 16], limits: &Limits) -> bool {
         let in_group = self.members().filter(|(slot, _)| slot.gid == gid).count();
         let mut groups: Vec<_> = self.members().map(|(slot, _)| slot.gid).collect();
@@ -75,7 +78,7 @@ impl MembershipTable {
             && (in_group > 0 || groups.len() < limits.max_mcast_grp as usize)
     }
 
-    /// A number, and a slot for it.
+    /// Takes an index with a slot for it; `None` if the table is full.
     fn reserve(&mut self, gid: [u8; 16]) -> Option<usize> {
         if self.slots.len() < MAX_MEMBERS && self.free.len() < RESTING {
             self.slots.push(MembershipSlot { gid, writer: GenerationWriter::default(), member: None });
@@ -101,15 +104,17 @@ impl MulticastGroups {
     }
 
     fn entry(&self, index: usize) -> &MembershipEntry {
-        self.node.segment().member(index as u32).expect("there are no more slots than entries")
+        self.node.segment().member(index as u32).expect("the segment has an entry for every slot")
     }
 
-    /// Takes a queue pair into a group. One that is in it stays in it, and gets one copy of each message all the same
-    /// (`man ibv_attach_mcast`). Every process of the fabric knows of the first member of this one when this returns.
+    /// Adds a queue pair to a group (`ibv_attach_mcast`). A queue pair that is in it already still
+    /// gets one copy of each message (`man ibv_attach_mcast`). When this returns, every process of
+    /// the fabric knows that this process has members.
     ///
     /// # Errors
     ///
-    /// An errno: `EINVAL` if it takes no datagrams, or the GID is no group's; `ENOMEM` if there are too many members.
+    /// An errno: `EINVAL` if the queue pair does not receive datagrams or the GID is not a group's,
+    /// `ENOMEM` if a limit of members is reached.
     pub(crate) fn attach(&self, qp: &Qp, gid: [u8; 16], lid: u16, limits: &Limits) -> Result<(), c_int> {
         if qp.qp_type != ibv_qp_type::IBV_QPT_UD || !is_group(gid) {
             return Err(libc::EINVAL);
@@ -141,11 +146,11 @@ impl MulticastGroups {
         Ok(())
     }
 
-    /// Takes a queue pair out of a group.
+    /// Removes a queue pair from a group.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it is not in it.
+    /// `EINVAL` if it is not a member.
     pub(crate) fn detach(&self, qp: &Qp, gid: [u8; 16], lid: u16) -> Result<(), c_int> {
         let mut slots = self.write();
         let index = slots.find(qp.number.index, gid).ok_or(libc::EINVAL)?;
@@ -171,7 +176,7 @@ impl MulticastGroups {
         self.read().members().any(|(_, member)| member.queue_pair == queue_pair)
     }
 
-    /// The queue pair is gone, wherever it was.
+    /// Removes a destroyed queue pair from all groups.
     pub(crate) fn forget(&self, queue_pair: u32) {
         let mut slots = self.write();
         let is_it = |slot: &MembershipSlot| {
@@ -182,12 +187,12 @@ impl MulticastGroups {
         }
     }
 
-    /// How many entries of the table may be used.
+    /// How many entries of the table were ever used.
     pub(crate) fn count(&self) -> u32 {
         self.read().slots.len() as u32
     }
 
-    /// What an entry of the table says.
+    /// The membership in an entry of the table; `None` if it has ended.
     pub(crate) fn descriptor(&self, index: u32) -> Option<MembershipDescriptor> {
         let slots = self.read();
         let slot = slots.slots.get(index as usize)?;
@@ -195,7 +200,7 @@ impl MulticastGroups {
         Some(MembershipDescriptor { gid: gid_words(slot.gid), index: *queue_pair, qpn: *qpn })
     }
 
-    /// The group that an entry of the table is, or was, about.
+    /// The current or last group of an entry of the table.
     pub(crate) fn gid(&self, index: u32) -> Option<[u8; 16]> {
         self.read().slots.get(index as usize).map(|slot| slot.gid)
     }
@@ -206,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_told_from_hosts() {
+    fn group_gids_are_told_from_host_gids() {
         let is = |text: &str| is_group(text.parse::<Ipv6Addr>().expect("an address").octets());
         for group in ["ff12::1", "ff00::", "::ffff:224.0.0.1", "::ffff:239.255.255.255"] {
             assert!(is(group), "{group}");

@@ -1,4 +1,4 @@
-//! Advice about memory that is paged on demand: it is made present before it is needed.
+//! `ibv_advise_mr`: on-demand paged memory is memory present.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use rdma_mummy_sys::types::{
 use super::protection_domain::Pd;
 use crate::platform::{errno, user_memory};
 
-/// What is advised.
+/// How the program will use the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
     /// It will be read.
     Read,
     /// It will be written.
     Write,
-    /// What is present is to be used; nothing else is to be made present. The device uses what is present anyway.
+    /// Use resident pages, and make no others resident. The device uses resident pages anyway, so
+    /// this does nothing.
     Present,
 }
 
@@ -33,12 +34,13 @@ impl Advice {
     }
 }
 
-/// Makes a range of a region present, now: what returns is done.
+/// Makes a range of a region resident before it returns.
 ///
 /// # Errors
 ///
-/// As `man ibv_advise_mr` has them: `ENOENT` the key, `EPERM` another domain or no permission to write, `EINVAL` memory that is not
-/// paged on demand, `EFAULT` beyond the region or not mapped.
+/// As `man ibv_advise_mr`: `ENOENT` for an unknown key, `EPERM` for another domain or missing write
+/// access. `EINVAL` if the memory is not paged on demand, `EFAULT` if the range exceeds the region
+/// or is not mapped.
 pub(crate) fn prefetch(pd: &Arc<Pd>, advice: Advice, range: ibv_sge) -> Result<(), c_int> {
     const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
     const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;

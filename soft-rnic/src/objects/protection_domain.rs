@@ -1,4 +1,4 @@
-//! Protection domains: what belongs together.
+//! Protection domains and parent domains.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use super::thread_domain::Td;
 use super::use_ref::{CountsUses, UseCount, UseRef};
 use crate::shared::entry::domain;
 
-/// A protection domain. Its number is what peers and descriptors compare.
+/// A protection domain. Peers and descriptors compare its number.
 #[derive(Debug)]
 pub(crate) struct Pd {
     counted: CountGuard,
     number: u32,
     users: UseCount,
-    /// What a parent domain consists of.
+    /// For a parent domain: the domains that it consists of.
     parts: Option<ParentDomain>,
     gone: AtomicBool,
 }
 
-/// A parent domain extends a protection domain.
+/// The parts of a parent domain, which extends a protection domain.
 #[derive(Debug)]
 struct ParentDomain {
     pd: UseRef<Pd>,
@@ -28,11 +28,14 @@ struct ParentDomain {
 }
 
 impl Pd {
+    /// Allocates a protection domain (`ibv_alloc_pd`).
+    ///
     /// # Errors
     ///
     /// As [`Context::count`].
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, c_int> {
-        /// Numbers are not used again: a key's descriptor and a queue pair's must not agree by chance.
+        /// Numbers are never reused, so that the descriptors of an old key and a new queue pair
+        /// cannot agree by chance.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.fetch_add(1, Relaxed);
         if number >= domain::END {
@@ -44,8 +47,8 @@ impl Pd {
         Ok(pd)
     }
 
-    /// A parent domain: the same domain by another pointer, as what is made with either is to meet what is made with the other
-    /// (`man ibv_alloc_parent_domain`).
+    /// Creates a parent domain. It has the number of `pd`, because objects of both domains work
+    /// together (`man ibv_alloc_parent_domain`).
     ///
     /// # Errors
     ///
@@ -66,11 +69,11 @@ impl Pd {
         }))
     }
 
-    /// Ends the domain, by whatever pointer: it may have been imported.
+    /// Deallocates the domain, for the pointer that allocated it or for an imported one.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if something in it is left, `EINVAL` if it has ended before.
+    /// `EBUSY` if an object uses it, `EINVAL` if it was deallocated before.
     pub(crate) fn deallocate(&self) -> Result<(), c_int> {
         self.context().check_process()?;
         if self.users.is_used() {

@@ -1,7 +1,8 @@
-//! Memory regions by key: what this process may touch on behalf of whom.
+//! The table of memory regions by key, with a generation for each.
 //!
-//! A key is an index and a tag, `index << 8 | tag`; the tag changes whenever an index is used again. What the owner relies
-//! on lies here, in private memory; the descriptor in the segment is for peers.
+//! A key is an index and a tag, `index << 8 | tag`. The tag changes whenever an index is reused.
+//! The owner relies on the private table in this module; the descriptor in the segment is for
+//! peers.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -20,46 +21,48 @@ use crate::shared::segment::MAX_REGIONS;
 use crate::status;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
-/// Regions are allocated in chunks, which stay: a reader needs no lock.
+/// Regions are allocated in chunks that are never freed, so that a reader needs no lock.
 const CHUNK: usize = if MAX_REGIONS < 1024 { MAX_REGIONS } else { 1024 };
 
-/// Bits of a key that are not the index.
+/// How many bits of a key are the tag.
 const TAG_BITS: u32 = 8;
 
-/// The index of a key.
 #[inline]
 pub(crate) fn index_of(key: u32) -> u32 {
     key >> TAG_BITS
 }
 
-/// What this process knows about a region of its own.
+/// A region of this process, from the private table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LocalMrDescriptor {
-    /// Where the region begins, as a pointer that is good for all of it.
+    /// The start of the region, as a pointer that is valid for all of it.
     pub(crate) base: *mut u8,
     /// The address by which work requests and peers name `base`.
     pub(crate) iova: u64,
     pub(crate) length: u64,
-    /// A protection domain, or what [`domain`] makes of a window's.
+    /// The number of its protection domain, or for a window the value that [`domain`] derives from
+    /// it.
     pub(crate) pd: u32,
     /// `ibv_access_flags`.
     pub(crate) access: u32,
 }
 
-// SAFETY: the pointer is good for whoever may touch the region, on any thread.
+// SAFETY: the pointer is valid on every thread that may touch the region.
 unsafe impl Send for LocalMrDescriptor {}
 
 impl LocalMrDescriptor {
-    /// The memory of a range, if the region has all of it.
+    /// The pointer to a range, if it lies within the region.
     #[inline]
     pub(crate) fn pointer(&self, address: u64, length: u64) -> Option<*mut u8> {
         let offset = address.checked_sub(self.iova)?;
         let inside = offset <= self.length && length <= self.length - offset;
-        // In bounds, so wrapping changes nothing; nothing is claimed about the memory, which is the program's.
+        // In bounds, so wrapping changes nothing. This does not access the memory, which belongs to
+        // the program.
         inside.then(|| self.base.wrapping_add(offset as usize))
     }
 
-    /// The same of a null region, which has memory for any range, to be read or to be written; `None` of others.
+    /// The same for a null region, which has memory for any range, to be read or to be written.
+    /// `None` for other regions.
     #[cold]
     pub(crate) fn null_pointer(&self, length: u64, writes: bool) -> Option<*mut u8> {
         if self.access & kind::NULL == 0 {
@@ -69,7 +72,7 @@ impl LocalMrDescriptor {
     }
 }
 
-/// A place for a region.
+/// The private table's entry for one index.
 #[derive(Debug, Default)]
 pub(crate) struct RegionSlot {
     generation: Generation,
@@ -81,18 +84,18 @@ pub(crate) struct RegionSlot {
     control: Mutex<RegionControl>,
 }
 
-/// The owner's side, used by the calls that register and deregister.
+/// The part that only registering and deregistering threads use.
 #[derive(Debug, Default)]
 struct RegionControl {
     private: GenerationWriter,
     shared: GenerationWriter,
     tag: u8,
-    /// The context that has the region, by its address.
+    /// The address of the context that registered the region.
     context: usize,
     owner: KeyOwner,
 }
 
-/// Whose index it is.
+/// The object that an index belongs to.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum KeyOwner {
     #[default]
@@ -101,19 +104,20 @@ pub(crate) enum KeyOwner {
     Window(Weak<Mw>),
 }
 
-/// Which tag a key gets.
+/// How the tag of a new key is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyTag {
-    /// Another than before.
+    /// A different tag.
     Next,
-    /// The one that it has.
+    /// The current tag.
     Same,
-    /// The program's choice.
+    /// The tag that the program has chosen.
     Chosen(u8),
 }
 
 impl RegionSlot {
-    /// What is registered here. It is whole only if the snapshot is still [current](Self::is_current) after a hazard was published.
+    /// The registration under this index. It is consistent only if the snapshot is still
+    /// [current](Self::is_current) after a hazard was published.
     #[inline]
     pub(crate) fn read(&self) -> Option<(GenerationSnapshot, LocalMrDescriptor)> {
         let snapshot = self.generation.snapshot()?;
@@ -127,7 +131,7 @@ impl RegionSlot {
         Some((snapshot, descriptor))
     }
 
-    /// Whether the region is as it was read.
+    /// Whether the registration has not changed since `snapshot`.
     #[inline]
     pub(crate) fn is_current(&self, snapshot: GenerationSnapshot) -> bool {
         self.generation.is_current(snapshot)
@@ -138,7 +142,7 @@ impl RegionSlot {
     }
 }
 
-/// All regions of this process.
+/// The memory regions and windows of this process.
 pub(crate) struct RegionTable {
     node: Arc<Node>,
     chunks: Box<[OnceLock<Box<[RegionSlot]>>]>,
@@ -146,7 +150,7 @@ pub(crate) struct RegionTable {
 }
 
 struct FreeIndices {
-    /// The lowest that was never used. Index 0 never is, so that key 0 is none.
+    /// The lowest index that was never used. Index 0 is never used, so that key 0 is invalid.
     next: u32,
     free: VecDeque<u32>,
 }
@@ -157,8 +161,8 @@ impl RegionTable {
         Self { node, chunks, indices: Mutex::new(FreeIndices { next: 1, free: VecDeque::new() }) }
     }
 
-    /// The region of a key, if there is one now, with what is registered there, of which [`RegionSlot::is_current`] says whether it
-    /// is whole.
+    /// The registration under a key, if any. [`RegionSlot::is_current`] tells whether it is
+    /// consistent.
     #[inline]
     pub(crate) fn read(&self, key: u32) -> Option<(&RegionSlot, GenerationSnapshot, LocalMrDescriptor)> {
         let region = self.at(index_of(key))?;
@@ -188,17 +192,17 @@ impl RegionTable {
         indices.free.pop_front()
     }
 
-    /// Gives an index back, whose region was [revoked](Self::revoke).
+    /// Gives back an index whose region was [revoked](Self::revoke).
     pub(crate) fn release(&self, index: u32) {
         self.indices().free.push_back(index);
     }
 
-    /// Says whose index it is.
+    /// Records the object that an index belongs to.
     pub(crate) fn set_owner(&self, index: u32, owner: KeyOwner) {
         self.at(index).expect("the index was reserved").control().owner = owner;
     }
 
-    /// The memory region that a key's index belongs to, whether the key is good or not.
+    /// The memory region that owns the index of a key, whether the key is valid or not.
     pub(crate) fn memory_region(&self, key: u32) -> Option<Arc<Mr>> {
         match &self.at(index_of(key))?.control().owner {
             KeyOwner::Region(region) => region.upgrade(),
@@ -206,7 +210,7 @@ impl RegionTable {
         }
     }
 
-    /// The memory window that a key's index belongs to, whether the key is good or not.
+    /// The memory window that owns the index of a key, whether the key is valid or not.
     pub(crate) fn window(&self, key: u32) -> Option<Arc<Mw>> {
         match &self.at(index_of(key))?.control().owner {
             KeyOwner::Window(window) => window.upgrade(),
@@ -214,14 +218,14 @@ impl RegionTable {
         }
     }
 
-    /// A new key for an index that was reserved, and that nothing is registered under yet.
+    /// A new key for a reserved index without a registration.
     pub(crate) fn new_key(&self, index: u32) -> u32 {
         let mut control = self.at(index).expect("the index was reserved").control();
         control.tag = control.tag.wrapping_add(1);
         index << TAG_BITS | u32::from(control.tag)
     }
 
-    /// Registers a region under an index that was reserved, with this tag; returns the key.
+    /// Registers a region under a reserved index and returns its key.
     pub(crate) fn publish(
         &self,
         index: u32,
@@ -246,7 +250,7 @@ impl RegionTable {
         region.pd.store(descriptor.pd, Relaxed);
         region.access.store(descriptor.access, Relaxed);
         control.private.validate(&region.generation, control.tag);
-        let entry = self.node.segment().region(index).expect("the index is one of the segment's");
+        let entry = self.node.segment().region(index).expect("the segment has an entry for every index");
         let descriptor = MrDescriptor {
             iova: descriptor.iova,
             length: descriptor.length,
@@ -260,18 +264,19 @@ impl RegionTable {
         index << TAG_BITS | u32::from(control.tag)
     }
 
-    /// Closes a region, and waits until nobody touches it.
+    /// Invalidates a region, and waits until no transfer touches it.
     ///
     /// # Errors
     ///
-    /// Somebody still does, after the time that the configuration gives. The region stays closed; a later call
-    /// waits again.
+    /// A transfer still touches it after the configured time. The region stays invalid, and a later
+    /// call waits again.
     pub(crate) fn revoke(&self, index: u32) -> Result<(), StillInUse> {
         self.close(index);
         self.node.wait_until_unused(Revoked::Region(index))
     }
 
-    /// Closes a region; whether nobody touches it any more. To be asked again where somebody does.
+    /// Invalidates a region, and returns whether no transfer touches it any more. If false, call it
+    /// again later.
     pub(crate) fn try_revoke(&self, index: u32) -> bool {
         self.close(index);
         self.node.is_unused(Revoked::Region(index))
@@ -282,12 +287,12 @@ impl RegionTable {
         let mut control = region.control();
         let control = &mut *control;
         control.private.invalidate(&region.generation);
-        let entry = self.node.segment().region(index).expect("the index is one of the segment's");
+        let entry = self.node.segment().region(index).expect("the segment has an entry for every index");
         entry.withdraw(&mut control.shared);
         region.base.store(ptr::null_mut(), Relaxed);
     }
 
-    /// The regions that there are.
+    /// Counts the memory regions and their bytes, without windows.
     pub(crate) fn count(&self) -> status::Regions {
         let used = self.indices().next;
         let mut counted = status::Regions::default();

@@ -1,4 +1,4 @@
-//! The device's part of this process: one for all contexts.
+//! The software RNIC of the device in this process, shared by all contexts.
 
 use std::io;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
@@ -21,12 +21,12 @@ use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_
 use crate::status::{OpenDevice, QueuePairs, Statistics, Traffic};
 use crate::sync::{PlainAtomicU64, Relaxed};
 
-/// What it has to say at the end of the process is arranged for, where somebody listens.
-static LAST_WORDS: Once = Once::new();
+/// Registers the report at process exit once, if the log shows it.
+static EXIT_REPORT: Once = Once::new();
 
 static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
-/// Made by the first context, gone with the last.
+/// All objects of this process. The first context creates it, the last one drops it.
 pub(crate) struct Rnic {
     setup: &'static ProcessSetup,
     node: Arc<Node>,
@@ -38,19 +38,20 @@ pub(crate) struct Rnic {
     xrc_domains: XrcDomains,
     contexts: Mutex<Vec<Weak<Context>>>,
     cm_handler: CmHandlerSlot,
-    /// How often a message of this process met a receiver without a receive.
+    /// How often a message of this process met a receiver without a posted receive.
     not_ready: PlainAtomicU64,
 }
 
 impl Rnic {
-    /// The one that there is, or a new one.
+    /// Returns the current instance, or creates one.
     ///
     /// # Errors
     ///
-    /// The configuration is wrong (`EINVAL`), or the system has no memory or descriptors for it.
+    /// `EINVAL` if the configuration is invalid, otherwise the system's error if it has no memory
+    /// or descriptors left.
     pub(crate) fn acquire() -> io::Result<Arc<Self>> {
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        // A forked child begins anew.
+        // A forked child needs a new one.
         if let Some(rnic) = current.upgrade().filter(|rnic| !rnic.node.is_forked()) {
             return Ok(rnic);
         }
@@ -60,7 +61,7 @@ impl Rnic {
         })?;
         let rnic = Arc::new(Self::start(setup)?);
         if log::log_enabled!(log::Level::Info) {
-            LAST_WORDS.call_once(|| at_exit(process_ends));
+            EXIT_REPORT.call_once(|| at_exit(process_ends));
         }
         let handler: Weak<Self> = Arc::downgrade(&rnic);
         rnic.node.set_handler(handler);
@@ -68,19 +69,18 @@ impl Rnic {
         Ok(rnic)
     }
 
-    /// The one that there is.
+    /// The current instance, if any context is open.
     pub(crate) fn current() -> Option<Arc<Self>> {
         CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
-    /// A context is open.
+    /// Adds an open context.
     pub(crate) fn enter_context(&self, context: &Arc<Context>) {
         let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
         contexts.retain(|context| context.strong_count() > 0);
         contexts.push(Arc::downgrade(context));
     }
 
-    /// The contexts that are open.
     pub(crate) fn contexts(&self) -> Vec<Arc<Context>> {
         let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
         let open = contexts.iter().filter_map(Weak::upgrade);
@@ -114,7 +114,7 @@ impl Rnic {
         })
     }
 
-    /// What there is, and what was sent.
+    /// Counts of objects and traffic, for status queries.
     pub(crate) fn statistics(&self) -> Statistics {
         let (peers, former) = self.node.traffic();
         Statistics {
@@ -156,12 +156,12 @@ impl Rnic {
         kinds
     }
 
-    /// Where the connection manager sets itself as the handler.
+    /// Where the connection manager registers its handler.
     pub(crate) fn cm_handler(&self) -> &CmHandlerSlot {
         &self.cm_handler
     }
 
-    fn tell_cm(&self, tell: impl FnOnce(&dyn CmHandler)) {
+    fn with_cm(&self, tell: impl FnOnce(&dyn CmHandler)) {
         if let Some(cm) = self.cm_handler.get() {
             tell(&*cm);
         }
@@ -206,7 +206,7 @@ impl Rnic {
     }
 }
 
-/// What the node needs to know.
+/// The part of the configuration that the node needs.
 fn settings(config: &Config) -> NodeSettings {
     NodeSettings {
         fabric: config.fabric.clone(),
@@ -218,7 +218,7 @@ fn settings(config: &Config) -> NodeSettings {
 }
 
 impl Rnic {
-    /// Does what a doorbell of this process itself asks for. No transfer slot may be held.
+    /// Answers a doorbell of this process itself. The caller holds no transfer slot.
     pub(crate) fn answer(&self, doorbell: Doorbell) {
         match doorbell {
             Doorbell::Cq(cq) => self.cq_fired(cq),
@@ -257,7 +257,7 @@ impl NodeHandler for Rnic {
     fn peer_detached(&self, peer_id: u16) {
         self.queue_pairs.all().iter().for_each(|qp| qp.peer_detached(peer_id));
         self.shared_queues.all().iter().for_each(|srq| srq.peer_detached(peer_id));
-        self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
+        self.completion_queues.all().iter().for_each(|cq| cq.on_peer_death());
         self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
 
@@ -285,25 +285,25 @@ impl NodeHandler for Rnic {
     }
 
     fn cm_message(&self, from: u16, message: &[u8]) {
-        self.tell_cm(|cm| cm.message(from, message));
+        self.with_cm(|cm| cm.message(from, message));
     }
 
     fn cm_gone(&self, block: u16) {
-        self.tell_cm(|cm| cm.gone(block));
+        self.with_cm(|cm| cm.gone(block));
     }
 
     fn cm_port_owner(&self, token: u64, found: PortOwner) {
-        self.tell_cm(|cm| cm.port_owner(token, found));
+        self.with_cm(|cm| cm.port_owner(token, found));
     }
 
     fn cm_timer(&self) {
-        self.tell_cm(|cm| cm.timer());
+        self.with_cm(|cm| cm.timer());
     }
 }
 
 impl Rnic {
-    /// Says how messages went, which nothing else shows of a program that has ended.
-    fn tell_traffic(&self) {
+    /// Logs how messages were delivered. A program that has ended leaves no other trace of it.
+    fn log_traffic(&self) {
         let (peers, former) = self.node.traffic();
         let sum =
             |of: fn(&Traffic) -> u64| of(&former) + peers.iter().map(|peer| of(&peer.traffic)).sum::<u64>();
@@ -317,31 +317,31 @@ impl Rnic {
         log::info!("receivers that were not ready: {}", self.not_ready());
     }
 
-    /// A message met a receiver without a receive.
+    /// Counts a message that met a receiver without a posted receive.
     pub(crate) fn count_not_ready(&self) {
         self.not_ready.fetch_add(1, Relaxed);
     }
 
-    /// How often that was.
+    /// How many messages met a receiver without a posted receive.
     pub(crate) fn not_ready(&self) -> u64 {
         self.not_ready.load(Relaxed)
     }
 }
 
 impl Drop for Rnic {
-    /// The last context is closed.
+    /// Runs when the last context is closed.
     fn drop(&mut self) {
-        self.tell_traffic();
+        self.log_traffic();
     }
 }
 
-/// The process ends, and has a context open. What else it has ends with it.
+/// Runs at process exit, if a context is still open. The exit itself releases everything else.
 extern "C" fn process_ends() {
-    // Whoever makes or looks for it at this moment never comes to it.
+    // `try_lock`, because a thread that holds the lock never releases it at exit.
     let Some(rnic) = CURRENT.try_lock().ok().and_then(|current| current.upgrade()) else { return };
     if !rnic.node.is_forked() {
-        rnic.tell_traffic();
+        rnic.log_traffic();
     }
-    // Other threads may still be at work with it.
+    // Not dropped, because other threads may still use it.
     std::mem::forget(rnic);
 }

@@ -1,4 +1,4 @@
-//! What is settled once a process: the configuration, and the devices that follow from it.
+//! The configuration and the devices, settled once a process. It is made once.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::platform::network;
 #[derive(Debug)]
 pub(crate) struct ProcessSetup {
     pub(crate) config: Config,
-    /// Those of the configuration, and lower ones of rules of faults.
+    /// The limits of the configuration, lowered by fault rules.
     pub(crate) limits: Limits,
     pub(crate) devices: Vec<Device>,
 }
@@ -31,7 +31,7 @@ impl ProcessSetup {
                 limits.lower(name, *value);
             }
             let concerned = |device: &&mut Device| which.is_none_or(|which| which == device.number);
-            devices.iter_mut().filter(concerned).for_each(|device| device.become_odd(of));
+            devices.iter_mut().filter(concerned).for_each(|device| device.apply_trait(of));
         }
         if !rules.is_empty() {
             faults::install(rules, config.seed);
@@ -44,11 +44,11 @@ impl ProcessSetup {
         SETUP.get()
     }
 
-    /// The setup; the first call makes it, from the environment.
+    /// The setup. The first call makes it from the environment.
     ///
     /// # Errors
     ///
-    /// A variable has a value that it cannot have. A later call looks again.
+    /// A variable has an invalid value. A later call reads the environment again.
     pub(crate) fn get() -> Result<&'static Self, ConfigError> {
         match SETUP.get() {
             Some(setup) => Ok(setup),
@@ -56,11 +56,11 @@ impl ProcessSetup {
         }
     }
 
-    /// Makes the setup of this configuration, if there is none yet; returns the one that there is.
+    /// Makes the setup from this configuration. If a setup exists already, returns that one.
     ///
     /// # Errors
     ///
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     pub(crate) fn with(config: Config) -> Result<&'static Self, ConfigError> {
         config.validate()?;
         Self::first(|| Ok(config))

@@ -1,13 +1,13 @@
-//! Objects by their index, which is also their index in the segment.
+//! Tables of objects by objects by index. The the index names the object in the segment.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// So many indices rest before one is used again, so that one in use is not easily mistaken for a former one; more
-/// than that would only spread the objects over more pages.
+/// How many freed indices rest before one is reused, so that a stale index seldom names a new
+/// object. A larger number would spread the objects over more pages.
 pub(crate) const RESTING: usize = 256;
 
-/// A table of at most so many objects. A freed index rests before it is used again.
+/// A table of limited size. A freed index rests before it is reused.
 pub(crate) struct ObjectTable<T> {
     capacity: usize,
     slots: RwLock<TableSlots<T>>,
@@ -41,7 +41,7 @@ impl<T> ObjectTable<T> {
         slots.free.pop_front()
     }
 
-    /// Enters an object under an index that was reserved, here or elsewhere.
+    /// Stores an object under an index that was reserved, here or elsewhere.
     pub(crate) fn put(&self, index: u32, object: Arc<T>) {
         let mut slots = self.write();
         let end = index as usize + 1;
@@ -51,12 +51,11 @@ impl<T> ObjectTable<T> {
         slots.objects[index as usize] = Some(object);
     }
 
-    /// Takes an object out; its index stays reserved.
+    /// Takes an object out. Its index stays reserved.
     pub(crate) fn take(&self, index: u32) -> Option<Arc<T>> {
         self.write().objects.get_mut(index as usize)?.take()
     }
 
-    /// Gives a reserved index back.
     pub(crate) fn release(&self, index: u32) {
         self.write().free.push_back(index);
     }
@@ -65,7 +64,7 @@ impl<T> ObjectTable<T> {
         self.read().objects.get(index as usize)?.clone()
     }
 
-    /// All objects, as they are now.
+    /// All objects that the table has now.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         self.read().objects.iter().flatten().cloned().collect()
     }
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indices_come_back_last() {
+    fn freed_indices_are_reused_last() {
         let table = ObjectTable::new(2);
         assert_eq!((table.reserve(), table.reserve(), table.reserve()), (Some(0), Some(1), None));
         table.put(1, Arc::new('b'));
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_of_somebody_else_is_entered_where_it_says() {
+    fn index_reserved_elsewhere_can_be_put() {
         let table = ObjectTable::new(8);
         table.put(5, Arc::new(5));
         assert_eq!(table.get(5).as_deref(), Some(&5));

@@ -1,7 +1,8 @@
-//! Thread domains: the program's promise that what is made in one is used by one thread at a time.
+//! Thread domains: the program promises that one thread at a time uses the objects created in one.
 //!
-//! A device may do without locks then (`man ibv_alloc_td`). This one does not: its locks cost next to nothing where nobody else
-//! wants them. So a thread domain is something to count, and to be busy while a parent domain has it.
+//! A device may omit locks then (`man ibv_alloc_td`). This device does not, because an uncontended
+//! lock costs almost nothing. A thread domain is only counted, and is busy while a parent domain
+//! uses it.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use super::context::{Context, CountGuard};
 use super::use_ref::{CountsUses, UseCount};
 
-/// A thread domain.
+/// A thread domain (`ibv_td`).
 #[derive(Debug)]
 pub(crate) struct Td {
     counted: CountGuard,
@@ -17,6 +18,8 @@ pub(crate) struct Td {
 }
 
 impl Td {
+    /// Allocates a thread domain.
+    ///
     /// # Errors
     ///
     /// As [`Context::count`].

@@ -1,4 +1,4 @@
-//! A reference that counts as a use: what is used cannot be destroyed.
+//! A counted reference: an object that object that has in use cannot be destroyed.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ impl UseCount {
     }
 }
 
-/// An object that others use.
+/// An object that other objects use.
 pub(crate) trait CountsUses {
     fn users(&self) -> &UseCount;
 }
 
-/// A use of an object, until it is released or dropped.
+/// One use of an object, until it is released or dropped.
 #[derive(Debug)]
 pub(crate) struct UseRef<T: CountsUses> {
     object: Arc<T>,
@@ -32,12 +32,11 @@ impl<T: CountsUses> UseRef<T> {
         Self { object: Arc::clone(object), released: AtomicBool::new(false) }
     }
 
-    /// The object.
     pub(crate) fn get(&self) -> &Arc<T> {
         &self.object
     }
 
-    /// The use is over, although this may live a little longer, in somebody's hands.
+    /// Ends the use, although other references may keep this value alive for a while.
     pub(crate) fn release(&self) {
         if !self.released.swap(true, Relaxed) {
             self.object.users().0.fetch_sub(1, Relaxed);

@@ -1,8 +1,10 @@
-//! XRC domains: what the targets of extended reliable connections have in common with the shared receive queues that they lead to.
+//! XRC domains, which connect XRC target queue pairs with the shared receive queues that they may
+//! deliver to.
 //!
-//! A domain is known by the inode that it belongs to, so whoever has the file open means the same domain, in whichever process.
-//! All that processes have to agree on is whether it is there (`O_CREAT`, `O_EXCL`): each that has it open keeps a
-//! [`XrcdPresence`], which ends with the process. A domain of no file is known by a random number.
+//! The inode of its file identifies a domain, so all processes that have the file open share the
+//! domain. The processes only need to agree on whether it exists (`O_CREAT`, `O_EXCL`). Each
+//! process that has it open keeps a [`XrcdPresence`], which ends with the process. A domain without
+//! a file has a random number.
 
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,26 +16,27 @@ use super::use_ref::{CountsUses, UseCount, UseRef};
 use crate::node::{XrcdPresence, random};
 use crate::platform::fork::identity;
 
-/// What a domain is known by, on this host: the inode, and its file system with the device's number.
+/// The identity of a domain on this host: the inode, then the file system combined with the
+/// device's number.
 pub(crate) type XrcdId = [u64; 2];
 
-/// In place of a file system; the numbers of those have 32 bits.
+/// Stands for the file system of a domain without a file. File systems have numbers of 32 bits.
 const NO_FILE: u64 = 1 << 40;
 const DEVICE_SHIFT: u32 = 56;
 
-/// A domain as one call has opened it.
+/// One opened handle of a domain.
 pub(crate) struct Xrcd {
     counted: CountGuard,
     id: XrcdId,
-    /// What tells other processes of it, if it is a file's.
+    /// Shows other processes that the domain is open; `None` for a domain without a file.
     shared: Mutex<Option<Arc<XrcdPresence>>>,
-    /// What targets are made with, who have neither by their attributes.
+    /// The protection domain and completion queue of XRC targets, whose attributes name neither.
     pd: UseRef<Pd>,
     cq: UseRef<Cq>,
     users: UseCount,
 }
 
-/// The domains of files that this process has open.
+/// The domains with a file that this process has open.
 #[derive(Default)]
 pub(crate) struct XrcDomains(Mutex<Vec<(XrcdId, Weak<XrcdPresence>)>>);
 
@@ -44,12 +47,12 @@ impl XrcDomains {
 }
 
 impl Xrcd {
-    /// Opens the domain of a descriptor's file, or with -1 one of no file.
+    /// Opens the domain of the file behind `fd`, or a domain without a file if `fd` is -1.
     ///
     /// # Errors
     ///
-    /// As `errno`, and as the kernel: `EBADF` there is no such descriptor, `EAGAIN` there is no such domain and none is to be made,
-    /// `EINVAL` there is one and a new one is asked for.
+    /// An errno, as the kernel returns it. `EBADF`: no such descriptor. `EAGAIN`: the domain does
+    /// not exist and `O_CREAT` is not set. `EINVAL`: it exists and `O_EXCL` is set.
     pub(crate) fn open(context: &Arc<Context>, fd: c_int, oflags: c_int) -> Result<Arc<Self>, c_int> {
         let counted = context.count(|counts| &counts.xrcd, u32::MAX)?;
         let device = u64::from(context.device().number) << DEVICE_SHIFT;
@@ -73,9 +76,11 @@ impl Xrcd {
         }))
     }
 
+    /// Closes this handle of the domain (`ibv_close_xrcd`).
+    ///
     /// # Errors
     ///
-    /// `EBUSY`: something of the domain is left.
+    /// `EBUSY` if a shared receive queue or an XRC target still uses it.
     pub(crate) fn close(&self) -> Result<(), c_int> {
         self.context().check_process()?;
         if self.users.is_used() {
@@ -90,9 +95,10 @@ impl Xrcd {
         Ok(())
     }
 
-    /// The domain is not open here any more.
+    /// Ends this handle's presence in the domain.
     fn leave(&self) {
-        // Under the lock: whoever opens the domain at this moment finds it either here or gone.
+        // The lock makes this atomic to a thread that opens the domain: it finds the domain open or
+        // closed.
         let _domains = self.context().rnic().xrc_domains().lock();
         drop(self.shared.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -114,7 +120,7 @@ impl Xrcd {
     }
 }
 
-/// Opens the domain of a file: this process's own presence, or a new one.
+/// Opens the domain of a file: reuses the presence of this process, or creates one.
 fn enter(context: &Context, id: XrcdId, oflags: c_int) -> Result<Arc<XrcdPresence>, c_int> {
     let (create, exclusive) = (oflags & libc::O_CREAT != 0, oflags & libc::O_EXCL != 0);
     let rnic = context.rnic();

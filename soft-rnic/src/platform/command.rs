@@ -1,5 +1,4 @@
-//! The file behind an open device context (`cmd_fd`): a program can pass its descriptor to another
-//! process, which recognises the context by it.
+//! The command descriptor (`cmd_fd`): the file behind an open device.
 //!
 //! The file has no content. Its identity, which all duplicates of the descriptor share,
 //! distinguishes it from other files.

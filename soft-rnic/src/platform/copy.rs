@@ -1,4 +1,4 @@
-//! Copies of payload: the one place where this process moves the bytes of a message.
+//! Payload copies: the one place where this process moves the bytes of a message.
 //!
 //! Other threads and processes may read and write payload at any time, and programs do poll for its
 //! last byte. This module therefore reaches payload only by raw pointers, moves it with the C

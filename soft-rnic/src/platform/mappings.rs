@@ -1,4 +1,4 @@
-//! The process's memory mappings and their files, from `/proc/self/maps`.
+//! `/proc/self/maps`: the mappings of memory process and their files.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};

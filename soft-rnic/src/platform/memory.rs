@@ -1,4 +1,4 @@
-//! Memory that can be shared with another process; under Miri and loom, private memory.
+//! Shared mappings of memory files; under Miri and loom, private memory.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;

@@ -1,5 +1,4 @@
-//! The memory behind a null memory region (`ibv_alloc_null_mr`): a source of zeroes and a sink for
-//! writes.
+//! Memory of null regions: reads give zero, writes a lost.
 //!
 //! Both are as long as the longest message and cost almost no memory: the source maps the system's
 //! page of zeroes repeatedly, and the sink maps one small file repeatedly. The copying code

@@ -1,4 +1,4 @@
-//! Identifies another process and detects its death.
+//! A peer process and the proof of its death (pidfd, or start time).
 
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;

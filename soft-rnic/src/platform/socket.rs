@@ -1,4 +1,4 @@
-//! Sockets between processes of one host, for packets and file descriptors.
+//! Unix sockets of type SEQPACKET: packets, for packets that travel file descriptors.
 //!
 //! They are Unix sockets with abstract names: they leave no file behind, and the kernel frees a
 //! name with its last user. No call waits, and none raises SIGPIPE.

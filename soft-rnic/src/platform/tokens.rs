@@ -1,4 +1,4 @@
-//! A descriptor that can be read once per event: `eventfd` as a semaphore; under Miri a counter.
+//! `eventfd` as a semaphore; under Miri a counter.
 
 #[cfg(any(miri, loom))]
 pub(crate) use counter::Tokens;

@@ -1,4 +1,4 @@
-//! Checks that the memory which a program registers is mapped, and makes its pages present.
+//! Checks and populates memory which a program registers.
 
 use std::io;
 

@@ -1,8 +1,11 @@
-//! What has come to a queue pair whose receives are not filled one after the other, in the order in which it came.
+//! The arrival ring: the order of messages where receives are not filled in posting order (UD,
+//! SRQ).
 //!
-//! A shared receive queue is filled for many queue pairs, one of datagrams by many senders; and a receive that a sender gives back is an
-//! earlier one than those that were filled meanwhile. So the place of a receive in its queue says nothing of when its message came: each
-//! sender tells, when it has finished a slot, by pushing its number into a ring. One sender's messages stay in order.
+//! Many queue pairs take receives from a shared receive queue, and many senders fill the receives
+//! of a datagram queue pair. A receive that a sender gives back is older than those filled since.
+//! Therefore the position of a receive in its queue does not tell when its message arrived. Each
+//! sender pushes the number of a finished slot into this ring, which keeps the messages of one
+//! sender in order.
 
 use std::io;
 use std::sync::Arc;
@@ -19,12 +22,12 @@ pub(super) struct ArrivalRing {
     range: Option<HeapRange>,
     offset: u64,
     words: u32,
-    /// How many numbers were taken, ever.
+    /// How many numbers were taken in total.
     head: Spin<u32>,
 }
 
 impl ArrivalRing {
-    /// For a receive queue of so many receives.
+    /// A ring for a queue of `receives` receives.
     ///
     /// # Errors
     ///
@@ -36,19 +39,21 @@ impl ArrivalRing {
         Ok(Self { node, range: Some(range), offset, words, head: Spin::new(0) })
     }
 
-    /// Tells peers where to push.
+    /// Publishes where peers push.
     pub(super) fn show(&self, descriptor: &mut QpDescriptor) {
         (descriptor.ring_offset, descriptor.ring_words) = (self.offset, self.words);
     }
 
     fn ring(&self) -> IndexRing<'_> {
-        self.node.segment().ring(self.offset, self.words).expect("the range lies in the heap")
+        self.node.segment().ring(self.offset, self.words).expect("the range is in the heap")
     }
 
-    /// Takes numbers, the oldest first, until one is of use; what is made of it. Meanwhile nobody else takes or looks at any.
+    /// Takes numbers, the oldest first, until `of_use` accepts one, and returns its result. No
+    /// other thread takes or reads numbers during this.
     pub(super) fn take<T>(&self, mut of_use: impl FnMut(u32) -> Option<T>) -> Option<T> {
         let (ring, mut head) = (self.ring(), self.head.lock());
-        // Others are a peer's mistake: there is an end to them.
+        // Rejected numbers are a peer's mistake. The loop is bounded, so that the peer cannot keep
+        // it going.
         for _ in 0..=self.words {
             let made = of_use(ring.pop(&mut head)?);
             if made.is_some() {
@@ -58,20 +63,21 @@ impl ArrivalRing {
         None
     }
 
-    /// Says for a sender what it has not said before it died; false if there is no room, by a peer's mistake.
+    /// Announces a slot for a sender that died before it could. False if the ring is full by a
+    /// peer's mistake.
     pub(super) fn push(&self, number: u32) -> bool {
         self.ring().push(number)
     }
 
-    /// Adds the numbers that have not been taken.
+    /// Adds the numbers that were not taken.
     pub(super) fn pending(&self, numbers: &mut Vec<u32>) {
         numbers.extend(self.ring().pending(*self.head.lock()));
     }
 
-    /// As new. No peer pushes any more.
+    /// Resets the ring. No peer pushes any more.
     pub(super) fn clear(&self) {
         let mut head = self.head.lock();
-        // A ring that was never used is no memory yet.
+        // A ring that was never used has no pages yet, and resetting would allocate them.
         if *head != 0 {
             self.ring().reset();
             *head = 0;

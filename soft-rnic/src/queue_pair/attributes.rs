@@ -1,8 +1,7 @@
-//! What `ibv_modify_qp` sets and `ibv_query_qp` tells.
+//! The queue pair attributes that `ibv_modify_qp` sets and `ibv_query_qp` returns.
 
 use rdma_mummy_sys::types::{ibv_ah_attr, ibv_qp_attr, ibv_qp_attr_mask};
 
-/// The attributes of a queue pair.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpAttributes {
     pub(crate) path_mtu: u32,
@@ -25,11 +24,11 @@ pub(crate) struct QpAttributes {
     pub(crate) rnr_retry: u8,
     pub(crate) alt_port_num: u8,
     pub(crate) alt_timeout: u8,
-    /// How often the queue pair has become ready to receive.
+    /// How often the queue pair has entered RTR. It distinguishes one connection from the next.
     pub(crate) connection: u32,
 }
 
-/// Copies attributes that a mask names. Values were checked before.
+/// Copies the attributes that a mask names, after their values were checked.
 macro_rules! take {
     ($mask:ident, $from:ident, $to:ident: $($bit:ident => $field:ident = $value:expr),* $(,)?) => {$(
         if $mask & ibv_qp_attr_mask::$bit.0 != 0 {
@@ -39,7 +38,7 @@ macro_rules! take {
 }
 
 impl QpAttributes {
-    /// Takes what the mask names.
+    /// Sets the attributes that the mask names.
     pub(crate) fn set(&mut self, attr: &ibv_qp_attr, mask: u32) {
         take!(mask, attr, self:
             IBV_QP_PATH_MTU => path_mtu = attr.path_mtu.0,
@@ -65,7 +64,7 @@ impl QpAttributes {
         );
     }
 
-    /// Tells everything; the caller adds states and capabilities.
+    /// Fills in the attributes. The caller adds states and capabilities.
     pub(crate) fn get(&self, attr: &mut ibv_qp_attr) {
         attr.path_mtu.0 = self.path_mtu;
         attr.path_mig_state.0 = self.path_mig_state;

@@ -1,5 +1,5 @@
-//! The header before a datagram's payload: an IPv6 one, or an IPv4 one in the second half of the same forty bytes, as RoCE v2
-//! packets have it (InfiniBand specification, annex A17.4.5).
+//! The global route header before a datagram's payload: IPv6, or IPv4 in the second half of the
+//! same forty bytes, as in RoCE v2 packets (InfiniBand specification, annex A17.4.5).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use crate::engine::send::GRH;
 /// The next header of RoCE v2 packets: UDP.
 const UDP: u8 = 17;
 
-/// What a datagram says of its way.
+/// The fields of a datagram's global route header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrhFields {
     pub(super) source: [u8; 16],
@@ -16,7 +16,7 @@ pub(super) struct GrhFields {
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
     pub(super) flow_label: u32,
-    /// Bytes of payload.
+    /// The length of the payload in bytes.
     pub(super) payload: u16,
 }
 

@@ -54,10 +54,10 @@ use send_queue::SendQueue;
 use transfer_slot_mutex::TransferSlotMutex;
 use xrc::OpenedHandles;
 
-/// A lock that is held for a few instructions, or for one transfer; waiters let others run.
+/// A lock that is held for a few instructions or for one transfer. Waiting threads yield.
 pub(crate) type Spin<T> = SpinMutex<T, spin::Yield>;
 
-/// A queue pair.
+/// A queue pair (`ibv_qp`).
 pub(crate) struct Qp {
     pub(crate) rnic: Arc<Rnic>,
     pub(crate) context: Arc<Context>,
@@ -66,36 +66,37 @@ pub(crate) struct Qp {
     pub(crate) pd: UseRef<Pd>,
     pub(crate) send_cq: UseRef<Cq>,
     pub(crate) recv_cq: UseRef<Cq>,
-    /// Of targets of extended reliable connections.
+    /// For XRC targets.
     pub(crate) xrcd: Option<UseRef<Xrcd>>,
     /// Further handles of a target (`ibv_open_qp`).
     opened: Mutex<OpenedHandles>,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
-    /// What was agreed on with the other end (`ibv_set_ece`).
+    /// The ECE options negotiated with the other end (`ibv_set_ece`).
     pub(crate) ece: AtomicU32,
-    /// `ibv_qp_create_flags`
+    /// `ibv_qp_create_flags`.
     pub(crate) create_flags: u32,
-    /// The number of this queue pair among those of `recv_cq`.
+    /// The source number of this queue pair at `recv_cq`.
     source: AtomicU32,
-    /// `ibv_qp_state`, and above its byte how often the queue pair was reset.
+    /// `ibv_qp_state` in the low byte, and above it how often the queue pair was reset (its
+    /// incarnation).
     state: AtomicU32,
-    /// What `ibv_modify_qp` has set.
+    /// The attributes that `ibv_modify_qp` has set.
     attributes: Mutex<QpAttributes>,
-    /// What peers see.
+    /// The descriptor that peers see.
     published: Spin<PublishedQp>,
-    /// The list that is being built, and the right to post.
+    /// The list of requests that is being built; its lock is the right to post.
     builder: Spin<WrListBuilder>,
     /// The thread that has a list open; 0 if none has.
     list: AtomicUsize,
     pub(crate) send_queue: SendQueue,
     pub(crate) sending: TransferSlotMutex<Sending>,
     receiving: Receiving,
-    /// In which life the flush of receives was announced, counted from 1.
+    /// The incarnation whose flush of receives was announced, counted from 1; 0 if none was.
     flushed: AtomicU32,
-    /// The program wants to know when the send queue has drained.
+    /// Whether the program wants an event when the send queue has drained.
     draining: AtomicBool,
-    /// When the service thread is to look at what waits.
+    /// When the service thread must run the pending requests.
     pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
     windows: QpWindows,
@@ -103,10 +104,10 @@ pub(crate) struct Qp {
     counted: CountGuard,
 }
 
-/// Where receives come from, and how it is known which message is the next.
+/// Where receives come from, and how the next message is found.
 struct Receiving {
     from: ReceiveSource,
-    /// If messages do not come to one receive after the other.
+    /// Set if messages do not fill the receives in order.
     arrivals: Option<ArrivalRing>,
 }
 
@@ -137,7 +138,7 @@ impl Receiving {
         }
     }
 
-    /// Tells peers where receives are, and where to say that a message has come.
+    /// Publishes where receives are, and where to announce messages.
     fn show(&self, descriptor: &mut QpDescriptor, slots: SlotsDescriptor) {
         descriptor.slots = slots;
         descriptor.srq = self.shared().map_or(0, |srq| srq.index() + 1);
@@ -147,39 +148,38 @@ impl Receiving {
     }
 }
 
-/// What peers see of a queue pair.
 #[derive(Debug, Default)]
 struct PublishedQp {
     writer: GenerationWriter,
     descriptor: QpDescriptor,
 }
 
-/// What sending needs.
+/// The state of the sending side, which the transfer slot guards.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     pub(crate) attributes: SendAttributes,
     pub(crate) peer: Option<PeerQp>,
-    /// The next packet's number.
+    /// The sequence number of the next packet.
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<RetryWait>,
-    /// Of a datagram to a group: who has not got its copy; `None` before that is known.
+    /// For a multicast datagram: the members that have not got their copy. `None` before they are
+    /// known.
     pub(crate) members: Option<Vec<GroupMember>>,
-    /// A receive that its owner has to give back before other messages can be sent.
+    /// A receive that its owner must give back before other messages can be sent.
     pub(crate) abandoned: Option<AbandonedRecv>,
-    /// Since when the peer's end could not be read.
+    /// Since when the peer's descriptor could not be read.
     pub(crate) closed_since: Option<Instant>,
-    /// Tells the request at the front from all others of this process, ever.
+    /// Identifies the request at the front, among all requests of this process.
     pub(crate) ticket: u64,
-    /// What a rule of faults has in mind for it.
+    /// The fault rules that apply to the request at the front.
     pub(crate) fault: Option<Box<Injected>>,
-    /// Of an extended reliable connection: the shared receive queues that it has sent to, by their numbers.
+    /// For XRC: the shared receive queues that it has sent to, by number.
     pub(crate) receivers: Vec<(u32, PeerQp)>,
-    /// Of such a one: who owes an answer to the request at the front, if not the peer.
+    /// For XRC: the process that owes an answer to the request at the front, if not the peer's.
     pub(crate) atomic_target: Option<Arc<PeerProcess>>,
 }
 
-/// The attributes that sending needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SendAttributes {
     pub(crate) dest_qpn: u32,
@@ -195,13 +195,13 @@ pub(crate) struct SendAttributes {
 }
 
 impl Sending {
-    /// Nothing of it was sent, nor was anything of it before.
+    /// The state of a new or reset queue pair. The upper half of its ticket is new for each.
     fn new() -> Self {
         static LIVES: AtomicU64 = AtomicU64::new(1);
         Self { ticket: LIVES.fetch_add(1, Ordering::Relaxed) << 32, ..Self::default() }
     }
 
-    /// The request at the front has ended, for better or worse.
+    /// Cleans up after the request at the front has ended, successfully or not.
     #[inline]
     pub(crate) fn end_request(&mut self, transfer_slot: usize) {
         if self.wait.take().is_some() {
@@ -211,7 +211,7 @@ impl Sending {
         self.ticket += 1;
     }
 
-    /// If the owner of a peer's memory was asked for something, nobody wants to hear of it any more.
+    /// Drops the interest in an answer that the owner of a peer's memory still owes.
     #[cold]
     fn want_no_answer(&mut self, transfer_slot: usize) {
         let processes = self.peer.iter().map(|peer| &peer.process).chain(&self.atomic_target);
@@ -221,7 +221,7 @@ impl Sending {
         self.atomic_target = None;
     }
 
-    /// A message of this many bytes was sent.
+    /// Advances the sequence number by the packets of a message of this length.
     #[inline]
     pub(crate) fn advance_psn(&mut self, length: u64) {
         let mtu = self.attributes.path_mtu.max(256);
@@ -230,7 +230,7 @@ impl Sending {
     }
 }
 
-/// What a queue pair is made of; capacities are what was granted.
+/// The parts that a queue pair is created from. The capacities are the granted ones.
 pub(crate) struct QpInit {
     pub(crate) context: Arc<Context>,
     pub(crate) pd: Arc<Pd>,
@@ -245,11 +245,11 @@ pub(crate) struct QpInit {
 }
 
 impl Qp {
-    /// Makes a queue pair and enters it into the tables.
+    /// Creates a queue pair and enters it into the tables.
     ///
     /// # Errors
     ///
-    /// There is no number or no memory for it.
+    /// No memory or no free number is left.
     pub(crate) fn create(rnic: &Arc<Rnic>, plan: QpInit) -> io::Result<Arc<Self>> {
         let node = rnic.node();
         let counted = plan.context.count(|counts| &counts.qp, rnic.limits().max_qp);
@@ -315,12 +315,12 @@ impl Qp {
         Ok(made)
     }
 
-    /// Takes the queue pair out of everything. `EBUSY` if it is in a multicast group, or a peer still touches its memory; it can
-    /// be tried again.
+    /// Removes the queue pair from all tables.
     ///
     /// # Errors
     ///
-    /// As `errno`.
+    /// `EBUSY` if it is in a multicast group, or if a peer still touches its memory; it can be
+    /// tried again. `EIO` in a forked child.
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         self.context.check_process()?;
         if self.rnic.groups().has(self.number.index) {
@@ -328,10 +328,10 @@ impl Qp {
         }
         self.withdraw()?;
         let posting = self.stop_posting()?;
-        self.begin_anew();
+        self.begin_incarnation();
         self.forget_requests(posting);
         self.recv_cq.detach(self.source());
-        // Also for the sake of a shared receive queue, whose slots they take up.
+        // Also frees the slots that they occupy in a shared receive queue.
         self.forget_receives();
         self.send_cq.no_progress(self);
         self.send_cq.expect_no_more(self.caps.max_send_wr);
@@ -346,12 +346,13 @@ impl Qp {
         Ok(())
     }
 
-    /// How many receives can have ended that were not polled, at most.
+    /// The most receives that can be finished and not polled.
     fn max_receives(&self) -> u32 {
         self.receiving.shared().map_or(self.caps.max_recv_wr, |srq| srq.max_wr())
     }
 
-    /// What the queue pair uses may go before the last reference to it, which a service thread may have for a moment.
+    /// Releases the objects that it uses, so that they can be destroyed while a service thread
+    /// still has a reference to it.
     fn release(&self) {
         self.pd.release();
         self.send_cq.release();
@@ -361,7 +362,7 @@ impl Qp {
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
-        self.rnic.node().segment().queue_pair(self.number.index).expect("numbers are within the table")
+        self.rnic.node().segment().queue_pair(self.number.index).expect("every number has an entry")
     }
 
     #[inline]
@@ -369,13 +370,14 @@ impl Qp {
         ibv_qp_state(self.state.load(Ordering::Acquire) & STATE)
     }
 
-    /// To the reset state, and another life: who still acts on the last one's end does not end this one.
-    fn begin_anew(&self) {
+    /// Enters RESET with a new incarnation. A thread that still acts on the end of the old one does
+    /// not end this one.
+    fn begin_incarnation(&self) {
         let life = (self.state.load(Ordering::Acquire) & !STATE).wrapping_add(STATE + 1);
         self.state.store(life | ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
     }
 
-    /// From one state to another, if that `is` the one; the life stays.
+    /// Changes the state if `is` accepts the current one. The incarnation stays.
     fn change_state(&self, to: ibv_qp_state, is: impl Fn(ibv_qp_state) -> bool) -> bool {
         let change = |word: u32| is(ibv_qp_state(word & STATE)).then_some(word & !STATE | to.0);
         self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
@@ -385,7 +387,7 @@ impl Qp {
         self.source.load(Ordering::Relaxed)
     }
 
-    /// The C object.
+    /// The program's pointer to it.
     pub(crate) fn handle(&self) -> *mut ibv_qp {
         self.handle.load(Ordering::Relaxed)
     }
@@ -394,7 +396,7 @@ impl Qp {
         self.handle.store(handle, Ordering::Relaxed);
     }
 
-    /// Of asynchronous events.
+    /// The acknowledgements of its asynchronous events.
     pub(crate) fn acks(&self) -> &Acks {
         &self.acks
     }
@@ -406,36 +408,37 @@ impl Qp {
         }
     }
 
-    /// Whether what is sent is acknowledged.
+    /// Whether its messages are acknowledged.
     pub(crate) fn is_reliable(&self) -> bool {
         use ibv_qp_type as T;
         matches!(self.qp_type, T::IBV_QPT_RC | T::IBV_QPT_XRC_SEND | T::IBV_QPT_XRC_RECV)
     }
 
-    /// The port's MTU, in bytes: what a datagram may have.
+    /// The port's MTU in bytes, which limits a datagram.
     pub(crate) fn port_mtu(&self) -> u32 {
         4096
     }
 
-    /// Nobody may use the queue pair any more, and waits until nobody does.
+    /// Withdraws the descriptor, and waits until no peer uses the queue pair.
     fn withdraw(&self) -> Result<(), i32> {
         self.entry().withdraw(&mut self.published.lock().writer);
         self.rnic.node().wait_until_unused(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
     }
 
-    /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
+    /// Cuts off a queue pair whose context was closed without destroying it: peers do not reach it
+    /// any more.
     pub(crate) fn abandon(&self) {
         self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
         self.rnic.groups().forget(self.number.index);
         self.entry().withdraw(&mut self.published.lock().writer);
     }
 
-    /// What peers see, as this process has it.
+    /// The descriptor that peers see, from private memory.
     pub(crate) fn descriptor(&self) -> QpDescriptor {
         self.published.lock().descriptor
     }
 
-    /// Shows peers the descriptor, with the state.
+    /// Publishes a changed descriptor together with the state.
     fn publish(&self, change: impl FnOnce(&mut QpDescriptor)) {
         let mut published = self.published.lock();
         let PublishedQp { writer, descriptor } = &mut *published;
@@ -443,12 +446,12 @@ impl Qp {
         self.entry().publish(writer, self.state().0 as u8, descriptor);
     }
 
-    /// The port that it goes through.
+    /// The number of its port.
     pub(crate) fn port(&self) -> u8 {
         self.published.lock().descriptor.port
     }
 
-    /// Peers see that its port is up or down.
+    /// Publishes that a port is up or down, if the queue pair uses that port.
     pub(crate) fn show_link(&self, port: u8, up: bool) {
         let concerned = self.port() == port;
         let hidden = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_INIT].contains(&self.state());
@@ -457,7 +460,8 @@ impl Qp {
         }
     }
 
-    /// Its device is gone: nobody reaches it, and nothing of it is executed or completed any more.
+    /// Cuts off a queue pair whose device is gone: peers do not reach it, and it neither executes
+    /// nor completes anything.
     pub(crate) fn unplug(&self) {
         self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
         self.entry().withdraw(&mut self.published.lock().writer);
@@ -466,19 +470,20 @@ impl Qp {
         }
     }
 
-    /// Tells the program that its shared receive queue runs low.
+    /// Raises the event that its shared receive queue runs low.
     pub(crate) fn raise_srq_limit(&self) {
         if let Some(srq) = self.receiving.shared() {
             UseRef::get(srq).raise_limit();
         }
     }
 
-    /// Goes to the error state, if that is possible from here. What follows from it is for [`fail`](Self::fail).
+    /// Enters the error state if the current state allows it. [`fail`](Self::fail) does the rest.
     pub(crate) fn set_failed(&self) {
         self.set_state_failed(ibv_qp_state::IBV_QPS_ERR);
     }
 
-    /// A request has failed: a reliable connection goes to the error state, of others only the send queue.
+    /// Handles a failed request. A reliable connection enters the error state; of another queue
+    /// pair only the send queue fails.
     pub(crate) fn set_send_failed(&self) {
         self.set_state_failed(if self.is_reliable() {
             ibv_qp_state::IBV_QPS_ERR
@@ -494,7 +499,8 @@ impl Qp {
         }
     }
 
-    /// Goes to the error state and flushes everything. Not to be called with a transfer slot or a receive queue's lock held.
+    /// Enters the error state and flushes everything. The caller holds neither a transfer slot nor
+    /// a receive queue's lock.
     pub(crate) fn fail(self: &Arc<Self>) {
         self.set_failed();
         let word = self.state.load(Ordering::Acquire);
@@ -508,11 +514,12 @@ impl Qp {
         self.run(u32::MAX);
     }
 
-    /// Does what peers' notices ask for.
+    /// Acts on the notices that peers have left.
     pub(crate) fn act_on_notices(self: &Arc<Self>) {
         let notices = self.entry().take_notices();
         if self.receives_for_others() {
-            // What went wrong concerns the targets that messages came by; they have notices of their own.
+            // The error concerns the targets by which messages arrived, and they get notices
+            // themselves.
             return;
         }
         if notices & notice::ESTABLISHED != 0 && self.state() == ibv_qp_state::IBV_QPS_RTR {
@@ -529,37 +536,38 @@ impl Qp {
         }
     }
 
-    /// Executes what waits in the send queue.
+    /// Executes pending requests, as part of a poll.
     pub(crate) fn progress(self: &Arc<Self>) {
         self.run(PROGRESS);
         self.leave_if_done();
     }
 
-    /// Polls need not look at an empty send queue.
+    /// Ends the progress of an empty send queue, so that polls skip it.
     pub(crate) fn leave_if_done(self: &Arc<Self>) {
         if self.send_queue.is_empty() {
             self.send_cq.no_progress(self);
-            // Something may have been posted between the two.
+            // A request may have been posted in between.
             if !self.send_queue.is_empty() {
                 self.schedule_progress();
             }
         }
     }
 
-    /// Whether the program is to be told that the send queue has drained; once.
+    /// Whether an event must report now that the send queue has drained. Returns true once.
     pub(crate) fn is_draining(&self) -> bool {
         self.state() == ibv_qp_state::IBV_QPS_SQD && self.draining.swap(false, Ordering::AcqRel)
     }
 
-    /// Drops everything that was posted to the send queue.
+    /// Discards everything that was posted to the send queue.
     fn forget_requests(&self, _posting: PostingGuard<'_>) {
         let mut sending = self.sending.lock();
-        // SAFETY: posters hold the builder's lock, executors the transfer slot's.
+        // SAFETY: posters hold the builder's lock (`_posting`), and executors the transfer slot's
+        // (`sending`).
         unsafe { self.send_queue.clear() };
         sending.want_no_answer(self.number.index as usize);
         if let Some(peer) = sending.peer.take() {
-            // Where the next connection from here would have to go on, if the peer's end stays as it is. Its owner waits for
-            // the hazard before it begins anew.
+            // A later connection from here must continue at this number if the peer's end stays as
+            // it is. The peer waits for the hazard before it resets.
             let hazard = peer.process.hazard_slot(sending.transfer_slot());
             hazard.publish(Hazard::new(peer.index, Hazard::NO_REGION));
             if peer.process.alive() && peer.entry().is_current(peer.snapshot) {
@@ -573,19 +581,20 @@ impl Qp {
 }
 
 impl Drop for Qp {
-    /// Not sooner: whoever still has the queue pair looks at the entry of its number.
+    /// Frees the number only now, because every holder of a reference uses the entry of that
+    /// number.
     fn drop(&mut self) {
         self.rnic.node().free_qp_number(self.number);
     }
 }
 
-/// The byte of the state's word that is the state.
+/// The bits of the state word that are the state.
 const STATE: u32 = 0xff;
 
-/// Requests that a poll executes at most.
+/// The most requests that a poll executes.
 pub(crate) const PROGRESS: u32 = 16;
 
-/// The opcode of a completion of a request.
+/// The completion opcode of a request.
 pub(crate) fn wc_opcode(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
     match opcode {
         ibv_wr_opcode::IBV_WR_RDMA_WRITE | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => {

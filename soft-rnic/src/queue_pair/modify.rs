@@ -1,4 +1,4 @@
-//! Changing a queue pair's state and attributes, and telling them.
+//! `ibv_modify_qp` and `ibv_query_qp`.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -15,16 +15,17 @@ use crate::shared::entry::SlotsDescriptor;
 use crate::shared::entry::gid_words;
 use crate::shared::generation::GenerationSnapshot;
 
-/// How long becoming ready to receive waits for the way to a peer that is there.
+/// How long the transition to RTR waits for the connection to the peer's process.
 const WAY: Duration = Duration::from_millis(100);
 
 impl Qp {
-    /// `ibv_modify_qp`.
+    /// Executes `ibv_modify_qp`.
     ///
     /// # Errors
     ///
-    /// As `errno`: `EINVAL` the transition, the mask or a value is wrong; `EBUSY` a peer that does not run
-    /// still touches the memory.
+    /// An errno: `EINVAL` if the transition, the mask or a value is invalid, `EOPNOTSUPP` for
+    /// attributes that this device does not have. `EBUSY` if a peer that does not run still touches
+    /// the memory.
     pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
         self.context.check_process()?;
         {
@@ -33,7 +34,7 @@ impl Qp {
             let has = |bit: ibv_qp_attr_mask| mask & bit.0 != 0;
             let from = if has(ibv_qp_attr_mask::IBV_QP_CUR_STATE) { attr.cur_qp_state } else { actual };
             let to = if has(ibv_qp_attr_mask::IBV_QP_STATE) { attr.qp_state } else { from };
-            // What this device does not have, by what it says of itself.
+            // Attributes for features that the device does not report.
             const ABSENT: u32 = ibv_qp_attr_mask::IBV_QP_CAP.0 | ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0;
             if mask & ABSENT != 0 {
                 return Err(libc::EOPNOTSUPP);
@@ -49,11 +50,12 @@ impl Qp {
             }
         }
         match self.state() {
-            // The attributes' lock is free: what follows may have to look at other queue pairs.
+            // The attributes are unlocked here, because `fail` may look at other queue pairs.
             ibv_qp_state::IBV_QPS_ERR => self.fail(),
             ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD => self.run(u32::MAX),
             ibv_qp_state::IBV_QPS_RTR if self.qp_type != ibv_qp_type::IBV_QPT_UD => {
-                // So that the first message finds the way; if it takes longer, the message waits.
+                // Makes the connection early, so that the first message finds it. If that takes
+                // longer, the message waits.
                 let dest = self.sending.lock().attributes.dest_qpn;
                 let _ = self.rnic.node().wait_for_process(dest, WAY);
             }
@@ -62,7 +64,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Values that no state allows.
+    /// Rejects values that are invalid in every state.
     fn check_values(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
         let has = |bit: ibv_qp_attr_mask| mask & bit.0 != 0;
         let device = self.context.device();
@@ -92,7 +94,7 @@ impl Qp {
         if has(ibv_qp_attr_mask::IBV_QP_TIMEOUT) {
             valid(attr.timeout <= 31)?;
         }
-        // On Ethernet there are no alternate paths, and nothing migrates (as the kernel has it).
+        // On Ethernet no alternate path and no path migration exists; the kernel refuses them too.
         if has(ibv_qp_attr_mask::IBV_QP_ALT_PATH) {
             return Err(libc::EOPNOTSUPP);
         }
@@ -130,7 +132,7 @@ impl Qp {
             changed.connection = changed.connection.wrapping_add(1);
             self.entry().set_expected_psn(changed.rq_psn);
         }
-        // Changing attributes meanwhile leaves the event as it was asked for.
+        // Changing attributes in SQD does not alter the request for the event.
         if from != ibv_qp_state::IBV_QPS_SQD || to != ibv_qp_state::IBV_QPS_SQD {
             self.draining.store(
                 to == ibv_qp_state::IBV_QPS_SQD
@@ -148,17 +150,18 @@ impl Qp {
             if mask & ibv_qp_attr_mask::IBV_QP_AV.0 != 0
                 && let Some(peer) = &mut sending.peer
             {
-                // It is looked up anew, and the connection goes on.
+                // The peer is looked up again, and the connection continues.
                 peer.snapshot = GenerationSnapshot::NONE;
             }
         }
-        // Failing in the meantime wins.
+        // If the queue pair has failed since, the error state wins.
         if !self.change_state(to, |state| state == from) {
             return Err(libc::EINVAL);
         }
         *attributes = changed;
         let sent = self.send_attributes(&changed);
-        // Before the descriptor's lock, which a poll takes while it holds this one.
+        // Lock the queue before the descriptor, because a poll holds the queue while it locks the
+        // descriptor.
         let slots =
             self.receiving.own().map_or_else(SlotsDescriptor::default, |queue| queue.lock().descriptor());
         let port = self.context.device().port(changed.port_num.into());
@@ -196,7 +199,7 @@ impl Qp {
             .and_then(|port| port.gid(ah.grh.sgid_index.into()));
         SendAttributes {
             dest_qpn: attributes.dest_qp_num,
-            // SAFETY: a GID is sixteen bytes whichever field is read.
+            // SAFETY: a GID is sixteen bytes, whichever field of the union is read.
             remote_gid: gid_words(unsafe { ah.grh.dgid.raw }),
             local_gid: local.map(|gid| gid_words(gid.raw)).unwrap_or_default(),
             path_mtu: 128 << attributes.path_mtu.min(5),
@@ -208,11 +211,12 @@ impl Qp {
         }
     }
 
-    /// Back to the beginning: nothing is posted, nothing is completed, nobody knows the queue pair.
+    /// Returns to RESET: discards posted requests and completions, and hides the queue pair from
+    /// peers.
     fn reset(&self, attributes: &mut QpAttributes) -> Result<(), i32> {
         self.withdraw()?;
         let posting = self.stop_posting()?;
-        self.begin_anew();
+        self.begin_incarnation();
         self.forget_requests(posting);
         self.forget_receives();
         for cq in [&self.send_cq, &self.recv_cq] {
@@ -224,11 +228,11 @@ impl Qp {
         Ok(())
     }
 
-    /// `ibv_query_qp`.
+    /// Executes `ibv_query_qp`.
     ///
     /// # Errors
     ///
-    /// `EIO`: this process is a forked child.
+    /// `EIO` in a forked child.
     pub(crate) fn query(&self, attr: &mut ibv_qp_attr, init: &mut ibv_qp_init_attr) -> Result<(), i32> {
         self.context.check_process()?;
         let attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);

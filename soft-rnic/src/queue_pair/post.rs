@@ -12,7 +12,8 @@ use crate::config::Mode;
 use crate::objects::address_handle::ah_of;
 use crate::objects::memory_window::mw_of;
 
-/// Operations of a queue pair type. A target of an extended reliable connection has a send queue without places.
+/// Whether a queue pair of this type may post the operation. An XRC target has a send queue of
+/// length 0.
 pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
     use ibv_wr_opcode as O;
     match opcode {
@@ -29,7 +30,8 @@ pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
     }
 }
 
-/// Whether a request brings data back, for which it needs memory: inline data are none.
+/// Whether a request returns data, so that it needs memory for them. Inline data cannot be that
+/// memory.
 pub(crate) fn brings_back(opcode: ibv_wr_opcode) -> bool {
     matches!(
         opcode,
@@ -39,17 +41,18 @@ pub(crate) fn brings_back(opcode: ibv_wr_opcode) -> bool {
     )
 }
 
-/// Whether a request is about a memory window of this process, and goes to no peer.
+/// Whether a request changes a memory window of this process and goes to no peer.
 pub(crate) fn is_of_window(opcode: ibv_wr_opcode) -> bool {
     matches!(opcode, ibv_wr_opcode::IBV_WR_BIND_MW | ibv_wr_opcode::IBV_WR_LOCAL_INV)
 }
 
-/// What a request to bind a window says, in the fields of one that moves data: the window by its serial number, its new key,
-/// the region's, and where in it.
+/// Encodes a bind request in the fields of a request that moves data. Returns the window's serial
+/// number with its new key, the address, and the length with the region's key and the access flags.
 ///
 /// # Safety
 ///
-/// `mw` is null or a live window of this device; the region of `info` is null or live, and `info` valid.
+/// `mw` is null or a live window of this device; the region of `info` is null or live, and `info`
+/// valid.
 pub(super) unsafe fn bind_fields(
     mw: *mut ibv_mw,
     rkey: u32,
@@ -58,7 +61,8 @@ pub(super) unsafe fn bind_fields(
     if mw.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's window and region.
+    // SAFETY: the caller guarantees that `mw` is live (not null, as checked above) and the region
+    // null or live.
     let (serial, lkey) = unsafe {
         (mw_of(mw).serial(), if info.mr.is_null() { 0 } else { (&raw const (*info.mr).lkey).read() })
     };
@@ -66,20 +70,20 @@ pub(super) unsafe fn bind_fields(
     Ok(([serial, rkey], info.addr, operands))
 }
 
-/// The operands of an atomic write whose value lies in its entry, or inline.
+/// The operands of an atomic write whose value is in its entry or inline.
 pub(crate) const VALUE_IN_MEMORY: [u64; 2] = [0, 0];
-/// The second operand of one whose value is the first.
+/// The second operand of an atomic write whose first operand is the value.
 pub(crate) const VALUE_GIVEN: u64 = 1;
 
 impl Qp {
-    /// Whether requests may be posted now, and by this process.
+    /// Whether this process may post requests in the current state.
     #[inline]
     pub(super) fn check_postable(&self) -> Result<(), PostErrno> {
         self.context.check_process()?;
         self.check_state()
     }
 
-    /// Whether requests may be posted now.
+    /// Whether requests may be posted in the current state.
     #[inline]
     pub(super) fn check_state(&self) -> Result<(), PostErrno> {
         match self.state() {
@@ -90,13 +94,13 @@ impl Qp {
         }
     }
 
-    /// Why nothing may be posted.
+    /// The error for posting in the wrong state.
     #[cold]
     pub(super) fn refusal(&self) -> PostErrno {
         if self.context.has_failed() { libc::EIO } else { libc::EINVAL }
     }
 
-    /// What was posted is executed now, or when progress is made.
+    /// Executes the posted requests now, or schedules them in deferred mode.
     #[inline]
     pub(super) fn posted(self: &Arc<Self>) {
         match self.rnic.config().mode {
@@ -105,11 +109,11 @@ impl Qp {
         }
     }
 
-    /// `ibv_post_send`.
+    /// Executes `ibv_post_send`.
     ///
     /// # Errors
     ///
-    /// As `errno`, with the request that was refused: those before it were posted.
+    /// An errno, with the request that was refused. The requests before it are posted.
     ///
     /// # Safety
     ///
@@ -122,17 +126,15 @@ impl Qp {
         let mut result = Ok(());
         {
             let _posting = self.posting();
-            // SAFETY: the builder's lock is held, and every poster of this queue holds it.
+            // SAFETY: every poster of this queue holds the builder's lock, as this one does.
             let mut poster = unsafe { self.send_queue.poster(self.caps.max_send_wr) };
             while !wr.is_null() {
-                // SAFETY: `wr` is a valid list of requests, whose inline data are readable, by the
-                // contract of `post_sends`.
+                // SAFETY: the caller guarantees a valid list of requests with readable inline data.
                 if let Err(error) = unsafe { self.add(&mut poster, wr) } {
                     result = Err((error, wr));
                     break;
                 }
-                // SAFETY: `wr` is a valid list of requests, whose inline data are readable, by the
-                // contract of `post_sends`.
+                // SAFETY: the caller guarantees a valid list of requests.
                 wr = unsafe { (*wr).next };
             }
             poster.commit();
@@ -151,7 +153,8 @@ impl Qp {
         poster: &mut SendQueueProducer<'_>,
         wr: *const ibv_send_wr,
     ) -> Result<(), PostErrno> {
-        // SAFETY: the caller's request; which fields are valid, its opcode and the type of the queue pair say.
+        // SAFETY: the caller guarantees a valid request. Its opcode and the type of the queue pair
+        // decide which union fields are valid.
         unsafe {
             let opcode = (*wr).opcode;
             if !type_has(self.qp_type, opcode) {
@@ -165,7 +168,7 @@ impl Qp {
                     (remote_addr, rkey) = (atomic.remote_addr, atomic.rkey);
                     operands = Some([atomic.compare_add, atomic.swap]);
                 }
-                // Of this one the classic struct says neither range nor kind.
+                // The classic struct has no fields for the range and kind of a FLUSH.
                 ibv_wr_opcode::IBV_WR_FLUSH => return Err(libc::EINVAL),
                 ibv_wr_opcode::IBV_WR_BIND_MW | ibv_wr_opcode::IBV_WR_LOCAL_INV => {
                     return self.add_of_window(poster, wr);
@@ -222,7 +225,7 @@ impl Qp {
 }
 
 impl Qp {
-    /// The same for one about a window, which has no payload.
+    /// Adds a request that changes a window and has no payload.
     ///
     /// # Safety
     ///
@@ -233,7 +236,8 @@ impl Qp {
         poster: &mut SendQueueProducer<'_>,
         wr: *const ibv_send_wr,
     ) -> Result<(), PostErrno> {
-        // SAFETY: the caller's request; its opcode says which fields are valid.
+        // SAFETY: the caller guarantees a valid request, whose opcode decides which union fields
+        // are valid.
         let (wr_id, opcode, send_flags, fields) = unsafe {
             let fields = if (*wr).opcode == ibv_wr_opcode::IBV_WR_BIND_MW {
                 let bind = (*wr).__bindgen_anon_2.bind_mw;
@@ -251,7 +255,7 @@ impl Qp {
     }
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 ///
 /// # Safety
 ///
@@ -264,8 +268,7 @@ pub(super) unsafe fn destination(
     if ah.is_null() {
         return None;
     }
-    // SAFETY: `ah` is null or a live address handle of this device, by the contract of
-    // `destination`.
+    // SAFETY: the caller guarantees that `ah`, which is not null here, is a live address handle.
     let handle = unsafe { ah_of(ah) };
     let address = handle.address();
     Some(DatagramDestination {

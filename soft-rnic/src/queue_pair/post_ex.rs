@@ -1,9 +1,10 @@
 //! Posting with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
 //!
-//! `ibv_wr_start` takes the queue pair's posting lock and `ibv_wr_complete` or `ibv_wr_abort` gives it back, as the manual
-//! page says of threads. What goes wrong between is told by `ibv_wr_complete`, and then nothing is posted.
+//! `ibv_wr_start` takes the queue pair's posting lock, and `ibv_wr_complete` or `ibv_wr_abort`
+//! releases it, as the manual page describes for threads. `ibv_wr_complete` reports an error of any
+//! call in between, and then posts nothing.
 //!
-//! A list that its thread has left open keeps nobody waiting for ever: what this thread does next with the queue pair drops it.
+//! If a thread has left a list open, its next operation on the queue pair drops that list.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -21,26 +22,27 @@ use super::post::{VALUE_GIVEN, bind_fields, brings_back, destination, is_of_wind
 use super::send_queue::{PostErrno, SendQueueProducer, SendRequestHeader};
 use super::{Qp, Spin};
 
-/// A list that is being built.
+/// A list of requests that is being built.
 #[derive(Debug, Default)]
 pub(crate) struct WrListBuilder {
     tail: u32,
-    /// The first thing that went wrong.
+    /// The first error, or 0.
     error: PostErrno,
 }
 
-/// The right to post.
+/// The right to post: the lock of the list.
 pub(super) type PostingGuard<'a> = SpinMutexGuard<'a, WrListBuilder, spin::Yield>;
 
-/// Whom a list is open to; nobody has number 0.
+/// Identifies the thread that a list is open to; never 0.
 #[inline]
 fn this_thread() -> usize {
-    // SAFETY: a question without conditions. (A thread-local of this library costs more to find.)
+    // SAFETY: `pthread_self` has no preconditions. (A Rust thread-local is slower in a shared
+    // library.)
     unsafe { libc::pthread_self() as usize }
 }
 
 impl Qp {
-    /// Waits for the right to post. A list that this thread has left open is dropped.
+    /// Waits for the right to post. Drops a list that this thread has left open.
     #[inline]
     pub(super) fn posting(&self) -> PostingGuard<'_> {
         match self.builder.try_lock() {
@@ -55,11 +57,11 @@ impl Qp {
         self.builder.lock()
     }
 
-    /// The same, but waits for another thread's list only as long as for other things that have to come to an end.
+    /// The same, but waits for another thread's list no longer than `Config::revoke`.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: the list stays open.
+    /// `EBUSY` if the list stays open.
     pub(super) fn stop_posting(&self) -> Result<PostingGuard<'_>, PostErrno> {
         self.drop_own_list();
         let begin = Instant::now();
@@ -84,10 +86,11 @@ impl Qp {
             return;
         }
         log::warn!(
-            "queue pair {:#x}: a list of requests was begun with ibv_wr_start and neither completed nor aborted; it is dropped",
+            "queue pair {:#x}: drops a list of requests that was begun with ibv_wr_start and neither completed nor aborted",
             self.number.qpn
         );
-        // SAFETY: this thread has opened the list, so it has the lock, and nothing else of it uses the builder now.
+        // SAFETY: this thread has opened the list, so it holds the lock, and nothing else on it
+        // uses the builder now.
         unsafe {
             (*self.builder.as_mut_ptr()).error = libc::EINVAL;
             close(&self.list, &self.builder);
@@ -95,19 +98,18 @@ impl Qp {
     }
 }
 
-/// Ends an open list.
+/// Closes an open list.
 ///
 /// # Safety
 ///
-/// The lock is held for that list, and nothing is done with the builder any more.
+/// The caller holds the lock for that list, and does not use the builder afterwards.
 unsafe fn close(list: &core::sync::atomic::AtomicUsize, builder: &Spin<WrListBuilder>) {
     list.store(0, Relaxed);
-    // SAFETY: the lock is held for that list, and nothing is done with the builder any more, by the
-    // contract of `close`.
+    // SAFETY: the caller guarantees that it holds the lock and does not use the builder any more.
     unsafe { builder.force_unlock() };
 }
 
-/// Operations that a queue pair of this type can have.
+/// The operations that a queue pair of this type supports (`ibv_qp_create_send_ops_flags`).
 pub(crate) fn operations_of(qp_type: ibv_qp_type) -> u64 {
     use ibv_qp_create_send_ops_flags as F;
     let datagram = F::IBV_QP_EX_WITH_SEND | F::IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -123,7 +125,7 @@ pub(crate) fn operations_of(qp_type: ibv_qp_type) -> u64 {
         | F::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
         | F::IBV_QP_EX_WITH_ATOMIC_WRITE
         | F::IBV_QP_EX_WITH_FLUSH;
-    // As `type_has` says.
+    // Consistent with `type_has`.
     let by_number = datagram
         | F::IBV_QP_EX_WITH_RDMA_WRITE
         | F::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
@@ -140,7 +142,7 @@ pub(crate) fn operations_of(qp_type: ibv_qp_type) -> u64 {
     operations.0.into()
 }
 
-/// Fills in the functions; those that were not asked for stay away.
+/// Sets the functions of the operations that the program asked for.
 pub(crate) fn install(ex: &mut ibv_qp_ex, operations: u64) {
     use ibv_qp_create_send_ops_flags as F;
     let has = |flag: F| operations & u64::from(flag.0) != 0;
@@ -176,7 +178,7 @@ pub(crate) fn install(ex: &mut ibv_qp_ex, operations: u64) {
     ex.wr_abort = Some(abort);
 }
 
-/// Works on the open list.
+/// Runs one step on the open list. Does nothing if an earlier step has failed.
 ///
 /// # Safety
 ///
@@ -186,8 +188,8 @@ unsafe fn build(
     qp: *mut ibv_qp_ex,
     step: impl FnOnce(&Arc<Qp>, &mut SendQueueProducer<'_>) -> Result<(), PostErrno>,
 ) {
-    // SAFETY: the caller's queue pair; `start` took the lock and nobody gave it back, so builder and poster are this
-    // thread's.
+    // SAFETY: the caller guarantees that this thread has opened the list of `qp`. `start` took the
+    // lock, and it is still held, so builder and poster are this thread's.
     unsafe {
         let qp = qp_of_ex(qp);
         let builder = &mut *qp.builder.as_mut_ptr();
@@ -215,16 +217,15 @@ unsafe fn append(
     remote_addr: u64,
     operands: Option<[u64; 2]>,
 ) {
-    // SAFETY: `qp` is a queue pair of this device whose list this thread has opened, by the
-    // contract of `build`, which `append` shares; the fields are the program's, which reads and
-    // writes them between calls.
+    // SAFETY: the caller guarantees that this thread has opened the list of `qp`. The fields are
+    // the program's, which accesses them only between calls.
     unsafe {
         let (wr_id, send_flags) = ((*qp).wr_id, (*qp).wr_flags);
         build(qp, |qp, poster| {
             if !type_has(qp.qp_type, opcode) {
                 return Err(libc::EINVAL);
             }
-            // Whether data are inline, the setter says.
+            // The setter decides whether data are inline.
             let send_flags = send_flags & !ibv_send_flags::IBV_SEND_INLINE.0;
             let request =
                 poster.add(SendRequestHeader { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
@@ -237,25 +238,26 @@ unsafe fn append(
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's live queue pair.
+    // SAFETY: `ibv_wr_start` requires a live queue pair of this device.
     let qp = unsafe { qp_of_ex(qp) };
     let forked = qp.rnic.node().is_forked();
     if forked {
-        // SAFETY: whoever held the lock when this process was forked is not here. What follows is refused.
+        // SAFETY: the thread that held the lock at the time of the fork does not exist here. The
+        // requests that follow are refused.
         unsafe { qp.builder.force_unlock() };
     }
     let mut builder = qp.posting();
-    // SAFETY: the builder's lock is held.
+    // SAFETY: this thread holds the builder's lock.
     builder.tail = unsafe { qp.send_queue.poster(qp.caps.max_send_wr) }.tail();
     builder.error = if forked { libc::EIO } else { qp.check_state().err().unwrap_or(0) };
-    // `complete` or `abort` unlocks.
+    // `complete` or `abort` unlocks it.
     SpinMutexGuard::leak(builder);
     qp.list.store(this_thread(), Relaxed);
 }
 
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the caller's live queue pair, whose list this thread has opened: if it is still open, the lock is its own to
-    // give back.
+    // SAFETY: `ibv_wr_complete` requires a live queue pair whose list this thread has opened. If
+    // the list is still open, this thread holds the lock.
     unsafe {
         let qp = qp_of_ex(qp);
         if qp.list.load(Relaxed) == 0 {
@@ -274,9 +276,9 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: `ibv_wr_start` has opened the list on this thread, by the contract of `ibv_wr_abort`: if
-    // it is still open, the lock is this thread's to give back. Requests that were added and not
-    // committed are discarded.
+    // SAFETY: `ibv_wr_abort` requires a live queue pair whose list this thread has opened. If the
+    // list is still open, this thread holds the lock. Requests that were added and not committed
+    // are discarded.
     unsafe {
         let qp = qp_of_ex(qp);
         if qp.list.load(Relaxed) != 0 {
@@ -286,32 +288,32 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND, [0, 0], 0, None) };
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, [imm_data, 0], 0, None) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0, rkey], remote_addr, None) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: u32) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, [imm_data, rkey], remote_addr, None) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_READ, [0, rkey], remote_addr, None) };
 }
 
@@ -322,33 +324,34 @@ unsafe extern "C" fn atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe {
         append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, [0, rkey], remote_addr, Some([compare, swap]))
     };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, [0, rkey], remote_addr, Some([add, 0])) };
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_INV, [invalidate_rkey, 0], 0, None) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV, [invalidate_rkey, 0], 0, None) };
 }
 
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
-    // SAFETY: the caller's open list, window, and description of a live region's part.
+    // SAFETY: as `ibv_wr_bind_mw` requires, the list is open on this thread, the window is null or
+    // live, and the description is valid with a live region.
     unsafe {
         match bind_fields(mw, rkey, &*info) {
             Ok((keys, address, operands)) => {
@@ -359,10 +362,11 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, inf
     }
 }
 
-/// The value is taken at once: the request has no other payload.
+/// Reads the value at once, because the request has no other payload.
 unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, value: *const c_void) {
     const OPCODE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_ATOMIC_WRITE;
-    // SAFETY: the caller's open list, and eight readable bytes.
+    // SAFETY: as `ibv_wr_atomic_write` requires, the list is open on this thread and `value` has
+    // eight readable bytes.
     unsafe {
         let value = value.cast::<u64>().read_unaligned();
         append(qp, OPCODE, [0, rkey], remote_addr, Some([value, VALUE_GIVEN]));
@@ -382,13 +386,14 @@ unsafe extern "C" fn flush(
     level: u8,
 ) {
     let operands = [len as u64, u64::from(placement) | u64::from(level) << 8];
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_FLUSH, [0, rkey], remote_addr, Some(operands)) };
 }
 
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: the caller's open list and address handle.
+    // SAFETY: as `ibv_wr_set_ud_addr` requires, the list is open on this thread and the address
+    // handle is live.
     unsafe {
         build(qp, |_, poster| {
             let destination = destination(ah, remote_qpn, remote_qkey).ok_or(libc::EINVAL)?;
@@ -398,8 +403,8 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe {
         build(qp, |qp, poster| {
             let request = poster.last_added().filter(|_| qp.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND);
@@ -410,8 +415,8 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
-    // asks: the queue pair is live and its builder is locked.
+    // SAFETY: as `ibv_wr_*` requires, `qp` is live and `ibv_wr_start` has opened its list on this
+    // thread.
     unsafe {
         build(qp, |_, poster| {
             poster.last_added().ok_or(libc::EINVAL)?;
@@ -421,7 +426,8 @@ unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
-    // SAFETY: the caller's open list and entries.
+    // SAFETY: as `ibv_wr_set_sge_list` requires, the list is open on this thread and the entries
+    // are valid.
     unsafe {
         build(qp, |_, poster| {
             poster.last_added().ok_or(libc::EINVAL)?;
@@ -430,7 +436,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *
     }
 }
 
-/// Whether there is a request that inline data can be given to.
+/// Whether inline data can be given to a request.
 fn check_inline(poster: &mut SendQueueProducer<'_>) -> Result<(), PostErrno> {
     let takes =
         |opcode| !brings_back(opcode) && !is_of_window(opcode) && opcode != ibv_wr_opcode::IBV_WR_FLUSH;
@@ -438,7 +444,8 @@ fn check_inline(poster: &mut SendQueueProducer<'_>) -> Result<(), PostErrno> {
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: the caller's open list and data.
+    // SAFETY: as `ibv_wr_set_inline_data` requires, the list is open on this thread and the data
+    // are readable.
     unsafe {
         build(qp, |_, poster| {
             check_inline(poster)?;
@@ -448,7 +455,8 @@ unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, leng
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, buf_list: *const ibv_data_buf) {
-    // SAFETY: the caller's open list and data.
+    // SAFETY: as `ibv_wr_set_inline_data_list` requires, the list is open on this thread and the
+    // data are readable.
     unsafe {
         build(qp, |_, poster| {
             check_inline(poster)?;

@@ -1,4 +1,4 @@
-//! What a queue pair has to do with memory windows: those that were bound to it, and what its peer has invalidated.
+//! Memory windows of a queue pair: those bound to it, and invalidations by its peer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::Qp;
 use crate::objects::memory_window::Mw;
 
-/// The windows of a queue pair.
 #[derive(Default)]
 pub(super) struct QpWindows(Mutex<BoundWindows>);
 
 #[derive(Default)]
 struct BoundWindows {
-    /// Of type 2, by index: they go with the queue pair.
+    /// The windows of type 2, by index. They become invalid with the queue pair.
     bound: BTreeMap<u32, Weak<Mw>>,
-    /// Keys whose memory the peer has had taken away, once for each time, and whose messages were not polled yet. Such a message
-    /// says so; meanwhile the program may have bound the same key anew, which is not what the message is about.
-    untold: VecDeque<u32>,
+    /// Keys that the peer has invalidated, once for each time, while the message that reports it
+    /// was not polled. The program may have bound a key again before that poll; the message does
+    /// not concern the new binding.
+    unreported: VecDeque<u32>,
 }
 
 impl QpWindows {
@@ -24,14 +24,14 @@ impl QpWindows {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Nothing that was said belongs to the next life.
-    pub(super) fn forget_untold(&self) {
-        self.with(|state| state.untold.clear());
+    /// Clears the invalidated keys when the queue pair is reset.
+    pub(super) fn forget_unreported(&self) {
+        self.with(|state| state.unreported.clear());
     }
 }
 
 impl Qp {
-    /// A window of type 2 was bound to the queue pair.
+    /// Records that a window of type 2 was bound to the queue pair.
     pub(crate) fn note_window(&self, window: &Arc<Mw>) {
         self.windows.with(|BoundWindows { bound, .. }| {
             if bound.insert(window.index(), Arc::downgrade(window)).is_none() && bound.len().is_power_of_two()
@@ -41,32 +41,34 @@ impl Qp {
         });
     }
 
-    /// The queue pair goes: windows that are still bound to it are not any more.
+    /// Unbinds all windows of a queue pair that is being destroyed.
     pub(super) fn lose_windows(&self) {
-        // A window is asked without the lock.
+        // Release the lock before locking a window.
         let bound = self.windows.with(|state| std::mem::take(&mut state.bound));
         for window in bound.values().filter_map(Weak::upgrade) {
             window.lose(self.number.qpn);
         }
     }
 
-    /// The peer has had a window's memory taken away, of which a message will tell.
+    /// Records that the peer has invalidated a key, which its message will report.
     pub(crate) fn note_invalidated(&self, key: u32) {
-        // Each belongs to a receive that was not polled. What a peer never tells of does not pile up.
+        // Each key belongs to a receive that was not polled. The limit stops a peer that never
+        // reports them.
         let most = self.max_receives() as usize;
-        self.windows.with(|BoundWindows { untold, .. }| {
-            if untold.len() > most {
-                untold.pop_front();
+        self.windows.with(|BoundWindows { unreported, .. }| {
+            if unreported.len() > most {
+                unreported.pop_front();
             }
-            untold.push_back(key);
+            unreported.push_back(key);
         });
     }
 
-    /// A message tells that a key was invalidated; whether that has happened, and no other message has told of it.
+    /// Whether a key was invalidated for a message that reports it now. Removes the key from the
+    /// list.
     pub(crate) fn was_invalidated(&self, key: u32) -> bool {
-        self.windows.with(|BoundWindows { untold, .. }| {
-            let place = untold.iter().position(|one| *one == key);
-            place.and_then(|place| untold.remove(place)).is_some()
+        self.windows.with(|BoundWindows { unreported, .. }| {
+            let place = unreported.iter().position(|one| *one == key);
+            place.and_then(|place| unreported.remove(place)).is_some()
         })
     }
 }

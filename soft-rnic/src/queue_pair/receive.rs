@@ -1,4 +1,4 @@
-//! The receiving side: posting receives, and what a poll of the completion queue finds.
+//! The receive side: posting receives, and turning finished ones into completions.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::shared::entry::gid_of;
 use crate::shared::hazard::{Hazard, full_fence};
 use crate::shared::slot::{Claim, EAGER, SlotHeader};
 
-/// Lines of a message that are fetched before the program asks for them, at most: as many as processors fetch at a time.
+/// The most cache lines of a message to prefetch: as many as a processor fetches at a time.
 const FETCHED: usize = 16;
 
 impl Qp {
-    /// `ibv_post_recv`.
+    /// Executes `ibv_post_recv`.
     ///
     /// # Errors
     ///
-    /// As `errno`, with the request that was refused: `EINVAL` the state, a shared queue or too many entries;
-    /// `ENOMEM` the queue is full.
+    /// An errno, with the request that was refused: `EINVAL` in the wrong state, with a shared
+    /// receive queue, or for too many entries; `ENOMEM` if the queue is full.
     ///
     /// # Safety
     ///
@@ -54,13 +54,13 @@ impl Qp {
         let mut posted = 0;
         let mut result = Ok(());
         while !wr.is_null() {
-            // SAFETY: `wr` is a valid list of requests, by the contract of `post_receives`.
+            // SAFETY: the caller guarantees a valid list of requests.
             if let Err(error) = unsafe { queue.post(wr) } {
                 result = Err((error, wr));
                 break;
             }
             posted += 1;
-            // SAFETY: `wr` is a valid list of requests, by the contract of `post_receives`.
+            // SAFETY: the caller guarantees a valid list of requests.
             wr = unsafe { (*wr).next };
         }
         drop(queue);
@@ -70,8 +70,8 @@ impl Qp {
         result
     }
 
-    /// Hands out at most `room` receive completions. Called by one thread at a time, under the poll lock of the completion
-    /// queue.
+    /// Hands at most `room` receive completions to `sink`. One thread at a time calls it, under the
+    /// poll lock of the completion queue.
     pub(crate) fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> SourcePoll {
         let mut next = None;
         for _ in 0..room {
@@ -86,14 +86,15 @@ impl Qp {
                 None => return SourcePoll { more: self.is_flushing() && self.is_behind_requests(), next },
             }
         }
-        // Where the next one is not there yet, its sender finds that the bit was taken.
+        // If the next message has not arrived yet, its sender will find that the ready bit was
+        // taken.
         // SAFETY: a slot of the receive queue, in the segment of this process.
         let there = next.is_none_or(|slot| unsafe { slot.as_ref() }.is_done());
         SourcePoll { more: there || self.is_flushing(), next }
     }
 
-    /// A receive has failed: so has the pair that it came by. A target that is another process's has heard of it from the sender,
-    /// unless it is here that the failure was found.
+    /// Fails the queue pair by which a failed receive arrived. A target in another process was told
+    /// by the sender, unless the failure was found here.
     #[cold]
     fn fail_pair(self: &Arc<Self>, through: u32) {
         if !self.receives_for_others() {
@@ -112,7 +113,8 @@ impl Qp {
         come + if self.is_flushing() { posted as usize } else { 0 }
     }
 
-    /// What the rules of faults make of a receive: its status, and whether the queue pair has failed.
+    /// Applies fault rules to a receive. Returns its status, and whether a rule has failed the
+    /// queue pair.
     #[cold]
     #[inline(never)]
     fn alter_receive(
@@ -138,13 +140,14 @@ impl Qp {
         (altered, failed)
     }
 
-    /// Whether completions of requests are still to be polled, from the same queue: what has failed comes before what is
-    /// flushed on account of it.
+    /// Whether completions of requests wait in the same completion queue. The failed request must
+    /// come before the receives that are flushed because of it.
     fn is_behind_requests(&self) -> bool {
         Arc::ptr_eq(self.send_cq.get(), self.recv_cq.get()) && self.recv_cq.has_own()
     }
 
-    /// The next receive completion, and whether it ends the queue pair; and where the one after it comes to.
+    /// The next receive completion, and whether it fails the queue pair. Sets `next` to the slot
+    /// where the following message will arrive.
     fn next_receive(self: &Arc<Self>, next: &mut Option<NonNull<SlotHeader>>) -> Option<(Cqe, bool)> {
         let reported = match &self.receiving.arrivals {
             Some(arrivals) => arrivals.take(|slot| self.take_arrival(slot)),
@@ -157,7 +160,7 @@ impl Qp {
         taken_back.map(|wr_id| (self.flushed(wr_id), false))
     }
 
-    /// The next receive of those that are filled one after the other.
+    /// The next completion of a queue whose receives are filled in order.
     #[inline]
     fn take_oldest(self: &Arc<Self>, next: &mut Option<NonNull<SlotHeader>>) -> Option<(Cqe, bool)> {
         let mut queue = self.receiving.queue();
@@ -168,7 +171,8 @@ impl Qp {
         Some(reported)
     }
 
-    /// A receive that a peer says has been filled. A number that names no finished receive of this queue pair is its mistake.
+    /// The completion of a receive that a peer has announced. `None` for a slot that holds no
+    /// finished receive of this queue pair, which is the peer's mistake.
     fn take_arrival(self: &Arc<Self>, slot: u32) -> Option<(Cqe, bool)> {
         let mut queue = self.receiving.queue();
         let received = self.arrival(&queue, slot)?;
@@ -179,7 +183,7 @@ impl Qp {
         Some(reported)
     }
 
-    /// In the error state, receives that nobody has claimed are flushed.
+    /// Whether unclaimed receives are flushed: in the error state.
     fn is_flushing(&self) -> bool {
         self.state() == ibv_qp_state::IBV_QPS_ERR
     }
@@ -194,8 +198,8 @@ impl Qp {
         }
     }
 
-    /// Turns a finished receive into its completion, after putting the bytes in place that came within the slot. `through`
-    /// is the queue pair that it came by.
+    /// Turns a finished receive into its completion, after scattering the bytes that arrived in the
+    /// slot. `through` is the queue pair by which it arrived.
     fn report(self: &Arc<Self>, queue: &ReceiveQueue, received: &FinishedRecv, through: u32) -> (Cqe, bool) {
         let delivery = &received.delivery;
         let datagram = self.qp_type == ibv_qp_type::IBV_QPT_UD;
@@ -239,7 +243,8 @@ impl Qp {
         (cqe, ended || failed && !datagram)
     }
 
-    /// Has the caches get the first of what has come, which the program looks at next: the sender's processor has it, or memory.
+    /// Prefetches the beginning of a message, which the program reads next. It is in memory or in
+    /// the cache of the sender's processor.
     #[inline]
     fn fetch_first(entries: &[ibv_sge], byte_len: u64) {
         let Some(entry) = entries.first() else { return };
@@ -248,7 +253,8 @@ impl Qp {
         copy::fetch_to_read(at, bytes.div_ceil(copy::LINE).min(FETCHED));
     }
 
-    /// Copies what came within the slot to where the receive says, under this process's own keys.
+    /// Copies the bytes that arrived in the slot to the receive's entries, under this process's
+    /// keys.
     fn scatter(
         &self,
         queue: &ReceiveQueue,
@@ -280,15 +286,16 @@ impl Qp {
                 LocalPiece { at: grh.as_mut_ptr(), len: header.min(byte_len as usize) },
                 LocalPiece { at: queue.eager(received.slot).cast_mut(), len: eager },
             ];
-            // SAFETY: the destination's keys hold under a published hazard; the sources are the header and the eager
-            // bytes of a slot that is the owner's.
+            // SAFETY: the keys of the destination are valid under a published hazard. The sources
+            // are the header and the eager bytes of a slot that the owner holds.
             unsafe { scatter_parts(&gather_list.pieces, &parts) };
         }
         hazard.clear();
         result
     }
 
-    /// The same for one entry, as nearly all receives have; false if nothing has happened, and the long way is to find out what to do.
+    /// The same for a receive with one entry, as nearly all have. If it returns false, nothing has
+    /// happened, and `scatter` must decide.
     #[inline]
     fn scatter_fast(&self, queue: &ReceiveQueue, received: &FinishedRecv, byte_len: u64) -> bool {
         let [entry] = queue.entries(received.slot) else { return false };
@@ -305,7 +312,8 @@ impl Qp {
         hazard.publish(Hazard::new(self.number.index, entry.lkey >> 8));
         let holds = region.is_current(snapshot);
         if holds {
-            // SAFETY: the destination's key holds under a published hazard; the source is the eager bytes of a slot that is the owner's.
+            // SAFETY: the key of the destination is valid under a published hazard. The source is
+            // the eager bytes of a slot that the owner holds.
             unsafe { copy::copy_unordered(at, queue.eager(received.slot), byte_len as usize) };
         }
         hazard.clear();
@@ -317,7 +325,7 @@ impl Qp {
         self.receiving.shared().map_or_else(|| self.pd.number(), |srq| srq.pd().number())
     }
 
-    /// What a datagram says of its way.
+    /// The fields of a datagram's global route header.
     fn route(&self, source: [u64; 3], byte_len: u64) -> GrhFields {
         let [low, high, to] = source;
         let port = self.context.device().port(self.published.lock().descriptor.port.into());
@@ -336,10 +344,10 @@ impl Qp {
         }
     }
 
-    /// Lets polls take back what nobody has claimed.
+    /// Lets polls take back the receives that nobody has claimed.
     pub(super) fn flush_receives(&self) {
         if let Some(queue) = self.receiving.own() {
-            // What has come was announced, and what is claimed will be, or comes back.
+            // Finished receives were announced. Claimed ones will be announced or come back.
             let (posted, _) = queue.lock().count();
             self.announce_flushed(posted);
         }
@@ -351,11 +359,11 @@ impl Qp {
         }
     }
 
-    /// Drops everything that was posted to or came into the receive queue. Nobody touches it any more.
+    /// Discards all posted and finished receives. No peer touches the queue any more.
     pub(super) fn forget_receives(&self) {
-        self.windows.forget_untold();
+        self.windows.forget_unreported();
         if let Some(arrivals) = &self.receiving.arrivals {
-            // What was delivered and not polled is lost, and its receives are used up.
+            // Finished receives that were not polled are lost, and their slots are used up.
             while arrivals.take(|slot| self.drop_arrival(slot)).is_some() {}
             arrivals.clear();
         }
@@ -381,14 +389,14 @@ impl Qp {
         Some(())
     }
 
-    /// A peer that had this number in our segment is dead: what it had claimed is offered again.
+    /// Recovers the slots of a dead peer: posts those again that it had claimed.
     pub(crate) fn peer_detached(self: &Arc<Self>, peer_id: u16) {
         let entry = self.entry();
         let mut told = Vec::new();
         self.pending_arrivals(&mut told);
         let left = self.receiving.own().is_some_and(|queue| {
-            // Whatever it had finished is complete, whether it could say so or not. The first that it had claimed, and not finished, is
-            // the next that a message takes.
+            // Every receive that it had finished is complete, whether it was announced or not. The
+            // first one that it had claimed but not finished is the next for a message.
             let arrivals = self.receiving.arrivals.as_ref();
             let complete = |slot| arrivals.is_none_or(|arrivals| told.contains(&slot) || arrivals.push(slot));
             let mut next = None;
@@ -400,31 +408,31 @@ impl Qp {
         }
     }
 
-    /// A peer has left a claim to this process: the receive is the next that a message takes.
+    /// Posts a receive again that a peer has left to its owner. The next message takes it.
     pub(crate) fn repost_slot(self: &Arc<Self>, slot: u32, claim: Claim) {
         let Some(queue) = self.receiving.own() else { return };
         let entry = self.entry();
         if queue.lock().repost_slot(slot, claim, || entry.set_cursor(slot)) && self.is_flushing() {
-            // The flush has stopped at it.
+            // The flush had stopped at this slot.
             self.recv_cq.look_at(self.source());
         }
     }
 
-    /// Adds the numbers of the slots that this queue pair has been told of and has not polled.
+    /// Adds the numbers of slots that peers have announced and no poll has taken.
     fn pending_arrivals(&self, pending: &mut Vec<u32>) {
         if let Some(arrivals) = &self.receiving.arrivals {
             arrivals.pending(pending);
         }
     }
 
-    /// The same, of a shared receive queue.
+    /// The same, if the queue pair uses a shared receive queue.
     pub(super) fn pending_shared(&self, pending: &mut Vec<u32>) {
         if self.receiving.shared().is_some() {
             self.pending_arrivals(pending);
         }
     }
 
-    /// A peer that this queue pair may send to is dead.
+    /// Retries the requests of this queue pair if they go to a dead peer.
     pub(crate) fn peer_lost(self: &Arc<Self>, process: &Arc<PeerProcess>) {
         let concerned =
             self.sending.lock().peer.as_ref().is_some_and(|peer| Arc::ptr_eq(&peer.process, process));
@@ -434,7 +442,7 @@ impl Qp {
     }
 }
 
-/// The statuses that a receive can have.
+/// The status that a peer reports, if a receive can have it.
 fn status_of(told: u8) -> ibv_wc_status {
     [
         ibv_wc_status::IBV_WC_SUCCESS,
@@ -453,7 +461,7 @@ fn status_of(told: u8) -> ibv_wc_status {
 ///
 /// # Safety
 ///
-/// All of them may be touched as the types say: pieces written, parts read.
+/// All pieces may be written and all parts read.
 unsafe fn scatter_parts(pieces: &[LocalPiece], parts: &[LocalPiece]) {
     let mut pieces = pieces.iter().copied();
     let mut to = pieces.next();
@@ -462,7 +470,8 @@ unsafe fn scatter_parts(pieces: &[LocalPiece], parts: &[LocalPiece]) {
         while done < part.len {
             let Some(piece) = &mut to else { return };
             let len = piece.len.min(part.len - done);
-            // SAFETY: `len` bytes of both.
+            // SAFETY: the caller guarantees that the piece may be written and the part read; both
+            // have `len` bytes from here on.
             unsafe { copy::copy_unordered(piece.at, part.at.wrapping_add(done), len) };
             done += len;
             *piece = LocalPiece { at: piece.at.wrapping_add(len), len: piece.len - len };

@@ -1,7 +1,8 @@
-//! A receive queue as its owner sees it: what was posted, where it lies, what has come.
+//! A receive queue, from its owner's side: posted receives, their slots, finished messages.
 //!
-//! A queue pair's own and a shared one are the same thing; they differ in who claims slots. What the owner relies on
-//! (addresses, lengths, `wr_id`) lies here, in private memory; the slots in the segment have a copy for peers.
+//! The queue of one queue pair and a shared receive queue have the same structure, and differ only
+//! in who claims slots. The owner relies on its private copy of addresses, lengths and `wr_id`,
+//! which is here. The slots in the segment have a copy for peers.
 
 use std::io;
 use std::ptr::NonNull;
@@ -23,7 +24,7 @@ struct PostedRecv {
     bytes: u64,
 }
 
-/// The queue.
+/// A receive queue.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     node: Arc<Node>,
@@ -34,17 +35,17 @@ pub(crate) struct ReceiveQueue {
     max_sge: usize,
     posted: Box<[PostedRecv]>,
     entries: Box<[ibv_sge]>,
-    /// Posted and not consumed.
+    /// How many receives are posted and not consumed.
     outstanding: u32,
-    /// Where the oldest outstanding receive may be, and where the next one goes.
+    /// Where the oldest outstanding receive may be. `tail` is where the next one goes.
     head: u32,
     tail: u32,
     lap: u32,
-    /// Slots that were ever posted: pages of others are not touched.
+    /// How many slots were ever posted. The pages of other slots are not touched.
     used: u32,
 }
 
-/// A receive that has come to its end.
+/// A receive that a message has filled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FinishedRecv {
     pub(crate) slot: u32,
@@ -54,7 +55,7 @@ pub(crate) struct FinishedRecv {
 }
 
 impl ReceiveQueue {
-    /// A queue for this many receives, each with so many entries.
+    /// A queue for `max_wr` receives, each with up to `max_sge` entries.
     ///
     /// # Errors
     ///
@@ -64,7 +65,7 @@ impl ReceiveQueue {
         let stride = slot_stride(max_sge as usize);
         let range = node.heap().alloc(count as usize * stride as usize)?;
         let descriptor = SlotsDescriptor { offset: range.offset, count, stride };
-        let slots = descriptor.check().expect("the range lies in the heap");
+        let slots = descriptor.check().expect("the range is in the heap");
         Ok(Self {
             node,
             range: Some(range),
@@ -89,7 +90,7 @@ impl ReceiveQueue {
 
     #[inline]
     fn slot(&self, index: u32) -> Slot<'_> {
-        self.node.segment().slot(&self.slots, index).expect("indices are those of slots")
+        self.node.segment().slot(&self.slots, index).expect("callers pass the index of a slot")
     }
 
     #[inline]
@@ -97,7 +98,7 @@ impl ReceiveQueue {
         self.slots.next(index)
     }
 
-    /// Where the next message comes to, if they come in order.
+    /// The slot that the next message fills, if messages fill the slots in order.
     #[inline]
     pub(crate) fn next_message(&self) -> NonNull<SlotHeader> {
         NonNull::from(self.slot(self.head).header)
@@ -107,13 +108,13 @@ impl ReceiveQueue {
     ///
     /// # Errors
     ///
-    /// As `errno`: `ENOMEM` the queue is full, `EINVAL` too many entries.
+    /// An errno: `ENOMEM` if the queue is full, `EINVAL` for too many entries.
     ///
     /// # Safety
     ///
     /// `wr` is a valid request with `num_sge` valid entries.
     pub(crate) unsafe fn post(&mut self, wr: *const ibv_recv_wr) -> Result<(), i32> {
-        // SAFETY: `wr` is a valid request with `num_sge` valid entries, by the contract of `post`.
+        // SAFETY: the caller guarantees a valid request.
         let (wr_id, list, count) = unsafe { ((*wr).wr_id, (*wr).sg_list, (*wr).num_sge) };
         let count = usize::try_from(count).ok().filter(|count| *count <= self.max_sge).ok_or(libc::EINVAL)?;
         if self.outstanding >= self.max_wr {
@@ -123,12 +124,11 @@ impl ReceiveQueue {
         let first = index as usize * self.max_sge;
         let mut bytes = 0;
         for number in 0..count {
-            // SAFETY: `wr` is a valid request with `num_sge` valid entries, by the contract of
-            // `post`.
+            // SAFETY: the caller guarantees a valid request with `num_sge` valid entries.
             let entry = unsafe { list.add(number).read() };
             bytes += u64::from(entry.length);
             self.entries[first + number] = entry;
-            let there = self.slot(index).entry(number).expect("a slot has as many as the queue was made for");
+            let there = self.slot(index).entry(number).expect("every slot has max_sge entries");
             there.address.store(entry.addr, Relaxed);
             there.length.store(entry.length, Relaxed);
             there.lkey.store(entry.lkey, Relaxed);
@@ -144,7 +144,8 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The next free slot: the one at the tail, unless a peer that was stopped still holds it.
+    /// The next free slot. It is the one at the tail, unless a peer that was stopped still holds
+    /// that one.
     fn free_slot(&self) -> Option<u32> {
         let mut index = self.tail;
         for _ in 0..self.descriptor.count {
@@ -156,14 +157,14 @@ impl ReceiveQueue {
         None
     }
 
-    /// The oldest receive, if it has come to its end: of a queue whose receives are filled one after the other. It stays until
-    /// [`consume`](Self::consume).
+    /// The oldest receive, if it is finished, of a queue whose receives are filled in order. It
+    /// stays until [`consume`](Self::consume).
     #[inline]
     pub(crate) fn oldest(&self) -> Option<FinishedRecv> {
         self.at(self.head)
     }
 
-    /// What came into a slot, if something did: of other queues, where a sender tells its number.
+    /// The finished receive in a slot, if any, of a queue where senders announce the slot's number.
     pub(crate) fn at(&self, index: u32) -> Option<FinishedRecv> {
         let there =
             index < self.descriptor.count && matches!(self.slot(index).header.holder(), Holder::Done { .. });
@@ -176,23 +177,23 @@ impl ReceiveQueue {
         FinishedRecv { slot, wr_id: posted.wr_id, room: posted.bytes, delivery }
     }
 
-    /// The entries of a posted receive, as the owner gave them.
+    /// The entries of a posted receive, from private memory.
     pub(crate) fn entries(&self, slot: u32) -> &[ibv_sge] {
         let first = slot as usize * self.max_sge;
         &self.entries[first..first + self.posted[slot as usize].entries as usize]
     }
 
-    /// Where a datagram says that it came from.
+    /// The source that the sender of a datagram has written.
     pub(crate) fn source(&self, slot: u32) -> [u64; 3] {
         core::array::from_fn(|word| self.slot(slot).source[word].load(Relaxed))
     }
 
-    /// The bytes that came within a slot.
+    /// The bytes that arrived in the slot itself.
     pub(crate) fn eager(&self, slot: u32) -> *const u8 {
         self.slot(slot).eager.as_ptr()
     }
 
-    /// A finished receive was reported: its slot is free.
+    /// Frees the slot of a finished receive that was reported.
     pub(crate) fn consume(&mut self, slot: u32) {
         self.slot(slot).header.free();
         self.outstanding = self.outstanding.saturating_sub(1);
@@ -201,7 +202,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes the oldest receive back that nobody has claimed; `None` also if the oldest is claimed or has come.
+    /// Takes back the oldest receive. `None` if it is claimed or finished, or if the queue is
+    /// empty.
     pub(crate) fn take_back(&mut self) -> Option<u64> {
         for _ in 0..self.descriptor.count {
             if self.outstanding == 0 {
@@ -220,7 +222,7 @@ impl ReceiveQueue {
         None
     }
 
-    /// How many receives nobody has claimed, and how many have come and were not reported.
+    /// How many receives are unclaimed, and how many are finished and not reported.
     pub(crate) fn count(&self) -> (u32, u32) {
         let (mut posted, mut done) = (0, 0);
         for index in 0..self.used {
@@ -233,7 +235,7 @@ impl ReceiveQueue {
         (posted, done)
     }
 
-    /// Forgets everything. No peer may hold a slot.
+    /// Discards everything. No peer may hold a slot.
     pub(crate) fn clear(&mut self) {
         for index in 0..self.used {
             self.slot(index).header.free();
@@ -241,8 +243,8 @@ impl ReceiveQueue {
         (self.outstanding, self.head, self.tail) = (0, 0, 0);
     }
 
-    /// Offers a slot anew whose claim a peer has left to its owner; `offering` is called before. False if the claim is void:
-    /// the queue may have been emptied since.
+    /// Posts a slot again whose claim a peer has left to its owner, after calling `offering`. False
+    /// if the claim is void because the queue was cleared since.
     pub(crate) fn repost_slot(&mut self, slot: u32, claim: Claim, offering: impl FnOnce()) -> bool {
         if slot >= self.used || !self.slot(slot).header.is_held(claim) {
             return false;
@@ -251,8 +253,9 @@ impl ReceiveQueue {
         self.slot(slot).header.unclaim(claim)
     }
 
-    /// Offers the slots anew that a dead peer held, the oldest first; `keep` says of a finished one that it has been told of.
-    /// `recovering` is called before each. True if the peer has left anything behind.
+    /// Posts the slots again that a dead peer held, the oldest first, after calling `recovering`
+    /// for each. `keep` returns whether a finished slot was announced and stays. Returns true if
+    /// the peer held any slot.
     pub(crate) fn recover(
         &mut self,
         peer_id: u16,
@@ -319,7 +322,7 @@ mod tests {
             assert!(queue.slot(slot).header.finish(claim, &Delivery::default()));
             assert_eq!(oldest(&mut queue), Some(slot.into()));
         }
-        // Round the end: the oldest are 2 and 3, the later ones 0 and 1.
+        // The ring wraps: the oldest are 2 and 3, the later ones 0 and 1.
         (4..6).for_each(|number| post(&mut queue, number));
         let first = claim(&queue, 2);
         assert!(queue.slot(2).header.finish(first, &Delivery::default()));
@@ -345,7 +348,8 @@ mod tests {
             assert_eq!(queue.at(slot).map(|received| received.wr_id), Some(slot.into()));
             queue.consume(slot);
         }
-        // Behind a receive that is outstanding there is room, and the holes are no end.
+        // The queue has room behind an outstanding receive, and a free slot in between does not end
+        // the search.
         post(&mut queue, 4);
         assert_eq!(std::iter::from_fn(|| queue.take_back()).collect::<Vec<_>>(), [0, 4, 3]);
         assert_eq!(queue.outstanding, 0);

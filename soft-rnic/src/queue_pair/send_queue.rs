@@ -1,6 +1,7 @@
-//! The send queue: requests that were posted and have not ended, in order.
+//! The send queue: a ring of posted requests with one producer and one consumer.
 //!
-//! One poster and one executor work on it at a time (each under a lock of the queue pair), at the two ends of a ring.
+//! One poster and one executor work on it at a time, at the two ends of the ring. Each holds a lock
+//! of the queue pair.
 
 use core::cell::UnsafeCell;
 use core::ptr;
@@ -8,42 +9,43 @@ use rdma_mummy_sys::types::{ibv_send_flags, ibv_sge, ibv_wr_opcode};
 
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
 
-/// A posted request, a line of the cache. Its entries or its inline data, and where a datagram goes, lie in the ring's own arrays.
+/// A posted request, one cache line. Its entries, its inline data and the destination of a datagram
+/// are in other arrays of the ring.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct SendRequest {
     pub(crate) wr_id: u64,
     pub(crate) opcode: ibv_wr_opcode,
     pub(crate) send_flags: u32,
-    /// As on the wire.
+    /// As on the wire: big-endian.
     pub(crate) imm_data: u32,
     pub(crate) rkey: u32,
     pub(crate) remote_addr: u64,
-    /// Of atomics: what to add or compare with, and what to swap in.
+    /// For atomics: the value to add or compare with, and the value to swap in.
     pub(crate) operands: [u64; 2],
     pub(crate) payload: PayloadKind,
-    /// Bytes in all.
+    /// The total length in bytes.
     pub(crate) length: u64,
-    /// Where it goes, if its queue pair does not say that; 0 is nowhere. Of extended reliable connections the number of the shared
-    /// receive queue, of datagrams 1 if there is a [`DatagramDestination`].
+    /// The destination if the queue pair does not imply it; 0 is none. For XRC it is the number of
+    /// the shared receive queue. For datagrams it is 1 if a [`DatagramDestination`] is set.
     pub(crate) to: u32,
 }
 
 const _: () = assert!(size_of::<SendRequest>() == 64);
 
-/// Where a request's bytes are.
+/// Where the bytes of a request are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PayloadKind {
-    /// In this many entries.
+    /// In the program's memory, described by this many entries.
     Entries(u16),
     /// In the queue itself.
     Inline,
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DatagramDestination {
-    /// The address handle's domain.
+    /// The protection domain of the address handle.
     pub(crate) pd: u32,
     pub(crate) dgid: [u8; 16],
     pub(crate) sgid: [u8; 16],
@@ -73,7 +75,7 @@ impl SendRequest {
     }
 }
 
-/// What every request begins with.
+/// The fields that every request has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendRequestHeader {
     pub(crate) wr_id: u64,
@@ -84,7 +86,7 @@ pub(crate) struct SendRequestHeader {
     pub(crate) remote_addr: u64,
 }
 
-/// Why a request was refused, as `errno`.
+/// The errno for a refused request.
 pub(crate) type PostErrno = i32;
 
 /// The ring.
@@ -93,26 +95,27 @@ pub(crate) struct SendQueue {
     requests: Box<[UnsafeCell<SendRequest>]>,
     entries: Box<[UnsafeCell<ibv_sge>]>,
     inline: Box<[UnsafeCell<u8>]>,
-    /// Of datagrams; empty if the queue pair sends none.
+    /// For datagrams; empty if the queue pair sends none.
     destinations: Box<[UnsafeCell<DatagramDestination>]>,
     max_sge: usize,
     max_inline: usize,
-    /// How many requests have ended, ever.
+    /// How many requests have completed in total.
     head: AtomicU32,
-    /// How many have been posted, ever.
+    /// How many requests were posted in total.
     tail: AtomicU32,
 }
 
-// SAFETY: `head` and `tail` say whose turn it is with each cell: behind `tail` the poster's, between them the
-// executor's; each of both is one thread at a time by the contracts of `poster` and `executor`.
+// SAFETY: `head` and `tail` decide who owns each cell: the executor between them, the poster behind
+// `tail`. By the contracts of `poster` and `executor`, each of the two is one thread at a time.
 unsafe impl Sync for SendQueue {}
-// SAFETY: `head` and `tail` say whose turn it is with each cell: behind `tail` the poster's,
-// between them the executor's; each of both is one thread at a time by the contracts of `poster`
-// and `executor`; what the cells hold may be sent (plain values).
+// SAFETY: `head` and `tail` decide who owns each cell: the executor between them, the poster behind
+// `tail`. By the contracts of `poster` and `executor`, each of the two is one thread at a time. The
+// cells contain plain values, which may be sent.
 unsafe impl Send for SendQueue {}
 
 impl SendQueue {
-    /// A queue for this many requests, each with so many entries or inline bytes.
+    /// A queue for `max_wr` requests, each with up to `max_sge` entries and `max_inline` inline
+    /// bytes.
     pub(crate) fn new(max_wr: u32, max_sge: u32, max_inline: u32, datagrams: bool) -> Self {
         let count = max_wr.max(1).next_power_of_two() as usize;
         let cells = |count: usize| (0..count).map(|_| UnsafeCell::new(ibv_sge::default())).collect();
@@ -132,7 +135,7 @@ impl SendQueue {
         counter as usize & (self.requests.len() - 1)
     }
 
-    /// Whether nothing is outstanding.
+    /// Whether no request is outstanding.
     pub(crate) fn is_empty(&self) -> bool {
         self.head.load(Acquire) == self.tail.load(Acquire)
     }
@@ -141,7 +144,7 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// There is no other poster as long as this one lives.
+    /// No other poster exists while this one lives.
     pub(crate) unsafe fn poster(&self, max_wr: u32) -> SendQueueProducer<'_> {
         SendQueueProducer { queue: self, tail: self.tail.load(Relaxed), max_wr }
     }
@@ -150,32 +153,33 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// There is no other executor as long as this one lives.
+    /// No other executor exists while this one lives.
     #[inline]
     pub(crate) unsafe fn executor(&self) -> SendQueueConsumer<'_> {
         SendQueueConsumer { queue: self, head: self.head.load(Relaxed) }
     }
 
-    /// Where a datagram of this queue goes, if its request says that.
+    /// The destination of a datagram, if its request has one.
     pub(crate) fn destination<'a>(&'a self, posted: &PostedSend<'a>) -> Option<&'a DatagramDestination> {
         let offset = ptr::from_ref(posted.request).addr().wrapping_sub(self.requests.as_ptr().addr());
         let cell =
             self.destinations.get(offset / size_of::<SendRequest>()).filter(|_| posted.request.to != 0)?;
-        // SAFETY: it is this request's, and as long as that is lent the executor's, who only reads.
+        // SAFETY: the cell belongs to the request, which is the executor's while it is borrowed,
+        // and the executor only reads.
         Some(unsafe { &*cell.get() })
     }
 
-    /// Forgets everything.
+    /// Discards all requests.
     ///
     /// # Safety
     ///
-    /// There is neither a poster nor an executor.
+    /// Neither a poster nor an executor exists.
     pub(crate) unsafe fn clear(&self) {
         self.head.store(self.tail.load(Relaxed), Relaxed);
     }
 }
 
-/// Adds requests. What was added counts only when it is committed.
+/// The poster's end: adds requests, which become visible when they are committed.
 pub(crate) struct SendQueueProducer<'a> {
     queue: &'a SendQueue,
     tail: u32,
@@ -183,7 +187,7 @@ pub(crate) struct SendQueueProducer<'a> {
 }
 
 impl SendQueueProducer<'_> {
-    /// Continues at a position that [`tail`](Self::tail) told, of a list that is open.
+    /// Continues an open list at a position that [`tail`](Self::tail) returned.
     pub(crate) fn resume(mut self, tail: u32) -> Self {
         self.tail = tail;
         self
@@ -193,16 +197,16 @@ impl SendQueueProducer<'_> {
         self.tail
     }
 
-    /// How many were added and not committed.
+    /// How many requests were added and not committed.
     pub(crate) fn added(&self) -> u32 {
         self.tail.wrapping_sub(self.queue.tail.load(Relaxed))
     }
 
-    /// Adds a request without payload, operands and destination: these are still to be given.
+    /// Adds a request. Its payload, operands and destination are set afterwards.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: the queue is full.
+    /// `ENOMEM` if the queue is full.
     #[inline]
     pub(crate) fn add(&mut self, head: SendRequestHeader) -> Result<&mut SendRequest, PostErrno> {
         if self.tail.wrapping_sub(self.queue.head.load(Acquire)) >= self.max_wr {
@@ -210,7 +214,7 @@ impl SendQueueProducer<'_> {
         }
         self.tail = self.tail.wrapping_add(1);
         let request = self.last();
-        // Field by field: most of a request is not looked at by most operations.
+        // Copied field by field, because most operations do not read most fields.
         let SendRequestHeader { wr_id, opcode, send_flags, imm_data, rkey, remote_addr } = head;
         (request.wr_id, request.opcode, request.send_flags) = (wr_id, opcode, send_flags);
         (request.imm_data, request.rkey, request.remote_addr) = (imm_data, rkey, remote_addr);
@@ -220,34 +224,35 @@ impl SendQueueProducer<'_> {
 
     #[inline]
     fn last(&mut self) -> &mut SendRequest {
-        // SAFETY: behind the tail that was committed: added by this poster and not committed yet, so it is the poster's.
+        // SAFETY: behind the committed tail: this poster added it and has not committed it, so it
+        // is the poster's.
         unsafe { &mut *self.queue.requests[self.queue.place(self.tail.wrapping_sub(1))].get() }
     }
 
-    /// The request that was added last; `None` if none was.
+    /// The request that was added last, if any.
     pub(crate) fn last_added(&mut self) -> Option<&mut SendRequest> {
         if self.added() == 0 { None } else { Some(self.last()) }
     }
 
-    /// Gives the last request, a datagram, its destination.
+    /// Sets the destination of the last request, a datagram.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: there is no request, or the queue pair sends no datagrams.
+    /// `EINVAL` if no request was added, or the queue pair sends no datagrams.
     pub(crate) fn set_destination(&mut self, destination: DatagramDestination) -> Result<(), PostErrno> {
         let place = self.queue.place(self.tail.wrapping_sub(1));
         let cell = self.queue.destinations.get(place).ok_or(libc::EINVAL)?;
         self.last_added().ok_or(libc::EINVAL)?.to = 1;
-        // SAFETY: it is the last request's, which is the poster's, as in `last`.
+        // SAFETY: the cell belongs to the last request, which is the poster's, as in `last`.
         unsafe { *cell.get() = destination };
         Ok(())
     }
 
-    /// Gives the last request one entry.
+    /// Sets a single entry of the last request.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the queue pair takes none.
+    /// `EINVAL` if the queue pair takes none.
     #[inline]
     pub(crate) fn set_entry(&mut self, entry: ibv_sge) -> Result<(), PostErrno> {
         let SendQueue { requests, entries, max_sge, .. } = self.queue;
@@ -256,7 +261,7 @@ impl SendQueueProducer<'_> {
         }
         let place = self.queue.place(self.tail.wrapping_sub(1));
         let (request, cell) = (requests[place].get(), entries[place * max_sge].get());
-        // SAFETY: both are the last request's, which is the poster's, as in `last`.
+        // SAFETY: both cells belong to the last request, which is the poster's, as in `last`.
         unsafe {
             *cell = entry;
             (*request).payload = PayloadKind::Entries(1);
@@ -265,11 +270,11 @@ impl SendQueueProducer<'_> {
         Ok(())
     }
 
-    /// Gives the last request its entries.
+    /// Sets the entries of the last request.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: more than the queue pair takes.
+    /// `EINVAL` if the queue pair does not take that many.
     ///
     /// # Safety
     ///
@@ -285,7 +290,8 @@ impl SendQueueProducer<'_> {
         let first = self.queue.place(self.tail.wrapping_sub(1)) * self.queue.max_sge;
         let mut length = 0;
         for index in 0..count {
-            // SAFETY: the caller's entry; the cell belongs to the last request, which is the poster's.
+            // SAFETY: the caller guarantees valid entries. The cell belongs to the last request,
+            // which is the poster's.
             unsafe {
                 let entry = entries.add(index).read();
                 length += u64::from(entry.length);
@@ -298,11 +304,11 @@ impl SendQueueProducer<'_> {
         Ok(())
     }
 
-    /// Gives the last request bytes of its own, or more of them.
+    /// Copies inline data to the last request, or appends more of them.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: more than the queue pair takes.
+    /// `EINVAL` if the queue pair does not take that many bytes.
     ///
     /// # Safety
     ///
@@ -319,39 +325,40 @@ impl SendQueueProducer<'_> {
         last.length = (before + length) as u64;
         if length > 0 {
             let cell = self.queue.inline[first + before..first + before + length].as_ptr();
-            // SAFETY: the caller's bytes; the cells belong to the last request, which is the poster's, and there
-            // are enough of them. `UnsafeCell<u8>` is a byte. The caller's own memory cannot be the queue's.
+            // SAFETY: the caller guarantees `length` readable bytes, which cannot be part of the
+            // queue. The cells belong to the last request, which is the poster's, and suffice for
+            // them. An `UnsafeCell<u8>` has the layout of a byte.
             unsafe { UnsafeCell::raw_get(cell).copy_from_nonoverlapping(bytes, length) };
         }
         Ok(())
     }
 
-    /// The request that was added last is not to be posted after all.
+    /// Discards the request that was added last.
     pub(crate) fn drop_last(&mut self) {
         if self.added() > 0 {
             self.tail = self.tail.wrapping_sub(1);
         }
     }
 
-    /// Hands over everything that was added.
+    /// Makes all added requests visible to the executor.
     #[inline]
     pub(crate) fn commit(self) {
         self.queue.tail.store(self.tail, Release);
     }
 }
 
-/// Takes requests from the front.
+/// The executor's end: takes requests from the front.
 pub(crate) struct SendQueueConsumer<'a> {
     queue: &'a SendQueue,
     head: u32,
 }
 
-/// A request, and where its bytes are.
+/// A request with its entries and inline data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedSend<'a> {
     pub(crate) request: &'a SendRequest,
     pub(crate) entries: &'a [ibv_sge],
-    /// The first of `length` bytes, if they are inline.
+    /// The first of `length` inline bytes; null if the request has none.
     pub(crate) inline: *const u8,
 }
 
@@ -364,8 +371,8 @@ impl SendQueueConsumer<'_> {
             return None;
         }
         let place = self.queue.place(self.head.wrapping_add(distance));
-        // SAFETY: between `head` and `tail`, so it is the executor's, who only reads; it becomes the poster's
-        // again when the executor steps over it, which the borrow of `self` excludes meanwhile.
+        // SAFETY: the cell is between `head` and `tail`, so it is the executor's, which only reads.
+        // It returns to the poster when the executor steps over it, which needs `self` exclusively.
         let request = unsafe { &*self.queue.requests[place].get() };
         let count = match request.payload {
             PayloadKind::Entries(count) => count as usize,
@@ -373,9 +380,9 @@ impl SendQueueConsumer<'_> {
         };
         let first = place * self.queue.max_sge;
         let cells = &self.queue.entries[first..first + count];
-        // SAFETY: between `head` and `tail`, so it is the executor's, who only reads; it becomes
-        // the poster's again when the executor steps over it, which the borrow of `self` excludes
-        // meanwhile; an `UnsafeCell<ibv_sge>` has the layout of its content.
+        // SAFETY: the cells are between `head` and `tail`, so they are the executor's, which only
+        // reads. They return to the poster when the executor steps over them, which needs `self`
+        // exclusively. An `UnsafeCell<ibv_sge>` has the layout of its content.
         let entries = unsafe { core::slice::from_raw_parts(cells.as_ptr().cast::<ibv_sge>(), count) };
         let inline = if request.payload == PayloadKind::Inline && request.length > 0 {
             self.queue.inline[place * self.queue.max_inline..].as_ptr().cast::<u8>()
@@ -385,7 +392,7 @@ impl SendQueueConsumer<'_> {
         Some(PostedSend { request, entries, inline })
     }
 
-    /// The front request has ended; nothing borrowed from it is used any more.
+    /// Completes the front request. Nothing borrowed from it is used any more.
     #[inline]
     pub(crate) fn step(&mut self) {
         self.head = self.head.wrapping_add(1);

@@ -19,7 +19,7 @@ use crate::shared::entry::{SrqDescriptor, SrqEntry};
 use crate::shared::generation::GenerationWriter;
 use crate::shared::slot::Claim;
 
-/// A shared receive queue.
+/// A shared receive queue (`ibv_srq`).
 pub(crate) struct Srq {
     rnic: Arc<Rnic>,
     context: Arc<Context>,
@@ -36,7 +36,8 @@ pub(crate) struct Srq {
 }
 
 impl Drop for Srq {
-    /// Not sooner: whoever still has the queue looks at the entry of its number.
+    /// Releases the index only now, because every holder of a reference uses the entry of that
+    /// index.
     fn drop(&mut self) {
         self.rnic.shared_queues().release(self.index);
     }
@@ -49,11 +50,11 @@ impl CountsUses for Srq {
 }
 
 impl Srq {
-    /// Makes a queue and enters it into the tables.
+    /// Creates a queue and enters it into the tables.
     ///
     /// # Errors
     ///
-    /// There is no memory or no number for it.
+    /// No memory or no free index is left.
     pub(crate) fn create(
         rnic: &Arc<Rnic>,
         context: &Arc<Context>,
@@ -88,11 +89,11 @@ impl Srq {
         Ok(made)
     }
 
-    /// Takes the queue out of everything. No queue pair uses it, so no peer touches it.
+    /// Removes the queue from all tables. No queue pair uses it, so no peer touches it.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: a queue pair uses it.
+    /// `EBUSY` if a queue pair uses it.
     pub(crate) fn destroy(&self) -> Result<(), i32> {
         self.context.check_process()?;
         if self.users.is_used() {
@@ -107,7 +108,7 @@ impl Srq {
     }
 
     fn entry(&self) -> &SrqEntry {
-        self.rnic.node().segment().shared_queue(self.index).expect("numbers are within the table")
+        self.rnic.node().segment().shared_queue(self.index).expect("the segment has an entry for every index")
     }
 
     pub(crate) fn index(&self) -> u32 {
@@ -134,7 +135,7 @@ impl Srq {
         self.queue.lock()
     }
 
-    /// The C object.
+    /// The program's pointer to it.
     pub(crate) fn handle(&self) -> *mut ibv_srq {
         self.handle.load(Ordering::Relaxed)
     }
@@ -143,16 +144,16 @@ impl Srq {
         self.handle.store(handle, Ordering::Relaxed);
     }
 
-    /// Of asynchronous events.
+    /// The acknowledgements of its asynchronous events.
     pub(crate) fn acks(&self) -> &Acks {
         &self.acks
     }
 
-    /// `ibv_post_srq_recv`.
+    /// Executes `ibv_post_srq_recv`.
     ///
     /// # Errors
     ///
-    /// As `errno`, with the request that was refused.
+    /// An errno, with the request that was refused.
     ///
     /// # Safety
     ///
@@ -161,24 +162,26 @@ impl Srq {
         self.context.check_process().map_err(|error| (error, wr))?;
         let mut queue = self.queue.lock();
         while !wr.is_null() {
-            // Counted before it is there: a count that lags behind would be taken for the limit.
+            // Counted before it is posted, because a count that lags behind could trigger the limit
+            // event.
             self.entry().add_available(1);
-            // SAFETY: `wr` is a valid list of requests, by the contract of `post`.
+            // SAFETY: the caller guarantees a valid list of requests.
             if let Err(error) = unsafe { queue.post(wr) } {
                 self.entry().take_back_available();
                 return Err((error, wr));
             }
-            // SAFETY: `wr` is a valid list of requests, by the contract of `post`.
+            // SAFETY: the caller guarantees a valid list of requests.
             wr = unsafe { (*wr).next };
         }
         Ok(())
     }
 
-    /// `ibv_modify_srq`: only the limit can be changed (`IBV_DEVICE_SRQ_RESIZE` is not announced).
+    /// Executes `ibv_modify_srq`. Only the limit can be changed (the device does not report
+    /// `IBV_DEVICE_SRQ_RESIZE`).
     ///
     /// # Errors
     ///
-    /// `EINVAL`: another size, or a limit beyond the size.
+    /// `EINVAL` for a new size, or a limit above the size.
     pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_srq_attr, mask: u32) -> Result<(), i32> {
         self.context.check_process()?;
         let (size, limit) = (ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0, ibv_srq_attr_mask::IBV_SRQ_LIMIT.0);
@@ -196,11 +199,11 @@ impl Srq {
         Ok(())
     }
 
-    /// `ibv_query_srq`.
+    /// Executes `ibv_query_srq`.
     ///
     /// # Errors
     ///
-    /// `EIO`: this process is a forked child.
+    /// `EIO` in a forked child.
     pub(crate) fn query(&self, attr: &mut ibv_srq_attr) -> Result<(), i32> {
         self.context.check_process()?;
         attr.max_wr = self.max_wr;
@@ -209,14 +212,14 @@ impl Srq {
         Ok(())
     }
 
-    /// A peer has told that fewer receives are left than the limit.
+    /// A peer has reported that fewer receives are left than the limit.
     pub(crate) fn limit_reached(self: &Arc<Self>) {
         if self.entry().take_limit_reached() {
             self.raise_limit();
         }
     }
 
-    /// The program is told that few receives are left.
+    /// Raises the event "SRQ limit reached".
     pub(crate) fn raise_limit(self: &Arc<Self>) {
         self.context.raise(Event {
             kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
@@ -224,7 +227,7 @@ impl Srq {
         });
     }
 
-    /// A peer has left a claim to this process.
+    /// Posts a receive again that a peer has left to its owner.
     pub(crate) fn repost_slot(&self, slot: u32, claim: Claim) {
         let entry = self.entry();
         self.queue.lock().repost_slot(slot, claim, || {
@@ -233,14 +236,14 @@ impl Srq {
         });
     }
 
-    /// A peer that had this number in our segment is dead: what it had claimed is offered again, and what it had finished
-    /// without telling.
+    /// Recovers the slots of a dead peer: posts those again that it had claimed, or had finished
+    /// without announcing them.
     pub(crate) fn peer_detached(&self, peer_id: u16) {
-        let mut told = Vec::new();
+        let mut announced = Vec::new();
         for queue_pair in self.rnic.queue_pairs().all() {
-            queue_pair.pending_shared(&mut told);
+            queue_pair.pending_shared(&mut announced);
         }
         let entry = self.entry();
-        self.queue.lock().recover(peer_id, |slot| told.contains(&slot), |_| entry.add_available(1));
+        self.queue.lock().recover(peer_id, |slot| announced.contains(&slot), |_| entry.add_available(1));
     }
 }

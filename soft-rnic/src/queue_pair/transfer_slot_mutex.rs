@@ -1,10 +1,12 @@
-//! What belongs to a transfer slot.
+//! A mutex over a transfer slot: sending state that only the holder of the slot touches.
 //!
-//! a transfer slot is the right to publish one hazard in any peer's segment. Each queue pair belongs to one, so whoever holds the transfer slot
-//! may also use the queue pair's sending state.
+//! A transfer slot is the right to publish one hazard in the segment of any peer. Each queue pair
+//! is assigned to one, so the holder of the transfer slot may also use the queue pair's sending
+//! state.
 //!
-//! Lock order: a completion queue's poll lock, a receive queue's lock, a transfer slot, a completion queue's push lock or the
-//! lock of what a queue pair has published. Nobody holds two transfer slots.
+//! Lock order: the poll lock of a completion queue, the lock of a receive queue, a transfer slot,
+//! then the push lock of a completion queue or the lock of a queue pair's published descriptor. No
+//! thread holds two transfer slots.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -15,21 +17,21 @@ use std::sync::Arc;
 
 use crate::node::{TransferSlotGuard, TransferSlots};
 
-/// What may be touched by the holder of one transfer slot only.
+/// A value that only the holder of a transfer slot may touch.
 pub(crate) struct TransferSlotMutex<T> {
-    /// The process's.
+    /// The transfer slots of this process.
     transfer_slots: Arc<TransferSlots>,
     transfer_slot: usize,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by the holder of a lock only, one at a time.
+// SAFETY: only the holder of the transfer slot's lock reaches the value, one thread at a time.
 unsafe impl<T: Send> Sync for TransferSlotMutex<T> {}
 
-/// The value, and its transfer slot.
+/// The value, with its transfer slot.
 ///
-/// A pointer and no reference: a function that takes this by value would promise the reference for as long as it runs, also
-/// after it has let go of the transfer slot.
+/// It contains a pointer instead of a reference. A reference in a by-value argument would have to
+/// stay valid until the function returns, even after the function has released the transfer slot.
 pub(crate) struct TransferSlotMutexGuard<'a, T> {
     guard: TransferSlotGuard<'a>,
     value: NonNull<T>,
@@ -50,7 +52,7 @@ impl<T> TransferSlotMutex<T> {
 }
 
 impl<T> TransferSlotMutex<T> {
-    /// The value, if nobody has the transfer slot.
+    /// The value, if no thread holds the transfer slot.
     pub(crate) fn try_lock(&self) -> Option<TransferSlotMutexGuard<'_, T>> {
         let guard = self.transfer_slots.try_lock(self.transfer_slot)?;
         Some(self.held(guard))
@@ -58,24 +60,24 @@ impl<T> TransferSlotMutex<T> {
 
     #[inline]
     fn held<'a>(&'a self, guard: TransferSlotGuard<'a>) -> TransferSlotMutexGuard<'a, T> {
-        // SAFETY: a cell's pointer is not null.
+        // SAFETY: the pointer of an `UnsafeCell` is not null.
         let value = unsafe { NonNull::new_unchecked(self.value.get()) };
         TransferSlotMutexGuard { guard, value, exclusive: PhantomData }
     }
 }
 
 impl<T> TransferSlotMutexGuard<'_, T> {
-    /// The transfer slot's number.
+    /// The number of the transfer slot.
     #[inline]
     pub(crate) fn transfer_slot(&self) -> usize {
         self.guard.index()
     }
 
-    /// The value, and the right to the transfer slot.
+    /// The value, and the right to use the transfer slot.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut T, &TransferSlotGuard<'_>) {
-        // SAFETY: the transfer slot's lock is held as long as `self` lives, and `self` is borrowed
-        // exclusively; the guard is another field.
+        // SAFETY: `self` holds the lock of the transfer slot and is borrowed exclusively. The guard
+        // is another field.
         (unsafe { self.value.as_mut() }, &self.guard)
     }
 }
@@ -85,7 +87,8 @@ impl<T> Deref for TransferSlotMutexGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the transfer slot's lock is held as long as `self` lives; there is no other way to the value.
+        // SAFETY: `self` holds the lock of the transfer slot, which guards every access to the
+        // value.
         unsafe { self.value.as_ref() }
     }
 }
@@ -93,8 +96,7 @@ impl<T> Deref for TransferSlotMutexGuard<'_, T> {
 impl<T> DerefMut for TransferSlotMutexGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the transfer slot's lock is held as long as `self` lives, and `self` is borrowed
-        // exclusively.
+        // SAFETY: `self` holds the lock of the transfer slot and is borrowed exclusively.
         unsafe { self.value.as_mut() }
     }
 }

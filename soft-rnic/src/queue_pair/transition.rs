@@ -1,5 +1,6 @@
-//! Which changes of state there are, and which attributes each needs and allows (`ibv_modify_qp(3)`; InfiniBand
-//! specification 11.2.5.2, table "QP State Transition Properties").
+//! The permitted state transitions of a queue pair, with the attributes that each requires and
+//! allows (`ibv_modify_qp(3)`; InfiniBand specification 11.2.5.2, table "QP State Transition
+//! Properties").
 
 use rdma_mummy_sys::types::{ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type};
 
@@ -37,7 +38,7 @@ const fn rule(needed: AttrMask, allowed: AttrMask) -> Option<TransitionMasks> {
     Some(TransitionMasks { needed, allowed })
 }
 
-/// Whether a queue pair of this type may go from one state to another with these attributes.
+/// Whether a queue pair of this type may make the transition with these attributes.
 pub(crate) fn is_allowed(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state, mask: AttrMask) -> bool {
     if mask & CUR_STATE != 0 && from.0 < ibv_qp_state::IBV_QPS_RTR.0 {
         return false;
@@ -84,8 +85,8 @@ fn find(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> Option<Tr
     }
 }
 
-/// Extended reliable connections (annex A14): what a reliable pair has as a requester is the initiator's, what it has as a
-/// responder the target's. The target acknowledges, so it has a timeout.
+/// Extended reliable connections (annex A14). The initiator has the requester's attributes of a
+/// reliable connection, the target the responder's. The target acknowledges, so it has a timeout.
 fn find_xrc(target: bool, from: ibv_qp_state, to: ibv_qp_state) -> Option<TransitionMasks> {
     use ibv_qp_state as S;
     let path = ALTERNATE | ACCESS;
@@ -154,7 +155,7 @@ mod tests {
     use ibv_qp_state as S;
 
     #[test]
-    fn a_reliable_pair_goes_the_usual_way() {
+    fn rc_reaches_rts_by_the_usual_transitions() {
         let rc = ibv_qp_type::IBV_QPT_RC;
         assert!(is_allowed(rc, S::IBV_QPS_RESET, S::IBV_QPS_INIT, STATE | PKEY | PORT | ACCESS));
         assert!(!is_allowed(rc, S::IBV_QPS_RESET, S::IBV_QPS_INIT, STATE | PKEY | PORT | QKEY));

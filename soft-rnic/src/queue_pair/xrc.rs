@@ -1,9 +1,11 @@
-//! Extended reliable connections: initiators, targets, and what receives for a shared queue.
+//! XRC: initiator and target queue pairs, and the receiver of behind shared
+//! receive queue.
 //!
-//! A target takes no receive. A request names the shared receive queue that it is for by its number, and the queue may belong to
-//! another process than the target. So the number is one of a queue pair's: behind each XRC queue stands a queue pair that nobody
-//! sees. It takes its receives from the queue, completes them where the queue's creator said, and is what peers' hazards name while they
-//! are at it; its number leads to the process as that of any queue pair does.
+//! A target has no receives. A request names a shared receive queue by its number, and that queue
+//! may belong to another process than the target. Therefore the number is a queue pair number: an
+//! internal queue pair, the receiver, stands behind each XRC shared receive queue. It takes
+//! receives from the queue and completes them at the completion queue that the creator named.
+//! Hazards of peers name it, and its number leads to its process like that of any other queue pair.
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -23,25 +25,25 @@ use crate::objects::use_ref::UseRef;
 use crate::objects::xrc_domain::Xrcd;
 use crate::shared::entry::SlotsDescriptor;
 
-/// The type of what receives for a shared queue. No program can ask for it.
+/// The type of the internal receiver behind an XRC shared receive queue. No program can create one.
 pub(crate) const RECEIVER: ibv_qp_type = ibv_qp_type(0x7f);
 
-/// Everything that a target may let peers do: it is the target that says what they may.
+/// All remote access: the target's permissions decide what a peer may do.
 const ANYTHING: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 
-/// Who has a target open beside the one who made it.
+/// The handles of an XRC target in addition to its creator's.
 #[derive(Default)]
 pub(super) struct OpenedHandles {
     others: Vec<Arc<OpenedQp>>,
-    /// The one who made it has destroyed its own handle.
+    /// Whether the creator has destroyed its handle.
     left: bool,
-    /// The last handle is being destroyed.
+    /// Whether the last handle is being destroyed.
     ending: bool,
 }
 
-/// A handle of a target that was opened again.
+/// A handle that `ibv_open_qp` made.
 pub(crate) struct OpenedQp {
     qp: Arc<Qp>,
     context: Arc<Context>,
@@ -55,7 +57,7 @@ impl OpenedQp {
         &self.qp
     }
 
-    /// The C object.
+    /// The program's pointer to it.
     pub(crate) fn handle(&self) -> *mut ibv_qp {
         self.handle.load(Ordering::Relaxed)
     }
@@ -64,7 +66,7 @@ impl OpenedQp {
         self.handle.store(handle, Ordering::Relaxed);
     }
 
-    /// Of asynchronous events.
+    /// The acknowledgements of its asynchronous events.
     pub(crate) fn acks(&self) -> &Acks {
         &self.acks
     }
@@ -76,11 +78,11 @@ impl OpenedQp {
 }
 
 impl Qp {
-    /// What receives for a shared queue of an XRC domain, and completes at `cq`.
+    /// Creates the receiver of a shared receive queue in an XRC domain. It completes at `cq`.
     ///
     /// # Errors
     ///
-    /// There is no number or no memory for it.
+    /// No memory or no free number is left.
     pub(crate) fn receive_for(srq: &Arc<Srq>, cq: &Arc<Cq>, xrcd: &Arc<Xrcd>) -> io::Result<Arc<Self>> {
         let context = srq.context();
         let made = Self::create(
@@ -114,22 +116,22 @@ impl Qp {
         Ok(made)
     }
 
-    /// Whether it is what receives for a shared queue.
+    /// Whether it is the internal receiver of an XRC shared receive queue.
     pub(crate) fn receives_for_others(&self) -> bool {
         self.qp_type == RECEIVER
     }
 
-    /// Whether it takes messages for shared queues, which are told to its number.
+    /// Whether it is an XRC target, which takes messages for shared receive queues.
     pub(super) fn is_target(&self) -> bool {
         self.qp_type == ibv_qp_type::IBV_QPT_XRC_RECV
     }
 
-    /// An end of an extended reliable connection: it has no receives of its own.
+    /// Whether it is an end of an XRC connection, which has no receives.
     pub(super) fn is_xrc(&self) -> bool {
         matches!(self.qp_type, ibv_qp_type::IBV_QPT_XRC_SEND | ibv_qp_type::IBV_QPT_XRC_RECV)
     }
 
-    /// The type that the other end has.
+    /// The type of the queue pair at the other end.
     pub(crate) fn answered_by(&self) -> ibv_qp_type {
         if self.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND {
             ibv_qp_type::IBV_QPT_XRC_RECV
@@ -138,7 +140,8 @@ impl Qp {
         }
     }
 
-    /// The queue pair of this process that a message came by; `None` if it is of another.
+    /// The queue pair of this process by which a message arrived; `None` if it belongs to another
+    /// process.
     pub(super) fn pair_of(self: &Arc<Self>, qpn: u32) -> Option<Arc<Self>> {
         if qpn == self.number.qpn {
             return Some(Arc::clone(self));
@@ -147,7 +150,8 @@ impl Qp {
         self.rnic.queue_pairs().get(index).filter(|pair| pair.number.qpn == qpn)
     }
 
-    /// What rules of faults see of a message that came by a queue pair.
+    /// The facts of a message that fault rules match against. `through` is the number of the queue
+    /// pair by which it arrived.
     pub(super) fn seen_by(&self, opcode: Opcode, size: u64, through: u32) -> RequestFacts {
         let seen = self.seen(opcode, size);
         if through == self.number.qpn {
@@ -160,7 +164,8 @@ impl Qp {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `ibv_open_qp`: another handle, in a context that has the domain open; `None` if the last one is about to go.
+    /// Executes `ibv_open_qp`: makes another handle, in a context that has the domain open. `None`
+    /// if the last handle is being destroyed.
     pub(crate) fn open_again(
         self: &Arc<Self>,
         context: &Arc<Context>,
@@ -181,7 +186,7 @@ impl Qp {
         Some(other)
     }
 
-    /// One handle is given up, the maker's if `other` is none. The last takes the queue pair along.
+    /// Gives a handle up: the creator's if `other` is `None`. The last one destroys the queue pair.
     ///
     /// # Errors
     ///
@@ -197,7 +202,8 @@ impl Qp {
             opened.ending
         };
         if last {
-            // Without the lock: who raises an event takes it, and may be waited for.
+            // Without the lock, because a thread that raises an event takes it, and `destroy` may
+            // wait for that thread.
             self.destroy().inspect_err(|_| self.opened().ending = false)?;
         }
         let mut opened = self.opened();
@@ -211,7 +217,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Who has it open elsewhere hears of it as well.
+    /// Raises an event for every other handle too.
     pub(super) fn raise_elsewhere(&self, kind: ibv_event_type) {
         for other in &self.opened().others {
             other.context.raise(Event { kind, element: EventElement::Opened(Arc::clone(other)) });

@@ -1,4 +1,4 @@
-//! Addresses of names.
+//! `rdma_getaddrinfo`.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;

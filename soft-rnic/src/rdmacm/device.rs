@@ -1,4 +1,4 @@
-//! The devices that ids are bound to: open from the first time on, each with a protection domain for those who give none.
+//! The devices that ids are bound to, with their default protection domains.
 
 use std::ffi::c_int;
 use std::ptr;

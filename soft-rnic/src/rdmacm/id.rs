@@ -1,4 +1,4 @@
-//! Identifiers: what C knows one by, and what belongs to it.
+//! `rdma_cm_id`: creating, migrating and destroying identifiers.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -1,4 +1,4 @@
-//! Addresses of names, found in the background.
+//! `rdma_resolve_addrinfo`: name lookups in the background.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;

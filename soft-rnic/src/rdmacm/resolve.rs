@@ -1,4 +1,4 @@
-//! Addresses and ways of ids.
+//! `rdma_resolve_addr`, `rdma_resolve_route`, `rdma_bind_addr`: addresses and routes of ids.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Names.
+//! `rdma_event_str`.
 
 use std::ffi::c_char;
 

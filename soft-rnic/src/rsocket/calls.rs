@@ -1,4 +1,4 @@
-//! The functions as C calls them.
+//! The rsocket functions, as C calls them.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;

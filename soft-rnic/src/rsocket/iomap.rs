@@ -1,4 +1,4 @@
-//! Memory of a program that the other side of its connection writes to directly: `riomap` and its like.
+//! `riomap` and `riowrite`: memory that the peer writes to directly.
 
 use std::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! What the two ends of a stream tell each other.
+//! The wire format of an rsocket connection: hello, data, credits, mappings.
 //!
 //! When they connect, each says in the private data what it has room for ([`RsHello`]). Then they send messages: their bytes are
 //! the stream's and nothing else's; what a message is stands in its immediate data ([`ImmData`]), and with it how many receives

@@ -1,4 +1,4 @@
-//! The verbs' objects of a stream: a queue pair, its completion queue, and the memory of its messages.
+//! The verbs objects of a stream: queue pair, completion queue, registered buffers.
 //!
 //! That memory is the device's own (`ibv_alloc_buf`), so that the other side copies into it directly. It is cut into
 //! *slots*, of which each is either sent from or received into.

@@ -1,4 +1,4 @@
-//! An rsocket: what state it is in, and who waits for it.
+//! An rsocket: its state, its lock, and the threads that wait for it.
 
 use std::ffi::c_int;
 use std::io;

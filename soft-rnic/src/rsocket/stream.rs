@@ -1,4 +1,4 @@
-//! A connection's two streams of bytes.
+//! The byte streams of a connection, in both directions.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;

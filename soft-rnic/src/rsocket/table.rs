@@ -1,4 +1,4 @@
-//! Which numbers are rsockets.
+//! The table of rsockets by descriptor.
 
 use std::collections::HashMap;
 use std::ffi::c_int;

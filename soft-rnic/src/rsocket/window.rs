@@ -1,4 +1,4 @@
-//! Who may send how much: no message is sent for which the other side has no receive.
+//! Credit-based flow control: no message is sent without a posted receive.
 //!
 //! A side begins with as many *credits* as the other has receives, and each message takes one. What the other has posted anew
 //! it says along with its own messages, and by a message of its own when that is a quarter of all its receives.

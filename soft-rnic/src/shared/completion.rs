@@ -1,7 +1,4 @@
-//! The shared entry of a completion queue: ready bits, notification arming, and overrun counting.
-//!
-//! Peers set a ready bit for the queue pair that has new completions, and learn whether the owner
-//! waits for a notification.
+//! The shared entry of a completion queue's entry: ready bits, the arming, and the count that detects an overrun.
 
 use crate::sync::{
     AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence, fence_after_change,

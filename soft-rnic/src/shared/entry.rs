@@ -1,4 +1,5 @@
-//! The entries of the tables of a segment: a memory region, a queue pair, a shared receive queue.
+//! Table entries of a segment: descriptors of memory regions, queue pairs and shared receive
+//! queues.
 //!
 //! An entry holds a *descriptor* of its object: plain values that the owner writes while the
 //! entry's generation is invalid.

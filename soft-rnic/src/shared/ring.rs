@@ -1,5 +1,5 @@
-//! A ring of slot numbers: which slots of a receive queue hold this queue pair's messages, in the
-//! order of arrival.
+//! A multi-producer ring of slot numbers: the
+//! order in which messages arrived.
 //!
 //! A ring has one consumer, the owner, and any number of producers: a connected queue pair has one
 //! peer, a datagram queue pair has many. Each word contains its number's lap, so that writing the

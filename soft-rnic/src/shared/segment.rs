@@ -1,5 +1,4 @@
-//! The layout of the control segment: where each table lies, and the checked accessors to its
-//! entries.
+//! The layout of the control segment: the layout of its tables, and checked access to them.
 //!
 //! A new segment is all zero, and zero means "nothing there" in every table. The layout is the same
 //! for every process, so processes exchange only offsets within the heap, which [`Segment::slot`]

@@ -1,4 +1,4 @@
-//! A slot of a receive queue: one posted receive, and its holder.
+//! A slot of a receive queue: one posted receive, with a state word that names its holder.
 //!
 //! ```text
 //!            owner posts            peer claims            peer finishes

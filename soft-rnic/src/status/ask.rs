@@ -1,4 +1,4 @@
-//! Asking the processes of this user.
+//! Queries the other processes of this user for their statistics.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,53 +12,54 @@ use crate::node::{LAST_BLOCK, REPLY, Reply, Request, socket_name};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
 
-/// Who is asked answers within this time.
+/// How long a process has to answer.
 const ANSWER: Duration = Duration::from_secs(1);
-/// So many are asked at a time, each over a descriptor.
+/// How many processes are asked at a time, each over one descriptor.
 const AT_A_TIME: usize = 128;
 
 /// A process that has the device open.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Process {
-    /// Its number; `None` if it lives in another pid namespace, or could not be connected to.
+    /// Its process number; `None` if it lives in another pid namespace, or could not be connected
+    /// to.
     pub pid: Option<u32>,
-    /// Whom it can reach: the processes of the same fabric.
+    /// The name of its fabric. It can reach the processes of the same fabric.
     pub fabric: String,
-    /// What it says.
+    /// Its statistics, or why it did not send them.
     pub answer: Result<Statistics, NoAnswer>,
 }
 
-/// Why a process says nothing.
+/// Why a process did not send its statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoAnswer {
-    /// It is stopped, or has too much to do.
+    /// It did not answer in time, because it is stopped or overloaded.
     #[error("no answer within {} ms; is it stopped?", ANSWER.as_millis())]
     Late,
-    /// So many wait for it that the kernel does not let this process connect.
-    #[error("too many processes wait for it; is it stopped?")]
+    /// Its backlog is full, so that this process could not connect.
+    #[error("its backlog is full; is it stopped?")]
     Busy,
-    /// It hung up: it ends at this moment, or is of a release that cannot tell.
-    #[error("it hung up; it has just ended, or its soft-rnic is too old")]
+    /// It closed the connection: it is exiting, or its release cannot answer.
+    #[error("it closed the connection; it has just exited, or its soft-rnic is too old")]
     HungUp,
-    /// It tells it in another way.
-    #[error("its soft-rnic tells its status in version {0}, this one reads {STATUS_VERSION}")]
+    /// It sends another version of the statistics.
+    #[error("it sends its status in version {0}, this soft-rnic reads version {STATUS_VERSION}")]
     OtherVersion(u64),
-    /// What it says makes no sense.
-    #[error("its answer makes no sense")]
+    /// Its answer is malformed.
+    #[error("its answer is malformed")]
     Nonsense,
 }
 
-/// The processes of this user on this host (strictly: in this network namespace) that can be reached over the software
-/// device: of one fabric, or of all. The default fabric's name is empty.
+/// Asks the processes of this user that have a software device open on this host (strictly: in this
+/// network namespace), of one fabric or of all. The name of the default fabric is empty.
 ///
-/// Each is asked once, with a bound in time; nothing of theirs is changed or mapped.
+/// Each process is asked once, with a time limit. Nothing of it is changed or mapped.
 ///
 /// # Errors
 ///
-/// `/proc/net/unix` cannot be read, or there is no descriptor left. `PermissionDenied` if this user cannot be told from
-/// others: it has no name in its user namespace.
+/// `/proc/net/unix` cannot be read, or no descriptor is left. `PermissionDenied` if this user
+/// cannot be told from others, because it has no name in its user namespace.
 pub fn processes(fabric: Option<&str>) -> io::Result<Vec<Process>> {
     let Some(user) = user::own() else {
         let message = "this user has no name in its user namespace, so no process can be trusted";
@@ -68,23 +69,23 @@ pub fn processes(fabric: Option<&str>) -> io::Result<Vec<Process>> {
         .map_err(|error| io::Error::new(error.kind(), format!("/proc/net/unix: {error}")))?;
     let names = names(&String::from_utf8_lossy(&sockets), fabric);
     let mut found = FoundSockets::default();
-    let mut asked = Vec::new();
+    let mut queries = Vec::new();
     for (fabric, block) in names {
-        asked.extend(found.call(user, fabric, block)?);
-        if asked.len() == AT_A_TIME {
-            found.hear(core::mem::take(&mut asked))?;
+        queries.extend(found.call(user, fabric, block)?);
+        if queries.len() == AT_A_TIME {
+            found.wait_for_answers(core::mem::take(&mut queries))?;
         }
     }
-    found.hear(asked)?;
+    found.wait_for_answers(queries)?;
     Ok(found.processes)
 }
 
-/// The fabrics and blocks of listening sockets, in a table whose names anybody may have chosen.
+/// The fabrics and blocks of listening sockets, from a table whose names any user may have chosen.
 fn names(table: &str, fabric: Option<&str>) -> BTreeSet<(String, u16)> {
     let name = |line: &str| {
         let mut rest = line.split_once("@soft-rnic/")?.1.rsplitn(2, '/');
         let block = rest.next()?.parse().ok().filter(|block| (1..=LAST_BLOCK).contains(block))?;
-        // Others have a `/` in them: ports, and what processes agree on.
+        // Names with another `/` belong to ports and to other agreements between processes.
         let of = rest.next().filter(|of| !of.contains('/'))?;
         fabric.is_none_or(|fabric| fabric == of).then(|| (of.to_owned(), block))
     };
@@ -101,14 +102,14 @@ struct StatusQuery {
 #[derive(Default)]
 struct FoundSockets {
     processes: Vec<Process>,
-    /// Those that were asked, by whatever block.
+    /// The processes that were asked already, under any of their blocks.
     known: BTreeSet<(String, u32)>,
-    /// The same, of those without a number.
+    /// The same for processes without a known process number.
     nameless: BTreeSet<[u8; 16]>,
 }
 
 impl FoundSockets {
-    /// Asks the owner of a block, if it is of this user and was not asked.
+    /// Asks the owner of a block, if it is a process of this user that was not asked yet.
     fn call(&mut self, user: u32, fabric: String, block: u16) -> io::Result<Option<StatusQuery>> {
         let socket = match Socket::connect(&socket_name(&fabric, block)) {
             Ok(socket) => socket,
@@ -116,7 +117,7 @@ impl FoundSockets {
                 self.processes.push(Process { pid: None, fabric, answer: Err(NoAnswer::Busy) });
                 return Ok(None);
             }
-            // It has ended, or the name is not one of ours.
+            // The process has exited, or the name is not one of this device's sockets.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -128,16 +129,16 @@ impl FoundSockets {
             Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let who = socket.credentials()?;
-        if who.user != user {
+        let credentials = socket.credentials()?;
+        if credentials.user != user {
             return Ok(None);
         }
-        let pid = (who.pid != 0).then_some(who.pid);
+        let pid = (credentials.pid != 0).then_some(credentials.pid);
         if pid.is_some_and(|pid| !self.known.insert((fabric.clone(), pid))) {
             return Ok(None);
         }
-        let said = socket.send(&Request::Status { version: STATUS_VERSION }.encode());
-        if said.is_err() {
+        let sent = socket.send(&Request::Status { version: STATUS_VERSION }.encode());
+        if sent.is_err() {
             self.processes.push(Process { pid, fabric, answer: Err(NoAnswer::HungUp) });
             return Ok(None);
         }
@@ -145,15 +146,15 @@ impl FoundSockets {
     }
 
     /// Waits for the answers.
-    fn hear(&mut self, mut waiting: Vec<StatusQuery>) -> io::Result<()> {
+    fn wait_for_answers(&mut self, mut waiting: Vec<StatusQuery>) -> io::Result<()> {
         let deadline = Instant::now() + ANSWER;
         let mut buffer = vec![0; REPLY];
         loop {
-            for asked in core::mem::take(&mut waiting) {
-                match asked.socket.receive(&mut buffer) {
-                    Received::Nothing => waiting.push(asked),
-                    Received::Packet(len, _) => self.answered(asked, &buffer[..len]),
-                    Received::End => self.add(asked, Err(NoAnswer::HungUp)),
+            for query in core::mem::take(&mut waiting) {
+                match query.socket.receive(&mut buffer) {
+                    Received::Nothing => waiting.push(query),
+                    Received::Packet(len, _) => self.answered(query, &buffer[..len]),
+                    Received::End => self.add(query, Err(NoAnswer::HungUp)),
                 }
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -162,7 +163,7 @@ impl FoundSockets {
             }
             let mut files: Vec<_> = waiting
                 .iter()
-                .map(|asked| PollFd::from_borrowed_fd(asked.socket.as_fd(), PollFlags::IN))
+                .map(|query| PollFd::from_borrowed_fd(query.socket.as_fd(), PollFlags::IN))
                 .collect();
             let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             match poll(&mut files, Some(&left)) {
@@ -170,14 +171,14 @@ impl FoundSockets {
                 Err(error) => return Err(error.into()),
             }
         }
-        waiting.into_iter().for_each(|asked| self.add(asked, Err(NoAnswer::Late)));
+        waiting.into_iter().for_each(|query| self.add(query, Err(NoAnswer::Late)));
         Ok(())
     }
 
-    fn answered(&mut self, asked: StatusQuery, packet: &[u8]) {
+    fn answered(&mut self, query: StatusQuery, packet: &[u8]) {
         let answer = match Reply::decode(packet) {
             Some(Reply::Status { process, statistics }) => {
-                if asked.pid.is_none() && !self.nameless.insert(process) {
+                if query.pid.is_none() && !self.nameless.insert(process) {
                     return;
                 }
                 Ok(*statistics)
@@ -185,7 +186,7 @@ impl FoundSockets {
             Some(Reply::OtherVersion { version }) => Err(NoAnswer::OtherVersion(version)),
             _ => Err(NoAnswer::Nonsense),
         };
-        self.add(asked, answer);
+        self.add(query, answer);
     }
 
     fn add(&mut self, StatusQuery { pid, fabric, .. }: StatusQuery, answer: Result<Statistics, NoAnswer>) {
@@ -198,7 +199,7 @@ mod tests {
     use super::names;
 
     #[test]
-    fn names_are_found_among_others() {
+    fn socket_names_are_found_among_others() {
         let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
             0000000000000000: 00000002 00000000 00010000 0005 01 20155 @soft-rnic//7\n\
             0000000000000000: 00000002 00000000 00010000 0005 01 20156 @soft-rnic/lab/1023\n\

@@ -1,7 +1,8 @@
-//! What a process has open, and which paths its payload takes.
+//! Statistics: what a process: its open objects, and the paths that its payload takes.
 //!
-//! [`statistics`](crate::statistics) tells it of this process, [`processes`] of all processes of this user that others can
-//! reach: those that have, or had, a queue pair on a device that is still open. `soft-rnic status` prints it.
+//! [`statistics`](crate::statistics) returns those of this process. [`processes`] asks all
+//! reachable processes of this user: those that have, or had, a queue pair on a device that is
+//! still open. `soft-rnic status` prints the answers.
 
 mod ask;
 mod packet;
@@ -15,30 +16,31 @@ pub(crate) use packet::{STATUS_VERSION, decode, encode};
 
 use crate::config::Mode;
 
-/// What a process has open, and what it has sent.
+/// The open objects of a process, and what it has sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// When its work is done.
+    /// When the process executes posted requests.
     pub mode: Mode,
     /// The devices that it has open.
     pub devices: Vec<OpenDevice>,
     /// Its queue pairs, counted by type and state.
     pub queue_pairs: Vec<QueuePairs>,
-    /// Its shared receive queues.
+    /// How many shared receive queues it has.
     pub shared_receive_queues: u32,
-    /// Its completion queues.
+    /// How many completion queues it has.
     pub completion_queues: u32,
     /// Its memory regions.
     pub regions: Regions,
-    /// Its identifiers of the connection manager.
+    /// Its connection manager identifiers.
     pub identifiers: Identifiers,
-    /// What it has sent (and read) itself, by the process at the other end; to itself first. What another process
-    /// moved is in that process's statistics.
+    /// The messages that it has moved itself (sent and read), by the process at the other end, with
+    /// the messages to itself first. Messages that another process moved are in the statistics of
+    /// that process.
     pub peers: Vec<Peer>,
-    /// Peers that had no room in an answer from another process.
+    /// How many peers did not fit into an answer from another process.
     pub more_peers: u32,
-    /// What it has sent to processes that have ended since.
+    /// The messages that it has moved to or from processes that have exited since.
     pub former: Traffic,
 }
 
@@ -46,9 +48,9 @@ pub struct Statistics {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenDevice {
-    /// `soft0`, and so on.
+    /// `soft0`, `soft1`, and so on.
     pub name: String,
-    /// How many times it is open.
+    /// How many contexts of it are open.
     pub contexts: u32,
 }
 
@@ -56,16 +58,16 @@ pub struct OpenDevice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueuePairs {
-    /// Their type.
+    /// The type that all of them have.
     pub qp_type: ibv_qp_type,
-    /// Their state.
+    /// The state that all of them are in.
     pub state: ibv_qp_state,
-    /// How many.
+    /// How many queue pairs have this type and state.
     pub count: u32,
 }
 
 impl QueuePairs {
-    /// The type's name, as `RC`.
+    /// The abbreviation of the type, for example `RC`.
     pub fn type_name(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self.qp_type {
             ibv_qp_type::IBV_QPT_RC => "RC",
@@ -77,7 +79,7 @@ impl QueuePairs {
         })
     }
 
-    /// The state's name, as `RTS`.
+    /// The abbreviation of the state, for example `RTS`.
     pub fn state_name(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self.state {
             ibv_qp_state::IBV_QPS_RESET => "RESET",
@@ -92,64 +94,66 @@ impl QueuePairs {
     }
 }
 
-/// Memory regions.
+/// Counts of memory regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Regions {
-    /// How many.
+    /// The number of regions.
     pub count: u32,
-    /// Their bytes in all; what two regions share counts twice.
+    /// Their total length in bytes. Bytes that two regions share count twice.
     pub bytes: u64,
 }
 
-/// Identifiers of the connection manager (`rdma_cm_id`), with those of connection requests that nobody has taken yet.
+/// Counts of connection manager identifiers (`rdma_cm_id`), including connection requests that the
+/// program has not taken yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Identifiers {
-    /// How many.
+    /// The number of identifiers.
     pub count: u32,
-    /// Those of them that listen.
+    /// How many of them listen.
     pub listening: u32,
-    /// Those of them whose connection is established.
+    /// How many of them have an established connection.
     pub connected: u32,
 }
 
-/// Whom payload goes to.
+/// A process that messages went to or came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// Its process number, as the sender sees it; `None` if it has none there (it lives in another pid namespace).
+    /// Its process number in the pid namespace of the sender; `None` if it lives in another one.
     pub pid: Option<u32>,
-    /// What has gone there.
+    /// The messages to and from this process.
     pub traffic: Traffic,
 }
 
-/// Messages and bytes by the path that they took. A message whose pieces took several counts for the slowest; one
-/// without payload takes none.
+/// Messages and bytes by the path that they took. A message whose pieces took several paths counts
+/// for the slowest one; a message without payload is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
-    /// Within the process.
+    /// Copied within the process.
     pub own: Moved,
-    /// Short messages, which lie in the receive's slot.
+    /// Short messages that travel in the slot of the receive.
     pub slot: Moved,
-    /// Copied into, or out of, memory that both processes map.
+    /// Copied to or from memory that both processes map.
     pub direct: Moved,
-    /// `process_vm_writev` and `process_vm_readv`.
+    /// Copied by the kernel (`process_vm_writev` and `process_vm_readv`).
     pub vm: Moved,
-    /// Copied by the service thread of the process whose memory it is.
+    /// Copied by the service thread of the process that owns the memory.
     pub call: Moved,
-    /// System calls that have moved `vm`: fewer than messages where a list was moved in one.
+    /// The number of system calls that moved `vm`. It is lower than the number of messages if one
+    /// call moved several.
     pub vm_calls: u64,
 }
 
-/// What has gone one way.
+/// Messages that took one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Moved {
-    /// Requests with payload.
+    /// The number of requests with payload.
     pub messages: u64,
-    /// Their bytes.
+    /// The total payload of those requests in bytes.
     pub bytes: u64,
 }
 

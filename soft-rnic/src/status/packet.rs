@@ -1,4 +1,4 @@
-//! Statistics as another process gets them: one packet of bounded length, decoded whole or not at all.
+//! The status packet: statistics as another process receives them.
 
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
@@ -6,16 +6,16 @@ use super::{Identifiers, Moved, OpenDevice, Peer, QueuePairs, Regions, Statistic
 use crate::config::{MAX_DEVICES, Mode};
 use crate::node::PacketReader;
 
-/// Changes with what is said here.
+/// The version of the format, which changes with the contents.
 pub(crate) const STATUS_VERSION: u64 = 2;
 
-/// Peers in one answer; those with the most messages are told.
+/// The most peers in an answer. If a process has more, those with the most messages are included.
 const MAX_PEERS: usize = 200;
-/// Three types, in seven states each; room for more.
+/// The most pairs of queue pair type and state in an answer, which is more than exist.
 const MAX_KINDS: usize = 64;
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Deferred];
 
-/// The statistics in bytes.
+/// Encodes the statistics. Leaves out peers and pairs of type and state beyond the limits.
 pub(crate) fn encode(statistics: &Statistics) -> Vec<u8> {
     let mut packet = Vec::new();
     packet.push(MODES.iter().position(|mode| *mode == statistics.mode).unwrap_or_default() as u8);
@@ -65,7 +65,7 @@ fn put_traffic(packet: &mut Vec<u8>, traffic: &Traffic) {
     packet.extend(traffic.vm_calls.to_le_bytes());
 }
 
-/// The statistics that were told, if they make sense.
+/// Decodes statistics; `None` if they are malformed.
 pub(crate) fn decode(packet: &mut PacketReader<'_>) -> Option<Statistics> {
     let mode = *MODES.get(usize::from(packet.u8()?))?;
     let devices = (0..packet.u8().filter(|count| *count <= MAX_DEVICES)?)
@@ -151,11 +151,11 @@ mod tests {
         }
         let many = decode(&mut PacketReader::new(&encode(&statistics(MAX_PEERS + 5)))).expect("it is whole");
         assert_eq!((many.peers.len(), many.more_peers), (MAX_PEERS, 5));
-        assert!(many.peers.iter().all(|peer| peer.pid >= Some(5)), "the busiest are told");
+        assert!(many.peers.iter().all(|peer| peer.pid >= Some(5)), "the busiest peers are included");
     }
 
     #[test]
-    fn a_cut_or_wild_answer_is_none() {
+    fn truncated_or_malformed_answer_is_rejected() {
         let packet = encode(&statistics(2));
         for len in (0..packet.len()).step_by(if cfg!(miri) { 29 } else { 1 }) {
             assert_eq!(decode(&mut PacketReader::new(&packet[..len])), None, "{len} bytes");

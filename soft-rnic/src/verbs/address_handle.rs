@@ -1,4 +1,4 @@
-//! Address handles.
+//! Verbs of address handles.
 
 use std::ffi::c_int;
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use crate::objects::address_handle::{AddressHandle, AhObject, ah_of};
 use crate::objects::context::Context;
 
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the caller's domain is live, and its attributes are valid.
+    // SAFETY: `ibv_create_ah` requires a live protection domain and valid attributes.
     let (state, context, attr) = unsafe { (pd_of(pd), (*pd).context, attr.read()) };
     admit!(state.context(), CreateAh, null);
     match AddressHandle::new(state, &attr) {
@@ -22,15 +22,15 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 }
 
 pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: the caller's handle is live.
+    // SAFETY: `ibv_destroy_ah` requires a live address handle.
     admit!(unsafe { ah_of(ah) }.context(), DestroyAh, failure);
-    // SAFETY: no one uses the object after `ibv_destroy_ah`, by the contract of that function, and
-    // it came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_destroy_ah` forbids any later
+    // use.
     drop(unsafe { AhObject::destroy(ah) });
     0
 }
 
-/// What of a datagram's header an answer needs.
+/// The fields of a datagram's header that a reply needs.
 struct GrhSource {
     source: [u8; 16],
     destination: [u8; 16],
@@ -46,7 +46,8 @@ fn is_ipv4_header(header: &[u8; 20]) -> bool {
     header[0] == 0x45 && (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
-/// Reads the forty bytes before a datagram's payload: an IPv6 header, or an IPv4 header in the second half.
+/// Reads the forty bytes before a datagram's payload: an IPv6 header, or an IPv4 header in the
+/// second half.
 fn origin(grh: &[u8; 40]) -> Option<GrhSource> {
     let ipv4: &[u8; 20] = grh.last_chunk()?;
     if is_ipv4_header(ipv4) {
@@ -71,7 +72,7 @@ fn origin(grh: &[u8; 40]) -> Option<GrhSource> {
     })
 }
 
-/// The index of a GID of a port.
+/// The index of a GID at a port.
 fn index_of(context: &Context, port: u8, gid: [u8; 16]) -> Option<u8> {
     let gids = &context.device().port(port.into())?.gids;
     gids.iter().position(|own| own.raw == gid).and_then(|index| u8::try_from(index).ok())
@@ -84,7 +85,7 @@ pub(super) unsafe extern "C" fn init_ah_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: the caller's context is open, and its completion is valid.
+    // SAFETY: `ibv_init_ah_from_wc` requires an open context and a valid completion.
     let (context, wc) = unsafe { (context_of(context), wc.read()) };
     let mut answer = ibv_ah_attr {
         dlid: wc.slid,
@@ -95,7 +96,8 @@ pub(super) unsafe extern "C" fn init_ah_from_wc(
     };
     let mut result = 0;
     if wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0 {
-        // SAFETY: the flag says that the header is there; it is forty bytes of any value, wherever they begin.
+        // SAFETY: the flag says that the header exists. It is forty bytes of any value and
+        // alignment.
         let header = unsafe { grh.cast::<[u8; 40]>().read() };
         answer.is_global = 1;
         match origin(&header) {
@@ -112,7 +114,7 @@ pub(super) unsafe extern "C" fn init_ah_from_wc(
             }
         }
     }
-    // SAFETY: the caller's place is valid.
+    // SAFETY: `ibv_init_ah_from_wc` requires a valid result pointer.
     unsafe { attr.write(answer) };
     result
 }
@@ -124,7 +126,8 @@ pub(super) unsafe extern "C" fn create_ah_from_wc(
     port: u8,
 ) -> *mut ibv_ah {
     let mut attr = ibv_ah_attr::default();
-    // SAFETY: the arguments are valid, by the contract of the C function `create_ah_from_wc`.
+    // SAFETY: `ibv_create_ah_from_wc` requires a live protection domain, a valid completion, and
+    // the header if the completion has one.
     unsafe {
         let context = (*pd).context;
         if init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {
@@ -140,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_header_is_ipv4_by_its_checksum() {
-        // The example of RFC 1071's algorithm that textbooks use.
+        // The usual textbook example of RFC 1071's algorithm.
         let header =
             [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
         let mut grh = [0; 40];

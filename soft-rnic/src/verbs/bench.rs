@@ -1,4 +1,4 @@
-//! Queue pairs of one process that talk to each other: what the tests of traffic begin with.
+//! A fixture of queue pairs in one process, for tests of traffic.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -14,11 +14,11 @@ use crate::queue_pair::c_object::qp_of;
 pub(crate) const SIZE: usize = 8192;
 pub(crate) const QKEY: u32 = 0x1234;
 
-/// Those of the queue pairs here.
+/// The capacities of the fixture's queue pairs.
 pub(crate) const CAPACITIES: ibv_qp_cap =
     ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 16 };
 
-/// A device with a domain, a completion queue, and registered memory.
+/// A device with a protection domain, a completion queue and registered memory.
 pub(crate) struct VerbsFixture {
     pub(crate) opened: OpenedDevice,
     pub(crate) pd: *mut ibv_pd,
@@ -39,7 +39,7 @@ impl VerbsFixture {
             | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
-        // SAFETY: the context is open, and the memory is there until this is dropped.
+        // SAFETY: the context is open, and the memory lives until this is dropped.
         unsafe {
             let channel = (table().ibv_create_comp_channel)(opened.0);
             let cq = opened.cq(cqe, channel);
@@ -57,7 +57,7 @@ impl VerbsFixture {
         self.qp_of(self.pd, qp_type, srq)
     }
 
-    /// The same in another domain.
+    /// Like `qp`, in another protection domain.
     pub(crate) fn qp_of(&self, pd: *mut ibv_pd, qp_type: ibv_qp_type, srq: *mut ibv_srq) -> *mut ibv_qp {
         let mut init = ibv_qp_init_attr {
             send_cq: self.cq,
@@ -67,7 +67,7 @@ impl VerbsFixture {
             cap: CAPACITIES,
             ..ibv_qp_init_attr::default()
         };
-        // SAFETY: all are live.
+        // SAFETY: all objects are live.
         let qp = unsafe { (table().ibv_create_qp)(pd, &raw mut init) };
         assert!(!qp.is_null(), "errno {}", errno());
         qp
@@ -104,7 +104,7 @@ impl VerbsFixture {
         assert_eq!(modify(qp, with(attr, more)), 0);
     }
 
-    /// Ready to receive and to send; an unconnected queue pair has no use for the peer.
+    /// Moves a queue pair to RTR and RTS. An unconnected queue pair ignores the peer's number.
     pub(crate) fn ready(&self, qp: *mut ibv_qp, dest_qp_num: u32, change: impl Fn(&mut ibv_qp_attr)) {
         use ibv_qp_attr_mask as M;
         // SAFETY: the queue pair is live.
@@ -167,22 +167,22 @@ impl VerbsFixture {
         ibv_sge { addr: self.at(offset), length, lkey: unsafe { (*self.mr).lkey } }
     }
 
-    /// A word of the memory.
+    /// A word of the registered memory.
     pub(crate) fn get(&self, word: usize) -> u64 {
         assert!(word < SIZE / 8);
-        // SAFETY: within the memory; nobody writes at the moment.
+        // SAFETY: within the memory, and nobody writes at the moment.
         unsafe { self.memory.cast::<u64>().add(word).read() }
     }
 
     pub(crate) fn set(&self, word: usize, value: u64) {
         assert!(word < SIZE / 8);
-        // SAFETY: within the memory; nobody reads or writes at the moment.
+        // SAFETY: within the memory, and nobody reads or writes at the moment.
         unsafe { self.memory.cast::<u64>().add(word).write(value) };
     }
 
-    /// Gives the region back and registers its memory again: under another key.
-    pub(crate) fn register_anew(&mut self) {
-        // SAFETY: the region is live; nobody knows its key any more who may use it.
+    /// Deregisters the region and registers its memory again, under another key.
+    pub(crate) fn register_again(&mut self) {
+        // SAFETY: the region is live, and no request uses its key any more.
         unsafe {
             let old = (*self.mr).lkey;
             assert_eq!((table().ibv_dereg_mr)(self.mr), 0);
@@ -238,17 +238,17 @@ impl VerbsFixture {
 
     pub(crate) fn poll(&self) -> Vec<ibv_wc> {
         let mut wc = [ibv_wc::default(); 32];
-        // SAFETY: the queue is live, and there is room.
+        // SAFETY: the queue is live, and the array has room for 32 completions.
         let count = unsafe { verbs::ibv_poll_cq(self.cq, 32, wc.as_mut_ptr()) };
         wc[..count as usize].to_vec()
     }
 
-    /// What is polled, as numbers and statuses.
+    /// Polls once, and returns the `wr_id` and status of each completion.
     pub(crate) fn results(&self) -> Vec<(u64, ibv_wc_status)> {
         self.poll().into_iter().map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
-    /// Polls until so many completions have come.
+    /// Polls until `count` completions have arrived, at most 20 seconds.
     pub(crate) fn wait_for(&self, count: usize) -> Vec<(u64, ibv_wc_status)> {
         let start = std::time::Instant::now();
         let mut results = Vec::new();
@@ -259,7 +259,7 @@ impl VerbsFixture {
         results
     }
 
-    /// Whether an event of the completion queue waits; it is taken and acknowledged.
+    /// Takes and acknowledges an event of the completion queue. Returns whether one waited.
     pub(crate) fn fired(&self) -> bool {
         // SAFETY: the channel and the queue are live.
         unsafe {
@@ -267,9 +267,9 @@ impl VerbsFixture {
                 return false;
             }
             let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
-            let there = (table().ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut cookie) == 0;
-            assert!(there || cfg!(miri), "the event has gone");
-            if !there {
+            let taken = (table().ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut cookie) == 0;
+            assert!(taken || cfg!(miri), "the event has gone");
+            if !taken {
                 return false;
             }
             (table().ibv_ack_cq_events)(cq, 1);
@@ -277,7 +277,7 @@ impl VerbsFixture {
         }
     }
 
-    /// The next asynchronous event, which is acknowledged.
+    /// Takes and acknowledges the next asynchronous event.
     pub(crate) fn event(&self) -> Option<ibv_event_type> {
         let mut event = ibv_async_event::default();
         // SAFETY: the context is open.
@@ -285,9 +285,9 @@ impl VerbsFixture {
             if !waits((*self.opened.0).async_fd) {
                 return None;
             }
-            let there = (table().ibv_get_async_event)(self.opened.0, &raw mut event) == 0;
-            assert!(there || cfg!(miri), "the event has gone");
-            if !there {
+            let taken = (table().ibv_get_async_event)(self.opened.0, &raw mut event) == 0;
+            assert!(taken || cfg!(miri), "the event has gone");
+            if !taken {
                 return None;
             }
             (table().ibv_ack_async_event)(&raw mut event);
@@ -295,8 +295,8 @@ impl VerbsFixture {
         Some(event.event_type)
     }
 
-    /// The asynchronous event that comes, within some seconds. Whoever works for the device tells it a moment after the completions that it
-    /// goes with, if that is the service thread.
+    /// The next asynchronous event, at most 20 seconds later. If the service thread raises it, it
+    /// comes a moment after its completions.
     pub(crate) fn coming_event(&self) -> Option<ibv_event_type> {
         let start = std::time::Instant::now();
         loop {
@@ -309,10 +309,10 @@ impl VerbsFixture {
     }
 }
 
-/// Whether an event waits. Under Miri there is no descriptor, and asking for the event does not wait.
+/// Whether an event waits. Under Miri no descriptor exists, and taking an event does not wait.
 pub(crate) fn waits(fd: c_int) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: there is one descriptor.
+    // SAFETY: the array has one descriptor.
     cfg!(miri) || unsafe { libc::poll(&raw mut poll, 1, 0) } == 1
 }
 
@@ -321,7 +321,7 @@ impl Drop for VerbsFixture {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: nothing of it is used any more.
+        // SAFETY: nothing uses the objects any more.
         unsafe {
             assert_eq!((table().ibv_dereg_mr)(self.mr), 0);
             assert_eq!((table().ibv_destroy_cq)(self.cq), 0);
@@ -352,13 +352,13 @@ pub(crate) fn number(qp: *mut ibv_qp) -> u32 {
 }
 
 pub(crate) fn destroy(qp: *mut ibv_qp) {
-    // SAFETY: the queue pair is live, and not used any more.
+    // SAFETY: the queue pair is live, and not used afterwards.
     assert_eq!(unsafe { (table().ibv_destroy_qp)(qp) }, 0);
 }
 
-/// What is behind the C object.
+/// The private state of a queue pair.
 pub(crate) fn inner<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
-    // SAFETY: the tests destroy it at their end.
+    // SAFETY: the queue pair is live: tests destroy it at their end.
     unsafe { qp_of(qp) }
 }
 

@@ -1,4 +1,4 @@
-//! Completion channels, and the events that come through them.
+//! Verbs of completion channels and their events.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -21,12 +21,13 @@ type ChannelObject = CObject<ibv_comp_channel, Arc<CompletionChannel>>;
 ///
 /// - `channel` is live while the reference is used.
 pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> &'a Arc<CompletionChannel> {
-    // SAFETY: every channel of this crate is such an object.
+    // SAFETY: every channel of this crate is a `ChannelObject`, and the caller guarantees that it
+    // is live.
     unsafe { ChannelObject::state(channel) }
 }
 
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_create_comp_channel` requires an open context.
     let state = unsafe { context_of(context) };
     admit!(state, CreateCompChannel, null);
     if let Err(error) = state.check_process() {
@@ -42,14 +43,14 @@ pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
 }
 
 pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: the caller's channel is live.
+    // SAFETY: `ibv_destroy_comp_channel` requires a live channel.
     let state = unsafe { channel_of(channel) };
     admit!(state.context(), DestroyCompChannel, failure);
     if state.users().is_used() {
         return number(Err(libc::EBUSY));
     }
-    // SAFETY: no one uses the object after `ibv_destroy_comp_channel`, by the contract of that
-    // function, and it came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_destroy_comp_channel` forbids any
+    // later use.
     drop(unsafe { ChannelObject::destroy(channel) });
     0
 }
@@ -59,14 +60,15 @@ pub(super) unsafe extern "C" fn get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's channel is live.
+    // SAFETY: `ibv_get_cq_event` requires a live channel.
     let state = unsafe { channel_of(channel) };
     if let Err(error) = state.context().check_process() {
         return minus_one(error);
     }
     match state.take() {
         Ok(handle) => {
-            // SAFETY: the caller's places are valid; the queue lives until the event is acknowledged.
+            // SAFETY: `ibv_get_cq_event` requires valid result pointers. The queue lives until the
+            // event is acknowledged.
             unsafe {
                 cq.write(handle.as_ptr());
                 cq_context.write((&raw const (*handle.as_ptr()).cq_context).read());
@@ -79,7 +81,8 @@ pub(super) unsafe extern "C" fn get_cq_event(
 
 pub(super) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
     if events != 0 {
-        // SAFETY: the caller's queue is live until its events are acknowledged.
+        // SAFETY: the queue lives until its events are acknowledged, which `ibv_ack_cq_events` does
+        // only now.
         unsafe { cq_of(cq) }.acks().acknowledge(events);
     }
 }

@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Verbs of completion queues.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::objects::c_object::CObject;
 use crate::objects::completion::{Cq, CqOptions, Cqe};
 use crate::objects::use_ref::CountsUses;
 
-/// Every queue is an extended one, whose beginning is a classic one.
+/// Every queue is an extended one, which begins with the classic struct.
 type CqObject = CObject<ibv_cq_ex, Arc<Cq>>;
 
-/// The queue of a pointer.
+/// The completion queue of a pointer.
 ///
 /// # Safety
 ///
 /// - `cq` is live while the reference is used.
 #[inline]
 pub(crate) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> &'a Arc<Cq> {
-    // SAFETY: every queue of this crate is such an object.
+    // SAFETY: every queue of this crate is a `CqObject`, and the caller guarantees that it is live.
     unsafe { CqObject::state(cq.cast()) }
 }
 
-/// How many completion vectors there are: one a processor, though it makes no difference.
+/// The number of completion vectors: one for each processor. The choice has no effect.
 pub(super) fn comp_vectors() -> c_int {
     std::thread::available_parallelism().map_or(1, |count| c_int::try_from(count.get()).unwrap_or(1))
 }
 
-/// Makes a queue.
+/// Creates a queue with its C part.
 ///
 /// # Safety
 ///
@@ -44,11 +44,11 @@ pub(super) unsafe fn create(
     comp_vector: u32,
     options: CqOptions,
 ) -> Result<*mut ibv_cq_ex, c_int> {
-    // SAFETY: the caller's context is open.
+    // SAFETY: the caller guarantees that the context is open.
     let state = unsafe { context_of(context) };
     state.check_process()?;
     admit!(state, CreateCq);
-    // SAFETY: the caller's channel is live, where there is one.
+    // SAFETY: the caller guarantees that the channel, which is not null here, is live.
     let events = (!channel.is_null()).then(|| unsafe { channel_of(channel) });
     let other = events.is_some_and(|channel| !Arc::ptr_eq(channel.context(), &state));
     let most = state.rnic().limits().max_cqe;
@@ -80,17 +80,16 @@ pub(super) unsafe extern "C" fn create_cq(
         return null(libc::EINVAL);
     };
     let options = CqOptions { capacity, ..CqOptions::default() };
-    // SAFETY: the context is open, and the channel null or live, by the contract of the C function
-    // `create_cq`.
+    // SAFETY: `ibv_create_cq` requires an open context and a null or live channel.
     match unsafe { create(context, cq_context, channel, comp_vector, options) } {
         Ok(cq) => cq.cast(),
         Err(error) => null(error),
     }
 }
 
-/// Waits until all events of the queue that were taken are acknowledged.
+/// Destroys a queue after waiting until the events that the program took are acknowledged.
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller's queue is live.
+    // SAFETY: `ibv_destroy_cq` requires a live completion queue.
     let state = unsafe { cq_of(cq) };
     if let Err(error) = state.context().check_process() {
         return number(Err(error));
@@ -100,14 +99,14 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         return number(Err(libc::EBUSY));
     }
     state.retire();
-    // SAFETY: no one uses the object after `ibv_destroy_cq`, by the contract of that function, and
-    // it came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_destroy_cq` forbids any later
+    // use.
     drop(unsafe { CqObject::destroy(cq.cast()) });
     0
 }
 
 pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: the caller's queue is live.
+    // SAFETY: `ibv_resize_cq` requires a live completion queue.
     let state = unsafe { cq_of(cq) };
     if let Err(error) = state.context().check_process() {
         return number(Err(error));
@@ -118,21 +117,21 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     if !capacity.is_some_and(|capacity| state.resize(capacity)) {
         return number(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's queue is live; the field is the library's to write.
+    // SAFETY: `ibv_resize_cq` requires a live queue. The library alone writes the field.
     unsafe { (*cq).cqe = cqe };
     0
 }
 
-/// Moderation.
+/// Sets the moderation of events.
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     const MODERATE: u32 = ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0;
-    // SAFETY: the caller's queue is live.
+    // SAFETY: `ibv_modify_cq` requires a live completion queue.
     let state = unsafe { cq_of(cq) };
     if let Err(error) = state.context().check_process() {
         return number(Err(error));
     }
     admit!(state.context(), ModifyCq, failure);
-    // SAFETY: the caller's attributes are valid.
+    // SAFETY: `ibv_modify_cq` requires valid attributes.
     let ibv_modify_cq_attr { attr_mask, moderate } = unsafe { attr.read() };
     if attr_mask & !MODERATE != 0 {
         return number(Err(libc::EINVAL));
@@ -165,7 +164,7 @@ impl Cqe {
 }
 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller's queue is live.
+    // SAFETY: `ibv_poll_cq` requires a live completion queue.
     let state = unsafe { cq_of(cq) };
     if state.is_forked() {
         return minus_one(libc::EIO);
@@ -173,7 +172,8 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
     let room = usize::try_from(room).unwrap_or(0);
     let mut next = wc;
     let count = state.poll(room, &mut |cqe| {
-        // SAFETY: the caller has room for as many as it says, and no more than that are given.
+        // SAFETY: `ibv_poll_cq` requires room for `num_entries` completions, and `poll` passes no
+        // more than that.
         unsafe {
             next.write(cqe.to_wc());
             next = next.add(1);
@@ -186,7 +186,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
 }
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller's queue is live.
+    // SAFETY: `ibv_req_notify_cq` requires a live completion queue.
     let state = unsafe { cq_of(cq) };
     if state.is_forked() {
         return number(Err(libc::EIO));

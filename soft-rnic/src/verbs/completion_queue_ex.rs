@@ -1,4 +1,5 @@
-//! Extended completion queues: one completion at a time, and only the fields that were asked for.
+//! Verbs of extended completion queues, whose completions are read one at a time and field by
+//! field.
 
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::platform::clock;
 
 use ibv_create_cq_wc_flags as Field;
 
-/// The fields that a completion of this device has.
+/// The fields that a completion of this device can have.
 const FIELDS: u32 = Field::IBV_WC_EX_WITH_BYTE_LEN.0
     | Field::IBV_WC_EX_WITH_IMM.0
     | Field::IBV_WC_EX_WITH_QP_NUM.0
@@ -31,7 +32,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 ) -> *mut ibv_cq_ex {
     use ibv_cq_init_attr_mask as Mask;
     use ibv_create_cq_attr_flags as Flag;
-    // SAFETY: the caller's attributes are valid up to `comp_mask`, and as far as that says.
+    // SAFETY: `ibv_create_cq_ex` requires attributes that are valid up to `comp_mask`, and beyond
+    // it the fields that the mask names.
     let attr = unsafe {
         let mask = (&raw const (*attr).comp_mask).read();
         ibv_cq_init_attr_ex {
@@ -53,24 +55,24 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     if attr.comp_mask & !(Mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0 | Mask::IBV_CQ_INIT_ATTR_MASK_PD.0) != 0 {
         return null(libc::EINVAL);
     }
-    // There are no parent domains yet.
+    // A parent domain for a completion queue is not supported.
     let has_parent = attr.comp_mask & Mask::IBV_CQ_INIT_ATTR_MASK_PD.0 != 0;
     if has_parent || attr.flags & !known_flags != 0 || attr.wc_flags & !u64::from(FIELDS) != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    let asked = attr.wc_flags as u32;
+    let requested = attr.wc_flags as u32;
     let options = CqOptions {
         capacity: attr.cqe,
-        timestamps: asked & TIMES != 0,
+        timestamps: requested & TIMES != 0,
         single_threaded: attr.flags & Flag::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0 != 0,
         ignore_overrun: attr.flags & Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0 != 0,
     };
-    // SAFETY: the arguments are valid, by the contract of the C function `create_cq_ex`; the queue
-    // is new, so its operations are this function's to set.
+    // SAFETY: `ibv_create_cq_ex` requires an open context and a null or live channel. The new queue
+    // is not in use yet, so its operations may be set.
     unsafe {
         match create(context, attr.cq_context, attr.channel, attr.comp_vector, options) {
             Ok(cq) => {
-                install(cq, asked);
+                install(cq, requested);
                 cq
             }
             Err(error) => null(error),
@@ -78,13 +80,13 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     }
 }
 
-/// Gives a queue its operations.
+/// Sets the operations of a queue.
 ///
 /// # Safety
 ///
 /// - The queue is live, and nobody uses it yet.
-unsafe fn install(cq: *mut ibv_cq_ex, asked: u32) {
-    // SAFETY: the queue is live, and nobody uses it yet, by the contract of `install`.
+unsafe fn install(cq: *mut ibv_cq_ex, requested: u32) {
+    // SAFETY: the caller guarantees that the queue is live and not in use yet.
     unsafe {
         (*cq).start_poll = Some(start_poll);
         (*cq).next_poll = Some(next_poll);
@@ -95,8 +97,8 @@ unsafe fn install(cq: *mut ibv_cq_ex, asked: u32) {
     }
     macro_rules! readers {
         ($($flag:ident: $reader:ident),* $(,)?) => {$(
-            if asked & Field::$flag.0 != 0 {
-                // SAFETY: the queue is live, and nobody uses it yet, by the contract of `install`.
+            if requested & Field::$flag.0 != 0 {
+                // SAFETY: the caller guarantees that the queue is live and not in use yet.
                 unsafe { (*cq).$reader = Some($reader) };
             }
         )*};
@@ -114,25 +116,28 @@ unsafe fn install(cq: *mut ibv_cq_ex, asked: u32) {
     );
 }
 
+/// The queue behind an extended pointer.
+///
 /// # Safety
 ///
 /// - The queue is live.
 #[inline]
 unsafe fn state<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
-    // SAFETY: the queue is live, by the contract of `state`.
+    // SAFETY: the caller guarantees that the queue is live.
     Arc::as_ref(unsafe { cq_of(cq.cast()) })
 }
 
-/// Shows the turn's completion in the struct's own fields, and keeps the turn for the next call.
+/// Copies the current completion's `wr_id` and status to the C struct, and keeps the right to poll
+/// for the next call.
 ///
 /// # Safety
 ///
 /// - The queue is live.
 #[inline]
-unsafe fn show(cq: *mut ibv_cq_ex, turn: PollGuard<'_>) {
-    let (wr_id, status) = (turn.current.wr_id, turn.current.status);
-    turn.keep();
-    // SAFETY: these fields are the library's to write.
+unsafe fn show(cq: *mut ibv_cq_ex, guard: PollGuard<'_>) {
+    let (wr_id, status) = (guard.current.wr_id, guard.current.status);
+    guard.keep();
+    // SAFETY: the caller guarantees that the queue is live. The library alone writes these fields.
     unsafe {
         (*cq).wr_id = wr_id;
         (*cq).status = ibv_wc_status(status);
@@ -140,18 +145,18 @@ unsafe fn show(cq: *mut ibv_cq_ex, turn: PollGuard<'_>) {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the caller's attributes are valid, where there are any.
+    // SAFETY: `ibv_start_poll` requires null or valid attributes.
     if !attr.is_null() && unsafe { (*attr).comp_mask } != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: the caller's queue is live.
+    // SAFETY: `ibv_start_poll` requires a live completion queue.
     unsafe {
         if state(cq).is_forked() {
             return libc::EIO;
         }
         match state(cq).start() {
-            Some(turn) => {
-                show(cq, turn);
+            Some(guard) => {
+                show(cq, guard);
                 0
             }
             None => nothing(state(cq)),
@@ -159,41 +164,42 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     }
 }
 
-/// Why there is no completion.
+/// The error of a poll that finds no completion.
 fn nothing(cq: &Cq) -> c_int {
     if faults::active() && cq.context().has_failed() { libc::EIO } else { libc::ENOENT }
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the caller's queue is live, and its poll was started: the turn was kept.
+    // SAFETY: `ibv_next_poll` requires a live queue and a started poll, whose guard was kept.
     unsafe {
         let state = state(cq);
         if state.is_forked() {
             return libc::EIO;
         }
-        let mut turn = state.resume();
-        if state.advance(&mut turn) {
-            show(cq, turn);
+        let mut guard = state.resume();
+        if state.advance(&mut guard) {
+            show(cq, guard);
             0
         } else {
-            turn.keep();
+            guard.keep();
             nothing(state)
         }
     }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the caller's queue is live, and its poll was started: the turn was kept, and ends here.
+    // SAFETY: `ibv_end_poll` requires a live queue and a started poll, whose guard was kept and is
+    // dropped here.
     drop(unsafe { state(cq).resume() });
 }
 
 macro_rules! readers {
     ($($name:ident -> $ty:ty { |$cqe:ident| $value:expr })*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
-            // SAFETY: the caller's queue is live, and its poll was started: the turn was kept.
-            let turn = unsafe { state(cq).resume() };
-            let $cqe = turn.current;
-            turn.keep();
+            // SAFETY: the readers require a live queue and a started poll, whose guard was kept.
+            let guard = unsafe { state(cq).resume() };
+            let $cqe = guard.current;
+            guard.keep();
             $value
         }
     )*};

@@ -1,4 +1,4 @@
-//! Opening and closing a device, and what an open one can be asked.
+//! Opening and closing a device, and querying an open one.
 
 use std::ffi::{c_char, c_int};
 use std::mem::offset_of;
@@ -17,13 +17,13 @@ use crate::faults::{self, effects};
 use crate::objects::context::Context;
 use crate::platform::{clock, command, errno};
 
-/// The C part of a context. The other part frees it.
+/// The C part of a context. The last reference to the private part frees it.
 #[repr(C)]
 struct ContextObject {
     verbs: verbs_context,
-    /// The program's reference, until it closes the context. All objects have their own.
+    /// The program's reference, until it closes the context. Every object holds another one.
     state: *const Context,
-    /// The command descriptor, whatever the program has made of the field.
+    /// The command descriptor, kept here because the program may overwrite the C field.
     command: c_int,
 }
 
@@ -33,11 +33,11 @@ const OFFSET: usize = offset_of!(ContextObject, verbs) + offset_of!(verbs_contex
 ///
 /// # Safety
 ///
-/// - `context` is open, or something that was made in it lives.
+/// - `context` is open, or an object that was created in it lives.
 #[inline]
 pub(crate) unsafe fn context_of(context: *mut ibv_context) -> Arc<Context> {
-    // SAFETY: every context of this crate lies in a `ContextObject`, and the pointer is good for all of it. The state
-    // lives as long, and came from an `Arc`.
+    // SAFETY: every context of this crate is part of a `ContextObject`, and the pointer is valid
+    // for all of it. The state lives as long as the object, and came from an `Arc`.
     unsafe {
         let state = (&raw const (*context.byte_sub(OFFSET).cast::<ContextObject>()).state).read();
         Arc::increment_strong_count(state);
@@ -45,11 +45,13 @@ pub(crate) unsafe fn context_of(context: *mut ibv_context) -> Arc<Context> {
     }
 }
 
+/// Frees the C part.
+///
 /// # Safety
 ///
 /// - Nobody uses the context any more.
 unsafe fn free(context: *mut ibv_context) {
-    // SAFETY: `open_device` boxed it.
+    // SAFETY: `enter` boxed it, and the caller guarantees that nobody uses it any more.
     drop(unsafe { Box::from_raw(context.byte_sub(OFFSET).cast::<ContextObject>()) });
 }
 
@@ -69,7 +71,8 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
     handle
 }
 
-/// Makes a C part, which has a reference of its own. A command descriptor other than the context's own becomes its.
+/// Creates a C part with a reference to the context. It owns `command`, unless that is the
+/// context's descriptor.
 pub(super) fn enter(state: &Arc<Context>, command: c_int) -> *mut ibv_context {
     let mut verbs = verbs_context { sz: size_of::<verbs_context>(), ..verbs_context::default() };
     verbs.context.device = state.device().object();
@@ -95,7 +98,7 @@ pub(super) fn enter(state: &Arc<Context>, command: c_int) -> *mut ibv_context {
     memory_window::install(&mut verbs);
     queue_pair::install(&mut verbs);
     let object = Box::into_raw(Box::new(ContextObject { verbs, state: Arc::as_ptr(state), command }));
-    // SAFETY: the object was made just now; the pointer stays good for all of it.
+    // SAFETY: the object was boxed above, and the pointer stays valid for all of it.
     let handle = unsafe { &raw mut (*object).verbs.context };
     state.add_handle(handle);
     // The program's reference; `close_device` takes it back.
@@ -103,10 +106,11 @@ pub(super) fn enter(state: &Arc<Context>, command: c_int) -> *mut ibv_context {
     handle
 }
 
-/// As in libibverbs, this succeeds whatever is left. The descriptor that a context was imported by is closed
-/// (`man ibv_import_device`).
+/// Succeeds even if objects are left, as in libibverbs. Closes the descriptor that a context was
+/// imported by (`man ibv_import_device`).
 pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the caller's context is open, and its reference is given up.
+    // SAFETY: `ibv_close_device` requires an open context and forbids any later use, so its
+    // reference can be dropped.
     unsafe {
         let state = context_of(context);
         let imported = (&raw const (*context.byte_sub(OFFSET).cast::<ContextObject>()).command).read();
@@ -119,8 +123,8 @@ pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
     0
 }
 
-/// Among the extended capabilities, by the kernel's numbers (`ib_user_verbs.h`, `IB_UVERBS_DEVICE_*`), which no header of
-/// libibverbs repeats.
+/// Extended capabilities by the kernel's numbers (`ib_user_verbs.h`, `IB_UVERBS_DEVICE_*`), which
+/// no header of libibverbs repeats.
 mod cap_ex {
     pub(super) const FLUSH_GLOBAL: u64 = 1 << 38;
     pub(super) const ATOMIC_WRITE: u64 = 1 << 40;
@@ -183,8 +187,9 @@ fn attributes(context: &Context) -> ibv_device_attr {
     attr
 }
 
-/// No page is ever pinned, so memory is paged on demand by nature; but not all of the address space at once, where the device
-/// might copy what is not there.
+/// The device never pins a page, so all memory is paged on demand. It does not support implicit
+/// regions of the whole address space, because it might have to copy from addresses that are not
+/// mapped.
 fn odp_caps() -> ibv_odp_caps {
     use ibv_odp_transport_cap_bits as Bits;
     let datagrams = Bits::IBV_ODP_SUPPORT_SEND | Bits::IBV_ODP_SUPPORT_RECV | Bits::IBV_ODP_SUPPORT_SRQ_RECV;
@@ -201,10 +206,10 @@ fn odp_caps() -> ibv_odp_caps {
 }
 
 pub(super) unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_query_device` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryDevice, failure);
-    // SAFETY: the caller's place for the attributes is valid.
+    // SAFETY: `ibv_query_device` requires a valid pointer for the attributes.
     unsafe { attr.write(attributes(&context)) };
     0
 }
@@ -215,12 +220,12 @@ unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     attr_size: usize,
 ) -> c_int {
-    // SAFETY: the caller gives a valid input, or none.
+    // SAFETY: `ibv_query_device_ex` requires null or valid input.
     let unknown_input = !input.is_null() && unsafe { (*input).comp_mask } != 0;
     if unknown_input || attr_size < size_of::<ibv_device_attr>() {
         return number(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_query_device_ex` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryDevice, failure);
     let orig_attr = attributes(&context);
@@ -237,22 +242,22 @@ unsafe extern "C" fn query_device_ex(
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
         ..ibv_device_attr_ex::default()
     };
-    // SAFETY: the caller's struct has this size.
+    // SAFETY: `ibv_query_device_ex` requires `attr_size` writable bytes.
     unsafe { write_prefix(attr, attr_size, &extended) };
     0
 }
 
-/// The raw clock is a number of ticks, all of them in `tv_nsec`, as with other devices.
+/// The raw clock counts ticks, all of them in `tv_nsec`, as on other devices.
 unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     const RAW_CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
-    // SAFETY: the caller's values are valid.
+    // SAFETY: `ibv_query_rt_values_ex` requires valid values.
     unsafe {
-        let asked = (*values).comp_mask & RAW_CLOCK;
-        if asked != 0 {
+        let requested = (*values).comp_mask & RAW_CLOCK;
+        if requested != 0 {
             (*values).raw_clock.tv_sec = 0;
             (*values).raw_clock.tv_nsec = clock::now() as i64;
         }
-        (*values).comp_mask = asked;
+        (*values).comp_mask = requested;
     }
     0
 }

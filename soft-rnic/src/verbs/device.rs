@@ -1,4 +1,4 @@
-//! The list of devices, and what is known of one that is not open.
+//! Verbs of the device list, and queries of a device that is not open.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -9,7 +9,7 @@ use super::null;
 use crate::objects::device::Device;
 use crate::objects::setup::ProcessSetup;
 
-/// The device of a pointer; `None` if it is not one of this process's.
+/// The device of a pointer; `None` if it is not a device of this process.
 pub(super) fn device_of(object: *mut ibv_device) -> Option<&'static Device> {
     ProcessSetup::get().ok()?.devices.iter().find(|device| device.object() == object)
 }
@@ -23,7 +23,7 @@ pub(super) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut 
         }
     };
     if !count.is_null() {
-        // SAFETY: the caller gives a place for the number, or none.
+        // SAFETY: `ibv_get_device_list` requires a null or valid pointer for the count.
         unsafe { count.write(setup.devices.len() as c_int) };
     }
     let list: Box<[_]> = setup.devices.iter().map(Device::object).chain([ptr::null_mut()]).collect();
@@ -34,9 +34,9 @@ pub(super) unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     if list.is_null() {
         return;
     }
-    // The devices stay: their number is the same for the whole of the process's life.
+    // The number of devices never changes, so the list has this length.
     let length = ProcessSetup::get().map_or(0, |setup| setup.devices.len()) + 1;
-    // SAFETY: `get_device_list` boxed it with this length.
+    // SAFETY: `get_device_list` boxed the list with this length.
     drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, length)) });
 }
 
@@ -60,7 +60,7 @@ pub(super) unsafe extern "C" fn fork_init() -> c_int {
     0
 }
 
-/// The device pins no page: a fork copies pages as it does without a device.
+/// The device pins no page, so a fork copies pages as it does without a device.
 pub(super) unsafe extern "C" fn is_fork_initialized() -> ibv_fork_status {
     ibv_fork_status::IBV_FORK_UNNEEDED
 }

@@ -1,4 +1,4 @@
-//! Memory on the device.
+//! Verbs of device memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -14,7 +14,7 @@ use crate::objects::memory_region::Mr;
 
 type DmObject = CObject<ibv_dm, Arc<Dm>>;
 
-/// The operations of a context.
+/// Sets the operations in the table of a context.
 pub(super) fn install(verbs: &mut verbs_context) {
     verbs.alloc_dm = Some(alloc_dm);
     verbs.free_dm = Some(free_dm);
@@ -33,13 +33,13 @@ fn enter(context: *mut ibv_context, dm: Arc<Dm>) -> *mut ibv_dm {
 }
 
 unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_alloc_dm` requires an open context.
     let state = unsafe { context_of(context) };
     admit!(state, AllocDm, null);
     if attr.is_null() {
         return null(libc::EINVAL);
     }
-    // SAFETY: the caller's attributes are valid.
+    // SAFETY: `ibv_alloc_dm` requires valid attributes.
     let attr = unsafe { attr.read() };
     if attr.comp_mask != 0 {
         return null(libc::EINVAL);
@@ -51,35 +51,35 @@ unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm
 }
 
 unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: the caller's memory is live.
+    // SAFETY: `ibv_free_dm` requires live device memory.
     let state = unsafe { DmObject::state(dm) };
     admit!(state.context(), FreeDm, failure);
     let result = state.free();
     if result.is_ok() {
-        // SAFETY: no one uses the object after `ibv_free_dm`, by the contract of that function, and
-        // it came from `create` of the same type.
+        // SAFETY: `create` of the same type made the object, and `ibv_free_dm` forbids any later
+        // use.
         drop(unsafe { DmObject::destroy(dm) });
     }
     number(result)
 }
 
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
-    // SAFETY: the caller's memory is live.
+    // SAFETY: `ibv_memcpy_to_dm` requires live device memory.
     let state = unsafe { DmObject::state(dm) };
     admit!(state.context(), MemcpyDm, failure);
-    // SAFETY: the arguments are valid, by the contract of the C function `memcpy_to_dm`.
+    // SAFETY: `memcpy_to_dm` requires `length` readable bytes at `from`.
     number(unsafe { state.write(offset, from.cast(), length) })
 }
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
-    // SAFETY: the caller's memory is live.
+    // SAFETY: `ibv_memcpy_from_dm` requires live device memory.
     let state = unsafe { DmObject::state(dm) };
     admit!(state.context(), MemcpyDm, failure);
-    // SAFETY: the arguments are valid, by the contract of the C function `memcpy_from_dm`.
+    // SAFETY: `memcpy_from_dm` requires `length` writable bytes at `to`.
     number(unsafe { state.read(to.cast(), offset, length) })
 }
 
-/// Memory and domain have to be of contexts that share a command descriptor.
+/// The memory and the domain must belong to contexts that share a command descriptor.
 unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -87,9 +87,9 @@ unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's memory is live.
+    // SAFETY: `ibv_reg_dm_mr` requires live device memory.
     let state = unsafe { DmObject::state(dm) };
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_reg_dm_mr` requires a live protection domain.
     unsafe {
         memory_region::create(pd, ptr::null_mut(), length, |pd| {
             if !Arc::ptr_eq(pd.context(), state.context()) {
@@ -100,9 +100,10 @@ unsafe extern "C" fn reg_dm_mr(
     }
 }
 
-/// The memory of this number that was allocated in the context, or in one that shares its command descriptor.
+/// Imports the device memory with this number, if the context allocated it or shares the command
+/// descriptor of the context that did.
 pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_import_dm` requires an open context.
     let state = unsafe { context_of(context) };
     admit!(state, ImportDm, null);
     match state.check_process().and_then(|()| state.find_device_memory(handle).ok_or(libc::ENOENT)) {
@@ -111,9 +112,9 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
     }
 }
 
-/// The pointer goes, the memory stays.
+/// Frees the pointer. The memory stays.
 pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: no one uses the object after `ibv_unimport_dm`, by the contract of that function, and
-    // it came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_unimport_dm` forbids any later
+    // use.
     drop(unsafe { DmObject::destroy(dm) });
 }

@@ -1,7 +1,9 @@
-//! Enhanced connection establishment: what the two ends of a connection agree on beyond the specification.
+//! Enhanced connection establishment: options that both ends of a connection agree on in addition
+//! to the specification.
 //!
-//! Between ends of this device there is one thing to agree on, the layout of the segments through which they reach one another:
-//! its versions are the options, a bit each. An end that speaks none of the other's keeps no option, and will not reach it.
+//! Two ends of this device need to agree on the layout of the segments through which they reach
+//! each other. The options are the versions of that layout, one bit each. If an end knows none of
+//! the other's versions, no option is left, and it will not reach the other end.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,22 +14,23 @@ use super::{admit, failure, number};
 use crate::queue_pair::c_object::qp_of;
 use crate::shared::segment::ECE_OPTIONS;
 
-/// The beginning of the devices' MAC addresses: of no vendor, as it is locally administered.
+/// The first bytes of the devices' MAC addresses. They are locally administered and belong to no
+/// vendor.
 const VENDOR: u32 = 0x02_736f;
 
 pub(super) unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller's live queue pair.
+    // SAFETY: `ibv_query_ece` requires a live queue pair.
     let qp = unsafe { qp_of(qp) };
     admit!(qp.context, QueryEce, failure);
     let current = ibv_ece { vendor_id: VENDOR, options: qp.ece.load(Relaxed), comp_mask: 0 };
-    // SAFETY: the caller's place is valid.
+    // SAFETY: `ibv_query_ece` requires a valid result pointer.
     unsafe { ece.write(current) };
     0
 }
 
-/// The options that are not known here are taken away; what is left comes back.
+/// Removes the options that this device does not know, and returns the rest.
 pub(super) unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller's live queue pair and options.
+    // SAFETY: `ibv_set_ece` requires a live queue pair and valid options.
     let (qp, wanted) = unsafe { (qp_of(qp), ece.read()) };
     admit!(qp.context, SetEce, failure);
     if wanted.comp_mask != 0 || wanted.vendor_id != VENDOR {
@@ -35,7 +38,7 @@ pub(super) unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c
     }
     let accepted = wanted.options & ECE_OPTIONS;
     qp.ece.store(accepted, Relaxed);
-    // SAFETY: the caller's live queue pair and options.
+    // SAFETY: `ibv_set_ece` requires a live queue pair and valid options.
     unsafe { (*ece).options = accepted };
     0
 }

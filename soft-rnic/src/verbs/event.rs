@@ -1,4 +1,4 @@
-//! Asynchronous events.
+//! Verbs of asynchronous events.
 
 use std::ffi::c_int;
 
@@ -13,18 +13,18 @@ pub(super) unsafe extern "C" fn get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_get_async_event` requires an open context.
     let state = unsafe { context_of(context) };
     if let Err(error) = state.check_process() {
         return minus_one(error);
     }
-    // Its last event was that the device has failed: there will be no other.
+    // A failed device has no events after the last one, which reported the failure.
     if state.has_failed() && state.events().is_empty() {
         return minus_one(libc::EIO);
     }
     match state.events().take() {
         Ok(taken) => {
-            // SAFETY: the caller's place is valid.
+            // SAFETY: `ibv_get_async_event` requires a valid result pointer.
             unsafe { event.write(taken) };
             0
         }
@@ -34,8 +34,8 @@ pub(super) unsafe extern "C" fn get_async_event(
 
 pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     use ibv_event_type as E;
-    // SAFETY: the caller's event is one that it got, so the member that its type says is set, and the object lives
-    // until this is acknowledged.
+    // SAFETY: `ibv_ack_async_event` requires an event that the program got. So its type says which
+    // union field is set, and the object lives until this call.
     unsafe {
         let ibv_async_event { element, event_type } = event.read();
         match event_type {

@@ -1,8 +1,10 @@
-//! Importing a device by its command descriptor. Domains and regions are imported where they are made.
+//! Importing a device by its command descriptor. The modules of domains, regions and device memory
+//! import those.
 //!
-//! Contexts of one command descriptor are one context with several C parts: they share objects, limits and events, and it ends
-//! with the last of them. A descriptor that came from another process leads nowhere: what that process registers is its own
-//! memory, which cannot be this one's local memory.
+//! Contexts with the same command descriptor are one context with several C parts. They share
+//! objects, limits and events, and the context ends with the last of them. A descriptor from
+//! another process is refused, because the memory that the other process registers cannot be local
+//! memory of this one.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -34,7 +36,7 @@ pub(super) unsafe extern "C" fn import_device(descriptor: c_int) -> *mut ibv_con
     state.open_again();
     let handle = context::enter(&state, descriptor);
     debug_assert!({
-        // SAFETY: it was made just now.
+        // SAFETY: `enter` has just made the C part.
         let again = unsafe { context_of(handle) };
         Arc::ptr_eq(&again, &state)
     });

@@ -1,4 +1,4 @@
-//! Memory regions, and memory to register.
+//! Verbs of memory regions and of memory to register.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -17,7 +17,7 @@ use crate::objects::protection_domain::Pd;
 use crate::platform::errno;
 
 type MrObject = CObject<ibv_mr, Arc<Mr>>;
-/// C knows nothing of what is in an `ibv_buf`.
+/// C does not know the contents of an `ibv_buf`.
 type BufferObject = CObject<(), Arc<Buffer>>;
 
 /// Registers a range.
@@ -25,20 +25,21 @@ type BufferObject = CObject<(), Arc<Buffer>>;
 /// # Safety
 ///
 /// - `pd` is live.
-/// - The range is memory for the device to use, as the flags say, until it is deregistered.
+/// - The device may use the range, as the flags say, until it is deregistered.
 unsafe fn register(pd: *mut ibv_pd, range: MrRange, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
     const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
     let backing = buffer.map_or(MrBacking::Program, MrBacking::Buffer);
     let (addr, length): (*mut c_void, _) = (range.base.cast(), range.length);
     if access & ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
-        // All of the address space: the device would have to copy what may not be there, and live.
+        // Implicit on-demand paging of the whole address space is not supported: the device would
+        // have to copy from addresses that may not be mapped.
         return null(libc::EOPNOTSUPP);
     }
-    // SAFETY: the caller's domain is live.
+    // SAFETY: the caller guarantees that `pd` is live.
     unsafe { create(pd, addr, length, |state| Mr::register(state, range, access, backing)) }
 }
 
-/// Makes a region and its C part.
+/// Creates a region with its C part.
 ///
 /// # Safety
 ///
@@ -49,12 +50,12 @@ pub(super) unsafe fn create(
     length: usize,
     register: impl FnOnce(&Arc<Pd>) -> Result<(Arc<Mr>, u32), c_int>,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's domain is live.
+    // SAFETY: the caller guarantees that `pd` is live.
     let state = unsafe { pd_of(pd) };
     admit!(state.context(), RegMr, null);
     match register(state) {
         Ok((mr, key)) => {
-            // SAFETY: the caller's domain is live; the field is the library's to write.
+            // SAFETY: the caller guarantees that `pd` is live. The library alone writes the field.
             let context = unsafe { (*pd).context };
             let c = ibv_mr { context, pd, addr, length, handle: mr.index(), lkey: key, rkey: key };
             MrObject::create(c, mr)
@@ -73,8 +74,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
-    // is deregistered, by the contract of the C function `reg_mr`.
+    // SAFETY: `ibv_reg_mr` requires a live `pd` and a range that the device may use, as the flags
+    // say, until it is deregistered.
     unsafe { register(pd, own_address(addr, length), access as u32, None) }
 }
 
@@ -85,8 +86,8 @@ pub(super) unsafe extern "C" fn reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
-    // is deregistered, by the contract of the C function `reg_mr_iova`.
+    // SAFETY: `ibv_reg_mr_iova` requires a live `pd` and a range that the device may use, as the
+    // flags say, until it is deregistered.
     unsafe { register(pd, MrRange { base: addr.cast(), length, iova }, access as u32, None) }
 }
 
@@ -97,21 +98,22 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
-    // is deregistered, by the contract of the C function `reg_mr_iova2`.
+    // SAFETY: `ibv_reg_mr_iova2` requires a live `pd` and a range that the device may use, as the
+    // flags say, until it is deregistered.
     unsafe { register(pd, MrRange { base: addr.cast(), length, iova }, access, None) }
 }
 
-/// Registers memory of the program's, of [`alloc_buf`], or of a file; there are no handles for direct memory access.
+/// Registers memory of the program, memory from [`alloc_buf`], or part of a file. The device has no
+/// direct memory access handles (`ibv_dmah`).
 pub(super) unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
     use ibv_mr_init_attr_mask as M;
-    // SAFETY: the caller's attributes are valid.
+    // SAFETY: `ibv_reg_mr_ex` requires valid attributes.
     let attr = unsafe { attr.read() };
     let has = |mask: M| attr.comp_mask & u64::from(mask.0) != 0;
     let file = M::IBV_REG_MR_MASK_FD.0 | M::IBV_REG_MR_MASK_FD_OFFSET.0 | M::IBV_REG_MR_MASK_IOVA.0;
     if attr.comp_mask == u64::from(file) {
         let (offset, iova) = (attr.fd_offset, attr.iova);
-        // SAFETY: the caller's domain is live.
+        // SAFETY: `ibv_reg_mr_ex` requires a live protection domain.
         return unsafe { reg_dmabuf_mr(pd, offset, attr.length, iova, attr.fd, attr.access) };
     }
     let known = M::IBV_REG_MR_MASK_ADDR.0 | M::IBV_REG_MR_MASK_BUF.0 | file;
@@ -129,14 +131,14 @@ pub(super) unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_ini
         range.iova = attr.iova;
     }
     let buffer = has(M::IBV_REG_MR_MASK_BUF).then(|| {
-        // SAFETY: the caller's buffer is live, as the mask says that there is one.
+        // SAFETY: the mask says that `buf` is set, and `ibv_reg_mr_ex` requires it to be live.
         Arc::clone(unsafe { BufferObject::state(attr.buf.cast()) })
     });
     if buffer.as_ref().is_some_and(|buffer| !buffer.contains(attr.addr.addr(), attr.length)) {
         return null(libc::EINVAL);
     }
-    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
-    // is deregistered, by the contract of the C function `reg_mr_ex`.
+    // SAFETY: `ibv_reg_mr_ex` requires a live `pd` and a range that the device may use, as the
+    // flags say, until it is deregistered.
     unsafe { register(pd, range, attr.access as u32, buffer) }
 }
 
@@ -156,7 +158,8 @@ pub(super) unsafe extern "C" fn reg_buf_mr(
         buf,
         ..ibv_mr_init_attr::default()
     };
-    // SAFETY: the arguments are valid, by the contract of the C function `reg_buf_mr`.
+    // SAFETY: `ibv_reg_buf_mr` requires a live `pd` and a live buffer, which is what the attributes
+    // name.
     unsafe { reg_mr_ex(pd, &raw mut attr) }
 }
 
@@ -165,7 +168,7 @@ pub(super) unsafe extern "C" fn alloc_buf(
     size: usize,
     buf: *mut *mut ibv_buf,
 ) -> *mut c_void {
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_alloc_buf` requires a live protection domain.
     let pd = unsafe { pd_of(pd) };
     admit!(pd.context(), AllocBuf, null);
     if let Err(error) = pd.context().check_process() {
@@ -174,7 +177,7 @@ pub(super) unsafe extern "C" fn alloc_buf(
     match Buffer::allocate(pd, size) {
         Ok(buffer) => {
             let base = buffer.base();
-            // SAFETY: the caller gives a place for the handle.
+            // SAFETY: `ibv_alloc_buf` requires a valid pointer for the handle.
             unsafe { buf.write(BufferObject::create((), buffer).cast()) };
             base.as_ptr().cast()
         }
@@ -182,7 +185,7 @@ pub(super) unsafe extern "C" fn alloc_buf(
     }
 }
 
-/// A file's address is its offset, as libibverbs has it.
+/// The address of a file's region is its offset, as in libibverbs.
 pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -192,18 +195,18 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     let addr = ptr::without_provenance_mut(offset as usize);
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_reg_dmabuf_mr` requires a live protection domain.
     unsafe {
         create(pd, addr, length, |state| Mr::register_file(state, fd, offset, (length, iova), access as u32))
     }
 }
 
-/// It has all lengths, and a local key only.
+/// Creates a null region, of unlimited length and with a local key only.
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_alloc_null_mr` requires a live protection domain.
     let mr = unsafe { create(pd, ptr::null_mut(), usize::MAX, Mr::register_null) };
     if !mr.is_null() {
-        // SAFETY: it was made just now.
+        // SAFETY: `create` has just made it.
         unsafe { (*mr).rkey = 0 };
     }
     mr
@@ -216,14 +219,14 @@ pub(super) unsafe extern "C" fn advise_mr(
     list: *mut ibv_sge,
     count: u32,
 ) -> c_int {
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_advise_mr` requires a live protection domain.
     let state = unsafe { pd_of(pd) };
     admit!(state.context(), AdviseMr, failure);
     let Some(advice) = Advice::from_number(advice) else { return failure(libc::EOPNOTSUPP) };
     if flags & !IBV_ADVISE_MR_FLAG_FLUSH.0 != 0 || count == 0 || list.is_null() {
         return failure(libc::EINVAL);
     }
-    // SAFETY: the caller's list has so many entries.
+    // SAFETY: `ibv_advise_mr` requires a list of `num_sge` entries.
     let entry = |n: u32| unsafe { list.add(n as usize).read() };
     number(
         state
@@ -233,10 +236,9 @@ pub(super) unsafe extern "C" fn advise_mr(
     )
 }
 
-/// Regions of the memory keep it until they are deregistered.
+/// Frees the handle. Regions of the memory keep it until they are deregistered.
 pub(super) unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
-    // SAFETY: no one uses the object after `ibv_free_buf`, by the contract of that function, and it
-    // came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_free_buf` forbids any later use.
     drop(unsafe { BufferObject::destroy(buf.cast()) });
 }
 
@@ -268,11 +270,11 @@ pub(super) unsafe extern "C" fn rereg_mr(
     }
     let change = RegistrationChange {
         range: translation.then(|| own_address(addr, length)),
-        // SAFETY: the caller's new domain is live.
+        // SAFETY: `ibv_rereg_mr` requires a live new protection domain if the flags name one.
         pd: wants_pd.then(|| Arc::clone(unsafe { pd_of(pd) })),
         access: has(Flags::IBV_REREG_MR_CHANGE_ACCESS).then_some(access as u32),
     };
-    // SAFETY: the caller's region is live.
+    // SAFETY: `ibv_rereg_mr` requires a live region.
     let state = unsafe { MrObject::state(mr) };
     if !state.can_change() {
         errno::set(libc::EINVAL);
@@ -280,7 +282,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
     }
     match state.context().admit(Call::ReregMr).and_then(|()| state.change(change)) {
         Ok(key) => {
-            // SAFETY: the caller's region is live; these fields are the library's to write.
+            // SAFETY: `ibv_rereg_mr` requires a live region. The library alone writes these fields.
             unsafe {
                 if translation {
                     (*mr).addr = addr;
@@ -298,10 +300,10 @@ pub(super) unsafe extern "C" fn rereg_mr(
     }
 }
 
-/// The region of this index that was registered in the context of the domain, or in one that shares its command
-/// descriptor. Its address is not told (`man ibv_import_mr`).
+/// Imports the region with this index, if the context of the domain registered it or shares the
+/// command descriptor of the context that did. Its address is not set (`man ibv_import_mr`).
 pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_import_mr` requires a live protection domain.
     let (state, context) = unsafe { (pd_of(pd).context(), (*pd).context) };
     admit!(state, ImportMr, null);
     let mr = match state.check_process().and_then(|()| state.find_region(handle).ok_or(libc::ENOENT)) {
@@ -313,20 +315,21 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
     MrObject::create(c, mr)
 }
 
-/// The pointer goes, the region stays.
+/// Frees the pointer. The region stays.
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: no one uses the object after `ibv_unimport_mr`, by the contract of that function, and
-    // it came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_unimport_mr` forbids any later
+    // use.
     drop(unsafe { MrObject::destroy(mr) });
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller's region is live.
+    // SAFETY: `ibv_dereg_mr` requires a live region.
     let state = unsafe { MrObject::state(mr) };
     admit!(state.context(), DeregMr, failure);
     let result = state.deregister();
     if result.is_ok() {
-        // SAFETY: the caller gives it up, and nobody touches its memory.
+        // SAFETY: `create` made the object, and `ibv_dereg_mr` forbids any later use. No peer
+        // touches the memory any more.
         drop(unsafe { MrObject::destroy(mr) });
     }
     number(result)

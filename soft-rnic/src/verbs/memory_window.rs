@@ -1,4 +1,4 @@
-//! Memory windows.
+//! Verbs of memory windows.
 
 use std::ffi::c_int;
 
@@ -9,25 +9,26 @@ use super::{admit, failure, null, number};
 use crate::objects::memory_window::{Mw, MwObject, mw_of};
 use crate::queue_pair::c_object::qp_of;
 
-/// The operations of a context.
+/// Sets the operations in the table of a context.
 pub(super) fn install(verbs: &mut verbs_context) {
     verbs.context.ops.alloc_mw = Some(alloc_mw);
     verbs.context.ops.dealloc_mw = Some(dealloc_mw);
     verbs.context.ops.bind_mw = Some(bind_mw);
 }
 
-/// The key that follows: the next value of the part that the program may choose (`ibv_inc_rkey`).
+/// The next key: increments the part of the key that the program may choose (`ibv_inc_rkey`).
 fn next_key(key: u32) -> u32 {
     key & !0xff | key.wrapping_add(1) & 0xff
 }
 
 unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_alloc_mw` requires a live protection domain.
     let state = unsafe { pd_of(pd) };
     admit!(state.context(), AllocMw, null);
     match Mw::allocate(state, mw_type) {
         Ok((mw, rkey)) => {
-            // SAFETY: the caller's domain is live; the field is the library's to write.
+            // SAFETY: `ibv_alloc_mw` requires a live protection domain. The library alone writes
+            // the field.
             let context = unsafe { (*pd).context };
             MwObject::create(ibv_mw { context, pd, rkey, handle: mw.index(), type_: mw_type }, mw)
         }
@@ -36,26 +37,27 @@ unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv
 }
 
 unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the caller's window is live.
+    // SAFETY: `ibv_dealloc_mw` requires a live window.
     let state = unsafe { mw_of(mw) };
     admit!(state.context(), DeallocMw, failure);
     let result = state.deallocate();
     if result.is_ok() {
-        // SAFETY: the caller gives it up, and nobody touches its memory.
+        // SAFETY: `create` made the object, and `ibv_dealloc_mw` forbids any later use.
         drop(unsafe { MwObject::destroy(mw) });
     }
     number(result)
 }
 
-/// Posts a request that binds a window of type 1. Its key is the new one from then on (`man ibv_bind_mw`).
+/// Posts a request that binds a window of type 1. The window has its new key from then on (`man
+/// ibv_bind_mw`).
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: the caller's window is live.
+    // SAFETY: `ibv_bind_mw` requires a live window.
     let state = unsafe { mw_of(mw) };
     admit!(state.context(), BindMw, failure);
     if state.is_of_type_2() {
         return failure(libc::EINVAL);
     }
-    // SAFETY: the caller's queue pair, window and request are valid.
+    // SAFETY: `ibv_bind_mw` requires a live queue pair, a live window and a valid request.
     unsafe {
         let ibv_mw_bind { wr_id, send_flags, bind_info } = *bind;
         let known = ibv_send_flags::IBV_SEND_FENCE.0

@@ -1,6 +1,7 @@
-//! The functions of libibverbs, over the software device.
+//! The functions of libibverbs for the software device.
 //!
-//! Here is what C sees: pointers, error numbers, structs of the caller. What it means is in `objects`.
+//! This layer handles the C side: pointers, error numbers, structs of the caller. The module
+//! `objects` implements what the functions do.
 
 pub(crate) mod address_handle;
 #[cfg(all(any(test, fuzzing), not(loom)))]
@@ -37,7 +38,7 @@ use rdma_mummy_sys::Verbs;
 
 use crate::platform::errno;
 
-/// What libibverbs exports, here.
+/// The table of the functions that libibverbs exports.
 pub const fn table() -> Verbs {
     queue_pair::add_to(unsupported::add_to(Verbs {
         ibv_wc_status_str: strings::wc_status_str,
@@ -107,7 +108,7 @@ pub const fn table() -> Verbs {
     }))
 }
 
-/// Ends a verb that a rule of faults does not admit.
+/// Returns an error from a verb if a fault rule or the device's failure forbids it.
 macro_rules! admit {
     ($context:expr, $Call:ident, $refuse:path) => {
         if let Err(error) = $context.admit(crate::faults::Call::$Call) {
@@ -120,18 +121,18 @@ macro_rules! admit {
 }
 pub(crate) use admit;
 
-/// A failure, as `errno`.
+/// Sets `errno` and returns it.
 fn failure(error: c_int) -> c_int {
     number(Err(error))
 }
 
-/// Null, with this `errno`.
+/// Sets `errno` and returns null.
 fn null<T>(error: c_int) -> *mut T {
     errno::set(error);
     ptr::null_mut()
 }
 
-/// What a function that returns an error number returns, with `errno` set to the same.
+/// Converts to an error number, and sets `errno` to it.
 fn number(result: Result<(), c_int>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -142,21 +143,21 @@ fn number(result: Result<(), c_int>) -> c_int {
     }
 }
 
-/// -1, with this `errno`.
+/// Sets `errno` and returns -1.
 fn minus_one(error: c_int) -> c_int {
     errno::set(error);
     -1
 }
 
-/// Writes as much of a struct as the caller has room for, and zeroes for what it has more.
+/// Writes the part of a struct that fits into `room`, and zeroes for the rest of `room`.
 ///
 /// # Safety
 ///
 /// - `to` is writable for `room` bytes.
 unsafe fn write_prefix<T: Copy>(to: *mut T, room: usize, value: &T) {
     let known = room.min(size_of::<T>());
-    // SAFETY: the caller's room, of which `known` bytes are also the value's; the bytes of a C struct may be
-    // copied, its padding too, by a copy that is not typed.
+    // SAFETY: the caller guarantees `room` writable bytes, and `value` has at least `known` bytes.
+    // An untyped copy may copy the padding of a C struct.
     unsafe {
         to.cast::<u8>().write_bytes(0, room);
         to.cast::<u8>().copy_from_nonoverlapping(ptr::from_ref(value).cast(), known);

@@ -1,4 +1,4 @@
-//! Joining multicast groups, and leaving them.
+//! Verbs that attach queue pairs to multicast groups and detach them.
 
 use std::ffi::c_int;
 
@@ -12,7 +12,7 @@ pub(super) unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gi
     if gid.is_null() {
         return number(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's live queue pair and GID.
+    // SAFETY: `ibv_attach_mcast` requires a live queue pair and a valid GID.
     let (qp, gid) = unsafe { (qp_of(qp), gid_bytes(gid.read())) };
     admit!(qp.context, AttachMcast, failure);
     let rnic = qp.context.rnic();
@@ -24,7 +24,7 @@ pub(super) unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gi
     if gid.is_null() {
         return number(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's live queue pair and GID.
+    // SAFETY: `ibv_detach_mcast` requires a live queue pair and a valid GID.
     let (qp, gid) = unsafe { (qp_of(qp), gid_bytes(gid.read())) };
     admit!(qp.context, DetachMcast, failure);
     let result = qp.context.check_process();

@@ -1,4 +1,4 @@
-//! Ports: attributes, GIDs, partitions.
+//! Verbs of ports: attributes, GIDs, partitions.
 
 use std::ffi::c_int;
 
@@ -12,15 +12,15 @@ use crate::objects::context::Context;
 use crate::objects::device::{DEFAULT_PKEY, DevicePort, GID_TABLE};
 use crate::objects::setup::ProcessSetup;
 
-/// Bytes of the port attributes that programs of old were compiled with.
+/// The size of `ibv_port_attr` that old programs were compiled with.
 const CLASSIC_SIZE: usize = 48;
-/// Four lanes of 25 Gb/s.
+/// Four lanes of 25 Gb/s each.
 const WIDTH_4X: u8 = 2;
 const SPEED_25: u8 = 32;
 const SPEED_IN_100_MBPS: u64 = 1000;
 const LINK_UP: u8 = 5;
 const LINK_DISABLED: u8 = 3;
-/// The longest message of the specification.
+/// The longest message of the InfiniBand specification, in bytes.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
 fn attributes(port: &DevicePort) -> ibv_port_attr {
@@ -44,12 +44,13 @@ fn attributes(port: &DevicePort) -> ibv_port_attr {
     }
 }
 
+/// Writes the attributes of a port.
+///
 /// # Safety
 ///
 /// - The context is open, and `attr` is writable for `room` bytes.
 unsafe fn query(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr, room: usize) -> c_int {
-    // SAFETY: the context is open, and `attr` is writable for `room` bytes, by the contract of
-    // `query`.
+    // SAFETY: the caller guarantees an open context and `room` writable bytes at `attr`.
     unsafe {
         let context = context_of(context);
         admit!(context, QueryPort, failure);
@@ -64,8 +65,8 @@ pub(super) unsafe extern "C" fn query_port(
     port: u8,
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the context is open, and `attr` is writable for `room` bytes, by the contract of the
-    // C function `query_port`; its struct has at least this size.
+    // SAFETY: `ibv_query_port` requires an open context and a writable struct, which has at least
+    // this size.
     unsafe { query(context, port, attr.cast(), CLASSIC_SIZE) }
 }
 
@@ -75,8 +76,7 @@ pub(super) unsafe extern "C" fn query_port_ex(
     attr: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    // SAFETY: the context is open, and `attr` is writable for `room` bytes, by the contract of the
-    // C function `query_port_ex`.
+    // SAFETY: the operation `query_port` requires an open context and `size` writable bytes.
     unsafe { query(context, port, attr, size) }
 }
 
@@ -85,18 +85,18 @@ pub(super) unsafe extern "C" fn query_port_speed(
     port: u32,
     speed: *mut u64,
 ) -> c_int {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_query_port_speed` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryPort, failure);
     if context.device().port(port).is_none() {
         return number(Err(libc::EINVAL));
     }
-    // SAFETY: the caller's place is valid.
+    // SAFETY: `ibv_query_port_speed` requires a valid result pointer.
     unsafe { speed.write(SPEED_IN_100_MBPS) };
     0
 }
 
-/// The GID of an index; `Ok(None)` if the entry is empty.
+/// The GID at an index; `Ok(None)` if the entry is empty.
 fn gid(context: &Context, port: u32, index: usize) -> Result<Option<ibv_gid_entry>, c_int> {
     let port = context.device().port(port).filter(|_| index < GID_TABLE).ok_or(libc::EINVAL)?;
     Ok(port.gid(index).map(|gid| ibv_gid_entry {
@@ -114,13 +114,14 @@ pub(super) unsafe extern "C" fn query_gid(
     index: c_int,
     to: *mut ibv_gid,
 ) -> c_int {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_query_gid` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryGid, minus_one);
     match usize::try_from(index).map_err(|_| libc::EINVAL).and_then(|index| gid(&context, port.into(), index))
     {
         Ok(entry) => {
-            // SAFETY: the caller's place is valid. An empty entry is zero.
+            // SAFETY: `ibv_query_gid` requires a valid result pointer. An empty entry reads as
+            // zero.
             unsafe { to.write(entry.map_or(ibv_gid { raw: [0; 16] }, |entry| entry.gid)) };
             0
         }
@@ -136,7 +137,7 @@ pub(super) unsafe extern "C" fn query_gid_ex(
     flags: u32,
     entry_size: usize,
 ) -> c_int {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_query_gid_ex` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryGid, failure);
     if flags != 0 || entry_size == 0 {
@@ -144,7 +145,7 @@ pub(super) unsafe extern "C" fn query_gid_ex(
     }
     match gid(&context, port, index as usize).and_then(|entry| entry.ok_or(libc::ENODATA)) {
         Ok(found) => {
-            // SAFETY: the caller's entry has this size.
+            // SAFETY: `ibv_query_gid_ex` requires an entry of `entry_size` bytes.
             unsafe { write_prefix(entry, entry_size, &found) };
             0
         }
@@ -159,7 +160,7 @@ pub(super) unsafe extern "C" fn query_gid_table(
     flags: u32,
     entry_size: usize,
 ) -> isize {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_query_gid_table` requires an open context.
     let context = unsafe { context_of(context) };
     if let Err(error) = context.admit(Call::QueryGid) {
         return -(failure(error) as isize);
@@ -171,7 +172,7 @@ pub(super) unsafe extern "C" fn query_gid_table(
         return -(number(Err(libc::EINVAL)) as isize);
     }
     for (place, entry) in found.iter().enumerate() {
-        // SAFETY: the caller's table has so many entries of this size.
+        // SAFETY: `ibv_query_gid_table` requires a table of `max_entries` entries of this size.
         unsafe { write_prefix(entries.byte_add(place * entry_size), entry_size, entry) };
     }
     found.len() as isize
@@ -183,26 +184,27 @@ pub(super) unsafe extern "C" fn query_pkey(
     index: c_int,
     pkey: *mut __be16,
 ) -> c_int {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_query_pkey` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryPort, minus_one);
     if index != 0 || context.device().port(port.into()).is_none() {
         return minus_one(libc::EINVAL);
     }
-    // SAFETY: the caller's place is valid.
+    // SAFETY: `ibv_query_pkey` requires a valid result pointer.
     unsafe { pkey.write(DEFAULT_PKEY.to_be()) };
     0
 }
 
 pub(super) unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: __be16) -> c_int {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_get_pkey_index` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryPort, minus_one);
-    let there = pkey == DEFAULT_PKEY.to_be() && context.device().port(port.into()).is_some();
-    if there { 0 } else { minus_one(libc::EINVAL) }
+    let exists = pkey == DEFAULT_PKEY.to_be() && context.device().port(port.into()).is_some();
+    if exists { 0 } else { minus_one(libc::EINVAL) }
 }
 
-/// The Ethernet address behind a GID: of a port of this host's devices, or the one in a link-local address.
+/// The Ethernet address for a GID: that of a port of this host's devices, or the one in a
+/// link-local address.
 fn mac_of(gid: [u8; 16]) -> Option<[u8; 6]> {
     let ports = ProcessSetup::get().ok()?.devices.iter().flat_map(|device| &device.ports);
     let known = ports.filter(|port| port.gids.iter().any(|own| own.raw == gid)).map(|port| port.mac).next();
@@ -220,13 +222,14 @@ pub(super) unsafe extern "C" fn resolve_eth_l2_from_gid(
     vlan: *mut u16,
 ) -> c_int {
     const NO_VLAN: u16 = 0xffff;
-    // SAFETY: the caller's context is open, and its attributes are valid.
+    // SAFETY: `ibv_resolve_eth_l2_from_gid` requires an open context and valid attributes.
     let (context, attr) = unsafe { (context_of(context), attr.read()) };
     if let Err(error) = gid(&context, attr.port_num.into(), attr.grh.sgid_index.into()) {
         return minus_one(error);
     }
     let Some(found) = mac_of(gid_bytes(attr.grh.dgid)) else { return -libc::EHOSTUNREACH };
-    // SAFETY: the caller has room for an Ethernet address, and for a VLAN number or none.
+    // SAFETY: `ibv_resolve_eth_l2_from_gid` requires room for an Ethernet address, and for a VLAN
+    // number unless that is null.
     unsafe {
         mac.copy_from_nonoverlapping(found.as_ptr(), found.len());
         if !vlan.is_null() {

@@ -1,4 +1,4 @@
-//! Protection domains.
+//! Verbs of protection domains.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -12,24 +12,25 @@ use crate::objects::protection_domain::Pd;
 
 type PdObject = CObject<ibv_pd, Arc<Pd>>;
 
-/// The domain of a pointer.
+/// The protection domain of a pointer.
 ///
 /// # Safety
 ///
 /// - `pd` is live while the reference is used.
 #[inline]
 pub(crate) unsafe fn pd_of<'a>(pd: *mut ibv_pd) -> &'a Arc<Pd> {
-    // SAFETY: every domain of this crate is such an object.
+    // SAFETY: every protection domain of this crate is a `PdObject`, and the caller guarantees that
+    // it is live.
     unsafe { PdObject::state(pd) }
 }
 
-/// Makes the C part.
+/// Creates the C part.
 pub(super) fn enter(context: *mut ibv_context, pd: Arc<Pd>) -> *mut ibv_pd {
     PdObject::create(ibv_pd { context, handle: pd.number() }, pd)
 }
 
 pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_alloc_pd` requires an open context.
     let state = unsafe { context_of(context) };
     admit!(state, AllocPd, null);
     match Pd::new(&state) {
@@ -39,21 +40,22 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
 }
 
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_dealloc_pd` requires a live protection domain.
     let state = unsafe { pd_of(pd) };
     admit!(state.context(), DeallocPd, failure);
     if let Err(error) = state.deallocate() {
         return number(Err(error));
     }
-    // SAFETY: no one uses the object after `ibv_dealloc_pd`, by the contract of that function, and
-    // it came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_dealloc_pd` forbids any later
+    // use.
     drop(unsafe { PdObject::destroy(pd) });
     0
 }
 
-/// The domain of this number that was allocated in the context, or in one that shares its command descriptor.
+/// Imports the domain with this number, if the context allocated it or shares the command
+/// descriptor of the context that did.
 pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_import_pd` requires an open context.
     let state = unsafe { context_of(context) };
     admit!(state, ImportPd, null);
     match state.check_process().and_then(|()| state.find_domain(handle).ok_or(libc::ENOENT)) {
@@ -62,9 +64,9 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
     }
 }
 
-/// The pointer goes, the domain stays.
+/// Frees the pointer. The domain stays.
 pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: no one uses the object after `ibv_unimport_pd`, by the contract of that function, and
-    // it came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_unimport_pd` forbids any later
+    // use.
     drop(unsafe { PdObject::destroy(pd) });
 }

@@ -1,4 +1,5 @@
-//! Queue pairs and shared receive queues: making, changing, querying, destroying, and posting to them.
+//! Verbs of queue pairs and shared receive queues: creating, modifying, querying, destroying,
+//! posting.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -22,50 +23,56 @@ use crate::queue_pair::{Qp, QpInit, Srq, post_ex};
 
 type SrqObject = CObject<ibv_srq, SrqState>;
 
-/// What belongs to the C object of a shared receive queue.
+/// The private state of a shared receive queue's C object.
 pub(super) struct SrqState {
     srq: Arc<Srq>,
-    /// What receives for a queue of an XRC domain.
+    /// The receiver behind the queue, if it belongs to an XRC domain.
     receiver: Option<Arc<Qp>>,
 }
 
+/// The shared receive queue of a pointer.
+///
 /// # Safety
 ///
 /// `srq` is a live shared receive queue of this device.
 #[inline]
 unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> &'a Arc<Srq> {
-    // SAFETY: the caller's queue, which `create_srq` made.
+    // SAFETY: the caller guarantees a live queue, which `create_srq` or `create_srq_ex` made.
     &unsafe { SrqObject::state(srq) }.srq
 }
 
-/// What receives for a queue, if it is one of an XRC domain.
+/// The receiver behind a shared receive queue, if it belongs to an XRC domain.
 ///
 /// # Safety
 ///
 /// - `srq` is live while the reference is used.
 pub(super) unsafe fn receiver_of<'a>(srq: *mut ibv_srq) -> Option<&'a Arc<Qp>> {
-    // SAFETY: `srq` is live while the reference is used, by the contract of `receiver_of`.
+    // SAFETY: the caller guarantees that `srq` is live while the reference is used.
     unsafe { SrqObject::state(srq) }.receiver.as_ref()
 }
 
+/// The acknowledgements of a queue pair, or of the handle that `ibv_open_qp` made.
+///
 /// # Safety
 ///
 /// - `qp` is live while the reference is used.
 pub(super) unsafe fn qp_acks<'a>(qp: *mut ibv_qp) -> &'a Acks {
-    // SAFETY: the caller's queue pair, as in `qp_of`.
+    // SAFETY: the caller guarantees that `qp` is live; its struct is extended, as in `qp_of`.
     let state = unsafe { QpObject::state(qp.cast()) };
     state.opened.as_ref().map_or(state.qp.acks(), |opened| opened.acks())
 }
 
+/// The acknowledgements of a shared receive queue.
+///
 /// # Safety
 ///
 /// - `srq` is live while the reference is used.
 pub(super) unsafe fn srq_acks<'a>(srq: *mut ibv_srq) -> &'a Acks {
-    // SAFETY: `srq` is live while the reference is used, by the contract of `srq_acks`.
+    // SAFETY: the caller guarantees that `srq` is live while the reference is used.
     unsafe { srq_of(srq) }.acks()
 }
 
-/// The exported functions.
+/// Adds the exported functions to a table.
 pub(super) const fn add_to(table: Verbs) -> Verbs {
     Verbs {
         ibv_create_qp: create_qp,
@@ -81,7 +88,7 @@ pub(super) const fn add_to(table: Verbs) -> Verbs {
     }
 }
 
-/// The operations of a context.
+/// Sets the operations in the table of a context.
 pub(super) fn install(verbs: &mut verbs_context) {
     verbs.context.ops.post_send = Some(post_send);
     verbs.context.ops.post_recv = Some(post_recv);
@@ -96,7 +103,8 @@ fn null<T>(error: c_int) -> *mut T {
 }
 
 pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: the caller's domain and attributes; the extended ones begin with the classic ones.
+    // SAFETY: `ibv_create_qp` requires a live protection domain and valid attributes. The extended
+    // attributes begin with the classic ones.
     unsafe {
         let comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
         let mut attr = ibv_qp_init_attr_ex { pd, comp_mask, ..Default::default() };
@@ -116,28 +124,31 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's context and attributes.
+    // SAFETY: `ibv_create_qp_ex` requires an open context and valid attributes, whose objects are
+    // live.
     unsafe { create(context, &mut *init) }
 }
 
-/// What may be asked of a queue pair: all attributes that there are.
+/// The attributes that `ibv_query_qp` accepts: all of them.
 const KNOWN_QUERY: u32 = (ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0 << 1) - 1;
 
-/// What the mask of the extended attributes may have.
+/// The extended attributes that the mask may name.
 const KNOWN_ATTRIBUTES: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
     | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0
     | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0
     | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
 
-/// The flags that a queue pair may be made with. That a sender gets no copy of what it sends to a group means nothing to
-/// connected ones.
+/// The flags that a queue pair may be created with. Connected queue pairs ignore this one, which
+/// concerns a sender's copies of multicast messages.
 const KNOWN_FLAGS: u32 = ibv_qp_create_flags::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0;
 
+/// Creates a queue pair with its C part.
+///
 /// # Safety
 ///
-/// The objects in the attributes are live ones of the context.
+/// The context is open, and the objects in the attributes are live ones of it.
 unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
-    // SAFETY: the caller's context is open.
+    // SAFETY: the caller guarantees that the context is open.
     admit!(unsafe { super::context::context_of(context) }, CreateQp, null);
     let has = |bit: ibv_qp_init_attr_mask| init.comp_mask & bit.0 != 0;
     let create_flags =
@@ -157,8 +168,8 @@ unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *
     if !known.contains(&init.qp_type) || operations & !post_ex::operations_of(init.qp_type) != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    // SAFETY: the objects in the attributes are live ones of the context, by the contract of
-    // `create`.
+    // SAFETY: the caller guarantees that the objects in the attributes are live ones of the
+    // context.
     let plan = unsafe { plan(context, init, create_flags) };
     match plan.and_then(grant) {
         Ok(qp) => {
@@ -169,8 +180,8 @@ unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *
     }
 }
 
-/// What a queue pair is to be made of. An initiator of an extended reliable connection has no receives; a target has no queues and
-/// no protection domain of its own.
+/// Collects the parts of a queue pair. An XRC initiator has no receives. An XRC target has no
+/// queues, and takes the protection domain from its XRC domain.
 ///
 /// # Safety
 ///
@@ -190,12 +201,13 @@ unsafe fn plan(
     if !has_all || ((initiator || target) && !init.srq.is_null()) {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's live queue. One of an XRC domain has receives for its number alone.
+    // SAFETY: the caller guarantees a live shared receive queue. One of an XRC domain takes
+    // messages by its number only.
     if !init.srq.is_null() && unsafe { receiver_of(init.srq) }.is_some() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the objects in the attributes are live ones of the context, by the contract of
-    // `create`, which `plan` shares.
+    // SAFETY: the caller guarantees that the objects in the attributes are live ones of the
+    // context.
     unsafe {
         let xrcd = target.then(|| Arc::clone(super::xrc::xrcd_of(init.xrcd)));
         let (pd, send_cq, recv_cq) = match &xrcd {
@@ -231,7 +243,7 @@ unsafe fn plan(
     }
 }
 
-/// Checks capacities and makes the queue pair.
+/// Checks the capacities and creates the queue pair.
 fn grant(mut plan: QpInit) -> Result<Arc<Qp>, c_int> {
     let rnic = Arc::clone(plan.context.rnic());
     let (limits, caps) = (rnic.limits(), &mut plan.caps);
@@ -249,7 +261,7 @@ fn grant(mut plan: QpInit) -> Result<Arc<Qp>, c_int> {
     Qp::create(&rnic, plan).map_err(|error| errno::refused("ibv_create_qp", &error))
 }
 
-/// Makes the C part.
+/// Creates the C part.
 fn enter(
     context: *mut ibv_context,
     init: &ibv_qp_init_attr_ex,
@@ -280,7 +292,7 @@ fn enter(
     object
 }
 
-/// Makes the C part of a handle that `ibv_open_qp` made.
+/// Creates the C part of a handle that `ibv_open_qp` made.
 pub(super) fn enter_opened(
     context: *mut ibv_context,
     qp_context: *mut core::ffi::c_void,
@@ -304,13 +316,14 @@ pub(super) fn enter_opened(
 }
 
 pub(super) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the caller's live queue pair.
+    // SAFETY: `ibv_qp_to_qp_ex` requires a live queue pair.
     let extended = unsafe { QpObject::state(qp.cast()) }.extended;
     if extended { qp.cast() } else { ptr::null_mut() }
 }
 
 pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: the caller's live queue pair and attributes. The state is the program's to read.
+    // SAFETY: `ibv_modify_qp` requires a live queue pair and valid attributes. The library alone
+    // writes the state.
     unsafe {
         let state = qp_of(qp);
         admit!(state.context, ModifyQp, failure);
@@ -339,7 +352,7 @@ pub(super) unsafe extern "C" fn query_qp(
         errno::set(libc::EOPNOTSUPP);
         return libc::EOPNOTSUPP;
     }
-    // SAFETY: the caller's live queue pair and places.
+    // SAFETY: `ibv_query_qp` requires a live queue pair and valid result pointers.
     unsafe {
         admit!(qp_of(qp).context, QueryQp, failure);
         *init = ibv_qp_init_attr { qp_context: (*qp).qp_context, ..ibv_qp_init_attr::default() };
@@ -352,7 +365,7 @@ pub(super) unsafe extern "C" fn query_qp(
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller's live queue pair, which nobody uses any more if this succeeds.
+    // SAFETY: `ibv_destroy_qp` requires a live queue pair, and forbids any use after a success.
     unsafe {
         let (state, opened) = (Arc::clone(qp_of(qp)), QpObject::state(qp.cast()).opened.clone());
         admit!(state.context, DestroyQp, failure);
@@ -380,16 +393,16 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-/// Tells which request was refused.
+/// Reports the refused request in `bad`.
 ///
 /// # Safety
 ///
-/// `bad` is a valid place.
+/// `bad` is valid for writing.
 unsafe fn refused<W>(result: Result<(), (c_int, *mut W)>, bad: *mut *mut W) -> c_int {
     match result {
         Ok(()) => 0,
         Err((error, wr)) => {
-            // SAFETY: `bad` is a valid place, by the contract of `refused`.
+            // SAFETY: the caller guarantees that `bad` is valid for writing.
             unsafe { *bad = wr };
             error
         }
@@ -401,7 +414,7 @@ pub(super) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's live queue pair, list and place.
+    // SAFETY: `ibv_post_send` requires a live queue pair, a valid list and a valid `bad` pointer.
     unsafe { refused(qp_of(qp).post_sends(wr), bad) }
 }
 
@@ -410,7 +423,7 @@ pub(super) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's live queue pair, list and place.
+    // SAFETY: `ibv_post_recv` requires a live queue pair, a valid list and a valid `bad` pointer.
     unsafe { refused(qp_of(qp).post_receives(wr), bad) }
 }
 
@@ -419,7 +432,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's live queue, list and place.
+    // SAFETY: `ibv_post_srq_recv` requires a live queue, a valid list and a valid `bad` pointer.
     unsafe {
         let state = srq_of(srq);
         match state.context().admit(Call::PostSrqRecv) {
@@ -430,7 +443,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 }
 
 pub(super) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    // SAFETY: the caller's domain and attributes.
+    // SAFETY: `ibv_create_srq` requires a live protection domain and valid attributes.
     unsafe {
         let (context, srq_context) = ((*pd).context, (*init).srq_context);
         new_srq(context, super::protection_domain::pd_of(pd), pd, srq_context, &mut (*init).attr, None)
@@ -446,7 +459,8 @@ pub(super) unsafe extern "C" fn create_srq_ex(
         | M::IBV_SRQ_INIT_ATTR_PD.0
         | M::IBV_SRQ_INIT_ATTR_XRCD.0
         | M::IBV_SRQ_INIT_ATTR_CQ.0;
-    // SAFETY: the caller's context and attributes, whose objects live.
+    // SAFETY: `ibv_create_srq_ex` requires an open context and valid attributes, whose objects are
+    // live.
     unsafe {
         let has = |bit: M| (*init).comp_mask & bit.0 != 0;
         let srq_type =
@@ -487,7 +501,7 @@ fn new_srq(
     let made = Srq::create(rnic, pd.context(), pd, attr.max_wr, max_sge).and_then(|srq| {
         let receiver = xrc.map(|(cq, xrcd)| Qp::receive_for(&srq, cq, xrcd)).transpose();
         if receiver.is_err() {
-            // Nobody has seen it.
+            // The program has not seen the queue.
             let _ = srq.destroy();
         }
         Ok((srq, receiver?))
@@ -506,10 +520,10 @@ fn new_srq(
 }
 
 pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
-    // SAFETY: the caller's live queue and attributes.
+    // SAFETY: `ibv_modify_srq` requires a live queue.
     let state = unsafe { srq_of(srq) };
     admit!(state.context(), ModifySrq, failure);
-    // SAFETY: the caller's live queue and attributes.
+    // SAFETY: `ibv_modify_srq` requires valid attributes.
     match state.modify(unsafe { &*attr }, mask as u32) {
         Ok(()) => 0,
         Err(error) => {
@@ -520,7 +534,7 @@ pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq
 }
 
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: the caller's live queue and place.
+    // SAFETY: `ibv_query_srq` requires a live queue and a valid result pointer.
     unsafe {
         let state = srq_of(srq);
         admit!(state.context(), QuerySrq, failure);
@@ -529,11 +543,11 @@ pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_
 }
 
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: the caller's live queue, which nobody uses any more if this succeeds.
+    // SAFETY: `ibv_destroy_srq` requires a live queue, and forbids any use after a success.
     unsafe {
         let (state, receiver) = (Arc::clone(srq_of(srq)), receiver_of(srq));
         admit!(state.context(), DestroySrq, failure);
-        // It uses the queue, so it goes first. If it cannot go now, both stay.
+        // The receiver uses the queue, so it is destroyed first. If that fails, both stay.
         if let Some(error) = receiver.and_then(|receiver| receiver.destroy().err()) {
             errno::set(error);
             return error;

@@ -1,10 +1,10 @@
-//! Static rates: as a multiple of 2.5 Gb/s, and in Mb/s.
+//! Conversions of static rates: to a multiple of 2.5 Gb/s, and to Mb/s.
 
 use std::ffi::c_int;
 
 use rdma_mummy_sys::types::ibv_rate;
 
-/// Rate, multiple (0 where it is none), Mb/s.
+/// The rate, its multiple of 2.5 Gb/s (0 if it is none), and its value in Mb/s.
 const RATES: [(ibv_rate, c_int, c_int); 23] = {
     use ibv_rate as R;
     [

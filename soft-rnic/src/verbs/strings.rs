@@ -1,4 +1,4 @@
-//! Words for values, as users of libibverbs know them.
+//! The string functions of libibverbs (`ibv_wc_status_str` and others).
 
 use std::ffi::{CStr, c_char};
 

@@ -1,4 +1,4 @@
-//! What tests of the device begin with.
+//! Shared setup for tests device that device.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -8,15 +8,16 @@ use rdma_mummy_sys::{Verbs, verbs};
 
 use crate::Config;
 
-/// The table, with devices for tests: two of two ports, and nobody else in their fabric. Patience is as usual: who takes something
-/// away waits for the transfers of all tests, which a busy machine may hold up.
+/// The table of functions, with two devices of two ports in a fabric without other processes. The
+/// time limits are the defaults, because deregistering waits for the transfers of all tests, which
+/// a busy machine may delay.
 pub(crate) fn table() -> &'static Verbs {
     let mut config = Config { devices: 2, ports: 2, ..Config::default() };
     config.fabric = format!("unit-tests-{}", std::process::id());
     crate::provider_with(config).expect("all tests of a process use this configuration").verbs()
 }
 
-/// This thread's `errno`.
+/// The `errno` of this thread.
 pub(crate) fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -25,7 +26,7 @@ pub(crate) fn errno() -> c_int {
 #[derive(Clone, Copy)]
 pub(crate) struct SendPtr<T>(*mut T);
 
-// SAFETY: who takes the pointer out answers for what it does there.
+// SAFETY: the receiving thread must justify each use of the pointer.
 unsafe impl<T> Send for SendPtr<T> {}
 
 impl<T> SendPtr<T> {
@@ -38,14 +39,14 @@ impl<T> SendPtr<T> {
     }
 }
 
-/// A device, open until this is dropped.
+/// An open device, closed on drop.
 pub(crate) struct OpenedDevice(pub(crate) *mut ibv_context);
 
 impl OpenedDevice {
     pub(crate) fn new(device: usize) -> Self {
         let lib = table();
         let mut count = 0;
-        // SAFETY: the list has as many devices as it says, and is freed once.
+        // SAFETY: the list has as many devices as its length says, and is freed once.
         unsafe {
             let list = verbs::ibv_get_device_list(lib, &raw mut count);
             assert!(device < count as usize);
@@ -73,7 +74,7 @@ impl OpenedDevice {
 
 impl Drop for OpenedDevice {
     fn drop(&mut self) {
-        // SAFETY: it was opened, and is closed once.
+        // SAFETY: `new` opened it, and it is closed once.
         assert_eq!(unsafe { (table().ibv_close_device)(self.0) }, 0);
     }
 }

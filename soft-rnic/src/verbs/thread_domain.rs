@@ -1,4 +1,4 @@
-//! Thread domains, and the parent domains that have them.
+//! Verbs of thread domains and parent domains.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::objects::use_ref::CountsUses;
 
 type TdObject = CObject<ibv_td, Arc<Td>>;
 
-/// The operations of a context.
+/// Sets the operations in the table of a context.
 pub(super) fn install(verbs: &mut verbs_context) {
     verbs.alloc_td = Some(alloc_td);
     verbs.dealloc_td = Some(dealloc_td);
@@ -23,10 +23,10 @@ pub(super) fn install(verbs: &mut verbs_context) {
 }
 
 unsafe extern "C" fn alloc_td(context: *mut ibv_context, init: *mut ibv_td_init_attr) -> *mut ibv_td {
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_alloc_td` requires an open context.
     let state = unsafe { context_of(context) };
     admit!(state, AllocTd, null);
-    // SAFETY: the caller gives valid attributes.
+    // SAFETY: `ibv_alloc_td` requires valid attributes; null ones were refused before.
     if init.is_null() || unsafe { (*init).comp_mask } != 0 {
         return null(libc::EINVAL);
     }
@@ -37,32 +37,32 @@ unsafe extern "C" fn alloc_td(context: *mut ibv_context, init: *mut ibv_td_init_
 }
 
 unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_dealloc_td` requires a live thread domain.
     let state = unsafe { TdObject::state(td) };
     admit!(state.context(), DeallocTd, failure);
     if state.users().is_used() {
         return number(Err(libc::EBUSY));
     }
-    // SAFETY: no one uses the object after `ibv_dealloc_td`, by the contract of that function, and
-    // it came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_dealloc_td` forbids any later
+    // use.
     drop(unsafe { TdObject::destroy(td) });
     0
 }
 
-/// Allocators are refused: queues lie in the segment that peers map, where no program can put them. A context for
-/// allocators is accepted, as it means nothing without them.
+/// Refuses allocators, because queues are in the segment that peers map, where no program can place
+/// them. Accepts a context for allocators, which means nothing without them.
 unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     use ibv_parent_domain_init_attr_mask as M;
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_alloc_parent_domain` requires an open context.
     let state = unsafe { context_of(context) };
     admit!(state, AllocPd, null);
     if attr.is_null() {
         return null(libc::EINVAL);
     }
-    // SAFETY: the caller's attributes are valid.
+    // SAFETY: `ibv_alloc_parent_domain` requires valid attributes.
     let attr = unsafe { attr.read() };
     let allocators = M::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS.0;
     let known = allocators | M::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT.0;
@@ -72,7 +72,8 @@ unsafe extern "C" fn alloc_parent_domain(
     if attr.comp_mask & allocators != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    // SAFETY: the caller's domains are live.
+    // SAFETY: `ibv_alloc_parent_domain` requires a live protection domain, and a null or live
+    // thread domain.
     let (pd, td) = unsafe {
         let td = (!attr.td.is_null()).then(|| TdObject::state(attr.td));
         (pd_of(attr.pd), td)

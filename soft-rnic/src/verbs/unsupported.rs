@@ -1,4 +1,4 @@
-//! What this device does not have yet: it answers `EOPNOTSUPP`.
+//! Verbs that this device does not support: `EOPNOTSUPP`.
 
 use std::ffi::c_int;
 
@@ -29,11 +29,12 @@ refuse! {
     fn read_comp_cntr(*mut ibv_comp_cntr, *mut u64) -> c_int = number(Err(ABSENT));
     fn attach_comp_cntr(*mut ibv_qp, *mut ibv_comp_cntr, *mut ibv_qp_attach_comp_cntr_attr) -> c_int
         = number(Err(ABSENT));
-    // The last bytes of a message come last; no more is promised of the order in which its bytes appear.
+    // The last bytes of a message are written last. The device promises nothing else about the
+    // order of its bytes.
     fn query_qp_data_in_order(*mut ibv_qp, ibv_wr_opcode, u32) -> c_int = 0;
 }
 
-/// Adds refusals to a table. (Functions that every library has refuse by themselves.)
+/// Adds the refusals to a table. (Functions that every library exports refuse by default.)
 pub(super) const fn add_to(table: Verbs) -> Verbs {
     Verbs {
         ibv_dm_export_dmabuf_fd: Some(dm_export_dmabuf_fd),

@@ -1,4 +1,5 @@
-//! XRC domains, the numbers of their shared receive queues, and handles of targets.
+//! Verbs of extended reliable connections: domains, numbers of shared receive queues, handles of
+//! targets.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -16,20 +17,21 @@ use crate::queue_pair::Qp;
 
 type XrcdObject = CObject<ibv_xrcd, Arc<Xrcd>>;
 
-/// How long opening a pair of a number that nobody here has looks for another process that has it.
+/// How long `ibv_open_qp` looks for another process that has a queue pair with this number.
 const WAY: Duration = Duration::from_millis(100);
 
-/// The domain of a pointer.
+/// The XRC domain of a pointer.
 ///
 /// # Safety
 ///
 /// - `xrcd` is live while the reference is used.
 pub(super) unsafe fn xrcd_of<'a>(xrcd: *mut ibv_xrcd) -> &'a Arc<Xrcd> {
-    // SAFETY: every domain of this crate is such an object.
+    // SAFETY: every XRC domain of this crate is an `XrcdObject`, and the caller guarantees that it
+    // is live.
     unsafe { XrcdObject::state(xrcd) }
 }
 
-/// The operations of a context.
+/// Sets the operations in the table of a context.
 pub(super) fn install(verbs: &mut verbs_context) {
     verbs.open_xrcd = Some(open_xrcd);
     verbs.close_xrcd = Some(close_xrcd);
@@ -39,13 +41,13 @@ pub(super) fn install(verbs: &mut verbs_context) {
 
 unsafe extern "C" fn open_xrcd(context: *mut ibv_context, init: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
     use ibv_xrcd_init_attr_mask as M;
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_open_xrcd` requires an open context.
     let state = unsafe { context_of(context) };
     admit!(state, OpenXrcd, null);
     if init.is_null() {
         return null(libc::EINVAL);
     }
-    // SAFETY: the caller's attributes are valid.
+    // SAFETY: `ibv_open_xrcd` requires valid attributes.
     let ibv_xrcd_init_attr { comp_mask, fd, oflags } = unsafe { init.read() };
     if comp_mask != M::IBV_XRCD_INIT_ATTR_FD.0 | M::IBV_XRCD_INIT_ATTR_OFLAGS.0 {
         return null(libc::EINVAL);
@@ -57,37 +59,38 @@ unsafe extern "C" fn open_xrcd(context: *mut ibv_context, init: *mut ibv_xrcd_in
 }
 
 unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_close_xrcd` requires a live XRC domain.
     let state = unsafe { xrcd_of(xrcd) };
     admit!(state.context(), CloseXrcd, failure);
     if let Err(error) = state.close() {
         return number(Err(error));
     }
-    // SAFETY: no one uses the object after `ibv_close_xrcd`, by the contract of that function, and
-    // it came from `create` of the same type.
+    // SAFETY: `create` of the same type made the object, and `ibv_close_xrcd` forbids any later
+    // use.
     drop(unsafe { XrcdObject::destroy(xrcd) });
     0
 }
 
-/// The number is that of what receives for the queue; a basic queue has none.
+/// Returns the number of the receiver behind an XRC shared receive queue. A basic queue has none.
 unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
-    // SAFETY: the caller's queue is live.
+    // SAFETY: `ibv_get_srq_num` requires a live shared receive queue.
     let Some(receiver) = (unsafe { receiver_of(srq) }) else { return number(Err(libc::EINVAL)) };
-    // SAFETY: the caller's place is valid.
+    // SAFETY: `ibv_get_srq_num` requires a valid result pointer.
     unsafe { srq_num.write(receiver.number.qpn) };
     0
 }
 
-/// Targets of this process only: those of others cannot be changed or kept alive from here.
+/// Opens targets of this process only: a target of another process can be neither changed nor kept
+/// alive from here.
 unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
     use ibv_qp_open_attr_mask as M;
-    // SAFETY: the caller's context is open.
+    // SAFETY: `ibv_open_qp` requires an open context.
     let state = unsafe { context_of(context) };
     admit!(state, OpenQp, null);
     if let Err(error) = state.check_process() {
         return null(error);
     }
-    // SAFETY: the caller's attributes are valid.
+    // SAFETY: `ibv_open_qp` requires valid attributes.
     let attr = unsafe { attr.read() };
     let needed = M::IBV_QP_OPEN_ATTR_NUM.0 | M::IBV_QP_OPEN_ATTR_XRCD.0 | M::IBV_QP_OPEN_ATTR_TYPE.0;
     let context_given = attr.comp_mask & M::IBV_QP_OPEN_ATTR_CONTEXT.0 != 0;
@@ -99,7 +102,7 @@ unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_a
     {
         return null(libc::EINVAL);
     }
-    // SAFETY: the caller's domain is live.
+    // SAFETY: `ibv_open_qp` requires a live XRC domain.
     let xrcd = unsafe { xrcd_of(attr.xrcd) };
     let opened =
         find(xrcd, attr.qp_num).and_then(|target| target.open_again(&state, xrcd).ok_or(libc::EINVAL));
@@ -112,7 +115,7 @@ unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_a
     }
 }
 
-/// The target of a number within a domain.
+/// The target with this number in an XRC domain.
 fn find(xrcd: &Arc<Xrcd>, qp_num: u32) -> Result<Arc<Qp>, c_int> {
     let rnic = xrcd.context().rnic();
     if let Some(index) = rnic.node().own_index(qp_num) {
@@ -123,7 +126,7 @@ fn find(xrcd: &Arc<Xrcd>, qp_num: u32) -> Result<Arc<Qp>, c_int> {
         };
         return rnic.queue_pairs().get(index).filter(is_it).ok_or(libc::EINVAL);
     }
-    // Only to tell a program what is the matter: what it is, a process says of itself later.
+    // The lookup only selects the error: whether the number belongs to a process at all.
     match rnic.node().wait_for_process(qp_num, WAY) {
         Reachability::Ready(_) => Err(libc::EOPNOTSUPP),
         _ => Err(libc::EINVAL),

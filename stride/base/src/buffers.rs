@@ -15,7 +15,7 @@
 
 use std::marker::PhantomData;
 
-use sideway::memory::{AllocateBufferError, Buffer, BufferKind};
+use sideway::memory::{Buffer, BufferKind};
 
 /// The least space that a message takes up of the page that small messages cycle through.
 const CACHE_LINE: u64 = 64;
@@ -23,7 +23,7 @@ const CACHE_LINE: u64 = 64;
 /// The system cannot provide this kind or amount of memory.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}: give a smaller -s or --max-msg-size")]
-pub struct AllocationError(AllocateBufferError);
+pub struct AllocationError(sideway::Error);
 
 /// The offsets of messages within the memory of a side's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::LinkLayer;
 use sideway::ibverbs::queue_pair::GenericQueuePair;
 use sideway::rdmacm::{
-    Address, Connection, ConnectionParameter, Connector, EventChannel, Identifier, Listener, PortSpace,
-    SynchronousError,
+    Address, ConnectError, Connection, ConnectionParameter, Connector, EventChannel, Identifier, Listener,
+    PortSpace,
 };
 
 use stride_base::control::{CmAddress, ControlLink, ControlMessage};
@@ -120,7 +120,7 @@ impl<'a> CmConnector<'a> {
             .map(|address| Address::from(SocketAddr::new(address, 0)));
         let mut connector =
             Connector::with_id(id, source, peer, STEP_LIMIT).map_err(|source| step(peer, source))?;
-        self.check_device(&connector.get_device_context().map_err(CmError::from)?, &peer.to_string())?;
+        self.check_device(&connector.get_device_context().map_err(CmError::Device)?, &peer.to_string())?;
         connector.set_timeout(Some(STEP_LIMIT));
         Ok(connector.connect(queue_pair, parameter).map_err(|source| step(peer, source))?)
     }
@@ -152,7 +152,7 @@ impl<'a> CmConnector<'a> {
                 continue;
             }
             let peer = request.id().peer_addr().map_or(String::new(), |address| address.to_string());
-            self.check_device(&request.get_device_context().map_err(CmError::from)?, &peer)?;
+            self.check_device(&request.get_device_context().map_err(CmError::Device)?, &peer)?;
             told(request.id(), way)?;
             request.set_timeout(Some(STEP_LIMIT));
             let accepted = request.accept(queue_pair, parameter);
@@ -178,8 +178,8 @@ fn said(token: u64, number: u32) -> [u8; 12] {
 }
 
 fn identifier(device: &LocalDevice) -> Result<Identifier, CmError> {
-    let channel = EventChannel::from_provider(device.context.provider())?;
-    Ok(channel.create_id(PortSpace::Tcp)?)
+    let channel = EventChannel::from_provider(device.context.provider()).map_err(CmError::Channel)?;
+    channel.create_id(PortSpace::Tcp).map_err(CmError::Identifier)
 }
 
 /// Sets an identifier's path options.
@@ -208,7 +208,7 @@ fn own_address(device: &LocalDevice) -> Option<IpAddr> {
     }
 }
 
-fn step(peer: SocketAddr, source: SynchronousError) -> CmError {
+fn step(peer: SocketAddr, source: ConnectError) -> CmError {
     CmError::Step { peer: peer.to_string(), source }
 }
 

@@ -25,7 +25,7 @@ impl DeviceClock {
     ///
     /// The device has no readable clock.
     pub(super) fn of(context: &DeviceContext) -> Result<Self, Error> {
-        Ok(Self { context: context.clone(), converter: ClockConverter::new(context)? })
+        Ok(Self { context: context.clone(), converter: ClockConverter::new(context).map_err(Error::Clock)? })
     }
 
     #[inline(always)]

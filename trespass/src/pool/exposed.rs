@@ -56,13 +56,14 @@ impl Drop for ExposedGuard {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            tracing::error!("borrowed memory stays registered (attempt {attempt}): {}", error.source);
-            if error.source.kind() != io::ErrorKind::ResourceBusy || attempt >= TRIES {
+            tracing::error!("borrowed memory stays registered (attempt {attempt}): {}", error.error);
+            let busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+            if !error.error.os_error().is_some_and(busy) || attempt >= TRIES {
                 // The owner of the borrowed memory would go on using it.
-                eprintln!("trespass: ibv_dereg_mr failed for borrowed memory: {}", error.source);
+                eprintln!("trespass: ibv_dereg_mr failed for borrowed memory: {}", error.error);
                 std::process::abort();
             }
-            region = error.region;
+            region = error.object;
         }
     }
 }

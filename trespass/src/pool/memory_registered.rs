@@ -91,6 +91,6 @@ impl ChunkRegion {
     /// Ends the registration; on failure it still exists, and is returned.
     pub(super) fn end(self) -> Result<(), (Self, Source)> {
         let Self { region, soft } = self;
-        region.close().map_err(|error| (Self { region: error.region, soft }, error.source.into()))
+        region.close().map_err(|error| (Self { region: error.object, soft }, error.error.into()))
     }
 }

@@ -1,4 +1,4 @@
-//! The buffer of a call that that waits to receive, so that a frame is copied into it directly.
+//! The buffer of a call that waits to receive, so that a frame is copied into it directly.
 
 use super::copying::copy;
 

@@ -1,5 +1,4 @@
-//! Fuzzing of the protocol: a malicious peer that sends any frames, and the connection's program reads
-//! and
+//! Fuzzing of the protocol: a peer that sends any frames, to a connection whose program reads and
 //! writes.
 //!
 //! Nothing may panic. An invalid frame is an error and ends the connection. The protocol never asks

@@ -1,4 +1,4 @@
-//! The receive queue: bytes or messages that arrived, in order; and sources must still be READ.
+//! The receive queue: bytes or messages that arrived, in order, and sources still to be READ.
 
 mod reads;
 

@@ -1,4 +1,4 @@
-//! The accounting shared a shared receive queue: how many of its receives each connection may use.
+//! The accounting of a shared receive queue: how many of its receives each connection may use.
 //!
 //! Each connection has a [`Lease`]: the receives that its peer knows of or is about to learn of.
 //! The sum of all leases never exceeds the posted receives, so that no peer ever finds none. Each

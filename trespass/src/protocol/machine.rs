@@ -1,5 +1,5 @@
-//! The protocol's state machine of one state the calls of of one connection, with of the transport.
-//! [`receiving`] takes frames in, [`transmitting`] chooses handles arriving out next.
+//! The protocol's state machine of one connection: the calls of the program and of the transport.
+//! [`receiving`] takes frames in, [`transmitting`] chooses what goes out next.
 
 mod receiving;
 mod transmitting;

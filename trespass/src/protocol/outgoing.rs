@@ -1,4 +1,4 @@
-//! The send queue: frames still to go, in order, and the sources that the peer will READ.
+//! The send queue: frames still to go, in order, and the sources that the peer is to READ.
 
 mod writes;
 

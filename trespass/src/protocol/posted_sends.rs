@@ -1,4 +1,4 @@
-//! The send work requests that were posted and have not completed; this queue owns their blocks.
+//! The send work requests that were posted and have not completed: this queue owns their blocks.
 
 use std::collections::VecDeque;
 

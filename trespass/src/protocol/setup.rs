@@ -1,4 +1,4 @@
-//! A connection's parameters: what both sides agreed on, and those that this side chose.
+//! A connection's parameters: what both sides agreed on, and what this side chose for itself.
 
 use std::time::Duration;
 

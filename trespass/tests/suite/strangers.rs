@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
-use sideway::rdmacm::{self, ConnectionParameter, Connector, EventError, SynchronousError};
+use sideway::rdmacm::{self, ConnectionParameter, Connector, EventError};
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{
@@ -77,7 +77,7 @@ impl RawQueuePair {
 type RawConnection = (RawQueuePair, rdmacm::Connection);
 
 /// Requests a connection with this private data.
-fn ask(addr: SocketAddr, data: &[u8]) -> Result<RawConnection, SynchronousError> {
+fn ask(addr: SocketAddr, data: &[u8]) -> Result<RawConnection, rdmacm::ConnectError> {
     let mut connector = Connector::resolve(addr, LONG)?;
     connector.set_timeout(Some(LONG));
     let mut raw = raw(&connector.get_device_context().unwrap());
@@ -120,9 +120,9 @@ fn serving<T: Send>(fixture: &Fixture, listener: &mut Listener, other: impl FnOn
 }
 
 /// The private data of a rejection.
-fn words(refused: Result<RawConnection, SynchronousError>) -> Vec<u8> {
+fn words(refused: Result<RawConnection, rdmacm::ConnectError>) -> Vec<u8> {
     match refused.map(drop) {
-        Err(SynchronousError::Event(EventError::Rejected { private_data, .. })) => private_data,
+        Err(rdmacm::ConnectError::Event(EventError::Rejected { private_data, .. })) => private_data,
         other => panic!("{other:?}"),
     }
 }

@@ -210,7 +210,8 @@ pub struct BasicPoller<'cq> {
 // SAFETY: `at` points into the batch of the queue that is borrowed mutably, and that queue is
 // `Send`.
 unsafe impl Send for BasicPoller<'_> {}
-// SAFETY: `&self` only reads the pointer, and the queue that is borrowed mutably is `Sync`.
+// SAFETY: `at` points into the batch of the queue that is borrowed mutably, which may be sent and
+// shared.
 unsafe impl Sync for BasicPoller<'_> {}
 
 impl BasicPoller<'_> {

@@ -59,6 +59,13 @@ impl WorkCompletionFields {
         .union(Self::DlidPathBits);
 }
 
+impl DeviceContext {
+    /// Returns a builder for completion queues of this context.
+    pub fn create_cq_builder(&self) -> CompletionQueueBuilder {
+        CompletionQueueBuilder::new(self)
+    }
+}
+
 /// Describes a completion queue. One builder can make any number of them.
 #[derive(Clone, Debug)]
 pub struct CompletionQueueBuilder {
@@ -233,15 +240,15 @@ impl CompletionQueueBuilder {
     /// `create` makes a queue with exactly the attributes that it gets, in the builder's context,
     /// and nothing else destroys the queue. In return, the context is open, and the channel in the
     /// attributes, if any, belongs to it.
-    pub(crate) unsafe fn build_ex_by<E: From<CreateCompletionQueueError>>(
+    pub(crate) unsafe fn build_ex_by(
         &self,
-        create: impl FnOnce(&mut ibv_cq_init_attr_ex) -> Result<NonNull<ibv_cq_ex>, E>,
-    ) -> Result<ExtendedCompletionQueue, E> {
+        create: impl FnOnce(&mut ibv_cq_init_attr_ex) -> Result<NonNull<ibv_cq_ex>, CreateCompletionQueueError>,
+    ) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
         let id = CompletionQueueId::new();
         let cq = create(&mut self.attributes(id)?)?;
         let inner = self.inner(cq.cast(), id);
         // SAFETY: the caller guarantees that this is an `ibv_cq_ex` made with these fields.
-        Ok(unsafe { ExtendedCompletionQueue::new(inner, self.fields) }?)
+        unsafe { ExtendedCompletionQueue::new(inner, self.fields) }
     }
 
     /// Makes an extended queue if the device supports it, otherwise a basic one.
@@ -333,11 +340,11 @@ pub enum CreateCompletionQueueError {
         "a completion queue of {cqe} entries was asked for; the device's limit (max_cqe) is {limit} ({source})"
     )]
     TooManyEntries {
-        /// What was asked for.
+        /// The number of entries that was asked for.
         cqe: u32,
         /// The device's limit.
         limit: i32,
-        /// What the library said.
+        /// The error number of `ibv_create_cq` or `ibv_create_cq_ex`.
         source: io::Error,
     },
     /// The device has no extended queues, or not with these fields.
@@ -346,18 +353,39 @@ pub enum CreateCompletionQueueError {
     /// The channel was made from another context.
     #[error("the completion channel was made from another context than the completion queue")]
     ForeignChannel,
+    /// The description belongs to another open device than the direct verbs.
+    #[error("the description of the completion queue belongs to another context than the direct verbs")]
+    DescriptionOfOtherContext,
+    /// A vendor's function failed.
+    #[error("{verb} failed with {options}: {source}")]
+    Direct {
+        /// The C function, such as `mlx5dv_create_cq`.
+        verb: &'static str,
+        /// The vendor's options that were asked for.
+        options: String,
+        /// Why, as for a queue without the options.
+        source: Box<Self>,
+    },
     /// The library made a queue that lacks an operation which every one must have.
     #[error("the device's library made a completion queue without `{operation}`")]
     Incomplete {
         /// The operation that is null.
         operation: &'static str,
     },
-    /// The library refused.
+    /// The library refused, for a reason other than those above.
     #[error("cannot make a completion queue of {cqe} entries: {source}")]
     Ibverbs {
-        /// What was asked for.
+        /// The number of entries that was asked for.
         cqe: u32,
-        /// What the library said.
+        /// The error number of `ibv_create_cq` or `ibv_create_cq_ex`.
         source: io::Error,
     },
+}
+
+#[cfg(any(feature = "mlx5", feature = "efa"))]
+impl CreateCompletionQueueError {
+    /// The same, of a vendor's function.
+    pub(crate) fn of_direct(self, verb: &'static str, options: String) -> Self {
+        Self::Direct { verb, options, source: Box::new(self) }
+    }
 }

@@ -64,6 +64,7 @@ use rdma_mummy_sys::types::{ibv_comp_channel, ibv_cq};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::CompletionQueueId;
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::readiness::{self, Deadline};
 
@@ -83,19 +84,19 @@ pub struct CompletionChannel {
 pub(crate) struct ChannelInner {
     channel: NonNull<ibv_comp_channel>,
     context: DeviceContext,
-    members: Mutex<Members>,
+    members: Mutex<ChannelQueues>,
 }
 
 /// The queues that use a channel.
-struct Members {
+struct ChannelQueues {
     /// Keyed by the id that events carry, so that a late event never leads to a queue that was
     /// destroyed.
-    queues: HashMap<CompletionQueueId, Member>,
+    queues: HashMap<CompletionQueueId, ChannelQueue>,
     /// The number of a queue's events that are acknowledged at a time.
     batch: u32,
 }
 
-struct Member {
+struct ChannelQueue {
     cq: NonNull<ibv_cq>,
     cq_context: u64,
     unacknowledged: u32,
@@ -107,12 +108,12 @@ struct Member {
 // SAFETY: libibverbs allows a channel to be used from several threads. A member's `cq` is given
 // only to `ibv_ack_cq_events`, under the lock, while the queue lives.
 unsafe impl Send for ChannelInner {}
-// SAFETY: the same holds for shared references: `members` is behind a lock, and the C channel
-// allows several threads.
+// SAFETY: a channel may be used from any thread, also by several; `cq` of a member is only given to
+// `ibv_ack_cq_events`, under the lock, while the queue lives.
 unsafe impl Sync for ChannelInner {}
 
 impl ChannelInner {
-    fn members(&self) -> MutexGuard<'_, Members> {
+    fn members(&self) -> MutexGuard<'_, ChannelQueues> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +133,7 @@ impl ChannelInner {
 
     /// Registers a queue that was made with this channel. No event of it can have come yet.
     pub(super) fn enter(&self, id: CompletionQueueId, cq: NonNull<ibv_cq>, cq_context: u64) {
-        let member = Member { cq, cq_context, unacknowledged: 0, leaves: false };
+        let member = ChannelQueue { cq, cq_context, unacknowledged: 0, leaves: false };
         self.members().queues.insert(id, member);
     }
 
@@ -223,18 +224,17 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_create_comp_channel`
-    pub fn create_comp_channel(&self) -> Result<CompletionChannel, CreateCompletionChannelError> {
+    pub fn create_comp_channel(&self) -> Result<CompletionChannel, Error> {
         let verbs = self.provider().verbs();
         // SAFETY: `self` keeps the context open.
         let channel = unsafe { (verbs.ibv_create_comp_channel)(self.as_raw().as_ptr()) };
-        let channel = NonNull::new(channel)
-            .ok_or_else(|| CreateCompletionChannelError { source: io::Error::last_os_error() })?;
+        let channel = NonNull::new(channel).ok_or_else(|| no_channel(io::Error::last_os_error()))?;
         let members =
-            Mutex::new(Members { queues: HashMap::new(), batch: CompletionChannel::DEFAULT_ACK_BATCH });
+            Mutex::new(ChannelQueues { queues: HashMap::new(), batch: CompletionChannel::DEFAULT_ACK_BATCH });
         let shared = Arc::new(ChannelInner { channel, context: self.clone(), members });
         // SAFETY: the library made the channel just now, and every release's struct has this field.
         if unsafe { (*channel.as_ptr()).fd } < 0 {
-            return Err(CreateCompletionChannelError { source: io::Error::from_raw_os_error(libc::EBADF) });
+            return Err(no_channel(io::Error::from_raw_os_error(libc::EBADF)));
         }
         Ok(CompletionChannel { shared, nonblocking: None, closing: None })
     }
@@ -275,8 +275,8 @@ impl CompletionChannel {
         let closing = match &mut self.closing {
             Some(closing) => closing,
             none => {
-                let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                none.insert(Arc::new(Closing { closed: AtomicBool::new(false), bell }))
+                let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                none.insert(Arc::new(Closing { closed: AtomicBool::new(false), waker }))
             }
         };
         Ok(ChannelCloser(Arc::clone(closing)))
@@ -292,12 +292,12 @@ impl CompletionChannel {
     /// # References
     ///
     /// `man ibv_get_cq_event`
-    pub fn wait(&mut self) -> Result<CompletionEvent, CompletionEventError> {
+    pub fn wait(&mut self) -> Result<CompletionEvent, Error> {
         if self.closing.is_none() {
             return self.wait_in_read();
         }
         // A wait without a deadline ends only with an event or an error.
-        self.wait_until(Deadline::NEVER)?.ok_or(CompletionEventError::Closed)
+        self.wait_until(Deadline::NEVER)?.ok_or_else(closed)
     }
 
     /// Sleeps until an event comes or `timeout` is over, and takes the event (`poll`,
@@ -310,10 +310,7 @@ impl CompletionChannel {
     /// # References
     ///
     /// `man ibv_get_cq_event`
-    pub fn wait_timeout(
-        &mut self,
-        timeout: Duration,
-    ) -> Result<Option<CompletionEvent>, CompletionEventError> {
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<CompletionEvent>, Error> {
         self.wait_until(Deadline::after(timeout))
     }
 
@@ -326,13 +323,13 @@ impl CompletionChannel {
     /// # References
     ///
     /// `man ibv_get_cq_event`
-    pub fn try_next(&mut self) -> Result<Option<CompletionEvent>, CompletionEventError> {
+    pub fn try_next(&mut self) -> Result<Option<CompletionEvent>, Error> {
         self.check_open()?;
         self.set_nonblocking(true)?;
         self.take()
     }
 
-    fn wait_in_read(&mut self) -> Result<CompletionEvent, CompletionEventError> {
+    fn wait_in_read(&mut self) -> Result<CompletionEvent, Error> {
         loop {
             self.set_nonblocking(false)?;
             if let Some(event) = self.take()? {
@@ -344,17 +341,17 @@ impl CompletionChannel {
         }
     }
 
-    fn wait_until(&mut self, deadline: Deadline) -> Result<Option<CompletionEvent>, CompletionEventError> {
+    fn wait_until(&mut self, deadline: Deadline) -> Result<Option<CompletionEvent>, Error> {
         self.set_nonblocking(true)?;
         loop {
             self.check_open()?;
             let ready = {
                 let channel = self.shared.descriptor();
-                let bell = self.closing.as_ref().map_or(channel, |closing| closing.bell.as_fd());
-                let fds = [channel, bell];
+                let waker = self.closing.as_ref().map_or(channel, |closing| closing.waker.as_fd());
+                let fds = [channel, waker];
                 readiness::wait(&fds[..1 + usize::from(self.closing.is_some())], deadline)
             };
-            if !ready.map_err(CompletionEventError::poll)? {
+            if !ready.map_err(|source| Error::os("poll", source))? {
                 return Ok(None);
             }
             self.check_open()?;
@@ -365,36 +362,31 @@ impl CompletionChannel {
         }
     }
 
-    fn take(&self) -> Result<Option<CompletionEvent>, CompletionEventError> {
+    fn take(&self) -> Result<Option<CompletionEvent>, Error> {
         loop {
             match self.shared.take() {
                 Ok(event) => return Ok(event),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(source) if readiness::is_device_gone(&source) => {
-                    return Err(CompletionEventError::DeviceGone {
-                        device: self.shared.context.name(),
-                        source,
-                    });
+                    return Err(Error::device_gone("ibv_get_cq_event", &self.shared.context, source));
                 }
-                Err(source) => {
-                    return Err(CompletionEventError::Ibverbs { verb: "ibv_get_cq_event", source });
-                }
+                Err(source) => return Err(Error::os("ibv_get_cq_event", source)),
             }
         }
     }
 
-    fn check_open(&self) -> Result<(), CompletionEventError> {
+    fn check_open(&self) -> Result<(), Error> {
         match &self.closing {
-            Some(closing) if closing.closed.load(Ordering::Acquire) => Err(CompletionEventError::Closed),
+            Some(closing) if closing.closed.load(Ordering::Acquire) => Err(closed()),
             _ => Ok(()),
         }
     }
 
-    fn set_nonblocking(&mut self, nonblocking: bool) -> Result<(), CompletionEventError> {
+    fn set_nonblocking(&mut self, nonblocking: bool) -> Result<(), Error> {
         if self.nonblocking != Some(nonblocking) {
             readiness::set_nonblocking(self.shared.descriptor(), nonblocking)
-                .map_err(|source| CompletionEventError::Ibverbs { verb: "fcntl", source })?;
+                .map_err(|source| Error::os("fcntl", source))?;
             self.nonblocking = Some(nonblocking);
         }
         Ok(())
@@ -438,7 +430,7 @@ impl CompletionEvent {
 struct Closing {
     closed: AtomicBool,
     /// An eventfd that is readable once the channel is closed.
-    bell: OwnedFd,
+    waker: OwnedFd,
 }
 
 /// Ends the waits of a [`CompletionChannel`] from any thread: the waits in progress and all later
@@ -447,50 +439,21 @@ struct Closing {
 pub struct ChannelCloser(Arc<Closing>);
 
 impl ChannelCloser {
-    /// Closes the channel for good: every wait ends with [`CompletionEventError::Closed`].
+    /// Closes the channel for good: every wait ends with [`ErrorKind::Closed`].
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         // The write cannot overflow the counter: only this line writes, and a full counter is
         // readable too.
-        let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.0.waker, &1u64.to_ne_bytes());
     }
 }
 
-/// A completion channel could not be made.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_create_comp_channel failed: {source}; see the limit of open files (ulimit -n)")]
-pub struct CreateCompletionChannelError {
-    /// What the library said.
-    pub source: io::Error,
+#[cold]
+fn no_channel(source: io::Error) -> Error {
+    Error::os("ibv_create_comp_channel", source).remedy("see the limit of open files (`ulimit -n`)")
 }
 
-/// No completion event could be taken.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CompletionEventError {
-    /// A [`ChannelCloser`] has closed the channel.
-    #[error("the completion channel was closed")]
-    Closed,
-    /// The device has failed or was taken away; its queues have to be dropped.
-    #[error("device {device} is gone: ibv_get_cq_event failed: {source}")]
-    DeviceGone {
-        /// The device's name.
-        device: String,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library, or the system, refused.
-    #[error("cannot wait for completion events: {verb} failed: {source}")]
-    Ibverbs {
-        /// What was called.
-        verb: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
-}
-
-impl CompletionEventError {
-    fn poll(source: io::Error) -> Self {
-        Self::Ibverbs { verb: "poll", source }
-    }
+#[cold]
+fn closed() -> Error {
+    Error::not_called("ibv_get_cq_event", ErrorKind::Closed, "the completion channel was closed")
 }

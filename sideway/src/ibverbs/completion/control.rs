@@ -8,8 +8,9 @@ use rdma_mummy_sys::verbs;
 
 use super::{
     BasicCompletionQueue, BasicPoller, CqInner, ExtendedCompletionQueue, ExtendedPoller,
-    GenericCompletionQueue, GenericPoller, PollCompletionQueueError,
+    GenericCompletionQueue, GenericPoller,
 };
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::{Unsupported, check, readiness};
 
 /// Which completions cause an event.
@@ -24,10 +25,14 @@ pub enum Notify {
 }
 
 impl CqInner {
-    fn request_notification(&self, notify: Notify) -> Result<(), ArmCompletionQueueError> {
+    fn request_notification(&self, notify: Notify) -> Result<(), Error> {
         const VERB: &str = "ibv_req_notify_cq";
         if !self.has_channel() {
-            return Err(ArmCompletionQueueError::NoChannel);
+            return Err(Error::not_called(
+                VERB,
+                ErrorKind::NoChannel,
+                "the completion queue has no channel for its events; make it with `setup_comp_channel`",
+            ));
         }
         // SAFETY: `self` keeps the queue and so its context alive, and every release's context
         // struct has this operation.
@@ -39,17 +44,14 @@ impl CqInner {
             unsafe { verbs::ibv_req_notify_cq(self.as_raw().as_ptr(), (notify == Notify::Solicited).into()) };
         match check(result) {
             Ok(()) => Ok(()),
-            Err(error) if Unsupported::is_meant_by(&error) => {
-                Err(Unsupported::new(self.context(), VERB, "completion events").into())
-            }
             Err(source) if readiness::is_device_gone(&source) => {
-                Err(ArmCompletionQueueError::DeviceGone { device: self.context().name(), source })
+                Err(Error::device_gone(VERB, self.context(), source))
             }
-            Err(source) => Err(ArmCompletionQueueError::Ibverbs { source }),
+            Err(source) => Err(Error::of_device(self.context(), VERB, "completion events", source)),
         }
     }
 
-    fn resize(&self, cqe: u32) -> Result<(), ResizeCompletionQueueError> {
+    fn resize(&self, cqe: u32) -> Result<(), Error> {
         let asked = i32::try_from(cqe).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
         let result = asked.and_then(|asked| {
             // SAFETY: `self` keeps the queue alive, and its handle is borrowed mutably, so nobody
@@ -57,17 +59,22 @@ impl CqInner {
             check(unsafe { (self.context().provider().verbs().ibv_resize_cq)(self.as_raw().as_ptr(), asked) })
         });
         result.map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                let capability = "completion queues that can be resized";
-                return Unsupported::new(self.context(), "ibv_resize_cq", capability).into();
-            }
+            let capability = "completion queues that can be resized";
             let limit = self.context().query_device().map_or(0, |attr| attr.max_cqe());
-            ResizeCompletionQueueError::Ibverbs { cqe, limit, source }
+            Error::of_device(self.context(), "ibv_resize_cq", capability, source)
+                .with("cqe", cqe)
+                .with("max_cqe", limit)
+                .remedy("the queue must hold the completions that wait to be polled, and at most max_cqe")
         })
     }
 
-    fn moderate(&self, count: u16, period: Duration) -> Result<(), ModerateCompletionQueueError> {
-        let refused = |source| ModerateCompletionQueueError::Ibverbs { count, period, source };
+    fn moderate(&self, count: u16, period: Duration) -> Result<(), Error> {
+        let refused = |source| {
+            Error::of_device(self.context(), "ibv_modify_cq", "moderation of completion queues", source)
+                .with("count", count)
+                .debug("period", period)
+                .remedy("the period is at most 65535 microseconds")
+        };
         let micros = period.as_nanos().div_ceil(1000);
         let cq_period =
             u16::try_from(micros).map_err(|_| refused(io::Error::from_raw_os_error(libc::EINVAL)))?;
@@ -105,7 +112,7 @@ macro_rules! control {
             /// # References
             ///
             /// `man ibv_req_notify_cq`
-            pub fn arm(&mut self, notify: Notify) -> Result<$Poller<'_>, ArmCompletionQueueError> {
+            pub fn arm(&mut self, notify: Notify) -> Result<$Poller<'_>, Error> {
                 let $queue = &mut *self;
                 $inner.request_notification(notify)?;
                 Ok(self.start_poll()?)
@@ -121,7 +128,7 @@ macro_rules! control {
             /// # References
             ///
             /// `man ibv_resize_cq`
-            pub fn resize(&mut self, cqe: u32) -> Result<(), ResizeCompletionQueueError> {
+            pub fn resize(&mut self, cqe: u32) -> Result<(), Error> {
                 let $queue = &mut *self;
                 $inner.resize(cqe)
             }
@@ -140,11 +147,7 @@ macro_rules! control {
             /// # References
             ///
             /// `man ibv_modify_cq`
-            pub fn moderate(
-                &mut self,
-                count: u16,
-                period: Duration,
-            ) -> Result<(), ModerateCompletionQueueError> {
+            pub fn moderate(&mut self, count: u16, period: Duration) -> Result<(), Error> {
                 let $queue = &mut *self;
                 $inner.moderate(count, period)
             }
@@ -158,73 +161,3 @@ control!(GenericCompletionQueue, GenericPoller, |queue| match queue {
     GenericCompletionQueue::Basic(queue) => &*queue.inner,
     GenericCompletionQueue::Extended(queue) => queue.without_poll(),
 });
-
-/// A completion queue could not be armed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ArmCompletionQueueError {
-    /// The queue was made without a channel, so there is no place for its events.
-    #[error("the completion queue has no channel for its events; make it with `setup_comp_channel`")]
-    NoChannel,
-    /// The device sends no events.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The device has failed or was taken away.
-    #[error("device {device} is gone: ibv_req_notify_cq failed: {source}")]
-    DeviceGone {
-        /// The device's name.
-        device: String,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// It is armed, and could not be polled.
-    #[error(transparent)]
-    Poll(#[from] PollCompletionQueueError),
-    /// The library refused.
-    #[error("ibv_req_notify_cq failed: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A completion queue could not be resized; it is as it was.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ResizeCompletionQueueError {
-    /// The device cannot resize queues.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The library refused.
-    #[error(
-        "cannot resize the completion queue to {cqe} entries: {source}; it must have room for what waits to be \
-         polled, and the device's limit (max_cqe) is {limit}"
-    )]
-    Ibverbs {
-        /// What was asked for.
-        cqe: u32,
-        /// The device's limit.
-        limit: i32,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// Events of a completion queue could not be moderated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModerateCompletionQueueError {
-    /// The device has no moderation.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The library refused; or the period is longer than the 65535 microseconds that C can say.
-    #[error("cannot have an event for {count} completions or {period:?}: ibv_modify_cq: {source}")]
-    Ibverbs {
-        /// What was asked for.
-        count: u16,
-        /// What was asked for.
-        period: Duration,
-        /// What the library said.
-        source: io::Error,
-    },
-}

@@ -79,7 +79,7 @@ impl ExtendedCompletionQueue {
         }
         let end_after_each = inner.context().quirks().end_poll_after_each;
         let cq: NonNull<ibv_cq_ex> = inner.as_raw().cast();
-        // SAFETY: the caller guarantees an `ibv_cq_ex` that was made with these fields.
+        // SAFETY: the caller says that it is an `ibv_cq_ex`, made with these fields.
         let calls = unsafe {
             (
                 cq_ex_op!(cq.as_ptr(), next_poll, wanted.bits()),
@@ -425,7 +425,8 @@ impl Operations {
     unsafe fn of(cq: NonNull<ibv_cq_ex>, wanted: WorkCompletionFields) -> Self {
         macro_rules! has {
             ($member:ident) => {
-                // SAFETY: the caller guarantees a live `ibv_cq_ex` that was made with `wanted`.
+                // SAFETY: the caller guarantees (`# Safety`) that `cq` is a live `ibv_cq_ex` that
+                // was made with `wanted` as its `wc_flags`.
                 unsafe { cq_ex_op!(cq.as_ptr(), $member, wanted.bits()) }.is_some()
             };
         }

@@ -37,12 +37,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use basic::{BasicCompletionQueue, BasicPoller, BasicWorkCompletion};
 pub use builder::{CompletionQueueBuilder, CreateCompletionQueueError, WorkCompletionFields};
-pub use channel::{
-    ChannelCloser, CompletionChannel, CompletionEvent, CompletionEventError, CreateCompletionChannelError,
-};
-pub use control::{
-    ArmCompletionQueueError, ModerateCompletionQueueError, Notify, ResizeCompletionQueueError,
-};
+pub use channel::{ChannelCloser, CompletionChannel, CompletionEvent};
+pub use control::Notify;
 pub use extended::{ExtendedCompletionQueue, ExtendedPoller, ExtendedWorkCompletion};
 pub use generic::{GenericCompletionQueue, GenericPoller, GenericWorkCompletion};
 use rdma_mummy_sys::types::ibv_cq;
@@ -84,7 +80,8 @@ impl CompletionQueueId {
 // SAFETY: only the queue's handle polls, through `&mut`. Other uses, such as creating and
 // destroying queue pairs, are thread-safe in libibverbs.
 unsafe impl Send for CqInner {}
-// SAFETY: `&self` never polls, and the other verbs are thread-safe in libibverbs.
+// SAFETY: polling is exclusive to the queue's handle (`&mut`); what others do with it (creating and
+// destroying queue pairs) is thread-safe in libibverbs.
 unsafe impl Sync for CqInner {}
 
 impl CqInner {

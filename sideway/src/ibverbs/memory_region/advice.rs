@@ -10,8 +10,9 @@ use rdma_mummy_sys::types::{
 use rdma_mummy_sys::verbs;
 
 use super::MemoryRegion;
+use crate::error::{Error, ErrorKind};
+use crate::ibverbs::check;
 use crate::ibverbs::protection_domain::ProtectionDomain;
-use crate::ibverbs::{Unsupported, check};
 
 c_enum! {
     /// A hint about the next accesses to memory (`ibv_advise_mr_advice`).
@@ -55,29 +56,33 @@ impl ProtectionDomain {
         advice: MemoryRegionAdvice,
         flags: AdviseMemoryRegionFlags,
         ranges: &[(&MemoryRegion, Range<usize>)],
-    ) -> Result<(), AdviseMemoryRegionError> {
+    ) -> Result<(), Error> {
+        const VERB: &str = "ibv_advise_mr";
         let mut entries = Vec::with_capacity(ranges.len());
         for (index, (region, range)) in ranges.iter().enumerate() {
             if range.start > range.end || range.end > region.len {
                 let (range, region_len) = (range.clone(), region.len);
-                return Err(AdviseMemoryRegionError::OutOfBounds { index, range, region_len });
+                return Err(Error::not_called(
+                    VERB,
+                    ErrorKind::OutOfBounds,
+                    "a range of the advice is not in its region",
+                )
+                .with("index", index)
+                .debug("range", range)
+                .with("region_len", region_len));
             }
             push_entries(&mut entries, region, range);
         }
         let count = entries.len();
-        let ibverbs = |source| AdviseMemoryRegionError::Ibverbs { advice, count, source };
-        let num_sge =
-            u32::try_from(count).map_err(|_| ibverbs(io::Error::from_raw_os_error(libc::EINVAL)))?;
+        let failed = |source| {
+            let what = format!("advice {advice} about memory regions");
+            Error::of_device(self.context(), VERB, what, source).with("advice", advice).with("count", count)
+        };
+        let num_sge = u32::try_from(count).map_err(|_| failed(io::Error::from_raw_os_error(libc::EINVAL)))?;
         let (pd, list) = (self.as_raw().as_ptr(), entries.as_mut_ptr());
         let raw = ib_uverbs_advise_mr_advice(advice.raw());
         // SAFETY: `self` keeps the domain alive, and `list` points to `num_sge` entries.
-        check(unsafe { verbs::ibv_advise_mr(pd, raw, flags.bits(), list, num_sge) }).map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                let what = format!("advice {advice} about memory regions");
-                return Unsupported::new(self.context(), "ibv_advise_mr", what).into();
-            }
-            ibverbs(source)
-        })
+        check(unsafe { verbs::ibv_advise_mr(pd, raw, flags.bits(), list, num_sge) }).map_err(failed)
     }
 }
 
@@ -92,33 +97,4 @@ fn push_entries(entries: &mut Vec<ibv_sge>, region: &MemoryRegion, range: &Range
         entries.push(ibv_sge { addr, length: length as u32, lkey: region.lkey });
         start += length;
     }
-}
-
-/// Advice was not taken.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AdviseMemoryRegionError {
-    /// The device takes no advice, or not such.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// A range is not in its region.
-    #[error("range {index} of the advice, {range:?}, is not in its region of {region_len} bytes")]
-    OutOfBounds {
-        /// Which.
-        index: usize,
-        /// The bytes.
-        range: Range<usize>,
-        /// How many bytes its region has.
-        region_len: usize,
-    },
-    /// `ibv_advise_mr` failed.
-    #[error("ibv_advise_mr failed for advice {advice} about {count} ranges: {source}")]
-    Ibverbs {
-        /// The advice.
-        advice: MemoryRegionAdvice,
-        /// Entries of the list.
-        count: usize,
-        /// What the library said.
-        source: io::Error,
-    },
 }

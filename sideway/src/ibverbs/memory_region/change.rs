@@ -10,7 +10,8 @@ use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_mr, ibv_rereg_mr_err_code as Code, ibv_rereg_mr_flags as Flags};
 
-use super::{DeregisterMemoryRegionError, MemoryKind, MemoryRegion};
+use super::{MemoryKind, MemoryRegion};
+use crate::error::ConsumeError;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
@@ -25,7 +26,7 @@ pub struct MemoryRegionChange {
 
 // SAFETY: the pointer is a plain value here, which only the unsafe `rereg_mr` passes on.
 unsafe impl Send for MemoryRegionChange {}
-// SAFETY: the pointer is a plain value here, which only the unsafe `rereg_mr` passes on.
+// SAFETY: the pointer is only handed on, by an unsafe function.
 unsafe impl Sync for MemoryRegionChange {}
 
 impl MemoryRegionChange {
@@ -155,11 +156,12 @@ impl UnusableMemoryRegion {
     /// # Errors
     ///
     /// Fails if the device did not release the memory; the region comes back with the error.
-    pub fn close(self) -> Result<(), (Self, io::Error)> {
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let Self { region, other_pd } = self;
-        region
-            .close()
-            .map_err(|DeregisterMemoryRegionError { region, source }| (Self { region, other_pd }, source))
+        region.close().map_err(|ConsumeError { object: region, error }| ConsumeError {
+            object: Self { region, other_pd },
+            error,
+        })
     }
 
     /// The protection domain that it belonged to before the change.
@@ -192,7 +194,7 @@ pub enum ReregisterMemoryRegionError {
     /// The new domain is of another context. The region is as it was.
     #[error("the protection domain is of another context than the memory region, which is as it was")]
     OtherContext {
-        /// The region.
+        /// The memory region, unchanged.
         region: MemoryRegion,
     },
     /// Nothing has changed (`IBV_REREG_MR_ERR_INPUT`, `IBV_REREG_MR_ERR_DONT_FORK_NEW`).
@@ -200,7 +202,7 @@ pub enum ReregisterMemoryRegionError {
     Unchanged {
         /// The region, as it was.
         region: MemoryRegion,
-        /// What the library said.
+        /// The error number of `ibv_rereg_mr`.
         source: io::Error,
     },
     /// All has changed, but a forked child will not have the old memory
@@ -211,7 +213,7 @@ pub enum ReregisterMemoryRegionError {
     Changed {
         /// The region, changed.
         region: MemoryRegion,
-        /// What the library said.
+        /// The error number of `ibv_rereg_mr`.
         source: io::Error,
     },
     /// The region must not be used any more (`IBV_REREG_MR_ERR_CMD`,
@@ -220,7 +222,7 @@ pub enum ReregisterMemoryRegionError {
     Unusable {
         /// What is left of it.
         region: UnusableMemoryRegion,
-        /// What the library said.
+        /// The error number of `ibv_rereg_mr`.
         source: io::Error,
     },
     /// The device cannot change regions. By the letter of the man page this one must not be used

@@ -5,7 +5,7 @@ use std::ptr;
 
 use rdma_mummy_sys::types::{ibv_mr_init_attr, ibv_mr_init_attr_mask as Mask};
 
-use super::register::{Asked, flags};
+use super::register::{RegistrationRequest, flags};
 use super::{MemoryKind, MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::dma_handle::DmaHandle;
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -190,7 +190,8 @@ impl MemoryRegionBuilder {
         // SAFETY: the builder keeps domain and handle alive, and both belong to one context. The
         // caller guarantees the memory.
         let mr = unsafe { register(self.pd.as_raw().as_ptr(), &raw mut attr) };
-        let asked = Asked { ptr, len: attr.length, iova: self.iova.unwrap_or(own_iova), access, kind };
+        let asked =
+            RegistrationRequest { ptr, len: attr.length, iova: self.iova.unwrap_or(own_iova), access, kind };
         // SAFETY: the library made the region just now.
         let mut region = unsafe { MemoryRegion::of_raw(&self.pd, mr, asked, VERB) }?;
         region.keeps.dma_handle.clone_from(&self.dma_handle);

@@ -8,8 +8,9 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::ibv_mr;
 use rdma_mummy_sys::verbs;
 
+use crate::error::Error;
+use crate::ibverbs::check;
 use crate::ibverbs::protection_domain::ProtectionDomain;
-use crate::ibverbs::{Unsupported, check};
 
 /// A region without memory (`ibv_alloc_null_mr`): writes to it are discarded, and reads from it
 /// return zero.
@@ -25,7 +26,7 @@ pub struct NullMemoryRegion {
 
 // SAFETY: the region has no memory, and verbs that use its key are thread-safe in libibverbs.
 unsafe impl Send for NullMemoryRegion {}
-// SAFETY: `&self` only reads plain values.
+// SAFETY: a region is a key.
 unsafe impl Sync for NullMemoryRegion {}
 
 impl ProtectionDomain {
@@ -38,21 +39,19 @@ impl ProtectionDomain {
     /// # References
     ///
     /// `man ibv_alloc_null_mr`
-    pub fn alloc_null_mr(&self) -> Result<NullMemoryRegion, AllocateNullMemoryRegionError> {
+    pub fn alloc_null_mr(&self) -> Result<NullMemoryRegion, Error> {
         // SAFETY: `self` keeps the domain alive.
         let mr = unsafe { verbs::ibv_alloc_null_mr(self.as_raw().as_ptr()) };
         match NonNull::new(mr) {
             // SAFETY: the library returned a live region, and every release's struct has this
             // field.
             Some(mr) => Ok(NullMemoryRegion { mr, lkey: unsafe { (*mr.as_ptr()).lkey }, pd: self.clone() }),
-            None => {
-                let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    Unsupported::new(self.context(), "ibv_alloc_null_mr", "null memory regions").into()
-                } else {
-                    AllocateNullMemoryRegionError::Ibverbs { source }
-                })
-            }
+            None => Err(Error::of_device(
+                self.context(),
+                "ibv_alloc_null_mr",
+                "null memory regions",
+                io::Error::last_os_error(),
+            )),
         }
     }
 }
@@ -114,19 +113,4 @@ impl fmt::Debug for NullMemoryRegion {
             .field("lkey", &format_args!("{:#x}", self.lkey))
             .finish_non_exhaustive()
     }
-}
-
-/// A null memory region could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateNullMemoryRegionError {
-    /// The device has none.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_alloc_null_mr` failed.
-    #[error("ibv_alloc_null_mr failed: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -8,13 +8,13 @@ use std::ptr::{self, NonNull};
 use rdma_mummy_sys::types::ibv_mr;
 use rdma_mummy_sys::verbs;
 
-use super::{Keeps, MemoryKind, MemoryRegion};
+use super::{KeptAlive, MemoryKind, MemoryRegion};
 use crate::ibverbs::device_memory::DeviceMemory;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
 /// The attributes of a registration, kept for the region and for errors.
-pub(in crate::ibverbs) struct Asked<'a> {
+pub(in crate::ibverbs) struct RegistrationRequest<'a> {
     pub(in crate::ibverbs) ptr: *mut u8,
     pub(in crate::ibverbs) len: usize,
     pub(in crate::ibverbs) iova: u64,
@@ -64,7 +64,8 @@ impl ProtectionDomain {
         let lib = self.context().provider().verbs();
         // SAFETY: `self` keeps the domain alive, and the caller keeps the memory allocated.
         let mr = unsafe { verbs::ibv_reg_mr(lib, self.as_raw().as_ptr(), ptr.cast(), len, flags(access)) };
-        let asked = Asked { ptr, len, iova: ptr.addr() as u64, access, kind: MemoryKind::Program };
+        let asked =
+            RegistrationRequest { ptr, len, iova: ptr.addr() as u64, access, kind: MemoryKind::Program };
         // SAFETY: the library made the region just now, or returned null.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_mr") }
     }
@@ -97,7 +98,7 @@ impl ProtectionDomain {
         let (lib, pd) = (self.context().provider().verbs(), self.as_raw().as_ptr());
         // SAFETY: `self` keeps the domain alive, and the caller keeps the memory allocated.
         let mr = unsafe { verbs::ibv_reg_mr_iova(lib, pd, ptr.cast(), len, iova, flags(access)) };
-        let asked = Asked { ptr, len, iova, access, kind: MemoryKind::Program };
+        let asked = RegistrationRequest { ptr, len, iova, access, kind: MemoryKind::Program };
         // SAFETY: the library made the region just now, or returned null.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_mr_iova") }
     }
@@ -171,7 +172,8 @@ impl ProtectionDomain {
         // the call.
         let mr =
             unsafe { register(self.as_raw().as_ptr(), offset, length, iova, fd.as_raw_fd(), flags(access)) };
-        let asked = Asked { ptr: ptr::null_mut(), len: length, iova, access, kind: MemoryKind::DmaBuf };
+        let asked =
+            RegistrationRequest { ptr: ptr::null_mut(), len: length, iova, access, kind: MemoryKind::DmaBuf };
         // SAFETY: the library made the region just now, or returned null.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_dmabuf_mr") }
     }
@@ -210,7 +212,7 @@ impl ProtectionDomain {
         // SAFETY: the borrows keep domain and memory alive, and both belong to one context.
         let mr = unsafe { verbs::ibv_reg_dm_mr(pd, raw, offset, length, access.bits()) };
         let kind = MemoryKind::Device(dm);
-        let asked = Asked { ptr: ptr::null_mut(), len: length, iova: 0, access, kind };
+        let asked = RegistrationRequest { ptr: ptr::null_mut(), len: length, iova: 0, access, kind };
         // SAFETY: the library made the region just now, or returned null.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_dm_mr") }
     }
@@ -230,10 +232,10 @@ impl MemoryRegion {
     pub(in crate::ibverbs) unsafe fn of_raw(
         pd: &ProtectionDomain,
         mr: *mut ibv_mr,
-        asked: Asked<'_>,
+        asked: RegistrationRequest<'_>,
         verb: &'static str,
     ) -> Result<Self, RegisterMemoryRegionError> {
-        let Asked { ptr, len, iova, access, kind } = asked;
+        let RegistrationRequest { ptr, len, iova, access, kind } = asked;
         let Some(mr) = NonNull::new(mr) else {
             let source = io::Error::last_os_error();
             return Err(RegisterMemoryRegionError::new(pd, verb, len, access, source));
@@ -241,7 +243,7 @@ impl MemoryRegion {
         // SAFETY: the library returned a live region, and every release's struct has these fields.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         let is_dma_buf = matches!(kind, MemoryKind::DmaBuf);
-        let mut keeps = Keeps::default();
+        let mut keeps = KeptAlive::default();
         match kind {
             MemoryKind::Device(dm) => keeps.dm = Some(dm.clone()),
             MemoryKind::Provider(buffer) => keeps.buffer = Some(buffer.clone()),
@@ -258,6 +260,23 @@ pub enum RegisterMemoryRegionError {
     /// The device, or its library, has no such regions, or not with such permissions.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
+    /// CUDA failed, or its driver exports no dma-buf.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::memory::cuda::CudaError),
+    /// The library refused to register memory of a GPU.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "cannot register {len} bytes of a GPU with {access:?}: {source}; can the NIC reach the GPU (`nvidia-smi topo -m`)?"
+    )]
+    Gpu {
+        /// The length in bytes.
+        len: usize,
+        /// The access flags that were asked for.
+        access: AccessFlags,
+        /// The error number of `ibv_reg_dmabuf_mr`.
+        source: io::Error,
+    },
     /// The memory on the device, or the DMA handle, is of another context than the domain.
     #[error("the device memory, or the DMA handle, is of another context than the protection domain")]
     OtherContext,
@@ -271,7 +290,7 @@ pub enum RegisterMemoryRegionError {
         offset: usize,
         /// How many were to be registered.
         length: usize,
-        /// How many there are.
+        /// The length of the buffer in bytes.
         buffer_len: usize,
     },
     /// The memory on the device has not so many bytes there.
@@ -281,7 +300,7 @@ pub enum RegisterMemoryRegionError {
         offset: u64,
         /// How many were to be registered.
         length: usize,
-        /// How many there are.
+        /// The length of the device memory in bytes.
         dm_length: usize,
     },
     /// The process may not lock that much memory.
@@ -294,7 +313,7 @@ pub enum RegisterMemoryRegionError {
         len: usize,
         /// The limit, in bytes, for all of the process's registered memory.
         limit: u64,
-        /// What the library said.
+        /// The error number of the registering call (`ibv_reg_mr`, for example).
         source: io::Error,
     },
     /// `ibv_reg_mr`, or one of its kin, failed.
@@ -304,7 +323,7 @@ pub enum RegisterMemoryRegionError {
         len: usize,
         /// The permissions.
         access: AccessFlags,
-        /// What the library said.
+        /// The error number of the registering call (`ibv_reg_mr`, for example).
         source: io::Error,
     },
 }

@@ -1,7 +1,5 @@
 //! Scoped registration: borrowed memory, registered for the duration of one call.
 
-use std::io;
-
 use super::{MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -38,25 +36,25 @@ impl ProtectionDomain {
         access: AccessFlags,
         with: impl FnOnce(&MemoryRegion) -> R,
     ) -> Result<R, RegisterMemoryRegionError> {
-        // SAFETY: the memory is borrowed until `Scope` has deregistered it, which happens before
+        // SAFETY: the memory is borrowed until `ScopedRegion` has deregistered it, which happens before
         // this returns or unwinds, or else the process aborts. Until then nobody uses a reference
         // to the memory.
         let region = unsafe { self.reg_mr(memory.as_mut_ptr(), memory.len(), access) }?;
-        let scope = Scope(Some(region));
+        let scope = ScopedRegion(Some(region));
         Ok(with(scope.region()))
     }
 }
 
 /// A guard that ends the registration or, if that fails, the process.
-struct Scope(Option<MemoryRegion>);
+struct ScopedRegion(Option<MemoryRegion>);
 
-impl Scope {
+impl ScopedRegion {
     fn region(&self) -> &MemoryRegion {
         self.0.as_ref().expect("only the drop takes it")
     }
 }
 
-impl Drop for Scope {
+impl Drop for ScopedRegion {
     fn drop(&mut self) {
         let Some(mut region) = self.0.take() else { return };
         for attempt in 1.. {
@@ -64,15 +62,15 @@ impl Drop for Scope {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            let busy = error.source.kind() == io::ErrorKind::ResourceBusy;
-            log::error!("borrowed memory stays registered (attempt {attempt}): {}", error.source);
+            let busy = error.error.errno() == Some(libc::EBUSY);
+            log::error!("borrowed memory stays registered (attempt {attempt}): {}", error.error);
             if !busy || attempt >= TRIES {
                 // Returning would let the owner of the memory use it while the device can still
                 // write there.
-                eprintln!("sideway: ibv_dereg_mr failed for borrowed memory: {}", error.source);
+                eprintln!("sideway: borrowed memory cannot be given back: {}", error.error);
                 std::process::abort();
             }
-            region = error.region;
+            region = error.object;
         }
     }
 }

@@ -28,11 +28,14 @@ use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use super::post::sealed::{About, Build, Step};
+use super::post::sealed::{Build, ListInfo, Step};
 use super::post::{Borrows, PostSendGuard, ScatterGatherEntry};
 use super::post_error::{Failure, PostSendError};
 use super::receive::{NoRoom, ReceiveQueue, array, index_of};
-use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
+use super::work_request::{
+    BufferlessOperation, BufferlessRequest, Destination, DestinationLimits, InlineLimits, ListPosition,
+    SendOperation, SendRequest,
+};
 use super::{
     CreateQueuePairError, Halves, QueuePairCapability, QueuePairControl, SendOperationFlags, SendQueue,
     Shared,
@@ -59,21 +62,21 @@ pub struct BasicSendQueue {
     qp: NonNull<ibv_qp>,
     /// `ibv_post_send` of the device's library, which sets it when it opens the device.
     verb: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
-    possible: Possible,
-    preset: Preset,
-    elsewhere: Elsewhere,
+    possible: InlineLimits,
+    preset: PresetInline,
+    elsewhere: DestinationLimits,
     usable: SendOperationFlags,
     slots: Slots,
     /// Set by the library to the request that it rejected; null between posts.
     bad: *mut ibv_send_wr,
 }
 
-/// The memory for the requests of a list, one [`Slot`] for each.
+/// The memory for the requests of a list, one [`RequestSlot`] for each.
 struct Slots {
     /// A leaked box, because pointers into it are kept.
     memory: NonNull<[MaybeUninit<Unit>]>,
     /// The end of the last slot. A queue without slots has the end of one imaginary slot.
-    end: *mut Slot,
+    end: *mut RequestSlot,
     /// The number of scatter/gather entries in a slot.
     entries: u32,
     /// The distance between two slots, in bytes.
@@ -83,7 +86,7 @@ struct Slots {
 /// A request and its first scatter/gather entry. Further entries, or inline data, follow it in the
 /// same memory.
 #[repr(C)]
-struct Slot {
+struct RequestSlot {
     request: ibv_send_wr,
     entry: ibv_sge,
     inline: [u8; 0],
@@ -92,27 +95,27 @@ struct Slot {
 /// The unit of allocation for slots, which sets their alignment.
 type Unit = u64;
 
-const _: () = assert!(align_of::<Slot>() <= align_of::<Unit>());
-const _: () = assert!(size_of::<Slot>() == offset_of!(Slot, entry) + size_of::<ibv_sge>());
+const _: () = assert!(align_of::<RequestSlot>() <= align_of::<Unit>());
+const _: () = assert!(size_of::<RequestSlot>() == offset_of!(RequestSlot, entry) + size_of::<ibv_sge>());
 
 /// For each operation, the limit of inline data plus one, if every slot's entry still points to the
 /// slot's inline data.
 ///
 /// Then a request does not have to store that address again. The values are 0 once any slot had
-/// another buffer, and for the less frequent operations, which [`Possible`] decides. They are 16
+/// another buffer, and for the less frequent operations, which [`InlineLimits`] decides. They are 16
 /// bits wide so that one store clears all of them.
 #[derive(Clone, Copy, Debug)]
-struct Preset([u16; 4]);
+struct PresetInline([u16; 4]);
 
-impl Preset {
+impl PresetInline {
     const NONE: Self = Self([0; 4]);
 
-    fn of(possible: &Possible) -> Self {
+    fn of(possible: &InlineLimits) -> Self {
         Self(possible.first().map(|room| u16::try_from(room).unwrap_or(u16::MAX)))
     }
 
     #[inline(always)]
-    fn has(&self, request: &Request, inline: usize) -> bool {
+    fn has(&self, request: &SendRequest, inline: usize) -> bool {
         match request.to {
             Destination::Peer => {
                 self.0.get(request.operation.index()).is_some_and(|room| inline < usize::from(*room))
@@ -125,14 +128,14 @@ impl Preset {
 impl Slots {
     fn new(cap: &QueuePairCapability) -> Result<Self, CreateQueuePairError> {
         let further = u64::from(cap.max_send_sge.saturating_sub(1)) * size_of::<ibv_sge>() as u64;
-        let bytes = size_of::<Slot>() as u64 + further.max(cap.max_inline_data.into());
+        let bytes = size_of::<RequestSlot>() as u64 + further.max(cap.max_inline_data.into());
         let units = bytes.div_ceil(size_of::<Unit>() as u64);
         let Ok(units) = u32::try_from(units) else {
             return Err(NoRoom { places: units, bytes_each: size_of::<Unit>() }.into());
         };
         let stride = NonZeroUsize::MIN.saturating_add(units as usize * size_of::<Unit>() - 1);
         let memory = NonNull::from(Box::leak(array(cap.max_send_wr, units)?));
-        let first: *mut Slot = memory.as_ptr().cast();
+        let first: *mut RequestSlot = memory.as_ptr().cast();
         for number in 0..cap.max_send_wr as usize {
             let slot = first.wrapping_byte_add(number * stride.get());
             // SAFETY: `memory` has room for `max_send_wr` slots of `stride` bytes, and `number` is
@@ -150,13 +153,13 @@ impl Slots {
 
 impl Slots {
     #[inline(always)]
-    fn first(&self) -> *mut Slot {
+    fn first(&self) -> *mut RequestSlot {
         self.memory.as_ptr().cast()
     }
 
     /// The number of slots up to `last`, inclusive; 0 if it is null.
     #[inline(always)]
-    fn until(&self, last: *mut Slot) -> usize {
+    fn until(&self, last: *mut RequestSlot) -> usize {
         match last.is_null() {
             true => 0,
             false => (last.addr() - self.first().addr()) / self.stride + 1,
@@ -172,7 +175,7 @@ impl Slots {
     ///
     /// `last` must be one of the slots, and no other pointer to its request may be in use.
     #[inline(always)]
-    unsafe fn link(&self, last: *mut Slot) -> *mut Slot {
+    unsafe fn link(&self, last: *mut RequestSlot) -> *mut RequestSlot {
         let slot = last.wrapping_byte_add(self.stride.get());
         if slot == self.end {
             return ptr::null_mut();
@@ -218,12 +221,12 @@ impl BasicSendQueue {
             // `ibv_send_wr` has no fields for the range and the kind of a flush.
             _ => (asked & SendOperationFlags::possible(inner.qp_type())) - SendOperationFlags::Flush,
         };
-        let (possible, elsewhere) = Elsewhere::divide(inner.qp_type(), usable, cap.max_inline_data);
+        let (possible, elsewhere) = DestinationLimits::divide(inner.qp_type(), usable, cap.max_inline_data);
         let control = QueuePairControl(inner);
         Ok(Self {
             qp: control.as_raw(),
             verb,
-            preset: Preset::of(&possible),
+            preset: PresetInline::of(&possible),
             possible,
             elsewhere,
             usable,
@@ -236,10 +239,10 @@ impl BasicSendQueue {
     /// The error for a list that cannot be posted because of one request.
     #[cold]
     #[inline(never)]
-    fn refused(&self, failure: Failure, behind: *mut Slot) -> PostSendError {
+    fn refused(&self, failure: Failure, behind: *mut RequestSlot) -> PostSendError {
         let index = self.slots.until(behind);
         let limit = self.control.capability().max_send_wr as usize;
-        self.elsewhere.error(&self.possible, failure, Place { index, limit })
+        self.elsewhere.error(&self.possible, failure, ListPosition { index, limit })
     }
 
     /// Posts the list that starts with `first`.
@@ -295,22 +298,22 @@ impl SendQueue for BasicSendQueue {
 #[derive(Debug)]
 pub struct BasicPostSendGuard<'queue> {
     /// The queue's first slot.
-    first: *mut Slot,
+    first: *mut RequestSlot,
     /// The last slot that the list has taken, or null; and the slot linked to it, or null.
-    last: *mut Slot,
-    next: *mut Slot,
+    last: *mut RequestSlot,
+    next: *mut RequestSlot,
     /// Copies of the queue's fields. The compiler knows that no store through a pointer changes
     /// them.
-    possible: Possible,
-    preset: Preset,
-    failure: Option<(Failure, *mut Slot)>,
+    possible: InlineLimits,
+    preset: PresetInline,
+    failure: Option<(Failure, *mut RequestSlot)>,
     queue: &'queue mut BasicSendQueue,
 }
 
 impl BasicPostSendGuard<'_> {
     /// Whether a request with `inline` bytes of inline data is possible.
     #[inline(always)]
-    fn has(&self, request: &Request, inline: usize) -> bool {
+    fn has(&self, request: &SendRequest, inline: usize) -> bool {
         // No reference to the guard's own copy is made, so that the copy stays in registers.
         match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
@@ -322,7 +325,7 @@ impl BasicPostSendGuard<'_> {
     /// Takes a slot for a request without inline data, if the request is possible. The caller must
     /// write the slot.
     #[inline(always)]
-    fn take(&mut self, request: &Request) -> Option<*mut Slot> {
+    fn take(&mut self, request: &SendRequest) -> Option<*mut RequestSlot> {
         if !self.has(request, 0) {
             self.fail(Failure::of(request, 0));
             return None;
@@ -333,17 +336,17 @@ impl BasicPostSendGuard<'_> {
     /// Takes a slot for a request whose buffer is in the slot's entries, which then no longer point
     /// to the inline data.
     #[inline(always)]
-    fn take_entries(&mut self, request: &Request) -> Option<*mut Slot> {
+    fn take_entries(&mut self, request: &SendRequest) -> Option<*mut RequestSlot> {
         let slot = self.take(request)?;
-        self.preset = Preset::NONE;
-        self.queue.preset = Preset::NONE;
+        self.preset = PresetInline::NONE;
+        self.queue.preset = PresetInline::NONE;
         Some(slot)
     }
 
     /// Takes the next slot, unless none is left, or the request's address handle belongs to another
     /// context.
     #[inline(always)]
-    fn take_slot(&mut self, request: &Request, inline: usize) -> Option<*mut Slot> {
+    fn take_slot(&mut self, request: &SendRequest, inline: usize) -> Option<*mut RequestSlot> {
         let mut slot = self.next;
         if slot.is_null() {
             // SAFETY: `next` is null only after a slot was taken, which is `last`. The guard
@@ -371,7 +374,7 @@ impl BasicPostSendGuard<'_> {
     /// Writes a request, except its buffer, into the slot that was taken for it. `entries` is the
     /// length of its scatter/gather list, and `flags` are added to the request's flags.
     #[inline(always)]
-    fn put(&mut self, slot: *mut Slot, request: &Request, entries: usize, flags: u32) {
+    fn put(&mut self, slot: *mut RequestSlot, request: &SendRequest, entries: usize, flags: u32) {
         // SAFETY: the slot was taken, so all of it is in the queue's memory.
         unsafe {
             let raw = &raw mut (*slot).request;
@@ -388,29 +391,29 @@ impl BasicPostSendGuard<'_> {
                 (*raw).qp_type.xrc.remote_srqn = remote_srqn;
             }
             match request.operation {
-                Operation::Send => {}
-                Operation::SendWithImmediate { imm_data } => {
+                SendOperation::Send => {}
+                SendOperation::SendWithImmediate { imm_data } => {
                     (*raw).__bindgen_anon_1.imm_data = imm_data.to_be();
                 }
-                Operation::SendWithInvalidate { rkey } => {
+                SendOperation::SendWithInvalidate { rkey } => {
                     (*raw).__bindgen_anon_1.invalidate_rkey = rkey;
                 }
-                Operation::Write(remote) | Operation::Read(remote) => {
+                SendOperation::Write(remote) | SendOperation::Read(remote) => {
                     (*raw).wr.rdma.remote_addr = remote.addr;
                     (*raw).wr.rdma.rkey = remote.rkey;
                 }
-                Operation::WriteWithImmediate { remote, imm_data } => {
+                SendOperation::WriteWithImmediate { remote, imm_data } => {
                     (*raw).__bindgen_anon_1.imm_data = imm_data.to_be();
                     (*raw).wr.rdma.remote_addr = remote.addr;
                     (*raw).wr.rdma.rkey = remote.rkey;
                 }
-                Operation::CompareAndSwap { remote, compare, swap } => {
+                SendOperation::CompareAndSwap { remote, compare, swap } => {
                     (*raw).wr.atomic.remote_addr = remote.addr;
                     (*raw).wr.atomic.rkey = remote.rkey;
                     (*raw).wr.atomic.compare_add = compare;
                     (*raw).wr.atomic.swap = swap;
                 }
-                Operation::FetchAndAdd { remote, add } => {
+                SendOperation::FetchAndAdd { remote, add } => {
                     (*raw).wr.atomic.remote_addr = remote.addr;
                     (*raw).wr.atomic.rkey = remote.rkey;
                     (*raw).wr.atomic.compare_add = add;
@@ -423,14 +426,14 @@ impl BasicPostSendGuard<'_> {
     /// Appends a request with `len` bytes of inline data, which `copy` writes to the address that
     /// it gets.
     #[inline(always)]
-    fn append_copied(&mut self, request: &Request, len: usize, copy: impl FnOnce(*mut u8)) {
+    fn append_copied(&mut self, request: &SendRequest, len: usize, copy: impl FnOnce(*mut u8)) {
         if self.preset.has(request, len) {
             if let Some(slot) = self.take_slot(request, len) {
                 self.put_inline(slot, request, len, copy);
             }
         } else if self.has(request, len) {
             if let Some(slot) = self.take_slot(request, len) {
-                let start = slot.wrapping_byte_add(offset_of!(Slot, inline));
+                let start = slot.wrapping_byte_add(offset_of!(RequestSlot, inline));
                 // SAFETY: the slot was taken, so all of it is in the queue's memory.
                 unsafe { (*slot).entry.addr = start.expose_provenance() as u64 };
                 self.put_inline(slot, request, len, copy);
@@ -443,8 +446,14 @@ impl BasicPostSendGuard<'_> {
     /// Writes a request with `len` bytes of inline data into the slot that was taken for it. The
     /// slot's entry already points to the inline data.
     #[inline(always)]
-    fn put_inline(&mut self, slot: *mut Slot, request: &Request, len: usize, copy: impl FnOnce(*mut u8)) {
-        copy(slot.wrapping_byte_add(offset_of!(Slot, inline)).cast());
+    fn put_inline(
+        &mut self,
+        slot: *mut RequestSlot,
+        request: &SendRequest,
+        len: usize,
+        copy: impl FnOnce(*mut u8),
+    ) {
+        copy(slot.wrapping_byte_add(offset_of!(RequestSlot, inline)).cast());
         // SAFETY: the slot was taken, so all of it is in the queue's memory.
         unsafe {
             (*slot).entry.length = len as u32;
@@ -573,23 +582,23 @@ impl<'queue> Borrows<'queue> for BasicPostSendGuard<'queue> {}
 
 impl Build for BasicPostSendGuard<'_> {
     #[inline(always)]
-    fn about(&self, _: Step) -> About {
+    fn list_info(&self, _: Step) -> ListInfo {
         // SAFETY: the guard's queue keeps the pair alive, and every release's struct has this
         // field.
         let context = unsafe { (*self.queue.qp.as_ptr()).context };
         let count = self.queue.slots.until(self.last);
-        About { context, count, in_place: false, overwrites_when_full: false }
+        ListInfo { context, count, in_place: false, overwrites_when_full: false }
     }
 
     #[inline(always)]
-    fn append(&mut self, _: Step, request: Request) {
+    fn append(&mut self, _: Step, request: SendRequest) {
         if let Some(slot) = self.take(&request) {
             self.put(slot, &request, 0, 0);
         }
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, _: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, _: Step, request: SendRequest, entry: ScatterGatherEntry) {
         if let Some(slot) = self.take_entries(&request) {
             // SAFETY: the slot was taken, and every slot has room for at least one entry.
             unsafe { (*slot).entry = entry.0 };
@@ -598,13 +607,13 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, _: Step, request: Request, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, _: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
         if list.len() > self.queue.slots.entries as usize {
             let (given, limit) = (list.len(), self.queue.slots.entries);
             return self.fail(Failure::TooManyEntries { given, limit });
         }
         if let Some(slot) = self.take_entries(&request) {
-            let entries: *mut ibv_sge = slot.wrapping_byte_add(offset_of!(Slot, entry)).cast();
+            let entries: *mut ibv_sge = slot.wrapping_byte_add(offset_of!(RequestSlot, entry)).cast();
             // SAFETY: the check above keeps the list within the slot's entries;
             // `ScatterGatherEntry` is transparent over `ibv_sge`.
             unsafe { ptr::copy_nonoverlapping(list.as_ptr().cast(), entries, list.len()) };
@@ -613,7 +622,7 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         if data.is_empty() {
             return self.append(step, request);
         }
@@ -625,7 +634,7 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]) {
         let given = list.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
         if given == 0 {
             return self.append(step, request);
@@ -643,16 +652,20 @@ impl Build for BasicPostSendGuard<'_> {
         });
     }
 
-    unsafe fn append_bare(&mut self, _: Step, request: Bare) {
-        // SAFETY: the guard's queue keeps the pair alive, and the caller guarantees that the
-        // objects of the request are alive. Every release's struct has this field.
+    unsafe fn append_bufferless(&mut self, _: Step, request: BufferlessRequest) {
+        // SAFETY: the guard's queue keeps the pair alive, and the the object that the
+        // request names, because the
+        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the request are alive. every
+        // release's struct has this field.
         let context = unsafe { (*self.queue.qp.as_ptr()).context };
-        // SAFETY: the caller guarantees that the objects of the request are alive.
+        // SAFETY: the pair lives, and so does the object that the request names, because the
+        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
+        // release's struct.
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, context) } {
             return self.fail(failure);
         }
         let inline = match request.operation {
-            BareOperation::AtomicWrite { .. } => size_of::<u64>(),
+            BufferlessOperation::AtomicWrite { .. } => size_of::<u64>(),
             _ => 0,
         };
         let limit = self.queue.control.capability().max_inline_data;
@@ -661,7 +674,7 @@ impl Build for BasicPostSendGuard<'_> {
         }
         let mut slot = self.next;
         if slot.is_null() {
-            // SAFETY: `next` is null only after a slot was taken, which is `last`. The guard
+            // SAFETY: `next` is null only behind a slot that was taken, which is `last`; the guard borrows the queue. The guard
             // borrows the queue mutably.
             slot = unsafe { self.queue.slots.link(self.last) };
             if slot.is_null() {
@@ -682,13 +695,15 @@ impl Build for BasicPostSendGuard<'_> {
             // not use (SoftRoCE's does).
             (*raw).__bindgen_anon_1.imm_data = 0;
             match request.operation {
-                BareOperation::LocalInvalidate { rkey } => (*raw).__bindgen_anon_1.invalidate_rkey = rkey,
-                BareOperation::Bind { mw, rkey, info } => {
+                BufferlessOperation::LocalInvalidate { rkey } => {
+                    (*raw).__bindgen_anon_1.invalidate_rkey = rkey
+                }
+                BufferlessOperation::Bind { mw, rkey, info } => {
                     (*raw).__bindgen_anon_2.bind_mw.mw = mw.as_ptr();
                     (*raw).__bindgen_anon_2.bind_mw.rkey = rkey;
                     (*raw).__bindgen_anon_2.bind_mw.bind_info = info;
                 }
-                BareOperation::AtomicWrite { remote, value } => {
+                BufferlessOperation::AtomicWrite { remote, value } => {
                     (*raw).wr.rdma.remote_addr = remote.addr;
                     (*raw).wr.rdma.rkey = remote.rkey;
                     let start: *mut u8 = (&raw mut (*slot).inline).cast();
@@ -699,7 +714,7 @@ impl Build for BasicPostSendGuard<'_> {
                     (*raw).send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
                 }
                 // `new` removed flushes from the usable operations.
-                BareOperation::Flush { .. } => unreachable!("classic pairs cannot flush"),
+                BufferlessOperation::Flush { .. } => unreachable!("classic pairs cannot flush"),
             }
         }
     }

@@ -12,17 +12,17 @@ use rdma_mummy_sys::verbs;
 
 #[cfg(feature = "mlx5")]
 use super::QueuePairControl;
-use super::control::{Inner, Uses};
+use super::control::{Dependencies, Inner};
 use super::receive::{NoRoom, ReceiveQueue};
 use super::{
     BasicQueuePair, BasicSendQueue, ExtendedQueuePair, ExtendedSendQueue, GenericQueuePair,
     QueuePairCapability, QueuePairType,
 };
+use crate::error::Error;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::completion::{self, CompletionQueue};
 use crate::ibverbs::device_attr::DeviceCapabilityFlags;
 use crate::ibverbs::device_context::DeviceContext;
-use crate::ibverbs::left_out::{RAW_PACKET, SEGMENTATION_OFFLOAD};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::srq::{SharedReceiveQueue, SrqInner};
 
@@ -285,7 +285,7 @@ impl QueuePairBuilder {
                 let source = io::Error::last_os_error();
                 match source.raw_os_error() {
                     Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
-                        CreateQueuePairError::Unsupported { operations: asked, source }
+                        CreateQueuePairError::UnsupportedOperations { operations: asked, source }
                     }
                     _ => self.error(source),
                 }
@@ -306,12 +306,12 @@ impl QueuePairBuilder {
     ///   return, the objects stay alive as long as the pair.
     /// - If requests of the type need more than [`ExtendedSendQueue`] gives them, the caller must
     ///   supply that.
-    pub(crate) unsafe fn build_ex_by<E: From<CreateQueuePairError>>(
+    pub(crate) unsafe fn build_ex_by(
         &self,
         qp_type: QueuePairType,
         asked: SendOperationFlags,
-        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, E>,
-    ) -> Result<ExtendedQueuePair, E> {
+        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, CreateQueuePairError>,
+    ) -> Result<ExtendedQueuePair, CreateQueuePairError> {
         let uses = self.uses()?;
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: uses.send_cq.as_raw().as_ptr(),
@@ -353,11 +353,11 @@ impl QueuePairBuilder {
     ///
     /// The contract of [`build_ex_by`](Self::build_ex_by) applies, without operations.
     #[cfg(feature = "mlx5")]
-    pub(crate) unsafe fn build_silent_by<E: From<CreateQueuePairError>>(
+    pub(crate) unsafe fn build_silent_by(
         &self,
         qp_type: QueuePairType,
-        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, E>,
-    ) -> Result<QueuePairControl, E> {
+        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, CreateQueuePairError>,
+    ) -> Result<QueuePairControl, CreateQueuePairError> {
         let uses = self.uses()?;
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: uses.send_cq.as_raw().as_ptr(),
@@ -395,9 +395,9 @@ impl QueuePairBuilder {
         match self.build_ex() {
             Ok(qp) if self.cap.max_inline_data == 0 || qp.halves.send.takes_inline_data() => Ok(qp.into()),
             Ok(_) => self.build().map(Into::into),
-            Err(CreateQueuePairError::Unsupported { .. } | CreateQueuePairError::Incomplete { .. }) => {
-                self.build().map(Into::into)
-            }
+            Err(
+                CreateQueuePairError::UnsupportedOperations { .. } | CreateQueuePairError::Incomplete { .. },
+            ) => self.build().map(Into::into),
             Err(error) => Err(error),
         }
     }
@@ -429,10 +429,10 @@ impl QueuePairBuilder {
 
     /// The objects that the pair uses. They must belong to the domain's context, because a library
     /// does not check that.
-    fn uses(&self) -> Result<Uses, CreateQueuePairError> {
+    fn uses(&self) -> Result<Dependencies, CreateQueuePairError> {
         for (asked, what) in [
-            (self.qp_type == QueuePairType::RawPacket, RAW_PACKET),
-            (self.max_tso_header > 0, SEGMENTATION_OFFLOAD),
+            (self.qp_type == QueuePairType::RawPacket, "raw packet queue pairs in this crate"),
+            (self.max_tso_header > 0, "segmentation offload in this crate"),
         ] {
             if asked {
                 return Err(Unsupported::new(self.pd.context(), "ibv_create_qp_ex", what).into());
@@ -458,7 +458,7 @@ impl QueuePairBuilder {
             return Err(CreateQueuePairError::SharedReceiveQueueOfOtherType { qp_type: self.qp_type });
         }
         let receives = if self.qp_type == QueuePairType::XrcSend { &self.send_cq } else { &self.recv_cq };
-        Ok(Uses {
+        Ok(Dependencies {
             send_cq: get(&self.send_cq, "send")?,
             recv_cq: get(receives, "receive")?,
             srq: self.srq.clone(),
@@ -542,40 +542,59 @@ pub enum CreateQueuePairError {
     /// A type that this crate cannot make, or that only a driver's own function makes.
     #[error("queue pairs of type {qp_type} cannot be made like this")]
     UnknownType {
-        /// What was asked for.
+        /// The type that was asked for.
         qp_type: QueuePairType,
     },
     /// Something that this crate leaves out, or that the device does not have.
     #[error(transparent)]
-    LeftOut(#[from] Unsupported),
+    Unsupported(#[from] Unsupported),
     /// More than the device has.
     #[error("{what} {asked} was asked for; the device's limit ({limit_name}) is {limit} ({source})")]
     LimitExceeded {
-        /// What was asked for.
+        /// The attribute that exceeds a limit: `max_send_wr`, for example.
         what: &'static str,
-        /// How much of it.
+        /// The value that was asked for.
         asked: u32,
         /// The device attribute.
         limit_name: &'static str,
-        /// Its value.
+        /// The value that the device states for the limit.
         limit: i32,
-        /// What the library said.
+        /// The error number of `ibv_create_qp` or `ibv_create_qp_ex`.
         source: io::Error,
     },
     /// The device has no extended queue pairs, or not with these operations.
     #[error(
         "the device has no extended queue pair with {operations:?} ({source}); use `build` or fewer operations"
     )]
-    Unsupported {
+    UnsupportedOperations {
         /// The operations that were asked for.
         operations: SendOperationFlags,
-        /// What the library said.
+        /// The error number of `ibv_create_qp` or `ibv_create_qp_ex`.
         source: io::Error,
+    },
+    /// The description belongs to another open device than the direct verbs.
+    #[error("the description of the queue pair belongs to another context than the direct verbs")]
+    DescriptionOfOtherContext,
+    /// A DC target was described without a shared receive queue.
+    #[error("a DC target needs a shared receive queue (`setup_srq`)")]
+    MissingSharedReceiveQueue,
+    /// The device did not state the capabilities that the queue pair depends on.
+    #[error(transparent)]
+    Capabilities(#[from] Error),
+    /// A vendor's function failed.
+    #[error("{verb} failed for {options}: {source}")]
+    Direct {
+        /// The C function, such as `mlx5dv_create_qp`.
+        verb: &'static str,
+        /// The vendor's options that were asked for.
+        options: String,
+        /// Why, as for a queue pair without the options.
+        source: Box<Self>,
     },
     /// The library made a queue pair that lacks an operation which every one must have.
     #[error("the device's library made a queue pair without `{operation}`")]
     Incomplete {
-        /// What is missing.
+        /// The C function whose pointer is null.
         operation: &'static str,
     },
     /// The device granted a queue pair whose work requests have no buffer.
@@ -584,17 +603,25 @@ pub enum CreateQueuePairError {
     /// There is no memory for work requests in the number that the device granted.
     #[error("no memory for {places} places of {bytes_each} bytes, as many as the device granted")]
     TooLarge {
-        /// How many places.
+        /// The number of work requests that the device granted.
         places: u64,
-        /// The size of each.
+        /// The bytes that this crate needs for each work request.
         bytes_each: usize,
     },
-    /// The library refused.
+    /// The library refused, for a reason other than those above.
     #[error("cannot make a queue pair with {cap:?}: {source}")]
     Ibverbs {
-        /// What was asked for.
+        /// The capability that was asked for.
         cap: QueuePairCapability,
-        /// What the library said.
+        /// The error number of `ibv_create_qp` or `ibv_create_qp_ex`.
         source: io::Error,
     },
+}
+
+#[cfg(any(feature = "mlx5", feature = "efa"))]
+impl CreateQueuePairError {
+    /// The same, of a vendor's function.
+    pub(crate) fn of_direct(self, verb: &'static str, options: String) -> Self {
+        Self::Direct { verb, options, source: Box::new(self) }
+    }
 }

@@ -15,11 +15,11 @@ use super::{
     QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairInitAttribute, QueuePairState,
     QueuePairType,
 };
-use crate::ibverbs::Unsupported;
+use crate::error::Error;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 use crate::ibverbs::completion::CqInner;
-use crate::ibverbs::completion_counter::{CompletionCounter, Counting};
+use crate::ibverbs::completion_counter::{AttachedCounters, CompletionCounter};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::srq::{SharedReceiveQueueId, SrqInner};
@@ -42,21 +42,21 @@ pub(super) struct Inner {
     control: Mutex<()>,
     /// The multicast groups of the pair, as GID and LID.
     groups: Mutex<Vec<(Gid, u16)>>,
-    /// The completion counters attached to the pair, which must be dropped after the pair itself.
-    counting: Counting,
-    uses: Uses,
+    /// What counts its completions: dropped after the pair itself has gone.
+    counting: AttachedCounters,
+    uses: Dependencies,
 }
 
 /// The objects that a queue pair uses and keeps alive.
 #[derive(Clone)]
-pub(super) struct Uses {
+pub(super) struct Dependencies {
     pub(super) pd: ProtectionDomain,
     pub(super) send_cq: Arc<CqInner>,
     pub(super) recv_cq: Arc<CqInner>,
     pub(super) srq: Option<Arc<SrqInner>>,
 }
 
-impl Uses {
+impl Dependencies {
     pub(super) fn raw_srq(&self) -> *mut ibv_srq {
         self.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw().as_ptr())
     }
@@ -64,7 +64,7 @@ impl Uses {
 
 // SAFETY: posting needs `&mut` to one of the halves, and control verbs run under `control`.
 unsafe impl Send for Inner {}
-// SAFETY: posting needs `&mut` to one of the halves, and control verbs run under `control`.
+// SAFETY: posting is exclusive to the halves (`&mut`), control is behind a lock.
 unsafe impl Sync for Inner {}
 
 impl Inner {
@@ -76,7 +76,7 @@ impl Inner {
         qp: NonNull<ibv_qp>,
         qp_type: QueuePairType,
         cap: QueuePairCapability,
-        uses: Uses,
+        uses: Dependencies,
     ) -> Self {
         // SAFETY: the caller guarantees a live queue pair, and every release's struct has this
         // field.
@@ -88,7 +88,7 @@ impl Inner {
             cap,
             control: Mutex::new(()),
             groups: Mutex::default(),
-            counting: Counting::default(),
+            counting: AttachedCounters::default(),
             uses,
         }
     }
@@ -161,8 +161,8 @@ impl QueuePairControl {
         }
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         let mut raw = *attr.raw();
-        // SAFETY: `self` keeps the queue pair alive and its control is locked. The caller
-        // guarantees that nobody posts. `raw` is an initialised copy.
+        // SAFETY: the queue pair lives, its control is locked, nobody posts to it or has an
+        // open list of it (the caller guarantees both, `# Safety`), and `raw` is an initialised copy.
         let result = unsafe {
             (self.0.uses.pd.context().provider().verbs().ibv_modify_qp)(
                 self.0.qp.as_ptr(),
@@ -191,7 +191,7 @@ impl QueuePairControl {
     /// # References
     ///
     /// `man ibv_modify_qp_rate_limit`
-    pub fn modify_rate_limit(&self, limit: &RateLimit) -> Result<(), ModifyRateLimitError> {
+    pub fn modify_rate_limit(&self, limit: &RateLimit) -> Result<(), Error> {
         let _control = self.lock();
         let mut attr = ibv_qp_rate_limit_attr {
             rate_limit: limit.rate,
@@ -202,12 +202,9 @@ impl QueuePairControl {
         // SAFETY: `self` keeps the queue pair alive, its control is locked, and the attributes are
         // initialised.
         let result = unsafe { verbs::ibv_modify_qp_rate_limit(self.0.qp.as_ptr(), &raw mut attr) };
-        check(result).map_err(|source| match Unsupported::is_meant_by(&source) {
-            true => {
-                let (verb, what) = ("ibv_modify_qp_rate_limit", "rate limits (packet pacing)");
-                Unsupported::new(self.context(), verb, what).into()
-            }
-            false => ModifyRateLimitError::Ibverbs { limit: *limit, source },
+        check(result).map_err(|source| {
+            let (verb, what) = ("ibv_modify_qp_rate_limit", "rate limits (packet pacing)");
+            Error::of_device(self.context(), verb, what, source).debug("limit", limit)
         })
     }
 
@@ -223,13 +220,13 @@ impl QueuePairControl {
     pub fn query(
         &self,
         mask: QueuePairAttributeMask,
-    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), QueryQueuePairError> {
+    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), Error> {
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         match self.0.query(mask) {
             Ok((attr, init)) => {
                 Ok((QueuePairAttribute::from_parts(attr, mask), QueuePairInitAttribute::new(&init)))
             }
-            Err(source) => Err(QueryQueuePairError { qp_num: self.0.qp_num, source }),
+            Err(source) => Err(Error::os("ibv_query_qp", source).of_queue_pair(self.0.qp_num)),
         }
     }
 
@@ -237,8 +234,8 @@ impl QueuePairControl {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not answer.
-    pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
+    /// The device does not answer.
+    pub fn state(&self) -> Result<QueuePairState, Error> {
         let (attr, _) = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
     }
@@ -321,34 +318,6 @@ pub struct RateLimit {
     pub max_burst_size: u32,
     /// The typical packet size in bytes; 0 if it is not known.
     pub typical_packet_size: u16,
-}
-
-/// The rate of a queue pair could not be limited.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModifyRateLimitError {
-    /// The device has no packet pacing.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The library refused: the rate is not within [what there can
-    /// be](crate::ibverbs::device_attr::DeviceAttr::packet_pacing_caps), for instance.
-    #[error("ibv_modify_qp_rate_limit failed with {limit:?}: {source}")]
-    Ibverbs {
-        /// What was asked for.
-        limit: RateLimit,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// The attributes of a queue pair could not be read.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_query_qp failed for queue pair {qp_num:#x}: {source}")]
-pub struct QueryQueuePairError {
-    /// The queue pair's number.
-    pub qp_num: u32,
-    /// What the library said.
-    pub source: io::Error,
 }
 
 // C passes the mask as an `int`.

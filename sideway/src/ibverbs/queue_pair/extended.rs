@@ -34,11 +34,14 @@ use rdma_mummy_sys::types::ibv_send_flags;
 use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
-use super::post::sealed::{About, Build, Step};
+use super::post::sealed::{Build, ListInfo, Step};
 use super::post::{Borrows, PostSendGuard, ScatterGatherEntry};
 use super::post_error::{Failure, PostSendError};
 use super::receive::ReceiveQueue;
-use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
+use super::work_request::{
+    BufferlessOperation, BufferlessRequest, Destination, DestinationLimits, InlineLimits, ListPosition,
+    SendOperation, SendRequest,
+};
 use super::{CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared};
 
 /// A queue pair that builds work requests in place (`ibv_qp_ex`).
@@ -62,8 +65,8 @@ pub struct ExtendedSendQueue {
     qp: NonNull<ibv_qp_ex>,
     /// The available operations. None if the queue holds no requests, because libraries assume that
     /// a queue has at least one place.
-    possible: Possible,
-    elsewhere: Elsewhere,
+    possible: InlineLimits,
+    elsewhere: DestinationLimits,
     usable: SendOperationFlags,
     /// The number of requests that the queue holds; 1 if it holds none.
     places: NonZeroU32,
@@ -147,7 +150,7 @@ impl ExtendedSendQueue {
             None => SendOperationFlags::empty(),
         };
         let max_inline = if inline { cap.max_inline_data } else { 0 };
-        let (possible, elsewhere) = Elsewhere::divide(inner.qp_type(), usable, max_inline);
+        let (possible, elsewhere) = DestinationLimits::divide(inner.qp_type(), usable, max_inline);
         let control = QueuePairControl(inner);
         Ok(Self {
             qp,
@@ -176,7 +179,7 @@ impl ExtendedSendQueue {
         if index > limit {
             return PostSendError::TooManyWorkRequests { limit };
         }
-        self.elsewhere.error(&self.possible, failure, Place { index, limit })
+        self.elsewhere.error(&self.possible, failure, ListPosition { index, limit })
     }
 
     /// The result of posting a list that is empty or longer than the queue.
@@ -317,7 +320,7 @@ static NOTHING: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
     /// A copy of the queue's field. The compiler knows that no call changes it.
-    possible: Possible,
+    possible: InlineLimits,
     /// The number of requests. It is as wide as an address, so that the compiler can share a
     /// register between this counter and the caller's.
     count: usize,
@@ -330,7 +333,7 @@ impl ExtendedPostSendGuard<'_> {
     /// Calls the operation of a request, if it is possible with `inline` bytes of inline data. Then
     /// the caller must set its buffer.
     #[inline(always)]
-    fn open(&mut self, request: &Request, inline: usize) -> bool {
+    fn open(&mut self, request: &SendRequest, inline: usize) -> bool {
         // No reference to the guard's own copy is made, so that the copy stays in registers.
         let possible = match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
@@ -356,18 +359,18 @@ impl ExtendedPostSendGuard<'_> {
             (*qp).wr_id = request.wr_id;
             (*qp).wr_flags = request.flags.raw();
             match request.operation {
-                Operation::Send => verbs::ibv_wr_send(qp),
-                Operation::SendWithImmediate { imm_data } => verbs::ibv_wr_send_imm(qp, imm_data.to_be()),
-                Operation::SendWithInvalidate { rkey } => verbs::ibv_wr_send_inv(qp, rkey),
-                Operation::Write(remote) => verbs::ibv_wr_rdma_write(qp, remote.rkey, remote.addr),
-                Operation::WriteWithImmediate { remote, imm_data } => {
+                SendOperation::Send => verbs::ibv_wr_send(qp),
+                SendOperation::SendWithImmediate { imm_data } => verbs::ibv_wr_send_imm(qp, imm_data.to_be()),
+                SendOperation::SendWithInvalidate { rkey } => verbs::ibv_wr_send_inv(qp, rkey),
+                SendOperation::Write(remote) => verbs::ibv_wr_rdma_write(qp, remote.rkey, remote.addr),
+                SendOperation::WriteWithImmediate { remote, imm_data } => {
                     verbs::ibv_wr_rdma_write_imm(qp, remote.rkey, remote.addr, imm_data.to_be());
                 }
-                Operation::Read(remote) => verbs::ibv_wr_rdma_read(qp, remote.rkey, remote.addr),
-                Operation::CompareAndSwap { remote, compare, swap } => {
+                SendOperation::Read(remote) => verbs::ibv_wr_rdma_read(qp, remote.rkey, remote.addr),
+                SendOperation::CompareAndSwap { remote, compare, swap } => {
                     verbs::ibv_wr_atomic_cmp_swp(qp, remote.rkey, remote.addr, compare, swap);
                 }
-                Operation::FetchAndAdd { remote, add } => {
+                SendOperation::FetchAndAdd { remote, add } => {
                     verbs::ibv_wr_atomic_fetch_add(qp, remote.rkey, remote.addr, add);
                 }
             }
@@ -395,7 +398,7 @@ impl ExtendedPostSendGuard<'_> {
 
     /// Appends a request that moves no bytes.
     #[inline(always)]
-    fn append_empty(&mut self, request: &Request) {
+    fn append_empty(&mut self, request: &SendRequest) {
         if self.open(request, 0) {
             // SAFETY: a request waits for its buffer (module head). Libraries may read the first
             // entry of an empty list (those that give every atomic one entry do), so the pointer
@@ -446,16 +449,16 @@ impl<'queue> Borrows<'queue> for ExtendedPostSendGuard<'queue> {}
 
 impl Build for ExtendedPostSendGuard<'_> {
     #[inline(always)]
-    fn about(&self, _: Step) -> About {
+    fn list_info(&self, _: Step) -> ListInfo {
         // SAFETY: the guard's queue keeps the pair alive, and every release's struct has this
         // field.
         let context = unsafe { (*self.qp.as_ptr()).qp_base.context };
         let overwrites_when_full = self.queue.overwrites_when_full;
-        About { context, count: self.count, in_place: true, overwrites_when_full }
+        ListInfo { context, count: self.count, in_place: true, overwrites_when_full }
     }
 
     #[inline(always)]
-    fn append(&mut self, _: Step, request: Request) {
+    fn append(&mut self, _: Step, request: SendRequest) {
         if self.queue.overwrites_when_full {
             return self.fail(Failure::FullQueueUnnoticed);
         }
@@ -463,7 +466,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, _: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, _: Step, request: SendRequest, entry: ScatterGatherEntry) {
         if self.open(&request, 0) {
             let ibv_sge { addr, length, lkey } = entry.0;
             // SAFETY: a request waits for its buffer (module head), and the caller keeps the memory
@@ -473,7 +476,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, _: Step, request: Request, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, _: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
         if list.is_empty() {
             return self.append_empty(&request);
         }
@@ -491,7 +494,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         if data.is_empty() {
             return self.append(step, request);
         }
@@ -504,7 +507,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]) {
         let given = list.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
         if given == 0 {
             return self.append(step, request);
@@ -518,10 +521,12 @@ impl Build for ExtendedPostSendGuard<'_> {
         }
     }
 
-    unsafe fn append_bare(&mut self, _: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, _: Step, request: BufferlessRequest) {
         let qp = self.qp.as_ptr();
-        // SAFETY: the guard's queue keeps the pair alive, and the caller guarantees that the
-        // objects of the request are alive. Every release's struct has this field.
+        // SAFETY: the guard's queue keeps the pair alive, and the the object that the
+        // request names, because the
+        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the request are alive. every
+        // release's struct has this field.
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, (*qp).qp_base.context) } {
             return self.fail(failure);
         }
@@ -539,15 +544,15 @@ impl Build for ExtendedPostSendGuard<'_> {
             (*qp).wr_id = request.wr_id;
             (*qp).wr_flags = request.flags.raw();
             match request.operation {
-                BareOperation::LocalInvalidate { rkey } => verbs::ibv_wr_local_inv(qp, rkey),
-                BareOperation::Bind { mw, rkey, info } => {
+                BufferlessOperation::LocalInvalidate { rkey } => verbs::ibv_wr_local_inv(qp, rkey),
+                BufferlessOperation::Bind { mw, rkey, info } => {
                     verbs::ibv_wr_bind_mw(qp, mw.as_ptr(), rkey, &raw const info);
                 }
-                BareOperation::AtomicWrite { remote, value } => {
+                BufferlessOperation::AtomicWrite { remote, value } => {
                     let value = (&raw const value).cast();
                     verbs::ibv_wr_atomic_write(qp, remote.rkey, remote.addr, value);
                 }
-                BareOperation::Flush { remote, len, placement, selectivity } => {
+                BufferlessOperation::Flush { remote, len, placement, selectivity } => {
                     verbs::ibv_wr_flush(qp, remote.rkey, remote.addr, len, placement, selectivity);
                 }
             }

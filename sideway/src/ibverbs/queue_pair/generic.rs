@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 
 use super::post::Borrows;
-use super::post::sealed::{About, Build, Step};
-use super::work_request::{Bare, Request};
+use super::post::sealed::{Build, ListInfo, Step};
+use super::work_request::{BufferlessRequest, SendRequest};
 use super::{
     BasicPostSendGuard, BasicQueuePair, BasicSendQueue, ExtendedPostSendGuard, ExtendedQueuePair,
     ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair, QueuePairControl, ScatterGatherEntry,
@@ -92,15 +92,15 @@ impl<'queue> Borrows<'queue> for GenericPostSendGuard<'queue> {}
 
 impl Build for GenericPostSendGuard<'_> {
     #[inline]
-    fn about(&self, step: Step) -> About {
+    fn list_info(&self, step: Step) -> ListInfo {
         match self {
-            Self::Basic(guard) => guard.about(step),
-            Self::Extended(guard) => guard.about(step),
+            Self::Basic(guard) => guard.list_info(step),
+            Self::Extended(guard) => guard.list_info(step),
         }
     }
 
     #[inline]
-    fn append(&mut self, step: Step, request: Request) {
+    fn append(&mut self, step: Step, request: SendRequest) {
         match self {
             Self::Basic(guard) => guard.append(step, request),
             Self::Extended(guard) => guard.append(step, request),
@@ -108,7 +108,7 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
         unsafe {
@@ -120,7 +120,7 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
         unsafe {
@@ -132,7 +132,7 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         match self {
             Self::Basic(guard) => guard.append_inline(step, request, data),
             Self::Extended(guard) => guard.append_inline(step, request, data),
@@ -140,20 +140,20 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]) {
         match self {
             Self::Basic(guard) => guard.append_inline_list(step, request, list),
             Self::Extended(guard) => guard.append_inline_list(step, request, list),
         }
     }
 
-    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
         unsafe {
             match self {
-                Self::Basic(guard) => guard.append_bare(step, request),
-                Self::Extended(guard) => guard.append_bare(step, request),
+                Self::Basic(guard) => guard.append_bufferless(step, request),
+                Self::Extended(guard) => guard.append_bufferless(step, request),
             }
         }
     }

@@ -46,12 +46,12 @@ pub use attribute::{
 };
 pub use basic::{BasicPostSendGuard, BasicQueuePair, BasicSendQueue, PreparedSendList};
 pub use builder::{CreateQueuePairError, QueuePairBuilder, SendOperationFlags};
-pub use control::{ModifyRateLimitError, QueryQueuePairError, QueuePairControl, RateLimit};
+pub use control::{QueuePairControl, RateLimit};
 pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
 #[cfg(feature = "mlx5")]
-pub(crate) use post::sealed::{About, Build, Step};
+pub(crate) use post::sealed::{Build, ListInfo, Step};
 pub use post::{
     Borrows, DatagramHandle, FlushPlacement, FlushSelectivity, LocalBufferHandle, PostSendGuard,
     ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
@@ -60,12 +60,14 @@ pub use post_error::PostSendError;
 pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, PreparedReceiveList, ReceiveQueue, RecvWorkRequestHandle};
 pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
-pub use state::{QueuePairState, QueuePairType};
+pub use state::QueuePairState;
 pub use table::QueuePairTable;
-pub use target::{CreateXrcTargetError, OpenXrcTargetError, XrcTarget};
+pub use target::XrcTarget;
 #[cfg(feature = "mlx5")]
-pub(crate) use work_request::{Bare, Request};
+pub(crate) use work_request::{BufferlessRequest, SendRequest};
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
+
+pub use super::types::QueuePairType;
 
 /// The operations of any kind of queue pair.
 ///
@@ -118,7 +120,7 @@ pub trait QueuePair: Sized {
     fn query(
         &self,
         mask: QueuePairAttributeMask,
-    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), QueryQueuePairError> {
+    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), Error> {
         self.control().query(mask)
     }
 
@@ -127,7 +129,7 @@ pub trait QueuePair: Sized {
     /// # Errors
     ///
     /// Fails if the device does not answer.
-    fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
+    fn state(&self) -> Result<QueuePairState, Error> {
         self.control().state()
     }
 
@@ -184,6 +186,7 @@ macro_rules! impl_queue_pair {
         }
     };
 }
+use crate::error::Error;
 use impl_queue_pair;
 
 /// The queue sizes of a queue pair, as the device granted them.

@@ -4,6 +4,7 @@ use std::io;
 
 use super::state::{Transition, transition};
 use super::{QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairState, QueuePairType};
+use crate::error::Error;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::device_attr::DeviceCapabilityFlags;
@@ -27,7 +28,7 @@ pub enum ModifyQueuePairError {
         invalid: QueuePairAttributeMask,
         /// Needed, but not set.
         needed: QueuePairAttributeMask,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// A queue pair cannot go from the one state to the other.
@@ -37,7 +38,7 @@ pub enum ModifyQueuePairError {
         cur_state: QueuePairState,
         /// The state that it was to go to.
         next_state: QueuePairState,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// The peer's address was not resolved in time.
@@ -50,7 +51,7 @@ pub enum ModifyQueuePairError {
         sgid_index: u8,
         /// The peer's GID.
         gid: Gid,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// There is no route to the peer's address.
@@ -63,18 +64,22 @@ pub enum ModifyQueuePairError {
         sgid_index: u8,
         /// The peer's GID.
         gid: Gid,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// The device does not have what an attribute asks for.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
+    /// The connection manager has no attributes for the state
+    /// ([`Identifier::modify_qp`](crate::rdmacm::Identifier::modify_qp)).
+    #[error(transparent)]
+    Identifier(#[from] Error),
     /// Less than the pair was made with: its handles rely on that.
     #[error("a queue pair that was made with {granted:?} is not made smaller, to {asked:?}")]
     CapabilityShrinks {
         /// What the pair was made with.
         granted: QueuePairCapability,
-        /// What was asked for.
+        /// The capability that was asked for.
         asked: QueuePairCapability,
     },
     /// A value beyond what the attribute can have.
@@ -86,7 +91,7 @@ pub enum ModifyQueuePairError {
         value: u32,
         /// What it can be.
         limit: u32,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// The library refused for another reason: a value that the device does not take, for instance.
@@ -96,7 +101,7 @@ pub enum ModifyQueuePairError {
         cur_state: QueuePairState,
         /// What was set.
         mask: QueuePairAttributeMask,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
 }

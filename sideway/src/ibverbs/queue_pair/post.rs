@@ -6,7 +6,9 @@ use std::mem::ManuallyDrop;
 use rdma_mummy_sys::types::{ibv_context, ibv_sge};
 use sealed::Step;
 
-use super::work_request::{Address, Bare, BareOperation, Destination, Operation, Remote, Request};
+use super::work_request::{
+    Address, BufferlessOperation, BufferlessRequest, Destination, Remote, SendOperation, SendRequest,
+};
 use super::{PostSendError, WorkRequestFlags};
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::memory_window::{MemoryWindow, MemoryWindowBindInfo};
@@ -56,7 +58,7 @@ impl std::fmt::Debug for ScatterGatherEntry {
 
 /// The traits behind guards, callable by the handles only.
 pub(super) mod sealed {
-    use super::{Bare, IoSlice, Request, ScatterGatherEntry, ibv_context};
+    use super::{BufferlessRequest, IoSlice, ScatterGatherEntry, SendRequest, ibv_context};
 
     /// A token that every `Build` method requires, and that only this crate can make. Without it, a
     /// bound of a generic function would make the methods of this supertrait callable, although the
@@ -66,7 +68,7 @@ pub(super) mod sealed {
 
     /// The queue of a list and the list's progress.
     #[derive(Clone, Copy, Debug)]
-    pub struct About {
+    pub struct ListInfo {
         pub(in super::super) context: *mut ibv_context,
         /// The number of requests in the list.
         pub(in super::super) count: usize,
@@ -79,24 +81,24 @@ pub(super) mod sealed {
     /// Appends work requests, with one method for each kind of buffer. A request that cannot be
     /// appended makes the whole list fail when it is posted.
     pub trait Build {
-        fn about(&self, step: Step) -> About;
+        fn list_info(&self, step: Step) -> ListInfo;
         /// Appends a request without a buffer.
-        fn append(&mut self, step: Step, request: Request);
+        fn append(&mut self, step: Step, request: SendRequest);
         /// # Safety
         ///
         /// The contract of [`super::LocalBufferHandle::setup_sge`] applies.
-        unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry);
+        unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry);
         /// # Safety
         ///
         /// The contract of [`super::LocalBufferHandle::setup_sge`] applies to every entry.
-        unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]);
-        fn append_inline(&mut self, step: Step, request: Request, data: &[u8]);
-        fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]);
+        unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, list: &[ScatterGatherEntry]);
+        fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]);
+        fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]);
         /// # Safety
         ///
         /// The objects that the request refers to must live until the list has been posted or
         /// dropped.
-        unsafe fn append_bare(&mut self, step: Step, request: Bare);
+        unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest);
     }
 }
 
@@ -140,8 +142,8 @@ pub struct WorkRequestHandle<'guard, G> {
 
 impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     #[inline(always)]
-    fn setup(self, operation: Operation) -> LocalBufferHandle<'guard, G> {
-        let request = Request { wr_id: self.wr_id, flags: self.flags, to: self.to, operation };
+    fn setup(self, operation: SendOperation) -> LocalBufferHandle<'guard, G> {
+        let request = SendRequest { wr_id: self.wr_id, flags: self.flags, to: self.to, operation };
         LocalBufferHandle { guard: self.guard, request }
     }
 
@@ -190,13 +192,13 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     /// SEND (`ibv_wr_send`) into the peer's next receive buffer.
     #[inline]
     pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::Send)
+        self.setup(SendOperation::Send)
     }
 
     /// SEND with 32 bits of immediate data in the peer's completion (`ibv_wr_send_imm`).
     #[inline]
     pub fn setup_send_imm(self, imm_data: u32) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::SendWithImmediate { imm_data })
+        self.setup(SendOperation::SendWithImmediate { imm_data })
     }
 
     /// SEND that invalidates a key of the peer before its receive completes (`ibv_wr_send_inv`).
@@ -211,14 +213,14 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     /// `man ibv_post_send` (`IBV_WR_SEND_WITH_INV`), `man ibv_wr_post` (`ibv_wr_send_inv`)
     #[inline]
     pub fn setup_send_inv(self, invalidate_rkey: u32) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::SendWithInvalidate { rkey: invalidate_rkey })
+        self.setup(SendOperation::SendWithInvalidate { rkey: invalidate_rkey })
     }
 
-    fn setup_bare(self, operation: BareOperation) {
-        let bare = Bare { wr_id: self.wr_id, flags: self.flags, operation };
+    fn setup_bare(self, operation: BufferlessOperation) {
+        let bare = BufferlessRequest { wr_id: self.wr_id, flags: self.flags, operation };
         // SAFETY: objects that the request refers to are borrowed for as long as the guard's queue
         // (`Borrows`).
-        unsafe { self.guard.append_bare(Step(()), bare) };
+        unsafe { self.guard.append_bufferless(Step(()), bare) };
     }
 
     /// Invalidates the key of a local memory window of type 2 (`ibv_wr_local_inv`). After
@@ -233,7 +235,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     ///
     /// `man ibv_post_send`, `man ibv_wr_post` (`ibv_wr_local_inv`)
     pub fn setup_local_inv(self, invalidate_rkey: u32) {
-        self.setup_bare(BareOperation::LocalInvalidate { rkey: invalidate_rkey });
+        self.setup_bare(BufferlessOperation::LocalInvalidate { rkey: invalidate_rkey });
     }
 
     /// Binds a memory window of type 2 to a part of a region (`ibv_wr_bind_mw`). The new key `rkey`
@@ -260,7 +262,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         G: Borrows<'queue>,
     {
         let mw = window.begin_binding(rkey);
-        self.setup_bare(BareOperation::Bind { mw, rkey, info: info.raw() });
+        self.setup_bare(BufferlessOperation::Bind { mw, rkey, info: info.raw() });
     }
 
     /// Atomic write (`ibv_wr_atomic_write`): writes `value` to the 8 bytes at `remote_addr`, which
@@ -271,7 +273,10 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     ///
     /// `man ibv_wr_post`
     pub fn setup_atomic_write(self, rkey: u32, remote_addr: u64, value: u64) {
-        self.setup_bare(BareOperation::AtomicWrite { remote: Remote { rkey, addr: remote_addr }, value });
+        self.setup_bare(BufferlessOperation::AtomicWrite {
+            remote: Remote { rkey, addr: remote_addr },
+            value,
+        });
     }
 
     /// Flush (`ibv_wr_flush`): completes when earlier writes to these `len` bytes of the peer's
@@ -293,7 +298,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         placement: FlushPlacement,
         selectivity: FlushSelectivity,
     ) {
-        self.setup_bare(BareOperation::Flush {
+        self.setup_bare(BufferlessOperation::Flush {
             remote: Remote { rkey, addr: remote_addr },
             len,
             placement: placement.bits() as u8,
@@ -305,20 +310,20 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     /// the key `rkey`.
     #[inline]
     pub fn setup_write(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::Write(Remote { rkey, addr: remote_addr }))
+        self.setup(SendOperation::Write(Remote { rkey, addr: remote_addr }))
     }
 
     /// RDMA WRITE with 32 bits of immediate data, which completes one of the peer's receives
     /// (`ibv_wr_rdma_write_imm`).
     #[inline]
     pub fn setup_write_imm(self, rkey: u32, remote_addr: u64, imm_data: u32) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::WriteWithImmediate { remote: Remote { rkey, addr: remote_addr }, imm_data })
+        self.setup(SendOperation::WriteWithImmediate { remote: Remote { rkey, addr: remote_addr }, imm_data })
     }
 
     /// RDMA READ (`ibv_wr_rdma_read`) from the peer's memory into the local buffer.
     #[inline]
     pub fn setup_read(self, rkey: u32, remote_addr: u64) -> ReadBufferHandle<'guard, G> {
-        ReadBufferHandle(self.setup(Operation::Read(Remote { rkey, addr: remote_addr })))
+        ReadBufferHandle(self.setup(SendOperation::Read(Remote { rkey, addr: remote_addr })))
     }
 
     /// Compare and swap (`ibv_wr_atomic_cmp_swp`): the 8 bytes at `remote_addr` become `swap` if
@@ -332,7 +337,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         compare: u64,
         swap: u64,
     ) -> ReadBufferHandle<'guard, G> {
-        ReadBufferHandle(self.setup(Operation::CompareAndSwap {
+        ReadBufferHandle(self.setup(SendOperation::CompareAndSwap {
             remote: Remote { rkey, addr: remote_addr },
             compare,
             swap,
@@ -349,7 +354,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         add: u64,
     ) -> ReadBufferHandle<'guard, G> {
         ReadBufferHandle(
-            self.setup(Operation::FetchAndAdd { remote: Remote { rkey, addr: remote_addr }, add }),
+            self.setup(SendOperation::FetchAndAdd { remote: Remote { rkey, addr: remote_addr }, add }),
         )
     }
 }
@@ -435,7 +440,7 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
 #[derive(Debug)]
 pub struct LocalBufferHandle<'guard, G: PostSendGuard> {
     pub(super) guard: &'guard mut G,
-    pub(super) request: Request,
+    pub(super) request: SendRequest,
 }
 
 impl<G: PostSendGuard> Drop for LocalBufferHandle<'_, G> {

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::WorkRequestOperationType;
-use super::work_request::{DestinationKind, Request};
+use super::work_request::{DestinationKind, SendRequest};
 
 /// The reason why a list cannot be posted, found while it was built.
 ///
@@ -43,7 +43,7 @@ pub(super) enum Failure {
 
 impl Failure {
     #[inline(always)]
-    pub(super) const fn of(request: &Request, inline: usize) -> Self {
+    pub(super) const fn of(request: &SendRequest, inline: usize) -> Self {
         Self::Refused { operation: request.operation.kind(), to: request.to.kind(), inline }
     }
 }
@@ -62,7 +62,7 @@ pub enum PostSendError {
     UnsupportedOperation {
         /// Which work request of the list, from 0.
         index: usize,
-        /// The operation.
+        /// The operation that the work request asked for.
         operation: WorkRequestOperationType,
     },
     /// The queue pair's peer is not enough to say where the request goes, and the request does not,
@@ -74,7 +74,7 @@ pub enum PostSendError {
     MissingDestination {
         /// Which work request of the list, from 0.
         index: usize,
-        /// The operation.
+        /// The operation that the work request asked for.
         operation: WorkRequestOperationType,
     },
     /// The request says where it goes, and the queue pair's type does not have such destinations.
@@ -84,7 +84,7 @@ pub enum PostSendError {
     UnexpectedDestination {
         /// Which work request of the list, from 0.
         index: usize,
-        /// The operation.
+        /// The operation that the work request asked for.
         operation: WorkRequestOperationType,
     },
     /// What the request names, an address handle, or a memory window or its region, belongs to
@@ -138,9 +138,9 @@ pub enum PostSendError {
     TooManyScatterGatherEntries {
         /// Which work request of the list, from 0.
         index: usize,
-        /// How many there were.
+        /// The number that the work request has.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: usize,
     },
     /// More inline data than the queue pair was made for.
@@ -152,12 +152,12 @@ pub enum PostSendError {
         index: usize,
         /// How many bytes there were.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: usize,
     },
     /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`): poll completions, then post
     /// again.
-    #[error("the send queue is full ({}){}", Errno(*.errno), At(*.index))]
+    #[error("the send queue is full ({}){}", Errno(*.errno), AtIndex(*.index))]
     NotEnoughResources {
         /// The first work request that was not posted, where the device says; those before it were.
         index: Option<usize>,
@@ -165,15 +165,15 @@ pub enum PostSendError {
         errno: i32,
     },
     /// A work request is not valid (`EINVAL`), or the queue pair is not in a state to send.
-    #[error("invalid work request, or the queue pair is not ready to send ({}){}", Errno(*.errno), At(*.index))]
+    #[error("invalid work request, or the queue pair is not ready to send ({}){}", Errno(*.errno), AtIndex(*.index))]
     InvalidWorkRequest {
         /// The first work request that was not posted, where the device says; those before it were.
         index: Option<usize>,
         /// The library's error number.
         errno: i32,
     },
-    /// The library refused for another reason.
-    #[error("posting failed: {}{}", Errno(*.errno), At(*.index))]
+    /// The library refused with an error number that has no variant of its own.
+    #[error("posting failed: {}{}", Errno(*.errno), AtIndex(*.index))]
     Ibverbs {
         /// The first work request that was not posted, where the device says; those before it were.
         index: Option<usize>,
@@ -186,7 +186,7 @@ pub enum PostSendError {
     Direct {
         /// Which work request of the list, from 0.
         index: usize,
-        /// Why.
+        /// The fault in the request of mlx5's own.
         reason: crate::mlx5::DirectRequestError,
     },
 }
@@ -201,9 +201,9 @@ impl std::fmt::Display for Errno {
 }
 
 /// Displays the position at which posting stopped.
-pub(super) struct At(pub(super) Option<usize>);
+pub(super) struct AtIndex(pub(super) Option<usize>);
 
-impl std::fmt::Display for At {
+impl std::fmt::Display for AtIndex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(index) => write!(f, " at work request {index}; those before it were posted"),

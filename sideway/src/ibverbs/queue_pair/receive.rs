@@ -11,8 +11,8 @@ use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
-use super::post::sealed::About;
-use super::post_error::{At, Errno};
+use super::post::sealed::ListInfo;
+use super::post_error::{AtIndex, Errno};
 use super::{CreateQueuePairError, QueuePairControl, ScatterGatherEntry, Shared};
 
 /// The receiving half of a queue pair.
@@ -108,8 +108,8 @@ impl ReceiveList {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<Self, NoRoom> {
-        // SAFETY: the two types differ only in the target of the first pointer, and `object` points
-        // to an `ibv_srq`.
+        // SAFETY: the functions differ in what their first argument points to only, which is what
+        // it was made for.
         let verb = unsafe { core::mem::transmute::<PostReceives<ibv_srq>, PostReceives<c_void>>(verb) };
         Self::new(srq.cast(), verb, max_wr, max_sge)
     }
@@ -246,12 +246,12 @@ impl<'queue> PostRecvGuard<'queue> {
         }
     }
 
-    pub(super) fn about(&self) -> About {
+    pub(super) fn list_info(&self) -> ListInfo {
         // SAFETY: the object is a queue pair or a shared receive queue, which the borrow keeps
         // alive; both start with their context.
         let context = unsafe { self.object.cast().read() };
         let count = self.count as usize;
-        About { context, count, in_place: false, overwrites_when_full: false }
+        ListInfo { context, count, in_place: false, overwrites_when_full: false }
     }
 
     /// Records that no place is left for another receive.
@@ -393,13 +393,13 @@ pub enum PostRecvError {
     TooManyScatterGatherEntries {
         /// Which receive of the list, from 0.
         index: usize,
-        /// How many there were.
+        /// The number that the work request has.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: usize,
     },
     /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`).
-    #[error("the receive queue is full ({}){}", Errno(*.errno), At(*.index))]
+    #[error("the receive queue is full ({}){}", Errno(*.errno), AtIndex(*.index))]
     NotEnoughResources {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,
@@ -407,15 +407,15 @@ pub enum PostRecvError {
         errno: i32,
     },
     /// A receive is not valid (`EINVAL`), or the queue pair is in the reset state.
-    #[error("invalid receive, or the queue pair is in the reset state ({}){}", Errno(*.errno), At(*.index))]
+    #[error("invalid receive, or the queue pair is in the reset state ({}){}", Errno(*.errno), AtIndex(*.index))]
     InvalidWorkRequest {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,
         /// The library's error number.
         errno: i32,
     },
-    /// The library refused for another reason.
-    #[error("posting receives failed: {}{}", Errno(*.errno), At(*.index))]
+    /// The library refused with an error number that has no variant of its own.
+    #[error("posting receives failed: {}{}", Errno(*.errno), AtIndex(*.index))]
     Ibverbs {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,

@@ -19,12 +19,12 @@
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
 
-use super::post::sealed::{About, Build, Step};
+use super::post::sealed::{Build, ListInfo, Step};
 use super::post::{Borrows, LocalBufferHandle, PostSendGuard, ReadBufferHandle};
 use super::post_error::PostSendError;
-use super::work_request::{Bare, Request};
+use super::work_request::{BufferlessRequest, SendRequest};
 use super::{PostRecvError, PostRecvGuard, ScatterGatherEntry, WorkRequestFlags};
-use crate::memory::pool::{NO_REQUEST, Piece, Position, place_of};
+use crate::memory::pool::{NO_REQUEST, PoolPiece, Position, place_of};
 use crate::memory::{Pool, Slice};
 
 impl Pool {
@@ -37,7 +37,7 @@ impl Pool {
     /// a full queue too late. The list is dropped.
     #[inline]
     pub fn attach<G: PostSendGuard>(&self, guard: G) -> Result<PooledPostSendGuard<'_, G>, AttachPoolError> {
-        let unposted = Unposted::new(self, guard.about(Step(())))?;
+        let unposted = UnpostedSlices::new(self, guard.list_info(Step(())))?;
         Ok(PooledPostSendGuard { guard, unposted })
     }
 
@@ -52,7 +52,7 @@ impl Pool {
         &'pool self,
         guard: PostRecvGuard<'queue>,
     ) -> Result<PooledPostRecvGuard<'pool, 'queue>, AttachPoolError> {
-        let unposted = Unposted::new(self, guard.about())?;
+        let unposted = UnpostedSlices::new(self, guard.list_info())?;
         Ok(PooledPostRecvGuard { guard, unposted })
     }
 }
@@ -78,7 +78,7 @@ pub enum AttachPoolError {
 /// The requests of a list that have slices, which form a chain. Dropping it returns all slices to
 /// the pool.
 #[derive(Debug)]
-struct Unposted<'pool> {
+struct UnpostedSlices<'pool> {
     pool: &'pool Pool,
     /// The table index of the last request's first piece.
     last: u32,
@@ -90,10 +90,10 @@ struct Unposted<'pool> {
     in_place: bool,
 }
 
-impl<'pool> Unposted<'pool> {
+impl<'pool> UnpostedSlices<'pool> {
     #[inline(always)]
-    fn new(pool: &'pool Pool, about: About) -> Result<Self, AttachPoolError> {
-        let About { context, count, in_place, overwrites_when_full } = about;
+    fn new(pool: &'pool Pool, about: ListInfo) -> Result<Self, AttachPoolError> {
+        let ListInfo { context, count, in_place, overwrites_when_full } = about;
         if !pool.0.is_of(context) {
             return Err(AttachPoolError::OtherContext);
         }
@@ -146,7 +146,7 @@ impl<'pool> Unposted<'pool> {
     }
 
     #[inline(always)]
-    fn depart(&mut self, first: Piece, rest: Option<Piece>, wr_id: u64, is_receive: bool) -> u64 {
+    fn depart(&mut self, first: PoolPiece, rest: Option<PoolPiece>, wr_id: u64, is_receive: bool) -> u64 {
         let at = Position { before: self.last, index: self.index, is_receive };
         let ticket = self.pool.0.depart(first, rest, wr_id, at);
         self.last = place_of(ticket);
@@ -181,7 +181,7 @@ impl<'pool> Unposted<'pool> {
     }
 }
 
-impl Drop for Unposted<'_> {
+impl Drop for UnpostedSlices<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.last != NO_REQUEST {
@@ -201,7 +201,7 @@ impl Drop for Unposted<'_> {
 pub struct PooledPostSendGuard<'pool, G> {
     // The first field, so that a drop aborts the list before its slices return to the pool.
     guard: G,
-    unposted: Unposted<'pool>,
+    unposted: UnpostedSlices<'pool>,
 }
 
 impl<G: PostSendGuard> PostSendGuard for PooledPostSendGuard<'_, G> {
@@ -227,18 +227,18 @@ impl<'queue, G: Borrows<'queue>> Borrows<'queue> for PooledPostSendGuard<'_, G> 
 
 impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
     #[inline(always)]
-    fn about(&self, step: Step) -> About {
-        self.guard.about(step)
+    fn list_info(&self, step: Step) -> ListInfo {
+        self.guard.list_info(step)
     }
 
     #[inline(always)]
-    fn append(&mut self, step: Step, request: Request) {
+    fn append(&mut self, step: Step, request: SendRequest) {
         self.unposted.pass();
         self.guard.append(step, request);
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
         self.unposted.pass();
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
@@ -246,7 +246,7 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
         self.unposted.pass();
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
@@ -254,30 +254,30 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         self.unposted.pass();
         self.guard.append_inline(step, request, data);
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]) {
         self.unposted.pass();
         self.guard.append_inline_list(step, request, list);
     }
 
-    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
         self.unposted.pass();
         // SAFETY: the caller keeps this function's contract, which is the same as the called
         // function's.
-        unsafe { self.guard.append_bare(step, request) };
+        unsafe { self.guard.append_bufferless(step, request) };
     }
 }
 
 /// The request with the ticket as its number. It is signaled, because its completion returns the
 /// slices.
 #[inline(always)]
-fn with_ticket(request: Request, ticket: u64) -> Request {
-    Request { wr_id: ticket, flags: request.flags | WorkRequestFlags::Signaled, ..request }
+fn with_ticket(request: SendRequest, ticket: u64) -> SendRequest {
+    SendRequest { wr_id: ticket, flags: request.flags | WorkRequestFlags::Signaled, ..request }
 }
 
 impl<G: PostSendGuard> LocalBufferHandle<'_, PooledPostSendGuard<'_, G>> {
@@ -331,7 +331,7 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, PooledPostSendGuard<'_, G>> {
 #[derive(Debug)]
 pub struct PooledPostRecvGuard<'pool, 'queue> {
     guard: PostRecvGuard<'queue>,
-    unposted: Unposted<'pool>,
+    unposted: UnpostedSlices<'pool>,
 }
 
 impl<'pool, 'queue> PooledPostRecvGuard<'pool, 'queue> {

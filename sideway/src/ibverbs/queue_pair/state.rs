@@ -1,15 +1,10 @@
 //! Queue pair states and types, and the tables of attributes that each change of state requires and
 //! allows.
 
-use rdma_mummy_sys::types::{ibv_qp_state as S, ibv_qp_type as T};
-
-/// A number for a driver-specific type, in the bits above those of C. C has one value for all of
-/// them, `IBV_QPT_DRIVER`, and tells them apart by the function that makes them.
-const fn of_driver(number: u32) -> u32 {
-    number << 16 | T::IBV_QPT_DRIVER.0
-}
+use rdma_mummy_sys::types::ibv_qp_state as S;
 
 use super::QueuePairAttributeMask as M;
+use crate::ibverbs::types::QueuePairType;
 
 c_enum! {
     /// The state of a queue pair (`ibv_qp_state`).
@@ -33,52 +28,7 @@ c_enum! {
     }
 }
 
-c_enum! {
-    /// The type of a queue pair (`ibv_qp_type`).
-    pub struct QueuePairType(u32) {
-        /// Connected; delivers every message in order, or the pair fails.
-        ReliableConnection = T::IBV_QPT_RC.0,
-        /// Connected; a message may be lost.
-        UnreliableConnection = T::IBV_QPT_UC.0,
-        /// Not connected; a message of one packet may be lost.
-        UnreliableDatagram = T::IBV_QPT_UD.0,
-        /// The sending end of an extended reliable connection ([`xrc`](crate::ibverbs::xrc)).
-        XrcSend = T::IBV_QPT_XRC_SEND.0,
-        /// The receiving end of an extended reliable connection, made as an
-        /// [`XrcTarget`](super::XrcTarget).
-        XrcReceive = T::IBV_QPT_XRC_RECV.0,
-        /// Raw Ethernet frames. This crate does not support them: making such a pair returns
-        /// [`Unsupported`](crate::ibverbs::Unsupported).
-        RawPacket = T::IBV_QPT_RAW_PACKET.0,
-        /// mlx5's dynamically connected initiator (in C: `IBV_QPT_DRIVER`), made by the feature
-        /// `mlx5`.
-        DcInitiator = of_driver(1),
-        /// mlx5's dynamically connected target (in C: `IBV_QPT_DRIVER`), made by the feature
-        /// `mlx5`.
-        DcTarget = of_driver(2),
-        /// EFA's scalable reliable datagrams (in C: `IBV_QPT_DRIVER`), made by the feature `efa`.
-        ScalableReliableDatagram = of_driver(3),
-    }
-}
-
-impl QueuePairType {
-    /// The value of this type in C.
-    pub(super) const fn raw_c(self) -> u32 {
-        self.raw() & 0xffff
-    }
-
-    /// Whether it is a driver-specific type, which `ibv_create_qp` does not make.
-    pub(super) fn is_of_driver(self) -> bool {
-        self.raw_c() == T::IBV_QPT_DRIVER.0
-    }
-
-    /// Whether each of its send requests needs an address (`ibv_wr_set_ud_addr`).
-    pub(super) fn is_datagram(self) -> bool {
-        self == Self::UnreliableDatagram || (cfg!(feature = "efa") && self == Self::ScalableReliableDatagram)
-    }
-}
-
-display_as_debug!(QueuePairState, QueuePairType);
+display_as_debug!(QueuePairState);
 
 /// The attributes that a change of state requires and allows, in addition to the state itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

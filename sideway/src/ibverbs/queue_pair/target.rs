@@ -12,11 +12,11 @@ use rdma_mummy_sys::types::{
 use rdma_mummy_sys::verbs;
 
 use super::{
-    ModifyQueuePairError, QueryQueuePairError, QueuePairAttribute, QueuePairAttributeMask, QueuePairState,
-    QueuePairType,
+    ModifyQueuePairError, QueuePairAttribute, QueuePairAttributeMask, QueuePairState, QueuePairType,
 };
+use crate::error::Error;
+use crate::ibverbs::check;
 use crate::ibverbs::xrc::XrcDomain;
-use crate::ibverbs::{Unsupported, check};
 
 /// The receiving end of an extended reliable connection (`ibv_qp` of type `IBV_QPT_XRC_RECV`).
 ///
@@ -34,11 +34,11 @@ pub struct XrcTarget {
 
 // SAFETY: nothing can be posted to it, and control verbs run under `control`.
 unsafe impl Send for XrcTarget {}
-// SAFETY: nothing can be posted to it, and control verbs run under `control`.
+// SAFETY: there is nothing to post to; attributes are behind a lock.
 unsafe impl Sync for XrcTarget {}
 
 impl XrcTarget {
-    pub(crate) fn create(xrcd: &XrcDomain) -> Result<Self, CreateXrcTargetError> {
+    pub(crate) fn create(xrcd: &XrcDomain) -> Result<Self, Error> {
         let context = xrcd.context();
         let mut attr = ibv_qp_init_attr_ex {
             qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
@@ -52,16 +52,11 @@ impl XrcTarget {
             verbs::ibv_create_qp_ex(context.provider().verbs(), context.as_raw().as_ptr(), &raw mut attr)
         };
         // SAFETY: the library made the target just now in this domain, or returned null.
-        unsafe { Self::of(qp, xrcd) }.map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                Unsupported::new(context, "ibv_create_qp_ex", "XRC queue pairs").into()
-            } else {
-                CreateXrcTargetError::Ibverbs { source }
-            }
-        })
+        unsafe { Self::of(qp, xrcd) }
+            .map_err(|source| Error::of_device(context, "ibv_create_qp_ex", "XRC queue pairs", source))
     }
 
-    pub(crate) fn open(xrcd: &XrcDomain, qp_num: u32) -> Result<Self, OpenXrcTargetError> {
+    pub(crate) fn open(xrcd: &XrcDomain, qp_num: u32) -> Result<Self, Error> {
         let context = xrcd.context();
         let mut attr = ibv_qp_open_attr {
             comp_mask: Open::IBV_QP_OPEN_ATTR_NUM.0
@@ -77,11 +72,9 @@ impl XrcTarget {
         let qp = unsafe { verbs::ibv_open_qp(context.as_raw().as_ptr(), &raw mut attr) };
         // SAFETY: the library opened the target just now in this domain, or returned null.
         unsafe { Self::of(qp, xrcd) }.map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                Unsupported::new(context, "ibv_open_qp", "XRC queue pairs that can be opened here").into()
-            } else {
-                OpenXrcTargetError::Ibverbs { qp_num, source }
-            }
+            Error::of_device(context, "ibv_open_qp", "XRC queue pairs that can be opened here", source)
+                .of_queue_pair(qp_num)
+                .remedy("the number has to be that of a target of this domain")
         })
     }
 
@@ -140,9 +133,10 @@ impl XrcTarget {
     /// # Errors
     ///
     /// Fails if the device does not answer.
-    pub fn query(&self, mask: QueuePairAttributeMask) -> Result<QueuePairAttribute, QueryQueuePairError> {
+    pub fn query(&self, mask: QueuePairAttributeMask) -> Result<QueuePairAttribute, Error> {
         let _control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = self.ask(mask).map_err(|source| QueryQueuePairError { qp_num: self.qp_num, source })?;
+        let told =
+            self.ask(mask).map_err(|source| Error::os("ibv_query_qp", source).of_queue_pair(self.qp_num))?;
         Ok(QueuePairAttribute::from_parts(told.0, mask))
     }
 
@@ -151,7 +145,7 @@ impl XrcTarget {
     /// # Errors
     ///
     /// Fails if the device does not answer.
-    pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
+    pub fn state(&self) -> Result<QueuePairState, Error> {
         let attr = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
     }
@@ -192,36 +186,4 @@ impl fmt::Debug for XrcTarget {
             .field("qp_num", &format_args!("{:#x}", self.qp_num))
             .finish_non_exhaustive()
     }
-}
-
-/// A target could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateXrcTargetError {
-    /// The device has none.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_create_qp_ex` failed.
-    #[error("ibv_create_qp_ex failed for a target of an extended reliable connection: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A target could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenXrcTargetError {
-    /// The device cannot open it.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_open_qp` failed: mostly, because the domain has no such target.
-    #[error("ibv_open_qp failed: {source} (is {qp_num:#x} a target of this domain?)")]
-    Ibverbs {
-        /// The number that was asked for.
-        qp_num: u32,
-        /// What the library said.
-        source: io::Error,
-    },
 }

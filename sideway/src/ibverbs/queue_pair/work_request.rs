@@ -77,15 +77,15 @@ display_as_debug!(WorkRequestOperationType);
 
 /// A work request without its buffer.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct SendRequest {
     pub(super) wr_id: u64,
     pub(super) flags: WorkRequestFlags,
     pub(super) to: Destination,
-    pub(super) operation: Operation,
+    pub(super) operation: SendOperation,
 }
 
 #[cfg(feature = "mlx5")]
-impl Request {
+impl SendRequest {
     /// The operation, without its arguments.
     pub(crate) fn kind(&self) -> WorkRequestOperationType {
         self.operation.kind()
@@ -143,7 +143,7 @@ impl Address {
 
 /// An operation with its arguments.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Operation {
+pub(super) enum SendOperation {
     Send,
     SendWithImmediate { imm_data: u32 },
     SendWithInvalidate { rkey: u32 },
@@ -161,7 +161,7 @@ pub(super) struct Remote {
     pub(super) addr: u64,
 }
 
-impl Operation {
+impl SendOperation {
     #[inline(always)]
     pub(super) const fn kind(&self) -> WorkRequestOperationType {
         ALL[self.index()].0
@@ -197,23 +197,23 @@ const ALL: [(WorkRequestOperationType, SendOperationFlags); 8] = [
 
 /// A work request without a buffer.
 #[derive(Clone, Copy, Debug)]
-pub struct Bare {
+pub struct BufferlessRequest {
     pub(super) wr_id: u64,
     pub(super) flags: WorkRequestFlags,
-    pub(super) operation: BareOperation,
+    pub(super) operation: BufferlessOperation,
 }
 
-/// An operation without a buffer, with its arguments. It is separate from [`Operation`], so that
+/// An operation without a buffer, with its arguments. It is separate from [`SendOperation`], so that
 /// operations with a buffer pay nothing for these.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum BareOperation {
+pub(super) enum BufferlessOperation {
     LocalInvalidate { rkey: u32 },
     Bind { mw: NonNull<ibv_mw>, rkey: u32, info: ibv_mw_bind_info },
     AtomicWrite { remote: Remote, value: u64 },
     Flush { remote: Remote, len: usize, placement: u8, selectivity: u8 },
 }
 
-impl BareOperation {
+impl BufferlessOperation {
     pub(super) const fn kind(&self) -> WorkRequestOperationType {
         match self {
             Self::LocalInvalidate { .. } => WorkRequestOperationType::LocalInvalidate,
@@ -253,8 +253,7 @@ impl BareOperation {
             if of_window != context || of_region != context {
                 return Err(Failure::OtherContext);
             }
-            // SAFETY: the caller guarantees that the window is alive, and every release's struct
-            // has this field.
+            // SAFETY: the caller says that they live; the fields are in every release's struct.
             if unsafe { (*mw.as_ptr()).type_ } != ibv_mw_type::IBV_MW_TYPE_2 {
                 return Err(Failure::WindowOfType1);
             }
@@ -266,9 +265,9 @@ impl BareOperation {
 /// For each operation, the limit of inline data plus one, or 0 if the pair does not have the
 /// operation. So one comparison decides whether a request is possible.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Possible([u32; ALL.len()]);
+pub(super) struct InlineLimits([u32; ALL.len()]);
 
-impl Possible {
+impl InlineLimits {
     const NOTHING: Self = Self([0; ALL.len()]);
 
     fn new(usable: SendOperationFlags, max_inline: u32) -> Self {
@@ -278,7 +277,7 @@ impl Possible {
     /// Whether a request may have `inline` bytes of inline data. With `inline` 0: whether the pair
     /// has the operation.
     #[inline(always)]
-    pub(super) fn has(&self, operation: &Operation, inline: usize) -> bool {
+    pub(super) fn has(&self, operation: &SendOperation, inline: usize) -> bool {
         inline < self.0[operation.index()] as usize
     }
 
@@ -304,8 +303,8 @@ impl Possible {
 
     /// The error for a refused request: no such operation, no place in the queue, or too much
     /// inline data.
-    fn error(&self, operation: WorkRequestOperationType, given: usize, at: Place) -> PostSendError {
-        let Place { index, limit } = at;
+    fn error(&self, operation: WorkRequestOperationType, given: usize, at: ListPosition) -> PostSendError {
+        let ListPosition { index, limit } = at;
         match self.room(operation) {
             room if limit == 0 || (room != 0 && index == limit) => {
                 PostSendError::TooManyWorkRequests { limit }
@@ -319,31 +318,31 @@ impl Possible {
 /// Possible operations with an explicit destination, by kind. They are separate, so that requests
 /// without one pay nothing for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Elsewhere {
-    pub(super) datagram: Possible,
-    pub(super) xrc: Possible,
+pub(super) struct DestinationLimits {
+    pub(super) datagram: InlineLimits,
+    pub(super) xrc: InlineLimits,
 }
 
-impl Elsewhere {
+impl DestinationLimits {
     /// Divides a pair's operations into those to its peer and those with an explicit destination.
     pub(super) fn divide(
         qp_type: QueuePairType,
         usable: SendOperationFlags,
         max_inline: u32,
-    ) -> (Possible, Self) {
-        let only = |is| if is { Possible::new(usable, max_inline) } else { Possible::NOTHING };
+    ) -> (InlineLimits, Self) {
+        let only = |is| if is { InlineLimits::new(usable, max_inline) } else { InlineLimits::NOTHING };
         let by_number = qp_type == QueuePairType::XrcSend;
         let elsewhere = Self { datagram: only(qp_type.is_datagram()), xrc: only(by_number) };
         match qp_type {
-            _ if by_number || qp_type.is_datagram() => (Possible::NOTHING, elsewhere),
-            _ => (Possible::new(usable, max_inline), elsewhere),
+            _ if by_number || qp_type.is_datagram() => (InlineLimits::NOTHING, elsewhere),
+            _ => (InlineLimits::new(usable, max_inline), elsewhere),
         }
     }
 
     /// The error for a list whose request at this position failed.
     #[cold]
     #[inline(never)]
-    pub(super) fn error(&self, to_peer: &Possible, failure: Failure, at: Place) -> PostSendError {
+    pub(super) fn error(&self, to_peer: &InlineLimits, failure: Failure, at: ListPosition) -> PostSendError {
         let index = at.index;
         let (operation, to, inline) = match failure {
             Failure::TooManyEntries { given, limit } => {
@@ -381,7 +380,7 @@ impl Elsewhere {
 
 /// A request's position in a list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ListPosition {
     /// The index, from 0.
     pub(super) index: usize,
     /// The number of requests that the queue holds.

@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "the tables of the driver that is not there are leaked")]
-    fn what_cannot_be_is_refused_before_the_driver_is_asked() {
+    fn rejects_impossible_arguments_before_calling_the_driver() {
         let driver = fake();
         let error = CudaDevice::of(driver, 2).unwrap_err();
         assert_eq!(error, CudaError::NoSuchDevice { ordinal: 2, count: 2 });

@@ -23,7 +23,8 @@ struct Inner {
 
 // SAFETY: CUDA allows a context in several threads at a time; each call makes it current first.
 unsafe impl Send for Inner {}
-// SAFETY: CUDA allows a context in several threads at a time; each call makes it current first.
+// SAFETY: a context may be used by any thread, by several at a time; it is made current for each
+// call.
 unsafe impl Sync for Inner {}
 
 impl CudaDevice {
@@ -46,7 +47,7 @@ impl CudaDevice {
         // SAFETY: the driver is initialised, and `device` is a local variable.
         let result = unsafe { (driver.device_get)(&raw mut device, ordinal.cast_signed()) };
         driver.check("cuDeviceGet", result)?;
-        // SAFETY: the driver returned the device just now, and `context` is a local variable.
+        // SAFETY: the driver is initialised, and the place is this function's own.
         let result = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", result)?;
         Ok(Self(Arc::new(Inner { driver, ordinal, device, context })))

@@ -17,7 +17,7 @@ pub enum CudaError {
     /// The library is too old, or another's.
     #[error("libcuda.so.1 has no {symbol}; update the NVIDIA driver ({since})")]
     MissingSymbol {
-        /// The function.
+        /// The function of the CUDA driver, such as `cuMemAlloc_v2`.
         symbol: &'static str,
         /// Which driver has it.
         since: &'static str,
@@ -29,7 +29,7 @@ pub enum CudaError {
     NoSuchDevice {
         /// The number, from 0.
         ordinal: u32,
-        /// How many there are.
+        /// The number of devices that the driver reports.
         count: u32,
     },
     /// The GPU's driver hands out no dma-bufs.
@@ -46,7 +46,7 @@ pub enum CudaError {
     /// A call of the driver failed.
     #[error("{call} failed: {name} ({result}): {description}{}", advice(*.result))]
     Driver {
-        /// The function.
+        /// The function of the CUDA driver, such as `cuMemAlloc_v2`.
         call: &'static str,
         /// What it returned (`CUresult`).
         result: u32,

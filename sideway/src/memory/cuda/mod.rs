@@ -37,4 +37,4 @@ mod region;
 pub use buffer::{CudaBuffer, DmaBuf};
 pub use device::CudaDevice;
 pub use error::CudaError;
-pub use region::{CudaRegion, CudaRegionMut, RegisterCudaError};
+pub use region::{CudaRegion, CudaRegionMut};

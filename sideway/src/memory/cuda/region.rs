@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::ibv_mr;
 
 use super::{CudaBuffer, CudaError};
+use crate::ibverbs::memory_region::RegisterMemoryRegionError;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
@@ -26,7 +27,8 @@ pub struct CudaRegion {
 
 // SAFETY: the keys are plain values, and only the driver's copies access the memory.
 unsafe impl Send for CudaRegion {}
-// SAFETY: `&self` only reads plain values; copies into the memory need `&mut`.
+// SAFETY: a region is a pair of keys; the memory is reached by the driver's copies only; copies
+// into the memory need `&mut`.
 unsafe impl Sync for CudaRegion {}
 
 impl CudaBuffer {
@@ -45,7 +47,7 @@ impl CudaBuffer {
         self,
         pd: &ProtectionDomain,
         access: AccessFlags,
-    ) -> Result<CudaRegion, RegisterCudaError> {
+    ) -> Result<CudaRegion, RegisterMemoryRegionError> {
         let dma_buf = self.export()?;
         let context = pd.context();
         let unsupported = || Unsupported::new(context, "ibv_reg_dmabuf_mr", "registration of dma-bufs");
@@ -62,7 +64,7 @@ impl CudaBuffer {
             let source = io::Error::last_os_error();
             return Err(match Unsupported::is_meant_by(&source) {
                 true => unsupported().into(),
-                false => RegisterCudaError::Ibverbs { len: self.len(), access, source },
+                false => RegisterMemoryRegionError::Gpu { len: self.len(), access, source },
             });
         };
         // SAFETY: the library returned a live region, and every release's struct has these fields.
@@ -149,28 +151,4 @@ impl fmt::Debug for CudaRegion {
             .field("rkey", &format_args!("{:#x}", self.rkey))
             .finish_non_exhaustive()
     }
-}
-
-/// A GPU's memory could not be registered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegisterCudaError {
-    /// CUDA's driver failed, or exports no dma-buf.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-    /// The NIC takes no dma-bufs.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_reg_dmabuf_mr` failed.
-    #[error(
-        "cannot register {len} bytes of a GPU with {access:?}: {source}; can the NIC reach the GPU (`nvidia-smi topo -m`)?"
-    )]
-    Ibverbs {
-        /// How many bytes were to be registered.
-        len: usize,
-        /// The permissions.
-        access: AccessFlags,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -1,12 +1,12 @@
 //! The pool builder: sizes, counts and kind of memory.
 
 use super::handle::Handle;
-use super::table::{MAX_PIECES, MAX_SIZES, Table};
+use super::table::{MAX_PIECES, MAX_SIZES, PieceTable};
 use super::{Inner, Pool};
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::AccessFlags;
-use crate::ibverbs::memory_region::RegisterMemoryRegionError;
 use crate::ibverbs::protection_domain::ProtectionDomain;
-use crate::memory::{AllocateBufferError, AllocateOnNodeError, Buffer, BufferKind, RegisteredBuffer};
+use crate::memory::{Buffer, BufferKind, RegisteredBuffer};
 
 /// The alignment of every slot: a cache line.
 const ALIGNMENT: usize = 64;
@@ -77,18 +77,22 @@ impl PoolBuilder {
     ///
     /// # Errors
     ///
-    /// Fails if there are no slices, or more than a pool can have. Also fails if the memory cannot
-    /// be allocated or registered.
-    pub fn build(&self) -> Result<Pool, BuildPoolError> {
+    /// There are no slices, or more than a pool can have; there is no such memory; it cannot be registered.
+    pub fn build(&self) -> Result<Pool, Error> {
         let mut sizes = self.sizes.clone();
         sizes.sort_unstable();
         if sizes.is_empty() || sizes.len() > MAX_SIZES {
-            return Err(BuildPoolError::Sizes { given: sizes.len(), limit: MAX_SIZES });
+            return Err(unfit("a pool has slices of 1 size at least; name each size once (`setup_slices`)")
+                .with("sizes", sizes.len())
+                .with("limit", MAX_SIZES));
         }
         let (mut firsts, mut bytes, mut slices) = (Vec::new(), 0_usize, 0_usize);
         for &(size, count) in &sizes {
             if size == 0 || size > MAX_SIZE || count == 0 {
-                return Err(BuildPoolError::Slices { size, count, limit: MAX_SIZE });
+                return Err(unfit("a size has one slice at least, of 1 byte at least")
+                    .with("size", size)
+                    .with("count", count)
+                    .with("limit", MAX_SIZE));
             }
             firsts.push(bytes);
             slices = slices.saturating_add(count);
@@ -96,15 +100,19 @@ impl PoolBuilder {
         }
         let parts = self.parts.unwrap_or(slices);
         if slices.saturating_add(parts) > MAX_PIECES {
-            return Err(BuildPoolError::TooMany { slices, parts, limit: MAX_PIECES });
+            return Err(unfit("slices and parts together are more than a pool can have; make several pools")
+                .with("slices", slices)
+                .with("parts", parts)
+                .with("limit", MAX_PIECES));
         }
         let buffer = match self.node {
             Some(node) => Buffer::on_node(self.kind, bytes, node)?,
             None => Buffer::new(self.kind, bytes)?,
         };
-        let memory = RegisteredBuffer::register(&self.pd, buffer, self.access)?;
+        let memory = RegisteredBuffer::register(&self.pd, buffer, self.access)
+            .map_err(|error| Error::caused("ibv_reg_mr", ErrorKind::Nested, error))?;
         let narrow: Vec<_> = sizes.iter().map(|&(size, count)| (size as u32, count as u32)).collect();
-        let table = Table::new(&narrow, parts as u32, |at, n| {
+        let table = PieceTable::new(&narrow, parts as u32, |at, n| {
             let offset = firsts[at] + n as usize * sizes[at].0.next_multiple_of(ALIGNMENT);
             memory.as_ptr().wrapping_add(offset)
         });
@@ -118,46 +126,8 @@ impl PoolBuilder {
     }
 }
 
-/// A pool could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildPoolError {
-    /// There are no slices (`setup_slices`), or of too many sizes.
-    #[error("a pool has slices of 1 to {limit} sizes, not of {given}; name each size once (`setup_slices`)")]
-    Sizes {
-        /// How many sizes there were.
-        given: usize,
-        /// How many there may be.
-        limit: usize,
-    },
-    /// Slices have at least one byte, there is at least one of each size, and no message is longer
-    /// than the limit.
-    #[error("{count} slices of {size} bytes: there must be one at least, of 1 to {limit} bytes")]
-    Slices {
-        /// The bytes of each.
-        size: usize,
-        /// How many of that size.
-        count: usize,
-        /// How many bytes there may be.
-        limit: usize,
-    },
-    /// More than a pool can tell from one another.
-    #[error("{slices} slices and {parts} parts are more than the {limit} that a pool can have; make several")]
-    TooMany {
-        /// Slices of all sizes.
-        slices: usize,
-        /// Parts that they can be split into beyond that.
-        parts: usize,
-        /// How many there may be of both.
-        limit: usize,
-    },
-    /// There is no such memory.
-    #[error(transparent)]
-    Allocate(#[from] AllocateBufferError),
-    /// There is no such memory on the node.
-    #[error(transparent)]
-    AllocateOnNode(#[from] AllocateOnNodeError),
-    /// The memory cannot be registered.
-    #[error(transparent)]
-    Register(#[from] RegisterMemoryRegionError),
+/// A description that no pool can have.
+#[cold]
+fn unfit(reason: &'static str) -> Error {
+    Error::not_called("ibv_reg_mr", ErrorKind::InvalidArgument, reason)
 }

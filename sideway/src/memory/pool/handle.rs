@@ -8,9 +8,9 @@ use super::Inner;
 
 /// A reference count like `Rc`, except that its drop does not take its own address. So a slice
 /// stays in registers from the pool to the request.
-pub(crate) struct Handle(NonNull<Counted>);
+pub(crate) struct Handle(NonNull<RefCounted>);
 
-struct Counted {
+struct RefCounted {
     /// The number of handles. It cannot overflow, because leaking that number would take too long.
     handles: Cell<u64>,
     inner: Inner,
@@ -18,11 +18,11 @@ struct Counted {
 
 impl Handle {
     pub(super) fn new(inner: Inner) -> Self {
-        Self(NonNull::from(Box::leak(Box::new(Counted { handles: Cell::new(1), inner }))))
+        Self(NonNull::from(Box::leak(Box::new(RefCounted { handles: Cell::new(1), inner }))))
     }
 
     #[inline]
-    fn counted(&self) -> &Counted {
+    fn counted(&self) -> &RefCounted {
         // SAFETY: the box was leaked, and is rebuilt only when the last handle is dropped.
         unsafe { self.0.as_ref() }
     }
@@ -70,7 +70,7 @@ impl Drop for Handle {
 /// No handle of it may exist any more.
 #[cold]
 #[inline(never)]
-unsafe fn free(counted: NonNull<Counted>) {
+unsafe fn free(counted: NonNull<RefCounted>) {
     // SAFETY: the box was leaked when the pool was made, and only this line rebuilds it.
     drop(unsafe { Box::from_raw(counted.as_ptr()) });
 }

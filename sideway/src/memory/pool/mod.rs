@@ -10,12 +10,12 @@ mod table;
 use std::fmt;
 use std::ptr::NonNull;
 
-pub use builder::{BuildPoolError, PoolBuilder};
+pub use builder::PoolBuilder;
 use handle::Handle;
 use rdma_mummy_sys::types::ibv_context;
-pub use slice::{OutOfSlice, Slice, Slices, SplitSliceError};
-use table::Table;
-pub(crate) use table::{NO_REQUEST, Piece, Position, place_of};
+pub use slice::{OutOfSlice, Slice, Slices};
+use table::PieceTable;
+pub(crate) use table::{NO_REQUEST, PoolPiece, Position, place_of};
 
 use super::RegisteredBuffer;
 use crate::ibverbs::completion::{
@@ -59,7 +59,7 @@ pub struct Pool(pub(crate) Handle);
 
 /// The pool itself, shared by its handles and slices.
 pub(crate) struct Inner {
-    table: Table,
+    table: PieceTable,
     lkey: u32,
     context: NonNull<ibv_context>,
     slices: usize,
@@ -74,24 +74,24 @@ impl Inner {
     }
 
     #[inline]
-    pub(crate) fn entry(&self, piece: Piece) -> ScatterGatherEntry {
+    pub(crate) fn entry(&self, piece: PoolPiece) -> ScatterGatherEntry {
         let addr = self.table.start(piece).addr() as u64;
         ScatterGatherEntry::new(self.lkey, addr, self.table.len(piece))
     }
 
-    /// See [`Table::depart`].
+    /// See [`PieceTable::depart`].
     #[inline]
-    pub(crate) fn depart(&self, piece: Piece, rest: Option<Piece>, wr_id: u64, at: Position) -> u64 {
+    pub(crate) fn depart(&self, piece: PoolPiece, rest: Option<PoolPiece>, wr_id: u64, at: Position) -> u64 {
         self.table.depart(piece, rest, wr_id, at)
     }
 
-    /// See [`Table::chain`].
+    /// See [`PieceTable::chain`].
     #[inline]
-    pub(crate) fn chain(&self, piece: Piece, rest: Option<Piece>) {
+    pub(crate) fn chain(&self, piece: PoolPiece, rest: Option<PoolPiece>) {
         self.table.chain(piece, rest);
     }
 
-    /// See [`Table::recall`].
+    /// See [`PieceTable::recall`].
     pub(crate) fn recall(&self, last: u32, count: u32, posted: u32) {
         self.table.recall(last, count, posted);
     }

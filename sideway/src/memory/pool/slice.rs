@@ -4,7 +4,8 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 
 use super::handle::Handle;
-use super::table::Piece;
+use super::table::PoolPiece;
+use crate::error::{ConsumeError, Error, ErrorKind};
 use crate::memory::bytes::{self, Word};
 
 /// A piece of a pool's memory that nothing else in the program owns: it can be filled, posted or
@@ -19,13 +20,13 @@ use crate::memory::bytes::{self, Word};
 pub struct Slice {
     pool: Handle,
     /// The piece in the pool's table.
-    piece: Piece,
+    piece: PoolPiece,
 }
 
 impl Slice {
     /// A slice of a taken piece, which must have no other handle.
     #[inline]
-    pub(super) fn new(pool: &Handle, piece: Piece) -> Self {
+    pub(super) fn new(pool: &Handle, piece: PoolPiece) -> Self {
         Self { pool: pool.clone(), piece }
     }
 
@@ -35,13 +36,13 @@ impl Slice {
     }
 
     #[inline]
-    pub(crate) fn piece(&self) -> Piece {
+    pub(crate) fn piece(&self) -> PoolPiece {
         self.piece
     }
 
     /// Gives up the slice, and leaves the piece to the caller.
     #[inline]
-    pub(crate) fn into_piece(self) -> Piece {
+    pub(crate) fn into_piece(self) -> PoolPiece {
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is `ManuallyDrop`, so the slice's own drop does not run, and this is the
         // only read of the handle.
@@ -130,16 +131,16 @@ impl Slice {
     #[inline]
     pub fn copy_to_slice(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfSlice> {
         let start = self.range(offset, bytes.len())?;
-        // SAFETY: the range is within the pool's memory, which stays mapped while this slice
-        // exists, and to which no reference exists (`memory/pool/mod.rs`).
+        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
+        // nobody has a reference (`memory/pool/mod.rs`).
         unsafe { bytes::copy_out(bytes, start) };
         Ok(())
     }
 
     /// Fills the slice with a byte.
     pub fn fill(&mut self, byte: u8) {
-        // SAFETY: the whole slice is within the pool's memory, which stays mapped while this slice
-        // exists, and to which no reference exists (`memory/pool/mod.rs`).
+        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
+        // nobody has a reference (`memory/pool/mod.rs`).
         unsafe { bytes::fill(self.as_ptr(), byte, self.len()) };
     }
 
@@ -155,8 +156,8 @@ impl Slice {
     #[inline]
     pub fn read<W: Word>(&self, offset: usize) -> Result<W, OutOfSlice> {
         let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: the word is within the pool's memory, which stays mapped while this slice exists,
-        // and to which no reference exists (`memory/pool/mod.rs`).
+        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
+        // nobody has a reference (`memory/pool/mod.rs`).
         Ok(unsafe { W::load(start) })
     }
 
@@ -168,8 +169,8 @@ impl Slice {
     #[inline]
     pub fn write<W: Word>(&mut self, offset: usize, value: W) -> Result<(), OutOfSlice> {
         let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: the word is within the pool's memory, which stays mapped while this slice exists,
-        // and to which no reference exists (`memory/pool/mod.rs`).
+        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
+        // nobody has a reference (`memory/pool/mod.rs`).
         unsafe { value.store(start) };
         Ok(())
     }
@@ -181,17 +182,23 @@ impl Slice {
     ///
     /// Fails if the slice is shorter than `mid`, or if the pool has no room for another
     /// [part](super::PoolBuilder::setup_parts). The slice comes back with the error.
-    pub fn split_at(self, mid: usize) -> Result<(Self, Self), SplitSliceError> {
+    pub fn split_at(self, mid: usize) -> Result<(Self, Self), ConsumeError<Self>> {
         let len = self.len();
         if mid > len {
-            return Err(SplitSliceError::TooShort { mid, len, slice: self });
+            return Err(refuse(self, "the slice is shorter", |error| {
+                error.with("mid", mid).with("len", len)
+            }));
         }
         match self.pool.table.cut(self.piece, mid as u32) {
             Some(other) => {
                 let other = Self::new(&self.pool, other);
                 Ok((self, other))
             }
-            None => Err(SplitSliceError::NoPart { slice: self }),
+            None => Err(refuse(
+                self,
+                "the pool has no place for another part; make it with more (`setup_parts`)",
+                |error| error.of_kind(ErrorKind::LimitExceeded),
+            )),
         }
     }
 }
@@ -219,7 +226,7 @@ pub struct Slices(
 impl Slices {
     /// The slices from a piece on, along its chain. They must be taken, and have no other handle.
     #[inline]
-    pub(super) fn new(pool: &Handle, first: Option<Piece>) -> Self {
+    pub(super) fn new(pool: &Handle, first: Option<PoolPiece>) -> Self {
         Self(ManuallyDrop::new(first.map(|piece| Slice::new(pool, piece))))
     }
 }
@@ -262,26 +269,9 @@ pub struct OutOfSlice {
     pub limit: usize,
 }
 
-/// A slice could not be split.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SplitSliceError {
-    /// It has not so many bytes.
-    #[error("a slice of {len} bytes cannot be split at {mid}")]
-    TooShort {
-        /// Where it was to be split.
-        mid: usize,
-        /// How many bytes it has.
-        len: usize,
-        /// The slice.
-        slice: Slice,
-    },
-    /// The pool has no place for another part.
-    #[error(
-        "the pool's slices are split into as many parts as it has places for; make it with more (`setup_parts`)"
-    )]
-    NoPart {
-        /// The slice.
-        slice: Slice,
-    },
+/// Gives back a slice that cannot be split.
+#[cold]
+fn refuse(object: Slice, reason: &'static str, more: impl FnOnce(Error) -> Error) -> ConsumeError<Slice> {
+    let error = Error::not_called("Slice::split_at", ErrorKind::OutOfBounds, reason);
+    ConsumeError { object, error: more(error) }
 }

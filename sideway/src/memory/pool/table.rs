@@ -41,25 +41,25 @@ const AT_HOME: u64 = 1 << 23;
 const POOL_SHIFT: u32 = 24;
 const ONCE: u64 = 1 << 40;
 
-/// A bit of [`Place::cut`].
+/// A bit of [`PieceEntry::cut`].
 const CUT: u32 = 1 << 31;
 
-/// A bit of [`Place::index`].
+/// A bit of [`PieceEntry::index`].
 const RECEIVE: u32 = 1 << 31;
 
-pub(super) struct Table {
+pub(super) struct PieceTable {
     /// A leaked box, because pointers into it are kept.
-    places: NonNull<[Place]>,
+    places: NonNull<[PieceEntry]>,
     sizes: [Size; MAX_SIZES],
     /// The list of entries without a piece.
-    spare: Cell<Option<Piece>>,
+    spare: Cell<Option<PoolPiece>>,
 }
 
 /// The slots of one size; the sizes are in ascending order.
 struct Size {
     bytes: u32,
     /// The list of free slots.
-    free: Cell<Option<Piece>>,
+    free: Cell<Option<PoolPiece>>,
 }
 
 /// A reference to a piece's entry in the table.
@@ -67,17 +67,17 @@ struct Size {
 /// It is valid as long as the table, and only for that table. Its holder keeps the table alive, and
 /// passes the piece to no other table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Piece(NonNull<Place>);
+pub(crate) struct PoolPiece(NonNull<PieceEntry>);
 
 /// The table entry of a piece. It takes one cache line, so that entries do not share lines.
 #[repr(align(64))]
-struct Place {
+struct PieceEntry {
     ticket: Cell<u64>,
     /// The number that the program gave the work request.
     wr_id: Cell<u64>,
     start: Cell<*mut u8>,
     /// The next piece in a free list or in the same work request.
-    next: Cell<Option<Piece>>,
+    next: Cell<Option<PoolPiece>>,
     len: Cell<u32>,
     capacity: Cell<u32>,
     /// For the first piece of a work request: the index of the first piece of the previous request
@@ -94,7 +94,7 @@ struct Place {
     cut: Cell<u32>,
 }
 
-const _: () = assert!(size_of::<Place>() == 64);
+const _: () = assert!(size_of::<PieceEntry>() == 64);
 
 /// The position of a work request with pieces in its list.
 #[derive(Clone, Copy, Debug)]
@@ -108,15 +108,15 @@ pub(crate) struct Position {
 }
 
 /// A work request that has come back from the device.
-pub(super) struct Arrival {
-    pub(super) piece: Piece,
+pub(super) struct ReclaimedRequest {
+    pub(super) piece: PoolPiece,
     /// The request's next piece.
-    pub(super) rest: Option<Piece>,
+    pub(super) rest: Option<PoolPiece>,
     pub(super) wr_id: u64,
     pub(super) is_receive: bool,
 }
 
-impl Table {
+impl PieceTable {
     /// A table of slots of these sizes in ascending order, and `spare` further entries. `start_of`
     /// returns the address of each slot. At most [`MAX_SIZES`] sizes, and [`MAX_PIECES`] entries.
     pub(super) fn new(
@@ -130,7 +130,7 @@ impl Table {
             places.extend((0..count).map(|n| (start_of(at, n), bytes, at as u32, 1)));
         }
         places.extend((0..spare).map(|_| (std::ptr::null_mut(), 0, 0, 0)));
-        let places = (0..).zip(places).map(|(n, (start, bytes, size, cut))| Place {
+        let places = (0..).zip(places).map(|(n, (start, bytes, size, cut))| PieceEntry {
             ticket: Cell::new(pool << POOL_SHIFT | AT_HOME | u64::from(n)),
             wr_id: Cell::new(0),
             start: Cell::new(start),
@@ -149,7 +149,7 @@ impl Table {
         let table = Self { places, sizes, spare: Cell::new(None) };
         // In reverse, so that the lists start with the lowest index.
         for number in (0..table.places().len()).rev() {
-            let piece = Piece(NonNull::from(&table.places()[number]));
+            let piece = PoolPiece(NonNull::from(&table.places()[number]));
             let place = table.place(piece);
             match place.cut.get() {
                 0 => place.next.set(table.spare.replace(Some(piece))),
@@ -160,42 +160,42 @@ impl Table {
     }
 
     #[inline]
-    fn places(&self) -> &[Place] {
+    fn places(&self) -> &[PieceEntry] {
         // SAFETY: the box was leaked, and lives as long as the table. Nobody has a mutable
         // reference to it.
         unsafe { self.places.as_ref() }
     }
 
     #[inline]
-    fn place(&self, piece: Piece) -> &Place {
+    fn place(&self, piece: PoolPiece) -> &PieceEntry {
         // SAFETY: a piece is used with its own table only, which is alive.
         unsafe { piece.0.as_ref() }
     }
 
     #[inline]
-    pub(super) fn start(&self, piece: Piece) -> *mut u8 {
+    pub(super) fn start(&self, piece: PoolPiece) -> *mut u8 {
         self.place(piece).start.get()
     }
 
     #[inline]
-    pub(super) fn len(&self, piece: Piece) -> u32 {
+    pub(super) fn len(&self, piece: PoolPiece) -> u32 {
         self.place(piece).len.get()
     }
 
     #[inline]
-    pub(super) fn capacity(&self, piece: Piece) -> u32 {
+    pub(super) fn capacity(&self, piece: PoolPiece) -> u32 {
         self.place(piece).capacity.get()
     }
 
     /// Sets a piece's length. `len` must not exceed the piece's capacity.
     #[inline]
-    pub(super) fn set_len(&self, piece: Piece, len: u32) {
+    pub(super) fn set_len(&self, piece: PoolPiece, len: u32) {
         self.place(piece).len.set(len);
     }
 
     /// Takes the smallest free slot of at least `bytes` bytes.
     #[inline]
-    pub(super) fn take(&self, bytes: u32) -> Option<Piece> {
+    pub(super) fn take(&self, bytes: u32) -> Option<PoolPiece> {
         for size in &self.sizes {
             if let Some(slot) = size.free.get()
                 && bytes <= size.bytes
@@ -209,7 +209,7 @@ impl Table {
 
     /// Returns a piece that is taken, and not with the device.
     #[inline]
-    pub(super) fn give_back(&self, piece: Piece) {
+    pub(super) fn give_back(&self, piece: PoolPiece) {
         let place = self.place(piece);
         if place.cut.get() != 1 {
             return self.give_part_back(piece);
@@ -219,7 +219,7 @@ impl Table {
     }
 
     #[inline]
-    fn push(&self, slot: Piece, place: &Place) {
+    fn push(&self, slot: PoolPiece, place: &PieceEntry) {
         let free = &self.sizes[place.size as usize % MAX_SIZES].free;
         place.next.set(free.replace(Some(slot)));
     }
@@ -227,7 +227,7 @@ impl Table {
     /// Returns a piece of a slot that was cut.
     #[cold]
     #[inline(never)]
-    fn give_part_back(&self, piece: Piece) {
+    fn give_part_back(&self, piece: PoolPiece) {
         let part = self.place(piece);
         let slot = &self.places()[part.slot.get() as usize];
         if !std::ptr::eq(part, slot) {
@@ -241,13 +241,13 @@ impl Table {
             slot.capacity.set(bytes);
             slot.len.set(bytes);
             slot.cut.set(1);
-            self.push(Piece(NonNull::from(slot)), slot);
+            self.push(PoolPiece(NonNull::from(slot)), slot);
         }
     }
 
     /// Cuts a piece in two; the first part has `mid` bytes, and the other one is returned. `None`
     /// if no table entry is left for it.
-    pub(super) fn cut(&self, piece: Piece, mid: u32) -> Option<Piece> {
+    pub(super) fn cut(&self, piece: PoolPiece, mid: u32) -> Option<PoolPiece> {
         let (first, other) = (self.place(piece), self.spare.get()?);
         let place = self.place(other);
         self.spare.set(place.next.get());
@@ -265,7 +265,7 @@ impl Table {
     /// Passes a piece to the device, with the pieces that [`chain`](Self::chain) has linked from
     /// `rest` on. Returns the ticket.
     #[inline]
-    pub(super) fn depart(&self, piece: Piece, rest: Option<Piece>, wr_id: u64, at: Position) -> u64 {
+    pub(super) fn depart(&self, piece: PoolPiece, rest: Option<PoolPiece>, wr_id: u64, at: Position) -> u64 {
         let place = self.place(piece);
         let ticket = place.ticket.get() - AT_HOME;
         place.ticket.set(ticket);
@@ -278,27 +278,27 @@ impl Table {
 
     /// Links a piece before other pieces of the same request.
     #[inline]
-    pub(super) fn chain(&self, piece: Piece, rest: Option<Piece>) {
+    pub(super) fn chain(&self, piece: PoolPiece, rest: Option<PoolPiece>) {
         self.place(piece).next.set(rest);
     }
 
     /// The next piece of the same request.
     #[inline]
-    pub(super) fn behind(&self, piece: Piece) -> Option<Piece> {
+    pub(super) fn behind(&self, piece: PoolPiece) -> Option<PoolPiece> {
         self.place(piece).next.get()
     }
 
     /// Takes a piece, and those linked to it, back from the device, if `ticket` is its ticket.
     #[inline]
-    pub(super) fn arrive(&self, ticket: u64) -> Option<Arrival> {
+    pub(super) fn arrive(&self, ticket: u64) -> Option<ReclaimedRequest> {
         let place = self.places().get((ticket & PLACE) as usize)?;
         if place.ticket.get() != ticket {
             return None;
         }
         place.ticket.set(ticket.wrapping_add(ONCE + AT_HOME));
         let is_receive = place.index.get() & RECEIVE != 0;
-        let piece = Piece(NonNull::from(place));
-        Some(Arrival { piece, rest: place.next.get(), wr_id: place.wr_id.get(), is_receive })
+        let piece = PoolPiece(NonNull::from(place));
+        Some(ReclaimedRequest { piece, rest: place.next.get(), wr_id: place.wr_id.get(), is_receive })
     }
 
     /// Returns pieces of a list of `count` requests, of which `last` is the last one with pieces.
@@ -326,7 +326,7 @@ impl Table {
 
     /// Returns the pieces with this ticket, if the device has them.
     fn retake(&self, ticket: u64) -> bool {
-        let Some(Arrival { piece, mut rest, .. }) = self.arrive(ticket) else { return false };
+        let Some(ReclaimedRequest { piece, mut rest, .. }) = self.arrive(ticket) else { return false };
         self.give_back(piece);
         while let Some(piece) = rest {
             rest = self.behind(piece);
@@ -346,12 +346,12 @@ impl Table {
         self.with_device().count()
     }
 
-    fn with_device(&self) -> impl Iterator<Item = &Place> {
+    fn with_device(&self) -> impl Iterator<Item = &PieceEntry> {
         self.places().iter().filter(|place| place.ticket.get() & AT_HOME == 0)
     }
 }
 
-impl Drop for Table {
+impl Drop for PieceTable {
     fn drop(&mut self) {
         // SAFETY: `new` leaked this box, and only this line rebuilds it.
         drop(unsafe { Box::from_raw(self.places.as_ptr()) });
@@ -374,9 +374,9 @@ fn new_pool() -> u64 {
 mod tests {
     use super::*;
 
-    fn table(sizes: &[(u32, u32)], spare: u32) -> Table {
+    fn table(sizes: &[(u32, u32)], spare: u32) -> PieceTable {
         let mut end = 0;
-        Table::new(sizes, spare, |at, _| {
+        PieceTable::new(sizes, spare, |at, _| {
             let start = std::ptr::without_provenance_mut(end + 1);
             end += sizes[at].0 as usize;
             start
@@ -385,12 +385,12 @@ mod tests {
 
     const ALONE: Position = Position { before: NO_REQUEST, index: 0, is_receive: false };
 
-    fn post(table: &Table, piece: Piece, wr_id: u64) -> u64 {
+    fn post(table: &PieceTable, piece: PoolPiece, wr_id: u64) -> u64 {
         table.depart(piece, None, wr_id, ALONE)
     }
 
     /// The table index of a piece.
-    fn at(table: &Table, piece: Option<Piece>) -> Option<u64> {
+    fn at(table: &PieceTable, piece: Option<PoolPiece>) -> Option<u64> {
         piece.map(|piece| table.place(piece).ticket.get() & (AT_HOME - 1))
     }
 
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ticket_is_found_out() {
+    fn rejects_wr_ids_that_are_no_tickets() {
         let (table, other) = (table(&[(64, 1)], 1), table(&[(64, 1)], 0));
         let piece = table.take(1).unwrap();
         let home = table.place(piece).ticket.get();
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_comes_back() {
+    fn dropped_pieces_return_to_the_table() {
         let table = table(&[(8, 4)], 0);
         for wr_id in 0..4 {
             let piece = table.take(1).unwrap();

@@ -1,7 +1,8 @@
-//! Requests of mlx5's own about memory alone: copies by the device, and requests in its own format.
+//! mlx5 requests that need only memory: copies by the device, and requests in its own format.
 
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::completion::{WorkCompletionOperationType, WorkCompletionStatus};
+use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{
     PostSendError, PostSendGuard, QueuePair, QueuePairType, SendQueue, WorkRequestFlags,
 };
@@ -10,23 +11,24 @@ use sideway::mlx5::{self, DirectOperationFlags, DirectQueuePair, DirectRequestEr
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::keys::OwnRequest;
-use super::Parts;
+use super::DirectSetup;
 
 /// A pair with operations of mlx5's own.
-fn pair(parts: &Parts, operations: DirectOperationFlags) -> DirectQueuePair {
+fn pair(parts: &DirectSetup, operations: DirectOperationFlags) -> DirectQueuePair {
     let mut builder = parts.mlx5().create_qp_builder(&parts.description());
     builder.setup_direct_send_ops_flags(operations).build_direct().unwrap()
 }
 
-fn copying() -> Parts {
-    Parts::lying(|l| l.max_memcpy = 4096)
+fn copying() -> DirectSetup {
+    DirectSetup::lying(|l| l.max_memcpy = 4096)
 }
 
-/// A request in the device's own format, of so many bytes, which says that it has so many units of 16.
+/// A request of `bytes` bytes in the device's own format, whose control segment states `units`
+/// units of 16 bytes.
 fn raw(bytes: usize, units: u8) -> Vec<u8> {
     let mut wqe: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
     if bytes >= 8 {
-        // The two bits above are not a part of the length.
+        // The two bits above the length do not belong to it.
         wqe[4..8].copy_from_slice(&[0x12, 0x34, 0x56, 0xc0 | units]);
     }
     wqe
@@ -37,11 +39,11 @@ fn a_copy_reaches_the_device_as_it_is() {
     let mut parts = copying();
     let mut pair = pair(&parts, DirectOperationFlags::Memcpy);
     let mut guard = pair.start_post_send();
-    // SAFETY: the fake device touches no memory, and there are places.
+    // SAFETY: the fake device touches no memory, and the queue has free places.
     unsafe {
         guard.construct_wr(1, SIGNALED).setup_memcpy(2, 0x3000, 4, 0x5000, 4096);
         guard.construct_wr(2, WorkRequestFlags::empty()).setup_memcpy(6, u64::MAX, 7, 0, 1);
-        // Among requests of libibverbs.
+        // Mixed with requests of libibverbs.
         guard.construct_wr(3, SIGNALED | WorkRequestFlags::Fence).setup_write(1, 2).setup_sge(3, 4, 5);
     }
     guard.post().unwrap();
@@ -64,11 +66,12 @@ fn a_copy_is_as_long_as_the_device_copies() {
     let mut pair = pair(&parts, DirectOperationFlags::Memcpy);
     for given in [0, 4097, usize::MAX] {
         let mut guard = pair.start_post_send();
-        // SAFETY: as above; the second is not posted.
+        // SAFETY: the fake device touches no memory, and the queue has free places; the second list
+        // is not posted.
         unsafe {
             guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8);
             guard.construct_wr(2, SIGNALED).setup_memcpy(1, 2, 3, 4, given);
-            // What is wrong first is what is told.
+            // The first error is reported.
             guard.construct_wr(3, SIGNALED).setup_raw_wqe(&[]);
         }
         let error = guard.post().unwrap_err();
@@ -86,8 +89,10 @@ fn a_copy_is_as_long_as_the_device_copies() {
 #[test]
 fn a_device_that_does_not_copy_says_so() {
     // It copies none, or its library does not know.
-    for parts in [Parts::new(), Parts::lying(|l| (l.max_memcpy, l.missing) = (64, &["max_wr_memcpy_length"]))]
-    {
+    for parts in [
+        DirectSetup::new(),
+        DirectSetup::lying(|l| (l.max_memcpy, l.missing) = (64, &["max_wr_memcpy_length"])),
+    ] {
         let mlx5 = parts.mlx5();
         let memcpy = DirectOperationFlags::Memcpy;
         let errors = [
@@ -103,13 +108,13 @@ fn a_device_that_does_not_copy_says_so() {
         for error in errors {
             assert!(matches!(
                 &error,
-                mlx5::CreateQueuePairError::Unsupported(Unsupported { verb: "mlx5dv_wr_memcpy", .. })
+                CreateQueuePairError::Unsupported(Unsupported { verb: "mlx5dv_wr_memcpy", .. })
             ));
             assert_eq!(error.to_string(), "device fake0 has no copies by the device (mlx5dv_wr_memcpy)");
         }
     }
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let mut builder = parts.mlx5().create_qp_builder(&parts.description());
         let error = builder.setup_direct_send_ops_flags(DirectOperationFlags::Memcpy).build_direct();
         assert_says(&error.unwrap_err(), errno);
@@ -132,11 +137,11 @@ fn a_pair_is_made_with_what_is_asked_for() {
         u64::from(sideway::sys::types::mlx5dv_qp_init_attr_mask::MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS.0);
     let arguments = parts.arguments();
     assert_eq!((arguments.own_mask, arguments.own_ops), (mask, 0b11111));
-    // One that posts nothing of mlx5's own asks for nothing.
+    // A pair without mlx5 operations requests none.
     drop(builder.build_ex().unwrap());
     let arguments = parts.arguments();
     assert_eq!((arguments.own_mask, arguments.own_ops), (0, 0));
-    // The library has it or not.
+    // The library has the operation or lacks it.
     for (flag, missing) in [
         (Op::Memcpy, &["wr_memcpy"] as &'static [&'static str]),
         (Op::RawWqe, &["wr_raw_wqe"]),
@@ -149,16 +154,16 @@ fn a_pair_is_made_with_what_is_asked_for() {
         (Op::MKeyConfigure, &["wr_set_mkey_sig_block"]),
         (Op::MKeyConfigure, &["mlx5dv_qp_ex"]),
     ] {
-        let parts = Parts::lying(|l| (l.missing, l.max_memcpy) = (missing, 64));
+        let parts = DirectSetup::lying(|l| (l.missing, l.max_memcpy) = (missing, 64));
         let mut builder = parts.mlx5().create_qp_builder(&parts.description());
         let error = builder.setup_direct_send_ops_flags(flag).build_direct().unwrap_err().to_string();
         assert!(error.contains("without `"), "{missing:?}: {error}");
     }
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let mut builder = parts.mlx5().create_qp_builder(&parts.description());
         match builder.setup_direct_send_ops_flags(Op::RawWqe).build_direct().unwrap_err() {
-            mlx5::CreateQueuePairError::Unsupported(Unsupported { verb, capability, .. }) => {
+            CreateQueuePairError::Unsupported(Unsupported { verb, capability, .. }) => {
                 assert!(is_unsupported(errno));
                 assert_eq!(verb, "mlx5dv_create_qp");
                 assert!(capability.contains("RawWqe"), "{capability}");
@@ -166,14 +171,14 @@ fn a_pair_is_made_with_what_is_asked_for() {
             error => assert_says(&error, errno),
         }
     }
-    // With another context's description none is made.
+    // A description of another context is rejected.
     let elsewhere = mlx5::DirectVerbs::of(&parts.fake.context()).unwrap();
     let error = elsewhere.create_qp_builder(&parts.description()).build_direct().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::OtherContext));
+    assert!(matches!(error, CreateQueuePairError::DescriptionOfOtherContext));
 }
 
 #[test]
-fn what_a_pair_was_not_made_for_is_not_called() {
+fn operations_a_pair_was_not_created_with_are_not_called() {
     let parts = copying();
     let mut pair = pair(&parts, DirectOperationFlags::Memcpy);
     let mut guard = pair.start_post_send();
@@ -183,10 +188,10 @@ fn what_a_pair_was_not_made_for_is_not_called() {
     let reason = DirectRequestError::UnsupportedOperation { operation: DirectOperationFlags::RawWqe };
     assert_eq!(error, PostSendError::Direct { index: 0, reason });
     assert!(error.to_string().contains("setup_direct_send_ops_flags"), "{error}");
-    // Of an initiator it is the same.
+    // The same for an initiator.
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
     let mut guard = initiator.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
     let reason = DirectRequestError::UnsupportedOperation { operation: DirectOperationFlags::Memcpy };
     assert_eq!(guard.post(), Err(PostSendError::Direct { index: 0, reason }));
@@ -202,7 +207,7 @@ fn an_initiator_copies_without_a_target() {
     assert_eq!(parts.arguments().own_ops, operations.bits());
     let ah = parts.address();
     let mut guard = initiator.start_post_send();
-    // SAFETY: the fake device touches no memory, and there are places.
+    // SAFETY: the fake device touches no memory, and the queue has free places.
     unsafe {
         guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8);
         guard.construct_wr(2, SIGNALED).setup_dc_address(&ah, 7, 8).setup_write(1, 2).setup_sge(3, 4, 5);
@@ -212,7 +217,7 @@ fn an_initiator_copies_without_a_target() {
     let copy = OwnRequest::Memcpy { dest: (1, 2), src: (3, 4), length: 8 };
     assert_eq!(parts.own_requests(), [copy, OwnRequest::Raw(raw(64, 4))]);
     assert_eq!((parts.addresses().len(), parts.posted()), (1, 3));
-    // A target that a copy was given is not the next request's.
+    // The target of a copy request does not carry over to the next request.
     let mut guard = initiator.start_post_send();
     // SAFETY: nothing is posted.
     unsafe {
@@ -224,9 +229,10 @@ fn an_initiator_copies_without_a_target() {
 
 #[test]
 fn a_raw_request_is_as_long_as_it_says() {
-    let mut parts = Parts::new();
+    let mut parts = DirectSetup::new();
     let mut pair = pair(&parts, DirectOperationFlags::RawWqe);
-    // As long as can be, one place and a little more, and the shortest, from an address that is no word's.
+    // The longest request, one slightly longer than a place, and the shortest, from an unaligned
+    // address.
     let lengths = [(63 * 16, 63), (80, 5), (16, 1)];
     for (bytes, units) in lengths {
         let mut guard = pair.start_post_send();
@@ -260,7 +266,7 @@ fn a_raw_request_is_as_long_as_it_says() {
     }
 }
 
-/// The queue holds 16; a request of more than 64 bytes takes more of it than one.
+/// The queue holds 16 requests; one of more than 64 bytes takes several places.
 #[test]
 fn a_list_takes_as_many_places_as_there_are() {
     let parts = copying();
@@ -280,24 +286,25 @@ fn a_list_takes_as_many_places_as_there_are() {
         let mut guard = pair.start_post_send();
         copies(&mut guard, copied);
         for n in 0..long {
-            // SAFETY: as above.
+            // SAFETY: the fake device touches no memory; a list that is too long is not posted.
             unsafe { guard.construct_wr(n, SIGNALED).setup_raw_wqe(&four) };
         }
         assert_eq!(guard.post(), expected, "{copied} and {long}");
         posted += if expected.is_ok() { copied + long } else { 0 };
         assert_eq!(parts.posted(), posted);
     }
-    // The long one first, and requests of libibverbs behind it, which do not know.
+    // The long request comes first, followed by requests of libibverbs, which do not count its
+    // places.
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory; a list that is too long is not posted.
     unsafe { guard.construct_wr(0, SIGNALED).setup_raw_wqe(&four) };
     for n in 0..13 {
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory; a list that is too long is not posted.
         unsafe { guard.construct_wr(n, SIGNALED).setup_write(1, 2).setup_sge(3, 4, 5) };
     }
     assert_eq!(guard.post(), too_many);
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory; a list that is too long is not posted.
     unsafe { guard.construct_wr(0, SIGNALED).setup_raw_wqe(&one) };
     guard.post().unwrap();
 }
@@ -312,13 +319,13 @@ fn a_list_that_is_not_posted_never_happened() {
         unsafe { guard.construct_wr(wr_id, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
         std::mem::forget(guard);
         let mut guard = pair.start_post_send();
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         unsafe { guard.construct_wr(wr_id, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
         drop(guard);
     };
     copy(&mut pair, 1);
     assert_eq!(parts.posted(), 0);
-    // What needs no promise of a place is refused, as on every extended pair of mlx5.
+    // Requests without a guarantee of a free place are refused, as on every extended pair of mlx5.
     let mut guard = pair.start_post_send();
     guard.construct_wr(1, SIGNALED).setup_send().setup_inline_data(&[1]);
     assert!(matches!(guard.post(), Err(PostSendError::InlineDataTooLong { index: 0, given: 1, limit: 0 })));
@@ -326,18 +333,18 @@ fn a_list_that_is_not_posted_never_happened() {
     drop(guard.construct_wr(1, SIGNALED).setup_send());
     assert_eq!(guard.post(), Err(PostSendError::FullQueueUnnoticed { index: 0 }));
     // The library may refuse the whole.
-    let parts = Parts::lying(|l| (l.max_memcpy, l.wr_complete) = (64, libc::EINVAL));
+    let parts = DirectSetup::lying(|l| (l.max_memcpy, l.wr_complete) = (64, libc::EINVAL));
     let mut pair = self::pair(&parts, DirectOperationFlags::Memcpy);
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
     assert!(matches!(guard.post(), Err(PostSendError::InvalidWorkRequest { errno: libc::EINVAL, .. })));
-    // Both halves go their own way.
+    // Both halves are used separately.
     let parts = copying();
     let (mut send, receive) = self::pair(&parts, DirectOperationFlags::Memcpy).into_split();
     drop(receive);
     let mut guard = send.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
     guard.post().unwrap();
     assert_eq!(parts.posted(), 1);

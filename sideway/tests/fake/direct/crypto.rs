@@ -1,23 +1,23 @@
 //! mlx5's data encryption keys, and memory keys that encrypt.
 
-use sideway::ibverbs::Unsupported;
+use sideway::ErrorKind;
 use sideway::ibverbs::queue_pair::{PostSendError, PostSendGuard, QueuePair};
 use sideway::mlx5::{
-    self, AesXtsKey, BlockSize, Crypto, DataEncryptionKeyError, DataEncryptionKeyState, DirectOperationFlags,
-    DirectRequestError, MKeyConfiguration, MKeyFlags, SignatureCryptoOrder,
+    self, AesXtsKey, BlockSize, Crypto, DataEncryptionKeyState, DirectOperationFlags, DirectRequestError,
+    MKeyConfiguration, MKeyFlags, SignatureCryptoOrder,
 };
 use sideway::sys::types::*;
 
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::keys::{DekArguments, OwnRequest};
-use super::Parts;
+use super::DirectSetup;
 
 const LOGIN: u64 = mlx5dv_dek_init_attr_mask::MLX5DV_DEK_INIT_ATTR_CRYPTO_LOGIN.0 as u64;
 
 #[test]
 fn a_data_encryption_key_is_made_as_it_is_described() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let asked = || parts.fake.world.own.dek.lock().unwrap().take().expect("a key was to be made");
     let bytes: [u8; 64] = std::array::from_fn(|n| n as u8 + 1);
@@ -43,15 +43,15 @@ fn a_data_encryption_key_is_made_as_it_is_described() {
     };
     assert_eq!(asked(), expected);
     assert_eq!(short.query().unwrap(), (DataEncryptionKeyState::Error, [7; 8]));
-    // A key does not print.
+    // `Debug` does not print a key.
     assert_eq!(
         format!("{:?} {:?}", AesXtsKey::Bits128(half), AesXtsKey::Bits256(bytes)),
         "Bits128(..) Bits256(..)"
     );
     assert_ne!(long.as_raw(), short.as_raw());
-    // It keeps its domain.
+    // The key keeps its domain alive.
     short.close().unwrap();
-    let Parts { fake, pd, cq } = parts;
+    let DirectSetup { fake, pd, cq } = parts;
     drop((mlx5, pd, cq));
     assert_eq!(*fake.world.destroyed.lock().unwrap(), ["dek", "cq"]);
     drop(long);
@@ -62,40 +62,40 @@ fn a_data_encryption_key_is_made_as_it_is_described() {
 fn a_data_encryption_key_can_fail() {
     let key = AesXtsKey::Bits128([1; 32]);
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         match parts.mlx5().create_dek(&parts.pd, &key, None, [0; 8]).unwrap_err() {
-            DataEncryptionKeyError::Unsupported(Unsupported { verb, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
-                assert_eq!(verb, "mlx5dv_dek_create");
+                assert_eq!(error.verb(), "mlx5dv_dek_create");
             }
             error => assert_says(&error, errno),
         }
-        let parts = Parts::lying(|l| l.dek_query = errno);
+        let parts = DirectSetup::lying(|l| l.dek_query = errno);
         let dek = parts.mlx5().create_dek(&parts.pd, &key, None, [0; 8]).unwrap();
         assert_says(&dek.query().unwrap_err(), errno);
     }
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let other = parts.fake.pd();
     let error = parts.mlx5().create_dek(&other, &key, None, [0; 8]).unwrap_err();
-    assert!(matches!(error, DataEncryptionKeyError::OtherContext), "{error}");
+    assert_eq!(error.kind(), ErrorKind::OtherContext, "{error}");
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "leaks what cannot be destroyed")]
 fn a_data_encryption_key_that_is_not_destroyed_comes_back() {
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.destroy = errno);
+        let parts = DirectSetup::lying(|l| l.destroy = errno);
         let dek = parts.mlx5().create_dek(&parts.pd, &AesXtsKey::Bits128([1; 32]), None, [0; 8]).unwrap();
         let error = dek.close().unwrap_err();
         assert_says(&error, errno);
-        drop(error.key);
+        drop(error.object);
         assert_eq!(*parts.fake.world.destroyed.lock().unwrap(), ["dek", "dek"]);
     }
 }
 
 #[test]
 fn encryption_reaches_the_device_as_it_is() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let mut builder = mlx5.create_qp_builder(&parts.description());
     let mut pair =
@@ -138,7 +138,7 @@ fn encryption_reaches_the_device_as_it_is() {
     let after = O::MLX5DV_SIGNATURE_CRYPTO_ORDER_SIGNATURE_AFTER_CRYPTO_ON_TX.0;
     let expected = [configured.clone(), set(true, before, 3), configured, set(false, after, 1)];
     assert_eq!(parts.own_requests(), expected);
-    // A key that was made without.
+    // A key that was made without encryption.
     let mut plain = mlx5.create_mkey(&parts.pd, 4, MKeyFlags::BlockSignature).unwrap();
     let mut guard = pair.start_post_send();
     let request = guard.construct_wr(1, SIGNALED);
@@ -150,7 +150,7 @@ fn encryption_reaches_the_device_as_it_is() {
 
 #[test]
 fn a_data_encryption_key_of_another_context_is_refused() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut builder = parts.mlx5().create_qp_builder(&parts.description());
     let mut pair =
         builder.setup_direct_send_ops_flags(DirectOperationFlags::MKeyConfigure).build_direct().unwrap();
@@ -175,8 +175,8 @@ fn a_data_encryption_key_of_another_context_is_refused() {
 }
 
 #[test]
-fn what_a_device_signs_and_encrypts_is_told() {
-    let parts = Parts::lying(|l| l.max_memcpy = 1 << 20);
+fn reports_signature_and_crypto_capabilities() {
+    let parts = DirectSetup::lying(|l| l.max_memcpy = 1 << 20);
     let capabilities = parts.mlx5().query_device().unwrap();
     assert_eq!(capabilities.max_wr_memcpy_length(), Some(1 << 20));
     let signatures = mlx5::SignatureCapabilities {

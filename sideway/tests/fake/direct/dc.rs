@@ -1,19 +1,17 @@
 //! Requests of DC initiators.
 
-use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::queue_pair::{PostSendError, PostSendGuard, QueuePair, WorkRequestOperationType};
-use sideway::mlx5;
 use sideway::mlx5::DciStreams;
 
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::direct::DcAddress;
-use super::Parts;
+use super::DirectSetup;
 
-/// Posts to an initiator: a request of each kind, to a target each.
+/// Posts one request of each kind to an initiator, each with a different target.
 #[test]
 fn every_request_goes_to_its_target() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut builder = parts.mlx5().create_dc_initiator_builder(&parts.description());
     let mut initiator = builder.setup_streams(DciStreams::default()).build().unwrap();
     let (one, two) = (parts.address(), parts.address());
@@ -21,28 +19,28 @@ fn every_request_goes_to_its_target() {
     let address = bytes.as_mut_ptr() as u64;
     let mut guard = initiator.start_post_send();
     let send = guard.construct_wr(1, SIGNALED).setup_dc_address(&one, 0x10, 0x1111);
-    // SAFETY: no memory is named, and there is a place.
+    // SAFETY: the request has no memory, and the queue has a free place.
     unsafe { send.setup_send().setup_sge_list(&[]) };
     let write = guard.construct_wr(2, SIGNALED).setup_dc_address(&two, 0x20, u64::MAX).setup_write(1, 2);
     // SAFETY: the fake device touches no memory.
     unsafe { write.setup_sge(3, address, 8) };
     let read = guard.construct_wr(3, SIGNALED).setup_dc_address_stream(&one, 0x30, 3, 5).setup_read(1, 2);
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { read.setup_sge(3, address, 8) };
     let add = guard.construct_wr(4, SIGNALED).setup_dc_address(&two, 0x40, 4).setup_atomic_fetch_add(1, 8, 1);
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { add.setup_sge(3, address, 8) };
     guard.post().unwrap();
     let at = |number, access_key, stream| DcAddress { number, access_key, stream };
     let expected =
         [at(0x10, 0x1111, None), at(0x20, u64::MAX, None), at(0x30, 3, Some(5)), at(0x40, 4, None)];
     assert_eq!(parts.addresses(), expected);
-    // By both halves, too.
+    // The same through both halves.
     let (mut send, receive) = initiator.into_split();
     use sideway::ibverbs::queue_pair::SendQueue;
     let mut guard = send.start_post_send();
     let last = guard.construct_wr(5, SIGNALED).setup_dc_address(&one, 0x50, 5).setup_send_imm(1);
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { last.setup_sge_list(&[]) };
     guard.post().unwrap();
     assert_eq!(parts.addresses(), [at(0x50, 5, None)]);
@@ -58,13 +56,13 @@ fn every_request_goes_to_its_target() {
 
 #[test]
 fn a_request_without_its_target_is_refused() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
     let ah = parts.address();
-    // The second of three, after one whose handle was dropped: its target is not the next one's.
+    // The second of three requests follows a dropped handle, whose target must not carry over.
     let mut guard = initiator.start_post_send();
     let first = guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send();
-    // SAFETY: no memory is named, and there is a place.
+    // SAFETY: the request has no memory, and the queue has a free place.
     unsafe { first.setup_sge_list(&[]) };
     drop(guard.construct_wr(2, SIGNALED).setup_dc_address(&ah, 2, 2));
     drop(guard.construct_wr(3, SIGNALED).setup_send());
@@ -73,11 +71,13 @@ fn a_request_without_its_target_is_refused() {
     let error = guard.post().unwrap_err();
     assert_eq!(error, PostSendError::MissingDestination { index: 1, operation });
     assert_eq!((error.bad_work_request(), error.posted()), (Some(1), Some(0)));
-    // Without a buffer nobody promises a place, and this device does not notice in time that there is none.
+    // Requests without a buffer have no guarantee of a free place, and this device detects a full
+    // queue too late.
     let mut guard = initiator.start_post_send();
     drop(guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send());
     assert_eq!(guard.post(), Err(PostSendError::FullQueueUnnoticed { index: 0 }));
-    // A stream where there are none, a datagram's address, what it cannot do, and what there is no room for.
+    // Errors: a stream on a pair without streams, a datagram's address, an unsupported operation,
+    // and inline data without room.
     let mut guard = initiator.start_post_send();
     drop(guard.construct_wr(1, SIGNALED).setup_dc_address_stream(&ah, 1, 1, 1).setup_send());
     let error = guard.post().unwrap_err();
@@ -91,20 +91,20 @@ fn a_request_without_its_target_is_refused() {
     let mut guard = initiator.start_post_send();
     for n in 0..17 {
         let send = guard.construct_wr(n, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send();
-        // SAFETY: no memory is named; a list that is too long is not posted.
+        // SAFETY: the requests have no memory; a list that is too long is not posted.
         unsafe { send.setup_sge_list(&[]) };
     }
     assert_eq!(guard.post(), Err(PostSendError::TooManyWorkRequests { limit: 16 }));
-    // A list that is dropped or leaked never happened.
+    // A list that is dropped or leaked has no effect.
     drop(parts.addresses());
     let mut guard = initiator.start_post_send();
     let send = guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send();
-    // SAFETY: as above.
+    // SAFETY: the requests have no memory; a list that is too long is not posted.
     unsafe { send.setup_sge_list(&[]) };
     std::mem::forget(guard);
     let mut guard = initiator.start_post_send();
     let send = guard.construct_wr(2, SIGNALED).setup_dc_address(&ah, 2, 2).setup_send();
-    // SAFETY: as above.
+    // SAFETY: the requests have no memory; a list that is too long is not posted.
     unsafe { send.setup_sge_list(&[]) };
     guard.post().unwrap();
     assert_eq!(parts.fake.world.posted.load(std::sync::atomic::Ordering::Relaxed), 1);
@@ -112,19 +112,19 @@ fn a_request_without_its_target_is_refused() {
 
 #[test]
 fn a_stream_is_reset() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
-    // A list that was leaked is ended first.
+    // A leaked list is closed first.
     std::mem::forget(initiator.start_post_send());
     initiator.split().0.reset_stream(5).unwrap();
     assert_eq!(*parts.fake.world.direct.stream.lock().unwrap(), Some(5));
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.stream_reset = errno);
+        let parts = DirectSetup::lying(|l| l.stream_reset = errno);
         let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
         match initiator.split().0.reset_stream(5).unwrap_err() {
-            mlx5::ResetStreamError::Unsupported(Unsupported { verb, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
-                assert_eq!(verb, "mlx5dv_dci_stream_id_reset");
+                assert_eq!(error.verb(), "mlx5dv_dci_stream_id_reset");
             }
             error => assert_says(&error, errno),
         }

@@ -1,7 +1,8 @@
 //! EFA's queue pairs and completions, and what it tells of its objects.
 
-use sideway::efa;
-use sideway::efa::{CompletionFields, CreateSrdError, InterconnectIds, QueryObjectError, SrdFlags};
+use sideway::efa::{CompletionFields, InterconnectIds, SrdFlags};
+use sideway::ibverbs::completion::CreateCompletionQueueError;
+use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{
     ExtendedQueuePair, PostSendError, PostSendGuard, QueuePair, QueuePairType, SendOperationFlags,
     WorkRequestOperationType,
@@ -11,10 +12,10 @@ use sideway::sys::types::*;
 
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
-use super::{DRIVER, EXTENDED, Parts};
+use super::{DRIVER, DirectSetup, EXTENDED};
 
 /// An SRD pair of a device that can do all of this.
-fn srd(parts: &Parts, flags: SrdFlags) -> ExtendedQueuePair {
+fn srd(parts: &DirectSetup, flags: SrdFlags) -> ExtendedQueuePair {
     let mut builder = parts.efa().create_srd_builder(&parts.description());
     builder.setup_flags(flags).setup_service_level(3).build().unwrap()
 }
@@ -30,7 +31,7 @@ fn an_srd_pair_is_made_as_it_is_described() {
         (EFADV_DEVICE_ATTR_CAPS_RDMA_READ, sends | Op::Read),
         (RDMA, sends | Op::Read | Op::Write | Op::WriteWithImmediate),
     ] {
-        let parts = Parts::lying(|l| l.efa_capabilities = capabilities);
+        let parts = DirectSetup::lying(|l| l.efa_capabilities = capabilities);
         let pair = srd(&parts, SrdFlags::UnsolicitedWriteReceive);
         assert_eq!(pair.qp_type(), QueuePairType::ScalableReliableDatagram);
         let arguments = parts.arguments();
@@ -45,9 +46,9 @@ fn an_srd_pair_is_made_as_it_is_described() {
         assert!(sizes.contains(&("efadv_create_qp_ex", size_of::<efadv_qp_init_attr>() as u32)));
     }
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         match parts.efa().create_srd_builder(&parts.description()).build().unwrap_err() {
-            CreateSrdError::Unsupported(Unsupported { verb, ref device, .. }) => {
+            CreateQueuePairError::Unsupported(Unsupported { verb, ref device, .. }) => {
                 assert!(is_unsupported(errno));
                 assert_eq!((verb, device.as_str()), ("efadv_create_qp_ex", "fake0"));
             }
@@ -55,14 +56,14 @@ fn an_srd_pair_is_made_as_it_is_described() {
         }
     }
     // Every request needs its address, so that a pair is not made without.
-    let parts = Parts::lying(|l| l.missing = &["wr_set_ud_addr"]);
+    let parts = DirectSetup::lying(|l| l.missing = &["wr_set_ud_addr"]);
     let error = parts.efa().create_srd_builder(&parts.description()).build().unwrap_err();
     assert!(error.to_string().contains("wr_set_ud_addr"), "{error}");
 }
 
 #[test]
 fn a_request_of_an_srd_pair_goes_where_it_is_addressed() {
-    let parts = Parts::lying(|l| l.efa_capabilities = RDMA);
+    let parts = DirectSetup::lying(|l| l.efa_capabilities = RDMA);
     let mut pair = srd(&parts, SrdFlags::empty());
     let ah = parts.address();
     let last = || *parts.fake.world.objects.last_datagram.lock().unwrap();
@@ -77,7 +78,7 @@ fn a_request_of_an_srd_pair_goes_where_it_is_addressed() {
     drop(guard.construct_wr(1, SIGNALED).setup_write(1, 2));
     let operation = WorkRequestOperationType::Write;
     assert_eq!(guard.post(), Err(PostSendError::MissingDestination { index: 0, operation }));
-    // Inline data is for sends, unless the pair was made with more.
+    // Only sends can have inline data, unless the pair was made with `InlineWrite`.
     let mut guard = pair.start_post_send();
     guard.construct_wr(1, SIGNALED).setup_srd_address(&ah, 5, 6).setup_write(1, 2).setup_inline_data(&[1]);
     assert_eq!(guard.post(), Err(PostSendError::InlineDataTooLong { index: 0, given: 1, limit: 0 }));
@@ -86,7 +87,7 @@ fn a_request_of_an_srd_pair_goes_where_it_is_addressed() {
     guard.construct_wr(1, SIGNALED).setup_srd_address(&ah, 5, 6).setup_write(1, 2).setup_inline_data(&[1]);
     guard.post().unwrap();
     // A pair that has no WRITE.
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut pair = srd(&parts, SrdFlags::empty());
     let ah = parts.address();
     let mut guard = pair.start_post_send();
@@ -96,7 +97,7 @@ fn a_request_of_an_srd_pair_goes_where_it_is_addressed() {
 
 #[test]
 fn completions_tell_what_only_efa_knows() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let efa = parts.efa();
     let description = parts.pd.context().create_cq_builder();
     let mut builder = efa.create_cq_builder(&description);
@@ -120,18 +121,18 @@ fn completions_tell_what_only_efa_knows() {
         assert_eq!(reader.sgid(&wc).map(|gid| gid.raw), expected.then_some([1; 16]));
         assert_eq!(reader.is_unsolicited(&wc), expected.then_some(true));
         assert_eq!((nothing.sgid(&wc), nothing.is_unsolicited(&wc)), (None, None));
-        // The device knows this sender by an address handle.
+        // The device has an address handle for this sender.
         let wc = poller.next().unwrap();
         assert_eq!(reader.sgid(&wc), None);
     }
-    // The reader keeps what it reads.
+    // The reader keeps the queue alive.
     drop(cq);
     drop(reader);
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let description = parts.pd.context().create_cq_builder();
         match parts.efa().create_cq_builder(&description).build_ex().unwrap_err() {
-            efa::CreateCompletionQueueError::Unsupported(Unsupported { verb, .. }) => {
+            CreateCompletionQueueError::Unsupported(Unsupported { verb, .. }) => {
                 assert!(is_unsupported(errno));
                 assert_eq!(verb, "efadv_create_cq");
             }
@@ -139,7 +140,7 @@ fn completions_tell_what_only_efa_knows() {
         }
     }
     for missing in [&["wc_read_sgid"], &["wc_is_unsolicited"], &["efadv_cq"]] {
-        let parts = Parts::lying(|l| l.missing = missing);
+        let parts = DirectSetup::lying(|l| l.missing = missing);
         let description = parts.pd.context().create_cq_builder();
         let mut builder = parts.efa().create_cq_builder(&description);
         let error = builder.setup_efa_fields(fields).build_ex().unwrap_err().to_string();
@@ -149,7 +150,7 @@ fn completions_tell_what_only_efa_knows() {
 
 #[test]
 fn a_completion_that_failed_tells_nothing_of_efa() {
-    let parts = Parts::lying(|l| l.completion = Some([ibv_wc_status::IBV_WC_REM_ABORT_ERR.0, 0, 0]));
+    let parts = DirectSetup::lying(|l| l.completion = Some([ibv_wc_status::IBV_WC_REM_ABORT_ERR.0, 0, 0]));
     let efa = parts.efa();
     let mut builder = efa.create_cq_builder(&parts.pd.context().create_cq_builder());
     let (mut cq, reader) = builder.setup_efa_fields(CompletionFields::Sgid).build_ex().unwrap();
@@ -164,7 +165,7 @@ fn a_completion_that_failed_tells_nothing_of_efa() {
 
 #[test]
 fn efa_tells_of_handles_and_regions() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut memory = [0u8; 8];
     // SAFETY: the fake device touches no memory.
     let mr = unsafe { parts.pd.reg_mr(memory.as_mut_ptr(), 8, AccessFlags::LocalWrite) }.unwrap();
@@ -175,11 +176,11 @@ fn efa_tells_of_handles_and_regions() {
     assert!(sizes.contains(&("efadv_query_ah", size_of::<efadv_ah_attr>() as u32)));
     assert!(sizes.contains(&("efadv_query_mr", size_of::<efadv_mr_attr>() as u32)));
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         match parts.efa().query_ah(&parts.address()).unwrap_err() {
-            QueryObjectError::Unsupported(Unsupported { verb, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
-                assert_eq!(verb, "efadv_query_ah");
+                assert_eq!(error.verb(), "efadv_query_ah");
             }
             error => assert_says(&error, errno),
         }

@@ -1,22 +1,22 @@
 //! mlx5's memory keys: making them, and the requests that configure them.
 
+use sideway::ErrorKind;
+use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::WorkCompletionOperationType;
 use sideway::ibverbs::queue_pair::{
     PostSendError, PostSendGuard, QueuePair, ScatterGatherEntry, SendOperationFlags, WorkRequestOperationType,
 };
-use sideway::ibverbs::{AccessFlags, Unsupported};
 use sideway::mlx5::{
-    self, BlockSignature, BlockSize, CheckMKeyError, Crc, CrcType, CreateMKeyError, DirectOperationFlags,
-    DirectQueuePair, DirectRequestError, GuardType, InterleavedEntry, MKey, MKeyConfiguration, MKeyFlags,
-    Signature, SignatureDomain, SignatureError, SignatureErrorType, SignatureMask, SignatureSeed, T10Dif,
-    T10DifFlags,
+    self, BlockSignature, BlockSize, Crc, CrcType, DirectOperationFlags, DirectQueuePair, DirectRequestError,
+    GuardType, InterleavedEntry, MKey, MKeyConfiguration, MKeyFlags, Signature, SignatureDomain,
+    SignatureError, SignatureErrorType, SignatureMask, SignatureSeed, T10Dif, T10DifFlags,
 };
 use sideway::sys::types::*;
 
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::keys::{Described, Domain, OwnRequest};
-use super::Parts;
+use super::DirectSetup;
 
 const INDIRECT: u32 = mlx5dv_mkey_init_attr_flags::MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT.0;
 
@@ -25,7 +25,7 @@ const LAYOUTS: DirectOperationFlags = DirectOperationFlags::MKeyConfigure
     .union(DirectOperationFlags::MrInterleaved);
 
 /// A pair with all requests about keys.
-fn pair(parts: &Parts) -> DirectQueuePair {
+fn pair(parts: &DirectSetup) -> DirectQueuePair {
     let mut description = parts.description();
     let operations = SendOperationFlags::Write | SendOperationFlags::LocalInvalidate;
     description.setup_send_ops_flags(operations);
@@ -33,7 +33,7 @@ fn pair(parts: &Parts) -> DirectQueuePair {
     builder.setup_direct_send_ops_flags(LAYOUTS).build_direct().unwrap()
 }
 
-fn key(parts: &Parts, flags: MKeyFlags) -> MKey {
+fn key(parts: &DirectSetup, flags: MKeyFlags) -> MKey {
     parts.mlx5().create_mkey(&parts.pd, 4, flags).unwrap()
 }
 
@@ -41,7 +41,7 @@ fn piece(n: u32) -> ScatterGatherEntry {
     ScatterGatherEntry::new(n, u64::from(n) << 12, n * 16)
 }
 
-/// Configures a key by a list of its own.
+/// Configures a key by a separate list.
 fn configure(
     pair: &mut DirectQueuePair,
     key: &mut MKey,
@@ -59,7 +59,7 @@ fn refused(reason: DirectRequestError) -> Result<(), PostSendError> {
 
 #[test]
 fn a_key_is_made_as_it_is_described() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let asked = || parts.fake.world.own.mkey.lock().unwrap().take().expect("a key was to be made");
     let plain = mlx5.create_mkey(&parts.pd, 5, MKeyFlags::empty()).unwrap();
@@ -72,9 +72,9 @@ fn a_key_is_made_as_it_is_described() {
     assert_eq!((all.flags(), all.max_entries()), (flags, 4));
     assert_ne!(all.lkey(), plain.lkey());
     assert!(all.pd().context() == parts.pd.context());
-    // It keeps its domain.
+    // The key keeps its domain alive.
     plain.close().unwrap();
-    let Parts { fake, pd, cq } = parts;
+    let DirectSetup { fake, pd, cq } = parts;
     drop((mlx5, pd, cq));
     assert_eq!(*fake.world.destroyed.lock().unwrap(), ["mkey", "cq"]);
     drop(all);
@@ -84,11 +84,12 @@ fn a_key_is_made_as_it_is_described() {
 #[test]
 fn a_key_can_fail() {
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         match parts.mlx5().create_mkey(&parts.pd, 4, MKeyFlags::BlockSignature).unwrap_err() {
-            CreateMKeyError::Unsupported(Unsupported { verb, capability, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
-                assert_eq!(verb, "mlx5dv_create_mkey");
+                assert_eq!(error.verb(), "mlx5dv_create_mkey");
+                let capability = &error.unsupported().unwrap().capability;
                 assert!(capability.contains("BlockSignature"), "{capability}");
             }
             error => {
@@ -97,21 +98,21 @@ fn a_key_can_fail() {
             }
         }
     }
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let other = parts.fake.pd();
     let error = parts.mlx5().create_mkey(&other, 4, MKeyFlags::empty()).unwrap_err();
-    assert!(matches!(error, CreateMKeyError::OtherContext), "{error}");
+    assert_eq!(error.kind(), ErrorKind::OtherContext, "{error}");
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "leaks what cannot be destroyed")]
 fn a_key_that_is_not_destroyed_comes_back() {
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.destroy = errno);
+        let parts = DirectSetup::lying(|l| l.destroy = errno);
         let error = key(&parts, MKeyFlags::empty()).close().unwrap_err();
         assert_says(&error, errno);
-        assert_eq!(error.mkey.max_entries(), 4);
-        // A drop fails as well, and leaves the domain.
+        assert_eq!(error.object.max_entries(), 4);
+        // The drop fails as well, and keeps the domain alive.
         drop(error);
         let destroyed = parts.fake.world.destroyed.lock().unwrap().clone();
         assert_eq!(destroyed, ["mkey", "mkey"]);
@@ -120,7 +121,7 @@ fn a_key_that_is_not_destroyed_comes_back() {
 
 #[test]
 fn a_configuration_reaches_the_device_as_it_is() {
-    let mut parts = Parts::new();
+    let mut parts = DirectSetup::new();
     let (mut pair, mut one, mut two) =
         (pair(&parts), key(&parts, MKeyFlags::empty()), key(&parts, MKeyFlags::empty()));
     let (first, second) = (one.lkey(), two.lkey());
@@ -130,14 +131,14 @@ fn a_configuration_reaches_the_device_as_it_is() {
     let mut list = MKeyConfiguration::new();
     list.setup_access_flags(access).setup_layout_list(&pieces);
     let mut interleaved = MKeyConfiguration::new();
-    // What is set last counts, of the layouts as of all.
+    // The last setting wins, also for layouts.
     interleaved.setup_layout_list(&pieces).setup_layout_interleaved(7, &steps).setup_reset_signature();
     let mut guard = pair.start_post_send();
-    // SAFETY: the fake device touches no memory, and there are places.
+    // SAFETY: the fake device touches no memory, and the queue has free places.
     unsafe {
         guard.construct_wr(1, SIGNALED).setup_mkey_configure(&mut one, &list);
         guard.construct_wr(2, SIGNALED).setup_mkey_configure(&mut two, &interleaved);
-        // What is behind it uses the key.
+        // The next request uses the key.
         guard.construct_wr(3, SIGNALED).setup_write(1, 2).setup_sge(first, 0, 160);
     }
     guard.post().unwrap();
@@ -167,13 +168,13 @@ fn a_configuration_reaches_the_device_as_it_is() {
 
 #[test]
 fn the_short_ways_reach_the_device_as_they_are() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let (mut pair, mut one, mut two) =
         (pair(&parts), key(&parts, MKeyFlags::empty()), key(&parts, MKeyFlags::empty()));
     let (first, second) = (one.lkey(), two.lkey());
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteAtomic;
     let mut guard = pair.start_post_send();
-    // SAFETY: the fake device touches no memory, and there are places.
+    // SAFETY: the fake device touches no memory, and the queue has free places.
     unsafe {
         guard.construct_wr(1, SIGNALED).setup_mr_list(&mut one, access, &[piece(3), piece(1)]);
         let steps = [InterleavedEntry::new(9, 0x9000, 100, 28)];
@@ -199,9 +200,10 @@ fn the_short_ways_reach_the_device_as_they_are() {
         },
     ];
     assert_eq!(parts.own_requests(), expected);
-    // Taken away again.
+    // Invalidates the key again.
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the caller keeps the contract of `Provider::from_tables`. These functions behave like
+    // the real ones, as far as callers can rely on it.
     unsafe {
         guard.construct_wr(3, SIGNALED).setup_invalidate_mkey(&mut two);
         guard.construct_wr(4, SIGNALED).setup_invalidate_mkey(&mut one);
@@ -213,7 +215,7 @@ fn the_short_ways_reach_the_device_as_they_are() {
 
 #[test]
 fn a_signature_reaches_the_device_as_it_is() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let (mut pair, mut key) = (pair(&parts), key(&parts, MKeyFlags::BlockSignature));
     let dif = |guard, seed, flags| T10Dif { guard, seed, app_tag: 0x1234, ref_tag: 0x89ab_cdef, flags };
     let of = |signature, block_size| Some(SignatureDomain { signature, block_size });
@@ -280,7 +282,7 @@ fn a_signature_reaches_the_device_as_it_is() {
     let expected: Vec<_> =
         expected.into_iter().flat_map(|signature| [configured.clone(), signature]).collect();
     assert_eq!(parts.own_requests(), expected);
-    // Of a key that was made without, and a signature that is none.
+    // A key that was made without signatures, and an invalid signature.
     let mut plain = self::key(&parts, MKeyFlags::Crypto);
     let missing = MKeyFlags::BlockSignature;
     let result = configure(&mut pair, &mut plain, MKeyConfiguration::new().setup_sig_block(cases[0]));
@@ -293,9 +295,9 @@ fn a_signature_reaches_the_device_as_it_is() {
 
 #[test]
 fn a_signature_error_is_told_once() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut key = key(&parts, MKeyFlags::BlockSignature);
-    // SAFETY: nobody polls.
+    // SAFETY: no completion queue is polled during the call.
     let mut check = || unsafe { key.check() };
     assert_eq!(check().unwrap(), None);
     let types = [
@@ -311,13 +313,13 @@ fn a_signature_error_is_told_once() {
         assert_eq!(check().unwrap(), None);
     }
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.mkey_check = errno);
+        let parts = DirectSetup::lying(|l| l.mkey_check = errno);
         let mut key = self::key(&parts, MKeyFlags::empty());
-        // SAFETY: nobody polls.
+        // SAFETY: no completion queue is polled during the call.
         match unsafe { key.check() }.unwrap_err() {
-            CheckMKeyError::Unsupported(Unsupported { verb, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
-                assert_eq!(verb, "mlx5dv_mkey_check");
+                assert_eq!(error.verb(), "mlx5dv_mkey_check");
             }
             error => assert_says(&error, errno),
         }
@@ -326,7 +328,7 @@ fn a_signature_error_is_told_once() {
 
 #[test]
 fn a_layout_is_as_large_as_the_key() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let (mut pair, mut key) = (pair(&parts), key(&parts, MKeyFlags::empty()));
     let pieces: Vec<_> = (0..5).map(piece).collect();
     let steps: Vec<_> = (0..4).map(|n| InterleavedEntry::new(n, 0, 1, 0)).collect();
@@ -335,15 +337,15 @@ fn a_layout_is_as_large_as_the_key() {
     assert_eq!((list(&pieces[..4]), list(&[]), list(&pieces)), (Ok(()), Ok(()), too_many));
     let mut interleaved =
         |steps| configure(&mut pair, &mut key, MKeyConfiguration::new().setup_layout_interleaved(1, steps));
-    // One is for what they have in common.
+    // One entry is the common header.
     assert_eq!((interleaved(&steps[..3]), interleaved(&steps)), (Ok(()), too_many));
-    // More than C's number has bits for.
+    // More entries than C's field can count.
     if !cfg!(miri) {
         let many = vec![piece(0); 65536 + 4];
         let result = configure(&mut pair, &mut key, MKeyConfiguration::new().setup_layout_list(&many));
         assert_eq!(result, refused(DirectRequestError::TooManyEntries { given: 65540, limit: 4 }));
     }
-    // Both of a step's parts are counted by as many bits as one of them.
+    // The sum of both lengths must fit into the same bits as one length.
     for (bytes_count, bytes_skip) in [(65536, 0), (1, 65535), (u32::MAX, u32::MAX)] {
         let steps = [InterleavedEntry::new(1, 2, 3, 4), InterleavedEntry::new(1, 2, bytes_count, bytes_skip)];
         let given = u64::from(bytes_count) + u64::from(bytes_skip);
@@ -359,11 +361,11 @@ fn a_layout_is_as_large_as_the_key() {
         assert_eq!(guard.post(), expected);
     }
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &pieces) };
     assert_eq!(guard.post(), too_many);
     // The request itself may have no room: that the library says.
-    let parts = Parts::lying(|l| l.wr_complete = libc::ENOMEM);
+    let parts = DirectSetup::lying(|l| l.wr_complete = libc::ENOMEM);
     let (mut pair, mut key) = (self::pair(&parts), self::key(&parts, MKeyFlags::empty()));
     let error = configure(&mut pair, &mut key, MKeyConfiguration::new().setup_layout_list(&pieces[..4]));
     assert!(matches!(error, Err(PostSendError::NotEnoughResources { .. })));
@@ -371,7 +373,7 @@ fn a_layout_is_as_large_as_the_key() {
 
 #[test]
 fn a_pair_without_these_requests_refuses_them() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut pair = {
         let mut builder = parts.mlx5().create_qp_builder(&parts.description());
         builder.setup_direct_send_ops_flags(DirectOperationFlags::RawWqe).build_direct().unwrap()
@@ -386,16 +388,16 @@ fn a_pair_without_these_requests_refuses_them() {
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &[]) };
     assert_eq!(guard.post(), without(DirectOperationFlags::MrList));
     let mut guard = initiator.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_interleaved(&mut key, AccessFlags::empty(), 1, &[]) };
     assert_eq!(guard.post(), without(DirectOperationFlags::MrInterleaved));
     let operation = WorkRequestOperationType::LocalInvalidate;
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_invalidate_mkey(&mut key) };
     assert_eq!(guard.post(), Err(PostSendError::UnsupportedOperation { index: 0, operation }));
     assert_eq!((parts.own_requests(), parts.posted()), (vec![], 0));
-    // A pair of libibverbs invalidates nothing in place, as it does on every mlx5.
+    // An ordinary extended pair refuses invalidation, as on every mlx5 device.
     let mut builder = parts.description();
     let operations = SendOperationFlags::Write | SendOperationFlags::LocalInvalidate;
     let mut plain =
@@ -407,7 +409,7 @@ fn a_pair_without_these_requests_refuses_them() {
 
 #[test]
 fn a_key_of_another_context_is_refused() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut pair = pair(&parts);
     let pd = parts.fake.pd();
     let elsewhere = mlx5::DirectVerbs::of(pd.context()).unwrap();
@@ -419,16 +421,17 @@ fn a_key_of_another_context_is_refused() {
     unsafe { guard.construct_wr(1, SIGNALED).setup_invalidate_mkey(&mut key) };
     assert_eq!(guard.post(), other);
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &[]) };
     assert_eq!(guard.post(), other);
     assert_eq!(parts.own_requests(), []);
 }
 
-/// Behind the configuration of a key with signatures come two more requests, of which only the library knows; the queue holds 16.
+/// The library adds two requests after the configuration of a key with signatures; the queue holds
+/// 16.
 #[test]
 fn a_key_with_signatures_takes_three_places() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut pair = pair(&parts);
     let mut keys: Vec<_> = (0..6).map(|_| key(&parts, MKeyFlags::BlockSignature)).collect();
     let mut plain: Vec<_> = (0..2).map(|_| key(&parts, MKeyFlags::empty())).collect();
@@ -448,7 +451,7 @@ fn a_key_with_signatures_takes_three_places() {
 
 #[test]
 fn a_list_about_a_key_can_be_forgotten() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut pair = pair(&parts);
     let mut key = key(&parts, MKeyFlags::BlockSignature);
     let pieces = [piece(1)];
@@ -459,10 +462,11 @@ fn a_list_about_a_key_can_be_forgotten() {
     unsafe { guard.construct_wr(1, SIGNALED).setup_mkey_configure(&mut key, &configuration) };
     drop(guard);
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mkey_configure(&mut key, &configuration) };
     std::mem::forget(guard);
-    // The key may go before the next list, or the pair's drop, ends the leaked one.
+    // The key may be dropped before the leaked list is closed by the next list or by the pair's
+    // drop.
     drop(key);
     drop(pair);
     assert_eq!(parts.posted(), 0);

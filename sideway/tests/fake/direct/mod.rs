@@ -1,4 +1,4 @@
-//! Direct verbs: which arguments reach C, what is refused before, and how failures come back.
+//! Direct verbs tests: the arguments that reach C, the checks before, and the errors.
 
 mod copies;
 mod crypto;
@@ -22,22 +22,22 @@ use sideway::{efa as vendor_efa, mlx5};
 
 use super::support::fake::direct::{DcAddress, QpArguments};
 use super::support::fake::keys::OwnRequest;
-use super::support::fake::{Fake, Lies};
+use super::support::fake::{Fake, Faults};
 
-/// The masks of an extended pair's attributes.
+/// The attribute masks of an extended pair.
 const EXTENDED: u32 =
     ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
 const DRIVER: u32 = ibv_qp_type::IBV_QPT_DRIVER.0;
 
 /// What a pair is made of. The device goes last, and looks whether anything was left behind.
-struct Parts {
+struct DirectSetup {
     pd: ProtectionDomain,
     cq: ExtendedCompletionQueue,
     fake: Fake,
 }
 
-impl Parts {
-    fn lying(about: impl FnOnce(&mut Lies)) -> Self {
+impl DirectSetup {
+    fn lying(about: impl FnOnce(&mut Faults)) -> Self {
         let fake = Fake::lying(about);
         let pd = fake.pd();
         let cq = pd.context().create_cq_builder().build_ex().unwrap();
@@ -70,12 +70,12 @@ impl Parts {
         self.fake.world.direct.qp.lock().unwrap().take().expect("a pair was to be made")
     }
 
-    /// The requests of mlx5's own that were built.
+    /// The mlx5 requests that were built.
     fn own_requests(&self) -> Vec<OwnRequest> {
         std::mem::take(&mut *self.fake.world.own.requests.lock().unwrap())
     }
 
-    /// How many requests were posted.
+    /// The number of posted requests.
     fn posted(&self) -> u64 {
         self.fake.world.posted.load(Relaxed)
     }

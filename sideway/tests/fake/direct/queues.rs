@@ -1,25 +1,25 @@
-//! mlx5's queue pairs and completion queues, as they are made.
+//! Tests of the creation of mlx5's queue pairs and completion queues.
 
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::completion::CompletionQueue;
-use sideway::ibverbs::queue_pair;
+use sideway::ibverbs::completion::CreateCompletionQueueError;
+use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{
     QueuePair, QueuePairAttribute, QueuePairState, QueuePairType, SendOperationFlags,
 };
-use sideway::mlx5;
 use sideway::mlx5::{CqeFormats, CqeSize, DciStreams, QueuePairCreateFlags};
 use sideway::sys::types::*;
 
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::direct::QpArguments;
-use super::{DRIVER, EXTENDED, Parts};
+use super::{DRIVER, DirectSetup, EXTENDED};
 
 #[test]
 fn an_initiator_is_made_as_it_is_described() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let mut description = parts.description();
-    // What one description says for targets makes no difference.
+    // Attributes for targets have no effect here.
     let srq = parts.pd.create_srq_builder().build().unwrap();
     description.setup_srq(&srq);
     let all = SendOperationFlags::of_type(QueuePairType::ReliableConnection).bits();
@@ -53,7 +53,8 @@ fn an_initiator_is_made_as_it_is_described() {
         ..plain
     };
     assert_eq!(parts.arguments(), asked);
-    // One completion queue is enough, whichever it is, and the operations are the description's.
+    // One completion queue is enough, for sends or for receives. The operations come from the
+    // description.
     let mut description = parts.pd.create_qp_builder();
     description.setup_send_cq(&parts.cq).setup_send_ops_flags(SendOperationFlags::Write);
     description.setup_qp_type(QueuePairType::UnreliableDatagram);
@@ -63,13 +64,13 @@ fn an_initiator_is_made_as_it_is_described() {
 
 #[test]
 fn a_target_is_made_as_it_is_described() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let srq = parts.pd.create_srq_builder().build().unwrap();
     let mut description = parts.pd.create_qp_builder();
     description.setup_recv_cq(&parts.cq);
     let error = mlx5.create_dc_target_builder(&description, 1).build().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::MissingSharedReceiveQueue), "{error}");
+    assert!(matches!(error, CreateQueuePairError::MissingSharedReceiveQueue), "{error}");
     description.setup_srq(&srq);
     let mut builder = mlx5.create_dc_target_builder(&description, 0x0123_4567_89ab_cdef);
     builder.setup_create_flags(QueuePairCreateFlags::DisableScatterToCqe);
@@ -88,7 +89,7 @@ fn a_target_is_made_as_it_is_described() {
         own_ops: 0,
     };
     assert_eq!(parts.arguments(), expected);
-    // It has a number as long as it is ready to receive.
+    // The target has a number only while it is ready to receive.
     assert_eq!((target.dct_number(), target.access_key()), (None, 0x0123_4567_89ab_cdef));
     let mut attr = QueuePairAttribute::new();
     target.modify(attr.setup_state(QueuePairState::Init)).unwrap();
@@ -100,7 +101,7 @@ fn a_target_is_made_as_it_is_described() {
     target.modify(attr.setup_state(QueuePairState::Error)).unwrap();
     assert_eq!(target.dct_number(), None);
     // It keeps what it is made of.
-    let Parts { fake, pd, cq } = parts;
+    let DirectSetup { fake, pd, cq } = parts;
     drop((srq, pd, cq, description, builder, mlx5));
     assert!(fake.world.destroyed.lock().unwrap().is_empty());
     drop(target);
@@ -109,7 +110,7 @@ fn a_target_is_made_as_it_is_described() {
 
 #[test]
 fn a_pair_of_libibverbs_takes_options() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut builder = parts.mlx5().create_qp_builder(&parts.description());
     drop(builder.build_ex().unwrap());
     assert_eq!(parts.arguments().own_mask, 0);
@@ -128,7 +129,7 @@ fn a_pair_of_libibverbs_takes_options() {
 #[test]
 fn pairs_of_mlx5_can_fail() {
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let mlx5 = parts.mlx5();
         let srq = parts.pd.create_srq_builder().build().unwrap();
         let mut description = parts.description();
@@ -139,7 +140,7 @@ fn pairs_of_mlx5_can_fail() {
         ];
         for error in errors {
             match error {
-                mlx5::CreateQueuePairError::Unsupported(Unsupported { verb, ref device, .. }) => {
+                CreateQueuePairError::Unsupported(Unsupported { verb, ref device, .. }) => {
                     assert!(is_unsupported(errno), "{error}");
                     assert_eq!((verb, device.as_str()), ("mlx5dv_create_qp", "fake0"));
                 }
@@ -158,7 +159,7 @@ fn an_initiator_without_its_operations_is_not_made() {
         (&["qp_ex"], false),
     ];
     for (missing, streams) in cases {
-        let parts = Parts::lying(|l| l.missing = missing);
+        let parts = DirectSetup::lying(|l| l.missing = missing);
         let mut builder = parts.mlx5().create_dc_initiator_builder(&parts.description());
         if streams {
             builder.setup_streams(DciStreams::default());
@@ -170,7 +171,7 @@ fn an_initiator_without_its_operations_is_not_made() {
 
 #[test]
 fn a_driver_s_own_type_is_not_made_by_libibverbs() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     for qp_type in
         [QueuePairType::DcInitiator, QueuePairType::DcTarget, QueuePairType::ScalableReliableDatagram]
     {
@@ -179,14 +180,14 @@ fn a_driver_s_own_type_is_not_made_by_libibverbs() {
         for error in
             [description.build().map(drop).unwrap_err(), description.build_ex().map(drop).unwrap_err()]
         {
-            assert!(matches!(error, queue_pair::CreateQueuePairError::UnknownType { .. }), "{error}");
+            assert!(matches!(error, CreateQueuePairError::UnknownType { .. }), "{error}");
         }
     }
 }
 
 #[test]
 fn completion_queues_take_options() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let description = parts.pd.context().create_cq_builder();
     let mut builder = parts.mlx5().create_cq_builder(&description);
     let asked = || parts.fake.world.direct.mlx5_cq.lock().unwrap().take().expect("a queue was made");
@@ -201,10 +202,10 @@ fn completion_queues_take_options() {
     let attr = asked();
     assert_eq!((attr.comp_mask, attr.cqe_comp_res_format, attr.cqe_size, attr.flags), (0b111, 2, 128, 1));
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let description = parts.pd.context().create_cq_builder();
         match parts.mlx5().create_cq_builder(&description).build_ex().unwrap_err() {
-            mlx5::CreateCompletionQueueError::Unsupported(Unsupported { verb, .. }) => {
+            CreateCompletionQueueError::Unsupported(Unsupported { verb, .. }) => {
                 assert!(is_unsupported(errno));
                 assert_eq!(verb, "mlx5dv_create_cq");
             }

@@ -1,9 +1,11 @@
 //! Whose a device is, and what it says of itself.
 
-use sideway::direct::DirectVerbsError;
-use sideway::efa::{Capabilities, CreateSrdError, QueryObjectError};
+use sideway::ErrorKind;
+use sideway::efa::Capabilities;
 use sideway::ibverbs::Unsupported;
+use sideway::ibverbs::completion::CreateCompletionQueueError;
 use sideway::ibverbs::device::DeviceList;
+use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{PostSendError, PostSendGuard, QueuePair};
 use sideway::mlx5::{CqeCompression, CqeFormats, DciStreams};
 use sideway::sys::types::*;
@@ -12,7 +14,7 @@ use sideway::{efa, mlx5};
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::{Fake, old_provider};
-use super::{Parts, handle};
+use super::{DirectSetup, handle};
 
 #[test]
 fn a_device_of_another_vendor_is_refused() {
@@ -20,10 +22,10 @@ fn a_device_of_another_vendor_is_refused() {
     let context = fake.context();
     let error = mlx5::DirectVerbs::of(&context).unwrap_err();
     assert_eq!(error.to_string(), "device fake0 has no direct verbs of mlx5 (mlx5dv_is_supported)");
-    assert!(matches!(error, DirectVerbsError::Unsupported(Unsupported { missing: None, .. })));
+    assert!(matches!(error.unsupported(), Some(Unsupported { missing: None, .. })));
     let error = efa::DirectVerbs::of(&context).unwrap_err();
     assert_eq!(error.to_string(), "device fake0 has no direct verbs of EFA (efadv_query_device)");
-    assert!(matches!(error, DirectVerbsError::Unsupported(Unsupported { missing: None, .. })));
+    assert!(matches!(error.unsupported(), Some(Unsupported { missing: None, .. })));
 }
 
 #[test]
@@ -31,7 +33,8 @@ fn an_efa_device_can_fail_to_answer() {
     for errno in ERRNOS.into_iter().filter(|errno| !is_unsupported(*errno)) {
         let fake = Fake::lying(|l| l.efadv_query_device = errno);
         let error = efa::DirectVerbs::of(&fake.context()).unwrap_err();
-        assert!(matches!(error, DirectVerbsError::Failed { verb: "efadv_query_device", .. }), "{error}");
+        assert_eq!((error.kind(), error.verb()), (ErrorKind::Os, "efadv_query_device"), "{error}");
+        assert_eq!(error.object(), Some("device fake0"));
         assert_says(&error, errno);
     }
 }
@@ -77,22 +80,22 @@ fn an_old_library_names_symbol_and_release() {
 }
 
 #[test]
-fn what_the_device_tells_is_told() {
-    let parts = Parts::new();
+fn reports_the_capabilities_of_the_device() {
+    let parts = DirectSetup::new();
     let capabilities = parts.mlx5().query_device().unwrap();
     assert!(capabilities.flags().contains(mlx5::ContextFlags::Cqe128Padding));
     let formats = CqeFormats::Hash | CqeFormats::Checksum;
     assert_eq!(capabilities.cqe_compression(), Some(CqeCompression { max_num: 64, formats }));
     let streams = DciStreams { log_num_concurrent: 4, log_num_errored: 2 };
     assert_eq!(capabilities.dci_streams(), Some(streams));
-    // What the library does not know of.
+    // Capabilities that the library does not know.
     assert_eq!((capabilities.out_of_order_receives(), capabilities.max_dc_rd_atom()), (None, None));
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         assert_says(&parts.mlx5().query_device().unwrap_err(), errno);
     }
 
-    let parts = Parts::lying(|l| l.efa_capabilities = EFADV_DEVICE_ATTR_CAPS_RDMA_READ | 1 << 31);
+    let parts = DirectSetup::lying(|l| l.efa_capabilities = EFADV_DEVICE_ATTR_CAPS_RDMA_READ | 1 << 31);
     let efa = parts.efa();
     let attributes = efa.query_device();
     assert_eq!((attributes.max_sq_wr(), attributes.max_rdma_size()), (256, 1 << 30));
@@ -104,26 +107,30 @@ fn what_the_device_tells_is_told() {
 }
 
 #[test]
-fn what_belongs_to_another_context_is_refused() {
-    let parts = Parts::new();
+fn objects_of_another_context_are_refused() {
+    let parts = DirectSetup::new();
     let elsewhere = parts.fake.context();
     let (mlx5, efa) = (mlx5::DirectVerbs::of(&elsewhere).unwrap(), efa::DirectVerbs::of(&elsewhere).unwrap());
     let description = parts.description();
     let error = mlx5.create_qp_builder(&description).build_ex().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::OtherContext));
+    assert!(matches!(error, CreateQueuePairError::DescriptionOfOtherContext));
     let error = mlx5.create_dc_initiator_builder(&description).build().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::OtherContext));
+    assert!(matches!(error, CreateQueuePairError::DescriptionOfOtherContext));
     let error = mlx5.create_dc_target_builder(&description, 1).build().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::OtherContext));
-    assert!(matches!(efa.create_srd_builder(&description).build(), Err(CreateSrdError::OtherContext)));
+    assert!(matches!(error, CreateQueuePairError::DescriptionOfOtherContext));
+    assert!(matches!(
+        efa.create_srd_builder(&description).build(),
+        Err(CreateQueuePairError::DescriptionOfOtherContext)
+    ));
     let description = parts.pd.context().create_cq_builder();
     let error = mlx5.create_cq_builder(&description).build_ex().unwrap_err();
-    assert!(matches!(error, mlx5::CreateCompletionQueueError::OtherContext));
+    assert!(matches!(error, CreateCompletionQueueError::DescriptionOfOtherContext));
     let error = efa.create_cq_builder(&description).build_ex().unwrap_err();
-    assert!(matches!(error, efa::CreateCompletionQueueError::OtherContext));
+    assert!(matches!(error, CreateCompletionQueueError::DescriptionOfOtherContext));
     let error = efa.query_ah(&parts.address()).unwrap_err();
-    assert!(matches!(error, QueryObjectError::OtherContext { object: "address handle" }));
-    // Nor does a request go by an address handle of another context.
+    assert_eq!((error.kind(), error.verb()), (ErrorKind::OtherContext, "efadv_query_ah"));
+    assert!(error.to_string().contains("address handle"), "{error}");
+    // A request cannot use an address handle of another context either.
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
     let ah = handle(&elsewhere);
     let mut guard = initiator.start_post_send();
@@ -139,7 +146,7 @@ fn a_device_is_opened_for_keys() {
     let mlx5 = mlx5::DirectVerbs::open(&devices.first().unwrap()).unwrap();
     let devx = mlx5dv_context_attr_flags::MLX5DV_CONTEXT_FLAGS_DEVX.0;
     assert_eq!(*fake.world.own.opened.lock().unwrap(), Some((devx, 0)));
-    // It is a context like any other, which the direct verbs keep open.
+    // The context is an ordinary one, which the direct verbs keep open.
     let pd = mlx5.context().alloc_pd().unwrap();
     assert!(mlx5::DirectVerbs::of(pd.context()).unwrap().context() == mlx5.context());
     drop((pd, devices));
@@ -149,9 +156,10 @@ fn a_device_is_opened_for_keys() {
     for errno in ERRNOS {
         let fake = Fake::lying(|l| l.direct = errno);
         match mlx5::DirectVerbs::open(&fake.list().unwrap().first().unwrap()).unwrap_err() {
-            DirectVerbsError::Unsupported(Unsupported { verb, device, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
-                assert_eq!((verb, device.as_str()), ("mlx5dv_open_device", "fake0"));
+                let names = (error.verb(), error.object());
+                assert_eq!(names, ("mlx5dv_open_device", Some("device fake0")));
             }
             error => assert_says(&error, errno),
         }

@@ -1,4 +1,4 @@
-//! Hole 6, and a C struct with two writers: the library writes behind a memory key when the list is built, and reads it until then.
+//! Hole 6, for a memory key: the library writes and reads its data until the list is posted.
 
 use sideway::ibverbs::queue_pair::{ExtendedQueuePair, PostSendError, PostSendGuard, QueuePair, WorkRequestFlags};
 use sideway::mlx5::{DirectQueuePair, MKey, MKeyConfiguration};

@@ -1,4 +1,4 @@
-//! Hole 6: the library looks at the address handle of a request when the list is posted, or keeps what it found of it.
+//! Hole 6: the library may read a request's address handle until the list is posted.
 
 use sideway::ibverbs::address::AddressHandleAttribute;
 use sideway::ibverbs::protection_domain::ProtectionDomain;

@@ -1,4 +1,4 @@
-//! Completion queues, classic and extended.
+//! Fake completion queues, classic and extended.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
@@ -9,13 +9,13 @@ use sideway::sys::types::*;
 
 use super::device::world_of;
 use super::events::use_channel;
-use super::{World, refuses};
+use super::{FakeWorld, refuses};
 
-/// Every queue is an extended one, whose beginning is a classic one.
+/// A queue. Every queue is an extended one, which starts with a classic one.
 #[repr(C)]
 pub(super) struct Cq {
     ex: ibv_cq_ex,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     state: Mutex<State>,
     pub(super) efa: efadv_cq,
 }
@@ -29,15 +29,15 @@ pub(super) struct State {
     pub(super) unacknowledged: u32,
 }
 
-/// What the queue holds at most, whatever was asked for.
+/// The capacity of every queue, regardless of the request.
 const CAPACITY: usize = 4096;
 
 impl Cq {
     /// # Safety
     ///
     /// The queue lives.
-    pub(super) unsafe fn of<'a>(cq: *mut ibv_cq) -> (&'a World, MutexGuard<'a, State>) {
-        // SAFETY: every queue of this provider is a `Cq`; only fields that the caller never touches are
+    pub(super) unsafe fn of<'a>(cq: *mut ibv_cq) -> (&'a FakeWorld, MutexGuard<'a, State>) {
+        // SAFETY: every queue of this provider is a `Cq`. Only fields that callers never access are
         // borrowed.
         unsafe {
             let cq: *mut Self = cq.cast();
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Whether the cursor is on a completion.
+    /// Whether the cursor of an open poll is on a completion.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     pub(super) fn is_on_one(&self) -> bool {
         self.open && self.current.is_some()
@@ -70,16 +70,16 @@ impl State {
 
 /// # Safety
 ///
-/// The channel lives, if there is one.
+/// The channel must be null or alive.
 unsafe fn new_cq(
     context: *mut ibv_context,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     cqe: u32,
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
 ) -> *mut Cq {
     world.born();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { use_channel(channel, 1) };
     let ex = ibv_cq_ex { context, channel, cq_context, cqe: cqe as c_int, ..ibv_cq_ex::default() };
     let pending = VecDeque::with_capacity(CAPACITY);
@@ -95,10 +95,10 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
-    // SAFETY: the context is open.
+    // SAFETY: the caller passes an open context, as C requires.
     let world = unsafe { world_of(context) };
     let made = refuses(world.lies.create_cq);
-    // SAFETY: the caller's channel lives.
+    // SAFETY: the caller passes a live channel or null, as C requires.
     made.unwrap_or_else(|| unsafe { new_cq(context, world, cqe as u32, cq_context, channel).cast() })
 }
 
@@ -106,23 +106,23 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     let (world, attr) = unsafe { (world_of(context), *attr) };
     if let Some(null) = refuses(world.lies.create_cq_ex) {
         return null;
     }
-    // SAFETY: the caller's channel lives.
+    // SAFETY: the caller passes a live channel or null, as C requires.
     let cq = unsafe { new_cq(context, Arc::clone(&world), attr.cqe, attr.cq_context, attr.channel) };
-    // SAFETY: the queue was made just now.
+    // SAFETY: the queue was made just now, so nobody else uses it.
     let ex = unsafe { &raw mut (*cq).ex };
     macro_rules! set {
         ($($member:ident),*) => {
-            // SAFETY: as above.
+            // SAFETY: the queue was made just now, so nobody else uses it.
             $(if world.has(stringify!($member)) { unsafe { (*ex).$member = Some($member) }; })*
         };
     }
     set!(start_poll, next_poll, end_poll, read_opcode, read_vendor_err, read_wc_flags);
-    // As drivers do, readers are there only for fields that were asked for.
+    // Like drivers, it has readers only for the requested fields.
     use ibv_create_cq_wc_flags as F;
     let asked = |flag: ibv_create_cq_wc_flags| attr.wc_flags & u64::from(flag.0) != 0;
     macro_rules! set_asked {
@@ -146,7 +146,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the queue lives.
+    // SAFETY: the caller passes a live queue, as C requires.
     let (world, state) = unsafe { Cq::of(cq) };
     world.check(state.users == 0, "a completion queue was destroyed before its queue pairs");
     world.check(!state.open, "a completion queue was destroyed while a poll was open");
@@ -155,7 +155,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     if !world.dies("cq") {
         return world.lies.destroy;
     }
-    // SAFETY: nothing uses the queue any more; its channel lives.
+    // SAFETY: the queue was boxed, and its owner destroys it once; its channel is alive.
     unsafe {
         use_channel((*cq).channel, -1);
         drop(Box::from_raw(cq.cast::<Cq>()));
@@ -163,7 +163,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     0
 }
 
-fn take(world: &World, state: &mut State) -> Option<ibv_wc> {
+fn take(world: &FakeWorld, state: &mut State) -> Option<ibv_wc> {
     let mut wc = state.pending.pop_front()?;
     if let Some([status, opcode, flags]) = world.lies.completion {
         wc.status = ibv_wc_status(status);
@@ -174,7 +174,7 @@ fn take(world: &World, state: &mut State) -> Option<ibv_wc> {
 }
 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the queue lives.
+    // SAFETY: the caller passes a live queue, as C requires.
     let (world, mut state) = unsafe { Cq::of(cq) };
     world.check(!state.open, "ibv_poll_cq while an extended poll is open");
     if let Some(result) = world.lies.poll_cq {
@@ -188,7 +188,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
     let mut count = 0;
     while count < room {
         let Some(completion) = take(world, &mut state) else { break };
-        // SAFETY: there is room for as many as the caller says.
+        // SAFETY: the caller's array has this many elements, as C requires.
         unsafe { wc.add(count as usize).write(completion) };
         count += 1;
     }
@@ -196,10 +196,10 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
 }
 
 /// Moves the cursor on, and shows the completion in the struct's own fields.
-unsafe fn advance(cq: *mut ibv_cq_ex, world: &World, state: &mut State) -> c_int {
+unsafe fn advance(cq: *mut ibv_cq_ex, world: &FakeWorld, state: &mut State) -> c_int {
     state.current = take(world, state);
     let Some(wc) = state.current else { return libc::ENOENT };
-    // SAFETY: the queue lives, and these fields are the library's to write.
+    // SAFETY: the caller passes a live queue, and libraries may write these fields.
     unsafe {
         (*cq).wr_id = wc.wr_id;
         (*cq).status = wc.status;
@@ -208,12 +208,12 @@ unsafe fn advance(cq: *mut ibv_cq_ex, world: &World, state: &mut State) -> c_int
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the queue lives.
+    // SAFETY: the caller passes a live queue, as C requires.
     let (world, mut state) = unsafe { Cq::of(cq.cast()) };
     world.check(!state.open, "ibv_start_poll while a poll is open");
     let result = match world.lies.start_poll {
         Some(result) => result,
-        // SAFETY: as above.
+        // SAFETY: the caller passes a live queue, as C requires.
         None => unsafe { advance(cq, world, &mut state) },
     };
     state.open = result == 0;
@@ -222,7 +222,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) ->
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the queue lives.
+    // SAFETY: the caller passes a live queue, as C requires.
     let (world, mut state) = unsafe { Cq::of(cq.cast()) };
     world.check(state.open, "ibv_next_poll without an open poll");
     world.check(!state.at_end, "ibv_next_poll behind the end");
@@ -232,7 +232,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
             state.current = None;
             result
         }
-        // SAFETY: as above.
+        // SAFETY: the caller passes a live queue, as C requires.
         _ => unsafe { advance(cq, world, &mut state) },
     };
     state.at_end = result != 0;
@@ -240,11 +240,11 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the queue lives.
+    // SAFETY: the caller passes a live queue, as C requires.
     let (world, mut state) = unsafe { Cq::of(cq.cast()) };
     world.check(state.open, "ibv_end_poll without an open poll");
     if world.lies.softroce_bug && state.at_end {
-        // The consumer's index goes one too far: what comes next is lost, and its place reads as zero.
+        // The consumer index is one too high: the next completion is lost, and reads as zero.
         state.pending.push_back(ibv_wc::default());
     }
     state.open = false;
@@ -254,7 +254,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 macro_rules! readers {
     ($($name:ident -> $ty:ty { |$wc:ident| $value:expr })*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
-            // SAFETY: the queue lives.
+            // SAFETY: the caller passes a live queue, as C requires.
             let (world, state) = unsafe { Cq::of(cq.cast()) };
             world.check(state.open, concat!("ibv_wc_", stringify!($name), " without an open poll"));
             world.check(state.current.is_some(), concat!("ibv_wc_", stringify!($name), " without a completion"));
@@ -269,7 +269,7 @@ readers! {
     read_vendor_err -> u32 { |wc| wc.vendor_err }
     read_wc_flags -> c_uint { |wc| wc.wc_flags }
     read_byte_len -> u32 { |wc| wc.byte_len }
-    // SAFETY: both members of the union are 32 bits of any value.
+    // SAFETY: both members of the union are 32 bits for which all values are valid.
     read_imm_data -> __be32 { |wc| unsafe { wc.__bindgen_anon_1.imm_data } }
     read_qp_num -> u32 { |wc| wc.qp_num }
     read_src_qp -> u32 { |wc| wc.src_qp }
@@ -283,7 +283,7 @@ readers! {
 }
 
 unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
-    // SAFETY: the queue lives, and the place is valid.
+    // SAFETY: the caller passes a live queue and a valid pointer, as C requires.
     unsafe {
         let (world, state) = Cq::of(cq.cast());
         world.check(state.current.is_some(), "ibv_wc_read_tm_info without a completion");

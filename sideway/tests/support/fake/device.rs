@@ -1,4 +1,4 @@
-//! Devices, contexts, domains and regions.
+//! Fake devices, contexts, domains and regions.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -10,7 +10,8 @@ use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
 use super::{
-    World, completion, events, extras, objects, posting, provided, queue_pair, refuses, regions, world, xrc,
+    FakeWorld, completion, events, extras, objects, posting, provided, queue_pair, refuses, regions, world,
+    xrc,
 };
 
 pub(super) fn table() -> Verbs {
@@ -52,7 +53,7 @@ pub(super) fn table() -> Verbs {
 #[repr(C)]
 struct Context {
     verbs: verbs_context,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     device: *mut ibv_device,
 }
 
@@ -61,9 +62,9 @@ struct Context {
 /// # Safety
 ///
 /// The context is open.
-pub(super) unsafe fn world_of(context: *mut ibv_context) -> Arc<World> {
+pub(super) unsafe fn world_of(context: *mut ibv_context) -> Arc<FakeWorld> {
     let offset = offset_of!(Context, verbs) + offset_of!(verbs_context, context);
-    // SAFETY: every context of this provider is inside of a `Context`.
+    // SAFETY: every context of this provider is inside a `Context`.
     unsafe { Arc::clone(&(*context.byte_sub(offset).cast::<Context>()).world) }
 }
 
@@ -76,14 +77,14 @@ fn new_device() -> *mut ibv_device {
     Box::into_raw(Box::new(device))
 }
 
-/// The list is a boxed array of as many devices as there are and a null.
+/// The list is a boxed array of the devices and a null pointer.
 unsafe extern "C" fn get_device_list(num: *mut c_int) -> *mut *mut ibv_device {
     let world = world();
     if let Some(null) = refuses(world.lies.get_device_list) {
         return null;
     }
     let count = world.lies.device_count.unwrap_or(1);
-    // SAFETY: the caller gives a place for the count.
+    // SAFETY: the caller passes a valid pointer for the count, as C requires.
     unsafe { num.write(count) };
     let there = usize::try_from(count).unwrap_or(0);
     let mut list: Vec<_> = (0..there).map(|_| new_device()).collect();
@@ -95,7 +96,8 @@ unsafe extern "C" fn get_device_list(num: *mut c_int) -> *mut *mut ibv_device {
 unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     world().live.fetch_sub(1, Relaxed);
     let mut len = 0;
-    // SAFETY: the list ends with a null pointer, and was boxed with that length; devices are boxes.
+    // SAFETY: the list ends with a null pointer, and was boxed with that length; its devices are
+    // boxed too.
     unsafe {
         while !(*list.add(len)).is_null() {
             drop(Box::from_raw(*list.add(len)));
@@ -106,7 +108,7 @@ unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
 }
 
 unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: the device lives.
+    // SAFETY: the caller passes a live device, as C requires.
     unsafe { (&raw const (*device).name).cast() }
 }
 
@@ -143,19 +145,20 @@ pub(super) unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_cont
     ops.post_recv = world.has("post_recv").then_some(posting::post_recv as _);
     world.born();
     let context = Box::into_raw(Box::new(Context { verbs, world, device }));
-    // SAFETY: the context was made just now; the pointer may reach all of it.
+    // SAFETY: the context was made just now, and the pointer is valid for all of it.
     unsafe { &raw mut (*context).verbs.context }
 }
 
 pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the context is open.
+    // SAFETY: the caller passes an open context, as C requires.
     let world = unsafe { world_of(context) };
     world.check(!world.cm.owns(context), "a context that librdmacm opened was closed");
     if !world.dies("context") {
         return world.lies.destroy;
     }
     let offset = offset_of!(Context, verbs) + offset_of!(verbs_context, context);
-    // SAFETY: every context of this provider is inside of a boxed `Context`, and nothing uses it any more.
+    // SAFETY: every context of this provider is inside a boxed `Context`, and its owner closes it
+    // once.
     unsafe {
         let context = Box::from_raw(context.byte_sub(offset).cast::<Context>());
         drop(Box::from_raw(context.device));
@@ -164,7 +167,7 @@ pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
 }
 
 unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the context is open and the place is valid.
+    // SAFETY: the caller passes an open context and a valid pointer, as C requires.
     unsafe {
         let lies = &world_of(context).lies;
         if lies.garbage_attributes {
@@ -190,7 +193,7 @@ unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     _: usize,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe {
         if let Some([khz, mask, _]) = world_of(context).lies.clock {
             (*attr).hca_core_clock = khz;
@@ -205,7 +208,8 @@ unsafe extern "C" fn query_port(
     port: u8,
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the classic struct is the beginning of the other, whose fields up to `link_layer` are written.
+    // SAFETY: the classic struct is the beginning of this one, and only fields up to `link_layer`
+    // are written.
     unsafe { fill_port(context, port, attr.cast()) }
 }
 
@@ -215,12 +219,12 @@ unsafe extern "C" fn query_port_ex(
     attr: *mut ibv_port_attr,
     _: usize,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { fill_port(context, port, attr) }
 }
 
 unsafe fn fill_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
-    // SAFETY: the context is open and the place is valid up to `link_layer`.
+    // SAFETY: the caller passes an open context, and a pointer that is valid up to `link_layer`.
     unsafe {
         let lies = &world_of(context).lies;
         if port != 1 {
@@ -245,7 +249,7 @@ unsafe fn fill_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_att
 const GID: ibv_gid = ibv_gid { raw: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xac, 0x1e, 0x08, 0x18] };
 
 unsafe extern "C" fn query_gid(_: *mut ibv_context, _: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
-    // SAFETY: the place is valid.
+    // SAFETY: the caller passes a valid pointer, as C requires.
     unsafe { gid.write(if index == 1 { GID } else { ibv_gid::default() }) };
     if index < 4 { 0 } else { -1 }
 }
@@ -262,7 +266,7 @@ unsafe extern "C" fn query_gid_ex(
     _: u32,
     _: usize,
 ) -> c_int {
-    // SAFETY: the context is open and the place is valid.
+    // SAFETY: the caller passes an open context and a valid pointer, as C requires.
     unsafe {
         let world = world_of(context);
         to.write(entry(index));
@@ -280,7 +284,7 @@ unsafe extern "C" fn query_gid_table(
     _: u32,
     _: usize,
 ) -> isize {
-    // SAFETY: the context is open and there is room for as many entries as is said.
+    // SAFETY: the caller passes an open context, and an array of this many entries.
     unsafe {
         if let Some(result) = world_of(context).lies.gid_table_result {
             return result;
@@ -293,7 +297,7 @@ unsafe extern "C" fn query_gid_table(
 }
 
 unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the context is open.
+    // SAFETY: the caller passes an open context, as C requires.
     let world = unsafe { world_of(context) };
     if let Some(null) = refuses(world.lies.alloc_pd) {
         return null;
@@ -303,14 +307,14 @@ unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 }
 
 unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     let world = unsafe { world_of((*pd).context) };
     if !world.dies("pd") {
         return world.lies.destroy;
     }
     world.goes(pd, "protection domain");
     world.was_imported(pd, false);
-    // SAFETY: nothing uses the domain any more.
+    // SAFETY: the domain was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(pd) });
     0
 }
@@ -321,7 +325,7 @@ pub(super) unsafe extern "C" fn reg_mr(
     length: usize,
     _: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     let (context, world) = unsafe { ((*pd).context, world_of((*pd).context)) };
     if let Some(null) = refuses(world.lies.reg_mr) {
         return null;
@@ -338,12 +342,12 @@ unsafe extern "C" fn reg_mr_iova2(
     _: u64,
     access: std::ffi::c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { reg_mr(pd, addr, length, access as c_int) }
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the region lives.
+    // SAFETY: the caller passes a live region, as C requires.
     let world = unsafe { world_of((*mr).context) };
     if world.refused_deregistrations.fetch_sub(1, Relaxed) > 0 {
         world.destroyed.lock().unwrap().push("mr");
@@ -354,7 +358,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     }
     world.was_imported(mr, false);
     world.goes(mr, "memory region");
-    // SAFETY: nothing uses the region any more.
+    // SAFETY: the region was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(mr) });
     0
 }

@@ -1,4 +1,4 @@
-//! The direct verbs of a device that is mlx5's and EFA's at once. What they were called with is noted.
+//! Fake direct verbs of a device that belongs to both mlx5 and EFA. Their arguments are recorded.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -13,26 +13,26 @@ use super::completion::{self, Cq};
 use super::device::{reg_mr, world_of};
 use super::posting::{self, set_dc_addr};
 use super::queue_pair::{Driver, Qp, View, new_qp};
-use super::{World, keys, refuses, set_errno};
+use super::{FakeWorld, keys, refuses, set_errno};
 
-/// What the functions were called with last.
+/// The last arguments of each function.
 #[derive(Debug, Default)]
 pub struct Direct {
     pub qp: Mutex<Option<QpArguments>>,
     pub mlx5_cq: Mutex<Option<mlx5dv_cq_init_attr>>,
     pub efa_qp: Mutex<Option<efadv_qp_init_attr>>,
-    /// Its mask, its fields and its flags.
+    /// The queue's mask, fields and flags.
     pub efa_cq: Mutex<Option<[u64; 3]>>,
-    /// The sizes that EFA's functions were told.
+    /// The struct sizes that were passed to EFA's functions.
     pub sizes: Mutex<Vec<(&'static str, u32)>>,
     pub dmabuf: Mutex<Option<DmabufArguments>>,
-    /// Where the requests of DC initiators went, those of lists that were not posted, too.
+    /// The targets of DC initiators' requests, including lists that were not posted.
     pub addresses: Mutex<Vec<DcAddress>>,
     /// The stream that was reset.
     pub stream: Mutex<Option<u16>>,
 }
 
-/// What `mlx5dv_create_qp` or `efadv_create_qp_ex` was called with.
+/// The arguments of `mlx5dv_create_qp` or `efadv_create_qp_ex`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpArguments {
     pub qp_type: u32,
@@ -42,13 +42,13 @@ pub struct QpArguments {
     pub own_mask: u64,
     pub create_flags: u32,
     pub dc_type: u32,
-    /// The key of a target; of an initiator, the streams in its first two bytes.
+    /// A target's key, or an initiator's streams in the first two bytes.
     pub dc_union: u64,
-    /// Of mlx5's own.
+    /// The mlx5 operations.
     pub own_ops: u64,
 }
 
-/// Where a request of a DC initiator went.
+/// The target of a DC initiator's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DcAddress {
     pub number: u32,
@@ -56,7 +56,7 @@ pub struct DcAddress {
     pub stream: Option<u16>,
 }
 
-/// What `mlx5dv_reg_dmabuf_mr` was called with.
+/// The arguments of `mlx5dv_reg_dmabuf_mr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DmabufArguments {
     pub offset: u64,
@@ -69,7 +69,7 @@ pub struct DmabufArguments {
 
 /// # Safety
 ///
-/// As `Provider::from_tables`.
+/// The contract of `Provider::from_tables` applies.
 pub(super) unsafe fn provider(name: &'static str, verbs: Verbs) -> Provider {
     let mlx5dv = Mlx5dv {
         mlx5dv_is_supported: Some(is_supported),
@@ -91,17 +91,18 @@ pub(super) unsafe fn provider(name: &'static str, verbs: Verbs) -> Provider {
         efadv_cq_from_ibv_cq_ex: Some(cq_from_ibv_cq_ex),
         ..Efadv::unsupported()
     };
-    // SAFETY: the caller's promise; these functions do what the real ones do, as far as a caller can rely on it.
+    // SAFETY: the caller keeps the contract of `Provider::from_tables`. These functions behave like
+    // the real ones, as far as callers can rely on it.
     unsafe {
         Provider::from_tables_with_direct(name, verbs, Some(super::cm::table()), Some(mlx5dv), Some(efadv))
     }
 }
 
-/// Libraries that can tell whose the device is, and have nothing that came later.
+/// Old libraries, which can detect their devices, but have no newer functions.
 ///
 /// # Safety
 ///
-/// As `Provider::from_tables`.
+/// The contract of `Provider::from_tables` applies.
 pub(super) unsafe fn old_provider(name: &'static str, verbs: Verbs) -> Provider {
     let mlx5dv = Mlx5dv {
         mlx5dv_is_supported: Some(is_supported),
@@ -109,7 +110,8 @@ pub(super) unsafe fn old_provider(name: &'static str, verbs: Verbs) -> Provider 
         ..Mlx5dv::unsupported()
     };
     let efadv = Efadv { efadv_query_device: Some(query_efa), ..Efadv::unsupported() };
-    // SAFETY: as above.
+    // SAFETY: the caller keeps the contract of `Provider::from_tables`. These functions behave like
+    // the real ones, as far as callers can rely on it.
     unsafe {
         Provider::from_tables_with_direct(
             name,
@@ -126,8 +128,8 @@ fn note<T>(place: &Mutex<Option<T>>, value: T) {
 }
 
 /// The world of a context whose device is asked for something of its own.
-unsafe fn own(context: *mut ibv_context) -> Arc<World> {
-    // SAFETY: the context is open.
+unsafe fn own(context: *mut ibv_context) -> Arc<FakeWorld> {
+    // SAFETY: the caller passes an open context, as C requires.
     let world = unsafe { world_of(context) };
     world.check(!world.lies.no_direct_verbs, "a direct verb on another's device");
     world
@@ -139,11 +141,11 @@ unsafe extern "C" fn is_supported(device: *mut ibv_device) -> bool {
 }
 
 unsafe extern "C" fn query_mlx5(context: *mut ibv_context, attr: *mut mlx5dv_context) -> c_int {
-    // SAFETY: the context is open and the place is valid.
+    // SAFETY: the caller passes an open context and a valid pointer, as C requires.
     unsafe {
         let world = own(context);
         use mlx5dv_context_comp_mask as M;
-        // What this library knows of what was asked for.
+        // The requested fields that this library knows.
         let known = M::MLX5DV_CONTEXT_MASK_CQE_COMPRESION.0
             | M::MLX5DV_CONTEXT_MASK_DCI_STREAMS.0
             | M::MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD.0
@@ -172,7 +174,8 @@ unsafe extern "C" fn create_mlx5_qp(
     attr: *mut ibv_qp_init_attr_ex,
     own_attr: *mut mlx5dv_qp_init_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: the context is open and the attributes are valid; they begin with the classic ones.
+    // SAFETY: the caller passes an open context and valid attributes, which start with the classic
+    // ones.
     unsafe {
         let world = own(context);
         let dc = (*own_attr).dc_init_attr;
@@ -214,7 +217,7 @@ unsafe extern "C" fn create_mlx5_qp(
 }
 
 unsafe extern "C" fn qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
-    // SAFETY: every pair of this provider is a `Qp`.
+    // SAFETY: every pair of this provider is a `Qp`, and the caller passes a live one.
     unsafe {
         let has = Qp::of(qp.cast()).world.has("mlx5dv_qp_ex");
         if has { &raw mut (*qp.cast::<Qp>()).dv } else { ptr::null_mut() }
@@ -222,7 +225,7 @@ unsafe extern "C" fn qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_
 }
 
 unsafe extern "C" fn stream_id_reset(qp: *mut ibv_qp, stream: u16) -> c_int {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, list, driver, .. } = unsafe { Qp::of(qp) };
     world.check(
         driver == Driver::DcInitiator && !list.is_open(),
@@ -232,13 +235,13 @@ unsafe extern "C" fn stream_id_reset(qp: *mut ibv_qp, stream: u16) -> c_int {
     world.lies.stream_reset
 }
 
-/// The pair that this is a part of.
+/// The pair that contains this struct.
 fn pair_of(qp: *mut mlx5dv_qp_ex) -> *mut ibv_qp {
     qp.wrapping_byte_sub(offset_of!(Qp, dv)).cast()
 }
 
 unsafe extern "C" fn wr_set_dc_addr(qp: *mut mlx5dv_qp_ex, ah: *mut ibv_ah, number: u32, access_key: u64) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { set_dc_addr(pair_of(qp), ah, DcAddress { number, access_key, stream: None }) };
 }
 
@@ -249,7 +252,7 @@ unsafe extern "C" fn wr_set_dc_addr_stream(
     access_key: u64,
     stream: u16,
 ) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { set_dc_addr(pair_of(qp), ah, DcAddress { number, access_key, stream: Some(stream) }) };
 }
 
@@ -258,7 +261,7 @@ unsafe extern "C" fn create_mlx5_cq(
     attr: *mut ibv_cq_init_attr_ex,
     own_attr: *mut mlx5dv_cq_init_attr,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     unsafe {
         let world = own(context);
         note(&world.direct.mlx5_cq, *own_attr);
@@ -275,7 +278,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
     access: c_int,
     mlx5_access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     unsafe {
         let world = own((*pd).context);
         note(&world.direct.dmabuf, DmabufArguments { offset, length, iova, fd, access, mlx5_access });
@@ -286,7 +289,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
 
 unsafe extern "C" fn data_direct_path(context: *mut ibv_context, to: *mut c_char, room: usize) -> c_int {
     const PATH: &[u8] = b"/devices/pci0000:00/0000:00:01.0\0";
-    // SAFETY: the context is open, and there is as much room as is said.
+    // SAFETY: the caller passes an open context, and a buffer of this length.
     unsafe {
         let world = own(context);
         world.check(room >= PATH.len(), "there is room for a path");
@@ -296,7 +299,7 @@ unsafe extern "C" fn data_direct_path(context: *mut ibv_context, to: *mut c_char
 }
 
 unsafe extern "C" fn query_efa(context: *mut ibv_context, attr: *mut efadv_device_attr, size: u32) -> c_int {
-    // SAFETY: the context is open and the place is valid.
+    // SAFETY: the caller passes an open context and a valid pointer, as C requires.
     unsafe {
         let world = world_of(context);
         if world.lies.no_direct_verbs {
@@ -312,7 +315,7 @@ unsafe extern "C" fn query_efa(context: *mut ibv_context, attr: *mut efadv_devic
 }
 
 unsafe extern "C" fn query_ah(ah: *mut ibv_ah, attr: *mut efadv_ah_attr, size: u32) -> c_int {
-    // SAFETY: the handle lives and the place is valid.
+    // SAFETY: the caller passes a live handle and a valid pointer, as C requires.
     unsafe {
         let world = own((*ah).context);
         world.direct.sizes.lock().unwrap().push(("efadv_query_ah", size));
@@ -322,7 +325,7 @@ unsafe extern "C" fn query_ah(ah: *mut ibv_ah, attr: *mut efadv_ah_attr, size: u
 }
 
 unsafe extern "C" fn query_mr(mr: *mut ibv_mr, attr: *mut efadv_mr_attr, size: u32) -> c_int {
-    // SAFETY: the region lives and the place is valid.
+    // SAFETY: the caller passes a live region and a valid pointer, as C requires.
     unsafe {
         let world = own((*mr).context);
         world.direct.sizes.lock().unwrap().push(("efadv_query_mr", size));
@@ -338,7 +341,8 @@ unsafe extern "C" fn create_efa_qp(
     own_attr: *mut efadv_qp_init_attr,
     size: u32,
 ) -> *mut ibv_qp {
-    // SAFETY: the context is open and the attributes are valid; they begin with the classic ones.
+    // SAFETY: the caller passes an open context and valid attributes, which start with the classic
+    // ones.
     unsafe {
         let world = own(context);
         world.direct.sizes.lock().unwrap().push(("efadv_create_qp_ex", size));
@@ -371,7 +375,7 @@ unsafe extern "C" fn create_efa_cq(
     own_attr: *mut efadv_cq_init_attr,
     size: u32,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     unsafe {
         let world = own(context);
         world.direct.sizes.lock().unwrap().push(("efadv_create_cq", size));
@@ -395,24 +399,24 @@ unsafe extern "C" fn create_efa_cq(
 }
 
 unsafe extern "C" fn cq_from_ibv_cq_ex(cq: *mut ibv_cq_ex) -> *mut efadv_cq {
-    // SAFETY: every queue of this provider is a `Cq`.
+    // SAFETY: every queue of this provider is a `Cq`, and the caller passes a live one.
     unsafe {
         let has = Cq::of(cq.cast()).0.has("efadv_cq");
         if has { &raw mut (*cq.cast::<Cq>()).efa } else { ptr::null_mut() }
     }
 }
 
-/// That the cursor of the queue is on a completion.
+/// Checks that the cursor of the queue is on a completion. Returns its status.
 unsafe fn reads(cq: *mut efadv_cq) -> c_int {
-    // SAFETY: the queue lives.
+    // SAFETY: the caller passes a live queue, as C requires.
     let (world, state) = unsafe { Cq::of(cq.wrapping_byte_sub(offset_of!(Cq, efa)).cast()) };
     world.check(state.is_on_one(), "a field of EFA's is read without a completion");
     world.lies.direct
 }
 
-/// The sender of a completion whose number is odd is not known.
+/// The sender is unknown if the completion's number is odd.
 unsafe extern "C" fn wc_read_sgid(cq: *mut efadv_cq, gid: *mut ibv_gid) -> c_int {
-    // SAFETY: the queue lives, and the place is valid.
+    // SAFETY: the caller passes a live queue and a valid pointer, as C requires.
     unsafe {
         let result = reads(cq);
         let ex: *mut ibv_cq_ex = cq.wrapping_byte_sub(offset_of!(Cq, efa)).cast();
@@ -423,6 +427,6 @@ unsafe extern "C" fn wc_read_sgid(cq: *mut efadv_cq, gid: *mut ibv_gid) -> c_int
 }
 
 unsafe extern "C" fn wc_is_unsolicited(cq: *mut efadv_cq) -> bool {
-    // SAFETY: the queue lives.
+    // SAFETY: the caller passes a live queue, as C requires.
     unsafe { reads(cq) == 0 }
 }

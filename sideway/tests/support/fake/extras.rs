@@ -1,4 +1,5 @@
-//! Domains, groups, options, imports, flows and counters. What depends on what is watched.
+//! Fake domains, multicast groups, options, imports, flows and counters. Their dependencies are
+//! checked.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -9,19 +10,19 @@ use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
 use super::device::world_of;
-use super::{World, refuses, set_errno, world};
+use super::{FakeWorld, refuses, set_errno, world};
 
-/// What there is of such objects, by their addresses.
+/// The existing objects, by their addresses.
 #[derive(Debug, Default)]
 pub struct Extras {
-    /// What is used, and by what.
+    /// The dependencies: an object, and an object that uses it.
     uses: Mutex<Vec<(usize, usize)>>,
     imported: Mutex<Vec<usize>>,
-    /// The last rule that was made, as C has it.
+    /// The bytes of the last rule that was made.
     pub rule: Mutex<Vec<u8>>,
-    /// What counters are told to count: index and description.
+    /// What the counters count: index and description.
     pub points: Mutex<Vec<(u32, u32)>>,
-    /// Memberships: queue pair, the group's first byte, LID.
+    /// The memberships: queue pair, GID of the group, LID.
     groups: Mutex<Vec<(usize, [u8; 16], u16)>>,
 }
 
@@ -29,12 +30,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
+impl FakeWorld {
     pub(super) fn uses<A, B>(&self, used: *mut A, by: *mut B) {
         lock(&self.extras.uses).push((used.addr(), by.addr()));
     }
 
-    /// An object goes: whatever it used is free, and nothing may use it.
+    /// Removes an object, which nothing may use any more, and its dependencies.
     pub(super) fn goes<T>(&self, object: *mut T, what: &str) {
         let mut uses = lock(&self.extras.uses);
         let used = uses.iter().any(|(used, _)| *used == object.addr());
@@ -42,7 +43,7 @@ impl World {
         self.check(!used, &format!("a {what} goes after what uses it"));
     }
 
-    /// A queue pair goes.
+    /// Checks that a queue pair that is destroyed is in no group.
     pub(super) fn leaves_no_group(&self, qp: *mut ibv_qp) {
         let member = lock(&self.extras.groups).iter().any(|(of, ..)| *of == qp.addr());
         self.check(!member, "a queue pair leaves its groups before it goes");
@@ -53,7 +54,7 @@ impl World {
         lock(&self.extras.imported).push(object.addr());
     }
 
-    /// A domain or a region goes, or is given up.
+    /// Records that a domain or a region is destroyed or unimported.
     pub(super) fn was_imported<T>(&self, object: *mut T, unimported: bool) {
         let mut imported = lock(&self.extras.imported);
         let place = imported.iter().position(|of| *of == object.addr());
@@ -108,7 +109,7 @@ pub(super) fn install(verbs: &mut verbs_context) {
 }
 
 unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: c_int, to: *mut __be16) -> c_int {
-    // SAFETY: the context is open and the place is valid.
+    // SAFETY: the caller passes an open context and a valid pointer, as C requires.
     unsafe {
         let lies = &world_of(context).lies;
         if lies.extras != 0 || port != 1 || !(0..3).contains(&index) {
@@ -121,7 +122,7 @@ unsafe extern "C" fn query_pkey(context: *mut ibv_context, port: u8, index: c_in
 }
 
 unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: __be16) -> c_int {
-    // SAFETY: the context is open.
+    // SAFETY: the caller passes an open context, as C requires.
     let lies = unsafe { world_of(context) };
     let found = match u16::from_be(pkey) {
         0xffff => 0,
@@ -140,7 +141,7 @@ unsafe extern "C" fn get_device_index(_: *mut ibv_device) -> c_int {
 }
 
 unsafe extern "C" fn query_port_speed(context: *mut ibv_context, port: u32, speed: *mut u64) -> c_int {
-    // SAFETY: the context is open and the place is valid.
+    // SAFETY: the caller passes an open context and a valid pointer, as C requires.
     unsafe {
         let lies = &world_of(context).lies;
         if lies.extras != 0 {
@@ -160,7 +161,7 @@ unsafe extern "C" fn is_fork_initialized() -> ibv_fork_status {
 }
 
 unsafe extern "C" fn alloc_td(context: *mut ibv_context, init: *mut ibv_td_init_attr) -> *mut ibv_td {
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     let (world, mask) = unsafe { (world_of(context), (*init).comp_mask) };
     if let Some(null) = refuses(world.lies.extras) {
         return null;
@@ -171,13 +172,13 @@ unsafe extern "C" fn alloc_td(context: *mut ibv_context, init: *mut ibv_td_init_
 }
 
 unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     let world = unsafe { world_of((*td).context) };
     world.goes(td, "thread domain");
     if !world.dies("td") {
         return world.lies.destroy;
     }
-    // SAFETY: nothing uses the domain any more.
+    // SAFETY: the domain was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(td) });
     0
 }
@@ -186,7 +187,7 @@ unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     let (world, attr) = unsafe { (world_of(context), attr.read()) };
     if let Some(null) = refuses(world.lies.extras) {
         return null;
@@ -202,7 +203,7 @@ unsafe extern "C" fn alloc_parent_domain(
 }
 
 unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-    // SAFETY: the queue pair lives and the GID is valid.
+    // SAFETY: the caller passes a live queue pair and a valid GID, as C requires.
     let (world, group) = unsafe { (world_of((*qp).context), (qp.addr(), (*gid).raw, lid)) };
     if world.lies.extras != 0 {
         return world.lies.extras;
@@ -214,7 +215,7 @@ unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16
 }
 
 unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-    // SAFETY: the queue pair lives and the GID is valid.
+    // SAFETY: the caller passes a live queue pair and a valid GID, as C requires.
     let (world, group) = unsafe { (world_of((*qp).context), (qp.addr(), (*gid).raw, lid)) };
     let mut groups = lock(&world.extras.groups);
     world.check(groups.contains(&group), "a queue pair leaves a group that it is in");
@@ -226,7 +227,7 @@ unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16
 }
 
 unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the queue pair lives and the place is valid.
+    // SAFETY: the caller passes a live queue pair and a valid pointer, as C requires.
     unsafe {
         let world = world_of((*qp).context);
         ece.write(ibv_ece { vendor_id: 0x1234, options: 0b111, comp_mask: u32::MAX });
@@ -235,7 +236,7 @@ unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
 }
 
 unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the queue pair lives and the options are valid.
+    // SAFETY: the caller passes a live queue pair and valid options, as C requires.
     unsafe {
         let world = world_of((*qp).context);
         world.check((*ece).comp_mask == 0, "a mask names known fields only");
@@ -251,12 +252,12 @@ unsafe extern "C" fn import_device(descriptor: c_int) -> *mut ibv_context {
     }
     world.check(descriptor >= 0, "a descriptor is open");
     *lock(&world.imported_descriptor) = Some(descriptor);
-    // SAFETY: any device is one.
+    // SAFETY: the fake accepts any device pointer.
     unsafe { super::device::open_device(ptr::null_mut()) }
 }
 
 unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
-    // SAFETY: the context is open.
+    // SAFETY: the caller passes an open context, as C requires.
     let world = unsafe { world_of(context) };
     if let Some(null) = refuses(world.lies.extras) {
         return null;
@@ -268,7 +269,7 @@ unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut i
 }
 
 unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: the domain lives, and nothing uses it any more.
+    // SAFETY: the caller passes a live domain that nothing else uses, as C requires.
     unsafe {
         let world = world_of((*pd).context);
         world.was_imported(pd, true);
@@ -279,7 +280,7 @@ unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
 }
 
 unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     let (context, world) = unsafe { ((*pd).context, world_of((*pd).context)) };
     if let Some(null) = refuses(world.lies.extras) {
         return null;
@@ -301,7 +302,7 @@ unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
 }
 
 unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: the region lives, and nothing uses it any more.
+    // SAFETY: the caller passes a live region that nothing else uses, as C requires.
     unsafe {
         let world = world_of((*mr).context);
         world.was_imported(mr, true);
@@ -312,7 +313,7 @@ unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
 }
 
 unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
-    // SAFETY: the queue pair lives; the attributes are as long as they say.
+    // SAFETY: the caller passes a live queue pair, and attributes of the size that they state.
     unsafe {
         let (context, world) = ((*qp).context, world_of((*qp).context));
         if let Some(null) = refuses(world.lies.extras) {
@@ -334,7 +335,7 @@ unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *
             at += usize::from(size);
         }
         world.check(at == bytes.len(), "a rule is as long as its parts");
-        // The bytes of a pointer have no value of their own.
+        // The values of pointer bytes differ in each run, so they are compared separately.
         if lock(&world.extras.uses).iter().filter(|(_, by)| *by == flow.addr()).count() == 1 {
             *lock(&world.extras.rule) = bytes.to_vec();
         }
@@ -343,13 +344,13 @@ unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *
 }
 
 unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
-    // SAFETY: the flow lives.
+    // SAFETY: the caller passes a live flow, as C requires.
     let world = unsafe { world_of((*flow).context) };
     if !world.dies("flow") {
         return world.lies.destroy;
     }
     world.goes(flow, "flow");
-    // SAFETY: nothing uses the flow any more.
+    // SAFETY: the flow was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(flow) });
     0
 }
@@ -358,7 +359,7 @@ unsafe extern "C" fn create_counters(
     context: *mut ibv_context,
     init: *mut ibv_counters_init_attr,
 ) -> *mut ibv_counters {
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     let (world, mask) = unsafe { (world_of(context), (*init).comp_mask) };
     if let Some(null) = refuses(world.lies.extras) {
         return null;
@@ -369,13 +370,13 @@ unsafe extern "C" fn create_counters(
 }
 
 unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
-    // SAFETY: the counters live.
+    // SAFETY: the caller passes live counters, as C requires.
     let world = unsafe { world_of((*counters).context) };
     if !world.dies("counters") {
         return world.lies.destroy;
     }
     world.goes(counters, "set of counters");
-    // SAFETY: nothing uses the counters any more.
+    // SAFETY: the counters was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(counters) });
     0
 }
@@ -385,7 +386,7 @@ unsafe extern "C" fn attach_counters(
     attr: *mut ibv_counter_attach_attr,
     _: *mut ibv_flow,
 ) -> c_int {
-    // SAFETY: the counters live and the attributes are valid.
+    // SAFETY: the caller passes live counters and valid attributes, as C requires.
     unsafe {
         let world = world_of((*counters).context);
         lock(&world.extras.points).push(((*attr).index, (*attr).counter_desc.0));
@@ -399,7 +400,7 @@ unsafe extern "C" fn read_counters(
     count: u32,
     flags: u32,
 ) -> c_int {
-    // SAFETY: the counters live, and there is room for so many values.
+    // SAFETY: the caller passes live counters, and an array of this many values.
     unsafe {
         let world = world_of((*counters).context);
         for index in 0..count {
@@ -409,7 +410,7 @@ unsafe extern "C" fn read_counters(
     }
 }
 
-/// Successes and failures of a completion counter.
+/// A completion counter: successes and failures.
 #[repr(C)]
 struct Cntr {
     c: ibv_comp_cntr,
@@ -421,7 +422,7 @@ unsafe extern "C" fn query_comp_cntr_caps(
     caps: *mut ibv_comp_cntr_caps,
     _: usize,
 ) -> c_int {
-    // SAFETY: the context is open and the place is valid.
+    // SAFETY: the caller passes an open context and a valid pointer, as C requires.
     unsafe {
         caps.write(ibv_comp_cntr_caps { max_value: 99, max_counters: 4, supported_qp_attach_ops: 3 });
         world_of(context).lies.extras
@@ -432,7 +433,7 @@ unsafe extern "C" fn create_comp_cntr(
     context: *mut ibv_context,
     _: *mut ibv_comp_cntr_init_attr,
 ) -> *mut ibv_comp_cntr {
-    // SAFETY: the context is open.
+    // SAFETY: the caller passes an open context, as C requires.
     let world = unsafe { world_of(context) };
     if let Some(null) = refuses(world.lies.extras) {
         return null;
@@ -442,22 +443,22 @@ unsafe extern "C" fn create_comp_cntr(
 }
 
 unsafe extern "C" fn destroy_comp_cntr(cntr: *mut ibv_comp_cntr) -> c_int {
-    // SAFETY: the counter lives.
+    // SAFETY: the caller passes a live counter, as C requires.
     let world = unsafe { world_of((*cntr).context) };
     if !world.dies("comp_cntr") {
         return world.lies.destroy;
     }
     world.goes(cntr, "completion counter");
-    // SAFETY: nothing uses the counter any more.
+    // SAFETY: the counter was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(cntr.cast::<Cntr>()) });
     0
 }
 
-/// Functions that change one of a counter's values.
+/// Defines functions that change one of a counter's values.
 macro_rules! changes {
     ($($name:ident: $which:literal, |$value:ident, $by:ident| $new:expr;)*) => {$(
         unsafe extern "C" fn $name(cntr: *mut ibv_comp_cntr, $by: u64) -> c_int {
-            // SAFETY: the counter lives.
+            // SAFETY: the caller passes a live counter, as C requires.
             unsafe {
                 let place = &raw mut (*cntr.cast::<Cntr>()).values[$which];
                 let $value = place.read();
@@ -477,7 +478,7 @@ changes! {
 }
 
 unsafe extern "C" fn read_comp_cntr(cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
-    // SAFETY: the counter lives and the place is valid.
+    // SAFETY: the caller passes a live counter and a valid pointer, as C requires.
     unsafe {
         value.write((*cntr.cast::<Cntr>()).values[0]);
         world_of((*cntr).context).lies.counters
@@ -485,7 +486,7 @@ unsafe extern "C" fn read_comp_cntr(cntr: *mut ibv_comp_cntr, value: *mut u64) -
 }
 
 unsafe extern "C" fn read_err_comp_cntr(cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
-    // SAFETY: the counter lives and the place is valid.
+    // SAFETY: the caller passes a live counter and a valid pointer, as C requires.
     unsafe {
         value.write((*cntr.cast::<Cntr>()).values[1]);
         world_of((*cntr).context).lies.counters
@@ -497,7 +498,7 @@ unsafe extern "C" fn attach_comp_cntr(
     cntr: *mut ibv_comp_cntr,
     _: *mut ibv_qp_attach_comp_cntr_attr,
 ) -> c_int {
-    // SAFETY: queue pair and counter live.
+    // SAFETY: the caller passes a live queue pair and counter, as C requires.
     let world = unsafe { world_of((*qp).context) };
     if world.lies.counters == 0 {
         world.uses(cntr, qp);

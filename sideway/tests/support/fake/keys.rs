@@ -1,4 +1,4 @@
-//! mlx5's memory keys and its own requests, of the device that is not there. What they were called with is noted.
+//! Fake mlx5 memory keys and mlx5 requests. Their arguments are recorded.
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -11,23 +11,24 @@ use sideway::sys::types::*;
 use super::device::{self, world_of};
 use super::posting::{own_operation, own_setter};
 use super::queue_pair::Qp;
-use super::{World, refuses};
+use super::{FakeWorld, refuses};
 
-/// What keys and requests were called with, in order; what was built is here, whether it was posted or not.
+/// The arguments of keys and requests, in order. Requests are included when they are built, even if
+/// they are not posted.
 #[derive(Debug, Default)]
 pub struct Keys {
     pub requests: Mutex<Vec<OwnRequest>>,
-    /// The flags and entries that a key was to be made with, last.
+    /// The flags and entries of the last key.
     pub mkey: Mutex<Option<(u32, u16)>>,
-    /// What a data encryption key was to be made of, last.
+    /// The arguments of the last data encryption key.
     pub dek: Mutex<Option<DekArguments>>,
-    /// What `mlx5dv_open_device` was called with: flags and mask.
+    /// The arguments of `mlx5dv_open_device`: flags and mask.
     pub opened: Mutex<Option<(u32, u64)>>,
-    /// What is wrong with the key that is asked next: type, actual and expected value, offset.
+    /// The error that the next check returns: type, actual and expected value, offset.
     pub error: Mutex<Option<(u32, u64, u64, u64)>>,
 }
 
-/// What `mlx5dv_dek_create` was called with.
+/// The arguments of `mlx5dv_dek_create`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DekArguments {
     pub key_size: u32,
@@ -38,12 +39,12 @@ pub struct DekArguments {
     pub has_login: bool,
 }
 
-/// Address, bytes, and the region's key.
+/// Address, length, and the region's key.
 pub type Piece = (u64, u32, u32);
-/// Address, bytes, bytes left out, and the region's key.
+/// Address, length, skipped bytes, and the region's key.
 pub type Step = (u64, u32, u32, u32);
 
-/// A request, or a setter.
+/// An mlx5 request, or a setter of its configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnRequest {
     Memcpy { dest: (u32, u64), src: (u32, u64), length: usize },
@@ -58,7 +59,7 @@ pub enum OwnRequest {
     Crypto { dek: usize, encrypt_on_tx: bool, order: u32, unit: u32, tweak: [u8; 16], keytag: [u8; 8] },
 }
 
-/// A domain of signatures: the size of a block, and what is behind it.
+/// A signature domain: the block size, and the signature after each block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
     pub block_size: u32,
@@ -71,17 +72,17 @@ pub enum Described {
     Crc { crc_type: u32, seed: u64 },
 }
 
-/// A key begins with what a caller sees of it.
+/// A key, which starts with the public struct.
 #[repr(C)]
 struct Key {
     mkey: mlx5dv_mkey,
-    world: Arc<World>,
-    /// What the library keeps of it, which requests write.
+    world: Arc<FakeWorld>,
+    /// The library's private data, which requests write.
     configured: u64,
 }
 
 struct Dek {
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
 }
 
 pub(super) fn add_to(table: Mlx5dv) -> Mlx5dv {
@@ -98,7 +99,7 @@ pub(super) fn add_to(table: Mlx5dv) -> Mlx5dv {
 }
 
 /// Gives a pair the operations that were asked for.
-pub(super) fn install(dv: &mut mlx5dv_qp_ex, asked: u64, world: &World) {
+pub(super) fn install(dv: &mut mlx5dv_qp_ex, asked: u64, world: &FakeWorld) {
     macro_rules! set {
         ($($flag:ident => $($member:ident),+;)+) => {$(
             if asked & u64::from(mlx5dv_qp_create_send_ops_flags::$flag.0) != 0 {
@@ -121,15 +122,15 @@ unsafe extern "C" fn open_device(
     attr: *mut mlx5dv_context_attr,
 ) -> *mut ibv_context {
     let world = super::world();
-    // SAFETY: the attributes are valid.
+    // SAFETY: the caller passes valid attributes, as C requires.
     let asked = unsafe { ((*attr).flags, (*attr).comp_mask) };
     *world.own.opened.lock().unwrap() = Some(asked);
-    // SAFETY: the device is of the list.
+    // SAFETY: the caller passes a device of the list.
     refuses(world.lies.direct).unwrap_or_else(|| unsafe { device::open_device(device) })
 }
 
 unsafe extern "C" fn create_mkey(attr: *mut mlx5dv_mkey_init_attr) -> *mut mlx5dv_mkey {
-    // SAFETY: the attributes are valid and the domain lives.
+    // SAFETY: the caller passes valid attributes and a live domain, as C requires.
     unsafe {
         let mlx5dv_mkey_init_attr { pd, create_flags, max_entries } = *attr;
         let world = world_of((*pd).context);
@@ -149,7 +150,7 @@ unsafe extern "C" fn create_mkey(attr: *mut mlx5dv_mkey_init_attr) -> *mut mlx5d
 
 unsafe extern "C" fn destroy_mkey(mkey: *mut mlx5dv_mkey) -> c_int {
     let key: *mut Key = mkey.cast();
-    // SAFETY: the key lives, and nothing uses it any more.
+    // SAFETY: the caller passes a live key that nothing else uses, as C requires.
     unsafe {
         let world = Arc::clone(&(*key).world);
         if !world.dies("mkey") {
@@ -162,7 +163,7 @@ unsafe extern "C" fn destroy_mkey(mkey: *mut mlx5dv_mkey) -> c_int {
 }
 
 unsafe extern "C" fn mkey_check(mkey: *mut mlx5dv_mkey, error: *mut mlx5dv_mkey_err, size: usize) -> c_int {
-    // SAFETY: the key lives, and the place is valid.
+    // SAFETY: the caller passes a live key and a valid pointer, as C requires.
     unsafe {
         let world = Arc::clone(&(*mkey.cast::<Key>()).world);
         world.check(size == size_of::<mlx5dv_mkey_err>(), "a size that is not the struct's");
@@ -178,7 +179,7 @@ unsafe extern "C" fn dek_create(
     context: *mut ibv_context,
     attr: *mut mlx5dv_dek_init_attr,
 ) -> *mut mlx5dv_dek {
-    // SAFETY: the context is open, the attributes are valid, and the domain lives.
+    // SAFETY: the caller passes an open context, valid attributes and a live domain.
     unsafe {
         let (world, attr) = (world_of(context), *attr);
         let arguments = DekArguments {
@@ -201,7 +202,7 @@ unsafe extern "C" fn dek_create(
 }
 
 unsafe extern "C" fn dek_query(dek: *mut mlx5dv_dek, attr: *mut mlx5dv_dek_attr) -> c_int {
-    // SAFETY: the key lives, and the place is valid.
+    // SAFETY: the caller passes a live key and a valid pointer, as C requires.
     unsafe {
         (*attr).state = mlx5dv_dek_state::MLX5DV_DEK_STATE_ERROR;
         (*attr).opaque = [7; 8];
@@ -211,7 +212,7 @@ unsafe extern "C" fn dek_query(dek: *mut mlx5dv_dek, attr: *mut mlx5dv_dek_attr)
 
 unsafe extern "C" fn dek_destroy(dek: *mut mlx5dv_dek) -> c_int {
     let dek: *mut Dek = dek.cast();
-    // SAFETY: the key lives, and nothing uses it any more.
+    // SAFETY: the caller passes a live key that nothing else uses, as C requires.
     unsafe {
         let world = Arc::clone(&(*dek).world);
         if !world.dies("dek") {
@@ -223,19 +224,19 @@ unsafe extern "C" fn dek_destroy(dek: *mut mlx5dv_dek) -> c_int {
     0
 }
 
-/// The pair that this is a part of.
+/// The pair that contains this struct.
 fn pair_of(qp: *mut mlx5dv_qp_ex) -> *mut ibv_qp {
     qp.wrapping_byte_sub(offset_of!(Qp, dv)).cast()
 }
 
 unsafe fn note(qp: *mut mlx5dv_qp_ex, request: OwnRequest) {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     unsafe { Qp::of(pair_of(qp)) }.world.own.requests.lock().unwrap().push(request);
 }
 
-/// A request about a key, behind which so many setters come; its number.
+/// Records a request about a key that announces `setters` setters. Returns the request's number.
 unsafe fn configures(qp: *mut mlx5dv_qp_ex, mkey: *mut mlx5dv_mkey, setters: u8) -> u32 {
-    // SAFETY: pair and key live, and nobody else uses the latter.
+    // SAFETY: the caller passes a live pair and a live key, which nobody else uses.
     unsafe {
         let inline = own_operation(pair_of(qp), ibv_wc_opcode::IBV_WC_DRIVER1, setters);
         let world = Arc::clone(&(*mkey.cast::<Key>()).world);
@@ -246,13 +247,13 @@ unsafe fn configures(qp: *mut mlx5dv_qp_ex, mkey: *mut mlx5dv_mkey, setters: u8)
 }
 
 unsafe fn pieces(count: u16, list: *const ibv_sge) -> Vec<Piece> {
-    // SAFETY: the caller's list has that many entries.
+    // SAFETY: the caller's list has this number of entries, as C requires.
     let read = |n: u16| unsafe { list.add(n.into()).read() };
     (0..count).map(read).map(|sge| (sge.addr, sge.length, sge.lkey)).collect()
 }
 
 unsafe fn steps(count: u16, data: *const mlx5dv_mr_interleaved) -> Vec<Step> {
-    // SAFETY: the caller's list has that many entries.
+    // SAFETY: the caller's list has this number of entries, as C requires.
     let read = |n: u16| unsafe { data.add(n.into()).read() };
     (0..count).map(read).map(|step| (step.addr, step.bytes_count, step.bytes_skip, step.lkey)).collect()
 }
@@ -265,7 +266,7 @@ unsafe extern "C" fn wr_mr_interleaved(
     count: u16,
     data: *mut mlx5dv_mr_interleaved,
 ) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe {
         let lkey = configures(qp, mkey, 0);
         note(qp, OwnRequest::MrInterleaved { lkey, access, repeat_count, steps: steps(count, data) });
@@ -279,7 +280,7 @@ unsafe extern "C" fn wr_mr_list(
     count: u16,
     list: *mut ibv_sge,
 ) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe {
         let lkey = configures(qp, mkey, 0);
         note(qp, OwnRequest::MrList { lkey, access, pieces: pieces(count, list) });
@@ -292,7 +293,7 @@ unsafe extern "C" fn wr_mkey_configure(
     setters: u8,
     attr: *mut mlx5dv_mkey_conf_attr,
 ) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe {
         let lkey = configures(qp, mkey, setters);
         let world = Arc::clone(&(*mkey.cast::<Key>()).world);
@@ -302,7 +303,7 @@ unsafe extern "C" fn wr_mkey_configure(
 }
 
 unsafe fn sets(qp: *mut mlx5dv_qp_ex, request: OwnRequest) {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     unsafe {
         own_setter(pair_of(qp));
         note(qp, request);
@@ -310,12 +311,12 @@ unsafe fn sets(qp: *mut mlx5dv_qp_ex, request: OwnRequest) {
 }
 
 unsafe extern "C" fn wr_set_mkey_access_flags(qp: *mut mlx5dv_qp_ex, access: u32) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { sets(qp, OwnRequest::Access(access)) };
 }
 
 unsafe extern "C" fn wr_set_mkey_layout_list(qp: *mut mlx5dv_qp_ex, count: u16, list: *const ibv_sge) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { sets(qp, OwnRequest::LayoutList(pieces(count, list))) };
 }
 
@@ -325,12 +326,12 @@ unsafe extern "C" fn wr_set_mkey_layout_interleaved(
     count: u16,
     data: *const mlx5dv_mr_interleaved,
 ) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { sets(qp, OwnRequest::LayoutInterleaved { repeat_count, steps: steps(count, data) }) };
 }
 
-unsafe fn domain(world: &World, domain: *const mlx5dv_sig_block_domain) -> Option<Domain> {
-    // SAFETY: the caller's domain is there or null, and points to what its type says.
+unsafe fn domain(world: &FakeWorld, domain: *const mlx5dv_sig_block_domain) -> Option<Domain> {
+    // SAFETY: the caller's domain is null or valid, and points to the struct of its type.
     unsafe {
         let mlx5dv_sig_block_domain { sig_type, sig, block_size, comp_mask } = *domain.as_ref()?;
         world.check(comp_mask == 0, "a mask that is not 0");
@@ -346,7 +347,7 @@ unsafe fn domain(world: &World, domain: *const mlx5dv_sig_block_domain) -> Optio
 }
 
 unsafe extern "C" fn wr_set_mkey_sig_block(qp: *mut mlx5dv_qp_ex, attr: *const mlx5dv_sig_block_attr) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe {
         let mlx5dv_sig_block_attr { mem, wire, flags, check_mask, copy_mask, comp_mask } = *attr;
         let world = Qp::of(pair_of(qp)).world;
@@ -357,10 +358,10 @@ unsafe extern "C" fn wr_set_mkey_sig_block(qp: *mut mlx5dv_qp_ex, attr: *const m
 }
 
 unsafe extern "C" fn wr_set_mkey_crypto(qp: *mut mlx5dv_qp_ex, attr: *const mlx5dv_crypto_attr) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe {
         let attr = *attr;
-        // The key lives.
+        // Accesses the key, which must be alive.
         let _ = Arc::strong_count(&(*attr.dek.cast::<Dek>()).world);
         sets(
             qp,
@@ -384,7 +385,7 @@ unsafe extern "C" fn wr_memcpy(
     src_addr: u64,
     length: usize,
 ) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe {
         own_operation(pair_of(qp), ibv_wc_opcode::IBV_WC_DRIVER3, 0);
         note(qp, OwnRequest::Memcpy { dest: (dest_lkey, dest_addr), src: (src_lkey, src_addr), length });
@@ -392,7 +393,8 @@ unsafe extern "C" fn wr_memcpy(
 }
 
 unsafe extern "C" fn wr_raw_wqe(qp: *mut mlx5dv_qp_ex, wqe: *const c_void) {
-    // SAFETY: the caller's promises; the request is as long as it says, and lies where words can be read.
+    // SAFETY: the caller keeps the contract of the C function: the request has the stated length,
+    // and is aligned for words.
     unsafe {
         own_operation(pair_of(qp), ibv_wc_opcode::IBV_WC_DRIVER2, 0);
         let word = u32::from_be(wqe.cast::<u32>().add(1).read());

@@ -2,7 +2,7 @@
 //!
 //! It connects nothing and moves no bytes: a posted request completes at once. What it is good for:
 //!
-//! - It **lies** on request: every function can be told to fail or to answer nonsense ([`Lies`]).
+//! - It **lies** on request: every function can be told to fail or to answer nonsense ([`Faults`]).
 //! - It **watches** its caller: every rule of the C interface that safe Rust must keep (polls and lists are
 //!   opened once and closed, every request gets one buffer, objects go in the right order, ...) is checked,
 //!   and [`Fake`] fails the test that broke one.
@@ -28,21 +28,22 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use sideway::Error;
 use sideway::Provider;
-use sideway::ibverbs::device::{DeviceList, GetDeviceListError};
+use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::sys::Verbs;
 
 /// How the device misbehaves. A number is an `errno` to fail with, where 0 means to work.
 #[derive(Clone, Debug, Default)]
-pub struct Lies {
+pub struct Faults {
     pub get_device_list: i32,
     pub device_count: Option<i32>,
     pub open_device: i32,
     pub vendor_id: u32,
     pub query_device: i32,
-    /// Every number that a device or a port says about itself is the largest that fits.
+    /// Every attribute of the device and its port has the largest possible value.
     pub garbage_attributes: bool,
     pub query_port: i32,
     pub gid_tbl_len: Option<i32>,
@@ -50,9 +51,9 @@ pub struct Lies {
     pub gid_entry_result: i32,
     pub alloc_pd: i32,
     pub reg_mr: i32,
-    /// What `ibv_rereg_mr` returns, and `errno`.
+    /// The result of `ibv_rereg_mr`, and `errno`.
     pub rereg_mr: (i32, i32),
-    /// What copying to and from device memory returns.
+    /// The result of copies to and from device memory.
     pub copies: i32,
     /// Device memory has neither operations nor a handle.
     pub no_copies: bool,
@@ -65,33 +66,34 @@ pub struct Lies {
     /// Also `ibv_init_ah_from_wc`.
     pub create_ah: i32,
     pub create_qp_ex: i32,
-    /// All of a granted queue pair's capabilities.
+    /// The value of all of a queue pair's granted capabilities.
     pub granted: Option<u32>,
-    /// Every function that destroys something.
+    /// For every function that destroys an object.
     pub destroy: i32,
     /// Operations that are null, by the names of their fields.
     pub missing: &'static [&'static str],
-    /// The context is that of a library without extended verbs.
+    /// The context belongs to a library without extended verbs.
     pub no_extended_verbs: bool,
     pub poll_cq: Option<i32>,
-    /// From this call of `poll_cq` on (from 0), it returns this.
+    /// The call of `poll_cq` (from 0) from which on it returns this result.
     pub poll_cq_from: Option<(u64, i32)>,
     pub start_poll: Option<i32>,
-    /// From this call of `next_poll` on (from 0), it returns this.
+    /// The call of `next_poll` (from 0) from which on it returns this result.
     pub next_poll: Option<(u64, i32)>,
-    /// Status, opcode and flags of every completion.
+    /// The status, opcode and flags of every completion.
     pub completion: Option<[u32; 3]>,
-    /// `ibv_end_poll` after an `ibv_next_poll` that found nothing drops a completion.
+    /// SoftRoCE's defect: `ibv_end_poll` after an `ibv_next_poll` that found nothing drops a
+    /// completion.
     pub softroce_bug: bool,
     pub wr_complete: i32,
-    /// What `ibv_post_send` returns, and where it says that it stopped.
+    /// The result of `ibv_post_send`, and the position at which it reports that it stopped.
     pub post_send: Option<(i32, BadRequest)>,
-    /// What `ibv_post_recv` returns, and where it says that it stopped.
+    /// The result of `ibv_post_recv`, and the position at which it reports that it stopped.
     pub post_recv: Option<(i32, BadRequest)>,
     pub modify_qp: i32,
     pub query_qp: i32,
     pub queried_state: Option<u32>,
-    /// Every function of domains, groups, options, imports, flows and counters.
+    /// For every function of domains, groups, options, imports, flows and counters.
     pub extras: i32,
     /// `ibv_open_xrcd`, `ibv_open_qp`.
     pub xrc: i32,
@@ -101,9 +103,9 @@ pub struct Lies {
     pub register: i32,
     /// `ibv_export_buf_dmabuf_fd`.
     pub export_buf: i32,
-    /// What `ibv_query_qp_data_in_order` returns with flags, and without.
+    /// The result of `ibv_query_qp_data_in_order` with flags, and without.
     pub data_in_order: Option<[i32; 2]>,
-    /// Every function of a set of counters, or of a completion counter, that is there.
+    /// For every function of existing counters and completion counters.
     pub counters: i32,
     pub async_fd: Option<i32>,
     pub create_comp_channel: i32,
@@ -111,27 +113,27 @@ pub struct Lies {
     pub channel_fd: Option<i32>,
     pub req_notify_cq: i32,
     pub get_cq_event: i32,
-    /// What every completion event carries.
+    /// The context of every completion event.
     pub event_context: Option<usize>,
     pub resize_cq: i32,
     pub modify_cq: i32,
-    /// When there is no event: 0 for `EAGAIN`.
+    /// The `errno` without an event; 0 stands for `EAGAIN`.
     pub get_async_event: i32,
-    /// The frequency in kHz, the bits that count, and the ticks of the device's clock.
+    /// The frequency in kHz, the mask of valid bits, and the ticks of the device's clock.
     pub clock: Option<[u64; 3]>,
     pub query_rt_values: i32,
     /// The device is neither mlx5's nor EFA's.
     pub no_direct_verbs: bool,
-    /// Every direct verb that does not only ask whose the device is.
+    /// For every direct verb except the detection of the device.
     pub direct: i32,
-    /// `efadv_query_device`, when it does.
+    /// For `efadv_query_device`, which detects the device.
     pub efadv_query_device: i32,
     pub stream_reset: i32,
     pub dek_query: i32,
     pub mkey_check: i32,
-    /// How many bytes an mlx5 device copies at once.
+    /// The number of bytes that an mlx5 device copies at once.
     pub max_memcpy: usize,
-    /// What an EFA device can do.
+    /// The capabilities of an EFA device.
     pub efa_capabilities: u32,
     /// `rdma_create_event_channel`.
     pub cm_channel: i32,
@@ -139,43 +141,46 @@ pub struct Lies {
     pub cm_channel_fd: Option<i32>,
     /// `rdma_create_id`.
     pub cm_create: i32,
-    /// Every function of an identifier.
+    /// For every function of an identifier.
     pub cm: i32,
     pub cm_get_event: i32,
-    /// `rdma_get_cm_event` succeeds, and gives out nothing.
+    /// `rdma_get_cm_event` succeeds, but returns no event.
     pub cm_null_event: bool,
     pub cm_ack: i32,
-    /// Identifiers get no device, as those of one whose node GUID is 0.
+    /// Identifiers get no device, as with a node GUID of 0.
     pub cm_no_guid: bool,
-    /// `rdma_get_devices` names a second device.
+    /// `rdma_get_devices` returns a second device.
     pub cm_two_devices: bool,
-    /// No event comes of itself.
+    /// No event comes automatically.
     pub cm_silent: bool,
-    /// `rdma_disconnect` succeeds, and no event says so.
+    /// `rdma_disconnect` succeeds, but no event follows.
     pub cm_no_goodbye: bool,
-    /// `rdma_leave_multicast` fails, and has freed the membership.
+    /// `rdma_leave_multicast` fails, but frees the membership.
     pub cm_leave: i32,
     /// `rdma_get_devices`.
     pub cm_devices: i32,
-    /// What `rdma_getaddrinfo` returns, and `errno`.
+    /// The result of `rdma_getaddrinfo`, and `errno`.
     pub cm_getaddrinfo: (i32, i32),
 }
 
-/// Where a list broke off, as the library says.
+/// The name by which `seed.rs` knows [`Faults`].
+pub type Lies = Faults;
+
+/// The position at which a list stopped, as the library reports it.
 #[derive(Clone, Copy, Debug)]
 pub enum BadRequest {
-    /// At this one.
+    /// At this request.
     Index(usize),
-    /// It does not say.
+    /// Not reported.
     Unset,
-    /// At an address that is none of the list's.
+    /// At an address outside the list.
     Address(usize),
 }
 
 /// One device and all that was made from it.
 #[derive(Debug, Default)]
-pub struct World {
-    pub lies: Lies,
+pub struct FakeWorld {
+    pub lies: Faults,
     violations: Mutex<Vec<String>>,
     pub live: AtomicI64,
     pub posted: AtomicU64,
@@ -184,10 +189,10 @@ pub struct World {
     pub inline_bytes: AtomicU64,
     pub next_polls: AtomicU64,
     pub polls: AtomicU64,
-    /// So many calls of `ibv_dereg_mr` are answered with `EBUSY`.
+    /// The number of calls of `ibv_dereg_mr` that fail with `EBUSY`.
     pub refused_deregistrations: AtomicI64,
     pub destroyed: Mutex<Vec<&'static str>>,
-    /// The keys that requests were to invalidate.
+    /// The keys that requests invalidated.
     pub invalidated: Mutex<Vec<u32>>,
     keys: AtomicU64,
     pub extras: extras::Extras,
@@ -195,13 +200,13 @@ pub struct World {
     pub provided: provided::Provided,
     pub objects: objects::Objects,
     pub xrc: xrc::Xrc,
-    /// The descriptor that a context was imported by.
+    /// The descriptor by which a context was imported.
     pub imported_descriptor: Mutex<Option<i32>>,
-    /// Calls of `ibv_ack_cq_events`.
+    /// The number of calls of `ibv_ack_cq_events`.
     pub acknowledgements: AtomicU64,
-    /// What was asked for last: the count, and the period in its last 16 bits.
+    /// The last requested moderation: the count, and the period in the low 16 bits.
     pub moderation: AtomicU64,
-    /// Types and elements of the events to come.
+    /// Types and elements of the pending events.
     pub async_events: Mutex<VecDeque<(u32, usize)>>,
     /// The elements of the events that were acknowledged.
     pub async_acknowledged: Mutex<Vec<usize>>,
@@ -212,13 +217,13 @@ pub struct World {
     pub own: keys::Keys,
 }
 
-impl World {
-    /// Notes that a rule of the C interface was broken.
+impl FakeWorld {
+    /// Records that a rule of the C interface was broken.
     fn violation(&self, what: impl Into<String>) {
         self.violations.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
     }
 
-    /// Notes it unless the rule holds.
+    /// Records a violation unless the rule holds.
     fn check(&self, holds: bool, rule: &str) {
         if !holds {
             self.violation(rule);
@@ -233,7 +238,7 @@ impl World {
         !self.lies.missing.contains(&operation)
     }
 
-    /// A number that is not in use yet: of a queue pair, or a key.
+    /// A new number for a queue pair or a key.
     fn number(&self) -> u32 {
         self.keys.fetch_add(1, Relaxed) as u32 + 0x11
     }
@@ -242,7 +247,7 @@ impl World {
         self.live.fetch_add(1, Relaxed);
     }
 
-    /// Whether the object goes; else `errno` says why not.
+    /// Whether the object is destroyed; otherwise `errno` has the reason.
     fn dies(&self, what: &'static str) -> bool {
         self.destroyed.lock().unwrap().push(what);
         if self.lies.destroy == 0 {
@@ -254,41 +259,42 @@ impl World {
 
 thread_local! {
     /// What `ibv_get_device_list`, which has no argument, answers for.
-    static WORLD: RefCell<Arc<World>> = RefCell::default();
+    static WORLD: RefCell<Arc<FakeWorld>> = RefCell::default();
 }
 
-fn world() -> Arc<World> {
+fn world() -> Arc<FakeWorld> {
     WORLD.with_borrow(Arc::clone)
 }
 
-/// The device of one test, which fails if a rule was broken or something was left behind.
+/// The device of one test. Its drop fails the test if a rule was broken or an object was left
+/// behind.
 pub struct Fake {
-    pub world: Arc<World>,
+    pub world: Arc<FakeWorld>,
     may_leak: bool,
 }
 
 impl Fake {
-    /// An honest device.
+    /// A device without faults.
     pub fn new() -> Self {
         Self::lying(|_| {})
     }
 
     /// A device that lies.
-    pub fn lying(about: impl FnOnce(&mut Lies)) -> Self {
-        let mut lies = Lies::default();
+    pub fn lying(about: impl FnOnce(&mut Faults)) -> Self {
+        let mut lies = Faults::default();
         about(&mut lies);
-        let world = Arc::new(World { lies, ..World::default() });
+        let world = Arc::new(FakeWorld { lies, ..FakeWorld::default() });
         WORLD.set(Arc::clone(&world));
         Self { world, may_leak: false }
     }
 
-    /// This test leaks handles, so objects may be left behind.
+    /// Allows objects to be left behind, for tests that leak handles.
     pub fn may_leak(mut self) -> Self {
         self.may_leak = true;
         self
     }
 
-    pub fn list(&self) -> Result<DeviceList, GetDeviceListError> {
+    pub fn list(&self) -> Result<DeviceList, Error> {
         DeviceList::from_provider(provider())
     }
 
@@ -314,19 +320,19 @@ impl Drop for Fake {
     }
 }
 
-/// The libraries of the device that is not there.
+/// The provider of the fake device.
 pub fn provider() -> Provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
-    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
     return *PROVIDER
         .get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), Some(cm::table())) });
-    // SAFETY: as above.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::provider("fake", device::table()) })
 }
 
-/// The same without what came after the first releases.
+/// The same without functions that are newer than the first releases.
 pub fn old_provider() -> Provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
     let table = || Verbs {
@@ -354,21 +360,21 @@ pub fn old_provider() -> Provider {
         _ibv_query_comp_cntr_caps: None,
         ..device::table()
     };
-    // SAFETY: as above.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
     return *PROVIDER
         .get_or_init(|| unsafe { Provider::from_tables("old fake", table(), Some(cm::old_table())) });
-    // SAFETY: as above.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::old_provider("old fake", table()) })
 }
 
 fn set_errno(error: i32) {
-    // SAFETY: the location is this thread's own errno, valid for its life.
+    // SAFETY: the location is this thread's errno.
     unsafe { *libc::__errno_location() = error };
 }
 
-/// Null with `errno`, if the function is to fail.
+/// If the function must fail: null, with `errno` set.
 fn refuses<T>(error: i32) -> Option<*mut T> {
     (error != 0).then(|| {
         set_errno(error);

@@ -1,4 +1,4 @@
-//! Address handles and shared receive queues.
+//! Fake address handles and shared receive queues.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -10,14 +10,14 @@ use sideway::sys::types::*;
 
 use super::completion::Cq;
 use super::device::world_of;
-use super::{World, refuses};
+use super::{FakeWorld, refuses};
 
-/// What there is of such objects.
+/// The existing objects.
 #[derive(Debug, Default)]
 pub struct Objects {
-    /// The addresses of the address handles that live.
+    /// The addresses of the live address handles.
     handles: Mutex<Vec<usize>>,
-    /// Where the last datagram went: number and key.
+    /// The destination of the last datagram: queue pair number and Q_Key.
     pub last_datagram: Mutex<Option<(u32, u32)>>,
 }
 
@@ -25,8 +25,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
-    /// A datagram is given to the device.
+impl FakeWorld {
+    /// Records a datagram that is given to the device.
     pub(super) fn goes_to(&self, ah: usize, remote_qpn: u32, remote_qkey: u32) {
         self.check(
             lock(&self.objects.handles).contains(&ah),
@@ -50,7 +50,7 @@ pub(super) fn add_to(table: Verbs) -> Verbs {
 }
 
 unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the domain lives and the attributes are valid.
+    // SAFETY: the caller passes a live domain and valid attributes, as C requires.
     let (context, world, port) = unsafe { ((*pd).context, world_of((*pd).context), (*attr).port_num) };
     if let Some(null) = refuses(world.lies.create_ah) {
         return null;
@@ -69,7 +69,7 @@ unsafe extern "C" fn init_ah_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: the context is open and the rest is valid.
+    // SAFETY: the caller passes an open context and valid pointers, as C requires.
     unsafe {
         let world = world_of(context);
         *attr = ibv_ah_attr { port_num: port, dlid: (*wc).slid, sl: (*wc).sl, ..ibv_ah_attr::default() };
@@ -82,7 +82,7 @@ unsafe extern "C" fn init_ah_from_wc(
 }
 
 unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: the handle lives.
+    // SAFETY: the caller passes a live handle, as C requires.
     let world = unsafe { world_of((*ah).context) };
     if !world.dies("ah") {
         return world.lies.destroy;
@@ -94,7 +94,7 @@ unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     if let Some(place) = place {
         handles.swap_remove(place);
     }
-    // SAFETY: nothing uses the handle any more.
+    // SAFETY: the handle was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(ah) });
     0
 }
@@ -104,13 +104,13 @@ unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 pub(super) struct Srq {
     srq: ibv_srq,
     attr: Mutex<ibv_srq_attr>,
-    /// Of an XRC domain: where its receives complete, and its number.
+    /// In an XRC domain: the completion queue for its receives, and its number.
     pub(super) completes_at: *mut ibv_cq,
     pub(super) number: u32,
 }
 
 unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    // SAFETY: the domain lives and the attributes are valid.
+    // SAFETY: the caller passes a live domain and valid attributes, as C requires.
     unsafe {
         let world = world_of((*pd).context);
         new_srq(&world, pd, &mut *init).cast()
@@ -120,7 +120,7 @@ unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -
 /// # Safety
 ///
 /// The domain lives.
-pub(super) unsafe fn new_srq(world: &World, pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> *mut Srq {
+pub(super) unsafe fn new_srq(world: &FakeWorld, pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> *mut Srq {
     if let Some(null) = refuses(world.lies.create_srq) {
         return null;
     }
@@ -129,7 +129,7 @@ pub(super) unsafe fn new_srq(world: &World, pd: *mut ibv_pd, init: &mut ibv_srq_
         init.attr.max_sge = granted;
     }
     world.born();
-    // SAFETY: the caller's domain.
+    // SAFETY: the caller passes a live domain.
     let (context, srq_context) = (unsafe { (*pd).context }, init.srq_context);
     world.check(!srq_context.is_null(), "a shared receive queue has a number");
     let srq = ibv_srq { context, srq_context, pd, ..ibv_srq::default() };
@@ -141,14 +141,14 @@ pub(super) unsafe fn new_srq(world: &World, pd: *mut ibv_pd, init: &mut ibv_srq_
 
 /// # Safety
 ///
-/// The queue lives.
+/// The queue must be alive.
 unsafe fn attributes<'a>(srq: *mut ibv_srq) -> MutexGuard<'a, ibv_srq_attr> {
-    // SAFETY: every queue of this provider is such a one.
+    // SAFETY: every queue of this provider is an `Srq`, and the caller passes a live one.
     lock(unsafe { &(*srq.cast::<Srq>()).attr })
 }
 
 unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
-    // SAFETY: the queue lives and the attributes are valid.
+    // SAFETY: the caller passes a live queue and valid attributes, as C requires.
     unsafe {
         let world = world_of((*srq).context);
         let mask = ibv_srq_attr_mask(mask as u32);
@@ -168,7 +168,7 @@ unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask
 }
 
 unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: the queue lives and the place is valid.
+    // SAFETY: the caller passes a live queue and a valid pointer, as C requires.
     unsafe {
         attr.write(*attributes(srq));
         world_of((*srq).context).lies.modify_srq
@@ -176,13 +176,14 @@ unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_
 }
 
 unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: the queue lives.
+    // SAFETY: the caller passes a live queue, as C requires.
     let world = unsafe { world_of((*srq).context) };
     if !world.dies("srq") {
         return world.lies.destroy;
     }
     world.goes(srq, "shared receive queue");
-    // SAFETY: nothing uses the queue any more; where its receives complete is still there.
+    // SAFETY: the queue was boxed, and its owner destroys it once; its completion queue is still
+    // alive.
     unsafe {
         let srq = Box::from_raw(srq.cast::<Srq>());
         if !srq.completes_at.is_null() {
@@ -197,21 +198,21 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the queue lives.
+    // SAFETY: the caller passes a live queue, as C requires.
     let (world, cap) = unsafe { (world_of((*srq).context), *attributes(srq)) };
     world.check(!first.is_null(), "ibv_post_srq_recv without a request");
     let (mut request, mut count) = (first, 0);
     while !request.is_null() {
         if let Some((result, _)) = world.lies.post_recv {
-            // SAFETY: the caller gives a place for it.
+            // SAFETY: the caller passes a valid pointer for the result, as C requires.
             unsafe { bad.write(request) };
             return result;
         }
-        // SAFETY: the caller's list is valid.
+        // SAFETY: the caller passes a valid list, as C requires.
         let wr = unsafe { *request };
         world.check(wr.num_sge >= 0 && wr.num_sge as u32 <= cap.max_sge, "too many entries");
         for n in 0..wr.num_sge as usize {
-            // SAFETY: the list has as many entries as it says.
+            // SAFETY: the request has `num_sge` entries, as C requires.
             let _ = unsafe { wr.sg_list.add(n).read() };
         }
         count += 1;

@@ -1,4 +1,4 @@
-//! Posting, classic and extended.
+//! Fake posting, classic and extended.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -8,26 +8,26 @@ use sideway::sys::types::*;
 
 use super::completion::Cq;
 use super::queue_pair::{Driver, Qp, View};
-use super::{BadRequest, World};
+use super::{BadRequest, FakeWorld};
 
-/// The list of work requests that an extended pair is building.
+/// The open list of work requests of an extended pair.
 pub(super) struct List {
     open: bool,
-    /// The last request waits for its buffer.
+    /// Whether the last request waits for its buffer.
     waiting: bool,
     requests: Vec<ibv_wc>,
     unsignaled: u64,
-    /// Where its datagrams go: handle, number and key.
+    /// The destinations of its datagrams: handle, number and Q_Key.
     datagrams: Vec<(usize, u32, u32)>,
-    /// The queues that its requests are for, of an extended reliable connection.
+    /// The shared receive queues of its requests, on an extended reliable connection.
     queues: Vec<u32>,
-    /// The last request waits for its destination.
+    /// Whether the last request waits for its destination.
     nowhere: bool,
-    /// The last request waits for so many setters.
+    /// The number of setters for which the last request waits.
     setters: u8,
 }
 
-/// More than any test posts at once.
+/// More requests than any test posts at once.
 const CAPACITY: usize = 4096;
 
 impl List {
@@ -64,7 +64,7 @@ fn completion(wr_id: u64, opcode: ibv_wc_opcode, qp_num: u32) -> ibv_wc {
     ibv_wc { wr_id, opcode, qp_num, byte_len: 7, ..ibv_wc::default() }
 }
 
-/// What a request completes as.
+/// The completion opcode of a request.
 fn completed(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
     use ibv_wc_opcode as C;
     use ibv_wr_opcode as R;
@@ -79,13 +79,13 @@ fn completed(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
 }
 
 fn is_datagram(qp: *mut ibv_qp) -> bool {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     unsafe { (*qp).qp_type == ibv_qp_type::IBV_QPT_UD || (*qp.cast::<Qp>()).driver == Driver::Srd }
 }
 
-/// Whether its requests name a queue at the other end.
+/// Whether its requests name a shared receive queue at the other end.
 fn goes_by_number(qp: *mut ibv_qp) -> bool {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     unsafe { (*qp).qp_type == ibv_qp_type::IBV_QPT_XRC_SEND }
 }
 
@@ -93,16 +93,16 @@ fn is_signaled(flags: u32) -> bool {
     flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0
 }
 
-/// Where the list broke off, as the library says it.
+/// The request at which the library reports that the list stopped.
 unsafe fn bad<T>(first: *mut T, next: impl Fn(&T) -> *mut T, bad: BadRequest) -> *mut T {
     match bad {
         BadRequest::Index(index) => {
             let mut request = first;
             for further in (0..index).rev() {
-                // SAFETY: the list is valid, and this request in it.
+                // SAFETY: the caller passes a valid list, which contains this request.
                 let next = next(unsafe { &*request });
                 if next.is_null() {
-                    // Behind the list.
+                    // Beyond the end of the list.
                     return request.wrapping_add(1 + further);
                 }
                 request = next;
@@ -119,7 +119,7 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, cap, send_cq, number, .. } = unsafe { Qp::of(qp) };
     world.check(!first.is_null(), "ibv_post_send without a request");
     let end = match world.lies.post_send {
@@ -130,23 +130,23 @@ pub(super) unsafe extern "C" fn post_send(
     let mut request = first;
     let mut index = 0;
     while !request.is_null() && index < end {
-        // SAFETY: the caller's list is valid.
+        // SAFETY: the caller passes a valid list, as C requires.
         let wr = unsafe { *request };
         world.check(wr.num_sge >= 0 && wr.num_sge as u32 <= cap.max_send_sge.max(1), "too many entries");
-        // SAFETY: the list has as many entries as it says.
+        // SAFETY: the request has `num_sge` entries, as C requires.
         unsafe { read_entries(world, &wr, cap) };
         if is_datagram(qp) {
-            // SAFETY: every request of a datagram pair has its address.
+            // SAFETY: every request of a datagram pair has its address set.
             let to = unsafe { wr.wr.ud };
             world.goes_to(to.ah.addr(), to.remote_qpn, to.remote_qkey);
         }
         if goes_by_number(qp) {
-            // SAFETY: every request of such a pair has its number.
+            // SAFETY: every request of an XRC pair has its queue number set.
             world.goes_to_queue(unsafe { wr.qp_type.xrc.remote_srqn });
         }
         world.posted.fetch_add(1, Relaxed);
         if is_signaled(wr.send_flags) {
-            // SAFETY: a pair's queues live as long as it does.
+            // SAFETY: a pair's queues outlive it, as C requires.
             unsafe { Cq::of(send_cq).1.push(completion(wr.wr_id, completed(wr.opcode), number)) };
         }
         request = wr.next;
@@ -154,7 +154,7 @@ pub(super) unsafe extern "C" fn post_send(
     }
     match world.lies.post_send {
         Some((result, at)) => {
-            // SAFETY: the caller gives a place for it.
+            // SAFETY: the caller passes a valid pointer for the result, as C requires.
             unsafe { bad_wr.write(bad(first, |request| request.next, at)) };
             result
         }
@@ -163,16 +163,16 @@ pub(super) unsafe extern "C" fn post_send(
 }
 
 /// Reads all that a library would read of a request's buffers.
-unsafe fn read_entries(world: &World, wr: &ibv_send_wr, cap: ibv_qp_cap) {
+unsafe fn read_entries(world: &FakeWorld, wr: &ibv_send_wr, cap: ibv_qp_cap) {
     let inline = wr.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0;
     let mut total = 0;
     for n in 0..wr.num_sge as usize {
-        // SAFETY: the caller's list has that many entries.
+        // SAFETY: the caller's list has this number of entries, as C requires.
         let sge = unsafe { wr.sg_list.add(n).read() };
         if inline {
             total += sge.length;
             let start: *const u8 = ptr::with_exposed_provenance(sge.addr as usize);
-            // SAFETY: inline data is memory of the program's own.
+            // SAFETY: inline data is memory of the program.
             let bytes = unsafe { std::slice::from_raw_parts(start, sge.length as usize) };
             world.inline_bytes.fetch_add(bytes.iter().map(|b| u64::from(*b != 0)).sum(), Relaxed);
         }
@@ -185,25 +185,25 @@ pub(super) unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, cap, recv_cq, number, .. } = unsafe { Qp::of(qp) };
     world.check(!first.is_null(), "ibv_post_recv without a request");
     if let Some((result, at)) = world.lies.post_recv {
-        // SAFETY: the caller gives a place for it.
+        // SAFETY: the caller passes a valid pointer for the result, as C requires.
         unsafe { bad_wr.write(bad(first, |request| request.next, at)) };
         return result;
     }
     let mut request = first;
     while !request.is_null() {
-        // SAFETY: the caller's list is valid.
+        // SAFETY: the caller passes a valid list, as C requires.
         let wr = unsafe { *request };
         world.check(wr.num_sge >= 0 && wr.num_sge as u32 <= cap.max_recv_sge, "too many entries");
         for n in 0..wr.num_sge as usize {
-            // SAFETY: the list has as many entries as it says.
+            // SAFETY: the request has `num_sge` entries, as C requires.
             let _ = unsafe { wr.sg_list.add(n).read() };
         }
         world.received.fetch_add(1, Relaxed);
-        // SAFETY: a pair's queues live as long as it does.
+        // SAFETY: a pair's queues outlive it, as C requires.
         unsafe { Cq::of(recv_cq).1.push(completion(wr.wr_id, ibv_wc_opcode::IBV_WC_RECV, number)) };
         request = wr.next;
     }
@@ -211,11 +211,11 @@ pub(super) unsafe extern "C" fn post_recv(
 }
 
 /// Gives an extended pair its operations: as drivers do, only those that were asked for.
-pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &World) {
+pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &FakeWorld) {
     macro_rules! set {
         ($($member:ident),*) => {$(
             if world.has(stringify!($member)) {
-                // SAFETY: the caller's pair lives.
+                // SAFETY: the caller passes a live pair.
                 unsafe { (*qp).$member = Some($member) };
             }
         )*};
@@ -240,14 +240,14 @@ pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &World) {
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(!list.open, "ibv_wr_start while a list is open");
     list.reset(true);
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, send_cq, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open, "ibv_wr_complete without an open list");
     world.check(!list.waiting, "ibv_wr_complete with a request that has no buffer");
@@ -260,7 +260,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     if world.lies.wr_complete == 0 {
         world.posted.fetch_add(list.requests.len() as u64 + list.unsignaled, Relaxed);
         for wc in &list.requests {
-            // SAFETY: a pair's queues live as long as it does.
+            // SAFETY: a pair's queues outlive it, as C requires.
             unsafe { Cq::of(send_cq).1.push(*wc) };
         }
     }
@@ -269,7 +269,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open, "ibv_wr_abort without an open list");
     world.aborted.fetch_add(1, Relaxed);
@@ -277,9 +277,9 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 }
 
 unsafe fn operation(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode) {
-    // SAFETY: the pair lives, and these fields are the caller's to write before an operation.
+    // SAFETY: the caller passes a live pair, and writes these fields before an operation.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, number, driver, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open, "an operation without an open list");
     world.check(!list.waiting, "an operation before the last one had its buffer");
@@ -296,13 +296,14 @@ unsafe fn operation(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode) {
     }
 }
 
-/// An operation of mlx5's own, which waits for nothing but its setters; whether it was said to be inline.
+/// Appends an mlx5 operation, which waits only for its setters. Returns whether it had the inline
+/// flag.
 #[cfg(all(feature = "mlx5", feature = "efa"))]
 pub(super) unsafe fn own_operation(qp: *mut ibv_qp, opcode: ibv_wc_opcode, setters: u8) -> bool {
     let ex: *mut ibv_qp_ex = qp.cast();
-    // SAFETY: the pair lives, and these fields are the caller's to write before an operation.
+    // SAFETY: the caller passes a live pair, and writes these fields before an operation.
     let (wr_id, flags) = unsafe { ((*ex).wr_id, (*ex).wr_flags) };
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, number, .. } = unsafe { Qp::of(qp) };
     world.check(list.open, "an operation without an open list");
     world.check(
@@ -317,10 +318,10 @@ pub(super) unsafe fn own_operation(qp: *mut ibv_qp, opcode: ibv_wc_opcode, sette
     flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0
 }
 
-/// A setter of the operation that was begun last.
+/// Records a setter of the last operation.
 #[cfg(all(feature = "mlx5", feature = "efa"))]
 pub(super) unsafe fn own_setter(qp: *mut ibv_qp) {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp) };
     world.check(list.open && list.setters > 0, "a setter for no request");
     list.setters = list.setters.saturating_sub(1);
@@ -329,7 +330,7 @@ pub(super) unsafe fn own_setter(qp: *mut ibv_qp) {
 macro_rules! operations {
     ($($name:ident($($arg:ty),*) = $opcode:ident;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, _: $arg)*) {
-            // SAFETY: the caller's promises.
+            // SAFETY: the caller keeps the contract of the C function.
             unsafe { operation(qp, ibv_wr_opcode::$opcode) };
         }
     )*};
@@ -345,19 +346,19 @@ operations! {
     wr_atomic_fetch_add(u32, u64, u64) = IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-/// It has no buffer.
+/// Local invalidate, which has no buffer.
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { operation(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV) };
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
     list.waiting = false;
     world.invalidated.lock().unwrap().push(key);
 }
 
-/// The buffer of the request that was begun last.
+/// Records the buffer of the last request.
 unsafe fn buffer(qp: *mut ibv_qp_ex, entries: usize, inline: usize) {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, cap, mut list, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open, "a buffer without an open list");
     world.check(list.waiting, "a buffer for no request");
@@ -368,7 +369,7 @@ unsafe fn buffer(qp: *mut ibv_qp_ex, entries: usize, inline: usize) {
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open && list.nowhere && is_datagram(qp.cast()), "an address for no datagram");
     list.nowhere = false;
@@ -376,17 +377,17 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open && list.nowhere && goes_by_number(qp.cast()), "a queue's number for no request");
     list.nowhere = false;
     list.queues.push(remote_srqn);
 }
 
-/// The target of the request that was begun last, of a DC initiator.
+/// Records the target of the last request of a DC initiator.
 #[cfg(all(feature = "mlx5", feature = "efa"))]
 pub(super) unsafe fn set_dc_addr(qp: *mut ibv_qp, ah: *mut ibv_ah, to: super::direct::DcAddress) {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, driver, .. } = unsafe { Qp::of(qp) };
     world.check(list.open && list.nowhere && driver == Driver::DcInitiator, "a target for no request");
     list.nowhere = false;
@@ -395,12 +396,12 @@ pub(super) unsafe fn set_dc_addr(qp: *mut ibv_qp, ah: *mut ibv_ah, to: super::di
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, _: u32, _: u64, _: u32) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { buffer(qp, 1, 0) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: the caller's promises; the list has that many entries.
+    // SAFETY: the caller keeps the contract of the C function: the list has this many entries.
     unsafe {
         for n in 0..count {
             let _ = list.add(n).read();
@@ -410,7 +411,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: the caller's promises; the bytes are there.
+    // SAFETY: the caller keeps the contract of the C function: the bytes are readable.
     unsafe {
         let bytes = std::slice::from_raw_parts(addr.cast::<u8>(), length);
         buffer(qp, 0, bytes.iter().map(|_| 1).sum());
@@ -420,13 +421,15 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
     let mut total = 0;
     for n in 0..count {
-        // SAFETY: the caller's promises; the list has that many pieces and each its bytes.
+        // SAFETY: the caller keeps the contract of the C function: the list has this many pieces,
+        // whose bytes are readable.
         unsafe {
             let piece = list.add(n).read();
             let bytes = std::slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length);
             total += bytes.iter().map(|_| 1).sum::<usize>();
         }
     }
-    // SAFETY: as above.
+    // SAFETY: the caller keeps the contract of the C function: the list has this many pieces, whose
+    // bytes are readable.
     unsafe { buffer(qp, 0, total) };
 }

@@ -1,4 +1,5 @@
-//! What a provider has beyond the usual: memory of its own, DMA handles, dma-bufs, and what it knows of data and of Ethernet.
+//! Optional features of the fake provider: provider memory, DMA handles, dma-bufs, write order and
+//! Ethernet addresses.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
@@ -10,17 +11,17 @@ use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
 use super::device::world_of;
-use super::{World, refuses, set_errno};
+use super::{FakeWorld, refuses, set_errno};
 
-/// What was asked for last.
+/// The last arguments.
 #[derive(Debug, Default)]
 pub struct Provided {
-    /// Mask, processor, hint and memory.
+    /// The mask, processor, hint and memory type.
     pub dma_handle: Mutex<Option<(u32, u32, u8, u8)>>,
     pub registered: Mutex<Option<Registered>>,
 }
 
-/// Length, access, mask, address of requests, address, descriptor's offset.
+/// Length, access, mask, address in requests, address, offset in the descriptor.
 pub type Registered = (usize, i32, u64, u64, usize, u64);
 
 /// A DMA handle.
@@ -28,7 +29,7 @@ struct Handle {
     context: *mut ibv_context,
 }
 
-/// Memory of the provider's.
+/// The provider's memory.
 struct Memory {
     pd: *mut ibv_pd,
     bytes: Box<[u8]>,
@@ -55,7 +56,7 @@ pub(super) fn add_to(table: Verbs) -> Verbs {
 }
 
 unsafe extern "C" fn alloc_dmah(context: *mut ibv_context, attr: *mut ibv_dmah_init_attr) -> *mut ibv_dmah {
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     let (world, attr) = unsafe { (world_of(context), attr.read()) };
     if let Some(null) = refuses(world.lies.extras) {
         return null;
@@ -67,19 +68,19 @@ unsafe extern "C" fn alloc_dmah(context: *mut ibv_context, attr: *mut ibv_dmah_i
 
 unsafe extern "C" fn dealloc_dmah(dmah: *mut ibv_dmah) -> c_int {
     let handle: *mut Handle = dmah.cast();
-    // SAFETY: the handle lives.
+    // SAFETY: the caller passes a live handle, as C requires.
     let world = unsafe { world_of((*handle).context) };
     if !world.dies("dmah") {
         return world.lies.destroy;
     }
     world.goes(dmah, "DMA handle");
-    // SAFETY: nothing uses it any more.
+    // SAFETY: the object was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(handle) });
     0
 }
 
 unsafe extern "C" fn alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     let world = unsafe { world_of((*pd).context) };
     if let Some(null) = refuses(world.lies.extras) {
         return null;
@@ -89,19 +90,19 @@ unsafe extern "C" fn alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_
     world.born();
     let memory: *mut ibv_buf = Box::into_raw(memory).cast();
     world.uses(pd, memory);
-    // SAFETY: there is a place for the handle.
+    // SAFETY: the caller passes a valid pointer for the handle, as C requires.
     unsafe { buf.write(memory) };
     start.cast()
 }
 
 unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
     let memory: *mut Memory = buf.cast();
-    // SAFETY: memory and domain live.
+    // SAFETY: the caller passes live memory, which keeps its domain alive.
     let world = unsafe { world_of((*(*memory).pd).context) };
     world.destroyed.lock().unwrap().push("buf");
     world.live.fetch_sub(1, Relaxed);
     world.goes(buf, "provider's buffer");
-    // SAFETY: nothing uses it any more.
+    // SAFETY: the object was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(memory) });
 }
 
@@ -115,13 +116,13 @@ unsafe extern "C" fn reg_buf_mr(
     use ibv_mr_init_attr_mask as M;
     let comp_mask = u64::from(M::IBV_REG_MR_MASK_ADDR.0 | M::IBV_REG_MR_MASK_BUF.0);
     let mut attr = ibv_mr_init_attr { length, access, comp_mask, addr, buf, ..Default::default() };
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe { reg_mr_ex(pd, &raw mut attr) }
 }
 
 unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
     use ibv_mr_init_attr_mask as M;
-    // SAFETY: the domain lives and the attributes are valid.
+    // SAFETY: the caller passes a live domain and valid attributes, as C requires.
     let (world, attr) = unsafe { (world_of((*pd).context), attr.read()) };
     let has = |mask: M| attr.comp_mask & u64::from(mask.0) != 0;
     if let Some(null) = refuses(world.lies.register) {
@@ -130,7 +131,7 @@ unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> 
     let mr = world.new_region(pd, attr.addr, attr.length);
     world.check(has(M::IBV_REG_MR_MASK_ADDR) != has(M::IBV_REG_MR_MASK_FD), "a region is of one memory");
     if has(M::IBV_REG_MR_MASK_BUF) {
-        // SAFETY: the mask says that there is one, and it lives.
+        // SAFETY: the mask says that a buffer is set, and it is alive.
         let memory = unsafe { &*attr.buf.cast::<Memory>() };
         let offset = attr.addr.addr().wrapping_sub(memory.bytes.as_ptr().addr());
         let within = offset.checked_add(attr.length).is_some_and(|end| end <= memory.bytes.len());
@@ -138,9 +139,9 @@ unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> 
         world.uses(attr.buf, mr);
     }
     if has(M::IBV_REG_MR_MASK_DMAH) {
-        // SAFETY: as above.
+        // SAFETY: the mask says that a DMA handle is set, and it is alive.
         let of = unsafe { (*attr.dmah.cast::<Handle>()).context };
-        // SAFETY: the domain lives.
+        // SAFETY: the caller passes a live domain, as C requires.
         world.check(of == unsafe { (*pd).context }, "a DMA handle is of the region's context");
         world.uses(attr.dmah, mr);
     }
@@ -150,7 +151,7 @@ unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> 
 }
 
 /// A descriptor of something, or -1 and `errno`.
-fn descriptor(world: &World) -> c_int {
+fn descriptor(world: &FakeWorld) -> c_int {
     if world.lies.extras != 0 {
         set_errno(world.lies.extras);
         return -1;
@@ -159,13 +160,13 @@ fn descriptor(world: &World) -> c_int {
 }
 
 unsafe extern "C" fn dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: the memory lives.
+    // SAFETY: the caller passes live memory, as C requires.
     let world = unsafe { world_of((*dm).context) };
     descriptor(&world)
 }
 
 unsafe extern "C" fn export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
-    // SAFETY: memory and domain live.
+    // SAFETY: the caller passes live memory, which keeps its domain alive.
     let world = unsafe { world_of((*(*buf.cast::<Memory>()).pd).context) };
     match world.lies.export_buf {
         0 => descriptor(&world),
@@ -176,9 +177,9 @@ unsafe extern "C" fn export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
     }
 }
 
-/// What it promises depends on what was asked.
+/// The guarantees depend on the arguments.
 unsafe extern "C" fn query_qp_data_in_order(qp: *mut ibv_qp, op: ibv_wr_opcode, flags: u32) -> c_int {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let world = unsafe { world_of((*qp).context) };
     match world.lies.data_in_order {
         Some([with_flags, without]) => [without, with_flags][usize::from(flags != 0)],
@@ -192,14 +193,14 @@ unsafe extern "C" fn resolve_eth_l2_from_gid(
     mac: *mut u8,
     vlan: *mut u16,
 ) -> c_int {
-    // SAFETY: the context is open, the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     let (world, attr) = unsafe { (world_of(context), attr.read()) };
     if world.lies.extras != 0 {
         return -world.lies.extras;
     }
-    // SAFETY: a union of bytes.
+    // SAFETY: all union members are plain bytes.
     let gid = unsafe { attr.grh.dgid.raw };
-    // SAFETY: there is room for both.
+    // SAFETY: the caller passes valid pointers for both results, as C requires.
     unsafe {
         ptr::copy_nonoverlapping(gid[10..].as_ptr(), mac, 6);
         vlan.write(u16::from_be_bytes([gid[0], gid[1]]));

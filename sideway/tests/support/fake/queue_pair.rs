@@ -1,4 +1,4 @@
-//! Queue pairs: making, modifying, querying and destroying them.
+//! Fake queue pairs: creation, modification, queries and destruction.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -9,22 +9,22 @@ use sideway::sys::types::*;
 use super::completion::Cq;
 use super::device::world_of;
 use super::posting::{self, List};
-use super::{World, refuses};
+use super::{FakeWorld, refuses};
 
-/// Every pair is an extended one, whose beginning is a classic one.
+/// A queue pair. Every pair is an extended one, which starts with a classic one.
 #[repr(C)]
 pub(super) struct Qp {
     pub(super) ex: ibv_qp_ex,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     cap: ibv_qp_cap,
     state: Mutex<u32>,
     list: Mutex<List>,
-    /// Its own type, if it is a driver's.
+    /// The driver-specific type, if any.
     pub(super) driver: Driver,
     pub(super) dv: mlx5dv_qp_ex,
 }
 
-/// The types that a driver has of its own.
+/// The driver-specific types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Driver {
     #[default]
@@ -34,9 +34,9 @@ pub(super) enum Driver {
     Srd,
 }
 
-/// What posting needs of a pair.
+/// The parts of a pair that posting needs.
 pub(super) struct View<'a> {
-    pub(super) world: &'a World,
+    pub(super) world: &'a FakeWorld,
     pub(super) cap: ibv_qp_cap,
     pub(super) list: MutexGuard<'a, List>,
     pub(super) send_cq: *mut ibv_cq,
@@ -48,9 +48,9 @@ pub(super) struct View<'a> {
 impl Qp {
     /// # Safety
     ///
-    /// The pair lives.
+    /// The pair must be alive.
     pub(super) unsafe fn of<'a>(qp: *mut ibv_qp) -> View<'a> {
-        // SAFETY: every pair of this provider is a `Qp`; only fields that the caller never touches are
+        // SAFETY: every pair of this provider is a `Qp`. Only fields that callers never access are
         // borrowed.
         unsafe {
             let this: *mut Self = qp.cast();
@@ -70,7 +70,7 @@ impl Qp {
 /// # Safety
 ///
 /// Domain and queues live.
-pub(super) unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> *mut Qp {
+pub(super) unsafe fn new_qp(world: Arc<FakeWorld>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> *mut Qp {
     world.born();
     if let Some(granted) = world.lies.granted {
         attr.cap = ibv_qp_cap {
@@ -82,7 +82,7 @@ pub(super) unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_q
         };
     }
     let mut ex = ibv_qp_ex::default();
-    // SAFETY: domain and queues live.
+    // SAFETY: the caller passes a live domain and live queues, as C requires.
     unsafe {
         ex.qp_base.context = (*pd).context;
         Cq::of(attr.send_cq).1.add_user();
@@ -99,19 +99,19 @@ pub(super) unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_q
     let (driver, dv) = (Driver::None, mlx5dv_qp_ex::default());
     let qp = Box::into_raw(Box::new(Qp { ex, world, cap, state, list, driver, dv }));
     if !srq.is_null() {
-        // SAFETY: the pair was made just now.
+        // SAFETY: the pair was made just now, so nobody else uses it.
         unsafe { (*qp).world.uses(srq, qp) };
     }
     qp
 }
 
-/// A handle of a target: one that is there, by its number, or a new one.
+/// A handle of a target: an existing one by its number, or a new one.
 ///
 /// # Safety
 ///
-/// Context and domain are open.
+/// Context and domain must be open.
 pub(super) unsafe fn new_target(
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     context: *mut ibv_context,
     xrcd: *mut ibv_xrcd,
     number: Option<u32>,
@@ -131,7 +131,7 @@ pub(super) unsafe fn new_target(
 }
 
 pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: the domain lives, and so do the queues in the attributes.
+    // SAFETY: the caller passes a live domain, and live queues in the attributes.
     unsafe {
         let world = world_of((*pd).context);
         refuses(world.lies.create_qp).unwrap_or_else(|| new_qp(world, pd, &mut *attr).cast())
@@ -142,7 +142,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the context is open and the attributes are valid; they begin with the classic ones.
+    // SAFETY: the caller passes an open context and valid attributes, which start with the classic
+    // ones.
     unsafe {
         let world = world_of(context);
         if let Some(null) = refuses(world.lies.create_qp_ex) {
@@ -161,13 +162,13 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 }
 
 pub(super) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the pair lives.
+    // SAFETY: the caller passes a live pair, as C requires.
     let has = unsafe { Qp::of(qp) }.world.has("qp_ex");
     if has { qp.cast() } else { ptr::null_mut() }
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the pair lives, and so do its queues.
+    // SAFETY: the caller passes a live pair, and its queues outlive it.
     let View { world, list, send_cq, recv_cq, .. } = unsafe { Qp::of(qp) };
     world.check(!list.is_open(), "a queue pair was destroyed while a list was open");
     drop(list);
@@ -176,7 +177,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     }
     world.leaves_no_group(qp);
     world.is_no_target(qp);
-    // SAFETY: as above; nothing uses the pair any more. A target has no queues.
+    // SAFETY: the pair was boxed, and its owner destroys it once. Its queues are alive; a target
+    // has none.
     unsafe {
         for cq in [send_cq, recv_cq].into_iter().filter(|cq| !cq.is_null()) {
             Cq::of(cq).1.remove_user();
@@ -187,14 +189,14 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: the pair lives and the attributes are valid.
+    // SAFETY: the caller passes a live pair and valid attributes, as C requires.
     unsafe {
         let this: *mut Qp = qp.cast();
-        let world: &World = &(*this).world;
+        let world: &FakeWorld = &(*this).world;
         let lies = &world.lies;
         if lies.modify_qp == 0 && mask as u32 & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {
             *(*this).state.lock().unwrap() = (*attr).qp_state.0;
-            // As mlx5's, which has a number only then.
+            // Like mlx5's target, it gets its number only now.
             if (*this).driver == Driver::DcTarget && (*attr).qp_state == ibv_qp_state::IBV_QPS_RTR {
                 (*qp).qp_num = world.number();
             }
@@ -209,10 +211,10 @@ pub(super) unsafe extern "C" fn query_qp(
     _: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the pair lives and the places are valid.
+    // SAFETY: the caller passes a live pair and valid pointers, as C requires.
     unsafe {
         let this: *mut Qp = qp.cast();
-        let world: &World = &(*this).world;
+        let world: &FakeWorld = &(*this).world;
         let lies = &world.lies;
         let state = *(*this).state.lock().unwrap();
         (*attr).qp_state = ibv_qp_state(lies.queried_state.unwrap_or(state));

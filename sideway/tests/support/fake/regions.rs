@@ -1,4 +1,4 @@
-//! Regions of other kinds, device memory, and advice.
+//! Fake regions of other kinds, device memory, and advice.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -9,16 +9,17 @@ use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
 use super::device::world_of;
-use super::{World, refuses, set_errno};
+use super::{FakeWorld, refuses, set_errno};
 
-/// Advice, flags, and the entries' addresses, lengths and keys.
+/// The advice, the flags, and the entries' addresses, lengths and keys.
 pub type Advised = (u32, u32, Vec<(u64, u32, u32)>);
 
-/// What was asked for last.
+/// The last arguments.
 #[derive(Debug, Default)]
 pub struct Regions {
     pub advised: Mutex<Option<Advised>>,
-    /// Of a dma-buf: offset, length, address and access; of device memory: offset, length, 0 and access.
+    /// For a dma-buf: offset, length, address and access. For device memory: offset, length, 0 and
+    /// access.
     pub registered: Mutex<Option<(u64, usize, u64, u32)>>,
 }
 
@@ -52,14 +53,14 @@ pub(super) fn install(verbs: &mut verbs_context) {
     verbs.reg_dm_mr = Some(reg_dm_mr);
 }
 
-impl World {
+impl FakeWorld {
     pub(super) fn new_region(&self, pd: *mut ibv_pd, addr: *mut c_void, length: usize) -> *mut ibv_mr {
         if let Some(null) = refuses(self.lies.extras) {
             return null;
         }
         self.born();
         let (lkey, rkey) = (self.number(), self.number());
-        // SAFETY: the domain lives.
+        // SAFETY: the caller passes a live domain, as C requires.
         let context = unsafe { (*pd).context };
         let mr = Box::into_raw(Box::new(ibv_mr { context, pd, addr, length, handle: 0, lkey, rkey }));
         self.uses(pd, mr);
@@ -74,7 +75,7 @@ unsafe extern "C" fn reg_mr_iova(
     _: u64,
     _: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     unsafe { world_of((*pd).context) }.new_region(pd, addr, length)
 }
 
@@ -86,7 +87,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     let world = unsafe { world_of((*pd).context) };
     world.check(fd >= 0, "a descriptor is open");
     *lock(&world.regions.registered) = Some((offset, length, iova, access as u32));
@@ -94,7 +95,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
 }
 
 unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     unsafe { world_of((*pd).context) }.new_region(pd, ptr::null_mut(), usize::MAX)
 }
 
@@ -107,7 +108,7 @@ unsafe extern "C" fn rereg_mr(
     _: c_int,
 ) -> c_int {
     use ibv_rereg_mr_flags as Flags;
-    // SAFETY: region and domain live.
+    // SAFETY: the caller passes a live region and domain, as C requires.
     unsafe {
         let world = world_of((*mr).context);
         let (code, errno) = world.lies.rereg_mr;
@@ -134,7 +135,7 @@ unsafe extern "C" fn advise_mr(
     list: *mut ibv_sge,
     count: u32,
 ) -> c_int {
-    // SAFETY: the domain lives, and the list has so many entries.
+    // SAFETY: the caller passes a live domain, and a list of this many entries.
     let (world, entries) = unsafe {
         let entries = (0..count as usize).map(|n| list.add(n).read());
         (world_of((*pd).context), entries.map(|sge| (sge.addr, sge.length, sge.lkey)).collect())
@@ -144,7 +145,7 @@ unsafe extern "C" fn advise_mr(
 }
 
 fn new_dm(context: *mut ibv_context, length: usize, handle: u32) -> *mut ibv_dm {
-    // SAFETY: the context is open.
+    // SAFETY: the caller passes an open context, as C requires.
     let world = unsafe { world_of(context) };
     if let Some(null) = refuses(world.lies.extras) {
         return null;
@@ -162,14 +163,14 @@ fn new_dm(context: *mut ibv_context, length: usize, handle: u32) -> *mut ibv_dm 
 }
 
 unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
-    // SAFETY: the attributes are valid.
+    // SAFETY: the caller passes valid attributes, as C requires.
     new_dm(context, unsafe { (*attr).length }, 5)
 }
 
 unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     let dm = new_dm(context, 64, handle);
     if !dm.is_null() {
-        // SAFETY: the context is open.
+        // SAFETY: the caller passes an open context, as C requires.
         unsafe { world_of(context) }.is_imported(dm);
     }
     dm
@@ -177,9 +178,9 @@ unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut i
 
 /// # Safety
 ///
-/// It lives, and nothing uses it any more.
+/// The memory must be alive, and nothing else may use it.
 unsafe fn end_dm(dm: *mut ibv_dm) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the contract of the C function.
     unsafe {
         world_of((*dm).context).goes(dm, "device memory");
         drop(Box::from_raw(dm.cast::<Dm>()));
@@ -187,7 +188,7 @@ unsafe fn end_dm(dm: *mut ibv_dm) {
 }
 
 unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: the memory lives, and nothing uses it any more.
+    // SAFETY: the caller passes live memory that nothing else uses, as C requires.
     unsafe {
         let world = world_of((*dm).context);
         world.was_imported(dm, true);
@@ -197,7 +198,7 @@ unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
 }
 
 unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: the memory lives, and nothing uses it any more.
+    // SAFETY: the caller passes live memory that nothing else uses, as C requires.
     unsafe {
         let world = world_of((*dm).context);
         if !world.dies("dm") {
@@ -216,7 +217,7 @@ unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the domain lives.
+    // SAFETY: the caller passes a live domain, as C requires.
     let world = unsafe { world_of((*pd).context) };
     *lock(&world.regions.registered) = Some((offset, length, 0, access));
     let mr = world.new_region(pd, ptr::null_mut(), length);
@@ -227,7 +228,7 @@ unsafe extern "C" fn reg_dm_mr(
 }
 
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
-    // SAFETY: the memory lives, and the bytes are readable.
+    // SAFETY: the caller passes live memory and readable bytes, as C requires.
     unsafe {
         let world = world_of((*dm).context);
         let mut bytes = lock(&(*dm.cast::<Dm>()).bytes);
@@ -241,7 +242,7 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
 }
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
-    // SAFETY: the memory lives, and the bytes are writable.
+    // SAFETY: the caller passes live memory and writable bytes, as C requires.
     unsafe {
         let world = world_of((*dm).context);
         let bytes = lock(&(*dm.cast::<Dm>()).bytes);

@@ -1,4 +1,4 @@
-//! Extended reliable connections: domains, shared receive queues of theirs, targets. Who depends on what is watched.
+//! Fake XRC domains, their shared receive queues, and targets. Their dependencies are checked.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,14 @@ use super::completion::Cq;
 use super::device::world_of;
 use super::objects::{Srq, new_srq};
 use super::queue_pair::new_target;
-use super::{World, refuses, set_errno};
+use super::{FakeWorld, refuses, set_errno};
 
-/// What there is of such objects.
+/// The existing objects.
 #[derive(Debug, Default)]
 pub struct Xrc {
-    /// The queues that requests were for, in order.
+    /// The queue numbers of requests, in order.
     pub asked_for: Mutex<Vec<u32>>,
-    /// Handles of targets: the handle, its number, its domain.
+    /// The handles of targets: handle, number and domain.
     targets: Mutex<Vec<(usize, u32, usize)>>,
 }
 
@@ -24,19 +24,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
-    /// A request of an extended reliable connection is given to the device.
+impl FakeWorld {
+    /// Records a request of an extended reliable connection.
     pub(super) fn goes_to_queue(&self, number: u32) {
         lock(&self.xrc.asked_for).push(number);
     }
 
-    /// A handle of a target is there.
+    /// Records a new handle of a target.
     pub(super) fn is_target(&self, qp: *mut ibv_qp, number: u32, xrcd: *mut ibv_xrcd) {
         self.uses(xrcd, qp);
         lock(&self.xrc.targets).push((qp.addr(), number, xrcd.addr()));
     }
 
-    /// A queue pair goes, which may be such a handle.
+    /// Removes a queue pair that is destroyed, if it is such a handle.
     pub(super) fn is_no_target(&self, qp: *mut ibv_qp) {
         lock(&self.xrc.targets).retain(|(handle, ..)| *handle != qp.addr());
     }
@@ -52,7 +52,7 @@ pub(super) fn install(verbs: &mut verbs_context) {
 
 unsafe extern "C" fn open_xrcd(context: *mut ibv_context, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
     use ibv_xrcd_init_attr_mask as M;
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     let (world, attr) = unsafe { (world_of(context), *attr) };
     let both = M::IBV_XRCD_INIT_ATTR_FD.0 | M::IBV_XRCD_INIT_ATTR_OFLAGS.0;
     world.check(attr.comp_mask == both, "a domain is opened by a descriptor and flags");
@@ -64,13 +64,13 @@ unsafe extern "C" fn open_xrcd(context: *mut ibv_context, attr: *mut ibv_xrcd_in
 }
 
 unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: the domain is open.
+    // SAFETY: the caller passes an open domain, as C requires.
     let world = unsafe { world_of((*xrcd).context) };
     if !world.dies("xrcd") {
         return world.lies.destroy;
     }
     world.goes(xrcd, "XRC domain");
-    // SAFETY: nothing uses the domain any more.
+    // SAFETY: the domain was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(xrcd) });
     0
 }
@@ -80,7 +80,7 @@ unsafe extern "C" fn create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     use ibv_srq_init_attr_mask as M;
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     unsafe {
         let world = world_of(context);
         let parts = M::IBV_SRQ_INIT_ATTR_PD.0 | M::IBV_SRQ_INIT_ATTR_XRCD.0 | M::IBV_SRQ_INIT_ATTR_CQ.0;
@@ -94,7 +94,7 @@ unsafe extern "C" fn create_srq_ex(
             [(*pd).context, (*xrcd).context, (*cq).context].iter().all(|of| *of == context),
             "the parts of a queue are of its context",
         );
-        // The extended attributes begin with the classic ones.
+        // The extended attributes start with the classic ones.
         let srq = new_srq(&world, pd, &mut *init.cast());
         if !srq.is_null() {
             world.uses(xrcd, srq);
@@ -107,7 +107,7 @@ unsafe extern "C" fn create_srq_ex(
 }
 
 unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: the queue lives and the place is valid.
+    // SAFETY: the caller passes a live queue and a valid pointer, as C requires.
     unsafe {
         let world = world_of((*srq).context);
         if world.lies.srq_number == 0 {
@@ -119,7 +119,7 @@ unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
 
 unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
     use ibv_qp_open_attr_mask as M;
-    // SAFETY: the context is open and the attributes are valid.
+    // SAFETY: the caller passes an open context and valid attributes, as C requires.
     let (world, attr) = unsafe { (world_of(context), *attr) };
     let all = M::IBV_QP_OPEN_ATTR_NUM.0 | M::IBV_QP_OPEN_ATTR_XRCD.0 | M::IBV_QP_OPEN_ATTR_TYPE.0;
     world.check(
@@ -135,6 +135,6 @@ unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_a
         set_errno(libc::ENOENT);
         return std::ptr::null_mut();
     }
-    // SAFETY: the domain is open.
+    // SAFETY: the caller passes an open domain, as C requires.
     unsafe { new_target(world, context, attr.xrcd, Some(attr.qp_num)) }
 }

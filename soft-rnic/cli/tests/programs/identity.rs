@@ -40,7 +40,7 @@ const IMPOSSIBLE: [(&[&str], &str); 5] = [
         "fault rule \"drip\" (line 1, column 1): \"drip\" is not an action: drop[=TIMES], ",
     ),
     (&["--faults", "drop; no_gids chance=0.5"], "line 1, column 7"),
-    (&["--faults", "@/nowhere"], "rules, or @FILE of a file that can be read (No such file or directory"),
+    (&["--faults", "@/nowhere"], "fault rules, or @FILE with a readable file (No such file or directory"),
 ];
 
 /// Lines that newer releases of the C program print and the example does not.

@@ -1,4 +1,4 @@
-//! Attributes for moving an id's queue pair to another state (`rdma_init_qp_attr`).
+//! The queue pair attributes of a connection (`rdma_init_qp_attr`).
 
 use std::ffi::c_int;
 

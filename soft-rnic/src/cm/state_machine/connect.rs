@@ -1,4 +1,4 @@
-//! The program's operations on a connection: connect, accept, reject and disconnect.
+//! Connect, accept, reject and disconnect, as the program calls them.
 
 use std::ffi::c_int;
 use std::time::Instant;

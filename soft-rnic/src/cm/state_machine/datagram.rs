@@ -1,5 +1,5 @@
-//! Datagrams: one side asks for the queue pair to send to, the other answers (service ID
-//! resolution, 12.11).
+//! SIDR: service ID
+//! resolution for datagrams (12.11).
 
 use std::ffi::c_int;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Destroying ids, and removing a device.
+//! Destroying removing a device.
 
 use std::ffi::c_int;
 use std::time::Instant;

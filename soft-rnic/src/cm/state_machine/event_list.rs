@@ -1,5 +1,4 @@
-//! An event queue: a linked list of all events of a channel, with a linked list of each id's events
-//! in it. So an id's events are found without visiting others'.
+//! An event queue: a linked list of all event list of a channel: with order of arrival, with a chain for it. So an id.
 
 use crate::cm::types::CmEvent;
 

@@ -1,4 +1,4 @@
-//! Events of ids, queued at their channels.
+//! Event queues of channels.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Fault injection: applying fault rules to outgoing messages.
+//! Fault rules for CM messages: drop, delay, duplicate, reject.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Receiving messages of connection peers, and the end of peers.
+//! Receiving CM messages: REQ, REP, RTU, REJ, DREQ, DREP, MRA, SIDR.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Binding, resolving addresses and routes, listening, and options.
+//! Address and route resolution, and the options of an id.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Timers of ids: at most one for each id, which can be cancelled.
+//! Timers of ids: retransmission, TIMEWAIT, resolution timeouts.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

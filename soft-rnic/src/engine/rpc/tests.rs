@@ -1,4 +1,4 @@
-//! An owner that is stopped in the middle of a call. The test plays one of the two sides.
+//! An owner that is stopped in the middle of a call. The test plays the requester or the owner.
 
 use std::ptr;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ const KEY: u32 = REGION << 8 | 0x5a;
 const PD: u32 = 7;
 const AREA: u64 = HEAP_AT as u64 + 8192;
 const IOVA: u64 = 0x10000;
-/// Longer than what travels within a slot.
+/// Longer than the payload that fits into a slot.
 const LENGTH: u32 = 600;
 
 const ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 const RETRIES: ibv_wc_status = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
 
-/// Others of these tests take blocks, too.
+/// Counts up, because several of these tests take blocks of the same device.
 static NEXT_BLOCK: AtomicU32 = AtomicU32::new(500);
 
-/// A queue pair, and the one that it is connected to: in a segment whose owner is the test.
+/// A queue pair, connected to one in a segment that the test owns.
 struct RpcFixture {
     bench: VerbsFixture,
     qp: *mut ibv_qp,
@@ -47,7 +47,7 @@ impl RpcFixture {
         let node = Arc::clone(inner(qp).rnic.node());
         let free = |block: &u32| node.own_index(block << 14 | QUEUE_PAIR).is_none();
         let mut blocks = core::iter::repeat_with(|| NEXT_BLOCK.fetch_add(1, Relaxed));
-        let block = blocks.find(free).expect("this process does not have all of them");
+        let block = blocks.find(free).expect("this process has a free block");
         let segment = Segment::create().expect("memory");
         let (process, other) = node.add_peer(block as u16, segment, AREA);
         let qpn = block << 14 | QUEUE_PAIR;
@@ -85,9 +85,9 @@ impl RpcFixture {
             remote_gid: attributes.local_gid,
             ..QpDescriptor::default()
         };
-        let slots = self.slots.check().expect("they lie in the heap");
+        let slots = self.slots.check().expect("the slots are in the heap");
         for index in 0..slots.count() {
-            let slot = segment.slot(&slots, index).expect("it lies in the heap");
+            let slot = segment.slot(&slots, index).expect("it is in the heap");
             slot.header.first.address.store(IOVA, Relaxed);
             slot.header.first.length.store(4096, Relaxed);
             slot.header.first.lkey.store(KEY, Relaxed);
@@ -99,16 +99,16 @@ impl RpcFixture {
 
     fn cell(&self) -> &RpcCell {
         let transfer_slot = inner(self.qp).number.index as usize % TRANSFER_SLOTS;
-        rpc_cell(self.process.segment(), AREA, transfer_slot).expect("it lies in the heap").0
+        rpc_cell(self.process.segment(), AREA, transfer_slot).expect("it is in the heap").0
     }
 
     fn holders(&self) -> [Holder; 2] {
-        let slots = self.slots.check().expect("they lie in the heap");
+        let slots = self.slots.check().expect("the slots are in the heap");
         let holder = |index| self.process.segment().slot(&slots, index).expect("a slot").header.holder();
         [holder(0), holder(1)]
     }
 
-    /// Posts a message. The owner does `then` when it has begun with it.
+    /// Posts a message. The owner runs `then` once it has begun to execute the call.
     fn send(&self, wr_id: u64, then: impl Fn(&RpcCell) + Send + Sync) {
         let cell = self.cell();
         let state = &cell.state;
@@ -126,10 +126,10 @@ impl RpcFixture {
                 begun.store(true, Ordering::Release);
             });
             assert_eq!(self.bench.send(self.qp, wr_id, LENGTH, |_| {}), 0);
-            // The owner may have begun too late for the first attempt, which was taken back then.
+            // If the owner began too late for the first attempt, that attempt was withdrawn.
             let is_over = || matches!(state.phase(), CallPhase::Left | CallPhase::Idle);
             while !(begun.load(Ordering::Acquire) && is_over()) {
-                assert!(in_time(), "the owner has not begun");
+                assert!(in_time(), "the owner did not begin in time");
                 inner(self.qp).progress();
                 std::thread::yield_now();
             }
@@ -146,7 +146,7 @@ impl RpcFixture {
 const CLAIMED: Holder = Holder::Claimed { peer_id: 1 };
 
 #[test]
-#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
+#[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
 fn begun_call_cannot_be_withdrawn() {
     let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_RC);
     fixture.send(1, |_| {});
@@ -155,7 +155,7 @@ fn begun_call_cannot_be_withdrawn() {
         (fixture.holders(), fixture.cell().state.phase()),
         ([CLAIMED, Holder::Posted], CallPhase::Left)
     );
-    // Neither by failing nor by going.
+    // Neither the failure nor the reset of the queue pair withdraws the call.
     assert_eq!(modify(fixture.qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
     assert_eq!(
         (fixture.holders(), fixture.cell().state.phase()),
@@ -165,23 +165,23 @@ fn begun_call_cannot_be_withdrawn() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
-fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
+#[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
+fn unreliable_messages_behind_a_stuck_one_are_lost() {
     let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_UC);
     fixture.send(1, |_| {});
     assert_eq!(fixture.bench.send(fixture.qp, 2, LENGTH, |_| {}), 0);
     assert_eq!(fixture.bench.send(fixture.qp, 3, 8, |_| {}), 0);
     assert_eq!(fixture.bench.wait_for(3), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
-    // A later receive must not be filled before the one that is in between.
+    // A later receive must not be filled before the one in between.
     assert_eq!(
         (fixture.holders(), fixture.cell().state.phase()),
         ([CLAIMED, Holder::Posted], CallPhase::Left)
     );
-    // The owner goes on.
+    // The owner continues.
     let cell = fixture.cell();
     assert!(!cell.state.answer());
-    let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("what was left to it");
-    let slots = fixture.slots.check().expect("they lie in the heap");
+    let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("a claim was left");
+    let slots = fixture.slots.check().expect("the slots are in the heap");
     let slot = fixture.process.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
     fixture.process.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
     assert!(slot.header.unclaim(claim));
@@ -210,13 +210,13 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
     let rnic = &inner(own).rnic;
     let node = rnic.node();
     let area = node.heap().alloc(TRANSFER_SLOTS * CALL_CELL).expect("room");
-    let (cell, _) = rpc_cell(node.segment(), area.offset, 3).expect("it lies in the heap");
+    let (cell, _) = rpc_cell(node.segment(), area.offset, 3).expect("it is in the heap");
     for qp in [own, shared] {
         let descriptor = inner(qp).descriptor();
         let shared_queue =
             descriptor.srq.checked_sub(1).map(|srq| node.segment().shared_queue(srq).expect("it"));
         let slots = shared_queue.map_or(descriptor.slots, |entry| entry.read().expect("it is open").1.slots);
-        let slots = slots.check().expect("they lie in the heap");
+        let slots = slots.check().expect("the slots are in the heap");
         let header = node.segment().slot(&slots, 0).expect("a slot").header;
         for peer_id in [PEER_ID + 1, PEER_ID] {
             let claim = header.claim(peer_id).expect("it was posted");
@@ -229,14 +229,15 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
             cell.shared_queue.store(descriptor.srq.into(), Relaxed);
             assert!(cell.state.leave());
             if peer_id == PEER_ID {
-                // What has failed is flushed as far as nobody is at it.
+                // A queue pair in the error state flushes up to the receive that somebody else
+                // holds.
                 assert_eq!(modify(own, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
                 assert_eq!(bench.results(), []);
             }
             rnic.finish_rpc(PEER_ID, cell, Some(0));
             assert_eq!(cell.state.phase(), CallPhase::Idle);
             let expected = if peer_id == PEER_ID { Holder::Posted } else { Holder::Claimed { peer_id } };
-            assert_eq!(header.holder(), expected, "only what is its own can be left by a process");
+            assert_eq!(header.holder(), expected, "a process can leave only its own claim");
             if peer_id != PEER_ID {
                 assert!(header.unclaim(claim));
                 shared_queue.into_iter().for_each(|entry| entry.add_available(1));
@@ -249,14 +250,15 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
     destroy(own);
     destroy(shared);
     node.heap().free(area);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: both queue pairs that used the shared queue are destroyed.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
 }
 
-/// The target is one process's, the queue another's: that one is asked for the atomic, and stopped.
+/// The target belongs to one process and the queue to another. That one is asked for the atomic,
+/// and stops.
 #[test]
-#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
-fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed() {
+#[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
+fn stopped_srq_owner_owes_nothing_after_the_request_failed() {
     let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_XRC_SEND);
     let node = Arc::clone(inner(fixture.qp).rnic.node());
     let block = NEXT_BLOCK.fetch_add(1, Relaxed);
@@ -276,7 +278,7 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
     entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &descriptor);
 
     let transfer_slot = inner(fixture.qp).number.index as usize % TRANSFER_SLOTS;
-    let state = &rpc_cell(segment, AREA, transfer_slot).expect("it lies in the heap").0.state;
+    let state = &rpc_cell(segment, AREA, transfer_slot).expect("it is in the heap").0.state;
     let (bench, mut begun) = (&fixture.bench, false);
     std::thread::scope(|scope| {
         let owner = scope.spawn(|| {
@@ -297,8 +299,8 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
         owner.join().expect("it ends");
         assert_eq!(failed, [(1, RETRIES)]);
     });
-    assert!(begun, "the owner was at it");
-    // Otherwise nobody who has this transfer slot could ask that process for anything any more.
+    assert!(begun, "the owner has begun the call");
+    // Otherwise no queue pair with this transfer slot could ask that process for anything again.
     assert_eq!(process.pending_atomic(transfer_slot), None);
     node.lose_peer(&process);
     fixture.end();

@@ -1,4 +1,4 @@
-//! The completions of this process itself.
+//! Send completions: the queue that completions that this process generates.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -8,19 +8,19 @@ use spin::mutex::SpinMutex;
 
 use super::Cqe;
 
-/// Completions that are usually there at a time, at most.
+/// How many completions a queue has room for from the beginning.
 const USUAL: u32 = 128;
 
-/// A queue that many push to and one polls.
+/// A queue that many threads push to and one polls.
 #[derive(Debug)]
 pub(super) struct LocalCompletions {
-    /// The queue's length, for a look without the lock.
+    /// The queue's length, to be read without the lock.
     len: AtomicUsize,
     queue: SpinMutex<VecDeque<Cqe>, Yield>,
 }
 
 impl LocalCompletions {
-    /// With memory for as many as are usually there at a time, so that posting seldom allocates.
+    /// Reserves memory for the usual number of completions, so that posting seldom allocates.
     pub(super) fn new(capacity: u32) -> Self {
         let queue = VecDeque::with_capacity(capacity.min(USUAL) as usize);
         Self { len: AtomicUsize::new(0), queue: SpinMutex::new(queue) }
@@ -31,7 +31,8 @@ impl LocalCompletions {
         self.len.load(Relaxed)
     }
 
-    /// False if there are `room` completions already, unless the oldest may go.
+    /// Adds a completion. Returns false if the queue has `room` completions already, unless it may
+    /// lose the oldest.
     pub(super) fn push(&self, cqe: Cqe, room: usize, lose_oldest: bool) -> bool {
         let mut queue = self.queue.lock();
         if queue.len() >= room && (!lose_oldest || queue.pop_front().is_none()) {
@@ -42,7 +43,7 @@ impl LocalCompletions {
         true
     }
 
-    /// Takes the oldest completion; false if there is none.
+    /// Takes the oldest completion; false if the queue is empty.
     #[inline]
     pub(super) fn pop(&self, to: &mut Cqe) -> bool {
         if self.len() == 0 {
@@ -56,7 +57,7 @@ impl LocalCompletions {
         true
     }
 
-    /// Takes up to `room` completions; how many.
+    /// Takes up to `room` completions and returns how many.
     #[inline]
     pub(super) fn take(&self, room: usize, sink: &mut impl FnMut(Cqe)) -> usize {
         if self.len() == 0 {

@@ -1,8 +1,9 @@
 //! Completion queues.
 //!
-//! Completions come from two sides. What this process completes itself (requests that it sent, and what is flushed) is
-//! [pushed](Cq::push) to a queue with a lock. What peers complete, the receives, stays in the receive queues' slots in
-//! the segment; polling asks the queue pairs whose ready bits are set ([`sources`]). Polling takes from both in turn.
+//! Completions come from two sides. Those of this process (its send requests, and flushed requests)
+//! are [pushed](Cq::push) to a queue with a lock. Receives, which peers complete, stay in the slots
+//! of the receive queues in the segment. Polling asks the queue pairs whose ready bits are set
+//! ([`sources`]). Polling alternates between the two.
 
 mod local;
 mod moderation;
@@ -37,7 +38,7 @@ use crate::queue_pair::Qp;
 use crate::shared::completion::{Armed, CqEntry};
 use crate::sync::{AtomicU32, Relaxed, SeqCst, fence};
 
-/// Timers of completion queues whose events are held back; no queue pair has this number.
+/// The number that timers of moderated completion queues have. No queue pair has this number.
 pub(crate) const MODERATED: u32 = u32::MAX - 1;
 
 /// A work completion.
@@ -60,37 +61,38 @@ pub(crate) struct Cqe {
     pub(crate) sl: u8,
     pub(crate) dlid_path_bits: u8,
     pub(crate) slid: u16,
-    /// By the device's clock; 0 is filled in where it is asked for.
+    /// In ticks of the device's clock. 0 until the queue fills it in, if the queue has timestamps.
     pub(crate) timestamp: u64,
 }
 
-/// How a completion queue is made.
+/// The options that a completion queue is created with.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CqOptions {
     /// How many completions it has room for.
     pub(crate) capacity: u32,
-    /// Completions carry the time.
+    /// Whether completions carry a timestamp.
     pub(crate) timestamps: bool,
-    /// One thread at a time polls it, and needs no lock.
+    /// Whether the program promises to poll from one thread at a time, so that no lock is needed.
     pub(crate) single_threaded: bool,
-    /// A full queue loses its oldest completions and says nothing.
+    /// Whether a full queue discards its oldest completions silently.
     pub(crate) ignore_overrun: bool,
 }
 
-/// A completion queue.
+/// A completion queue (`ibv_cq`).
 pub(crate) struct Cq {
-    /// The entry in the segment, which the context keeps.
+    /// The entry in the segment, which the context keeps mapped.
     entry: NonNull<CqEntry>,
     own: LocalCompletions,
     sources: CompletionSources<Qp>,
     progress: ProgressList,
     poll: PollLock,
     capacity: AtomicU32,
-    /// How many completions those who use it can have at a time: while there is room for as many, nobody counts.
+    /// How many completions its users can have outstanding. While the capacity covers them,
+    /// completions are not counted.
     expected: AtomicU64,
     options: CqOptions,
     failed: AtomicBool,
-    /// The program waits for an event that nobody has fired.
+    /// Whether the program waits for an event that was not delivered yet.
     awaited: AtomicBool,
     moderation: Moderation,
     channel: Option<UseRef<CompletionChannel>>,
@@ -104,14 +106,16 @@ pub(crate) struct Cq {
     this: Weak<Self>,
 }
 
-// SAFETY: `entry` points to atomics in the segment, which lives as long as the context, which `counted` keeps. All
-// else is `Send` and `Sync` by itself.
+// SAFETY: `entry` points to atomics in the segment. The segment lives as long as the context, which
+// `counted` keeps. All other fields are `Send` and `Sync`.
 unsafe impl Send for Cq {}
-// SAFETY: `entry` points to atomics in the segment, which lives as long as the context, which
-// `counted` keeps. All else is `Send` and `Sync` by itself.
+// SAFETY: `entry` points to atomics in the segment. The segment lives as long as the context, which
+// `counted` keeps. All other fields are `Send` and `Sync`.
 unsafe impl Sync for Cq {}
 
 impl Cq {
+    /// Creates a completion queue, which announces events to `channel` if given.
+    ///
     /// # Errors
     ///
     /// As [`Context::count`].
@@ -124,7 +128,7 @@ impl Cq {
         let counted = context.count(|counts| &counts.cq, rnic.limits().max_cq)?;
         let index = rnic.completion_queues().reserve().ok_or(libc::ENOMEM)?;
         let entry =
-            rnic.node().segment().completion_queue(index).expect("the table is as long as the segment's");
+            rnic.node().segment().completion_queue(index).expect("the segment has an entry for every index");
         entry.reset(None);
         let cq = Arc::new_cyclic(|this| Self {
             entry: NonNull::from(entry),
@@ -154,11 +158,13 @@ impl Cq {
 
     #[inline]
     fn entry(&self) -> &CqEntry {
-        // SAFETY: the segment lives as long as the context, which `counted` keeps; the entry is atomics.
+        // SAFETY: the segment lives as long as the context, which `counted` keeps. The entry
+        // consists of atomics.
         unsafe { self.entry.as_ref() }
     }
 
-    /// Whether this process is a forked child, which does not have the segment: nothing else may be called then.
+    /// Whether this process is a forked child, which does not have the segment. Then no other
+    /// method may be called.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.node.is_forked()
@@ -173,22 +179,22 @@ impl Cq {
         self.counted.context()
     }
 
-    /// What the program knows it by.
+    /// The program's pointer to it; null once it is being destroyed.
     pub(crate) fn handle(&self) -> *mut ibv_cq {
         self.handle.load(Relaxed)
     }
 
-    /// To be called when the C part is made, and by [`retire`](Self::retire).
+    /// Sets the program's pointer, once the C part exists. [`retire`](Self::retire) clears it.
     pub(crate) fn set_handle(&self, handle: *mut ibv_cq) {
         self.handle.store(handle, Relaxed);
     }
 
-    /// Of completion events.
+    /// The acknowledgements of completion events.
     pub(crate) fn acks(&self) -> &Acks {
         &self.acks
     }
 
-    /// Of asynchronous events.
+    /// The acknowledgements of asynchronous events.
     pub(crate) fn async_acks(&self) -> &Acks {
         &self.async_acks
     }
@@ -197,7 +203,8 @@ impl Cq {
     pub(crate) fn push(&self, mut cqe: Cqe, solicited: bool) {
         self.stamp(&mut cqe);
         let room = self.capacity.load(Relaxed) as usize;
-        // Where nobody counts there are none that matter, and the counters are lines of other processors.
+        // If peers' completions are not counted, all fit. Then do not read the counters, whose
+        // cache lines other processors write.
         let counts = !self.sources.is_empty() && self.entry().counts();
         let peers = if counts { self.entry().waiting() } else { 0 };
         if !self.own.push(cqe, room.saturating_sub(peers), self.options.ignore_overrun) {
@@ -205,7 +212,8 @@ impl Cq {
             return;
         }
         if self.channel.is_some() {
-            // Between the completion and the look at the arming; its counterpart is in `CqEntry::arm`.
+            // Orders the completion before the look at the arming; pairs with the fence in
+            // `CqEntry::arm`.
             fence(SeqCst);
             if self.entry().disarm(solicited || cqe.status != ibv_wc_status::IBV_WC_SUCCESS.0) {
                 self.notify();
@@ -213,7 +221,7 @@ impl Cq {
         }
     }
 
-    /// Gives a completion its time, if the queue was made for that and it has none.
+    /// Sets the timestamp, if the queue has timestamps and the completion has none yet.
     #[inline]
     fn stamp(&self, cqe: &mut Cqe) {
         if self.options.timestamps && cqe.timestamp == 0 {
@@ -221,13 +229,14 @@ impl Cq {
         }
     }
 
-    /// So many more completions may come at a time. If that is more than there is room for, they are counted from now on.
+    /// Allows for more outstanding completions. If they exceed the capacity, completions are
+    /// counted from now on.
     pub(crate) fn expect(&self, completions: u32) {
         self.expected.fetch_add(completions.into(), Relaxed);
         self.count_if_needed();
     }
 
-    /// They do not come any more.
+    /// Takes back [`expect`](Self::expect).
     pub(crate) fn expect_no_more(&self, completions: u32) {
         self.expected.fetch_sub(completions.into(), Relaxed);
     }
@@ -239,8 +248,8 @@ impl Cq {
         }
     }
 
-    /// A queue pair begins to deliver its receive completions here; its number is for descriptors and for
-    /// [`detach`](Self::detach).
+    /// Adds a queue pair that delivers its receive completions here. Returns its source number, for
+    /// descriptors and for [`detach`](Self::detach).
     pub(crate) fn attach(&self, qp: &Arc<Qp>) -> u32 {
         self.sources.attach(qp)
     }
@@ -249,9 +258,10 @@ impl Cq {
         self.sources.detach(source);
     }
 
-    /// This process itself has a receive completion ready at a source: to be called once for each, after it is there.
+    /// Announces a receive completion that this process itself has put into a source. Call it once
+    /// for each, after it is in place.
     pub(crate) fn source_ready(&self, source: u32, solicited: bool) {
-        // What is ready may have been made so by a store.
+        // Orders a plain store that made the completion visible before the announcement.
         fence(SeqCst);
         let announced = self.entry().announce(source, solicited);
         if announced.wake {
@@ -262,19 +272,21 @@ impl Cq {
         }
     }
 
-    /// A source may have something to poll that was not announced, or is not to be counted.
+    /// Makes the next poll look at a source whose completions were not announced or must not be
+    /// counted.
     pub(crate) fn look_at(&self, source: u32) {
         if self.entry().nudge(source) {
             self.notify();
         }
     }
 
-    /// Completions of a source were announced, and will not be polled: it was reset, or destroyed.
+    /// Discards announced completions of a source that was reset or destroyed.
     pub(crate) fn forget(&self, count: u32) {
         self.sources.forget(self.entry(), count.into());
     }
 
-    /// A peer has rung: there is a completion that the program waits for, or one too many.
+    /// A peer has rung the doorbell: the queue has a completion that the program waits for, or is
+    /// overrun.
     pub(crate) fn look(&self) {
         if self.entry().take_fired() {
             self.notify();
@@ -284,8 +296,8 @@ impl Cq {
         }
     }
 
-    /// A peer has died, maybe with this queue's arming taken and nobody told.
-    pub(crate) fn look_after_death(&self) {
+    /// A peer has died. It may have consumed the arming without ringing the doorbell.
+    pub(crate) fn on_peer_death(&self) {
         self.look();
         if self.awaited.load(Relaxed) && !self.entry().is_armed() {
             self.notify();
@@ -297,7 +309,8 @@ impl Cq {
         self.own.len() != 0
     }
 
-    /// The arming was taken: tells the channel, now or later. As long as it was not told, every completion comes here.
+    /// The arming was consumed: delivers an event now or later. Until that event is delivered,
+    /// every completion calls this.
     pub(crate) fn notify(&self) {
         match self.moderation.judge(|| self.waiting()) {
             EventTiming::Now => self.tell(),
@@ -306,12 +319,12 @@ impl Cq {
         }
     }
 
-    /// The program changes how long events are held back.
+    /// Changes how long events are held back.
     pub(crate) fn moderate(&self, count: u16, micros: u16) {
         self.moderation.set(count, micros);
     }
 
-    /// A timer of [`MODERATED`] has gone off.
+    /// A timer with the number [`MODERATED`] has expired.
     pub(crate) fn on_timer(&self) {
         if self.moderation.take_due(Instant::now()) {
             self.tell();
@@ -326,27 +339,28 @@ impl Cq {
         }
     }
 
-    /// Nothing comes any more: whoever waits for an event is told to look.
+    /// No more completions will arrive: delivers an event if the program waits for one.
     pub(crate) fn wake(&self) {
         if self.awaited.load(Relaxed) {
             self.tell();
         }
     }
 
-    /// The program wants to know of the next completion, or of the next solicited one.
+    /// Requests an event for the next completion, or for the next solicited one
+    /// (`ibv_req_notify_cq`).
     pub(crate) fn arm(&self, solicited_only: bool) {
         self.awaited.store(true, Relaxed);
         self.entry().arm(if solicited_only { Armed::Solicited } else { Armed::Any });
     }
 
-    /// A rule of faults: as if it had been full. Nothing is completed here any more.
+    /// A fault rule overruns the queue. It accepts no completions any more.
     pub(crate) fn break_down(&self) {
         self.capacity.store(0, Relaxed);
         self.entry().set_capacity(Some(0));
         self.overrun();
     }
 
-    /// The queue was full: the program is told once.
+    /// Reports the overrun to the program, once.
     fn overrun(&self) {
         if self.options.ignore_overrun || self.failed.swap(true, Relaxed) {
             return;
@@ -358,28 +372,28 @@ impl Cq {
         }
     }
 
-    /// The completions of a queue pair that are not polled yet vanish: it was reset, or destroyed.
+    /// Removes the completions of a queue pair that was reset or destroyed.
     pub(crate) fn purge(&self, qpn: u32) {
         self.own.purge(qpn);
     }
 
-    /// A queue pair has work that waits to be executed: polling shall call its `progress`.
+    /// Registers a queue pair with pending requests: polling calls its `progress`.
     pub(crate) fn wants_progress(&self, qp: &Arc<Qp>) {
         self.progress.add(qp);
     }
 
-    /// A queue pair has no work that waits.
+    /// The queue pair has no pending requests any more.
     pub(crate) fn no_progress(&self, qp: &Qp) {
         self.progress.remove(qp);
     }
 
-    /// How many completions it holds.
+    /// How many completions wait to be polled.
     pub(crate) fn waiting(&self) -> usize {
         let received = if self.entry().counts() { self.entry().waiting() } else { self.sources.waiting() };
         self.own.len() + received
     }
 
-    /// Makes it larger or smaller; false if it holds more completions than that.
+    /// Changes the capacity; false if more completions than that wait.
     pub(crate) fn resize(&self, capacity: u32) -> bool {
         let fits = self.waiting() <= capacity as usize;
         if fits {
@@ -389,7 +403,8 @@ impl Cq {
         fits
     }
 
-    /// What is to be done before it goes: no event of it is delivered any more, and those that were are acknowledged.
+    /// Prepares the destruction: delivers no more events of the queue, and waits until the
+    /// delivered ones are acknowledged.
     pub(crate) fn retire(self: &Arc<Self>) {
         let is_this =
             |element: &EventElement| matches!(element, EventElement::Cq(cq) if Arc::ptr_eq(cq, self));

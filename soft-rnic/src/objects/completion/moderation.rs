@@ -1,24 +1,24 @@
-//! Moderation: an event waits for more completions, but not for ever.
+//! CQ moderation: an event waits for a count of completions or a period.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the program asked for, and the event that is held back.
+/// The program's settings, and the event that is held back.
 #[derive(Debug, Default)]
 pub(super) struct Moderation {
-    /// The count in the upper half, the microseconds in the lower one.
-    asked: AtomicU32,
+    /// The count in the upper half, the microseconds in the lower half.
+    settings: AtomicU32,
     due: Mutex<Option<Instant>>,
 }
 
-/// What becomes of an event.
+/// When an event is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventTiming {
     Now,
-    /// Another completion, or the time that was given for the first one, decides.
+    /// Held back: the next completion or the deadline of the first one decides.
     Later,
-    /// It is the first to be held back: until this time at most.
+    /// The first to be held back, until this time at most.
     Until(Instant),
 }
 
@@ -27,16 +27,16 @@ impl Moderation {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event for so many completions, or when the first of them is so many microseconds old. A count of one or less,
-    /// or no time, is no moderation.
+    /// Delivers an event for `count` completions, or when the first of them is `micros`
+    /// microseconds old. A count of at most one, or a time of zero, disables moderation.
     pub(super) fn set(&self, count: u16, micros: u16) {
-        self.asked.store(u32::from(count) << 16 | u32::from(micros), Relaxed);
+        self.settings.store(u32::from(count) << 16 | u32::from(micros), Relaxed);
     }
 
-    /// Whether an event goes now that so many completions wait to be polled.
+    /// Whether an event is delivered now. `waiting` returns how many completions wait to be polled.
     pub(super) fn judge(&self, waiting: impl FnOnce() -> usize) -> EventTiming {
-        let asked = self.asked.load(Relaxed);
-        let (count, micros) = (asked >> 16, asked & 0xffff);
+        let settings = self.settings.load(Relaxed);
+        let (count, micros) = (settings >> 16, settings & 0xffff);
         if count <= 1 || micros == 0 {
             return EventTiming::Now;
         }
@@ -53,7 +53,7 @@ impl Moderation {
         EventTiming::Until(at)
     }
 
-    /// Whether the time of an event has come that is held back.
+    /// Whether an event was held back and its time has come. If so, it is no longer held.
     pub(super) fn take_due(&self, now: Instant) -> bool {
         self.due().take_if(|at| *at <= now).is_some()
     }
@@ -64,17 +64,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_waits_for_its_count_or_its_time() {
+    fn event_waits_for_its_count_or_its_time() {
         let moderation = Moderation::default();
         assert_eq!(moderation.judge(|| 0), EventTiming::Now);
         moderation.set(3, 1000);
-        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("it is held back") };
+        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("the event is held back") };
         assert_eq!(moderation.judge(|| 2), EventTiming::Later);
         assert!(!moderation.take_due(at - Duration::from_nanos(1)));
         assert_eq!(moderation.judge(|| 3), EventTiming::Now);
-        // What has gone is not due any more.
+        // An event that was delivered is not due again.
         assert!(!moderation.take_due(at));
-        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("it is held back") };
+        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("the event is held back") };
         assert!(moderation.take_due(at) && !moderation.take_due(at));
         moderation.set(0, 0);
         assert_eq!(moderation.judge(|| 1), EventTiming::Now);

@@ -1,4 +1,4 @@
-//! Polling: one poller at a time.
+//! The poll lock: one thread polls a completion queue at a time.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -9,25 +9,26 @@ use spin::mutex::SpinMutex;
 use super::sources::SourceCursor;
 use super::{Cq, Cqe};
 
-/// The poller's lock. It stays held from `ibv_start_poll` to `ibv_end_poll`, so it is not a guard's business alone.
+/// The poller's lock. It stays held from `ibv_start_poll` to `ibv_end_poll`, across C calls, so a
+/// Rust guard alone cannot hold it.
 #[derive(Debug)]
 pub(super) struct PollLock {
-    /// The program says that one thread polls at a time: the lock is not taken.
+    /// Whether the program promised to poll from one thread, so that the lock is not taken.
     single_threaded: bool,
     state: SpinMutex<PollState, Yield>,
 }
 
-/// What belongs to the one who polls.
+/// The state that the current poller owns.
 #[derive(Debug, Default)]
 pub(crate) struct PollState {
     cursor: SourceCursor,
-    /// Whether the receives are asked first, this time.
+    /// Whether this poll asks the receives first.
     receives_first: bool,
-    /// The completion that an extended poll stands at.
+    /// The completion that an extended poll is at.
     pub(crate) current: Cqe,
 }
 
-/// The right to poll.
+/// The exclusive right to poll, until it is dropped.
 pub(crate) struct PollGuard<'a> {
     lock: &'a PollLock,
 }
@@ -59,7 +60,8 @@ impl Deref for PollGuard<'_> {
 
     #[inline]
     fn deref(&self) -> &PollState {
-        // SAFETY: a turn exists once: the lock is held for it, or the program promised to poll from one thread.
+        // SAFETY: only one guard exists at a time: it holds the lock, or the program promised to
+        // poll from one thread.
         unsafe { &*self.lock.state.as_mut_ptr() }
     }
 }
@@ -67,8 +69,8 @@ impl Deref for PollGuard<'_> {
 impl DerefMut for PollGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut PollState {
-        // SAFETY: a turn exists once: the lock is held for it, or the program promised to poll from
-        // one thread.
+        // SAFETY: only one guard exists at a time: it holds the lock, or the program promised to
+        // poll from one thread.
         unsafe { &mut *self.lock.state.as_mut_ptr() }
     }
 }
@@ -77,20 +79,20 @@ impl Drop for PollGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.lock.single_threaded {
-            // SAFETY: this turn holds the lock, whose guard was forgotten when it was taken.
+            // SAFETY: `PollLock::take` took the lock for this guard and forgot the lock's guard.
             unsafe { self.lock.state.force_unlock() };
         }
     }
 }
 
 impl Cq {
-    /// Whether there is nothing to poll, at a glance.
+    /// A quick check, without a lock, whether a poll would find nothing.
     #[inline]
     fn is_idle(&self) -> bool {
         self.own.len() == 0 && self.progress.is_empty() && !self.sources.have_news(self.entry())
     }
 
-    /// Takes up to `room` completions; how many.
+    /// Takes up to `room` completions and returns how many.
     #[inline]
     pub(crate) fn poll(&self, room: usize, sink: &mut impl FnMut(Cqe)) -> usize {
         if room == 0 || self.is_idle() {
@@ -99,7 +101,7 @@ impl Cq {
         self.collect(&mut self.poll.take(), room, sink)
     }
 
-    /// Begins an extended poll: the first completion is the turn's current one. `None` if there is none.
+    /// Begins an extended poll at the first completion. `None` if the queue is empty.
     #[inline]
     pub(crate) fn start(&self) -> Option<PollGuard<'_>> {
         if self.is_idle() {
@@ -109,7 +111,7 @@ impl Cq {
         self.step(&mut guard).then_some(guard)
     }
 
-    /// Moves an extended poll to the next completion; false if there is none.
+    /// Moves an extended poll to the next completion; false if the queue is empty.
     #[inline]
     pub(crate) fn advance(&self, guard: &mut PollGuard<'_>) -> bool {
         !self.is_idle() && self.step(guard)
@@ -139,11 +141,11 @@ impl Cq {
             && self.sources.take(self.entry(), cursor, 1, &mut |cqe| *current = cqe) != 0
     }
 
-    /// Goes on with a turn that was [kept](PollGuard::keep).
+    /// Resumes a right to poll that was [kept](PollGuard::keep).
     ///
     /// # Safety
     ///
-    /// - The thread has a turn of this queue, kept, and resumes it once.
+    /// - This thread has kept a guard of this queue, and resumes it once.
     #[inline]
     pub(crate) unsafe fn resume(&self) -> PollGuard<'_> {
         PollGuard { lock: &self.poll }

@@ -1,4 +1,4 @@
-//! Queue pairs whose requests wait until somebody polls.
+//! The progress list: queue pairs whose pending requests make progress when the a poll drives them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -8,9 +8,8 @@ use spin::mutex::SpinMutex;
 
 use crate::queue_pair::Qp;
 
-/// The queue pairs that want progress.
 pub(super) struct ProgressList {
-    /// The list's length, for a look without the lock.
+    /// The list's length, to be read without the lock.
     len: AtomicUsize,
     list: SpinMutex<Vec<Arc<Qp>>, Yield>,
 }
@@ -41,12 +40,13 @@ impl ProgressList {
         let removed = at.map(|at| list.swap_remove(at));
         self.len.store(list.len(), Relaxed);
         drop(list);
-        // The last reference to a queue pair must not go under the lock.
+        // Dropped after the lock is released, because this may be the last reference to a queue
+        // pair.
         drop(removed);
     }
 
-    /// Calls `progress` of each, without the lock: they may come and go meanwhile, and one that is missed is found by
-    /// the next poll.
+    /// Calls `progress` of each queue pair without the lock. The list may change during that; the
+    /// next poll finds a queue pair that this one missed.
     pub(super) fn make(&self) {
         let mut at = 0;
         while let Some(qp) = self.get(at) {

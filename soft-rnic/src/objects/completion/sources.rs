@@ -1,10 +1,12 @@
-//! The queue pairs whose receives complete here.
+//! Receive completions: the queue pairs whose receives complete at a completion queue.
 //!
-//! A source's ready bit is set when it has news, and taken before it is asked. Sources whose numbers agree modulo the
-//! number of bits share one. A poll goes on where the last one stopped, so that no source starves another.
+//! A source's ready bit is set after it has news, and cleared before it is polled. Sources whose
+//! numbers agree modulo the number of bits share a bit. A poll continues where the last one
+//! stopped, so that no source starves another.
 //!
-//! Where no source has a bit, the slot is looked at that the next message of the last source to have had one comes to: a message
-//! is there before its bit is, and a queue pair that is talked to waits for nothing else.
+//! If no ready bit is set, the poll looks at the slot where the next message will arrive for the
+//! source that had the last one. A message is in its slot before its ready bit is set, so a poller
+//! in a conversation with one peer need not wait for the bit.
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -23,21 +25,22 @@ use crate::shared::slot::SlotHeader;
 
 const BITS: usize = READY_WORDS * 64;
 
-/// What receives complete at.
+/// An object that supplies receive completions.
 pub(super) trait CompletionSource {
-    /// Hands out at most `room` receive completions.
+    /// Hands at most `room` receive completions to `sink`.
     fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> SourcePoll;
 
-    /// How many completions it has.
+    /// How many completions wait in it.
     fn waiting(&self) -> usize;
 }
 
-/// What a source says when it was asked.
+/// The result of polling a source.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SourcePoll {
-    /// It has more completions.
+    /// Whether it has more completions.
     pub(crate) more: bool,
-    /// Where its next message comes to, if that is one place, in the segment of this process.
+    /// The slot in the segment of this process where its next message will arrive, if that is
+    /// known.
     pub(crate) next: Option<NonNull<SlotHeader>>,
 }
 
@@ -54,13 +57,14 @@ impl CompletionSource for Qp {
 
 /// The sources of a completion queue.
 pub(super) struct CompletionSources<S> {
-    /// Words of ready bits that sources have.
+    /// How many words of ready bits the sources use.
     words: AtomicUsize,
-    /// Bits that were taken and not served yet, of the cursor's word.
+    /// Bits of the cursor's word that were taken and not served yet.
     left: AtomicU64,
-    /// Completions that were announced and that nobody will poll.
+    /// How many announced completions will never be polled.
     forgotten: AtomicU64,
-    /// Where the next message of the last source comes to that had one; null if it is gone, or there was none.
+    /// The slot where the next message of the source `last` will arrive. Null if that source is
+    /// gone or unknown.
     watched: AtomicPtr<SlotHeader>,
     slots: SpinMutex<SourceTable<S>, Yield>,
 }
@@ -68,7 +72,7 @@ pub(super) struct CompletionSources<S> {
 struct SourceTable<S> {
     sources: Vec<Option<Arc<S>>>,
     free: VecDeque<u32>,
-    /// Whose slot is watched.
+    /// The source that had the last message, whose slot is watched.
     last: u32,
 }
 
@@ -85,11 +89,11 @@ impl<S> Default for CompletionSources<S> {
     }
 }
 
-/// Where the last poll stopped; the poller's.
+/// The position where the last poll stopped. It belongs to the poller.
 #[derive(Debug, Default)]
 pub(super) struct SourceCursor {
     word: usize,
-    /// Receive completions that were polled, ever.
+    /// The total number of receive completions that were polled.
     polled: u64,
 }
 
@@ -116,12 +120,13 @@ impl<S: CompletionSource> CompletionSources<S> {
             self.watched.store(ptr::null_mut(), Relaxed);
         }
         drop(slots);
-        // The last reference to a queue pair must not go under the lock.
+        // Dropped after the lock is released, because this may be the last reference to a queue
+        // pair.
         drop(removed);
     }
 
-    /// A queue pair has dropped completions that were announced. A poll that stores its own count at this moment
-    /// adds them the next time.
+    /// A queue pair has discarded announced completions. If a poll stores its count at the same
+    /// time, the next poll adds these.
     pub(super) fn forget(&self, entry: &CqEntry, count: u64) {
         if !entry.counts() {
             return;
@@ -144,24 +149,26 @@ impl<S: CompletionSource> CompletionSources<S> {
     #[inline]
     fn is_watched_done(&self) -> bool {
         let watched = NonNull::new(self.watched.load(Relaxed));
-        // SAFETY: a slot in the heap of this process's segment, which the completion queue keeps mapped. If the slot's queue pair
-        // has gone meanwhile, something else may lie there: what is seen then is only a reason to look for news, and all that
-        // lies in the heap is reached by atomics, or by raw pointers.
+        // SAFETY: a slot in the heap of this process's segment, which the completion queue keeps
+        // mapped. If the slot's queue pair has gone, other data may lie there. Then the result is
+        // only a hint to look for news. All data in the heap are accessed by atomics or raw
+        // pointers.
         let done = watched.is_some_and(|header| unsafe { header.as_ref() }.is_done());
         if let (true, Some(header)) = (done, watched) {
-            // The bytes that came within the slot are still with the processor that wrote them.
+            // Fetch the eager bytes early, because they are still in the cache of the processor
+            // that wrote them.
             copy::fetch_to_read(header.as_ptr().cast::<u8>().wrapping_add(EAGER_AT), 2);
         }
         done
     }
 
-    /// How many completions all sources have.
+    /// How many completions wait in all sources.
     pub(super) fn waiting(&self) -> usize {
         let sources: Vec<Arc<S>> = self.slots.lock().sources.iter().flatten().cloned().collect();
         sources.iter().map(|source| source.waiting()).sum()
     }
 
-    /// Takes up to `room` completions; how many. Under the poll lock.
+    /// Takes up to `room` completions and returns how many. The caller holds the poll lock.
     #[inline(never)]
     pub(super) fn take(
         &self,
@@ -203,7 +210,8 @@ impl<S: CompletionSource> CompletionSources<S> {
         let mut polled = cursor.polled.wrapping_add(self.forgotten.load(Relaxed));
         let empty = taken < room && bits == 0 && !entry.has_news(words);
         if empty && announced.wrapping_sub(polled) as i64 > 0 {
-            // All sources are empty: what was announced and is not there has gone with a queue pair or its peer.
+            // All sources are empty, so announced completions that are missing went with a queue
+            // pair or its peer.
             cursor.polled = cursor.polled.wrapping_add(announced.wrapping_sub(polled));
             polled = announced;
         }
@@ -213,7 +221,7 @@ impl<S: CompletionSource> CompletionSources<S> {
 }
 
 impl<S: CompletionSource> SourceTable<S> {
-    /// Asks the sources of a bit.
+    /// Polls the sources that share a ready bit.
     fn serve(
         &mut self,
         of: &CompletionSources<S>,
@@ -229,7 +237,7 @@ impl<S: CompletionSource> SourceTable<S> {
         taken
     }
 
-    /// Asks a source. One that has more gets its bit back, behind the others' turn.
+    /// Polls a source. If it has more, its bit is set again, to be served after the others.
     #[inline]
     fn ask(
         &mut self,
@@ -241,16 +249,16 @@ impl<S: CompletionSource> SourceTable<S> {
     ) -> usize {
         let Some(Some(source)) = self.sources.get(number as usize) else { return 0 };
         let mut taken = 0;
-        let asked = source.poll_receives(room, &mut |cqe| {
+        let polled = source.poll_receives(room, &mut |cqe| {
             taken += 1;
             sink(cqe);
         });
-        if asked.more {
+        if polled.more {
             entry.put_back(number);
         }
         if taken > 0 {
             self.last = number;
-            of.watched.store(asked.next.map_or(ptr::null_mut(), NonNull::as_ptr), Relaxed);
+            of.watched.store(polled.next.map_or(ptr::null_mut(), NonNull::as_ptr), Relaxed);
         }
         taken
     }

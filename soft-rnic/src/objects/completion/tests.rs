@@ -1,4 +1,4 @@
-//! Completion sources: the queue pairs that a poll asks, and in which order.
+//! Completion sources: which order in which a poll asks queue pairs, and fairness.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,7 @@ impl SourcesFixture {
 }
 
 #[test]
-fn a_source_without_news_is_not_asked() {
+fn source_without_ready_bit_is_not_polled() {
     let mut bench = SourcesFixture::new(2);
     bench.receivers[1].0.lock().unwrap().push_back(7);
     assert!(!bench.sources.have_news(&bench.entry));
@@ -67,7 +67,7 @@ fn a_source_without_news_is_not_asked() {
 }
 
 #[test]
-fn completions_without_room_come_with_the_next_poll() {
+fn completions_without_room_wait_for_the_next_poll() {
     let mut bench = SourcesFixture::new(1);
     (0..5).for_each(|number| bench.arrive(0, number));
     assert_eq!(bench.take(2), [0, 1]);
@@ -80,7 +80,7 @@ fn completions_without_room_come_with_the_next_poll() {
 
 #[test]
 fn no_source_starves_another() {
-    // In one word of bits, and in three.
+    // With one word of ready bits, and with three.
     for others in [1, 70, 130] {
         let mut bench = SourcesFixture::new(others + 1);
         for number in 0..8 {
@@ -88,11 +88,11 @@ fn no_source_starves_another() {
         }
         bench.arrive(others, 100);
         let mut polls = 0;
-        // The first source always has more than a poll takes.
+        // The first source always has more completions than a poll takes.
         while !bench.take(2).contains(&100) {
             polls += 1;
             (0..2).for_each(|number| bench.arrive(0, number));
-            assert!(polls < 8, "source {others} is never asked");
+            assert!(polls < 8, "source {others} is never polled");
         }
     }
 }
@@ -110,7 +110,7 @@ fn many_sources_share_a_bit() {
 }
 
 #[test]
-fn a_source_that_went_is_not_asked_and_its_number_comes_back() {
+fn detached_source_is_not_polled_and_its_number_is_reused() {
     let mut bench = SourcesFixture::new(3);
     bench.arrive(1, 5);
     bench.sources.detach(1);

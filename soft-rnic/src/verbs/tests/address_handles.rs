@@ -15,7 +15,7 @@ fn route() -> ibv_ah_attr {
 }
 
 #[test]
-fn a_route_needs_a_gid_on_either_end() {
+fn route_needs_a_gid_at_both_ends() {
     let opened = OpenedDevice::new(0);
     let (lib, pd) = (table(), opened.pd());
     let create = |change: fn(&mut ibv_ah_attr)| {
@@ -45,7 +45,7 @@ fn a_route_needs_a_gid_on_either_end() {
 }
 
 #[test]
-fn an_answer_goes_back_to_where_the_datagram_came_from() {
+fn reply_handle_addresses_the_sender() {
     let opened = OpenedDevice::new(1);
     let (lib, pd) = (table(), opened.pd());
     let source: Ipv6Addr = "2001:db8::7".parse().unwrap();
@@ -71,7 +71,7 @@ fn an_answer_goes_back_to_where_the_datagram_came_from() {
         assert_eq!(ah_of(ah).dgid(), source.octets());
         assert_eq!((lib.ibv_destroy_ah)(ah), 0);
 
-        // To a GID that the port does not have, and no header at all.
+        // A GID that the port does not have, and a missing header.
         grh.dgid.raw[15] ^= 1;
         assert_eq!(init(opened.0, 1, &raw mut wc, &raw mut grh, &raw mut attr), -1);
         assert!((lib.ibv_create_ah_from_wc)(pd, &raw mut wc, &raw mut grh, 1).is_null());

@@ -1,4 +1,5 @@
-//! What is asked of a queue and told about it, and which attributes and requests are refused.
+//! Attributes that a queue pair is given and reports, and the attributes and requests that are
+//! refused.
 
 use std::ptr;
 
@@ -10,13 +11,13 @@ use crate::verbs::testing::{errno, table};
 
 fn query(qp: *mut ibv_qp, mask: i32) -> (i32, ibv_qp_attr, ibv_qp_init_attr) {
     let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
-    // SAFETY: the queue pair is live, and the places are there.
+    // SAFETY: the queue pair is live, and both result pointers are valid.
     let error = unsafe { (table().ibv_query_qp)(qp, &raw mut attr, mask, &raw mut init) };
     (error, attr, init)
 }
 
 #[test]
-fn a_queue_pair_tells_what_it_was_given() {
+fn query_returns_the_attributes_that_were_set() {
     let bench = VerbsFixture::new(16);
     let srq = bench.srq(2);
     let [one, other] = [ptr::null_mut(), srq].map(|srq| bench.qp(ibv_qp_type::IBV_QPT_RC, srq));
@@ -41,13 +42,13 @@ fn a_queue_pair_tells_what_it_was_given() {
     assert_eq!(init.cap.max_send_wr, attr.cap.max_send_wr);
     assert_eq!(query(other, 0).2.srq, srq);
     assert_eq!(query(one, 1 << 30).0, libc::EOPNOTSUPP);
-    // What it sends next is numbered on.
+    // The next message continues the sequence numbers.
     let psn = query(one, 0).1.sq_psn;
     assert_eq!((bench.receive_shared(srq, 1), bench.send(one, 2, 8, |_| {})), (0, 0));
     assert_eq!((bench.results().len(), query(one, 0).1.sq_psn), (2, psn + 1));
     destroy(one);
     destroy(other);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no queue pair uses the shared queue any more.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
 }
 
@@ -97,11 +98,11 @@ fn attributes_out_of_range_change_nothing() {
 }
 
 #[test]
-fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
+fn first_invalid_request_of_a_list_is_reported() {
     let bench = VerbsFixture::new(16);
     let [one, other] = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
     let datagram = bench.qp(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
-    assert_eq!(bench.receive(one, 1, 8), libc::EINVAL, "it is in RESET");
+    assert_eq!(bench.receive(one, 1, 8), libc::EINVAL, "the queue pair is in RESET");
     assert_eq!(bench.send(one, 1, 8, |_| {}), libc::EINVAL);
     bench.connect([one, other]);
     bench.init(datagram);
@@ -113,7 +114,8 @@ fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
     assert_eq!(bench.send(one, 1, 17, |wr| wr.send_flags = inline), libc::EINVAL);
     assert_eq!(bench.send(datagram, 1, 8, |_| {}), libc::EINVAL, "no address handle");
     assert_ne!(bench.receive_list(one, 1, &mut [bench.sge(0, 8); 3]), 0);
-    // The first of a list stands, the second is named, the third is not looked at.
+    // The first request of the list is posted, the second is reported as bad, the third is not
+    // looked at.
     let mut sge = bench.sge(0, 8);
     let mut list: [ibv_send_wr; 3] = core::array::from_fn(|at| ibv_send_wr {
         wr_id: at as u64,
@@ -125,7 +127,7 @@ fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
     });
     let first = list.as_mut_ptr();
     assert_eq!(bench.receive(other, 7, 64), 0);
-    // SAFETY: the queue pair is live; the requests lie in `list`, one behind the other.
+    // SAFETY: the queue pair is live, and `list` links the requests in order.
     unsafe {
         (*first).next = first.add(1);
         (*first.add(1)).next = first.add(2);
@@ -140,7 +142,7 @@ fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
 }
 
 #[test]
-fn a_shared_queue_tells_its_limit() {
+fn query_srq_returns_the_limit() {
     let bench = VerbsFixture::new(16);
     let lib = table();
     let mut init = ibv_srq_init_attr_ex {
@@ -153,7 +155,8 @@ fn a_shared_queue_tells_its_limit() {
     };
     // SAFETY: context and domain are live, and the queue until it is destroyed.
     unsafe {
-        let create = rdma_mummy_sys::verbs_get_ctx_op!(bench.opened.0, create_srq_ex).expect("it is there");
+        let create =
+            rdma_mummy_sys::verbs_get_ctx_op!(bench.opened.0, create_srq_ex).expect("the table has it");
         let srq = create(bench.opened.0, &raw mut init);
         assert!(!srq.is_null());
         let mut attr = ibv_srq_attr { srq_limit: 3, ..ibv_srq_attr::default() };
@@ -190,13 +193,13 @@ fn a_shared_queue_tells_its_limit() {
 }
 
 #[test]
-fn options_that_are_not_known_are_taken_away() {
+fn unknown_ece_options_are_removed() {
     let bench = VerbsFixture::new(4);
     let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     let (query, set) =
-        (table().ibv_query_ece.expect("it is there"), table().ibv_set_ece.expect("it is there"));
+        (table().ibv_query_ece.expect("the table has it"), table().ibv_set_ece.expect("the table has it"));
     let mut ece = ibv_ece::default();
-    // SAFETY: the queue pair is live, and the place is there.
+    // SAFETY: the queue pair is live, and the result pointer is valid.
     unsafe {
         assert_eq!(query(qp, &raw mut ece), 0);
         let known = ece.options;

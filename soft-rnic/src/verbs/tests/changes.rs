@@ -1,4 +1,4 @@
-//! What changes while requests are under way: states, attributes, and what a peer may write into the segment.
+//! Changes while requests are outstanding: states, attributes, and writes of a peer to the segment.
 
 use std::ptr;
 
@@ -12,11 +12,11 @@ use crate::verbs::testing::table;
 const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 
 #[test]
-fn an_attribute_that_changes_takes_no_drained_event_away() {
+fn changing_an_attribute_keeps_the_drained_event() {
     use ibv_qp_attr_mask as M;
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
-    // It waits for a receive.
+    // The request waits for a receive.
     assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
     let mut drained = in_state(ibv_qp_state::IBV_QPS_SQD);
     drained.0.en_sqd_async_notify = 1;
@@ -34,31 +34,32 @@ fn an_attribute_that_changes_takes_no_drained_event_away() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there is no service thread")]
-fn a_peer_that_is_changing_is_looked_at_again_soon() {
+#[cfg_attr(miri, ignore = "Miri runs no service thread")]
+fn changing_peer_is_retried_soon() {
     let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
     pair.iter().for_each(|qp| bench.init(*qp));
     let [one, other] = pair;
-    // An answer is waited for without end: what is not looked at before that is not looked at at all.
+    // The timeout is unlimited, so the message waits for ever unless the sender looks at the peer
+    // again without one.
     bench.ready(one, number(other), |attr| attr.timeout = 0);
     bench.ready(other, number(one), |_| {});
     assert_eq!(bench.receive(other, 1, 64), 0);
     let state = inner(other);
-    // As in the midst of a change; the one who makes it does not run for a moment.
+    // As in the middle of a change by a thread that does not run for a moment.
     let mut writer = GenerationWriter::default();
     state.entry().withdraw(&mut writer);
     // SAFETY: the queue is live.
     assert_eq!(unsafe { verbs::ibv_req_notify_cq(bench.cq, 0) }, 0);
     assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
     state.entry().publish(&mut writer, ibv_qp_state::IBV_QPS_RTS.0 as u8, &state.descriptor());
-    // Nobody polls.
-    // SAFETY: the channel is live, and there is one descriptor.
+    // Only the service thread can make progress, because nobody polls.
+    // SAFETY: the channel is live, and the array has one descriptor.
     let woken = unsafe {
         let mut file = libc::pollfd { fd: (*bench.channel).fd, events: libc::POLLIN, revents: 0 };
         libc::poll(&raw mut file, 1, 20_000)
     };
-    assert_eq!(woken, 1, "the message waits for ever");
+    assert_eq!(woken, 1, "the message still waits");
     assert!(bench.fired());
     assert_eq!(bench.wait_for(2).len(), 2);
     destroy(one);
@@ -95,9 +96,9 @@ fn writes_to_the_segment_grant_no_local_access() {
     destroy(other);
 }
 
-/// Memory that is registered for reading may be mapped for reading only.
+/// Memory that is registered without local write access may be mapped read-only.
 #[test]
-fn a_receive_is_not_scattered_where_only_a_peer_says_that_it_may_be() {
+fn receive_is_not_scattered_on_a_peers_word_alone() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     // SAFETY: the domain and the memory are live.
@@ -120,6 +121,6 @@ fn a_receive_is_not_scattered_where_only_a_peer_says_that_it_may_be() {
     assert_eq!(bench.get(SIZE / 16), 7);
     destroy(one);
     destroy(other);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no receive uses the region any more.
     assert_eq!(unsafe { (table().ibv_dereg_mr)(read_only) }, 0);
 }

@@ -74,7 +74,7 @@ fn sizes_and_vectors_are_checked() {
 }
 
 #[test]
-fn a_queue_shrinks_to_what_it_holds() {
+fn queue_shrinks_to_the_completions_it_holds() {
     let opened = OpenedDevice::new(0);
     let cq = opened.cq(4, ptr::null_mut());
     let resize = table().ibv_resize_cq;
@@ -99,7 +99,7 @@ fn a_queue_shrinks_to_what_it_holds() {
 }
 
 #[test]
-fn the_completions_of_a_queue_pair_can_vanish() {
+fn completions_of_a_queue_pair_can_be_purged() {
     let opened = OpenedDevice::new(0);
     let cq = opened.cq(8, ptr::null_mut());
     // SAFETY: the queue is live until it is destroyed.
@@ -131,7 +131,7 @@ const TIMESTAMP: u64 = 0x80;
 const WALLCLOCK: u64 = 0x800;
 
 #[test]
-fn an_extended_poll_walks_over_the_completions() {
+fn extended_poll_visits_every_completion() {
     let opened = OpenedDevice::new(0);
     for flags in [0, 1] {
         let cq = create_ex(&opened, |attr| {
@@ -154,13 +154,13 @@ fn an_extended_poll_walks_over_the_completions() {
             assert_eq!((verbs::ibv_wc_read_sl(cq), verbs::ibv_wc_read_dlid_path_bits(cq)), (6, 7));
             assert_eq!((verbs::ibv_wc_read_slid(cq), verbs::ibv_wc_read_wc_flags(cq)), (8, 2));
             let first = verbs::ibv_wc_read_completion_ts(cq);
-            // Others may add while one polls.
+            // Completions may arrive during a poll.
             state.push(cqe(3), false);
             assert_eq!(verbs::ibv_next_poll(cq), 0);
             assert_eq!(((*cq).wr_id, (*cq).status), (2, ibv_wc_status(5)));
             assert!(first > 0 && verbs::ibv_wc_read_completion_ts(cq) >= first);
             verbs::ibv_end_poll(cq);
-            // The other way of polling goes on there, and the other way round.
+            // Each way of polling continues where the other one stopped.
             state.push(cqe(4), false);
             assert_eq!(poll(cq.cast(), 1), [3]);
             assert_eq!((start(cq), (*cq).wr_id), (0, 4));
@@ -174,7 +174,7 @@ fn an_extended_poll_walks_over_the_completions() {
 }
 
 #[test]
-fn only_the_fields_that_were_asked_for_are_there() {
+fn only_requested_fields_have_readers() {
     let opened = OpenedDevice::new(0);
     let cq = create_ex(&opened, |attr| attr.wc_flags = 1 | WALLCLOCK);
     // SAFETY: the queue is live until it is destroyed.
@@ -190,9 +190,9 @@ fn only_the_fields_that_were_asked_for_are_there() {
         #[cfg(not(miri))]
         {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-            let told = verbs::ibv_wc_read_completion_wallclock_ns(cq);
+            let wallclock = verbs::ibv_wc_read_completion_wallclock_ns(cq);
             let hour = 3_600_000_000_000;
-            assert!(told.abs_diff(now.as_nanos() as u64) < hour, "{told} is no time of day");
+            assert!(wallclock.abs_diff(now.as_nanos() as u64) < hour, "{wallclock} is not a time of day");
         }
         verbs::ibv_end_poll(cq);
         assert_eq!((table().ibv_destroy_cq)(cq.cast()), 0);
@@ -218,7 +218,7 @@ fn unsupported_operations_are_refused() {
 }
 
 #[test]
-fn a_queue_may_lose_its_oldest_completions() {
+fn full_queue_may_lose_its_oldest_completions() {
     let opened = OpenedDevice::new(0);
     let cq = create_ex(&opened, |attr| (attr.comp_mask, attr.flags) = (1, 2));
     // SAFETY: the queue is live until it is destroyed.
@@ -230,7 +230,7 @@ fn a_queue_may_lose_its_oldest_completions() {
 }
 
 #[test]
-fn many_push_and_many_poll() {
+fn concurrent_pushes_and_polls_keep_the_order() {
     let opened = OpenedDevice::new(0);
     let cq = opened.cq(1 << 10, ptr::null_mut());
     let each = if cfg!(miri) { 20 } else { 5000 };
@@ -242,7 +242,7 @@ fn many_push_and_many_poll() {
             scope.spawn(move || {
                 for number in 0..each {
                     let mine = Cqe { qp_num: pusher as u32, ..cqe(number) };
-                    // The program does not overrun its queue.
+                    // The test must not overrun the queue.
                     while state.waiting() > 512 {
                         std::thread::yield_now();
                     }
@@ -254,7 +254,8 @@ fn many_push_and_many_poll() {
             scope.spawn(|| {
                 while taken.lock().unwrap().len() < 2 * each as usize {
                     let mut found = Vec::new();
-                    // Taken down while no other poller can come between.
+                    // The lock covers the poll and the record, so that no other poller records in
+                    // between.
                     let mut all = taken.lock().unwrap();
                     state.poll(7, &mut |cqe| found.push((cqe.qp_num, cqe.wr_id)));
                     all.extend(found);
@@ -270,6 +271,6 @@ fn many_push_and_many_poll() {
             taken.iter().filter(|(from, _)| *from == pusher).map(|(_, number)| *number).collect();
         assert_eq!(of_one, (0..each).collect::<Vec<_>>());
     }
-    // SAFETY: nobody uses the queue any more.
+    // SAFETY: all threads that used the queue have ended.
     assert_eq!(unsafe { (table().ibv_destroy_cq)(cq) }, 0);
 }

@@ -9,12 +9,12 @@ use rdma_mummy_sys::verbs;
 use crate::verbs::testing::{OpenedDevice, errno, table};
 
 fn name(chars: &[std::ffi::c_char]) -> &CStr {
-    // SAFETY: names are shorter than their fields, which are zero behind them.
+    // SAFETY: names are shorter than their fields, which are zero-filled.
     unsafe { CStr::from_ptr(chars.as_ptr()) }
 }
 
 #[test]
-fn every_device_is_listed_with_a_name_and_a_guid_of_its_own() {
+fn every_device_has_a_unique_name_and_guid() {
     let lib = table();
     let mut count = 0;
     // SAFETY: the list is used until it is freed.
@@ -43,7 +43,7 @@ fn every_device_is_listed_with_a_name_and_a_guid_of_its_own() {
 }
 
 #[test]
-fn another_configuration_comes_too_late() {
+fn second_configuration_is_refused() {
     table();
     let error = crate::provider_with(crate::Config::default()).unwrap_err();
     assert_eq!(error, crate::SetupError::Done);
@@ -56,7 +56,7 @@ fn another_configuration_comes_too_late() {
 fn attributes_name_the_software_and_its_limits() {
     let opened = OpenedDevice::new(1);
     let lib = table();
-    // SAFETY: the context is open, and zero is a value of each struct.
+    // SAFETY: the context is open, and all zeroes is a valid value of each struct.
     unsafe {
         let mut attr = ibv_device_attr::default();
         assert_eq!((lib.ibv_query_device)(opened.0, &raw mut attr), 0);
@@ -71,7 +71,7 @@ fn attributes_name_the_software_and_its_limits() {
         assert_eq!((ex.completion_timestamp_mask, ex.hca_core_clock), (u64::MAX, 1_000_000));
         assert_eq!(ex.phys_port_cnt_ex, 2);
 
-        // An older program's struct is shorter, and nothing is written behind it.
+        // The struct of an older program is shorter, and nothing must be written behind it.
         let query = rdma_mummy_sys::verbs_get_ctx_op!(opened.0, query_device_ex).unwrap();
         let shorter = offset_of!(ibv_device_attr_ex, hca_core_clock);
         (&raw mut ex).write_bytes(0xa5, 1);
@@ -88,7 +88,7 @@ fn attributes_name_the_software_and_its_limits() {
 fn a_port_is_roce_and_up() {
     let opened = OpenedDevice::new(0);
     let lib = table();
-    // SAFETY: the context is open, and zero is a value of each struct.
+    // SAFETY: the context is open, and all zeroes is a valid value of each struct.
     unsafe {
         let mut attr = ibv_port_attr::default();
         assert_eq!(verbs::ibv_query_port(lib, opened.0, 2, &raw mut attr), 0);
@@ -96,7 +96,7 @@ fn a_port_is_roce_and_up() {
         assert_eq!((attr.active_mtu, attr.max_mtu), (ibv_mtu::IBV_MTU_4096, ibv_mtu::IBV_MTU_4096));
         assert_eq!((attr.link_layer, attr.lid, attr.flags & 1), (2, 0, 1));
         assert_eq!((attr.active_width, attr.active_speed, attr.active_speed_ex), (2, 32, 32));
-        // The exported function writes what the struct was of old, and no more.
+        // The exported function writes the struct's original size and no more.
         (&raw mut attr).write_bytes(0xa5, 1);
         assert_eq!((lib.ibv_query_port)(opened.0, 1, (&raw mut attr).cast()), 0);
         assert_eq!((attr.link_layer, attr.port_cap_flags2), (2, 0xa5a5));
@@ -115,7 +115,7 @@ fn gid(opened: &OpenedDevice, port: u8, index: i32) -> Option<Ipv6Addr> {
     // SAFETY: the context is open.
     let result = unsafe { (table().ibv_query_gid)(opened.0, port, index, &raw mut gid) };
     assert!(result == 0 || (result == -1 && errno() == libc::EINVAL));
-    // SAFETY: all bytes are a GID.
+    // SAFETY: every value of the bytes is a GID.
     (result == 0).then(|| Ipv6Addr::from(unsafe { gid.raw }))
 }
 
@@ -143,7 +143,7 @@ fn gid_entries_have_the_callers_size() {
         more: u64,
     }
     let blank = LongerGidEntry { entry: ibv_gid_entry::default(), more: u64::MAX };
-    // SAFETY: the context is open, and the sizes are those of the entries.
+    // SAFETY: the context is open, and the sizes match the entries.
     unsafe {
         let mut entry = ibv_gid_entry::default();
         assert_eq!(verbs::ibv_query_gid_ex(lib, opened.0, 2, 1, &raw mut entry, 0), 0);
@@ -165,7 +165,7 @@ fn gid_entries_have_the_callers_size() {
 }
 
 #[test]
-fn there_is_one_partition() {
+fn port_has_one_partition() {
     let opened = OpenedDevice::new(0);
     let lib = table();
     let mut pkey = 0;
@@ -190,7 +190,7 @@ fn ethernet_addresses_are_known_or_in_the_gid() {
     let mut ask = |gid: &str, sgid_index, mac: &mut [u8; 6]| {
         attr.grh.sgid_index = sgid_index;
         attr.grh.dgid.raw = gid.parse::<Ipv6Addr>().unwrap().octets();
-        // SAFETY: the context is open, and there is room for an address.
+        // SAFETY: the context is open, and `mac` has room for an address.
         unsafe { resolve(opened.0, &raw mut attr, mac.as_mut_ptr(), &raw mut vlan) }
     };
     assert_eq!(ask("::ffff:127.0.1.2", 0, &mut mac), 0);
@@ -217,11 +217,11 @@ fn the_clock_goes_forward() {
 }
 
 #[test]
-fn nothing_is_promised_of_the_order_of_bytes() {
+fn data_in_order_is_not_promised() {
     let opened = OpenedDevice::new(0);
     let lib = table();
     let pd = opened.pd();
-    // SAFETY: the domain is live; the pair is not looked at.
+    // SAFETY: the domain is live; the function does not access the queue pair.
     unsafe {
         let qp = ptr::null_mut();
         assert_eq!(lib.ibv_query_qp_data_in_order.unwrap()(qp, ibv_wr_opcode::IBV_WR_SEND, 1), 0);
@@ -232,7 +232,7 @@ fn nothing_is_promised_of_the_order_of_bytes() {
 #[test]
 fn domains_without_attributes_are_refused() {
     let opened = OpenedDevice::new(0);
-    // SAFETY: the context is live; null attributes are what is tested.
+    // SAFETY: the context is live; the test passes null attributes.
     unsafe {
         assert!(verbs::ibv_alloc_td(opened.0, ptr::null_mut()).is_null());
         assert_eq!(errno(), libc::EINVAL);

@@ -1,4 +1,4 @@
-//! Parent domains and thread domains, and what is imported.
+//! Parent domains, thread domains, and imported objects.
 
 use std::ptr;
 
@@ -9,11 +9,11 @@ use crate::verbs::bench::*;
 use crate::verbs::testing::{OpenedDevice, errno, table};
 
 #[test]
-fn a_parent_is_the_same_domain() {
+fn parent_domain_shares_its_protection_domain() {
     let bench = VerbsFixture::new(4);
     let lib = table();
     let mut init = ibv_td_init_attr::default();
-    // SAFETY: context and domains are live until they are given back.
+    // SAFETY: context and domains are live until they are deallocated.
     unsafe {
         let td = verbs::ibv_alloc_td(bench.opened.0, &raw mut init);
         assert!(!td.is_null());
@@ -21,7 +21,7 @@ fn a_parent_is_the_same_domain() {
             ibv_parent_domain_init_attr { pd: bench.pd, td, ..ibv_parent_domain_init_attr::default() };
         let parent = verbs::ibv_alloc_parent_domain(bench.opened.0, &raw mut attr);
         assert!(!parent.is_null());
-        // What is registered with the one is reached by what was made with the other.
+        // Regions of one domain are accessible to queue pairs of the other.
         let [one, other] = [parent, bench.pd].map(|pd| {
             let mut init = ibv_qp_init_attr {
                 send_cq: bench.cq,
@@ -61,8 +61,8 @@ fn imported_objects_are_the_originals() {
     let bench = VerbsFixture::new(4);
     let lib = table();
     let (import_pd, import_mr) =
-        (lib.ibv_import_pd.expect("it is there"), lib.ibv_import_mr.expect("it is there"));
-    // SAFETY: context, domain and region are live; the imported pointers are given up once.
+        (lib.ibv_import_pd.expect("the table has it"), lib.ibv_import_mr.expect("the table has it"));
+    // SAFETY: context, domain and region are live; each imported pointer is freed once.
     unsafe {
         let pd = import_pd(bench.opened.0, (*bench.pd).handle);
         assert!(!pd.is_null() && pd != bench.pd);
@@ -73,11 +73,11 @@ fn imported_objects_are_the_originals() {
         assert_eq!(errno(), libc::ENOENT);
         assert!(import_pd(bench.opened.0, (*bench.pd).handle ^ 1 << 20).is_null());
         assert_eq!(errno(), libc::ENOENT);
-        lib.ibv_unimport_mr.expect("it is there")(mr);
-        lib.ibv_unimport_pd.expect("it is there")(pd);
-        assert!(lib.ibv_import_device.expect("it is there")(-1).is_null(), "no device's descriptor");
+        lib.ibv_unimport_mr.expect("the table has it")(mr);
+        lib.ibv_unimport_pd.expect("the table has it")(pd);
+        assert!(lib.ibv_import_device.expect("the table has it")(-1).is_null(), "no device's descriptor");
     }
-    // The region and the domain are there as before.
+    // The region and the domain still work.
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     assert_eq!((bench.receive(other, 1, 64), bench.send(one, 2, 8, |_| {})), (0, 0));
     assert!(bench.results().iter().all(|result| result.1 == SUCCESS));

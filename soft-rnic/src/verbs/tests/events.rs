@@ -19,7 +19,7 @@ fn failure(wr_id: u64) -> Cqe {
     Cqe { wr_id, status: ibv_wc_status::IBV_WC_WR_FLUSH_ERR.0, ..Cqe::default() }
 }
 
-/// The descriptor does not block.
+/// Makes a descriptor non-blocking.
 fn set_nonblocking(fd: i32) {
     if !cfg!(miri) {
         // SAFETY: the descriptor is open.
@@ -37,7 +37,7 @@ struct EventsFixture {
     cq: *mut ibv_cq,
 }
 
-/// What the program attached to its queue.
+/// The context pointer that the program gave its queue.
 const COOKIE: *mut c_void = ptr::without_provenance_mut(0x77);
 
 impl EventsFixture {
@@ -53,7 +53,7 @@ impl EventsFixture {
         }
     }
 
-    /// The next event, or the error number.
+    /// The next event's queue, or the errno.
     fn event(&self) -> Result<*mut ibv_cq, i32> {
         let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is live.
@@ -81,7 +81,7 @@ impl EventsFixture {
     }
 
     fn end(self) {
-        // SAFETY: all are live until they are destroyed, here.
+        // SAFETY: all objects are live until they are destroyed here.
         unsafe {
             assert_eq!((table().ibv_destroy_comp_channel)(self.channel), libc::EBUSY);
             assert_eq!((table().ibv_destroy_cq)(self.cq), 0);
@@ -91,7 +91,7 @@ impl EventsFixture {
 }
 
 #[test]
-fn an_armed_queue_fires_once() {
+fn armed_queue_fires_once() {
     let bench = EventsFixture::new();
     bench.push(success(1), true);
     assert_eq!(bench.event(), Err(libc::EAGAIN));
@@ -105,7 +105,7 @@ fn an_armed_queue_fires_once() {
 }
 
 #[test]
-fn solicited_completions_and_errors_are_waited_for_alone() {
+fn solicited_arming_fires_for_solicited_and_errors_only() {
     let bench = EventsFixture::new();
     bench.arm(1);
     bench.push(success(1), false);
@@ -115,7 +115,7 @@ fn solicited_completions_and_errors_are_waited_for_alone() {
     bench.arm(1);
     bench.push(failure(3), false);
     assert_eq!(bench.event(), Ok(bench.cq));
-    // Who waits for any completion goes on doing so.
+    // An armed "any completion" is not narrowed by a later request for solicited ones.
     bench.arm(0);
     bench.arm(1);
     bench.push(success(4), false);
@@ -125,7 +125,7 @@ fn solicited_completions_and_errors_are_waited_for_alone() {
 }
 
 #[test]
-fn an_event_that_nobody_took_goes_with_its_queue() {
+fn untaken_event_is_removed_with_its_queue() {
     let bench = EventsFixture::new();
     bench.arm(0);
     bench.push(success(1), false);
@@ -144,13 +144,13 @@ fn an_event_that_nobody_took_goes_with_its_queue() {
     }
 }
 
-/// Between the first and the last step of its destruction, which another thread is at.
+/// The state between the first and the last step of a destruction that another thread executes.
 #[test]
-fn events_of_a_queue_on_its_way_out_are_not_given() {
+fn event_of_a_queue_under_destruction_is_not_delivered() {
     let bench = EventsFixture::new();
     bench.arm(0);
     bench.push(success(1), false);
-    // SAFETY: the queue is live; the context, too.
+    // SAFETY: the queue is live, and the context open.
     let (cq, context) = unsafe { (Arc::clone(cq_of(bench.cq)), context_of(bench.opened.0)) };
     let element = EventElement::Cq(Arc::clone(&cq));
     context.raise(Event { kind: ibv_event_type::IBV_EVENT_CQ_ERR, element });
@@ -159,17 +159,17 @@ fn events_of_a_queue_on_its_way_out_are_not_given() {
     // SAFETY: the context is open.
     set_nonblocking(unsafe { (*bench.opened.0).async_fd });
     let mut event = ibv_async_event::default();
-    // SAFETY: the context is open; the event is this function's own.
+    // SAFETY: the context is open, and the event is local.
     assert_eq!(unsafe { (table().ibv_get_async_event)(bench.opened.0, &raw mut event) }, -1);
     assert_eq!(errno(), libc::EAGAIN);
-    // No acknowledgement is waited for.
+    // The destruction does not wait for an acknowledgement.
     cq.set_handle(bench.cq);
     drop((cq, context));
     bench.end();
 }
 
 #[test]
-fn a_queue_goes_when_its_events_are_acknowledged() {
+fn destroy_waits_for_the_acknowledgements() {
     let bench = EventsFixture::new();
     bench.arm(0);
     bench.push(success(1), false);
@@ -181,7 +181,7 @@ fn a_queue_goes_when_its_events_are_acknowledged() {
         let destroyer = scope.spawn({
             let done = &done;
             move || {
-                // SAFETY: the queue is live, and given up.
+                // SAFETY: the queue is live, and nobody uses it afterwards.
                 let result = unsafe { (table().ibv_destroy_cq)(cq.get()) };
                 done.store(true, SeqCst);
                 result
@@ -227,7 +227,7 @@ fn a_blocking_channel_waits() {
     }
 }
 
-/// The next asynchronous event, or the error number.
+/// The next asynchronous event, or the errno.
 fn async_event(opened: &OpenedDevice) -> Result<ibv_async_event, i32> {
     let mut event = ibv_async_event {
         element: ibv_async_event__bindgen_ty_1 { port_num: -1 },
@@ -239,7 +239,7 @@ fn async_event(opened: &OpenedDevice) -> Result<ibv_async_event, i32> {
 }
 
 #[test]
-fn a_queue_that_overflows_says_so_once() {
+fn overrun_raises_one_event() {
     let bench = EventsFixture::new();
     let lib = table();
     // SAFETY: the context is open.
@@ -248,10 +248,10 @@ fn a_queue_that_overflows_says_so_once() {
     (0..10).for_each(|number| bench.push(success(number), false));
     let mut event = async_event(&bench.opened).ok().unwrap();
     assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_CQ_ERR);
-    // SAFETY: the event is about a queue.
+    // SAFETY: the event's element is a queue.
     assert_eq!(unsafe { event.element.cq }, bench.cq);
     assert_eq!(async_event(&bench.opened).err(), Some(libc::EAGAIN));
-    // What found room is there.
+    // The completions that fitted are still in the queue.
     let mut wc = [ibv_wc::default(); 16];
     // SAFETY: the queue is live, and there is room for sixteen.
     unsafe {
@@ -263,7 +263,7 @@ fn a_queue_that_overflows_says_so_once() {
 }
 
 #[test]
-fn a_port_that_goes_down_is_told() {
+fn port_change_raises_an_event() {
     let opened = OpenedDevice::new(0);
     // SAFETY: the context is open.
     let context = unsafe { context_of(opened.0) };
@@ -273,7 +273,7 @@ fn a_port_that_goes_down_is_told() {
     {
         let mut event = async_event(&opened).ok().unwrap();
         assert_eq!(event.event_type, kind);
-        // SAFETY: the event is about a port.
+        // SAFETY: the event's element is a port.
         unsafe {
             assert_eq!(event.element.port_num, port);
             (table().ibv_ack_async_event)(&raw mut event);
@@ -281,9 +281,10 @@ fn a_port_that_goes_down_is_told() {
     }
 }
 
-/// Destruction begins with taking the handle away: whoever takes an event at that moment must not be told of nothing.
+/// Destruction takes the handle away first, so an event that is taken at that moment must not
+/// contain a null handle.
 #[test]
-fn an_event_of_what_is_being_destroyed_is_not_handed_out() {
+fn async_event_of_an_object_under_destruction_is_not_delivered() {
     let bench = EventsFixture::new();
     // SAFETY: the context is open, and the queue live.
     let state = unsafe {
@@ -295,7 +296,7 @@ fn an_event_of_what_is_being_destroyed_is_not_handed_out() {
     state.set_handle(ptr::null_mut());
     assert_eq!(bench.event(), Err(libc::EAGAIN));
     assert_eq!(async_event(&bench.opened).err(), Some(libc::EAGAIN));
-    // Nothing was handed out, so nothing is to be acknowledged.
+    // No event was delivered, so none must be acknowledged.
     drop(state);
     bench.end();
 }

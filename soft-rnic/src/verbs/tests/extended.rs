@@ -1,4 +1,5 @@
-//! Extended posting and polling, between queue pairs of one process; small, so that Miri can look on.
+//! Extended posting and polling between queue pairs of one process. The messages are small, so that
+//! Miri can run the tests.
 
 use std::ptr;
 
@@ -8,14 +9,14 @@ use rdma_mummy_sys::verbs;
 use crate::verbs::bench::*;
 use crate::verbs::testing::{SendPtr, table};
 
-/// Everything that a completion can be asked.
+/// All fields that a completion can have.
 const FIELDS: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_IMM.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_QP_NUM.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_SRC_QP.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 as u64;
 
-/// An extended completion queue, and a pair of queue pairs with extended posting that use it.
+/// An extended completion queue, and two queue pairs with extended posting that use it.
 struct Extended {
     cq: *mut ibv_cq_ex,
     pair: [*mut ibv_qp; 2],
@@ -54,21 +55,21 @@ impl Extended {
                 send_ops_flags: operations.0.into(),
                 ..ibv_qp_init_attr_ex::default()
             };
-            // SAFETY: all are live.
+            // SAFETY: all objects are live.
             let qp = unsafe { verbs::ibv_create_qp_ex(table(), bench.opened.0, &raw mut init) };
             assert!(!qp.is_null());
             qp
         });
         bench.connect(pair);
-        // SAFETY: they are live, and were made with extended operations.
-        let ex = pair.map(|qp| unsafe { (table().ibv_qp_to_qp_ex.expect("it is there"))(qp) });
+        // SAFETY: the queue pairs are live, and were created with extended operations.
+        let ex = pair.map(|qp| unsafe { (table().ibv_qp_to_qp_ex.expect("the table has it"))(qp) });
         Self { cq, pair, ex }
     }
 
-    /// Posts a list of requests; each says what it is and what it carries.
+    /// Posts a list of requests. Each closure sets the operation and the payload of one.
     fn post(&self, requests: &[&dyn Fn(*mut ibv_qp_ex)]) -> i32 {
         let [one, _] = self.ex;
-        // SAFETY: the queue pair is live, and its list is this function's.
+        // SAFETY: the queue pair is live, and no other thread opens a list.
         unsafe {
             verbs::ibv_wr_start(one);
             for (number, request) in requests.iter().enumerate() {
@@ -80,11 +81,12 @@ impl Extended {
         }
     }
 
-    /// Polls everything, field by field: number, status, opcode, length, immediate data.
+    /// Polls all completions field by field: `wr_id`, status, opcode, length, immediate data.
     fn poll(&self) -> Vec<(u64, ibv_wc_status, ibv_wc_opcode, u32, u32)> {
         let mut all = Vec::new();
         let mut attr = ibv_poll_cq_attr::default();
-        // SAFETY: the queue is live and polled here alone; its readers are those that it was made with.
+        // SAFETY: the queue is live, only this thread polls it, and it was created with these
+        // fields.
         unsafe {
             if verbs::ibv_start_poll(self.cq, &raw mut attr) != 0 {
                 return all;
@@ -114,7 +116,7 @@ impl Extended {
 
     fn end(self) {
         self.pair.into_iter().for_each(destroy);
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no queue pair uses the queue any more.
         assert_eq!(unsafe { (table().ibv_destroy_cq)(self.cq.cast()) }, 0);
     }
 }
@@ -190,7 +192,7 @@ fn lists_of_every_operation_are_posted_and_polled() {
 }
 
 #[test]
-fn lists_that_are_wrong_or_given_up_post_nothing() {
+fn invalid_or_aborted_lists_post_nothing() {
     let bench = VerbsFixture::new(4);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     let send = |qp| {
@@ -207,7 +209,7 @@ fn lists_that_are_wrong_or_given_up_post_nothing() {
     };
     assert_ne!(extended.post(&[&long]), 0, "more than may be inline");
     let [one, other] = extended.ex;
-    // SAFETY: both are live, and nobody else posts.
+    // SAFETY: both queue pairs are live, and no other thread posts.
     unsafe {
         verbs::ibv_wr_start(one);
         send(one);
@@ -245,12 +247,12 @@ fn datagrams_are_addressed_by_a_setter() {
         [(1, SUCCESS), (10, SUCCESS)]
     );
     extended.end();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no request uses the handle any more.
     assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
 }
 
 #[test]
-fn a_list_that_is_left_open_keeps_nobody_waiting() {
+fn list_left_open_is_dropped_by_the_next_call() {
     let bench = VerbsFixture::new(16);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     let [one, other] = extended.pair;
@@ -265,20 +267,19 @@ fn a_list_that_is_left_open_keeps_nobody_waiting() {
     };
     open();
     assert_eq!(modify(one, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
-    // SAFETY: the queue pair is live; that its list has gone is what is told.
+    // SAFETY: the queue pair is live. The call must report that its list was dropped.
     unsafe {
         verbs::ibv_wr_send(ex);
         assert_eq!(verbs::ibv_wr_complete(ex), libc::EINVAL);
         verbs::ibv_wr_abort(ex);
     }
-    // It is as good as new.
+    // After a reset the queue pair works as a new one.
     assert_eq!(modify(other, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
     bench.connect(extended.pair);
     assert_eq!(bench.receive(other, 7, 64), 0);
     open();
-    // Another list, or a request by itself, ends the first one as well.
-    // SAFETY: the queue pair is live; that its list has gone is what is told, and the entry is
-    // live.
+    // A new list, or a single posted request, also drops the open list.
+    // SAFETY: the queue pair is live and its list open; the region is live.
     let send = |ex: *mut ibv_qp_ex| unsafe {
         verbs::ibv_wr_send(ex);
         let sge = bench.sge(0, 8);
@@ -296,24 +297,24 @@ fn a_list_that_is_left_open_keeps_nobody_waiting() {
 }
 
 #[test]
-fn another_threads_list_is_waited_for_but_not_for_ever() {
+fn wait_for_another_threads_list_is_limited() {
     let bench = VerbsFixture::new(16);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     let ex = SendPtr::new(extended.ex[0]);
-    let (opened, hears) = std::sync::mpsc::channel();
-    let (tells, refused) = std::sync::mpsc::channel();
+    let (opened, opened_rx) = std::sync::mpsc::channel();
+    let (refused_tx, refused) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // SAFETY: the queue pair is live, and the list this thread's.
+            // SAFETY: the queue pair is live, and this thread opens the list.
             unsafe { verbs::ibv_wr_start(ex.get()) };
-            opened.send(()).expect("it is waited for");
+            opened.send(()).expect("the main thread waits for it");
             refused.recv().expect("the call returns");
-            // SAFETY: the queue pair is live, and the list this thread's.
+            // SAFETY: the queue pair is live, and this thread has opened the list.
             unsafe { verbs::ibv_wr_abort(ex.get()) };
         });
-        hears.recv().expect("a list");
+        opened_rx.recv().expect("a list");
         assert_eq!(modify(extended.pair[0], in_state(ibv_qp_state::IBV_QPS_RESET)), libc::EBUSY);
-        tells.send(()).expect("it waits");
+        refused_tx.send(()).expect("it waits");
     });
     assert_eq!(modify(extended.pair[0], in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
     extended.end();

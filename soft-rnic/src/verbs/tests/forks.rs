@@ -8,12 +8,12 @@ use crate::verbs::completion_queue::cq_of;
 use crate::verbs::testing::{OpenedDevice, errno, table};
 
 #[test]
-fn a_forked_childs_calls_fail_and_its_parents_go_on() {
+fn calls_of_a_forked_child_fail_and_its_parents_continue() {
     let opened = OpenedDevice::new(0);
     let (lib, pd) = (table(), opened.pd());
     let mut memory = 0u64;
     let addr = (&raw mut memory).cast();
-    // SAFETY: all are live until they are destroyed, by the parent.
+    // SAFETY: all objects live until the parent destroys them.
     unsafe {
         let channel = (lib.ibv_create_comp_channel)(opened.0);
         let cq = opened.cq(4, channel);
@@ -34,7 +34,7 @@ fn a_forked_childs_calls_fail_and_its_parents_go_on() {
 
         let child = libc::fork();
         if child == 0 {
-            // Nothing that could wait for a thread which the child does not have, and no panic.
+            // No call may wait for a thread that the child does not have, nor panic.
             let mut wc = ibv_wc::default();
             let mut poll = ibv_poll_cq_attr::default();
             let (mut fired, mut cookie) = (ptr::null_mut(), ptr::null_mut());
@@ -83,7 +83,7 @@ fn a_forked_childs_calls_fail_and_its_parents_go_on() {
         assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
         assert_eq!(libc::WEXITSTATUS(status), 0, "this call, counted from 1, did not fail with EIO");
 
-        // The parent's event is still there, and so is all else.
+        // The parent's event still waits, and all its objects still work.
         let (mut fired, mut cookie) = (ptr::null_mut(), ptr::null_mut());
         assert_eq!((lib.ibv_get_cq_event)(channel, &raw mut fired, &raw mut cookie), 0);
         assert_eq!(fired, cq);

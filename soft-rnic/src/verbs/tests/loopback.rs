@@ -1,4 +1,4 @@
-//! Queue pairs of one process that talk to each other: what goes wrong, and what has to be put right after it.
+//! Queue pairs of one process that talk to each other: failures, and the recovery from them.
 
 use std::ptr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn messages_go_both_ways() {
     destroy(other);
 }
 
-/// The slot of a receive queue that peers see.
+/// A slot of a receive queue, as peers see it.
 fn slot<'a>(qp: *mut ibv_qp, index: u32) -> crate::shared::segment::Slot<'a> {
     let (_, descriptor) = inner(qp).entry().read().expect("it is published");
     let slots = descriptor.slots.check().expect("slots");
@@ -49,7 +49,7 @@ fn claimed_receive_is_flushed_when_its_claim_ends() {
     (1..=3).for_each(|number| assert_eq!(bench.receive(other, number, 64), 0));
     let _claim = slot(other, 0).header.claim(5).expect("it was posted");
     assert_eq!(modify(other, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
-    // In order: none is flushed before the one that a message may still be on its way to.
+    // Receives are flushed in order, so none goes before one that a message may still fill.
     assert_eq!(bench.results(), []);
     // SAFETY: the queue is live.
     assert_eq!(unsafe { verbs::ibv_req_notify_cq(bench.cq, 0) }, 0);
@@ -65,7 +65,7 @@ fn claimed_receive_is_flushed_when_its_claim_ends() {
 }
 
 #[test]
-fn completions_that_nobody_polls_take_up_no_room() {
+fn unpolled_completions_of_destroyed_queue_pairs_take_no_room() {
     let bench = VerbsFixture::new(4);
     for _ in 0..if cfg!(miri) { 2 } else { 5 } {
         let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
@@ -88,7 +88,7 @@ fn completions_that_nobody_polls_take_up_no_room() {
 }
 
 #[test]
-fn a_queue_pair_takes_no_shared_receive_with_it() {
+fn destroyed_queue_pair_frees_its_shared_receives() {
     let bench = VerbsFixture::new(16);
     let srq = bench.srq(2);
     for _ in 0..3 {
@@ -103,15 +103,15 @@ fn a_queue_pair_takes_no_shared_receive_with_it() {
         pair.into_iter().for_each(destroy);
         assert_eq!((waiting(&bench), bench.results()), (0, vec![]));
     }
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no queue pair uses the shared queue any more.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
 }
 
 #[test]
-fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
+fn late_reference_does_not_block_destruction() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
-    // As the service thread does, which looks it up and is slow.
+    // As a slow service thread does, which has looked the queue pair up before its destruction.
     let late = Arc::clone(inner(other));
     destroy(one);
     destroy(other);
@@ -122,14 +122,14 @@ fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
     let next = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     assert_ne!(inner(next).number, taken);
     destroy(next);
-    // SAFETY: the context is open; the queue is not used any more.
+    // SAFETY: the context is open, and no queue pair uses the queue any more.
     unsafe {
-        assert_eq!(bench.event(), None, "an event of a queue pair that is not there");
+        assert_eq!(bench.event(), None, "an event of a destroyed queue pair");
         let queue = Arc::clone(cq_of(bench.cq));
         let mut bench = bench;
         assert_eq!((table().ibv_destroy_cq)(bench.cq), 0);
         queue.notify();
-        assert!(!bench.fired(), "an event of a completion queue that is not there");
+        assert!(!bench.fired(), "an event of a destroyed completion queue");
         bench.cq = bench.opened.cq(1, ptr::null_mut());
     }
     drop(late);
@@ -156,13 +156,13 @@ fn late_failure_does_not_touch_a_reset_queue_pair() {
 }
 
 #[test]
-fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
+fn rnr_is_retried_rnr_retry_times() {
     let bench = VerbsFixture::new(16);
     for (retry, least) in [(0, 0), (2, 2)] {
         let pair = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
         pair.into_iter().for_each(|qp| bench.init(qp));
         let [one, other] = pair;
-        // Ten milliseconds and a quarter.
+        // The RNR timer code for 10.24 ms.
         const TIMER: u8 = 20;
         bench.ready(other, number(one), |attr| attr.min_rnr_timer = TIMER);
         bench.ready(one, number(other), |attr| attr.rnr_retry = retry);
@@ -175,7 +175,7 @@ fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
             assert_eq!(bench.wait_for(1), expected);
             assert!(start.elapsed() >= std::time::Duration::from_micros(10_240) * least);
         }
-        // Other tests count, too.
+        // Other tests increase the same counter.
         assert!(inner(one).rnic.not_ready() > counted + u64::from(least));
         destroy(one);
         destroy(other);
@@ -183,11 +183,11 @@ fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
 }
 
 #[test]
-fn a_peer_that_is_nowhere_is_given_up() {
+fn missing_peer_fails_after_the_retries() {
     let bench = VerbsFixture::new(16);
     let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     bench.init(qp);
-    // Nobody has this block; each look at it is good for some milliseconds, and so is each try.
+    // No process has this block. Each lookup takes some milliseconds, and so does each retry.
     bench.ready(qp, 1023 << 14 | 77, |attr| (attr.timeout, attr.retry_cnt) = (14, 2));
     assert_eq!(bench.send(qp, 1, 8, |_| {}), 0);
     assert_eq!(bench.send(qp, 2, 8, |_| {}), 0);
@@ -196,7 +196,7 @@ fn a_peer_that_is_nowhere_is_given_up() {
 }
 
 #[test]
-fn a_change_of_the_address_leaves_the_connection_as_it_is() {
+fn changing_the_address_keeps_the_connection() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     for _ in 0..2 {
@@ -214,7 +214,7 @@ fn a_change_of_the_address_leaves_the_connection_as_it_is() {
 }
 
 #[test]
-fn an_unreliable_connection_takes_any_first_number() {
+fn uc_accepts_any_first_sequence_number() {
     let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_UC, ptr::null_mut()));
     pair.into_iter().for_each(|qp| bench.init(qp));
@@ -229,7 +229,7 @@ fn an_unreliable_connection_takes_any_first_number() {
 }
 
 #[test]
-fn a_message_that_is_too_long_ends_both_sides() {
+fn too_long_message_fails_both_sides() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     assert_eq!(bench.receive(other, 1, 64), 0);
@@ -243,8 +243,8 @@ fn a_message_that_is_too_long_ends_both_sides() {
     // SAFETY: the context is open.
     let mut event =
         unsafe { libc::pollfd { fd: (*bench.opened.0).async_fd, events: libc::POLLIN, revents: 0 } };
-    // SAFETY: one entry.
-    assert_eq!(unsafe { libc::poll(&raw mut event, 1, 0) }, 0, "the completion says it all");
+    // SAFETY: the array has one entry.
+    assert_eq!(unsafe { libc::poll(&raw mut event, 1, 0) }, 0, "only the completion reports it");
     destroy(one);
     destroy(other);
 }

@@ -1,4 +1,4 @@
-//! Groups, and who gets what is sent to them.
+//! Multicast groups: which members get a copy.
 
 use std::net::Ipv6Addr;
 use std::ptr;
@@ -9,7 +9,7 @@ use crate::verbs::bench::*;
 use crate::verbs::testing::table;
 
 #[test]
-fn every_member_gets_a_copy_until_it_leaves() {
+fn every_member_gets_a_copy_until_it_detaches() {
     let bench = VerbsFixture::new(16);
     let (attach, detach) = (table().ibv_attach_mcast, table().ibv_detach_mcast);
     let pair = bench.pair(ibv_qp_type::IBV_QPT_UD);
@@ -17,7 +17,7 @@ fn every_member_gets_a_copy_until_it_leaves() {
     let group: Ipv6Addr = "ff0e::4:2".parse().expect("an address");
     let gid = ibv_gid { raw: group.octets() };
     let mut attr = bench.ah_attr();
-    // SAFETY: queue pairs, domain and GIDs are live.
+    // SAFETY: queue pairs and domain are live, and the GIDs valid.
     unsafe {
         let no_group = attr.grh.dgid;
         attr.grh.dgid = gid;
@@ -47,7 +47,7 @@ fn every_member_gets_a_copy_until_it_leaves() {
             let expected: Vec<_> = members.iter().chain(&[9]).map(|wr_id| (*wr_id, SUCCESS)).collect();
             assert_eq!(results, expected);
         };
-        // Its own copy comes to the sender as well.
+        // The sender is a member too, and gets a copy.
         results(&[1, 2]);
         assert_eq!(detach(pair[1], &raw const gid, 0), 0);
         assert_eq!(detach(pair[1], &raw const gid, 0), libc::EINVAL);

@@ -1,4 +1,4 @@
-//! Null regions, device memory, files, and advice: what conformance cannot see of them.
+//! Null regions, device memory, files, and advice: the parts that the conformance suite cannot see.
 
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -19,7 +19,7 @@ const REMOTE_WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
 const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 
 #[test]
-fn a_null_region_is_for_those_who_have_its_key() {
+fn null_region_reads_zeroes_and_has_only_a_local_key() {
     let bench = VerbsFixture::new(8);
     // SAFETY: the domain lives, and the region until it is deregistered.
     unsafe {
@@ -35,9 +35,9 @@ fn a_null_region_is_for_those_who_have_its_key() {
         sink.write_volatile(1);
         assert_eq!(source.read_volatile(), 0);
         assert!(descriptor.null_pointer(1 << 31, false).is_none());
-        let told = context.rnic().node().segment().region(index_of(lkey)).unwrap().read().unwrap().1;
-        assert!(told.is_null() && !told.contains(0, 1) && told.export == 0);
-        // The regions of memory have no such pointer.
+        let published = context.rnic().node().segment().region(index_of(lkey)).unwrap().read().unwrap().1;
+        assert!(published.is_null() && !published.contains(0, 1) && published.export == 0);
+        // A region with memory has no null pointer.
         let (_, _, descriptor) = context.rnic().regions().read((*bench.mr).lkey).unwrap();
         assert!(descriptor.null_pointer(1, false).is_none());
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
@@ -48,7 +48,7 @@ fn a_null_region_is_for_those_who_have_its_key() {
 fn a_null_region_takes_part_in_messages() {
     let bench = VerbsFixture::new(8);
     let [a, b] = bench.pair(ibv_qp_type::IBV_QPT_RC);
-    // SAFETY: all are live.
+    // SAFETY: all objects are live.
     unsafe {
         let mr = verbs::ibv_alloc_null_mr(bench.pd);
         let rkey = (*bench.mr).rkey;
@@ -66,7 +66,7 @@ fn a_null_region_takes_part_in_messages() {
         assert_eq!([0, 1, 2, 3, 4].map(|word| bench.get(word)), [5, 5, 0, 0, 5]);
         assert_eq!(post(ibv_wr_opcode::IBV_WR_RDMA_READ, bench.at(0), 3000), 0);
         assert_eq!(bench.wait_for(1), [(1, SUCCESS)]);
-        // What is dropped there is there no more.
+        // A null region discards the bytes that arrive.
         for (id, length) in [(2, 64), (3, 3000)] {
             let mut list = [ibv_sge { addr: u64::MAX - 5000, length: 4000, lkey: (*mr).lkey }];
             assert_eq!(bench.receive_list(b, id, &mut list), 0);
@@ -96,11 +96,12 @@ fn device_memory_is_shared_with_peers_and_given_back() {
         let regions = context_of(context);
         let (_, _, descriptor) = regions.rnic().regions().read((*mr).rkey).unwrap();
         assert_eq!((descriptor.iova, descriptor.length, descriptor.base.addr() % 4096), (0, 4900, 100));
-        let told = regions.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
-        assert_ne!(told.export, 0, "peers map it");
+        let published =
+            regions.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
+        assert_ne!(published.export, 0, "peers map it");
         assert_eq!(verbs::ibv_free_dm(dm), libc::EBUSY);
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
-        // Not of the domain of another context.
+        // A domain of another context is refused.
         let other = crate::verbs::testing::OpenedDevice::new(1);
         let pd = other.pd();
         assert!(verbs::ibv_reg_dm_mr(pd, dm, 0, 64, access).is_null());
@@ -120,13 +121,13 @@ fn device_memory_is_shared_with_peers_and_given_back() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no files without names")]
-fn a_file_is_mapped_as_its_permissions_say() {
+#[cfg_attr(miri, ignore = "Miri has no anonymous files")]
+fn file_mapping_follows_its_permissions() {
     let bench = VerbsFixture::new(8);
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("test", flags).unwrap();
     rustix::fs::ftruncate(&file, 16384).unwrap();
-    // SAFETY: the domain lives; files that are wrong are what is tested.
+    // SAFETY: the domain lives; the function must refuse the wrong files.
     unsafe {
         let reg = table().ibv_reg_dmabuf_mr.unwrap();
         let register = |access: u32| reg(bench.pd, 4100, 5000, 4, file.as_raw_fd(), access as i32);
@@ -141,10 +142,11 @@ fn a_file_is_mapped_as_its_permissions_say() {
         let mut byte = [0];
         rustix::io::pread(&file, &mut byte, 4100).unwrap();
         assert_eq!(byte, [9]);
-        let told = context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
-        assert_ne!(told.export, 0, "peers map the file, too");
+        let published =
+            context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
+        assert_ne!(published.export, 0, "peers map the file too");
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
-        // By the call for all kinds of memory, too.
+        // The call for all kinds of memory refuses it too.
         use ibv_mr_init_attr_mask as M;
         let masks = M::IBV_REG_MR_MASK_FD.0 | M::IBV_REG_MR_MASK_FD_OFFSET.0 | M::IBV_REG_MR_MASK_IOVA.0;
         let fd = file.as_raw_fd();
@@ -155,7 +157,7 @@ fn a_file_is_mapped_as_its_permissions_say() {
         attr.comp_mask = M::IBV_REG_MR_MASK_FD.0.into();
         assert!((table().ibv_reg_mr_ex.unwrap())(bench.pd, &raw mut attr).is_null());
         assert_eq!(errno(), libc::EINVAL);
-        // Whoever may not write it cannot let others.
+        // A file that is not writable cannot be registered for writing.
         rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::WRITE).unwrap();
         assert!(register(LOCAL_WRITE).is_null());
         assert_eq!(errno(), libc::EPERM);
@@ -165,7 +167,7 @@ fn a_file_is_mapped_as_its_permissions_say() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri counts no descriptors and mappings")]
-fn nothing_is_left_of_any_region() {
+fn destroyed_regions_leave_nothing_behind() {
     let bench = VerbsFixture::new(8);
     let open = |name: &str| {
         let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -194,16 +196,16 @@ fn nothing_is_left_of_any_region() {
         drop(context);
     }
     assert_eq!((mapped("/memfd:leak-test"), open("/memfd:leak-test")), (0, 1));
-    // Another test may have some at the moment.
+    // Another test may have such memory at the moment.
     let memory = "/memfd:soft-rnic device memory";
     assert!(mapped(memory) <= 2 && open(memory) <= 2, "{}, {}", mapped(memory), open(memory));
 }
 
 #[test]
-fn only_what_is_paged_on_demand_is_advised_about() {
+fn advice_needs_on_demand_paging() {
     let bench = VerbsFixture::new(8);
     let on_demand = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
-    // SAFETY: domain and memory are the bench's.
+    // SAFETY: domain and memory live as long as the fixture.
     unsafe {
         let advise = |advice: u32, lkey, addr, length| {
             let mut list = ibv_sge { addr, length, lkey };
@@ -217,7 +219,7 @@ fn only_what_is_paged_on_demand_is_advised_about() {
         assert_eq!(advise(0, key, at, 4097), libc::EFAULT);
         assert_eq!(advise(3, key, at, 64), libc::EOPNOTSUPP);
         assert_eq!(advise(0, key ^ 1, at, 64), libc::ENOENT);
-        assert_eq!(advise(0, (*bench.mr).lkey, at, 64), libc::EINVAL, "it is not on demand");
+        assert_eq!(advise(0, (*bench.mr).lkey, at, 64), libc::EINVAL, "the region is not paged on demand");
         let none = verbs::ibv_advise_mr(bench.pd, ib_uverbs_advise_mr_advice(0), 1, ptr::null_mut(), 1);
         assert_eq!(none, libc::EINVAL);
         assert_eq!((table().ibv_dereg_mr)(mr), 0);

@@ -16,7 +16,7 @@ const REMOTE_WRITE: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 as i32;
 const REMOTE_READ: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 as i32;
 const REMOTE_ATOMIC: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0 as i32;
 
-/// A device with a domain and memory to register.
+/// A device with a protection domain and memory to register.
 struct RegionsFixture {
     opened: OpenedDevice,
     pd: *mut ibv_pd,
@@ -35,7 +35,8 @@ impl RegionsFixture {
 
     fn reg(&self, offset: usize, length: usize, access: i32) -> *mut ibv_mr {
         let addr = self.memory.wrapping_add(offset).cast();
-        // SAFETY: domain and memory live as long as this, which deregisters or refuses to end.
+        // SAFETY: domain and memory live as long as the fixture, and all regions are deregistered
+        // before it ends.
         unsafe { verbs::ibv_reg_mr(table(), self.pd, addr, length, access) }
     }
 
@@ -45,14 +46,14 @@ impl RegionsFixture {
     }
 
     fn dereg(&self, mr: *mut ibv_mr) -> i32 {
-        // SAFETY: the region is live, and given up where this succeeds.
+        // SAFETY: the region is live, and not used after a success.
         unsafe { (table().ibv_dereg_mr)(mr) }
     }
 }
 
 impl Drop for RegionsFixture {
     fn drop(&mut self) {
-        // SAFETY: nothing uses them any more.
+        // SAFETY: nothing uses the objects any more.
         unsafe {
             assert_eq!((table().ibv_dealloc_pd)(self.pd), 0);
             drop(Box::from_raw(self.memory.cast::<[u64; SIZE / 8]>()));
@@ -77,10 +78,10 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
     assert_eq!((descriptor.base, descriptor.iova, descriptor.length), (addr.cast(), addr.addr() as u64, 100));
     assert_eq!(descriptor.access, (LOCAL_WRITE | REMOTE_READ) as u32);
     assert!(region.is_current(snapshot));
-    // With the pointer's own provenance.
-    // SAFETY: the memory is the bench's.
+    // The pointer has the provenance of the registered memory.
+    // SAFETY: within the fixture's memory.
     unsafe { descriptor.pointer(descriptor.iova + 99, 1).unwrap().write(7) };
-    // SAFETY: the memory is the bench's.
+    // SAFETY: within the fixture's memory.
     assert_eq!(unsafe { bench.memory.add(107).read() }, 7);
     assert_eq!(descriptor.pointer(descriptor.iova + 100, 0), Some(bench.memory.wrapping_add(108)));
     assert_eq!(descriptor.pointer(descriptor.iova + 100, 1), None);
@@ -89,12 +90,15 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
     assert_eq!(descriptor.pointer(descriptor.iova, u64::MAX), None);
 
     let entry = context.rnic().node().segment().region(index_of(lkey)).unwrap();
-    let (shared, told) = entry.read().unwrap();
+    let (shared, published) = entry.read().unwrap();
     assert_eq!(u32::from(shared.label()), lkey & 0xff);
-    assert_eq!((told.iova, told.length, told.address), (descriptor.iova, 100, descriptor.iova));
-    assert_eq!((told.pd, told.access, told.export), (descriptor.pd, descriptor.access, 0));
+    assert_eq!(
+        (published.iova, published.length, published.address),
+        (descriptor.iova, 100, descriptor.iova)
+    );
+    assert_eq!((published.pd, published.access, published.export), (descriptor.pd, descriptor.access, 0));
 
-    // Not the next index, which a test beside this one may have.
+    // Not the next index, which a concurrent test may have.
     for wrong in [lkey ^ 1, lkey | 0x0800_0000, 0, u32::MAX] {
         assert!(regions.read(wrong).is_none(), "{wrong:#x}");
     }
@@ -133,7 +137,7 @@ fn flags_and_ranges_are_checked() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no page tables to ask")]
-fn memory_that_is_not_there_is_refused() {
+fn unmapped_memory_is_refused() {
     let bench = RegionsFixture::new();
     let length = 1 << 20;
     // SAFETY: a new mapping, which is unmapped again.
@@ -158,7 +162,7 @@ fn an_address_may_be_chosen() {
     let iova = 0x7000_0000_0000 | (bench.memory.addr() as u64 & page);
     let addr = bench.memory.cast();
     let zero_based = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 as i32;
-    // SAFETY: domain and memory are the bench's.
+    // SAFETY: domain and memory live as long as the fixture.
     unsafe {
         let mr = verbs::ibv_reg_mr_iova(lib, bench.pd, addr, 64, iova, LOCAL_WRITE);
         let context = bench.context();
@@ -169,7 +173,7 @@ fn an_address_may_be_chosen() {
         );
         assert_eq!((*mr).addr, addr);
         assert_eq!(bench.dereg(mr), 0);
-        // Pages are what is translated, so the offset in one must be the same.
+        // The device translates pages, so the offset within a page must be the same.
         assert!(verbs::ibv_reg_mr_iova(lib, bench.pd, addr, 64, iova + 8, LOCAL_WRITE).is_null());
         assert_eq!(errno(), libc::EINVAL);
         let mr = bench.reg(0, 64, LOCAL_WRITE | zero_based);
@@ -204,7 +208,7 @@ fn a_region_can_be_changed_in_place() {
         assert_eq!(((*mr).pd, (*mr).addr, (*mr).length), (other_pd, new.cast(), 128));
         assert_eq!((table().ibv_dealloc_pd)(other_pd), libc::EBUSY);
 
-        // What makes no sense changes nothing.
+        // An invalid change leaves the registration as it is.
         let same = |_: ()| regions.read((*mr).lkey).map(|(_, snapshot, descriptor)| (snapshot, descriptor));
         let before = same(());
         for (flags, pd, addr, length, access, result) in [
@@ -226,7 +230,7 @@ fn a_region_can_be_changed_in_place() {
 }
 
 #[test]
-fn a_region_that_is_touched_stays_closed_until_it_is_not() {
+fn region_in_use_stays_closed_until_it_is_released() {
     let bench = RegionsFixture::new();
     let (first, second) = (bench.reg(0, 64, LOCAL_WRITE), bench.reg(64, 64, LOCAL_WRITE));
     // SAFETY: the regions are live.
@@ -235,14 +239,15 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     // A queue pair of another test that has this transfer slot waits.
     let transfer_slot = context.rnic().node().transfer_slot(crate::shared::hazard::TRANSFER_SLOTS - 1);
     let hazard = context.rnic().node().local_hazard(transfer_slot.index());
-    // By a queue pair that there cannot be: who destroys one waits for its hazards, in other tests as well.
+    // Name a queue pair that cannot exist, because the destruction of an existing one, in another
+    // test, would wait for the hazard.
     hazard.publish(Hazard::new(Hazard::NO_REGION, index_of(key)));
     assert_eq!(bench.dereg(first), libc::EBUSY);
     assert_eq!(errno(), libc::EBUSY);
     assert!(context.rnic().regions().read(key).is_none());
     assert!(context.rnic().regions().read(other).is_some());
     assert_eq!(bench.dereg(second), 0);
-    // The index is not used again meanwhile.
+    // The index is not reused before the hazard is cleared.
     let third = bench.reg(0, 64, LOCAL_WRITE);
     // SAFETY: the region is live.
     assert_ne!(unsafe { index_of((*third).lkey) }, index_of(key));
@@ -253,11 +258,12 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     assert_eq!(bench.dereg(first), 0);
 }
 
-/// A transfer within this process publishes a hazard on every region, as its source lies in one and its destination in another. So who
-/// deregisters one waits for the transfers of all tests, and a thread that does not run for a moment fails none of them.
+/// A transfer within this process publishes a hazard on every region, because its source and
+/// destination lie in different ones. So deregistering waits for the transfers of all tests, and
+/// must not fail when a thread does not run for a moment.
 #[test]
-#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
-fn a_transfer_that_takes_its_time_is_waited_for() {
+#[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
+fn deregister_waits_for_a_slow_transfer() {
     let bench = RegionsFixture::new();
     let mr = bench.reg(0, 64, LOCAL_WRITE);
     // SAFETY: the region is live.
@@ -280,10 +286,11 @@ fn a_transfer_that_takes_its_time_is_waited_for() {
 }
 
 #[test]
-fn an_index_comes_back_with_another_tag() {
+fn reused_index_has_another_tag() {
     let bench = RegionsFixture::new();
     let mut last = std::collections::HashMap::new();
-    // Indices come back in turn: after as many registrations as there ever were regions at a time, in all tests.
+    // Indices come back in turn, after as many registrations as all tests together ever had at a
+    // time.
     for _ in 0..10_000 {
         let mr = bench.reg(0, 64, 0);
         // SAFETY: the region is live.
@@ -301,7 +308,7 @@ fn an_index_comes_back_with_another_tag() {
 fn memory_of_the_device_is_shareable() {
     let bench = RegionsFixture::new();
     let lib = table();
-    // SAFETY: the domain is live, and everything is freed once.
+    // SAFETY: the domain is live, and every object is freed once.
     unsafe {
         let mut buf = ptr::null_mut();
         let memory = lib.ibv_alloc_buf.unwrap()(bench.pd, 5000, &raw mut buf);
@@ -314,7 +321,7 @@ fn memory_of_the_device_is_shareable() {
         assert_ne!(entry.read().unwrap().1.export, 0);
         assert!(register(bench.pd, buf, memory.byte_add(8000), 193, 0).is_null());
         assert_eq!(errno(), libc::EINVAL);
-        // Plain registration finds it too.
+        // A plain registration of the memory finds the shareable memory too.
         let plain = verbs::ibv_reg_mr(lib, bench.pd, memory, 8192, 0);
         let entry = context.rnic().node().segment().region(index_of((*plain).rkey)).unwrap();
         assert_ne!(entry.read().unwrap().1.export, 0);
@@ -326,13 +333,13 @@ fn memory_of_the_device_is_shareable() {
 }
 
 #[test]
-fn a_context_that_closes_takes_its_regions_from_peers() {
+fn closing_a_context_revokes_its_regions() {
     let lib = table();
     let outer = OpenedDevice::new(0);
     let opened = OpenedDevice::new(0);
     let pd = opened.pd();
     let mut byte = 0u64;
-    // SAFETY: domain and region are destroyed after their context, which this device allows.
+    // SAFETY: domain and region are destroyed after their context, which this device permits.
     unsafe {
         let mr = verbs::ibv_reg_mr(lib, pd, (&raw mut byte).cast(), 8, LOCAL_WRITE);
         let key = (*mr).lkey;

@@ -1,5 +1,5 @@
-//! Every operation, its completion, and every way in which it can fail, between queue pairs of one process; small, so that
-//! Miri can look on.
+//! Every operation with its completion, and every way in which it can fail, between queue pairs of
+//! one process. The messages are small, so that Miri can run the tests.
 
 use std::ptr;
 
@@ -14,7 +14,7 @@ const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 const UC: ibv_qp_type = ibv_qp_type::IBV_QPT_UC;
 const UD: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
 
-/// Where a request points to on the other side.
+/// Sets the target of a request on the other side.
 fn to(bench: &VerbsFixture, opcode: ibv_wr_opcode, offset: usize) -> impl Fn(&mut ibv_send_wr) {
     // SAFETY: the region is live.
     let (remote_addr, rkey) = (bench.at(offset), unsafe { (*bench.mr).rkey });
@@ -37,7 +37,7 @@ fn fill(bench: &VerbsFixture, words: &[u64]) {
     }
 }
 
-/// The completion of a receive and that of a request, whichever way round they came.
+/// The completions of a receive and of a request, in whichever order they arrived.
 fn both(bench: &VerbsFixture) -> [ibv_wc; 2] {
     let mut all = bench.poll();
     all.sort_by_key(|wc| wc.wr_id);
@@ -46,7 +46,7 @@ fn both(bench: &VerbsFixture) -> [ibv_wc; 2] {
 }
 
 #[test]
-fn one_sided_operations_move_what_they_say() {
+fn one_sided_operations_move_their_bytes() {
     let bench = VerbsFixture::new(16);
     for qp_type in [RC, UC] {
         let [one, other] = bench.pair(qp_type);
@@ -86,7 +86,7 @@ fn messages_come_from_and_go_to_lists_and_inline_data() {
     let bench = VerbsFixture::new(16);
     for qp_type in [RC, UC] {
         let [one, other] = bench.pair(qp_type);
-        // What travels in the slot, and what does not.
+        // One length fits into the slot, and one does not.
         for length in [16, 400] {
             fill(&bench, &[1, 2, 3]);
             bench.set(512 + length as usize / 8 - 1, 0);
@@ -104,7 +104,8 @@ fn messages_come_from_and_go_to_lists_and_inline_data() {
             assert_eq!((received.status, received.byte_len, sent.status), (SUCCESS, length, SUCCESS));
             assert_eq!((bench.get(512), bench.get(513)), (1, 2));
         }
-        // Inline data are taken when they are posted: no key, and the place may go.
+        // Inline data are copied when they are posted: they need no key, and their memory may be
+        // reused.
         let mut bytes = [0x55_u8; 16];
         let entry = ibv_sge { addr: (&raw mut bytes).expose_provenance() as u64, length: 16, lkey: 0 };
         let mut entries = [entry];
@@ -117,7 +118,7 @@ fn messages_come_from_and_go_to_lists_and_inline_data() {
         assert_eq!(sent, 0);
         assert_eq!(both(&bench).map(|wc| wc.status), [SUCCESS; 2]);
         assert_eq!(bench.get(513), 0x5555_5555_5555_5555);
-        // A message without bytes.
+        // A message without payload.
         assert_eq!(bench.receive(other, 1, 0), 0);
         assert_eq!(bench.send(one, 2, 0, |wr| wr.num_sge = 0), 0);
         assert_eq!(both(&bench).map(|wc| (wc.status, wc.byte_len)), [(SUCCESS, 0); 2]);
@@ -131,7 +132,7 @@ fn datagrams_bring_their_header_or_are_lost() {
     let bench = VerbsFixture::new(16);
     let pair = bench.pair(UD);
     let mut attr = bench.ah_attr();
-    // SAFETY: the domain is live; the address handle until it is destroyed.
+    // SAFETY: the domain is live, and the address handle lives until it is destroyed.
     let ah = unsafe { (table().ibv_create_ah)(bench.pd, &raw mut attr) };
     assert!(!ah.is_null());
     let address = |remote_qkey: u32| {
@@ -149,24 +150,25 @@ fn datagrams_bring_their_header_or_are_lost() {
         assert_eq!(received.wc_flags, ibv_wc_flags::IBV_WC_GRH.0);
         assert_eq!(bench.get((SIZE / 2 + 40) / 8), 77);
     }
-    // Another key, no receive, too little room: the sender is none the wiser.
+    // A wrong Q_Key, no receive, a receive that is too small: the sender is not told.
     assert_eq!(bench.send(pair[0], 3, 8, address(1)), 0);
     assert_eq!(bench.send(pair[0], 4, 8, address(QKEY)), 0);
     assert_eq!(bench.receive(pair[1], 1, 41), 0);
     assert_eq!(bench.send(pair[0], 5, 8, address(QKEY)), 0);
     assert_eq!(bench.results(), [3, 4, 5].map(|wr_id| (wr_id, SUCCESS)));
     pair.into_iter().for_each(destroy);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no datagram uses the handle any more.
     assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
 }
 
-/// A sender that has claimed a receive gives it back, or dies: an earlier receive than those that were filled meanwhile.
+/// A sender that has claimed a receive gives it back or dies. That receive is older than those that
+/// were filled since.
 #[test]
-fn datagrams_come_in_order_though_a_receive_comes_back() {
+fn datagrams_stay_in_order_after_a_receive_is_given_back() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(UD);
     let mut attr = bench.ah_attr();
-    // SAFETY: the domain is live; the address handle until it is destroyed.
+    // SAFETY: the domain is live, and the address handle lives until it is destroyed.
     let ah = unsafe { (table().ibv_create_ah)(bench.pd, &raw mut attr) };
     assert!(!ah.is_null());
     let remote_qpn = number(other);
@@ -200,7 +202,7 @@ fn datagrams_come_in_order_though_a_receive_comes_back() {
         send(32);
         assert_eq!(come(), [8, 16, 24, 32]);
     }
-    // A datagram is complete, whether its sender could say so or not.
+    // A datagram that its sender finished is complete, whether it was announced or not.
     assert_eq!(bench.receive(other, 1, 100), 0);
     let index = state.entry().cursor();
     let held = state.rnic.node().segment().slot(&slots, index).expect("a slot").header;
@@ -212,7 +214,7 @@ fn datagrams_come_in_order_though_a_receive_comes_back() {
     state.peer_detached(PEER_ID);
     assert_eq!(come(), []);
     [one, other].into_iter().for_each(destroy);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no datagram uses the handle any more.
     assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
 }
 
@@ -261,14 +263,14 @@ fn forbidden_requests_fail() {
 }
 
 #[test]
-fn nobody_there_and_nobody_ready_are_told_apart() {
+fn missing_peer_and_missing_receive_have_different_errors() {
     use ibv_wc_status as S;
     let bench = VerbsFixture::new(16);
     let [one, other] = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
     bench.init(one);
     bench.init(other);
     bench.ready(one, number(other), |attr| (attr.retry_cnt, attr.rnr_retry) = (1, 1));
-    // Not connected yet.
+    // The peer is not connected yet.
     assert_eq!(bench.send(one, 1, 8, |_| {}), 0);
     assert_eq!(bench.wait_for(1), [(1, S::IBV_WC_RETRY_EXC_ERR)]);
     for rnr_retry in [0, 1, 7] {
@@ -297,7 +299,7 @@ fn nobody_there_and_nobody_ready_are_told_apart() {
 }
 
 #[test]
-fn a_failed_receiver_says_so_and_works_again_after_reset() {
+fn failed_receiver_raises_an_event_and_works_after_reset() {
     use ibv_wc_status as S;
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
@@ -315,7 +317,7 @@ fn a_failed_receiver_says_so_and_works_again_after_reset() {
     assert_eq!(bench.receive(other, 4, 64), 0);
     assert_eq!(bench.send(one, 5, 8, |_| {}), 0);
     assert_eq!(both(&bench).map(|wc| wc.status), [SUCCESS; 2]);
-    // A request that the responder refuses fails the responder, which hears of it.
+    // A refused request also fails the responder, which gets an event.
     assert_eq!(bench.event(), None);
     let write = to(&bench, ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0);
     assert_eq!(
@@ -332,14 +334,14 @@ fn a_failed_receiver_says_so_and_works_again_after_reset() {
 }
 
 #[test]
-fn memory_that_was_given_back_is_not_touched() {
+fn deregistered_memory_is_not_touched() {
     use ibv_wc_status as S;
     let mut bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     assert_eq!(bench.receive(other, 1, 64), 0);
-    // The receive and the request name a region that has gone by the time.
+    // The receive and the request name a region that is deregistered before the transfer.
     let stale = bench.sge(0, 8);
-    bench.register_anew();
+    bench.register_again();
     assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
     let mut results = bench.wait_for(2);
     results.sort_by_key(|result| result.0);
@@ -382,7 +384,7 @@ fn a_shared_queue_serves_all_and_runs_low() {
     assert_eq!(modify(pairs[0][1], in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
     assert_eq!(bench.coming_event(), Some(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED));
     pairs.into_iter().flatten().for_each(destroy);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no queue pair uses the shared queue any more.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
 }
 
@@ -403,7 +405,7 @@ fn owner_that_armed_the_queue_is_woken() {
 }
 
 #[test]
-fn a_queue_that_drains_stops_and_goes_on() {
+fn draining_queue_pauses_and_resumes() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     assert_eq!(modify(one, in_state(ibv_qp_state::IBV_QPS_SQD)), 0);
@@ -412,7 +414,7 @@ fn a_queue_that_drains_stops_and_goes_on() {
     assert_eq!(bench.results(), []);
     assert_eq!(modify(one, in_state(ibv_qp_state::IBV_QPS_RTS)), 0);
     assert_eq!(both(&bench).map(|wc| wc.status), [SUCCESS; 2]);
-    // As many requests as fit, then no more, and all of them flushed in order.
+    // Posts requests until the queue is full. All of them are flushed in order.
     for number in 0..4 {
         assert_eq!(bench.send(one, number, 8, |_| {}), 0);
     }

@@ -1,4 +1,5 @@
-//! Memory windows: what lies between a request and its execution, and what a peer says that it has invalidated.
+//! Memory windows: changes between a request and its execution, and false claims of invalidation by
+//! a peer.
 
 use std::ptr;
 
@@ -23,7 +24,7 @@ struct WindowsFixture<'a> {
 impl<'a> WindowsFixture<'a> {
     fn of(bench: &'a VerbsFixture, pd: *mut ibv_pd) -> Self {
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_MW_BIND;
-        // SAFETY: the domain is live, and so is the memory, until this is ended.
+        // SAFETY: the domain and the memory are live until `end`.
         let mr = unsafe { verbs::ibv_reg_mr(table(), pd, bench.memory.cast(), SIZE, access.0 as i32) };
         assert!(!mr.is_null(), "errno {}", errno());
         Self { bench, pd, mr }
@@ -57,7 +58,7 @@ impl<'a> WindowsFixture<'a> {
         (mw, key)
     }
 
-    /// What becomes of a write by a key.
+    /// The status of an RDMA WRITE with this key.
     fn write(&self, qp: *mut ibv_qp, rkey: u32) -> ibv_wc_status {
         let remote_addr = self.bench.at(0);
         let posted = self.bench.send(qp, 91, 8, |wr| {
@@ -70,7 +71,7 @@ impl<'a> WindowsFixture<'a> {
     }
 
     fn end(self) {
-        // SAFETY: nothing uses it any more.
+        // SAFETY: nothing uses the region any more.
         assert_eq!(unsafe { (table().ibv_dereg_mr)(self.mr) }, 0);
     }
 }
@@ -94,8 +95,9 @@ fn send_with_inv(bench: &VerbsFixture, qp: *mut ibv_qp, wr_id: u64, key: u32) {
     assert_eq!(posted, 0);
 }
 
-/// An empty message takes the next receive and says that it has invalidated a key. Who maps the segment can say so.
-fn lie(qp: *mut ibv_qp, key: u32) {
+/// Fills the next receive with an empty message that claims to have invalidated a key, as any
+/// process that maps the segment can.
+fn claim_invalidated(qp: *mut ibv_qp, key: u32) {
     let state = inner(qp);
     let (segment, descriptor) = (state.rnic.node().segment(), state.descriptor());
     let slots = descriptor.slots.check().expect("a receive queue");
@@ -108,11 +110,11 @@ fn lie(qp: *mut ibv_qp, key: u32) {
     segment.completion_queue(descriptor.recv_cq).expect("a queue").announce(descriptor.source, false);
 }
 
-/// The only completion: its status, and the key that it says was invalidated.
-fn told(bench: &VerbsFixture) -> (ibv_wc_status, Option<u32>) {
+/// The only completion: its status, and the key that it reports as invalidated.
+fn reported(bench: &VerbsFixture) -> (ibv_wc_status, Option<u32>) {
     let [wc] = bench.poll()[..] else { panic!("one completion") };
     let with_inv = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
-    // SAFETY: any number is a key; the flag says whether this is meant as one.
+    // SAFETY: any number is a key; the flag says whether it is valid.
     let key = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
     (wc.status, with_inv.then_some(key))
 }
@@ -120,99 +122,100 @@ fn told(bench: &VerbsFixture) -> (ibv_wc_status, Option<u32>) {
 #[test]
 fn window_bound_again_before_the_poll_stays_bound() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
-    let (mw, key) = ground.bound(other);
+    let (mw, key) = fixture.bound(other);
     (1..=3).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
     send_with_inv(&bench, one, 10, key);
-    // The same key again: the program may choose it. Once more, and both messages are still to be polled.
-    ground.bind(other, 11, mw, key);
+    // The program may bind the same key again. After a second round, both messages still wait to be
+    // polled.
+    fixture.bind(other, 11, mw, key);
     send_with_inv(&bench, one, 12, key);
-    ground.bind(other, 13, mw, key);
+    fixture.bind(other, 13, mw, key);
     let mut results = bench.results();
     results.sort_unstable_by_key(|result| result.0);
     assert_eq!(results, [1, 2, 10, 11, 12, 13].map(|id| (id, SUCCESS)));
-    assert_eq!(ground.write(one, key), SUCCESS);
-    // Of those two messages nothing is left that a later one could refer to.
-    lie(other, key);
-    assert_eq!(told(&bench), (SUCCESS, Some(key)));
-    assert_eq!(ground.write(one, key), REFUSED);
+    assert_eq!(fixture.write(one, key), SUCCESS);
+    // The polls have used up both invalidations, so a later message cannot refer to them.
+    claim_invalidated(other, key);
+    assert_eq!(reported(&bench), (SUCCESS, Some(key)));
+    assert_eq!(fixture.write(one, key), REFUSED);
     destroy(one);
     destroy(other);
     dealloc(mw);
-    ground.end();
+    fixture.end();
 }
 
 #[test]
 fn claimed_invalidation_by_a_peer_is_done() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
-    let (mw, key) = ground.bound(other);
+    let (mw, key) = fixture.bound(other);
     (1..=2).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
-    // Of nobody, or not any more: it is so.
-    lie(other, key ^ 1);
-    assert_eq!(told(&bench), (SUCCESS, Some(key ^ 1)));
-    assert_eq!(ground.write(one, key), SUCCESS);
-    // Of this pair: it is made so.
-    lie(other, key);
-    assert_eq!(told(&bench), (SUCCESS, Some(key)));
-    assert_eq!(ground.write(one, key), REFUSED);
+    // A key that is not valid: the claim is true already.
+    claim_invalidated(other, key ^ 1);
+    assert_eq!(reported(&bench), (SUCCESS, Some(key ^ 1)));
+    assert_eq!(fixture.write(one, key), SUCCESS);
+    // A key of this queue pair: the poll invalidates it.
+    claim_invalidated(other, key);
+    assert_eq!(reported(&bench), (SUCCESS, Some(key)));
+    assert_eq!(fixture.write(one, key), REFUSED);
     destroy(one);
     destroy(other);
     dealloc(mw);
-    ground.end();
+    fixture.end();
 }
 
 #[test]
 fn peer_cannot_invalidate_a_foreign_window() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let elsewhere = WindowsFixture::of(&bench, bench.opened.pd());
     let user = bench.pair(RC);
     let neighbour = bench.qp_of(elsewhere.pd, RC, ptr::null_mut());
     let neighbours_peer = bench.qp(RC, ptr::null_mut());
     bench.connect([neighbours_peer, neighbour]);
-    let (of_another_pair, pairs_key) = ground.bound(user[1]);
+    let (of_another_pair, pairs_key) = fixture.bound(user[1]);
     let (of_another_domain, domains_key) = elsewhere.bound(neighbour);
     // SAFETY: the region lives.
     let regions_key = unsafe { (*bench.mr).rkey };
-    let of_type_1 = ground.window(ibv_mw_type::IBV_MW_TYPE_1);
+    let of_type_1 = fixture.window(ibv_mw_type::IBV_MW_TYPE_1);
     let type_1_key = next(of_type_1);
-    ground.bind(user[1], 92, of_type_1, type_1_key);
+    fixture.bind(user[1], 92, of_type_1, type_1_key);
     assert_eq!(bench.results(), [(92, SUCCESS)]);
     for key in [pairs_key, domains_key, regions_key, type_1_key] {
         let [one, other] = bench.pair(RC);
         assert_eq!(bench.receive(other, 1, 64), 0);
-        lie(other, key);
-        assert_eq!(told(&bench).0, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, "{key:#x}");
+        claim_invalidated(other, key);
+        assert_eq!(reported(&bench).0, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, "{key:#x}");
         assert_eq!(inner(other).state(), ibv_qp_state::IBV_QPS_ERR);
         destroy(one);
         destroy(other);
     }
-    for (ground, qp, key) in [
-        (&ground, user[0], pairs_key),
+    for (fixture, qp, key) in [
+        (&fixture, user[0], pairs_key),
         (&elsewhere, neighbours_peer, domains_key),
-        (&ground, user[0], regions_key),
-        (&ground, user[0], type_1_key),
+        (&fixture, user[0], regions_key),
+        (&fixture, user[0], type_1_key),
     ] {
-        assert_eq!(ground.write(qp, key), SUCCESS, "{key:#x}");
+        assert_eq!(fixture.write(qp, key), SUCCESS, "{key:#x}");
     }
     [user[0], user[1], neighbour, neighbours_peer].into_iter().for_each(destroy);
     [of_another_pair, of_another_domain, of_type_1].into_iter().for_each(dealloc);
     let pd = elsewhere.pd;
-    [ground, elsewhere].into_iter().for_each(WindowsFixture::end);
-    // SAFETY: nothing of it is left.
+    [fixture, elsewhere].into_iter().for_each(WindowsFixture::end);
+    // SAFETY: the domain has no objects any more.
     assert_eq!(unsafe { (table().ibv_dealloc_pd)(pd) }, 0);
 }
 
-/// A connection's end is the end of what its peer has to tell.
+/// Invalidations that were not reported end with the connection.
 #[test]
-fn a_new_connection_knows_nothing_of_what_the_last_one_invalidated() {
+fn invalidations_end_with_their_connection() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
-    let (mw, key) = ground.bound(other);
+    let (mw, key) = fixture.bound(other);
     assert_eq!(bench.receive(other, 1, 64), 0);
     send_with_inv(&bench, one, 10, key);
     for qp in [one, other] {
@@ -220,35 +223,35 @@ fn a_new_connection_knows_nothing_of_what_the_last_one_invalidated() {
     }
     bench.results();
     bench.connect([one, other]);
-    ground.bind(other, 11, mw, key);
+    fixture.bind(other, 11, mw, key);
     assert_eq!(bench.results(), [(11, SUCCESS)]);
     assert_eq!(bench.receive(other, 2, 64), 0);
-    lie(other, key);
-    assert_eq!(told(&bench), (SUCCESS, Some(key)));
-    assert_eq!(ground.write(one, key), REFUSED);
+    claim_invalidated(other, key);
+    assert_eq!(reported(&bench), (SUCCESS, Some(key)));
+    assert_eq!(fixture.write(one, key), REFUSED);
     destroy(one);
     destroy(other);
     dealloc(mw);
-    ground.end();
+    fixture.end();
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "minutes; thousands of windows")]
-fn a_request_binds_the_window_that_it_was_posted_for_and_no_other() {
+#[cfg_attr(miri, ignore = "takes minutes: it allocates thousands of windows")]
+fn bind_ignores_a_new_window_with_the_same_index() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
-    let first = ground.window(ibv_mw_type::IBV_MW_TYPE_2);
+    let first = fixture.window(ibv_mw_type::IBV_MW_TYPE_2);
     // SAFETY: the window lives.
     let index = unsafe { mw_of(first) }.index();
-    // There is no receive yet, and the request behind has to wait.
+    // No receive is posted yet, so the request behind must wait.
     assert_eq!(bench.send(one, 10, 8, |_| {}), 0);
-    ground.bind(one, 11, first, next(first));
+    fixture.bind(one, 11, first, next(first));
     let key = next(first);
     dealloc(first);
-    // Indices come back in turn: after as many as there are at rest and at a time, in all tests.
+    // Indices come back in turn, after as many as rest or are in use in all tests.
     let second = (0..10_000).find_map(|_| {
-        let mw = ground.window(ibv_mw_type::IBV_MW_TYPE_2);
+        let mw = fixture.window(ibv_mw_type::IBV_MW_TYPE_2);
         // SAFETY: the window lives.
         let found = unsafe { mw_of(mw) }.index() == index;
         if !found {
@@ -265,5 +268,5 @@ fn a_request_binds_the_window_that_it_was_posted_for_and_no_other() {
     destroy(one);
     destroy(other);
     dealloc(second);
-    ground.end();
+    fixture.end();
 }

@@ -1,4 +1,4 @@
-//! Words and rates, compared with the system's library where there is one.
+//! Names and rates, compared with the installed libibverbs if available.
 
 use std::ffi::CStr;
 
@@ -7,7 +7,7 @@ use rdma_mummy_sys::{Provider, Verbs};
 
 use crate::verbs::testing::table;
 
-/// The installed library; a test says so where there is none, and checks its own samples alone.
+/// The installed library. Without one, a test prints that and only checks its samples.
 fn system() -> Option<&'static Verbs> {
     if cfg!(miri) {
         return None;
@@ -25,7 +25,7 @@ fn compare(what: &str, ours: &CStr, theirs: &CStr) {
 }
 
 #[test]
-fn words_are_those_of_libibverbs() {
+fn names_match_libibverbs() {
     let ours = table();
     macro_rules! word {
         ($lib:expr, $function:ident, $value:expr) => {
@@ -40,8 +40,8 @@ fn words_are_those_of_libibverbs() {
     assert_eq!(word!(ours, ibv_node_type_str, ibv_node_type::IBV_NODE_CA), c"InfiniBand channel adapter");
     assert_eq!(word!(ours, ibv_port_state_str, ibv_port_state::IBV_PORT_ACTIVE), c"active");
     assert_eq!(word!(ours, ibv_event_type_str, ibv_event_type(77)), c"unknown");
-    // Only newer libraries have this one.
-    let opcode = ours.ibv_wr_opcode_str.expect("it is there");
+    // Only newer libraries have this function.
+    let opcode = ours.ibv_wr_opcode_str.expect("the table has it");
     for (value, expected) in
         [(ibv_wr_opcode::IBV_WR_RDMA_READ, c"rdma-read"), (ibv_wr_opcode(77), c"unknown")]
     {
@@ -67,7 +67,7 @@ fn words_are_those_of_libibverbs() {
 }
 
 #[test]
-fn rates_are_those_of_libibverbs() {
+fn rates_match_libibverbs() {
     let ours = table();
     // SAFETY: the functions take any value.
     unsafe {

@@ -1,4 +1,5 @@
-//! Extended reliable connections of one process: what the suite of promises (`conformance`) leaves to a device.
+//! Extended reliable connections within one process: the cases that the conformance suite leaves to
+//! a device.
 
 use std::ptr;
 
@@ -8,7 +9,7 @@ use rdma_mummy_sys::verbs;
 use crate::verbs::bench::*;
 use crate::verbs::testing::{errno, table};
 
-/// A domain with a shared receive queue, and a connection to a target in it.
+/// An XRC domain with a shared receive queue, and a connection to a target in it.
 struct XrcFixture {
     xrcd: *mut ibv_xrcd,
     srq: *mut ibv_srq,
@@ -23,7 +24,7 @@ impl XrcFixture {
         let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD.0
             | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS.0;
         let mut open = ibv_xrcd_init_attr { comp_mask: mask, fd: -1, oflags: libc::O_CREAT };
-        // SAFETY: everything is live; attributes and results are this function's own.
+        // SAFETY: all objects are live; attributes and results are local.
         unsafe {
             let xrcd = verbs::ibv_open_xrcd(bench.opened.0, &raw mut open);
             assert!(!xrcd.is_null(), "errno {}", errno());
@@ -62,7 +63,7 @@ impl XrcFixture {
     fn end(self) {
         destroy(self.initiator);
         destroy(self.target);
-        // SAFETY: nothing uses them any more.
+        // SAFETY: nothing uses the objects any more.
         unsafe {
             assert_eq!((table().ibv_destroy_srq)(self.srq), 0);
             assert_eq!(verbs::ibv_close_xrcd(self.xrcd), 0);
@@ -70,6 +71,8 @@ impl XrcFixture {
     }
 }
 
+/// A connected pair whose target is in `xrcd`.
+///
 /// # Safety
 ///
 /// The domain is live.
@@ -80,7 +83,7 @@ unsafe fn pair_in(bench: &VerbsFixture, xrcd: *mut ibv_xrcd) -> (*mut ibv_qp, *m
         xrcd,
         ..ibv_qp_init_attr_ex::default()
     };
-    // SAFETY: the caller's domain, and an open context.
+    // SAFETY: the caller guarantees a live domain, and the context is open.
     let target = unsafe { verbs::ibv_create_qp_ex(table(), bench.opened.0, &raw mut init) };
     assert!(!target.is_null(), "errno {}", errno());
     let initiator = bench.qp(ibv_qp_type::IBV_QPT_XRC_SEND, ptr::null_mut());
@@ -89,7 +92,7 @@ unsafe fn pair_in(bench: &VerbsFixture, xrcd: *mut ibv_xrcd) -> (*mut ibv_qp, *m
 }
 
 fn event(bench: &VerbsFixture) -> Option<ibv_async_event> {
-    // SAFETY: the context is open; the queue is not waited at when it is empty.
+    // SAFETY: the context is open, and an empty queue is not waited for.
     unsafe {
         let mut file = libc::pollfd { fd: (*bench.opened.0).async_fd, events: libc::POLLIN, revents: 0 };
         if libc::poll(&raw mut file, 1, 0) != 1 {
@@ -120,9 +123,11 @@ fn a_completion_names_both_ends() {
 fn invalid_xrc_calls_are_refused() {
     let bench = VerbsFixture::new(16);
     let ends = XrcFixture::new(&bench);
-    // A target sends nothing, and a request of another pair has no number of a queue.
+    // A target sends nothing, and a request on a connection of another type names no shared receive
+    // queue.
     assert_eq!(bench.send(ends.target, 1, 8, |_| {}), libc::ENOMEM);
-    // The queue is for what comes by its number alone: a pair that used it besides could outlive its number.
+    // An XRC shared receive queue serves messages by its number only, because another queue pair
+    // that used it could outlive the number.
     let caps = ibv_qp_cap { max_send_wr: 1, max_send_sge: 1, ..ibv_qp_cap::default() };
     let mut init = ibv_qp_init_attr {
         send_cq: bench.cq,
@@ -135,7 +140,7 @@ fn invalid_xrc_calls_are_refused() {
     // SAFETY: everything is live.
     let refused = unsafe { (table().ibv_create_qp)(bench.pd, &raw mut init) };
     assert_eq!((refused.is_null(), errno()), (true, libc::EINVAL));
-    // An initiator is not made for what it cannot post.
+    // An initiator cannot be created with operations that it cannot post.
     use ibv_qp_create_send_ops_flags as F;
     for operation in [F::IBV_QP_EX_WITH_SEND_WITH_INV, F::IBV_QP_EX_WITH_FLUSH, F::IBV_QP_EX_WITH_BIND_MW] {
         let mut init = ibv_qp_init_attr_ex {
@@ -163,19 +168,19 @@ fn invalid_xrc_calls_are_refused() {
 }
 
 #[test]
-fn a_receive_whose_memory_has_gone_ends_its_target_and_no_other() {
+fn invalid_receive_fails_its_target_only() {
     let bench = VerbsFixture::new(16);
     let ends = XrcFixture::new(&bench);
     let (initiator, target) = ends.another_pair(&bench);
     let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
-    // SAFETY: the domain and the memory are live; nobody uses the region when it is given back.
+    // SAFETY: the domain and the memory are live; nobody uses the region when it is deregistered.
     unsafe {
         let mr = verbs::ibv_reg_mr(table(), bench.pd, bench.memory.cast(), SIZE, access);
         let mut sge = ibv_sge { addr: bench.at(0), length: 64, lkey: (*mr).lkey };
         let mut wr = ibv_recv_wr { wr_id: 1, sg_list: &raw mut sge, num_sge: 1, ..ibv_recv_wr::default() };
         let mut bad = ptr::null_mut();
         assert_eq!(verbs::ibv_post_srq_recv(ends.srq, &raw mut wr, &raw mut bad), 0);
-        // What is short waits in the slot to be scattered.
+        // A short message waits in the slot until it is scattered.
         ends.send(&bench, 9);
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
     }
@@ -184,7 +189,7 @@ fn a_receive_whose_memory_has_gone_ends_its_target_and_no_other() {
     assert_eq!(results, [(1, ibv_wc_status::IBV_WC_LOC_PROT_ERR), (9, SUCCESS)]);
     let states = [ends.target, target].map(|qp| inner(qp).state());
     assert_eq!(states, [ibv_qp_state::IBV_QPS_ERR, ibv_qp_state::IBV_QPS_RTS]);
-    // The queue goes on.
+    // The shared receive queue stays usable.
     assert_eq!(bench.receive_shared(ends.srq, 2), 0);
     let number = ends.number;
     assert_eq!(bench.send(initiator, 10, 8, |wr| wr.qp_type.xrc.remote_srqn = number), 0);
@@ -195,8 +200,8 @@ fn a_receive_whose_memory_has_gone_ends_its_target_and_no_other() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "events are waited for by the system")]
-fn every_handle_hears_of_what_happens() {
+#[cfg_attr(miri, ignore = "the kernel waits for events")]
+fn every_handle_gets_the_events() {
     let bench = VerbsFixture::new(16);
     let ends = XrcFixture::new(&bench);
     use ibv_qp_open_attr_mask as M;
@@ -210,20 +215,20 @@ fn every_handle_hears_of_what_happens() {
     // SAFETY: everything is live.
     let opened = unsafe { verbs::ibv_open_qp(bench.opened.0, &raw mut open) };
     assert!(!opened.is_null(), "errno {}", errno());
-    // No queue has this number, which is one of this process's own: the target fails.
+    // No queue has this number, which belongs to this process, so the target fails.
     let nobody = ends.number ^ 0x1000;
     assert_eq!(bench.send(ends.initiator, 1, 8, |wr| wr.qp_type.xrc.remote_srqn = nobody), 0);
     assert_eq!(bench.results(), [(1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR)]);
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     while let Some(mut event) = event(&bench) {
         assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_QP_REQ_ERR);
-        // SAFETY: of this kind the queue pair is told; it is acknowledged once.
+        // SAFETY: the element of this event is a queue pair. It is acknowledged once.
         unsafe {
-            told.push(event.element.qp);
+            notified.push(event.element.qp);
             (table().ibv_ack_async_event)(&raw mut event);
         }
     }
-    assert_eq!(told, [ends.target, opened]);
+    assert_eq!(notified, [ends.target, opened]);
     destroy(opened);
     ends.end();
 }

@@ -5,17 +5,10 @@ mod workload;
 
 use std::io;
 
-use sideway::ibverbs::address_handle::CreateAddressHandleError;
-use sideway::ibverbs::clock::ClockError;
-use sideway::ibverbs::completion::{
-    ArmCompletionQueueError, CompletionEventError, CreateCompletionChannelError, CreateCompletionQueueError,
-    PollCompletionQueueError,
-};
+use sideway::ibverbs::completion::{CreateCompletionQueueError, PollCompletionQueueError};
 use sideway::ibverbs::connect::{ChoosePathError, ConnectError};
-use sideway::ibverbs::device::{FindDeviceError, GetDeviceListError, OpenDeviceError};
-use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
+use sideway::ibverbs::device::FindDeviceError;
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
-use sideway::ibverbs::protection_domain::AllocateProtectionDomainError;
 use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostRecvError, PostSendError};
 use sideway::ibverbs::srq::CreateSharedReceiveQueueError;
 use sideway::provider::ProviderError;
@@ -67,20 +60,12 @@ pub enum Error {
     Device(#[from] DeviceError),
     /// The provider of devices cannot be loaded.
     Provider(#[from] ProviderError),
-    /// The library cannot list its devices.
-    DeviceList(#[from] GetDeviceListError),
+    /// A call of the RDMA library failed; the text names it.
+    Verb(#[from] sideway::Error),
     /// No device has the given name.
     FindDevice(#[from] FindDeviceError),
-    /// The device cannot be opened.
-    OpenDevice(#[from] OpenDeviceError),
-    /// The device does not report its attributes.
-    QueryDevice(#[from] QueryDeviceError),
-    /// The port does not report its attributes.
-    QueryPort(#[from] QueryPortError),
     /// The port has no usable GID.
     ChoosePath(#[from] ChoosePathError),
-    /// The device allocates no protection domain.
-    ProtectionDomain(#[from] AllocateProtectionDomainError),
     /// The system has too little memory.
     Allocation(#[from] AllocationError),
     /// The device or GPU has no such memory, or its bytes cannot be copied.
@@ -99,23 +84,15 @@ pub enum Error {
     Xrc(#[from] XrcError),
     /// rdma_cm cannot connect the queue pairs.
     Manager(#[from] CmError),
-    /// The device has no route to the peer.
-    AddressHandle(#[from] CreateAddressHandleError),
     /// The device refuses a send request.
     PostSend(#[from] PostSendError),
     /// The device refuses a receive.
     PostRecv(#[from] PostRecvError),
     /// Polling the completion queue failed.
     Poll(#[from] PollCompletionQueueError),
-    /// The device creates no completion channel.
-    Channel(#[from] CreateCompletionChannelError),
-    /// The completion queue cannot be armed.
-    Arm(#[from] ArmCompletionQueueError),
-    /// Waiting for a completion event failed.
-    Event(#[from] CompletionEventError),
     /// The device's clock cannot be read.
     #[error("{0}: leave --clock out, or choose another device with -d")]
-    Clock(#[from] ClockError),
+    Clock(sideway::Error),
     /// A message completed with an error.
     Completion(#[from] CompletionError),
     /// A message arrived with different content.

@@ -5,13 +5,8 @@ use std::time::Duration;
 
 use sideway::ibverbs::completion::{WorkCompletionOperationType, WorkCompletionStatus};
 use sideway::ibverbs::connect::ConnectError;
-use sideway::ibverbs::queue_pair::CreateXrcTargetError;
 use sideway::ibverbs::srq::CreateSharedReceiveQueueError;
-use sideway::ibverbs::xrc::OpenXrcDomainError;
-use sideway::rdmacm::{
-    BindAddrError, CreateEventChannelError, CreateIdentifierError, GetDeviceContextError, SetOptionError,
-    SynchronousError,
-};
+use sideway::rdmacm::ConnectError as CmConnectError;
 
 /// A message completed with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,10 +67,8 @@ pub enum ValidationError {
 #[derive(Debug, thiserror::Error)]
 #[error("-c XRC: {0}; give -c RC")]
 pub enum XrcError {
-    /// The device opens no XRC domain.
-    Domain(#[from] OpenXrcDomainError),
-    /// The device creates no target queue pair.
-    Target(#[from] CreateXrcTargetError),
+    /// The device opens no XRC domain, or creates no target queue pair.
+    Verb(#[from] sideway::Error),
     /// The device creates no shared receive queue.
     Queue(#[from] CreateSharedReceiveQueueError),
     /// The shared receive queue has no number that peers can name.
@@ -91,10 +84,10 @@ pub enum XrcError {
 pub enum CmError {
     /// The system has no event channel.
     #[error("-R: no channel of rdma_cm: {0}; load the kernel's rdma_ucm, or leave -R out")]
-    Channel(#[from] CreateEventChannelError),
+    Channel(#[source] sideway::Error),
     /// The system has no identifier.
     #[error("-R: {0}; leave -R out")]
-    Identifier(#[from] CreateIdentifierError),
+    Identifier(#[source] sideway::Error),
     /// The server cannot listen at its device's address.
     #[error(
         "-R: cannot listen at {address}, the address of {device}: {source}; choose another GID with -x, or leave -R out"
@@ -105,7 +98,7 @@ pub enum CmError {
         /// The device's name.
         device: String,
         /// The reason.
-        source: BindAddrError,
+        source: sideway::Error,
     },
     /// rdma_cm refuses an option.
     #[error("-R: rdma_cm does not take {flag} {given}: {source}; leave {flag} out")]
@@ -115,7 +108,7 @@ pub enum CmError {
         /// The flag's value.
         given: u32,
         /// The reason.
-        source: SetOptionError,
+        source: sideway::Error,
     },
     /// A step of the connection failed.
     #[error(
@@ -125,11 +118,11 @@ pub enum CmError {
         /// The peer's address.
         peer: String,
         /// The reason.
-        source: SynchronousError,
+        source: CmConnectError,
     },
     /// The identifier's device is unknown.
     #[error("-R: {0}")]
-    Device(#[from] GetDeviceContextError),
+    Device(#[source] sideway::Error),
     /// The route to the peer uses another device.
     #[error(
         "-R: the way to {peer} goes by {found}, not by {device}: give -d {found}, or -x for another address of {device}"

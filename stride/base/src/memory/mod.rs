@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::device_context::DeviceContext;
-use sideway::ibverbs::device_memory::{AllocateDeviceMemoryError, CopyDeviceMemoryError, DeviceMemory};
+use sideway::ibverbs::device_memory::DeviceMemory;
 use sideway::ibverbs::memory_region::MemoryRegion;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::memory::cuda::{CudaDevice, CudaError, CudaRegion, RegisterCudaError};
+use sideway::memory::cuda::{CudaDevice, CudaError, CudaRegion};
 use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 
 pub use scatter::avoid as avoid_scatter;
@@ -108,7 +108,7 @@ pub enum MemoryError {
         /// The device's limit in bytes.
         limit: u64,
         /// The library's error.
-        source: AllocateDeviceMemoryError,
+        source: sideway::Error,
     },
     /// The GPU has too little memory, or no GPU has this number.
     #[error("--use-cuda {ordinal}: {source}")]
@@ -124,7 +124,7 @@ pub enum MemoryError {
         /// The GPU's number.
         ordinal: u32,
         /// The error of the registration.
-        source: RegisterCudaError,
+        source: sideway::ibverbs::memory_region::RegisterMemoryRegionError,
     },
     /// The kernel makes no dma-buf of this memory.
     #[error(
@@ -152,7 +152,7 @@ pub enum MemoryError {
     },
     /// Memory of the device cannot be copied.
     #[error("--dm: {0}")]
-    CopyDevice(#[from] CopyDeviceMemoryError),
+    CopyDevice(#[from] sideway::Error),
     /// Memory of the GPU cannot be copied.
     #[error("--use-cuda: {0}")]
     CopyCuda(#[from] CudaError),

@@ -1,4 +1,4 @@
-//! The program's calls that add data to the send queue: data is copied into frames, or blocks are lent.
+//! The program's calls that add data to the send queue: copied into frames, or lent.
 
 use std::io::IoSlice;
 

@@ -1,6 +1,5 @@
-//! Tests of a peer that violates the peer: a typed error, a failed connection, a RESET, and no
-//! leaked
-//! memory.
+//! Tests of a peer that violates the protocol: a typed error, a failed connection, a RESET, no
+//! memory kept.
 
 use proptest::prelude::*;
 

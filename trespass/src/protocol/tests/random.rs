@@ -1,6 +1,5 @@
-//! Randomised tests from seeds: all data arrives once and in order, receives
-//! suffice, nothing
-//! stalls, and all memory returns.
+//! Randomised tests from seeds: everything arrives once and in order, receives suffice, nothing
+//! stalls, all memory comes back.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Tests of data transfer: everything arrives completely and in order.
+//! Tests of data transfer: everything arrives, whole and in order.
 
 use super::*;
 

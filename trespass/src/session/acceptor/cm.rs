@@ -6,10 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use sideway::rdmacm::{
-    BindAddrError, CreateEventChannelError, CreateIdentifierError, EventChannel, EventType, Identifier,
-    ListenError, PortSpace,
-};
+use sideway::rdmacm::{EventChannel, EventType, Identifier, PortSpace};
 
 use super::IncomingClient;
 use crate::session::cm_error::CmError;
@@ -65,39 +62,6 @@ impl CmListener {
                 // Of a request that is gone again before it was taken over.
                 other => tracing::trace!(event = %other, "the connection manager reports"),
             }
-        }
-    }
-}
-
-impl From<CreateEventChannelError> for CmError {
-    fn from(error: CreateEventChannelError) -> Self {
-        Self::NotThere(error.to_string())
-    }
-}
-
-impl From<CreateIdentifierError> for CmError {
-    fn from(error: CreateIdentifierError) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<BindAddrError> for CmError {
-    fn from(error: BindAddrError) -> Self {
-        match &error {
-            BindAddrError::AddressInUse { .. } => Self::InUse(error.to_string()),
-            BindAddrError::NotLocal { .. } | BindAddrError::AddressFamily { .. } => {
-                Self::NoDevice(error.to_string())
-            }
-            _ => Self::Failed(error.to_string()),
-        }
-    }
-}
-
-impl From<ListenError> for CmError {
-    fn from(error: ListenError) -> Self {
-        match &error {
-            ListenError::AddressInUse { .. } => Self::InUse(error.to_string()),
-            _ => Self::Failed(error.to_string()),
         }
     }
 }

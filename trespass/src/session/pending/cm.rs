@@ -11,8 +11,8 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use sideway::ibverbs::event::AsyncEventType;
 use sideway::rdmacm::{
-    self, ConnectionInfo, ConnectionParameter, EventChannel, EventType, GetEventError, Identifier,
-    IdentifierState, MigrateError, PortSpace, ResolveAddrError, ResolveRouteError,
+    self, ConnectionInfo, ConnectionParameter, EventChannel, EventType, Identifier, IdentifierState,
+    PortSpace,
 };
 
 use crate::config::Config;
@@ -519,40 +519,24 @@ impl From<Unavailable> for HandshakeFailure {
     }
 }
 
-impl From<GetEventError> for HandshakeFailure {
-    fn from(error: GetEventError) -> Self {
-        CmError::Failed(error.to_string()).into()
+impl From<sideway::Error> for HandshakeFailure {
+    fn from(error: sideway::Error) -> Self {
+        CmError::from(error).into()
     }
 }
 
-impl From<ResolveRouteError> for HandshakeFailure {
-    /// The kernel resolves a loopback address, and says then that no route begins at its device.
-    fn from(error: ResolveRouteError) -> Self {
+impl From<sideway::Error> for CmError {
+    /// The kernel resolves a loopback address, and reports then that no route begins at its device.
+    fn from(error: sideway::Error) -> Self {
+        use sideway::ErrorKind as Kind;
         let words = error.to_string();
-        match error {
-            ResolveRouteError::NoDevice(_) => CmError::NoDevice(words),
-            ResolveRouteError::Rdmacm { source, .. } if is_unreachable(&source) => CmError::NoDevice(words),
-            _ => CmError::Failed(words),
-        }
-        .into()
-    }
-}
-
-impl From<ResolveAddrError> for CmError {
-    fn from(error: ResolveAddrError) -> Self {
-        let words = error.to_string();
-        match error {
-            ResolveAddrError::NotLocal { .. } | ResolveAddrError::AddressFamily { .. } => {
-                Self::NoDevice(words)
-            }
-            ResolveAddrError::Rdmacm { source, .. } if is_unreachable(&source) => Self::NoDevice(words),
+        let resolves = matches!(error.verb(), "rdma_resolve_addr" | "rdma_resolve_route");
+        match error.kind() {
+            _ if error.verb() == "rdma_create_event_channel" => Self::NotThere(words),
+            Kind::AddressInUse => Self::InUse(words),
+            Kind::AddressNotLocal | Kind::AddressFamily | Kind::NoDevice => Self::NoDevice(words),
+            Kind::Os if resolves && error.os_error().is_some_and(is_unreachable) => Self::NoDevice(words),
             _ => Self::Failed(words),
         }
-    }
-}
-
-impl From<MigrateError> for CmError {
-    fn from(error: MigrateError) -> Self {
-        Self::Failed(error.to_string())
     }
 }

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sideway::ibverbs::connect::{ChoosePathError, FindAddressError, LocalPath};
-use sideway::ibverbs::device::{DeviceList, FindDeviceError, GetDeviceListError, TransportType};
+use sideway::ibverbs::connect::{ChoosePathError, LocalPath};
+use sideway::ibverbs::device::{DeviceList, FindDeviceError, TransportType};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
@@ -341,10 +341,10 @@ fn keep_open(
     Ok(device)
 }
 
-impl From<GetDeviceListError> for Unavailable {
-    fn from(error: GetDeviceListError) -> Self {
-        let cause = match &error {
-            GetDeviceListError::Provider(_) => Cause::NoLibrary,
+impl From<sideway::Error> for Unavailable {
+    fn from(error: sideway::Error) -> Self {
+        let cause = match error.kind() {
+            sideway::ErrorKind::Library => Cause::NoLibrary,
             _ => Cause::NoDevice,
         };
         Self::new(cause, error.to_string())
@@ -364,21 +364,12 @@ impl From<FindDeviceError> for Unavailable {
 impl From<ChoosePathError> for Unavailable {
     fn from(error: ChoosePathError) -> Self {
         let cause = match &error {
-            ChoosePathError::NoSuchPort { .. } => Cause::DeviceNotFound,
+            ChoosePathError::NoDevice(FindDeviceError::NoDevice) => Cause::NoDevice,
+            ChoosePathError::NoDevice(_) | ChoosePathError::NoSuchPort { .. } => Cause::DeviceNotFound,
             ChoosePathError::PortNotActive { .. } => Cause::PortNotActive,
             _ => Cause::NoGid,
         };
         Self::new(cause, error.to_string())
-    }
-}
-
-impl From<FindAddressError> for Unavailable {
-    fn from(error: FindAddressError) -> Self {
-        match error {
-            FindAddressError::NoDevice(error) => error.into(),
-            FindAddressError::Path(error) => error.into(),
-            error => Self::new(Cause::NoGid, error.to_string()),
-        }
     }
 }
 

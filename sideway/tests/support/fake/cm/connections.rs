@@ -1,11 +1,11 @@
-//! What an identifier goes through from its address to its end.
+//! The life of a fake identifier: addresses, routes, connecting and disconnecting.
 
 use super::*;
 
 pub(super) unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
-    // SAFETY: the address is valid.
+    // SAFETY: the caller passes a valid address, as C requires.
     let bytes = unsafe { note_address(&world, address) };
     if error != 0 {
         return fail(error);
@@ -13,7 +13,7 @@ pub(super) unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, address: *mut soc
     let mut state = world.cm.state();
     let port = if port_of(&bytes) == 0 { 40_000 } else { port_of(&bytes) };
     state.ids.get_mut(&id.addr()).unwrap().port = port;
-    // SAFETY: the identifier lives, and the call is for it.
+    // SAFETY: the identifier is alive, and `begin` excludes other calls for it.
     unsafe {
         (*id).c.route.addr.__bindgen_anon_1.src_storage = sockaddr_storage_of(&bytes, port);
         if bytes[4..8] != [0; 4] {
@@ -24,10 +24,10 @@ pub(super) unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, address: *mut soc
 }
 
 pub(super) fn sockaddr_storage_of(bytes: &[u8; 32], port: u16) -> sockaddr_storage {
-    // SAFETY: any bytes are an address.
+    // SAFETY: all byte values are valid for the struct.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let (to, port) = ((&raw mut storage).cast::<u8>(), port.to_be_bytes());
-    // SAFETY: there is room for as much.
+    // SAFETY: the buffer is a whole `sockaddr_storage`, and the address is not longer.
     unsafe {
         bytes.as_ptr().copy_to_nonoverlapping(to, bytes.len());
         port.as_ptr().copy_to_nonoverlapping(to.add(2), port.len());
@@ -41,9 +41,9 @@ pub(super) unsafe extern "C" fn resolve_addr(
     destination: *mut sockaddr,
     _timeout: c_int,
 ) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
-    // SAFETY: the addresses are valid.
+    // SAFETY: the caller passes valid addresses, as C requires.
     let (source, destination) = unsafe {
         let source = (!source.is_null()).then(|| note_address(&world, source));
         (source, note_address(&world, destination))
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn resolve_addr(
     if error != 0 {
         return fail(error);
     }
-    // SAFETY: the identifier lives, and the call is for it.
+    // SAFETY: the identifier is alive, and `begin` excludes other calls for it.
     unsafe {
         let source = source.unwrap_or(destination);
         (*id).c.route.addr.__bindgen_anon_1.src_storage = sockaddr_storage_of(&source, 50_000);
@@ -65,7 +65,7 @@ pub(super) unsafe extern "C" fn resolve_addr(
 }
 
 pub(super) unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
     let has_device = world.cm.state().ids[&id.addr()].has_device;
     world.check(has_device, "rdma_resolve_route of an identifier without a device crashes");
@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout: c_i
 }
 
 pub(super) unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
     if error != 0 {
         return fail(error);
@@ -90,12 +90,12 @@ pub(super) unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> 
 
 /// # Safety
 ///
-/// The parameters are valid.
+/// The parameters must be valid.
 pub(super) unsafe fn note_parameters(
-    world: &World,
+    world: &FakeWorld,
     from: *const rdma_conn_param,
 ) -> (rdma_conn_param_values, Vec<u8>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the contract of the C function.
     let (p, data) = unsafe {
         let p = *from;
         let length = usize::from(p.private_data_len);
@@ -119,16 +119,16 @@ pub(super) unsafe fn note_parameters(
 }
 
 pub(super) unsafe extern "C" fn connect(id: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
-    // SAFETY: the parameters are valid.
+    // SAFETY: the caller passes valid parameters, as C requires.
     let (values, data) = unsafe { note_parameters(&world, parameters) };
     let mut state = world.cm.state();
     world.check(state.ids[&id.addr()].has_device, "rdma_connect of an identifier without a device crashes");
     if error != 0 {
         return fail(error);
     }
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (port, datagram) = unsafe {
         let to = (*id).c.route.addr.__bindgen_anon_2.dst_sin.sin_port;
         (u16::from_be(to), (*id).c.qp_type == ibv_qp_type::IBV_QPT_UD)
@@ -153,16 +153,16 @@ pub(super) unsafe extern "C" fn connect(id: *mut rdma_cm_id, parameters: *mut rd
 }
 
 pub(super) unsafe extern "C" fn accept(id: *mut rdma_cm_id, parameters: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
-    // SAFETY: the parameters are valid.
+    // SAFETY: the caller passes valid parameters, as C requires.
     let (values, data) = unsafe { note_parameters(&world, parameters) };
     let mut state = world.cm.state();
     world.check(state.ids[&id.addr()].has_device, "rdma_accept of an identifier without a device crashes");
     if error != 0 {
         return fail(error);
     }
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let datagram = unsafe { (*id).c.qp_type } == ibv_qp_type::IBV_QPT_UD;
     let mine = state.ids.get_mut(&id.addr()).unwrap();
     if !mine.requested {
@@ -176,7 +176,7 @@ pub(super) unsafe extern "C" fn accept(id: *mut rdma_cm_id, parameters: *mut rdm
 }
 
 pub(super) unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
     let mut state = world.cm.state();
     match (error, state.ids[&id.addr()].peer) {
@@ -190,9 +190,9 @@ pub(super) unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
-    // SAFETY: the data is that long.
+    // SAFETY: the caller's data has this length, as C requires.
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length.into()) };
     let mut state = world.cm.state();
     let mine = state.ids.get_mut(&id.addr()).unwrap();
@@ -206,10 +206,10 @@ pub(super) unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void,
 }
 
 pub(super) unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
     let mut state = world.cm.state();
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let datagram = unsafe { (*id).c.qp_type } == ibv_qp_type::IBV_QPT_UD;
     let own = state.ids.get_mut(&id.addr()).unwrap();
     if error == 0 && (own.parted || datagram && own.peer.is_some()) {
@@ -234,7 +234,7 @@ pub(super) unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn notify(id: *mut rdma_cm_id, _: ibv_event_type) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (_, _, _inside, error) = unsafe { begin(id) };
     if error == 0 { 0 } else { fail(error) }
 }
@@ -246,9 +246,9 @@ pub(super) unsafe extern "C" fn set_option(
     value: *mut c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (_, world, _inside, error) = unsafe { begin(id) };
-    // SAFETY: the value is that long.
+    // SAFETY: the caller's value has this length, as C requires.
     let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length) };
     world.cm.options.lock().unwrap().push((level, name, value.to_vec()));
     if error == 0 { 0 } else { fail(error) }
@@ -259,15 +259,15 @@ pub(super) unsafe extern "C" fn init_qp_attr(
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (_, _, _inside, error) = unsafe { begin(id) };
     if error != 0 {
         return fail(error);
     }
-    // SAFETY: both places are valid.
+    // SAFETY: the caller passes valid pointers, as C requires.
     unsafe {
         (*attr).port_num = 1;
-        // With bits that are the kernel's own.
+        // Includes bits that only the kernel uses.
         mask.write(
             (ibv_qp_attr_mask::IBV_QP_STATE.0 | ibv_qp_attr_mask::IBV_QP_PORT.0 | 0x01e0_0000) as c_int,
         );
@@ -276,9 +276,9 @@ pub(super) unsafe extern "C" fn init_qp_attr(
 }
 
 pub(super) unsafe extern "C" fn ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (_, _, _inside, error) = unsafe { begin(id) };
-    // SAFETY: the place is valid.
+    // SAFETY: the caller passes a valid pointer, as C requires.
     unsafe { *ece = ibv_ece { vendor_id: 1, options: 2, comp_mask: 0 } };
     if error == 0 { 0 } else { fail(error) }
 }

@@ -1,4 +1,4 @@
-//! Events: taken, acknowledged, and the program's own.
+//! Fake events: taken, acknowledged, and written by the program.
 
 use super::*;
 
@@ -6,7 +6,7 @@ pub(super) unsafe extern "C" fn get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    // SAFETY: the channel lives.
+    // SAFETY: the caller passes a live channel, as C requires.
     let (world, fd) = unsafe { (Arc::clone(&(*channel.cast::<Channel>()).world), (*channel).fd) };
     let _inside = Inside::enter(&world, channel);
     if world.lies.cm_get_event != 0 {
@@ -24,7 +24,7 @@ pub(super) unsafe extern "C" fn get_cm_event(
         world.check(lives, "an event of a multicast group that was left leads to freed memory");
     }
     let is_request = next.kind == E::RDMA_CM_EVENT_CONNECT_REQUEST.0;
-    // SAFETY: events of identifiers that are gone are forgotten, so it lives.
+    // SAFETY: events of destroyed identifiers are discarded, so this one is alive.
     let (mut c, datagram) = unsafe {
         if next.kind == E::RDMA_CM_EVENT_ADDR_RESOLVED.0 && next.status == 0 {
             state.with_device(owner);
@@ -33,7 +33,8 @@ pub(super) unsafe extern "C" fn get_cm_event(
         (rdma_cm_event { id: owner.cast(), ..rdma_cm_event::default() }, datagram)
     };
     if is_request {
-        // SAFETY: as above. The new one begins with the context of the one that listens.
+        // SAFETY: the listener is alive for the same reason. The new identifier inherits its
+        // context.
         let inherited = unsafe { (*owner).c };
         let template = rdma_cm_id { verbs: ptr::null_mut(), ..inherited };
         let new = new_id(&world, &mut state, template);
@@ -57,7 +58,7 @@ pub(super) unsafe extern "C" fn get_cm_event(
             if next.null_data { ptr::null() } else { (&raw const (*made).data).cast() };
         let v = next.values;
         if let Some(argument) = next.argument {
-            // What stands where private data would: a number that is no pointer.
+            // In the field for private data: a number that is not a pointer.
             (*made).c.param.ud.private_data = ptr::without_provenance(argument as usize);
             (*made).c.param.ud.private_data_len = 255;
             (*made).c.param.ud.ah_attr.is_global = 1;
@@ -87,7 +88,7 @@ pub(super) unsafe extern "C" fn get_cm_event(
     if world.lies.cm_null_event {
         state.events.remove(&made.addr());
         state.ids.get_mut(&owner.addr()).unwrap().completed += 1;
-        // SAFETY: nobody has it.
+        // SAFETY: the event was boxed just now, and nobody else refers to it.
         drop(unsafe { Box::from_raw(made) });
     }
     0
@@ -95,7 +96,7 @@ pub(super) unsafe extern "C" fn get_cm_event(
 
 pub(super) unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     let event: *mut Event = event.cast();
-    // SAFETY: the event lives.
+    // SAFETY: the caller passes a live event, as C requires.
     let world = unsafe { Arc::clone(&(*event).world) };
     let mut state = world.cm.state();
     match state.events.remove(&event.addr()) {
@@ -105,7 +106,8 @@ pub(super) unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int
                 owner.completed += 1;
             }
             world.cm.changed.notify_all();
-            // SAFETY: it is acknowledged once.
+            // SAFETY: the event was boxed, and the check above ensures that it is acknowledged
+            // once.
             drop(unsafe { Box::from_raw(event) });
         }
     }
@@ -119,7 +121,7 @@ pub(super) unsafe extern "C" fn write_cm_event(
     status: c_int,
     argument: u64,
 ) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
     if error != 0 {
         return fail(error);

@@ -1,4 +1,4 @@
-//! Channels and identifiers: made, moved and destroyed.
+//! Fake channels and identifiers: creation, migration and destruction.
 
 use super::*;
 
@@ -18,25 +18,25 @@ pub(super) unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channe
 
 pub(super) unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
     let channel: *mut Channel = channel.cast();
-    // SAFETY: the channel lives.
+    // SAFETY: the caller passes a live channel, as C requires.
     let (world, fd) = unsafe { (Arc::clone(&(*channel).world), (*channel).c.fd) };
     {
         let mut state = world.cm.state();
-        // SAFETY: identifiers that are listed live.
+        // SAFETY: all listed identifiers are alive.
         let left = state.ids.keys().any(|id| unsafe { (*to_pointer::<Id>(*id)).c.channel == channel.cast() });
         world.check(!left || world.lies.destroy != 0, "a channel was destroyed before its identifiers");
         world.check(state.channels.remove(&channel.addr()).is_some(), "a channel was destroyed twice");
     }
     world.destroyed.lock().unwrap().push("event channel");
     world.live.fetch_sub(1, Relaxed);
-    // SAFETY: nothing uses the channel any more.
+    // SAFETY: the channel was boxed, and its owner destroys it once.
     unsafe {
         drop(Box::from_raw(channel));
         libc::close(fd);
     }
 }
 
-pub(super) fn new_id(world: &Arc<World>, state: &mut State, c: rdma_cm_id) -> *mut Id {
+pub(super) fn new_id(world: &Arc<FakeWorld>, state: &mut State, c: rdma_cm_id) -> *mut Id {
     world.born();
     let id = Box::into_raw(Box::new(Id { c, world: Arc::clone(world) }));
     state.ids.insert(id.expose_provenance(), IdState::default());
@@ -49,7 +49,7 @@ pub(super) unsafe extern "C" fn create_id(
     context: *mut c_void,
     ps: rdma_port_space,
 ) -> c_int {
-    // SAFETY: the channel lives.
+    // SAFETY: the caller passes a live channel, as C requires.
     let world = unsafe { Arc::clone(&(*channel.cast::<Channel>()).world) };
     let _inside = Inside::enter(&world, channel);
     if world.lies.cm_create != 0 {
@@ -59,7 +59,7 @@ pub(super) unsafe extern "C" fn create_id(
     let qp_type = if datagram { ibv_qp_type::IBV_QPT_UD } else { ibv_qp_type::IBV_QPT_RC };
     let c = rdma_cm_id { channel, context, ps, qp_type, ..rdma_cm_id::default() };
     let made = new_id(&world, &mut world.cm.state(), c);
-    // SAFETY: the caller's place is valid.
+    // SAFETY: the caller passes a valid pointer, as C requires.
     unsafe { id.write(made.cast()) };
     0
 }
@@ -67,13 +67,13 @@ pub(super) unsafe extern "C" fn create_id(
 pub(super) unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
     let id: *mut Id = id.cast();
     let address = id.addr();
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (world, channel) = unsafe { (Arc::clone(&(*id).world), (*id).c.channel) };
     if !world.dies("cm id") {
         return fail(world.lies.destroy);
     }
     let mut state = world.cm.state();
-    // What was not taken is forgotten.
+    // Events that were not taken are discarded.
     let mut forgotten = Vec::new();
     if let Some(channel) = state.channels.get_mut(&channel.addr()) {
         forgotten = take_events(&mut channel.queue, address);
@@ -104,12 +104,12 @@ pub(super) unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
     let closing = gone.has_device.then(|| state.put_device()).flatten();
     drop(state);
     close(closing);
-    // SAFETY: nothing uses the identifier any more.
+    // SAFETY: the identifier was boxed, and its owner destroys it once.
     drop(unsafe { Box::from_raw(id) });
     0
 }
 
-/// Takes the events of an identifier out of a queue.
+/// Removes the events of an identifier from a queue.
 pub(super) fn take_events(queue: &mut VecDeque<Pending>, id: usize) -> Vec<Pending> {
     let (taken, left): (Vec<_>, Vec<_>) = std::mem::take(queue).into_iter().partition(|event| event.id == id);
     queue.extend(left);
@@ -117,7 +117,7 @@ pub(super) fn take_events(queue: &mut VecDeque<Pending>, id: usize) -> Vec<Pendi
 }
 
 pub(super) unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, inside, error) = unsafe { begin(id) };
     let _there = Inside::enter(&world, channel);
     if error != 0 {
@@ -125,11 +125,11 @@ pub(super) unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rd
     }
     let mut state = world.cm.state();
     let mine = &state.ids[&id.addr()];
-    // The library would wait, here with two locks in hand.
+    // The library would wait here, while it holds two locks.
     world
         .check(mine.completed == mine.reported, "an identifier moves with an event that is not acknowledged");
     let moves = take_events(&mut state.channels.get_mut(&inside.1).unwrap().queue, id.addr());
-    // SAFETY: the identifier lives, and the call is for it.
+    // SAFETY: the identifier is alive, and `begin` excludes other calls for it.
     unsafe { (*id).c.channel = channel };
     moves.into_iter().for_each(|event| state.push(event));
     0

@@ -1,8 +1,9 @@
-//! librdmacm: identifiers of one process, which connect to each other by the ports that they listen at.
+//! A fake librdmacm: identifiers of one process connect to each other by port.
 //!
-//! As strict as the C library is anywhere: an event is acknowledged once, nothing of it is read afterwards, an identifier goes
-//! only when its events are acknowledged, the device is closed as soon as neither an identifier nor a list refers to it, and what
-//! some release looks at without asking is an offence if it is not there.
+//! It is as strict as the strictest release of the C library. An event is acknowledged once, and
+//! not read afterwards. An identifier is destroyed only after its events are acknowledged. The
+//! device is closed as soon as neither an identifier nor a list refers to it. If some release
+//! dereferences a pointer without a check, a null pointer there is a violation.
 
 mod connections;
 mod events;
@@ -26,31 +27,31 @@ use self::events::*;
 use self::ids::*;
 use self::multicast::*;
 use self::names::*;
-use super::{World, set_errno, world};
+use super::{FakeWorld, set_errno, world};
 
 /// `RDMA_CM_EVENT_*`, by their usual names.
 pub use sideway::sys::types::rdma_cm_event_type as E;
 
-/// What there is of a connection manager.
+/// The state of the connection manager.
 #[derive(Debug, Default)]
 pub struct Cm {
     state: Mutex<State>,
     changed: Condvar,
     /// The errno with which the next function of an identifier fails.
     pub fails_next: AtomicI32,
-    /// Calls that looked at an identifier.
+    /// The number of calls that accessed an identifier.
     pub calls: AtomicU64,
-    /// Connections that were asked to end.
+    /// The number of calls of `rdma_disconnect`.
     pub disconnects: AtomicU64,
-    /// Levels, names and values.
+    /// The options that were set: levels, names and values.
     pub options: Mutex<Vec<(i32, i32, Vec<u8>)>>,
-    /// Addresses as they came: their first 32 bytes.
+    /// The addresses that were passed: their first 32 bytes.
     pub addresses: Mutex<Vec<[u8; 32]>>,
     /// The parameters of `rdma_connect` and `rdma_accept`, and their private data.
     pub parameters: Mutex<Vec<(rdma_conn_param_values, Vec<u8>)>>,
 }
 
-/// Everything of `rdma_conn_param` but the pointer.
+/// All fields of `rdma_conn_param` except the pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
 pub struct rdma_conn_param_values {
@@ -68,16 +69,16 @@ struct State {
     channels: HashMap<usize, ChannelState>,
     ids: HashMap<usize, IdState>,
     memberships: u64,
-    /// Whose each event is that is not acknowledged.
+    /// The identifier of each unacknowledged event.
     events: HashMap<usize, usize>,
-    /// The device's context, and how much refers to it.
+    /// The device's context, and its number of references.
     context: Option<(usize, usize)>,
 }
 
 #[derive(Debug, Default)]
 struct ChannelState {
     queue: VecDeque<Pending>,
-    /// Whether a thread is in a function for the channel or an identifier of it.
+    /// Whether a thread runs a function for the channel or one of its identifiers.
     busy: bool,
 }
 
@@ -89,26 +90,26 @@ struct IdState {
     port: u16,
     listens: bool,
     requested: bool,
-    /// It had a peer that is not there any more: then the kernel takes `rdma_disconnect`, and says nothing.
+    /// Whether its peer is gone. Then the kernel accepts `rdma_disconnect`, but sends no event.
     parted: bool,
     peer: Option<usize>,
-    /// Multicast groups, and which membership each is.
+    /// The multicast groups, with the number of each membership.
     groups: Vec<([u8; 8], u64)>,
 }
 
-/// An event to come.
+/// A pending event.
 #[derive(Clone, Debug, Default)]
 pub struct Pending {
     id: usize,
     pub kind: u32,
     pub status: i32,
     pub data: Vec<u8>,
-    /// A length that is not the data's.
+    /// The event has a length, but no data.
     pub null_data: bool,
     pub values: rdma_conn_param_values,
     pub qkey: u32,
     pub argument: Option<u64>,
-    /// Whose memory it leads to.
+    /// The membership that it points to.
     membership: Option<u64>,
     from: Option<usize>,
 }
@@ -116,20 +117,20 @@ pub struct Pending {
 #[repr(C)]
 struct Channel {
     c: rdma_event_channel,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
 }
 
 #[repr(C)]
 struct Id {
     c: rdma_cm_id,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
 }
 
 #[repr(C)]
 struct Event {
     c: rdma_cm_event,
     data: [u8; 256],
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
 }
 
 impl Cm {
@@ -142,7 +143,7 @@ impl Cm {
         self.state().context.is_some_and(|(owned, _)| owned == context.addr())
     }
 
-    /// Channels, identifiers, events and references to the device.
+    /// The numbers of channels, identifiers, events and references to the device.
     pub fn live(&self) -> [usize; 4] {
         let state = self.state();
         [
@@ -153,25 +154,25 @@ impl Cm {
         ]
     }
 
-    /// The groups that an identifier is in.
+    /// The number of groups that an identifier is in.
     pub fn groups(&self, id: *mut rdma_cm_id) -> usize {
         self.state().ids[&id.addr()].groups.len()
     }
 
-    /// An event is to come of an identifier.
+    /// Queues an event of an identifier.
     pub fn push(&self, id: *mut rdma_cm_id, kind: E, about: impl FnOnce(&mut Pending)) {
         let mut event = Pending { id: id.addr(), kind: kind.0, ..Pending::default() };
         about(&mut event);
         self.state().push(event);
     }
 
-    /// An event is to come of the last multicast group that an identifier has joined.
+    /// Queues an event of the last multicast group that an identifier has joined.
     pub fn push_to_group(&self, id: *mut rdma_cm_id, kind: E) {
         let membership = self.state().ids[&id.addr()].groups.last().map(|(_, membership)| *membership);
         self.push(id, kind, |event| (event.membership, event.argument) = (membership, Some(0)));
     }
 
-    /// Somebody wants to connect to an identifier that listens.
+    /// Queues a connection request to a listening identifier.
     pub fn push_request(&self, listener: *mut rdma_cm_id, data: &[u8]) {
         self.push(listener, E::RDMA_CM_EVENT_CONNECT_REQUEST, |event| event.data = data.to_vec());
     }
@@ -187,11 +188,11 @@ impl State {
         if !self.ids.contains_key(&event.id) {
             return;
         }
-        // SAFETY: the identifier lives, and its channel.
+        // SAFETY: the test passes a live identifier, whose channel is alive too.
         let channel: *mut Channel = unsafe { (&raw const (*id).c.channel).read() }.cast();
         if let Some(state) = self.channels.get_mut(&channel.addr()) {
             state.queue.push_back(event);
-            // SAFETY: the channel lives.
+            // SAFETY: the caller passes a live channel, as C requires.
             ring(unsafe { (*channel).c.fd });
         }
     }
@@ -211,16 +212,16 @@ impl State {
         }
     }
 
-    /// One more thing refers to the device.
+    /// Adds a reference to the device, and opens it for the first one.
     fn take_device(&mut self) -> *mut ibv_context {
-        // SAFETY: the device is of no importance here.
+        // SAFETY: the fake accepts any device pointer.
         let made = || (unsafe { super::device::open_device(ptr::null_mut()) }.expose_provenance(), 0);
         let (context, count) = self.context.get_or_insert_with(made);
         *count += 1;
         to_pointer(*context)
     }
 
-    /// One thing less refers to the device: which closes.
+    /// Removes a reference to the device. Returns the context to close after the last one.
     fn put_device(&mut self) -> Option<usize> {
         let (context, count) = self.context.as_mut()?;
         *count -= 1;
@@ -233,14 +234,14 @@ impl State {
 
     fn with_device(&mut self, id: *mut Id) {
         let address = id.addr();
-        // SAFETY: the identifier lives.
+        // SAFETY: the caller passes a live identifier, as C requires.
         let world = unsafe { Arc::clone(&(*id).world) };
         if world.lies.cm_no_guid || self.ids[&address].has_device {
             return;
         }
         let context = self.take_device();
         self.ids.get_mut(&address).unwrap().has_device = true;
-        // SAFETY: the identifier lives; the caller's call is for it.
+        // SAFETY: the identifier is alive, and `begin` excludes other calls for it.
         unsafe {
             (*id).c.verbs = context;
             (*id).c.port_num = 1;
@@ -250,20 +251,20 @@ impl State {
     }
 }
 
-/// Closes what `put_device` says.
+/// Closes the context that `put_device` returned.
 fn close(context: Option<usize>) {
     if let Some(context) = context {
-        // SAFETY: nothing refers to the context any more.
+        // SAFETY: nothing refers to the context any more, so it is closed once.
         unsafe { super::device::close_device(to_pointer(context)) };
     }
 }
 
 /// That a thread is in a function.
-struct Inside(Arc<World>, usize);
+struct Inside(Arc<FakeWorld>, usize);
 
 impl Inside {
-    fn enter(world: &Arc<World>, channel: *mut rdma_event_channel) -> Self {
-        // What has no argument answers for the same world in this thread.
+    fn enter(world: &Arc<FakeWorld>, channel: *mut rdma_event_channel) -> Self {
+        // Functions without an argument use the same world in this thread.
         super::WORLD.set(Arc::clone(world));
         let mut state = world.cm.state();
         match state.channels.get_mut(&channel.addr()) {
@@ -295,14 +296,14 @@ fn fail(error: c_int) -> c_int {
 /// # Safety
 ///
 /// The identifier lives.
-unsafe fn begin(id: *mut rdma_cm_id) -> (*mut Id, Arc<World>, Inside, c_int) {
+unsafe fn begin(id: *mut rdma_cm_id) -> (*mut Id, Arc<FakeWorld>, Inside, c_int) {
     let id: *mut Id = id.cast();
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (world, channel) = unsafe { (Arc::clone(&(*id).world), (*id).c.channel) };
     world.check(world.cm.state().ids.contains_key(&id.addr()), "a function of an identifier that is gone");
     world.cm.calls.fetch_add(1, Relaxed);
     let inside = Inside::enter(&world, channel);
-    // Long enough for others to come in, if they can.
+    // Gives other threads a chance to enter, if nothing excludes them.
     std::thread::yield_now();
     let error = match world.cm.fails_next.swap(0, Relaxed) {
         0 => world.lies.cm,
@@ -314,8 +315,8 @@ unsafe fn begin(id: *mut rdma_cm_id) -> (*mut Id, Arc<World>, Inside, c_int) {
 /// # Safety
 ///
 /// The address is valid as C has it.
-unsafe fn note_address(world: &World, address: *const sockaddr) -> [u8; 32] {
-    // SAFETY: the shortest address that there is has 16 bytes; others are read as far as their family says.
+unsafe fn note_address(world: &FakeWorld, address: *const sockaddr) -> [u8; 32] {
+    // SAFETY: the shortest address has 16 bytes; others are read up to the length of their family.
     let bytes = unsafe {
         let mut bytes = [0; 32];
         let family = (*address).sa_family;
@@ -331,24 +332,25 @@ fn port_of(address: &[u8; 32]) -> u16 {
     u16::from_be_bytes([address[2], address[3]])
 }
 
-/// Readable while there are events, but under Miri, which does not wait for descriptors.
+/// A descriptor that is readable while events are pending, except under Miri, which does not wait
+/// for descriptors.
 fn new_descriptor() -> c_int {
     if cfg!(miri) {
         let mut ends = [-1; 2];
-        // SAFETY: makes two descriptors, of which one goes at once.
+        // SAFETY: the array has room for two descriptors, of which one is closed at once.
         unsafe {
             libc::pipe(ends.as_mut_ptr());
             libc::close(ends[1]);
         }
         return ends[0];
     }
-    // SAFETY: makes a descriptor.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE) }
 }
 
 fn ring(fd: c_int) {
     if !cfg!(miri) {
-        // SAFETY: there is no condition.
+        // SAFETY: the call has no preconditions.
         unsafe { libc::eventfd_write(fd, 1) };
     }
 }
@@ -356,7 +358,7 @@ fn ring(fd: c_int) {
 fn unring(fd: c_int) {
     let mut count = 0;
     if !cfg!(miri) {
-        // SAFETY: the place is valid.
+        // SAFETY: the caller passes a valid pointer, as C requires.
         unsafe { libc::eventfd_read(fd, &raw mut count) };
     }
 }
@@ -398,7 +400,7 @@ pub(super) fn table() -> RdmaCm {
     }
 }
 
-/// The same without what came after the first releases.
+/// The table without functions that are newer than the first releases.
 pub(super) fn old_table() -> RdmaCm {
     RdmaCm {
         rdma_establish: None,

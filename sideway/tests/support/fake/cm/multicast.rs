@@ -1,4 +1,4 @@
-//! Multicast groups.
+//! Fake multicast groups.
 
 use super::*;
 
@@ -7,9 +7,9 @@ pub(super) unsafe extern "C" fn join_multicast_ex(
     attr: *mut rdma_cm_join_mc_attr_ex,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
-    // SAFETY: the attributes and their address are valid.
+    // SAFETY: the caller passes valid attributes with a valid address, as C requires.
     let group = unsafe { note_address(&world, (*attr).addr) };
     if error != 0 {
         return fail(error);
@@ -32,14 +32,15 @@ pub(super) unsafe extern "C" fn join_multicast_ex(
 
 pub(super) unsafe extern "C" fn leave_multicast(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
     let id: *mut Id = id.cast();
-    // SAFETY: the identifier lives, and the address is valid.
+    // SAFETY: the caller passes a live identifier and a valid address, as C requires.
     let (world, group) = unsafe { (Arc::clone(&(*id).world), note_address(&(*id).world, address)) };
     let mut state = world.cm.state();
     let groups = &mut state.ids.get_mut(&id.addr()).unwrap().groups;
     let Some(index) = groups.iter().position(|(key, _)| *key == group[..8]) else {
         return fail(libc::EADDRNOTAVAIL);
     };
-    // The membership's memory is freed, whatever the kernel says; and there is one that forgets what is on its way.
+    // The membership's memory is freed, even if the kernel fails. One release also discards pending
+    // events.
     groups.swap_remove(index);
     if world.lies.cm_leave == 0 { 0 } else { fail(world.lies.cm_leave) }
 }

@@ -1,4 +1,4 @@
-//! Addresses by name, and the list of devices.
+//! Fake name resolution, and the list of devices.
 
 use super::*;
 
@@ -8,7 +8,7 @@ pub(super) unsafe extern "C" fn resolve_addrinfo(
     _: *const c_char,
     _: *const rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (id, world, _inside, error) = unsafe { begin(id) };
     if error != 0 {
         return fail(error);
@@ -18,22 +18,22 @@ pub(super) unsafe extern "C" fn resolve_addrinfo(
 }
 
 pub(super) unsafe extern "C" fn query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
-    // SAFETY: the identifier lives.
+    // SAFETY: the caller passes a live identifier, as C requires.
     let (_, world, _inside, error) = unsafe { begin(id) };
     if error != 0 {
         return fail(error);
     }
-    // SAFETY: the place is valid.
+    // SAFETY: the caller passes a valid pointer, as C requires.
     unsafe { info.write(new_addrinfo(&world, ptr::null())) };
     0
 }
 
 /// Two entries: one with everything, one with nothing.
-pub(super) fn new_addrinfo(world: &World, hints: *const rdma_addrinfo) -> *mut rdma_addrinfo {
+pub(super) fn new_addrinfo(world: &FakeWorld, hints: *const rdma_addrinfo) -> *mut rdma_addrinfo {
     world.born();
     let mut first = rdma_addrinfo { ai_family: 4242, ai_port_space: 77, ..rdma_addrinfo::default() };
     if !hints.is_null() {
-        // SAFETY: the hints are valid.
+        // SAFETY: the caller passes valid hints, as C requires.
         unsafe { (first.ai_flags, first.ai_dst_len) = ((*hints).ai_flags, (*hints).ai_dst_len) };
     }
     first.ai_src_len = 16;
@@ -59,7 +59,7 @@ pub(super) unsafe extern "C" fn getaddrinfo(
         set_errno(errno);
         return result;
     }
-    // SAFETY: the hints are valid or null.
+    // SAFETY: the caller passes valid hints or null, as C requires.
     if let Some(hints) = unsafe { hints.as_ref() } {
         for (address, length) in
             [(hints.ai_src_addr, hints.ai_src_len), (hints.ai_dst_addr, hints.ai_dst_len)]
@@ -69,14 +69,14 @@ pub(super) unsafe extern "C" fn getaddrinfo(
                 .check(is_whole, "librdmacm reads an address of IPv6 wherever the hints' family is not IPv4");
         }
     }
-    // SAFETY: the place is valid.
+    // SAFETY: the caller passes a valid pointer, as C requires.
     unsafe { found.write(new_addrinfo(&world, hints)) };
     0
 }
 
 pub(super) unsafe extern "C" fn freeaddrinfo(list: *mut rdma_addrinfo) {
     world().live.fetch_sub(1, Relaxed);
-    // SAFETY: it is a list that was made above.
+    // SAFETY: the list was made by `new_addrinfo`, and is freed once.
     unsafe {
         let first = Box::from_raw(list);
         drop(Box::from_raw(first.ai_src_addr.cast::<[u8; 16]>()));
@@ -94,17 +94,17 @@ pub(super) unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut ibv_
     world.born();
     let mut list = vec![context];
     if world.lies.cm_two_devices {
-        // SAFETY: the device is of no importance here.
+        // SAFETY: the fake accepts any device pointer.
         list.push(unsafe { super::super::device::open_device(ptr::null_mut()) });
     }
-    // SAFETY: the place is valid.
+    // SAFETY: the caller passes a valid pointer, as C requires.
     unsafe { count.write(list.len() as c_int) };
     list.resize(3, ptr::null_mut());
     Box::into_raw(list.into_boxed_slice()).cast()
 }
 
 pub(super) unsafe extern "C" fn free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: it is a list that was made above, of a context that is open.
+    // SAFETY: the list was made by the function above, and its context is open.
     let (world, list) = unsafe {
         (super::super::device::world_of(*list), Box::from_raw(list.cast::<[*mut ibv_context; 3]>()))
     };
