@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use rdma_mummy_sys::types::{ibv_ah_attr, ibv_gid, ibv_gid_entry};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_core::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A global identifier: the address of a port, in the form of an IPv6 address (`ibv_gid`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -98,7 +98,7 @@ impl Serialize for Gid {
 impl<'de> Deserialize<'de> for Gid {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map_err(|_| serde::de::Error::custom(format!("`{text}` is not a GID")))
+        text.parse().map_err(|_| serde_core::de::Error::custom(format!("`{text}` is not a GID")))
     }
 }
 

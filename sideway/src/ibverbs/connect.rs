@@ -41,8 +41,6 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use super::AccessFlags;
 use super::address::{AddressHandleAttribute, Gid};
 use super::port::{LinkLayer, Mtu};
@@ -54,7 +52,7 @@ pub use super::local_path::{ChoosePathError, LocalPath};
 
 /// The data that one side sends to the other. A datagram queue pair also needs a Q_Key, on which
 /// the programs agree themselves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The queue pair number.
     pub qp_number: u32,

@@ -17,6 +17,7 @@ pub mod device_memory;
 pub mod dma_buf;
 pub mod dma_handle;
 pub mod ece;
+mod endpoint_fields;
 pub mod event;
 pub mod flow;
 pub mod fork;
