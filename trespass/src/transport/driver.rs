@@ -61,8 +61,8 @@ pub(crate) trait Driver<P: Blocks> {
         false
     }
 
-    /// Whether everything that the connection handed over is on its way and will arrive even if
-    /// this process exits.
+    /// Whether everything that the connection handed over is on its way, and will arrive without a
+    /// further call on this side.
     fn is_flushed(&self) -> bool;
 
     /// The time at which [`progress`](Self::progress) must run even without an event.

@@ -96,8 +96,9 @@ impl RdmaDevice {
         limits.rd_atomic_out = limits.rd_atomic_out.min(self.limits.reads_out);
     }
 
-    /// Reads the device's asynchronous events. Port changes drop cached lookups. A fatal event, or
-    /// an error here, removes the device from new use.
+    /// Reads the device's asynchronous events. Each one that does not concern a queue pair drops
+    /// cached lookups of the device. After a fatal event, or an error here, the device is not used
+    /// for new connections.
     pub(crate) fn read_async_events(&self) {
         cache().read_async_events(self);
     }
@@ -200,8 +201,9 @@ impl DeviceCache {
         }
     }
 
-    /// Reads the device's events. They drop cached lookups of that device, because the next result
-    /// may differ. A failed device, with its pools, is not used for new connections.
+    /// Reads the device's events. Unless they concern a queue pair, they drop cached lookups of
+    /// that device, because the next result may differ. A failed device, with its pools, is not
+    /// used for new connections.
     fn read_async_events(&mut self, device: &RdmaDevice) {
         let mut failed = false;
         loop {
