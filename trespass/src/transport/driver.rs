@@ -1,4 +1,4 @@
-//! The trait of a transport: it moves the frames of one connection.
+//! The transport trait: a driver moves the frames of one connection over a socket or a queue pair.
 
 use std::io;
 use std::time::Instant;
@@ -10,21 +10,25 @@ use crate::protocol::{Blocks, CallBuffer, ConnectionKind, ProtocolMachine};
 
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
-    /// Has the system report under that key.
+    /// Registers the driver's descriptors for edge-triggered events under `token`.
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()>;
 
-    /// Has it report no more.
+    /// Undoes [`register`](Self::register).
     fn deregister(&mut self, registry: &Registry) -> io::Result<()>;
 
-    /// Takes note of a report.
+    /// Remembers an event that the system reported; the next [`progress`](Self::progress) acts on
+    /// it.
     fn on_event(&mut self, event: &Event);
 
-    /// Receives and sends until nothing moves.
+    /// Receives and sends until neither moves any more. Never sleeps.
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant);
 
-    /// A look of one who does not sleep yet: sends if `all` is to be done, and takes what has come that the system need not report, or else
-    /// what of it came first, which the call that waits may take. It has the system report nothing. Whether anything moved; then there may be
-    /// more to do.
+    /// One poll for a caller that spins and has not gone to sleep yet.
+    ///
+    /// With `all`, it sends pending frames and takes everything that has arrived without an event
+    /// from the system. Otherwise it takes only the first frame, which the waiting call may receive
+    /// directly in `sink`. It requests no event from the system. Returns whether anything moved; if
+    /// so, more may be left to do.
     fn poll_once(
         &mut self,
         _: &mut ProtocolMachine<P::Block>,
@@ -36,8 +40,9 @@ pub(crate) trait Driver<P: Blocks> {
         false
     }
 
-    /// Sends bytes of the program that fit a frame, if nothing is before them and that can be done now: few of them from where they are, more
-    /// out of a block.
+    /// Sends the program's bytes at once as one frame. They must fit a frame, nothing may be queued
+    /// before them, and the transport must be able to take them now. A few bytes are sent from
+    /// where they are; more are copied into a block first. Returns whether they were sent.
     fn send_at_once(
         &mut self,
         _: &mut ProtocolMachine<P::Block>,
@@ -48,25 +53,28 @@ pub(crate) trait Driver<P: Blocks> {
         false
     }
 
-    /// Sends until nothing moves.
+    /// Sends until nothing moves; receives nothing.
     fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant);
 
-    /// Whether [`post`](Self::post) does nothing for a connection that is quiet.
+    /// Whether [`post`](Self::post) has nothing to do for a connection that is quiet.
     fn is_idle(&self) -> bool {
         false
     }
 
-    /// Whether whatever the connection gave is on its way, and will arrive whatever becomes of this side.
+    /// Whether everything that the connection handed over is on its way, and will arrive without a
+    /// further call on this side.
     fn is_flushed(&self) -> bool;
 
-    /// When to take a turn in any case.
+    /// The time at which [`progress`](Self::progress) must run even without an event.
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// Whether it stopped for want of a block: nothing reports when there is one again.
+    /// Whether the driver stopped because the pool had no block. No event reports when a block
+    /// becomes free.
     fn is_starved(&self) -> bool;
 
-    /// How often it asked the system to move something.
+    /// The number of requests to the system to move data: socket calls, or doorbells of a queue
+    /// pair.
     fn system_calls(&self) -> u64;
 }

@@ -1,13 +1,16 @@
-//! The transports of a connection's frames: a TCP stream or an RDMA queue pair.
+//! Transports: they move a connection's frames over a TCP stream or an RDMA queue pair.
 //!
-//! The connection itself ([`protocol`](crate::protocol)) knows neither sockets nor devices. A driver hands it what has come and
-//! takes from it what is to go, in turns:
+//! The connection itself ([`protocol`](crate::protocol)) knows neither sockets nor devices. A
+//! driver passes it what has arrived and takes from it what is to be sent:
 //!
 //! - [`progress`](Driver::progress) does both until neither moves any more; it never sleeps;
-//! - [`poll_once`](Driver::poll_once) does so once, and only where that needs no call of the system, for a thread that looks again at once;
-//! - [`post`](Driver::post) only sends: the end of a call that wrote, so that one call costs one write (or one doorbell);
-//! - [`on_event`](Driver::on_event) is told what the system reported of what was [registered](Driver::register): a driver asks
-//!   for edges, and remembers them until it has looked.
+//! - [`poll_once`](Driver::poll_once) does both once, and only what needs no system call, for a
+//!   thread that polls again immediately;
+//! - [`post`](Driver::post) only sends: it ends a call that wrote, so that the call costs one
+//!   system call (or one doorbell);
+//! - [`on_event`](Driver::on_event) receives the events of the descriptors that were
+//!   [registered](Driver::register). They are edge-triggered, so a driver remembers each until it
+//!   has polled.
 
 #[cfg(not(feature = "rdma"))]
 mod no_rdma;
@@ -29,16 +32,16 @@ use self::tcp::TcpDriver;
 use crate::pool::{Block, Pool};
 use crate::protocol::{CallBuffer, ConnectionKind, GATHER_MAX, ProtocolMachine};
 
-/// What there is to move frames with.
+/// The transport that a connection uses.
 pub(crate) enum TransportDriver {
-    /// A TCP stream.
     Tcp(TcpDriver<Block>),
-    /// A queue pair.
+    /// An RC queue pair.
     #[cfg(feature = "rdma")]
     Rc(Box<rc::RcDriver<Block>>),
 }
 
-/// Where the queue pairs of a worker complete, whose a completion is, and what has completed.
+/// The completion queue that a worker's queue pairs share; it dispatches completions to their
+/// owners.
 #[cfg(feature = "rdma")]
 pub(crate) type WorkerCq = rc::WorkerCq<Block>;
 #[cfg(feature = "rdma")]
@@ -48,20 +51,22 @@ pub(crate) use no_rdma::{CqSlot, WorkCompletion, WorkerCq};
 #[cfg(feature = "rdma")]
 pub(crate) type WorkCompletion = rc::WorkCompletion<Block>;
 
-/// What the handshake tries.
+/// The RDMA path that a handshake tries.
 #[cfg(feature = "rdma")]
 pub(crate) type RdmaPath = rc::RcPath<Pool>;
-/// There is nothing to be tried.
+/// Without RDMA no path can be tried.
 #[cfg(not(feature = "rdma"))]
 pub(crate) type RdmaPath = crate::handshake::NoPath;
 
 impl TransportDriver {
-    /// Over a connected, non-blocking socket.
+    /// Wraps a connected, non-blocking socket.
     pub(crate) fn tcp(socket: std::net::TcpStream) -> Self {
         Self::Tcp(TcpDriver::new(socket))
     }
 
-    /// Over what was tried and works, and the pool that its device knows.
+    /// Uses the queue pair that the handshake has proved to work. Also returns the pool whose
+    /// memory is registered with its device. `socket` stays as the control channel. Fails if the
+    /// path has no queue pair.
     #[cfg(feature = "rdma")]
     pub(crate) fn over(path: RdmaPath, socket: std::net::TcpStream) -> io::Result<(Self, Pool)> {
         let pool = path.blocks().clone();
@@ -69,14 +74,15 @@ impl TransportDriver {
         Ok((Self::Rc(Box::new(rc)), pool))
     }
 
-    /// Over a queue pair that the connection manager has connected, and the pool that its device knows.
+    /// Uses a queue pair that the connection manager has connected. Also returns the pool whose
+    /// memory is registered with its device.
     #[cfg(feature = "rdma")]
     pub(crate) fn managed(managed: rc::CmQueuePair<Pool>, channel: rc::CmControl) -> (Self, Pool) {
         let pool = managed.blocks().clone();
         (Self::Rc(Box::new(rc::RcDriver::managed(managed, channel))), pool)
     }
 
-    /// Lent blocks that one frame can have.
+    /// The maximum number of lent blocks in one frame.
     pub(crate) fn gather(&self) -> usize {
         match self {
             Self::Tcp(_) => GATHER_MAX,
@@ -85,7 +91,7 @@ impl TransportDriver {
         }
     }
 
-    /// Something of it has completed in the worker's completion queue.
+    /// Handles a completion of this connection that the worker polled from its completion queue.
     #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
     pub(crate) fn completed(&mut self, protocol: &mut ProtocolMachine<Block>, completed: WorkCompletion) {
         match self {
@@ -95,7 +101,8 @@ impl TransportDriver {
         }
     }
 
-    /// The worker's completion queue has failed.
+    /// Fails the connection because the worker's completion queue has failed. Connections with
+    /// their own completion queue and TCP connections ignore it.
     #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
     pub(crate) fn completion_queue_failed(
         &mut self,
@@ -109,7 +116,7 @@ impl TransportDriver {
         }
     }
 
-    /// The device, the queue pair and what it has, in words, if it is one that moves them.
+    /// Describes the device and the queue pair in words; `None` on TCP.
     pub(crate) fn describe(&self) -> Option<String> {
         match self {
             Self::Tcp(_) => None,
@@ -118,7 +125,7 @@ impl TransportDriver {
         }
     }
 
-    /// The RDMA device, if it is one that moves them.
+    /// The name of the RDMA device; `None` on TCP.
     pub(crate) fn device(&self) -> Option<&str> {
         match self {
             Self::Tcp(_) => None,
@@ -127,14 +134,14 @@ impl TransportDriver {
         }
     }
 
-    /// There is no such thing.
+    /// Never called, because a build without RDMA has no path.
     #[cfg(not(feature = "rdma"))]
     pub(crate) fn over(path: RdmaPath, _: std::net::TcpStream) -> io::Result<(Self, Pool)> {
         match path {}
     }
 }
 
-/// The same of whatever way it is.
+/// Calls the same method on whichever transport the connection uses.
 macro_rules! whichever {
     (ref $driver:ident.$call:ident()) => {
         match $driver {

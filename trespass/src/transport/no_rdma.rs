@@ -7,14 +7,14 @@ use mio::{Registry, Token};
 
 use crate::handshake::NoPath;
 
-/// There is nothing on it.
+/// A completion queue without queue pairs: it never has a completion.
 #[derive(Clone, Default)]
 pub(crate) struct WorkerCq(());
 
-/// There is nothing to sit at.
+/// An entry of [`WorkerCq`], to which no completion ever goes.
 pub(crate) struct CqSlot;
 
-/// There is nothing to complete.
+/// Uninhabited, because no work request ever completes.
 pub(crate) enum WorkCompletion {}
 
 impl WorkerCq {
@@ -41,7 +41,8 @@ impl WorkerCq {
     }
 }
 
-/// What the rest of the crate calls on a data path, which no program without RDMA has.
+/// The methods that the rest of the crate calls on a data path. They are never reached, because
+/// `NoPath` has no values.
 impl NoPath {
     pub(crate) fn watch(&mut self, _: &Registry, _: Token) -> io::Result<bool> {
         match *self {}

@@ -1,4 +1,5 @@
-//! The pools of this process: connections with the same pool configuration over the same device share one.
+//! The buffer pools of this process: connections share one if their pool configuration and their
+//! device are the same.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,21 +9,24 @@ use crate::pool::{Pool, PoolConfig};
 #[cfg(feature = "rdma")]
 use crate::wire::Unavailable;
 
-/// The process's pools: all connections whose configurations want the same pool, over the same device or over none, share it.
+/// The process's pools, each with its configuration. Several entries can have the same
+/// configuration, one for each device.
 static POOLS: Mutex<Vec<(PoolConfig, Pool)>> = Mutex::new(Vec::new());
 
 fn pools() -> MutexGuard<'static, Vec<(PoolConfig, Pool)>> {
     POOLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The device of this domain has failed: whoever wants a pool from now on gets another one.
+/// Removes the pools registered in `domain`, because its device has failed. Later connections get a
+/// new pool.
 #[cfg(feature = "rdma")]
 pub(crate) fn forget_pools_of(domain: &sideway::ibverbs::protection_domain::ProtectionDomain) {
     let mut pools = pools();
     pools.retain(|(_, pool)| !pool.give_up(domain));
 }
 
-/// The pool that a configuration begins with: its first device's, if there is one.
+/// The pool that a configuration starts with: the program's pool if it gave one, else the first
+/// pool with this configuration, else a new one.
 pub(crate) fn pool_of(config: &Config) -> io::Result<Pool> {
     if let Some(pool) = &config.given_pool {
         return Ok(pool.clone());
@@ -37,13 +41,16 @@ pub(crate) fn pool_of(config: &Config) -> io::Result<Pool> {
     Ok(pool)
 }
 
-/// The pool at hand, or, where its device has failed, the one that the configuration begins with now.
+/// The current pool, or, if its device has failed, the pool that the configuration starts with now.
 pub(crate) fn usable_pool(current: &Pool, config: &Config) -> io::Result<Pool> {
     if current.is_given_up() { pool_of(config) } else { Ok(current.clone()) }
 }
 
-/// The pool of a configuration for connections over the device that has this domain: the one at hand, if there is one and it can be that,
-/// else the process's for that device. A pool of the program's own is never another.
+/// The pool for connections over the device with this protection domain.
+///
+/// The current pool is used if it can be registered in the domain, else the process's pool for that
+/// device. A pool that the program supplied is never replaced: if it belongs to another domain,
+/// this fails.
 #[cfg(feature = "rdma")]
 pub(crate) fn pool_over(
     domain: &sideway::ibverbs::protection_domain::ProtectionDomain,
@@ -70,7 +77,8 @@ pub(crate) fn pool_over(
     check_can_send(pool)
 }
 
-/// Where the device registers nothing to send from, what is written would wait for it for ever. (A pool that is empty has some again.)
+/// Fails if the device registers no memory to send from, because a write would then wait for it for
+/// ever. A pool that is merely empty passes, because its blocks return.
 #[cfg(feature = "rdma")]
 fn check_can_send(pool: Pool) -> Result<Pool, Unavailable> {
     if pool.take(1).is_none() && pool.is_refused() {

@@ -1,4 +1,5 @@
-//! A queue pair that rdma_cm connects, and the handshake messages that go over it.
+//! A queue pair that the connection manager (rdma_cm) connects, and the handshake messages that it
+//! carries.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,19 +21,21 @@ use crate::protocol::{Block, Blocks, Purpose};
 use crate::wire::MAX_MESSAGE;
 use crate::wire::{Cause, Unavailable};
 
-/// A queue pair on its way to a [`driver`](super::driver::RcDriver). It has a completion queue of its own, a worker's too.
+/// A queue pair that is not yet given to a [`driver`](super::driver::RcDriver). It has a private
+/// completion queue, even if a worker owns the connection.
 pub(crate) struct CmQueuePair<P: Blocks<Block: DeviceBlock>> {
     pair: QueuePairOwner<P::Block>,
     parameters: QpParameters,
     blocks: P,
-    /// What has come and was not heard.
+    /// Receive completions that the handshake has not taken yet.
     received: VecDeque<WorkCompletion<P::Block>>,
-    /// The handshake has heard all that it wants to: what comes is the connection's.
+    /// The handshake needs no more messages; later receives belong to the connection.
     handshake_done: bool,
 }
 
 impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
-    /// Makes it, in the reset state. The blocks are registered in the device's domain.
+    /// Creates the queue pair in the RESET state. The memory of `blocks` must be registered in the
+    /// device's protection domain.
     pub(crate) fn new(
         device: &Arc<RdmaDevice>,
         origin: &str,
@@ -49,7 +52,6 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         self.pair.qp.control()
     }
 
-    /// Where its blocks come from.
     pub(crate) fn blocks(&self) -> &P {
         &self.blocks
     }
@@ -58,21 +60,23 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         self.parameters.slot_size as usize
     }
 
-    /// Brings it to where receives can be posted.
+    /// Moves the queue pair to INIT, in which receives can be posted.
     pub(crate) fn prepare(&mut self, id: &Identifier) -> Result<(), Unavailable> {
         id.modify_qp(&mut self.pair.qp, QueuePairState::Init).map_err(|error| unconnected(&error))
     }
 
-    /// Connects it with the peer's, which has come with the request, or with the answer to it.
+    /// Connects the queue pair with the peer's, whose parameters came with the connect request or
+    /// its reply.
     pub(crate) fn connect(&mut self, id: &Identifier) -> Result<(), Unavailable> {
-        // What the peer may do in this side's memory is known now.
+        // INIT is repeated, because only now are the access flags for the peer known.
         for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
             let mut attributes = id.get_qp_attr(state).map_err(|error| unconnected(&error))?;
-            // By iWARP the device does that itself when the connection is made.
+            // With iWARP the device makes the transition itself when the connection is established.
             if attributes.state().is_none() {
                 continue;
             }
-            // What is this side's alone to say, where the transport has it.
+            // The connection manager does not negotiate these, so set them, if the transport has
+            // them.
             let parameters = &self.parameters;
             if attributes.min_rnr_timer().is_some() {
                 attributes.setup_min_rnr_timer(parameters.min_rnr_timer);
@@ -97,13 +101,14 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         Ok(())
     }
 
-    /// Posts receives for so many pieces, and if the peer may go on right behind them, all that the connection grants.
+    /// Posts receives for `pieces` messages of the handshake. With `all`, also posts every receive
+    /// that the connection grants, because the peer may send frames right after its messages.
     pub(crate) fn post(&mut self, pieces: usize, all: bool) -> Result<(), Unavailable> {
         let granted = if all { self.parameters.rx_slots as usize } else { 0 };
         self.pair.fill(&mut self.blocks, pieces + granted, self.parameters.slot_size as usize)
     }
 
-    /// Sends a message of the handshake in pieces of so many bytes, which are not more than a slot.
+    /// Sends a handshake message in pieces of `piece` bytes, clamped to the slot size.
     pub(crate) fn send(&mut self, message: &[u8], piece: usize) -> Result<(), Unavailable> {
         let RcQueuePair { qp, generation, handshake_messages, probes, .. } = &mut *self.pair;
         let (first, piece) = (handshake_messages.len(), piece.clamp(1, self.parameters.slot_size as usize));
@@ -117,27 +122,30 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         }
         let mut list = qp.start_post_send();
         for (block, bytes) in handshake_messages[first..].iter().zip(message.chunks(piece)) {
-            // Memory that is not registered has no key: the device refuses 0.
+            // Unregistered memory has no key; the device rejects key 0.
             let lkey = block.lkey().unwrap_or(0);
             let entry = ScatterGatherEntry::new(lkey, block.address() as u64, bytes.len() as u32);
             let id = wr_id::encode(*generation, WrId::Probe);
             let send = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
-            // SAFETY: the pair keeps the block in `handshake_messages` as long as any such request is under way, or forgets it; it stays where it is
-            // (`DeviceBlock`), and nobody writes to it. The send queue has room for more pieces than a message has.
+            // SAFETY: the block stays in `handshake_messages` until no handshake send is
+            // outstanding (`acknowledged`), or is leaked by `forget`. Until then nobody writes to
+            // it, and its memory does not move (`DeviceBlock`). The send queue has room for more
+            // pieces than a message has.
             unsafe { send.setup_sge_list(&[entry]) };
         }
-        // If the device does not say that some were not posted, all were.
+        // If the error does not tell how many were posted, assume all were.
         let (posted, count) = (list.post(), handshake_messages.len() - first);
         *probes += posted.as_ref().err().map_or(count, |error| error.posted().unwrap_or(count));
         posted.map_err(|error| failed(&error))
     }
 
-    /// Whether the peer's device has all that was sent.
+    /// Whether every handshake send has completed, so that the peer's device has received it.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.pair.probes == 0
     }
 
-    /// Looks for what has come. The pieces are shown to `hear` until it says that this was all: what is behind is the connection's.
+    /// Polls for messages and passes each piece to `hear` until it returns true for the last one.
+    /// Later receives are kept for the connection. Fails if a request failed.
     pub(crate) fn poll_messages(&mut self, mut hear: impl FnMut(&[u8]) -> bool) -> Result<(), Unavailable> {
         let (pair, dispatcher) = self.pair.parts();
         let (received, mut failure) = (&mut self.received, None);
@@ -145,7 +153,7 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
             let reaped = dispatcher.poll(|_, completed| {
                 let completed = pair.settle(completed);
                 match completed.failure() {
-                    // The first says why; what is flushed behind it does not.
+                    // The first failure tells the cause; the requests flushed after it do not.
                     Some(why) => {
                         failure.get_or_insert(why);
                     }
@@ -166,17 +174,17 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// As [`QueuePairOwner::watch`].
+    /// See [`QueuePairOwner::watch`].
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
         self.pair.watch(registry, token)
     }
 
-    /// As [`QueuePairOwner::unwatch`].
+    /// See [`QueuePairOwner::unwatch`].
     pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
         self.pair.unwatch(registry)
     }
 
-    /// What works now, and what has come of the connection.
+    /// The working queue pair, with the completions that already belong to the connection.
     pub(super) fn into_proved(self) -> ProvenPath<P::Block> {
         let first = self.parameters.rx_slots as usize;
         ProvenPath { pair: self.pair, early: EarlyCompletions { first, completed: self.received.into() } }

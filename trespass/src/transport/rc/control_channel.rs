@@ -1,5 +1,5 @@
 //! The control channel of a connection: the TCP socket or rdma_cm identifier that it began with.
-//! Its end is the peer's end.
+//! The driver keeps it, because its end tells that the peer has gone.
 
 use std::io;
 use std::mem::replace;
@@ -12,14 +12,14 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use sideway::rdmacm::{EventChannel, EventType, Identifier};
 
-/// A TCP connection, or one of the connection manager's.
+/// The TCP socket or the connection manager's identifier.
 pub(super) enum ControlChannel {
     Socket { socket: TcpStream, peer_ended: bool },
     Cm(CmControl),
 }
 
 impl ControlChannel {
-    /// The socket is non-blocking.
+    /// Wraps a non-blocking socket.
     pub(super) fn from_socket(socket: std::net::TcpStream) -> Self {
         Self::Socket { socket: TcpStream::from_std(socket), peer_ended: false }
     }
@@ -41,7 +41,7 @@ impl ControlChannel {
         }
     }
 
-    /// Takes note of a report, which may be of something else with the same key.
+    /// Remembers an event. It may concern another descriptor registered under the same token.
     pub(super) fn on_event(&mut self, event: &Event) {
         match self {
             Self::Socket { peer_ended, .. } => *peer_ended |= event.is_read_closed() || event.is_error(),
@@ -49,14 +49,15 @@ impl ControlChannel {
         }
     }
 
-    /// Looks what was reported. To be called before completions are polled: what the peer had sent before its end is found by that then.
+    /// Looks into the events that [`on_event`](Self::on_event) remembered. Call it before polling
+    /// completions: that poll then finds everything that the peer sent before its end.
     pub(super) fn poll_events(&mut self) {
         if let Self::Cm(cm) = self {
             cm.poll_events();
         }
     }
 
-    /// Whether the peer's end was found since this was asked last.
+    /// Whether the peer's end was found since the last call.
     pub(super) fn take_peer_ended(&mut self) -> bool {
         match self {
             Self::Socket { peer_ended, .. } => replace(peer_ended, false),
@@ -64,7 +65,8 @@ impl ControlChannel {
         }
     }
 
-    /// Has the peer hear of the end, also if this side's program does nothing for a long time.
+    /// Closes the channel, so that the peer notices even if this side's program does nothing for a
+    /// long time.
     pub(super) fn disconnect(&mut self) {
         match self {
             Self::Socket { socket, .. } => {
@@ -81,7 +83,7 @@ impl ControlChannel {
     }
 }
 
-/// An identifier of the connection manager's that is alone on its channel. Dropping it hangs up.
+/// An rdma_cm identifier with a private event channel. Dropping it disconnects.
 pub(crate) struct CmControl {
     id: Identifier,
     channel: EventChannel,
@@ -90,7 +92,8 @@ pub(crate) struct CmControl {
 }
 
 impl CmControl {
-    /// Of a connection that was established, and may have ended since.
+    /// Takes the identifier of an established connection. `peer_ended`: the peer has disconnected
+    /// since.
     pub(crate) fn new(id: Identifier, channel: EventChannel, peer_ended: bool) -> Self {
         Self { id, channel, may_have_event: true, peer_ended }
     }
@@ -103,7 +106,8 @@ impl CmControl {
             match self.channel.try_get_cm_event() {
                 Ok(Some(event)) => {
                     tracing::trace!(event = %event.event_type(), "the connection manager reports");
-                    // That its number may be used again says nothing of a queue pair that is to be destroyed.
+                    // A TIMEWAIT_EXIT event only says that the queue pair number may be used again,
+                    // so it is ignored.
                     self.peer_ended |= matches!(
                         event.event_type(),
                         EventType::Disconnected | EventType::DeviceRemoval | EventType::ConnectError

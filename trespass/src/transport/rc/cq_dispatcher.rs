@@ -1,16 +1,19 @@
-//! The dispatcher of a completion queue: it gives each completion to its queue pair. A queue pair
-//! has a [`CqDispatcher`] of its own, or shares the one of its worker ([`WorkerCq`]).
+//! The dispatcher of a completion queue: it passes each completion to the queue pair it belongs to.
+//! A queue pair has a private [`CqDispatcher`], or shares its worker's ([`WorkerCq`]).
 //!
-//! A worker's dispatcher finds whose a completion is by the queue pair's number. Numbers come back when their pair is gone, and what was
-//! posted may complete when its owner has gone. So
+//! A worker's dispatcher finds the owner of a completion by the queue pair number. The device
+//! reuses the number of a destroyed pair, and requests may complete after their owner has gone.
+//! Therefore:
 //!
-//! - the numbers of work requests have the pair's generation ([`wr_id`]): what an earlier pair has left is dropped;
-//! - a pair whose owner goes is *drained*: it is stopped, its completions are taken as they come, and only then it is destroyed, with
-//!   what it holds.
+//! - Each `wr_id` contains the generation of its queue pair ([`wr_id`]), so that late completions
+//!   of an earlier pair are dropped.
+//! - When the owner of a pair goes, the pair is *drained*: it is moved to the error state, and its
+//!   completions are taken as they arrive. Only then is it destroyed, together with its blocks.
 //!
-//! A worker has one thread, so nobody ever waits for the lock of its completion queue. It is taken once for all that has completed, where pairs come
-//! and go, and where one that shares is given receives; it is there because connections may be given to other threads, and with them what
-//! leads to the completion queue.
+//! The lock of a worker's completion queue is uncontended, because a worker has one thread. It
+//! exists because connections may move to other threads, and each holds a reference to the
+//! completion queue. It is taken once for each poll, when a pair is created or dropped, and when
+//! shared receives are granted.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -32,33 +35,36 @@ use super::{DeviceBlock, RdmaDevice};
 use crate::protocol::Lease;
 use crate::wire::{Cause, Unavailable};
 
-/// Completions that a worker's queue has room for at first. It grows with the connections.
+/// The initial capacity of a worker's completion queue. It grows with the number of connections.
 const FIRST_ROOM: u32 = 1024;
-/// The generation of a pair that has its completion queue for itself.
+/// The generation of a queue pair with a private completion queue.
 const SOLE_GENERATION: u32 = 0;
-/// How long to wait between two polls while queue pairs drain: what is to come takes microseconds, or fails.
+/// The pause between two polls while queue pairs drain. Outstanding requests complete within
+/// microseconds, or never.
 pub(super) const DRAIN_POLL_INTERVAL: Duration = Duration::from_micros(50);
-/// The same, of a thread that has other things to do.
+/// The pause between two polls for draining pairs in a worker, whose thread also serves
+/// connections.
 const WORKER_DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What has completed.
+/// The request that has completed.
 pub(super) enum CompletedRequest<B> {
-    /// A send, or the probe, or a receive of the pair's own.
+    /// A send, a send of the handshake, or a receive from the pair's private receive queue.
     Own(WrId),
-    /// A receive that is out of its queue: its number there, and its block if it was under way.
+    /// A receive that is already out of its queue: its count (or slot index) and its block. `None`
+    /// if it was not outstanding.
     Received(u32, Option<B>),
-    /// One of those that were promised to others.
+    /// A shared receive that was promised to another connection.
     Overdrawn,
 }
 
-/// A work request that has completed.
+/// A completed work request.
 pub(crate) struct WorkCompletion<B> {
     pub(super) request: CompletedRequest<B>,
     pub(super) status: WorkCompletionStatus,
     pub(super) vendor: u32,
-    /// Bytes received.
+    /// The number of bytes received; 0 for a send.
     pub(super) len: usize,
-    /// The immediate data that came with them.
+    /// The immediate data of a received message.
     pub(super) immediate: Option<u32>,
 }
 
@@ -76,7 +82,7 @@ impl<B> WorkCompletion<B> {
         }
     }
 
-    /// What is wrong, if it has not come to a good end, while a path is tried.
+    /// The error of a failed request, as the reason why the path is not usable.
     pub(super) fn failure(&self) -> Option<Unavailable> {
         let Self { status, vendor, .. } = self;
         (*status != WorkCompletionStatus::Success).then(|| {
@@ -87,43 +93,45 @@ impl<B> WorkCompletion<B> {
     }
 }
 
-/// A completion queue with its channel, the pairs that complete into it, and what they share.
+/// A completion queue and its channel, with the queue pairs that complete into it and their shared
+/// receive queue.
 pub(super) struct CqDispatcher<B: DeviceBlock> {
     queue_pairs: QueuePairs<B>,
-    /// The receives that they share, if they do, and as long as there is one that does.
+    /// `None` if the queue pairs have private receive queues, or if no queue pair is left.
     shared_recv_queue: Option<SharedRecvQueue<B>>,
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
     device: Arc<RdmaDevice>,
-    /// The queue makes an event with the next completion, or has made it.
+    /// The completion queue is armed: the next completion makes an event, or has made it already.
     armed: bool,
-    /// The channel may have an event.
+    /// The channel may have an event to read.
     may_have_event: bool,
-    /// The queue is of no use any more.
+    /// The completion queue has failed and is not used any more.
     broken: bool,
 }
 
 enum QueuePairs<B: DeviceBlock> {
-    /// Whatever completes is its.
+    /// A single queue pair, to which every completion belongs.
     One(Lease),
     ManyQueuePairs(ManyQueuePairs<B>),
 }
 
 struct ManyQueuePairs<B: DeviceBlock> {
     pairs: QueuePairTable<QueuePairEntry<B>>,
-    /// Those without an owner, and until when they may take to give everything back.
+    /// The numbers of queue pairs without an owner, each with the time when it is given up.
     draining: Vec<(u32, Instant)>,
     generation: u32,
-    /// Completions that there is room for, and that may come at a time.
+    /// The capacity of the completion queue; `used` is the part that the queue pairs may need at
+    /// one time.
     room: u32,
     used: u32,
-    /// The channel is in the worker's set.
+    /// The channel is registered with the worker's poll.
     registered: bool,
 }
 
 struct QueuePairEntry<B: DeviceBlock> {
     generation: u32,
-    /// Completions that may come of it at a time.
+    /// The maximum number of completions of this pair that may be in the queue at one time.
     needs: u32,
     lease: Lease,
     owner: EntryOwner<B>,
@@ -157,7 +165,7 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         })
     }
 
-    /// For a pair of its own.
+    /// The dispatcher of a single queue pair.
     pub(super) fn of_one(device: &Arc<RdmaDevice>, parameters: &QpParameters) -> Result<Self, Unavailable> {
         let room = RcQueuePair::<B>::completions(parameters, false);
         let mut dispatcher = Self::new(device, room, QueuePairs::One(Lease::default()))?;
@@ -182,7 +190,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         self.shared_recv_queue.as_ref()
     }
 
-    /// What a pair may use of the receives that are shared.
+    /// The lease of a queue pair on the shared receives, with their queue. `None` if nothing is
+    /// shared.
     fn lease(&mut self, pair: u32) -> Option<(&mut Lease, &mut SharedRecvQueue<B>)> {
         let lease = match &mut self.queue_pairs {
             QueuePairs::One(lease) => lease,
@@ -191,7 +200,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         Some((lease, self.shared_recv_queue.as_mut()?))
     }
 
-    /// Makes a pair certain of so many shared receives. Else how many there can be in all.
+    /// Reserves `first` shared receives for a queue pair. If they do not fit, fails with the size
+    /// of the shared queue.
     pub(super) fn reserve_receives(&mut self, pair: u32, first: u32) -> Result<(), u32> {
         let Some((lease, shared_recv_queue)) = self.lease(pair) else { return Ok(()) };
         if shared_recv_queue.ledger.admit(lease, first) {
@@ -201,12 +211,13 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         }
     }
 
-    /// Shared receives that a pair may use.
+    /// The number of shared receives that a queue pair may use.
     pub(super) fn receives_held(&mut self, pair: u32) -> u32 {
         self.lease(pair).map_or(0, |(lease, _)| lease.held())
     }
 
-    /// Gives a pair so many more shared receives, as far as there is room for it, and blocks. How many.
+    /// Grants a queue pair up to `wanted` more shared receives, limited by the ledger and the
+    /// blocks available. Returns how many.
     pub(super) fn grant_receives(
         &mut self,
         pair: u32,
@@ -224,7 +235,7 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         Ok(count)
     }
 
-    /// Has the system report completions under that key.
+    /// Registers the completion channel under `token`.
     pub(super) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
         registry.register(&mut SourceFd(&self.channel.as_fd().as_raw_fd()), token, Interest::READABLE)
     }
@@ -233,12 +244,13 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         registry.deregister(&mut SourceFd(&self.channel.as_fd().as_raw_fd()))
     }
 
-    /// The system has reported something.
+    /// The completion channel was reported readable.
     pub(super) fn on_event(&mut self) {
         self.may_have_event = true;
     }
 
-    /// Takes the channel's events, if there may be any. Whether the queue is to be armed.
+    /// Reads the channel's events, if it may have any. Returns whether the completion queue must be
+    /// armed.
     pub(super) fn take_events(&mut self) -> io::Result<bool> {
         if std::mem::replace(&mut self.may_have_event, false) {
             while self.channel.try_next().map_err(io::Error::other)?.is_some() {
@@ -248,7 +260,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         Ok(!self.armed)
     }
 
-    /// Has the next completion make an event. Whether that was not so already: then one may have come just before.
+    /// Arms the completion queue, so that the next completion makes an event. Returns whether it
+    /// was unarmed before: if so, poll again, because a completion may have arrived just before.
     pub(super) fn arm(&mut self) -> io::Result<bool> {
         if std::mem::replace(&mut self.armed, true) {
             return Ok(false);
@@ -257,7 +270,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         Ok(true)
     }
 
-    /// Takes what has completed, and gives each to the slot that it belongs to. Whether anything had.
+    /// Polls all completions and passes each to `each`, with the slot of its owner. Returns whether
+    /// any arrived.
     #[inline]
     pub(super) fn poll(&mut self, mut each: impl FnMut(u32, WorkCompletion<B>)) -> io::Result<bool> {
         self.poll_until(|slot, completed| {
@@ -266,7 +280,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         })
     }
 
-    /// The same, up to the first for which that is true, if it belongs to a slot.
+    /// Polls completions until `each` returns true for one. Completions without an owning slot are
+    /// handled here.
     #[inline]
     pub(super) fn poll_until(
         &mut self,
@@ -285,7 +300,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
                 }
                 _ => CompletedRequest::Own(wr_id),
             };
-            // The generation of a shared receive is its place's.
+            // A shared receive has the generation of its slot, not of its queue pair, and was
+            // checked above.
             let is_its = |found: &CompletionSource<'_, B>| {
                 found.generation == generation || !matches!(request, CompletedRequest::Own(_))
             };
@@ -313,7 +329,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         Ok(any)
     }
 
-    /// The same of the dispatcher of one pair. Where nothing is shared, nobody is asked whose a completion is.
+    /// Polls completions like [`poll_until`](Self::poll_until), for the dispatcher of a single
+    /// queue pair. If nothing is shared, it skips the lookup of the owner.
     #[inline]
     pub(super) fn poll_own(&mut self, mut each: impl FnMut(WorkCompletion<B>) -> bool) -> io::Result<bool> {
         if self.shared_recv_queue.is_some() || !matches!(self.queue_pairs, QueuePairs::One(_)) {
@@ -334,7 +351,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         Ok(any)
     }
 
-    /// Takes note of the device's events about draining pairs, before it is seen whether anything of them is left.
+    /// Reads the device's events about draining pairs. This must precede the poll for their last
+    /// completions: see [`RcQueuePair::is_free`].
     fn read_device_events(&mut self) {
         let QueuePairs::ManyQueuePairs(ManyQueuePairs { pairs, draining, .. }) = &mut self.queue_pairs else {
             return;
@@ -346,7 +364,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         }
     }
 
-    /// Destroys the draining pairs that have given everything back, and gives up what will not. What nobody shares any more goes with the last.
+    /// Destroys the draining pairs whose requests have all completed, and gives up those whose time
+    /// is over. Destroying the last pair also drops the shared receive queue.
     fn destroy_drained(&mut self, now: Instant) {
         let Self {
             queue_pairs: QueuePairs::ManyQueuePairs(ManyQueuePairs { pairs, draining, used, .. }),
@@ -381,16 +400,17 @@ impl<B: DeviceBlock> CqDispatcher<B> {
     }
 }
 
-/// What a completion's queue pair is.
+/// The queue pair to which a completion belongs.
 struct CompletionSource<'a, B: DeviceBlock> {
     lease: &'a mut Lease,
     generation: u32,
-    /// Nobody else completes here.
+    /// `None` if it is the only queue pair of this completion queue.
     owner: Option<&'a mut EntryOwner<B>>,
 }
 
 impl<B: DeviceBlock> QueuePairs<B> {
-    /// The pair with this number, which is asked for only if there are several.
+    /// Finds a queue pair. `pair` yields its number, and is called only if several pairs share the
+    /// queue.
     #[inline]
     fn find(&mut self, pair: impl FnOnce() -> u32) -> Option<CompletionSource<'_, B>> {
         match self {
@@ -404,7 +424,8 @@ impl<B: DeviceBlock> QueuePairs<B> {
 }
 
 impl<B: DeviceBlock> Drop for CqDispatcher<B> {
-    /// Whoever had a pair here has gone. The draining pairs are taken back first.
+    /// Waits for the draining pairs and destroys them first. All other pairs are gone already,
+    /// because their owners refer to this dispatcher.
     fn drop(&mut self) {
         while let QueuePairs::ManyQueuePairs(ManyQueuePairs { draining, .. }) = &self.queue_pairs
             && !draining.is_empty()
@@ -419,7 +440,7 @@ impl<B: DeviceBlock> Drop for CqDispatcher<B> {
     }
 }
 
-/// Where the pairs of a worker complete: nowhere, until there is one.
+/// The completion queue that a worker's queue pairs share. It is created with the first of them.
 pub(crate) struct WorkerCq<B: DeviceBlock>(Arc<Mutex<Option<CqDispatcher<B>>>>);
 
 impl<B: DeviceBlock> Default for WorkerCq<B> {
@@ -434,7 +455,8 @@ impl<B: DeviceBlock> Clone for WorkerCq<B> {
     }
 }
 
-/// Where the completions of a pair go: to what a worker has under this index.
+/// The place to which the completions of a queue pair go: a worker's completion queue, and an index
+/// that identifies the connection in that worker.
 pub(crate) struct CqSlot<B: DeviceBlock> {
     pub(super) worker_cq: WorkerCq<B>,
     pub(super) index: u32,
@@ -445,12 +467,13 @@ impl<B: DeviceBlock> WorkerCq<B> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For what has this index.
+    /// The slot for the connection that the worker knows by this index.
     pub(crate) fn slot(&self, index: u32) -> CqSlot<B> {
         CqSlot { worker_cq: self.clone(), index }
     }
 
-    /// Has the system report completions under that key, from when there can be any. With an error it is of no use to any of its pairs.
+    /// Registers the completion channel under `token`, once the completion queue exists. If that
+    /// fails, the completion queue is unusable for all its queue pairs.
     pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
         let mut dispatcher = self.lock();
         let Some(dispatcher) = dispatcher.as_mut() else { return Ok(()) };
@@ -462,15 +485,16 @@ impl<B: DeviceBlock> WorkerCq<B> {
         Ok(())
     }
 
-    /// The system has reported something.
+    /// The completion channel was reported readable.
     pub(crate) fn on_event(&self) {
         if let Some(dispatcher) = self.lock().as_mut() {
             dispatcher.on_event();
         }
     }
 
-    /// Gives whatever has completed to the slot that it belongs to, until nothing is left, and destroys drained pairs. Whether anything
-    /// had completed. With an error it is of no use to any of its pairs any more; that is said once.
+    /// Polls all completions and passes each to `each`, with the slot of its owner; then destroys
+    /// drained pairs. Returns whether any completion arrived. An error is returned only once; after
+    /// it the completion queue is unusable for all its queue pairs.
     pub(crate) fn poll(&self, each: impl FnMut(u32, WorkCompletion<B>)) -> io::Result<bool> {
         let mut dispatcher = self.lock();
         let Some(dispatcher) = dispatcher.as_mut() else { return Ok(false) };
@@ -491,8 +515,8 @@ impl<B: DeviceBlock> WorkerCq<B> {
         reaped
     }
 
-    /// Has the next completion be reported. Whether that was not so already: then one may have come just before. Errors are as
-    /// [`poll`](Self::poll)'s.
+    /// Arms the completion queue. Returns whether it was unarmed before: if so, poll again, because
+    /// a completion may have arrived just before. Errors are the same as in [`poll`](Self::poll).
     pub(crate) fn arm(&self) -> io::Result<bool> {
         let mut dispatcher = self.lock();
         let Some(dispatcher) = dispatcher.as_mut().filter(|dispatcher| !dispatcher.broken) else {
@@ -503,7 +527,7 @@ impl<B: DeviceBlock> WorkerCq<B> {
         armed
     }
 
-    /// When to reap in any case.
+    /// The time of the next poll while queue pairs drain; `None` if none does.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         match &self.lock().as_ref()?.queue_pairs {
             QueuePairs::ManyQueuePairs(many) if !many.draining.is_empty() => {
@@ -513,7 +537,8 @@ impl<B: DeviceBlock> WorkerCq<B> {
         }
     }
 
-    /// Makes a pair that completes here. `None`: it has to have a queue of its own, as there is no room, or this one is another device's.
+    /// Creates a queue pair in this completion queue. `None` if the queue has no room, has failed,
+    /// or belongs to another device; the pair then needs a private completion queue.
     pub(super) fn create_pair(
         &self,
         device: &Arc<RdmaDevice>,
@@ -550,7 +575,8 @@ impl<B: DeviceBlock> WorkerCq<B> {
         Ok(Some(Box::new(pair)))
     }
 
-    /// Takes a pair whose owner goes.
+    /// Takes over a queue pair whose owner goes, stops it, and destroys it when its requests have
+    /// completed.
     pub(super) fn start_draining(&self, mut pair: Box<RcQueuePair<B>>) {
         pair.stop();
         let number = pair.qp.qp_number();
@@ -567,17 +593,17 @@ impl<B: DeviceBlock> WorkerCq<B> {
         many.draining.push((number, Instant::now() + DRAIN));
     }
 
-    /// As [`CqDispatcher::reserve_receives`].
+    /// See [`CqDispatcher::reserve_receives`].
     pub(super) fn reserve_receives(&self, pair: u32, first: u32) -> Result<(), u32> {
         self.lock().as_mut().map_or(Ok(()), |dispatcher| dispatcher.reserve_receives(pair, first))
     }
 
-    /// As [`CqDispatcher::receives_held`].
+    /// See [`CqDispatcher::receives_held`].
     pub(super) fn receives_held(&self, pair: u32) -> u32 {
         self.lock().as_mut().map_or(0, |dispatcher| dispatcher.receives_held(pair))
     }
 
-    /// As [`CqDispatcher::grant_receives`].
+    /// See [`CqDispatcher::grant_receives`].
     pub(super) fn grant_receives(
         &self,
         pair: u32,
@@ -587,7 +613,7 @@ impl<B: DeviceBlock> WorkerCq<B> {
         self.lock().as_mut().map_or(Ok(0), |dispatcher| dispatcher.grant_receives(pair, wanted, blocks))
     }
 
-    /// Of shared receives: how many are posted, how many are promised, and how many there can be.
+    /// The numbers of shared receives that are posted, that are promised, and that are possible.
     #[cfg(test)]
     pub(crate) fn shared(&self) -> Option<[u32; 3]> {
         let dispatcher = self.lock();
@@ -596,7 +622,7 @@ impl<B: DeviceBlock> WorkerCq<B> {
         Some([posted, promised, ledger.size()])
     }
 
-    /// Pairs, and those of them that are draining.
+    /// The number of queue pairs, and how many of them are draining.
     #[cfg(test)]
     pub(crate) fn pairs(&self) -> (usize, usize) {
         match self.lock().as_ref().map(|dispatcher| &dispatcher.queue_pairs) {
@@ -607,13 +633,15 @@ impl<B: DeviceBlock> WorkerCq<B> {
 }
 
 impl<B: DeviceBlock> CqDispatcher<B> {
-    /// Whether it is empty, and of no use to pairs of this device.
+    /// Whether the dispatcher has no queue pairs and cannot serve new ones of `device`, so that it
+    /// can be replaced.
     fn is_stale(&self, device: &Arc<RdmaDevice>) -> bool {
         let is_empty = matches!(&self.queue_pairs, QueuePairs::ManyQueuePairs(many) if many.pairs.is_empty());
         is_empty && (self.broken || !Arc::ptr_eq(&self.device, device))
     }
 
-    /// Sees that so many more completions may come at a time.
+    /// Makes room for `more` completions, resizing the completion queue if necessary. Returns
+    /// whether they fit.
     fn grow_for(&mut self, more: u32) -> bool {
         let QueuePairs::ManyQueuePairs(many) = &mut self.queue_pairs else { return false };
         let shared =

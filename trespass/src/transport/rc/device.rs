@@ -1,5 +1,5 @@
-//! Choosing the device, the port and the GID: by the socket's own address, or by the name that the
-//! program or the environment gives.
+//! Choosing the device, the port and the GID: by the socket's local address, or by the name that
+//! the program or the environment gives.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -18,60 +18,62 @@ use crate::transport::pools::forget_pools_of;
 use crate::wire::Features;
 use crate::wire::{Cause, Unavailable};
 
-/// The vendor id that the kernel's SoftRoCE reports.
 const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 
-/// The kernels, by major and minor number, over whose SoftRoCE READs were seen to bring their bytes whatever is lost (tests/netem.rs). In 6.12,
-/// which does its work in work queues, queue pairs fail where packets are lost, and READs complete of which bytes are missing.
+/// The kernels (major and minor number) whose SoftRoCE was seen to complete READs correctly under
+/// packet loss (`tests/netem.rs`). In 6.12, whose SoftRoCE runs in work queues, packet loss makes
+/// queue pairs fail. READs there even complete with bytes missing.
 const SOUND_READS: [(u32, u32); 1] = [(6, 1)];
 
-/// How long an answer holds: many connections at once ask for the same address, and looking through all devices opens each.
+/// How long a cached lookup is valid. Many connections ask for the same address at once, and a
+/// lookup opens every device.
 const CACHE_LIFETIME: Duration = Duration::from_secs(1);
 
-/// A device that this process has opened, for all of its connections.
+/// An open device, which all connections of this process share.
 ///
-/// It stays open as long as the process: pools are registered in its domain, and these outlive connections. One that has failed is
-/// [not used](RdmaDevice::read_async_events) for new connections, which open it anew.
+/// It stays open until the process ends, because pools are registered in its protection domain and
+/// outlive connections. After a failure, new connections open the device again instead of [using
+/// this one](RdmaDevice::read_async_events).
 #[derive(Debug)]
 pub(crate) struct RdmaDevice {
     name: String,
     context: DeviceContext,
     domain: ProtectionDomain,
     events: AsyncEvents,
-    /// A software device may work only while it is polled.
+    /// A software device, which may make progress only while it is polled.
     pub(super) is_soft: bool,
-    /// The numbers of queue pairs that take nothing more of what they share with others.
+    /// The numbers of queue pairs for which the device reported that they take no more shared
+    /// receives (`IBV_EVENT_QP_LAST_WQE_REACHED`).
     last_wqe_reached: Mutex<HashSet<u32>>,
     pub(super) limits: DeviceLimits,
-    /// A request can have immediate data.
+    /// Whether SENDs can carry immediate data; iWARP has none.
     pub(super) has_immediate: bool,
     wants_long_frames: bool,
 }
 
-/// What a device can do at most.
+/// The device's limits, from `ibv_query_device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceLimits {
-    /// Completions of a completion queue.
+    /// Entries of a completion queue (`max_cqe`).
     pub(super) completions: u32,
-    /// Work requests of one of a queue pair's queues.
+    /// Work requests in a send or receive queue (`max_qp_wr`).
     pub(super) work_requests: u32,
-    /// Pieces of memory that one of them can be about.
+    /// Scatter/gather entries of a work request (`max_sge`).
     pub(super) entries: u32,
-    /// Receives of a shared receive queue.
+    /// Receives in a shared receive queue (`max_srq_wr`).
     pub(super) shared_receives: u32,
-    /// READs that a queue pair answers at a time.
+    /// READs that a queue pair answers at one time (`max_qp_rd_atom`).
     pub(super) reads_in: u8,
-    /// READs that a queue pair has under way at a time.
+    /// READs that a queue pair has outstanding at one time (`max_qp_init_rd_atom`).
     pub(super) reads_out: u8,
 }
 
 impl RdmaDevice {
-    /// The domain in which the memory of its connections is registered.
+    /// The protection domain in which the memory of all its connections is registered.
     pub(crate) fn domain(&self) -> &ProtectionDomain {
         &self.domain
     }
 
-    /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -80,12 +82,12 @@ impl RdmaDevice {
         &self.context
     }
 
-    /// Whether what a frame costs beside its bytes is so much that they are the better the fewer they are.
+    /// Whether the device's cost for each frame is so high that fewer, longer frames are better.
     pub(crate) fn wants_long_frames(&self) -> bool {
         self.wants_long_frames
     }
 
-    /// No more than the device can do. To be applied before the terms are told to the peer.
+    /// Lowers the terms to the device's limits. Apply it before the terms are sent to the peer.
     pub(crate) fn limit(&self, Terms { limits, features, .. }: &mut Terms) {
         if !self.has_immediate {
             *features = features.without(Features::IMMEDIATE);
@@ -94,13 +96,15 @@ impl RdmaDevice {
         limits.rd_atomic_out = limits.rd_atomic_out.min(self.limits.reads_out);
     }
 
-    /// Reads what the device has said without being asked, and tells it on. What the cached answers were taken from is seen to.
+    /// Reads the device's asynchronous events. Each one that does not concern a queue pair drops
+    /// cached lookups of the device. After a fatal event, or an error here, the device is not used
+    /// for new connections.
     pub(crate) fn read_async_events(&self) {
         cache().read_async_events(self);
     }
 
-    /// Whether the device has said that this queue pair, which was stopped, takes no receive of those that it shares any more. It says
-    /// so once, and this forgets it.
+    /// Whether the device reported that this stopped queue pair takes no more shared receives. The
+    /// device reports it once, and this call consumes the report.
     pub(super) fn take_last_wqe_reached(&self, qp_number: u32) -> bool {
         self.read_async_events();
         self.last_wqe_reached.lock().unwrap_or_else(PoisonError::into_inner).remove(&qp_number)
@@ -133,25 +137,26 @@ impl RdmaDevice {
             last_wqe_reached: Mutex::default(),
             limits,
             has_immediate,
-            // Its packets are the kernel's work, and so are its acknowledgements and its completions.
+            // The kernel's CPU time pays for each packet, acknowledgement and completion of
+            // SoftRoCE.
             wants_long_frames: is_rxe,
         })
     }
 }
 
-/// Whether the running kernel is one of those.
+/// Whether the running kernel is one of [`SOUND_READS`].
 fn kernel_has_sound_reads() -> bool {
     let name = rustix::system::uname();
     version(&name.release().to_string_lossy()).is_some_and(|version| SOUND_READS.contains(&version))
 }
 
-/// The first two numbers of a kernel's release.
+/// The major and minor number of a kernel release such as `6.1.0-56-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// A port of an open device, and the address that it is used under.
+/// A port of an open device, with the GID or LID under which it is used.
 #[derive(Clone, Debug)]
 pub(crate) struct DevicePort {
     pub(crate) device: Arc<RdmaDevice>,
@@ -159,23 +164,23 @@ pub(crate) struct DevicePort {
 }
 
 impl DevicePort {
-    /// The device and the port, and why these, in words.
+    /// Describes the device, the port and the reason for their choice.
     pub(crate) fn describe(&self) -> String {
         format!("{} port {}, {}", self.device.name, self.path.port_num(), self.path.reason())
     }
 }
 
-/// What somebody looks for.
+/// The parameters of a port lookup; also the key of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PortQuery {
     ip: IpAddr,
-    /// The interface of a link-local address.
+    /// The interface index (scope id) of a link-local IPv6 address; else 0.
     scope: u32,
     device: Option<DeviceName>,
     gid_index: Option<u8>,
 }
 
-/// An answer.
+/// A cached result of a port lookup.
 #[derive(Debug)]
 struct CachedPort {
     query: PortQuery,
@@ -196,7 +201,9 @@ impl DeviceCache {
         }
     }
 
-    /// Takes the device's events: after them an answer may be another, and a device that has failed is not used for new connections.
+    /// Reads the device's events. Unless they concern a queue pair, they drop cached lookups of
+    /// that device, because the next result may differ. A failed device, with its pools, is not
+    /// used for new connections.
     fn read_async_events(&mut self, device: &RdmaDevice) {
         let mut failed = false;
         loop {
@@ -235,8 +242,8 @@ fn cache() -> MutexGuard<'static, DeviceCache> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Finds what serves the socket with the address `local`: the named device, if one is named, else the one whose port has the address.
-/// A GID index counts for either.
+/// Finds the port for a socket with the address `local`. That is a port of the named device if
+/// `device` is given, else the port that has this address. `gid_index` applies in both cases.
 pub(crate) fn find(
     local: SocketAddr,
     device: Option<&DeviceName>,
@@ -247,7 +254,7 @@ pub(crate) fn find(
         SocketAddr::V4(_) => 0,
     };
     let query = PortQuery { ip: local.ip().to_canonical(), scope, device: device.cloned(), gid_index };
-    // Whoever comes meanwhile waits for the answer instead of looking as well.
+    // Concurrent callers wait here for the result instead of searching too.
     let mut cache = cache();
     cache.read_all_async_events();
     cache.ports.retain(|cache| cache.at.elapsed() < CACHE_LIFETIME);
@@ -277,7 +284,7 @@ fn port_by_name(
     Ok(DevicePort { device, path })
 }
 
-/// The device of this name, opened once.
+/// The device of this name, opened only if this process has not opened it yet.
 fn open_once(
     devices: &mut Vec<Arc<RdmaDevice>>,
     list: &DeviceList,
@@ -291,8 +298,8 @@ fn open_once(
     keep_open(devices, opened.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)
 }
 
-/// The device that the connection manager has named. A pool is registered in one domain, so it is not the manager's own handle of it that
-/// queue pairs are made of.
+/// The device of this name, which the connection manager chose. Queue pairs use this handle rather
+/// than the connection manager's, because a pool is registered in one protection domain.
 pub(crate) fn named_device(name: &str) -> Result<Arc<RdmaDevice>, Unavailable> {
     let mut cache = cache();
     cache.read_all_async_events();
@@ -303,7 +310,7 @@ pub(crate) fn named_device(name: &str) -> Result<Arc<RdmaDevice>, Unavailable> {
     open_once(&mut cache.devices, &list, name)
 }
 
-/// The first port that can be used; if there is none, what is wrong with the first.
+/// The first usable port. If none is usable, returns the error of port 1.
 fn first_active(context: &DeviceContext, gid_index: Option<u8>) -> Result<LocalPath, Unavailable> {
     let ports = context.query_device().map_or(1, |attr| attr.phys_port_cnt()).max(1);
     let first = match LocalPath::choose(context, 1, gid_index) {
@@ -321,7 +328,7 @@ fn port_by_address(
 ) -> Result<DevicePort, Unavailable> {
     let (context, path) = list.open_by_address(local)?;
     let device = match devices.iter().find(|device| device.name == context.name()) {
-        // The context that was opened to look is closed again.
+        // Dropping `context`, which was opened for the search, closes it again.
         Some(device) => Arc::clone(device),
         None => keep_open(devices, context)?,
     };

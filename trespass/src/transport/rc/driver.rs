@@ -1,4 +1,4 @@
-//! The RC driver: it posts the frames of a connection to a queue pair and takes its completions.
+//! The RC driver: it posts a connection's frames to a queue pair and handles the completions.
 
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
@@ -24,51 +24,52 @@ use crate::protocol::{
 };
 use crate::transport::Driver;
 
-/// How long a RESET may take to be acknowledged before the queue pair is stopped.
+/// How long the driver waits for a RESET frame to be acknowledged before it stops the queue pair.
 const RESET_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How far it has come.
+/// The phases of a connection's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClosePhase {
-    /// Everything is open.
+    /// The queue pair is in use.
     Open,
-    /// The connection has failed on this side, and the peer is being told.
+    /// The connection has failed on this side, and a RESET frame is on its way to the peer.
     Resetting { until: Instant },
-    /// The queue pair is stopped; what was posted comes back.
+    /// The queue pair is stopped, and its outstanding requests are being flushed.
     Draining { until: Instant },
-    /// The device has nothing of it any more.
+    /// The device holds no request of the queue pair any more.
     Drained,
 }
 
-/// One connection's queue pair, and what it began with, whose end is the peer's end.
+/// A connection's queue pair with its control channel, whose end tells that the peer has gone.
 pub(crate) struct RcDriver<B: DeviceBlock> {
     pair: QueuePairOwner<B>,
     control: ControlChannel,
     slot_size: usize,
     phase: ClosePhase,
-    /// Blocks of frames that were not kept, to be posted again.
+    /// Blocks of received frames that the protocol did not keep. They are posted again.
     spare_blocks: Vec<B>,
-    /// Taken from the connection, and not posted for want of memory.
+    /// An item taken from the connection, but not posted because memory for its head was missing.
     held: Option<TransmitItem<B>>,
-    /// What has completed before its first turn; gone with that, when the receives that the handshake has granted are told to the
-    /// connection.
+    /// The completions before the driver's first call. `None` after that call, which also reports
+    /// the receives granted in the handshake to the protocol.
     early: Option<EarlyCompletions<B>>,
-    /// There was no block.
+    /// The pool had no block.
     starved: bool,
-    /// The queue pair is of no use any more.
+    /// The queue pair or its completion queue has failed.
     broken: bool,
-    /// Lists of requests posted.
+    /// The number of posted lists of requests, each with one doorbell.
     doorbells: u64,
 }
 
 impl<B: DeviceBlock> RcDriver<B> {
-    /// Goes on with what the handshake has proved. `socket` is the one that it went over, and non-blocking.
+    /// Continues with the queue pair that the handshake has proved to work. `socket` is the
+    /// handshake's non-blocking socket. `None` if the path has no queue pair.
     pub(crate) fn new<P: Blocks<Block = B>>(path: RcPath<P>, socket: std::net::TcpStream) -> Option<Self> {
         let slot_size = path.slot_size();
         Some(Self::of(path.into_proved()?, slot_size, ControlChannel::from_socket(socket)))
     }
 
-    /// The same of a connection of the connection manager's.
+    /// Continues with a queue pair that the connection manager has connected.
     pub(crate) fn managed<P: Blocks<Block = B>>(managed: CmQueuePair<P>, cm: CmControl) -> Self {
         let slot_size = managed.slot_size();
         Self::of(managed.into_proved(), slot_size, ControlChannel::Cm(cm))
@@ -89,24 +90,24 @@ impl<B: DeviceBlock> RcDriver<B> {
         }
     }
 
-    /// Whether the device has nothing of it any more.
+    /// Whether the device holds no request any more.
     #[cfg(test)]
     pub(super) fn is_over(&self) -> bool {
         self.phase == ClosePhase::Drained
     }
 
-    /// The device's name.
+    /// The name of the RDMA device.
     pub(crate) fn device(&self) -> &str {
         self.pair.device.name()
     }
 
-    /// Lent blocks that one frame can have, beside its head.
+    /// The maximum number of lent blocks in one frame, in addition to its head.
     pub(crate) fn gather(&self) -> usize {
         let entries = self.pair.qp.control().capability().max_send_sge as usize;
         entries.saturating_sub(1).clamp(1, GATHER_MAX)
     }
 
-    /// Has the device say that something has completed which the pair does not know of.
+    /// Makes the device report a completion of a request that the queue pair did not post.
     #[cfg(test)]
     pub(super) fn post_stray(&mut self, id: u64) {
         let mut list = self.pair.qp.start_post_send();
@@ -114,14 +115,16 @@ impl<B: DeviceBlock> RcDriver<B> {
         list.post().expect("posted");
     }
 
-    /// How many sends were posted, and the number of the one that comes `ahead` of these.
+    /// The number of sends posted, and the `wr_id` of the send that will be posted after `ahead`
+    /// more.
     #[cfg(test)]
     pub(super) fn sends(&self, ahead: u32) -> (u64, u64) {
         let RcQueuePair { generation, posted, .. } = *self.pair;
         (posted, wr_id::encode(generation, WrId::Send(posted as u32 + ahead)))
     }
 
-    /// Sends bytes that nobody has made a frame of, and for which there may be no receive; with immediate data, if there is any.
+    /// Sends bytes that need not be a valid frame, bypassing flow control. `immediate` is sent with
+    /// them.
     #[cfg(test)]
     pub(super) fn send_raw(&mut self, bytes: &[u8], immediate: Option<u32>) {
         let mut list = self.pair.qp.start_post_send();
@@ -134,11 +137,11 @@ impl<B: DeviceBlock> RcDriver<B> {
         list.post().expect("posted");
     }
 
-    /// What carries it, in words.
+    /// Describes the device, the queue pair and its limits in words.
     pub(crate) fn describe(&self) -> String {
         let RcQueuePair { qp, heads, origin, .. } = &*self.pair;
         let capability = qp.control().capability();
-        // What the device says of the way, where it does.
+        // Not every device reports these attributes.
         let mask = QueuePairAttributeMask::PathMtu | QueuePairAttributeMask::DestinationQueuePairNumber;
         let way = qp.control().query(mask).ok().and_then(|(attributes, _)| {
             Some(format!(" to {:#x}, MTU {}", attributes.dest_qp_num()?, attributes.path_mtu()?))
@@ -154,10 +157,11 @@ impl<B: DeviceBlock> RcDriver<B> {
         )
     }
 
-    /// Before anything is received: the receives that the handshake has granted are posted.
+    /// Before anything else, reports the receives granted in the handshake, and the completions
+    /// that arrived early.
     #[inline]
     fn report_early_once(&mut self, protocol: &mut ProtocolMachine<B>) {
-        // Looked at before it is taken: who spins comes here each time.
+        // Checked before it is taken, because a spinning caller comes here on every poll.
         if self.early.is_some() {
             self.report_early(protocol);
         }
@@ -170,21 +174,22 @@ impl<B: DeviceBlock> RcDriver<B> {
         early.completed.into_iter().for_each(|completed| self.completed(protocol, completed));
     }
 
-    /// Takes note of what has completed. A worker hands on what is this one's.
+    /// Handles a completion of this connection, which a worker has polled.
     pub(crate) fn completed(&mut self, protocol: &mut ProtocolMachine<B>, completed: WorkCompletion<B>) {
         self.report_early_once(protocol);
         let sink = &mut CallBuffer::default();
         take_completion(&mut self.pair, &mut self.spare_blocks, &mut self.broken, protocol, completed, sink);
     }
 
-    /// The worker's completion queue is of no use any more.
+    /// Fails the connection because the worker's completion queue has failed.
     pub(crate) fn completion_queue_failed(&mut self, protocol: &mut ProtocolMachine<B>, error: &io::Error) {
         if self.pair.own_dispatcher().is_none() {
             fail_transport(&mut self.broken, protocol, "waiting for completions", error);
         }
     }
 
-    /// Calls its own dispatcher, if it has one. A worker sees to the other.
+    /// Calls the private dispatcher, if the queue pair has one. A worker calls the shared one
+    /// itself.
     fn dispatcher<T: Default>(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
@@ -198,7 +203,8 @@ impl<B: DeviceBlock> RcDriver<B> {
         })
     }
 
-    /// Takes what has completed, unless a worker does: all of it, or up to the first frame. Whether anything had.
+    /// Polls the private completion queue: all completions with `all`, else up to the first
+    /// received frame. Returns whether any arrived.
     fn poll(&mut self, protocol: &mut ProtocolMachine<B>, all: bool, sink: &mut CallBuffer<'_>) -> bool {
         let Self { pair, spare_blocks, broken, .. } = self;
         let (pair, CompletionTarget::Own(dispatcher)) = pair.parts() else { return false };
@@ -216,7 +222,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         }
     }
 
-    /// Posts the receives that are wanted. Whether there were any.
+    /// Posts the receives that the protocol wants. Returns whether it posted any.
     #[inline]
     fn replenish<P: Blocks<Block = B>>(&mut self, protocol: &mut ProtocolMachine<B>, blocks: &mut P) -> bool {
         let wanted = protocol.slots_wanted();
@@ -233,7 +239,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             Ok(count) => {
                 protocol.slots_posted(count);
                 if self.pair.shares && !self.starved {
-                    // Others had posted enough, or there is room for no more.
+                    // The shared queue needs no blocks: it holds enough receives, or is full.
                     self.spare_blocks.clear();
                 }
                 count > 0
@@ -245,8 +251,8 @@ impl<B: DeviceBlock> RcDriver<B> {
         }
     }
 
-    /// Posts what the connection has to send, with one doorbell. Whether there was anything: as a rule there is nothing, and that is soon
-    /// said.
+    /// Posts the frames and READs that the connection has to send, with one doorbell. Returns
+    /// whether it had any. Usually it has none, so this check is inlined.
     #[inline]
     fn send<P: Blocks<Block = B>>(
         &mut self,
@@ -280,8 +286,10 @@ impl<B: DeviceBlock> RcDriver<B> {
             let (id, signalled) = sends.push(transmit, next.is_none());
             let flags = if signalled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
             let request = list.construct_wr(wr_id::encode(*generation, WrId::Send(id as u32)), flags);
-            // SAFETY: `sends` keeps the blocks, or this request's share of one, until it is told that they are done with, and holds no
-            // more requests than there are places. What there is a share of is there, and nobody writes to it (`BlockShare`).
+            // SAFETY: `sends` keeps the item with its blocks, or its share of one, until the
+            // completion was polled. It holds at most as many requests as the send queue has room
+            // for. A shared block lives while any share exists, and nobody writes to it
+            // (`BlockShare`).
             unsafe { payload.append(request, id, heads) };
             count += 1;
             match next {
@@ -304,8 +312,9 @@ impl<B: DeviceBlock> RcDriver<B> {
         self.phase == ClosePhase::Open && !self.broken && self.held.is_none()
     }
 
-    /// Posts bytes that are a frame of their own, of whose header so many bytes are sent: all or none. `own` has a copy of them behind the
-    /// header's place, or they go into the request itself. There is room for it.
+    /// Posts `bytes` as a single frame. `header_len` is the number of header bytes to send: all or
+    /// none. `own` is a block that holds a copy of `bytes` behind the space for the header; without
+    /// it everything is sent inline. The caller has checked that the send queue has room.
     fn post_single_frame(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
@@ -329,7 +338,8 @@ impl<B: DeviceBlock> RcDriver<B> {
         let number = wr_id::encode(*generation, WrId::Send(id as u32));
         let request = list.construct_wr(number, WorkRequestFlags::Signaled);
         match (whole, immediate) {
-            // SAFETY: `sends` keeps the block until it is told that it is done with, and holds no more requests than there are places.
+            // SAFETY: `sends` keeps the block until the completion was polled. It holds at most as
+            // many requests as the send queue has room for.
             (Some(payload), _) => unsafe { payload.append(request, id, heads) },
             (None, Some(Immediate(immediate))) => request.setup_send_imm(immediate).setup_inline_data(bytes),
             (None, None) => {
@@ -346,7 +356,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         }
     }
 
-    /// Takes what has completed, posts what is wanted. Whether there was anything.
+    /// Handles completions, posts receives and sends. Returns whether anything moved.
     fn step<P: Blocks<Block = B>>(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
@@ -359,7 +369,8 @@ impl<B: DeviceBlock> RcDriver<B> {
         moved
     }
 
-    /// Whether nothing keeps the queue pair any more.
+    /// Whether the queue pair can be stopped. After a failure, it first gets up to
+    /// [`RESET_TIMEOUT`] to complete its sends, among them the RESET frame.
     fn may_end(&mut self, protocol: &ProtocolMachine<B>, now: Instant) -> bool {
         let told = self.broken || self.pair.sends.is_empty();
         if protocol.is_closed() {
@@ -378,7 +389,8 @@ impl<B: DeviceBlock> RcDriver<B> {
         }
     }
 
-    /// Takes back what the device had. What has not come back after the time for it never will.
+    /// Takes back the flushed requests. Once time is up, gives up those that have not completed,
+    /// because they never will.
     fn drain<P: Blocks<Block = B>>(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
@@ -398,25 +410,27 @@ impl<B: DeviceBlock> RcDriver<B> {
         self.spare_blocks.clear();
         protocol.drained();
         self.phase = ClosePhase::Drained;
-        // The peer is to hear of it also if this side's program does nothing for a long time.
+        // Disconnect now, so that the peer notices even if this side's program does nothing for a
+        // long time.
         self.control.disconnect();
     }
 }
 
 impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
-    /// Has the system report completions, and the end of what it began with.
+    /// Registers the control channel and the private completion channel under one token.
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.control.register(registry, token)?;
         self.pair.own_dispatcher().map_or(Ok(()), |dispatcher| dispatcher.register(registry, token))
     }
 
-    /// Has it report no more.
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         self.control.deregister(registry)?;
         self.pair.own_dispatcher().map_or(Ok(()), |dispatcher| dispatcher.deregister(registry))
     }
 
-    /// Takes note of a report. Both descriptors have one key; the channel's never ends, and of the other only the end matters.
+    /// Remembers an event. Both descriptors have the same token, so the event may belong to either.
+    /// The completion channel is only ever readable, and of the control channel only the end
+    /// matters.
     fn on_event(&mut self, event: &Event) {
         if let Some(dispatcher) = self.pair.own_dispatcher() {
             dispatcher.on_event();
@@ -424,7 +438,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         self.control.on_event(event);
     }
 
-    /// Receives and sends until nothing moves. Then the next completion makes an event; what a worker has to do with that it does itself.
+    /// Receives and sends until nothing moves, then arms the private completion queue. A worker
+    /// arms the shared one itself.
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
         self.starved = false;
         self.report_early_once(protocol);
@@ -435,13 +450,14 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
                 continue;
             }
             if self.control.take_peer_ended() && protocol.failure().is_none() && !protocol.is_closed() {
-                // Whatever the peer had sent before is here: it does not close before that is acknowledged.
+                // Everything that the peer sent has been polled above, because the peer does not
+                // close before its sends are acknowledged.
                 protocol.failed(FailureCause::PeerGone);
                 self.broken = true;
             }
             if self.may_end(protocol, now) {
                 if self.broken {
-                    // What it has to say may say why.
+                    // The device's events may tell why the queue pair failed.
                     self.pair.device.read_async_events();
                 }
                 self.pair.stop();
@@ -457,7 +473,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         }
     }
 
-    /// Leaves what is to end to a turn. What has come is for the program first: what it makes room for is posted by the next look.
+    /// Leaves a connection that is ending to [`progress`](Driver::progress). Received frames go to
+    /// the program first; the next poll posts receives in their place.
     fn poll_once(
         &mut self,
         protocol: &mut ProtocolMachine<P::Block>,
@@ -475,7 +492,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
             moved |= self.replenish(protocol, blocks);
             moved |= self.send(protocol, blocks, now);
         }
-        // Who looks again and again waits for what comes first: whether more has come with it is seen when it has been taken.
+        // A spinning caller wants the first frame soon. It finds later frames after it has taken
+        // that one.
         moved | self.poll(protocol, all, sink)
     }
 
@@ -488,7 +506,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     ) -> bool {
         self.report_early_once(protocol);
         if protocol.is_busy() && self.may_post() {
-            // Most of what is under way has come to its end, and nobody has looked.
+            // Most outstanding sends have probably completed, but were not polled yet.
             self.poll(protocol, true, &mut CallBuffer::default());
         }
         if !self.may_post() || self.pair.sends.room() == 0 || !protocol.allows_single_frame(kind, bytes.len())
@@ -506,36 +524,37 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         true
     }
 
-    /// Sends until nothing moves.
+    /// Sends until nothing moves. Handles a failure at once.
     fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
         self.report_early_once(protocol);
         if self.phase == ClosePhase::Open {
             self.send(protocol, blocks, now);
         }
         if self.broken || protocol.failure().is_some() {
-            // What has failed just now was dated by nobody.
+            // Read the clock again, because the failure is later than `now` and the deadlines of
+            // closing count from it.
             self.progress(protocol, blocks, Instant::now());
         }
     }
 
-    /// What is quiet has not failed either.
+    /// A quiet connection has not failed either, so only the driver's state is checked.
     #[inline]
     fn is_idle(&self) -> bool {
         self.held.is_none() && !self.broken && self.early.is_none()
     }
 
-    /// What was posted needs nothing more of this side, but for a device that does its work when its completions are polled.
+    /// Posted requests proceed without further calls, except on a software device, which may work
+    /// only while its completions are polled.
     fn is_flushed(&self) -> bool {
         let done = !self.pair.device.is_soft || self.pair.sends.is_empty();
         self.phase == ClosePhase::Drained || (done && self.held.is_none() && !self.starved)
     }
 
-    /// Whether it stopped for want of a block: nothing reports when there is one again.
     fn is_starved(&self) -> bool {
         self.starved
     }
 
-    /// When to take a turn in any case.
+    /// The deadline of resetting or draining.
     fn next_deadline(&self) -> Option<Instant> {
         match self.phase {
             ClosePhase::Resetting { until } | ClosePhase::Draining { until } => Some(until),
@@ -543,13 +562,13 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         }
     }
 
-    /// Each list of requests is one doorbell.
+    /// Each posted list of requests is one doorbell.
     fn system_calls(&self) -> u64 {
         self.doorbells
     }
 }
 
-/// Takes note of what has completed. A frame may go to the call that waits.
+/// Handles a completion. A received frame may go directly to the waiting call, by `sink`.
 #[inline(always)]
 fn take_completion<B: DeviceBlock>(
     pair: &mut RcQueuePair<B>,
@@ -565,7 +584,7 @@ fn take_completion<B: DeviceBlock>(
         *broken = true;
         let is_receive = !matches!(completed, CompletedRequest::Own(WrId::Send(_) | WrId::Probe));
         let what = if is_receive { "receiving" } else { "sending" };
-        // The first says why; what is flushed behind it does not.
+        // The first failure tells the cause; the requests flushed after it do not.
         protocol.failed(FailureCause::Completion { what, status: status.raw(), vendor });
     }
     let (block, number) = match completed {
@@ -578,13 +597,14 @@ fn take_completion<B: DeviceBlock>(
         }
         CompletedRequest::Own(WrId::Send(count)) => {
             loop {
-                // READs have completions of their own. One whose turn was passed over may have brought nothing, and its block may
-                // yet be written to: it stays until the queue pair is drained.
+                // READs have separate completions. If a later request completes before a READ, the
+                // READ may have brought nothing and the device may still write to its block. The
+                // block therefore stays in `sends` until the queue pair is drained.
                 if is_good && pair.passes_over_a_read(count) {
                     return fail_stray(broken, protocol, "what was posted after a READ", count.into());
                 }
                 let Some(done) = pair.sent(count) else { break };
-                // What failed is this one: it has brought nothing.
+                // A failed completion of a READ belongs to this READ, which has brought nothing.
                 if is_good || !matches!(done, CompletedTransmit::Read { .. }) {
                     protocol.done(done);
                 }
@@ -593,7 +613,7 @@ fn take_completion<B: DeviceBlock>(
         }
     };
     match block {
-        // On an error the connection has failed, and says so.
+        // On an error the connection has already failed above, so the block is just dropped.
         Some(block) if is_good => {
             let taken = protocol.received_for(block, len, immediate.map(Immediate), sink);
             spare_blocks.extend(taken.ok().flatten());
@@ -603,7 +623,7 @@ fn take_completion<B: DeviceBlock>(
     }
 }
 
-/// The device, or its library, does not do what it must.
+/// Fails the connection because the device or its library returned an error.
 #[cold]
 fn fail_transport<B: DeviceBlock>(
     broken: &mut bool,
@@ -616,7 +636,8 @@ fn fail_transport<B: DeviceBlock>(
     *broken = true;
 }
 
-/// The device says that something has completed which it does not have: nothing that it says can be believed.
+/// Fails the connection because the device reported a completion for a request that is not
+/// outstanding. None of its later reports can be trusted.
 #[cold]
 fn fail_stray<B: DeviceBlock>(
     broken: &mut bool,
@@ -629,7 +650,7 @@ fn fail_stray<B: DeviceBlock>(
     *broken = true;
 }
 
-/// Where the next thing to post comes from.
+/// The source of items to post: the held item first, then the protocol.
 struct TransmitSource<'a, P: Blocks> {
     protocol: &'a mut ProtocolMachine<P::Block>,
     blocks: &'a mut P,
@@ -639,7 +660,7 @@ struct TransmitSource<'a, P: Blocks> {
 }
 
 impl<P: Blocks<Block: DeviceBlock>> TransmitSource<'_, P> {
-    /// The next thing, if it can be posted now.
+    /// The next item, if it can be posted now. An item that lacks memory for its head is held.
     fn pull(&mut self, room: usize, heads: &mut HeaderBuffers<P::Block>) -> Option<TransmitItem<P::Block>> {
         if room == 0 || (self.held.is_none() && self.protocol.is_quiet()) {
             return None;

@@ -1,20 +1,30 @@
-//! The RDMA transport: frames as SENDs over a reliable connected (RC) queue pair, rendezvous as
-//! READs.
+//! The RDMA transport: frames as SENDs over a reliable connected (RC) queue pair, rendezvous
+//! transfers as READs.
 //!
-//! - [`device`] finds the device, the port and the address for a socket; a device is opened once a process.
-//! - [`queue_pair`] is a queue pair, and what was posted to it; [`cq_dispatcher`] is where completions come from, for one pair or for all of a worker's.
-//!   With it may be a receive queue that they share: [`shared_recv_queue`] is that queue, a [`Ledger`](crate::protocol::Ledger) says who may use how much of it.
-//! - [`path`] makes one, connects it, and proves that data comes through it: what the handshake asks for.
-//! - [`cm_queue_pair`] does the same for a connection of the connection manager's.
-//! - [`control_channel`] is what a connection began with, and keeps: its end is the peer's end.
-//! - [`driver`] turns what the protocol gives into work requests, and completions into what the protocol takes; [`request`] is such a request.
+//! - [`device`] finds the device, the port and the GID for a socket. A process opens each device
+//!   once.
+//! - [`queue_pair`] is a queue pair with its outstanding requests.
+//! - [`cq_dispatcher`] polls the completion queue of one queue pair, or of all those of a worker.
+//! - [`shared_recv_queue`] is a receive queue that several connections can share. A
+//!   [`Ledger`](crate::protocol::Ledger) limits how much of it each may use.
+//! - [`path`] creates a queue pair for the handshake, connects it, and proves that data passes
+//!   through it.
+//! - [`cm_queue_pair`] does the same for a connection of the connection manager.
+//! - [`control_channel`] is the socket or identifier that a connection began with. Its end tells
+//!   that the peer has gone.
+//! - [`driver`] turns the protocol's output into work requests, and completions into its input.
+//!   [`request`] is such a work request.
 //!
 //! # Memory
 //!
-//! One rule keeps the device from memory that belongs to somebody else: a block that a request names, or a share of it, is moved into the
-//! [`queue_pair`]'s queues before the request is posted, and comes out of them only when the request's own completion, or a later one of the same queue,
-//! has been polled. Where that never comes the block is forgotten, not freed. A block that several requests send has a
-//! [`BlockShare`](crate::protocol::BlockShare) for each, and as long as there is one the block is there, and nobody writes to it.
+//! One rule keeps the device away from memory that belongs to somebody else. A block that a request
+//! names, or a share of it, moves into the records of its [`queue_pair`] before the request is
+//! posted. It leaves them only when the completion of that request, or of a later one in the same
+//! queue, was polled. If that completion never arrives, the block is leaked, not freed.
+//!
+//! If several requests send parts of one block, each has a
+//! [`BlockShare`](crate::protocol::BlockShare). While any share exists, the block lives and nobody
+//! writes to it.
 
 mod cm_queue_pair;
 mod control_channel;
@@ -39,16 +49,17 @@ pub(crate) use path::{QpParameters, RcPath};
 
 use crate::protocol::Block;
 
-/// A block that a device can reach.
+/// A block that a device can access.
 ///
 /// # Safety
 ///
-/// From [`address`](Self::address) on there is memory of as many bytes as [`bytes`](Block::bytes) has, at that place until the block is
-/// dropped, wherever the block is moved; nobody uses it until then who has neither the block nor a reference to it.
+/// At [`address`](Self::address) begin as many bytes of memory as [`bytes`](Block::bytes) has. The
+/// memory stays there until the block is dropped, even if the block is moved. Until then nobody
+/// accesses it without owning or borrowing the block.
 pub(crate) unsafe trait DeviceBlock: Block {
-    /// The first byte.
+    /// The address of the first byte.
     fn address(&self) -> *mut u8;
 
-    /// The key for requests of this side, if the memory is registered.
+    /// The local key of the memory region; `None` if the memory is not registered.
     fn lkey(&self) -> Option<u32>;
 }

@@ -1,5 +1,5 @@
-//! The RDMA data path of a handshake: it makes a queue pair, connects it, and probes that data
-//! comes through.
+//! The RDMA data path of a handshake: it creates a queue pair, connects it, and proves with probes
+//! that data passes through it.
 
 use std::io;
 use std::task::Poll;
@@ -24,21 +24,22 @@ use crate::protocol::Blocks;
 use crate::wire::{self, Endpoint, Probe, Role, device_hash};
 use crate::wire::{Cause, Unavailable};
 
-/// What a queue pair is made and connected with.
+/// The parameters with which a queue pair is created and connected.
 #[derive(Clone, Debug)]
 pub(crate) struct QpParameters {
     pub(crate) slot_size: u32,
     pub(crate) rx_slots: u32,
-    /// Receives beside those, for a handshake that goes over the queue pair.
+    /// Additional receives for a handshake over the queue pair itself.
     pub(crate) handshake_slots: u32,
-    /// Receives of the queue that a worker's connections share, if they do.
+    /// The size of the receive queue that a worker's connections share; `None` if they do not share
+    /// one.
     pub(crate) shared_receives: Option<u32>,
-    /// One that shares with nobody has such a queue all the same.
+    /// Whether a connection outside a worker uses a shared receive queue too.
     pub(crate) shares_alone: bool,
-    /// READs under way at a time.
+    /// READs outstanding at one time.
     pub(crate) reads: u8,
     pub(crate) inline: u32,
-    /// Bytes.
+    /// In bytes; `None` for the port's MTU.
     pub(crate) path_mtu: Option<u16>,
     pub(crate) traffic_class: u8,
     pub(crate) service_level: u8,
@@ -71,12 +72,13 @@ impl QpParameters {
     }
 }
 
-/// A queue pair on its way to a [`driver`](super::driver::RcDriver).
+/// A queue pair that is not yet given to a [`driver`](super::driver::RcDriver), with all that is
+/// needed to create it.
 pub(crate) struct RcPath<P: Blocks<Block: DeviceBlock>> {
     port: DevicePort,
     parameters: QpParameters,
     blocks: P,
-    /// Where it is to complete, if a worker makes it.
+    /// The worker's completion queue to use, if a worker owns the connection.
     slot: Option<CqSlot<P::Block>>,
     prepared: Option<PreparedPair<P::Block>>,
 }
@@ -84,51 +86,53 @@ pub(crate) struct RcPath<P: Blocks<Block: DeviceBlock>> {
 struct PreparedPair<B: DeviceBlock> {
     pair: QueuePairOwner<B>,
     probe: PathProbe,
-    /// What the peer was told.
+    /// The parameters that the peer received: queue pair number, PSN and address.
     own: QpEndpoint,
-    /// What has come of the connection itself: the peer may know before this side that the path works.
+    /// Completions that belong to the connection. The peer may start to send first, because it may
+    /// learn earlier that the path works.
     early: Vec<WorkCompletion<B>>,
-    /// Receives that the peer knows of when it begins.
+    /// The number of receives that the peer may use from the start.
     first: usize,
 }
 
-/// A pair that works, and what there is of its connection.
+/// A queue pair that works, with the completions that already belong to its connection.
 pub(super) struct ProvenPath<B: DeviceBlock> {
     pub(super) pair: QueuePairOwner<B>,
     pub(super) early: EarlyCompletions<B>,
 }
 
-/// What there is of a connection when its handshake is done.
+/// The state of a connection's receives at the end of its handshake.
 pub(super) struct EarlyCompletions<B> {
-    /// Receives that were granted.
+    /// The number of receives granted in the handshake.
     pub(super) first: usize,
-    /// What has completed since, and is out of the pair's queues.
+    /// Completions since the path was proved. Their blocks are already out of the queue pair's
+    /// records.
     pub(super) completed: Vec<WorkCompletion<B>>,
 }
 
-/// How far the path is tried.
+/// The progress of the probe.
 struct PathProbe {
     attempt: Attempt,
-    /// This side's probe was sent; the pair knows whether it was acknowledged.
+    /// This side has sent its probe. The queue pair knows whether it was acknowledged.
     sent: bool,
-    /// The peer's probe has come.
+    /// The peer's probe has arrived.
     received: bool,
-    /// It does not work.
+    /// Why the path does not work.
     failed: Option<Unavailable>,
 }
 
 impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
-    /// Nothing is made yet. The blocks are registered in the domain of the place's device.
+    /// Creates nothing yet. The memory of `blocks` must be registered in the protection domain of
+    /// the port's device.
     pub(crate) fn new(port: DevicePort, parameters: QpParameters, blocks: P) -> Self {
         Self { port, parameters, blocks, slot: None, prepared: None }
     }
 
-    /// The same, to complete where a worker hears of it, if there is room.
+    /// Uses the completion queue of a worker, if it has room.
     pub(crate) fn at(self, slot: Option<CqSlot<P::Block>>) -> Self {
         Self { slot, ..self }
     }
 
-    /// Where its blocks come from.
     pub(crate) fn blocks(&self) -> &P {
         &self.blocks
     }
@@ -137,24 +141,24 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
         self.parameters.slot_size as usize
     }
 
-    /// As [`QueuePairOwner::watch`].
+    /// See [`QueuePairOwner::watch`].
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
         self.prepared.as_mut().map_or(Ok(false), |prepared| prepared.pair.watch(registry, token))
     }
 
-    /// As [`QueuePairOwner::unwatch`].
+    /// See [`QueuePairOwner::unwatch`].
     pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
         self.prepared.as_mut().map_or(Ok(()), |prepared| prepared.pair.unwatch(registry))
     }
 
-    /// Something has completed, and a worker hands it on.
+    /// Handles a completion of this queue pair, which a worker has polled.
     pub(crate) fn completed(&mut self, completed: WorkCompletion<P::Block>) {
         if let Some(prepared) = &mut self.prepared {
             prepared.completed(completed);
         }
     }
 
-    /// The worker's completion queue is of no use any more.
+    /// Fails the path because the worker's completion queue has failed.
     pub(crate) fn completion_queue_failed(&mut self, error: &io::Error) {
         if let Some(PreparedPair { probe, pair, .. }) = &mut self.prepared
             && pair.own_dispatcher().is_none()
@@ -163,7 +167,8 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
         }
     }
 
-    /// What has proved to work, and what has come of the connection meanwhile.
+    /// The queue pair, with the completions that already belong to the connection. `None` if no
+    /// queue pair was created.
     pub(super) fn into_proved(self) -> Option<ProvenPath<P::Block>> {
         self.prepared.map(|PreparedPair { pair, early, first, .. }| ProvenPath {
             pair,
@@ -171,7 +176,7 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
         })
     }
 
-    /// Whether something of the connection itself has come.
+    /// Whether a completion of the connection itself has arrived.
     #[cfg(test)]
     pub(super) fn has_early(&self) -> bool {
         self.prepared.as_ref().is_some_and(|prepared| !prepared.early.is_empty())
@@ -221,7 +226,8 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
             ethernet: peer.link_layer == wire::LinkLayer::Ethernet,
         };
         let options = ConnectOptions {
-            // WRITE for the empty ones that ask whether this side is there: no memory is registered for them.
+            // REMOTE_WRITE is for the peer's empty WRITEs, which check that this side is alive. No
+            // memory is registered for remote writes.
             access_flags: AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
             mtu: Some(Mtu::from_bytes(remote.mtu).map_or(mtu, |theirs| mtu.min(theirs))),
             max_read_atomic: agreed.own.rd_atomic_out.min(agreed.peer.rd_atomic_in).min(parameters.reads),
@@ -235,7 +241,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
             hop_limit: parameters.hop_limit,
             ..ConnectOptions::default()
         };
-        // From now on it may take what others share with it.
+        // From now on the queue pair may take shared receives.
         prepared.reserve_first(agreed.first_slots.0)?;
         let connection = connect(&mut prepared.pair.qp, &self.port.path, &prepared.own, &remote, &options)?;
         prepared.fill(&mut self.blocks, parameters)?;
@@ -259,7 +265,8 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
 }
 
 impl<B: DeviceBlock> PreparedPair<B> {
-    /// Sees that there is room for the receives that the peer will know of.
+    /// Reserves the receives that the peer may use from the start. Fails if the shared receive
+    /// queue has no room for them.
     fn reserve_first(&mut self, first: u32) -> Result<(), Unavailable> {
         self.first = first as usize;
         self.pair.reserve_receives(first).map_err(|size| {
@@ -270,7 +277,8 @@ impl<B: DeviceBlock> PreparedPair<B> {
         })
     }
 
-    /// Posts a block for every receive that the peer will know of, before it can send anything.
+    /// Posts a block for each receive that the peer may use from the start. This must precede the
+    /// peer's first send.
     fn fill(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
@@ -279,7 +287,7 @@ impl<B: DeviceBlock> PreparedPair<B> {
         self.pair.fill(blocks, self.first, parameters.slot_size as usize)
     }
 
-    /// Whether both sides' probes have come through.
+    /// Advances the probe. Returns whether the probes of both sides have passed.
     fn probe(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
@@ -315,19 +323,22 @@ impl<B: DeviceBlock> PreparedPair<B> {
         if inline {
             send.setup_inline_data(&bytes);
         } else {
-            // SAFETY: the probe is the first request of the queue pair, so no request under way has this place.
+            // SAFETY: the probe is the first request of the queue pair, so no outstanding request
+            // uses this buffer.
             let head = unsafe { pair.heads.write(0, &bytes) };
-            // SAFETY: the pair keeps the heads, and nobody writes to them, until `probes` have completed. The send queue is empty.
+            // SAFETY: the queue pair keeps `heads` alive until `probes` have completed, and nobody
+            // writes to the buffer until then. The send queue is empty, so it has room.
             unsafe { send.setup_sge_list(&[head]) };
         }
-        // If the device does not say that it was not posted, it was.
+        // If the error does not tell that nothing was posted, assume that the probe was.
         let posted = list.post();
         self.probe.sent = true;
         pair.probes = usize::from(!matches!(&posted, Err(error) if error.posted() == Some(0)));
         posted.map_err(|error| failed(&error))
     }
 
-    /// Takes what has completed, unless a worker does. Fails if the path has.
+    /// Polls the private completion queue, if the queue pair has one. Fails if the probe has
+    /// failed.
     fn poll_completions(&mut self) -> Result<(), Unavailable> {
         let mut received = Vec::new();
         if let Some(dispatcher) = self.pair.own_dispatcher() {
@@ -343,7 +354,8 @@ impl<B: DeviceBlock> PreparedPair<B> {
         if !is_proved {
             self.probe.record(completed);
         } else if self.early.len() <= self.first {
-            // One that sends more than it was granted fills no memory, and ends its connection by the first that is too many.
+            // The list is bounded. The first completion beyond the grant is kept, and it ends the
+            // connection of a peer that sends more than it may.
             self.early.push(completed);
         }
     }
@@ -352,7 +364,7 @@ impl<B: DeviceBlock> PreparedPair<B> {
 impl PathProbe {
     fn record<B: DeviceBlock>(&mut self, completed: WorkCompletion<B>) {
         if let Some(failure) = completed.failure() {
-            // The first says why; what is flushed behind it does not.
+            // The first failure tells the cause; the requests flushed after it do not.
             self.failed.get_or_insert(failure);
             return;
         }

@@ -1,9 +1,11 @@
-//! Blocks of a [`Pool`](crate::pool::Pool) that is registered in the domain of the connection's [`RdmaDevice`](super::RdmaDevice).
+//! Implements [`DeviceBlock`](super::DeviceBlock) for blocks of a [`Pool`](crate::pool::Pool) that
+//! is registered with the connection's [`RdmaDevice`](super::RdmaDevice).
 
 use super::DeviceBlock;
 use crate::pool::Block;
 
-// SAFETY: a block's bytes are its owner's alone and stay where they are as long as it is out; that is what `Block` is.
+// SAFETY: while a `Block` is taken from its pool, its bytes belong to its owner alone and do not
+// move. The pool guarantees both (`crate::pool::Block`).
 unsafe impl DeviceBlock for Block {
     fn address(&self) -> *mut u8 {
         self.as_ptr()

@@ -1,4 +1,4 @@
-//! A queue pair together with the blocks that are posted to it, and its draining.
+//! A queue pair together with the blocks posted to it, and its draining.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,44 +24,47 @@ use super::{DeviceBlock, RdmaDevice};
 use crate::protocol::{BlockPiece, Blocks, CompletedTransmit, GATHER_MAX, PostedSends, Purpose};
 use crate::wire::{Cause, Unavailable};
 
-/// Bytes of a place for what is sent from no block.
+/// The size in bytes of each buffer in [`HeaderBuffers`].
 pub(super) const HEAD: usize = 64;
-/// Send requests beside those that use the peer's receives at one time: control frames, and READs.
+/// Send requests in addition to those that use the peer's receives: control frames, and READs.
 const SENDS_BESIDE: u32 = 2;
-/// A header, and what it is about.
+/// The minimum number of scatter/gather entries: a header and its data.
 const ENTRIES_MIN: u32 = 2;
-/// How long a queue pair that was stopped may take to give everything back.
+/// How long a stopped queue pair may take to complete its outstanding requests.
 pub(super) const DRAIN: Duration = Duration::from_millis(500);
 
-/// A queue pair, and what was posted. It must not be dropped before the device has given everything back: [`QueuePairOwner`] sees to that.
+/// A queue pair, with its outstanding requests. It must not be dropped before the device has
+/// returned all of them; [`QueuePairOwner`] ensures that.
 pub(super) struct RcQueuePair<B: DeviceBlock> {
     pub(super) qp: GenericQueuePair,
-    /// What its work requests' numbers have.
+    /// The generation in each `wr_id` of this queue pair.
     pub(super) generation: u32,
     pub(super) receives: PostedReceives<B>,
-    /// What is sent and has not completed; it never holds more than the device has granted.
+    /// Sends that have not completed. It holds at most as many as the send queue has room for.
     pub(super) sends: PostedSends<B>,
-    /// Sends posted so far, and those of them that came out of `sends` since.
+    /// The number of sends posted so far; `completed` is the number of those that were taken out of
+    /// `sends`.
     pub(super) posted: u64,
     pub(super) completed: u64,
-    /// Sends of the handshake that are posted and have not completed.
+    /// The number of outstanding sends of the handshake.
     pub(super) probes: usize,
-    /// What they send, if it is in blocks of their own, as long as there are any.
+    /// The blocks of outstanding handshake messages. They are freed when `probes` reaches 0.
     pub(super) handshake_messages: Vec<B>,
     pub(super) heads: HeaderBuffers<B>,
-    /// Its receives are shared with others, and it may have used some.
+    /// The receive queue is shared, and this queue pair may have taken receives from it.
     pub(super) shares: bool,
-    /// The device has said that it takes no more of them: what it has taken has completed.
+    /// The device reported that the queue pair takes no more shared receives: each one it took has
+    /// completed.
     last_wqe_reached: bool,
-    /// It is in the error state.
+    /// The queue pair is in the error state.
     pub(super) stopped: bool,
     pub(super) device: Arc<RdmaDevice>,
-    /// The device and the port, and why these, in words.
+    /// The device and the port, with the reason for their choice, in words.
     pub(super) origin: String,
 }
 
 impl<B: DeviceBlock> RcQueuePair<B> {
-    /// Makes it, in the reset state.
+    /// Creates the queue pair in the RESET state.
     pub(super) fn new(
         device: &Arc<RdmaDevice>,
         origin: &str,
@@ -93,33 +96,38 @@ impl<B: DeviceBlock> RcQueuePair<B> {
         })
     }
 
-    /// How many completions may come of one at a time, without those of receives that it shares with others.
+    /// The maximum number of completions of one queue pair at one time, without those of shared
+    /// receives (`shares`).
     pub(super) fn completions(parameters: &QpParameters, shares: bool) -> u32 {
         let (depth, receives) = depths(parameters);
         if shares { depth } else { depth + receives }
     }
 
-    /// Takes note of what the device says of the receives that it shares.
+    /// Checks whether the device has reported that the queue pair takes no more shared receives.
     pub(super) fn check_last_wqe(&mut self) {
         if self.shares && !self.last_wqe_reached {
             self.last_wqe_reached = self.device.take_last_wqe_reached(self.qp.qp_number());
         }
     }
 
-    /// Whether it can be destroyed: the device has nothing of it any more. It was heard before all that has completed was polled.
+    /// Whether the queue pair can be destroyed, because the device holds none of its requests.
+    /// Before the last poll, call [`check_last_wqe`](Self::check_last_wqe): that poll then finds
+    /// every shared receive that the queue pair took.
     pub(super) fn is_free(&mut self) -> bool {
         self.finish(drop) && (self.last_wqe_reached || !self.shares)
     }
 
-    /// Time is up: gives up what has not come back.
+    /// Gives up the requests that have not completed in time.
     pub(super) fn give_up(&mut self) {
-        // Of shared receives, what was not said may never be: all that this pair has taken has completed by now.
+        // The report about shared receives may never arrive. By now, every shared receive that this
+        // queue pair took has completed.
         if !self.finish(drop) {
             self.forget(|_| None, drop);
         }
     }
 
-    /// Brings it to the error state: what was posted completes, and nothing of the peer's is answered any more.
+    /// Moves the queue pair to the error state. Outstanding requests complete as flushed, and the
+    /// peer's requests are not answered any more.
     pub(super) fn stop(&mut self) {
         if std::mem::replace(&mut self.stopped, true) {
             return;
@@ -130,26 +138,26 @@ impl<B: DeviceBlock> RcQueuePair<B> {
         }
     }
 
-    /// The send with that count has completed, and with it all before it: gives them back one by one, then `None`. Of one that was
-    /// not posted, nothing.
+    /// Returns the sends up to the one with this count one by one, then `None`. A completion also
+    /// completes all earlier sends. For a count that was not posted it returns `None` at once.
     pub(super) fn sent(&mut self, count: u32) -> Option<CompletedTransmit<B>> {
         let done = self.sends.complete(wr_id::extend(self.completed, count))?;
         self.completed += 1;
         Some(done)
     }
 
-    /// Whether the send with that count has completed before a READ that is the oldest.
+    /// Whether the completion of the send with this count has overtaken the oldest send, a READ.
     pub(super) fn passes_over_a_read(&self, count: u32) -> bool {
         self.sends.passes_over_a_read(wr_id::extend(self.completed, count))
     }
 
-    /// Whether the send with that count is under way.
+    /// Whether the send with this count is outstanding.
     pub(super) fn has_sent(&self, count: u32) -> bool {
         let id = wr_id::extend(self.completed, count);
         self.sends.has(id) && id < self.posted
     }
 
-    /// A send of the handshake has completed.
+    /// Counts a completed send of the handshake.
     fn acknowledged(&mut self) {
         self.probes = self.probes.saturating_sub(1);
         if self.probes == 0 {
@@ -157,7 +165,8 @@ impl<B: DeviceBlock> RcQueuePair<B> {
         }
     }
 
-    /// Takes note of what has completed before the connection's first turn: it is out of the queues then, whatever becomes of the handshake.
+    /// Handles a completion that arrived before the connection's first call. It takes the block out
+    /// of the records at once, whether or not the handshake succeeds.
     pub(super) fn settle(&mut self, completed: WorkCompletion<B>) -> WorkCompletion<B> {
         let request = match completed.request {
             CompletedRequest::Own(WrId::Receive(count)) => {
@@ -172,7 +181,8 @@ impl<B: DeviceBlock> RcQueuePair<B> {
         WorkCompletion { request, ..completed }
     }
 
-    /// Takes back what the device is done with, after [`stop`](Self::stop); what was sent is handed on.
+    /// Handles a completion after [`stop`](Self::stop). Sends that the device is done with are
+    /// passed to `each`.
     pub(super) fn complete_flushed(
         &mut self,
         completed: WorkCompletion<B>,
@@ -185,7 +195,8 @@ impl<B: DeviceBlock> RcQueuePair<B> {
             CompletedRequest::Own(WrId::Probe) => self.acknowledged(),
             CompletedRequest::Own(WrId::Send(count)) => {
                 while let Some(done) = self.sent(count) {
-                    // READs have completions of their own, so this one's is what failed: it has brought nothing.
+                    // READs have separate completions, so a flushed completion of a READ belongs to
+                    // this one, which has brought nothing.
                     if !(flushed && matches!(done, CompletedTransmit::Read { .. })) {
                         each(done);
                     }
@@ -194,7 +205,8 @@ impl<B: DeviceBlock> RcQueuePair<B> {
         }
     }
 
-    /// Whether the device has nothing of it any more, but of what is shared. What was never posted is handed on then.
+    /// Whether the device holds no request of this queue pair, apart from shared receives. If so,
+    /// sends that were never posted are passed to `each`.
     pub(super) fn finish(&mut self, mut each: impl FnMut(CompletedTransmit<B>)) -> bool {
         let all = self.receives.is_empty() && self.completed >= self.posted && self.probes == 0;
         while all && let Some(done) = self.sends.drain() {
@@ -205,8 +217,9 @@ impl<B: DeviceBlock> RcQueuePair<B> {
         all
     }
 
-    /// Gives up what has not come back: the device may still use it, so its memory must never be anything else. Whoever has lent a block
-    /// gets a copy.
+    /// Gives up the requests that have not completed. The device may still access their blocks, so
+    /// the blocks are leaked and their memory is never used again. A lender gets a copy of the lent
+    /// block in its place.
     pub(super) fn forget(
         &mut self,
         mut copy: impl FnMut(&B) -> Option<B>,
@@ -219,7 +232,8 @@ impl<B: DeviceBlock> RcQueuePair<B> {
                 CompletedTransmit::Sent(Some(pieces)) => {
                     pieces.iter_mut().all(|piece| replace_with_copy(piece, &mut copy))
                 }
-                // Others may have shares of it, the connection too: all of them know, and the last gives the copy back.
+                // Other requests and the connection may share this block. All of them learn that it
+                // is lost, and the last one returns the copy.
                 CompletedTransmit::Part(share) => share.lose(&mut copy),
                 _ => false,
             };
@@ -233,31 +247,34 @@ impl<B: DeviceBlock> RcQueuePair<B> {
     }
 }
 
-/// Has a lent block be a copy, as the device never gives it back. Whether there is one.
+/// Replaces a lent block by a copy, because the device never returns the original, which is leaked.
+/// Returns whether that was possible.
 fn replace_with_copy<B>(piece: &mut BlockPiece<B>, copy: impl FnOnce(&B) -> Option<B>) -> bool {
     let fresh = if piece.ticket.is_some() { copy(&piece.block) } else { None };
     fresh.map(|fresh| std::mem::forget(std::mem::replace(&mut piece.block, fresh))).is_some()
 }
 
-/// A queue pair that somebody uses, and where it completes. When it is dropped, everything is taken back from the device first.
+/// A queue pair in use, with the completion queue that it uses. Dropping it first takes all
+/// requests back from the device; in a worker the shared completion queue does so later.
 pub(super) struct QueuePairOwner<B: DeviceBlock> {
-    /// Only its drop takes it.
+    /// `None` only after the drop has taken it.
     pair: Option<Box<RcQueuePair<B>>>,
     target: CompletionTarget<B>,
-    /// During the handshake: what completes is reported, and the completion queue is to tell of the next.
+    /// Set during the handshake, while the private completion channel is registered for events.
     watched: bool,
 }
 
-/// Where a pair completes.
+/// The completion queue that a queue pair uses.
 pub(super) enum CompletionTarget<B: DeviceBlock> {
-    /// Nothing else does.
+    /// A private one.
     Own(Box<CqDispatcher<B>>),
-    /// With a worker's others: the worker hands on what is this one's.
+    /// The worker's shared one; the worker passes the completions on.
     WorkerCq(WorkerCq<B>),
 }
 
 impl<B: DeviceBlock> QueuePairOwner<B> {
-    /// Makes it, in the reset state: in a worker's completion queue, if there is one and it has room, else with all that it needs.
+    /// Creates the queue pair in the RESET state. It uses the worker's completion queue if one is
+    /// given and has room, else a private one.
     pub(super) fn new(
         device: &Arc<RdmaDevice>,
         origin: &str,
@@ -285,8 +302,9 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         })
     }
 
-    /// Has the system report under that key what completes, if nobody else does. Whether that was not so already: then something may have
-    /// completed just before.
+    /// Registers the private completion channel under `token` and arms the completion queue.
+    /// Returns whether the queue was unarmed before: if so, poll again, because a completion may
+    /// have arrived just before. Does nothing if a worker polls.
     pub(super) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
         let CompletionTarget::Own(dispatcher) = &mut self.target else { return Ok(false) };
         if !self.watched {
@@ -298,7 +316,7 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         dispatcher.arm()
     }
 
-    /// Ends that.
+    /// Undoes [`watch`](Self::watch).
     pub(super) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
         match &mut self.target {
             CompletionTarget::Own(dispatcher) if std::mem::replace(&mut self.watched, false) => {
@@ -308,12 +326,13 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         }
     }
 
-    /// Both.
+    /// The queue pair and its completion queue, for borrowing both at once.
     pub(super) fn parts(&mut self) -> (&mut RcQueuePair<B>, &mut CompletionTarget<B>) {
         (self.pair.as_mut().expect(OPEN), &mut self.target)
     }
 
-    /// Makes it certain of so many receives, if they are shared. Else how many there can be in all.
+    /// Reserves `first` receives if the receive queue is shared. If they do not fit, fails with the
+    /// size of the shared queue.
     pub(super) fn reserve_receives(&mut self, first: u32) -> Result<(), u32> {
         let number = self.qp.qp_number();
         self.shares = self.receives.room == 0;
@@ -323,7 +342,7 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         }
     }
 
-    /// Receives that are there for it.
+    /// The number of receives posted for, or granted to, this queue pair.
     pub(super) fn receives_held(&mut self) -> usize {
         if !self.shares {
             return self.receives.len();
@@ -335,7 +354,8 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         }
     }
 
-    /// Posts so many receives, or has so many of those that are shared, as far as there is room and there are blocks. How many.
+    /// Posts up to `wanted` receives, or has that many shared ones granted, limited by room and
+    /// available blocks. Returns how many.
     pub(super) fn post_receives(
         &mut self,
         wanted: usize,
@@ -359,7 +379,8 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         posted.map(|posted| posted as usize)
     }
 
-    /// Posts receives until there are so many for it, of this size.
+    /// Posts receives of `slot_size` bytes until the queue pair holds `wanted` of them. Fails if
+    /// the pool has too few blocks.
     pub(super) fn fill(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
@@ -378,7 +399,7 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         Ok(())
     }
 
-    /// The dispatcher that serves this pair alone.
+    /// The dispatcher that serves only this queue pair; `None` in a worker.
     pub(super) fn own_dispatcher(&mut self) -> Option<&mut CqDispatcher<B>> {
         match &mut self.target {
             CompletionTarget::Own(dispatcher) => Some(dispatcher),
@@ -414,7 +435,7 @@ impl<B: DeviceBlock> Drop for QueuePairOwner<B> {
         let until = Instant::now() + DRAIN;
         loop {
             pair.check_last_wqe();
-            // If it fails, it goes on failing until time is up.
+            // A poll that fails keeps failing until the time is up.
             let _ = dispatcher.poll(|_, completed| pair.complete_flushed(completed, drop));
             if pair.is_free() {
                 return;
@@ -427,13 +448,14 @@ impl<B: DeviceBlock> Drop for QueuePairOwner<B> {
     }
 }
 
-/// Sends and receives that a pair has under way at most.
+/// The depths of the send queue and of the receive queue.
 fn depths(parameters: &QpParameters) -> (u32, u32) {
     let slots = parameters.rx_slots;
     (slots + SENDS_BESIDE + u32::from(parameters.reads), slots + parameters.handshake_slots)
 }
 
-/// Completions of both queues must find room in one completion queue.
+/// Checks that the queues fit the device's limits. One completion queue must hold the completions
+/// of both.
 fn fits(device: &RdmaDevice, sends: u32, receives: u32) -> Result<(), Unavailable> {
     let limits = device.limits;
     for (what, wanted, most) in [
@@ -450,7 +472,8 @@ fn fits(device: &RdmaDevice, sends: u32, receives: u32) -> Result<(), Unavailabl
     Ok(())
 }
 
-/// Makes a queue pair, with fewer pieces to a request, and with less inline data, if the device has not so much.
+/// Creates a queue pair. If the device refuses, retries with fewer scatter/gather entries and with
+/// less inline data.
 fn create_queue_pair(
     device: &RdmaDevice,
     cq: &GenericCompletionQueue,
@@ -481,7 +504,7 @@ fn create_queue_pair(
     let mut inline = inline;
     loop {
         builder.setup_max_inline_data(inline);
-        // Less of the one may leave room for the other.
+        // Fewer entries may leave room for inline data, and the other way round.
         let made = builder.setup_max_send_sge(entries).build_generic();
         match made.or_else(|_| builder.setup_max_send_sge(ENTRIES_MIN).build_generic()) {
             Err(error) if inline == 0 => return Err(error),
@@ -491,22 +514,23 @@ fn create_queue_pair(
     }
 }
 
-/// What to ask for next of a device that has not so much, as no verb tells how much it has: a power of two, down to a head.
+/// The next smaller size of inline data to try, because no verb reports the device's limit: a power
+/// of two, [`HEAD`] at least, then 0.
 fn less_inline(inline: u32) -> u32 {
     if inline > HEAD as u32 { 1 << (inline - 1).ilog2() } else { 0 }
 }
 
-/// Where the bytes come from that are in no block.
+/// Buffers for bytes that are sent but lie in no block, such as headers.
 pub(super) struct HeaderBuffers<B> {
-    /// [`HEAD`] bytes for each place of the send queue, once they are needed.
+    /// [`HEAD`] bytes for each entry of the send queue; allocated when first needed.
     block: Option<B>,
     places: usize,
-    /// Bytes that may go into a request itself.
+    /// The maximum number of bytes sent inline.
     pub(super) inline: usize,
 }
 
 impl<B: DeviceBlock> HeaderBuffers<B> {
-    /// Sees that there is memory for them. False: the pool has none now.
+    /// Allocates the buffers, if that is not done. Returns false if the pool has no memory now.
     pub(super) fn prepare(&mut self, blocks: &mut impl Blocks<Block = B>) -> bool {
         if self.block.is_none() {
             self.block = blocks.take(self.places * HEAD, Purpose::Receive);
@@ -514,24 +538,25 @@ impl<B: DeviceBlock> HeaderBuffers<B> {
         self.block.is_some()
     }
 
-    /// Copies a head to where it can be sent from.
+    /// Copies a head into the buffer of request `id`.
     ///
     /// # Safety
     ///
-    /// The request `id` is about to be posted, and none before it that has not completed has the same place: at most as many are
-    /// under way as there are places.
+    /// The request `id` must be about to be posted. No outstanding request may use the same buffer:
+    /// at most `places` requests are outstanding at one time.
     pub(super) unsafe fn write(&self, id: u64, head: &[u8]) -> ScatterGatherEntry {
         let Some(block) = self.block.as_ref().filter(|block| block.bytes().len() >= self.places * HEAD)
         else {
             debug_assert!(false, "heads are prepared before they are written");
-            // The device refuses it.
+            // Key 0 makes the device reject the request.
             return ScatterGatherEntry::new(0, 0, head.len() as u32);
         };
         let len = head.len().min(HEAD);
         let offset = (id % self.places as u64) as usize * HEAD;
-        // SAFETY: the block has `places * HEAD` bytes (checked above), so the place is within it. The memory is this pair's alone
-        // (`DeviceBlock`). No request that is under way uses the place, by this function's contract, and the reference that `bytes` gave
-        // has ended.
+        // SAFETY: the block has at least `places * HEAD` bytes (checked above), so the buffer lies
+        // within it. The memory belongs to this queue pair alone (`DeviceBlock`). By this
+        // function's contract no outstanding request uses the buffer. The reference that `bytes`
+        // returned has ended.
         let place = unsafe {
             let place = block.address().add(offset);
             place.copy_from_nonoverlapping(head.as_ptr(), len);
@@ -541,10 +566,11 @@ impl<B: DeviceBlock> HeaderBuffers<B> {
     }
 }
 
-/// The blocks that the device receives into, the one that completes next at the front. They are never more than there is room for.
+/// The blocks that the device receives into, in the order of posting. It holds at most `room`
+/// blocks, the depth of the receive queue.
 pub(super) struct PostedReceives<B> {
     posted: VecDeque<B>,
-    /// The number of the one at the front.
+    /// The count of the receive at the front.
     first: u64,
     room: usize,
 }
@@ -573,26 +599,28 @@ impl<B: DeviceBlock> PostedReceives<B> {
             && let Some(block) = blocks()
         {
             let (address, len) = (block.address(), block.bytes().len());
-            // Memory that is not registered has no key: the device refuses 0.
+            // Unregistered memory has no key; the device rejects key 0.
             let lkey = block.lkey().unwrap_or(0);
             let id = self.first + self.posted.len() as u64;
             self.posted.push_back(block);
             let request = list.construct_wr(wr_id::encode(generation, WrId::Receive(id as u32)));
-            // SAFETY: the block is in `posted` until `complete` takes it out, which is when its completion was polled; `RcQueuePair`
-            // forgets what is left. No reference to its bytes is made there, and the memory stays where it is (`DeviceBlock`).
+            // SAFETY: the block stays in `posted` until its completion was polled (`complete`);
+            // `RcQueuePair::forget` leaks the rest. Nobody refers to its bytes in `posted`, and the
+            // memory does not move (`DeviceBlock`).
             unsafe { request.setup_sge(lkey, address as u64, u32::try_from(len).unwrap_or(u32::MAX)) };
         }
         let count = self.posted.len() - before;
         list.post().inspect_err(|error| {
-            // What is known not to be posted is free.
+            // Receives that were certainly not posted are freed.
             let posted = error.posted().unwrap_or(count);
             self.posted.truncate(before + posted.min(count));
         })?;
         Ok(count)
     }
 
-    /// The receive with this count has completed. They complete in the order in which they were posted; if a device says otherwise
-    /// there is nothing that can be believed.
+    /// Takes the block of the receive with this count, which has completed. Receives complete in
+    /// the order of posting. `None` if the device reports another order, because then none of its
+    /// reports can be trusted.
     pub(super) fn complete(&mut self, count: u32) -> Option<B> {
         if count != self.first as u32 {
             return None;

@@ -11,7 +11,7 @@ use super::queue_pair::HeaderBuffers;
 use crate::protocol::frame::{HEADER_LEN, Head, Immediate};
 use crate::protocol::{Block, BlockPieces, BlockShare, Frame, GATHER_MAX, Segment, TransmitItem};
 
-/// Bytes in a block.
+/// A range of a block's memory, as a scatter/gather entry names it.
 #[derive(Clone, Copy)]
 pub(super) struct LocalSegment {
     lkey: u32,
@@ -25,7 +25,7 @@ impl LocalSegment {
     fn of(block: &impl DeviceBlock, start: usize, end: usize) -> Self {
         let end = end.min(block.bytes().len());
         let start = start.min(end);
-        // Memory that is not registered has no key: the device refuses 0.
+        // Unregistered memory has no key; the device rejects key 0.
         Self {
             lkey: block.lkey().unwrap_or(0),
             address: block.address().wrapping_add(start),
@@ -39,15 +39,16 @@ impl LocalSegment {
 
     /// # Safety
     ///
-    /// The block is there, and nobody writes to it, as long as the bytes are used.
+    /// The block must live, and nobody may write to it, as long as the slice is used.
     unsafe fn bytes<'a>(self) -> &'a [u8] {
-        // SAFETY: `of` makes segments that lie within their block. The block is there, and nobody writes to it, by this function's
-        // contract.
+        // SAFETY: `of` makes only segments that lie within their block. By this function's contract
+        // the block lives and nobody writes to it.
         unsafe { slice::from_raw_parts(self.address, self.len) }
     }
 }
 
-/// What a frame has behind its head. Pieces without bytes are left out: to some devices a length of 0 is 2 GiB.
+/// The pieces of a frame behind its head. Empty pieces are left out, because some devices read a
+/// length of 0 as 2 GiB.
 pub(super) struct GatherList {
     pieces: [LocalSegment; GATHER_MAX],
     count: usize,
@@ -79,10 +80,11 @@ impl GatherList {
     }
 }
 
-/// What a request is made of, while the block that it is of is on its way to the send queue.
+/// The content of a work request. It names the memory of a [`TransmitItem`]'s blocks, so that the
+/// item itself can be moved into the send queue's records.
 #[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 pub(super) enum RequestPayload {
-    /// With what stands for the frame's header, which is then not among the parts.
+    /// A frame. The immediate data replaces its header, which is then not among the parts.
     Frame(FrameParts, Option<Immediate>),
     Read {
         from: Segment,
@@ -91,26 +93,30 @@ pub(super) enum RequestPayload {
     Probe,
 }
 
-/// What of a frame is to be sent.
+/// The parts of a frame that are sent.
 pub(super) enum FrameParts {
     Short(Head),
     Whole(LocalSegment),
     Gather(Head, GatherList),
 }
 
-/// Most bytes behind a header in the same block that is left out. Of a long frame it would be one packet of many, if any, and what is then sent
-/// begins 16 bytes behind a page's beginning, so that a device that copies packet by packet crosses pages. A header that lies in no block is
-/// always left out: the frame may need all of the peer's slot.
+/// How long a frame in one block may be, in bytes behind its header, to be sent without the header.
+///
+/// In a long frame the header costs at most one packet of many. Without it, the data would begin 16
+/// bytes into a page, so a device that copies packet by packet would cross pages. A header outside
+/// the block is always left out, because the frame may need the peer's whole slot.
 const HEADERLESS_MAX: usize = 4096;
 
-/// What stands for a frame's header, where both sides know of that, and how many bytes of the frame are left out for it.
+/// The immediate data that replaces a frame's header, if both sides support that, and the number of
+/// bytes left out of the frame.
 fn without_header<B: Block>(frame: &Frame<B>, immediate: bool) -> (Option<Immediate>, usize) {
     let stays = matches!(frame, Frame::Whole { .. }) && frame.len() > HEADER_LEN + HEADERLESS_MAX;
     let immediate = if immediate && !stays { frame.immediate() } else { None };
     (immediate, if immediate.is_some() { HEADER_LEN } else { 0 })
 }
 
-/// Bytes of a frame that are in no block, and have to be put somewhere to be sent, as they do not go into the request itself.
+/// Whether a frame needs a buffer of [`HeaderBuffers`] for bytes that lie in no block. It needs
+/// none if the frame fits inline.
 pub(super) fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: usize) -> bool {
     let head = match frame {
         Frame::Short(head) | Frame::Gather { head, .. } | Frame::Part { head, .. } => head.bytes().len(),
@@ -121,7 +127,7 @@ pub(super) fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: us
 }
 
 impl RequestPayload {
-    /// `immediate`: whether that may stand for a header.
+    /// `immediate`: whether immediate data may replace a header.
     pub(super) fn of<B: DeviceBlock>(transmit: &TransmitItem<B>, immediate: bool) -> Self {
         let frame = match transmit {
             TransmitItem::Send(frame) => frame,
@@ -147,18 +153,19 @@ impl RequestPayload {
         Self::Frame(parts, immediate)
     }
 
-    /// Of the frame, or of what is sent of it, that is the first `end` bytes of a block.
+    /// A payload from the first `end` bytes of a block. They are the frame, or the frame without
+    /// its header.
     pub(super) fn whole(block: &impl DeviceBlock, end: usize, immediate: Option<Immediate>) -> Self {
         Self::Frame(FrameParts::Whole(LocalSegment::of(block, 0, end)), immediate)
     }
 
-    /// Makes it the request `id`.
+    /// Fills in the request `id`.
     ///
     /// # Safety
     ///
-    /// From now until the request, or a later one of the same queue, has completed: its block is there, nobody writes to it, and if it is
-    /// filled nobody looks at it. There is a place for the request in the queue, and so one for its head in `heads`, which are kept as
-    /// long.
+    /// The following must hold until the request, or a later one of the same queue, has completed.
+    /// The block lives and nobody writes to it; if a READ fills it, nobody reads it either. `heads`
+    /// lives. The send queue must have room for the request, so that its buffer in `heads` is free.
     pub(super) unsafe fn append<G: PostSendGuard, B: DeviceBlock>(
         self,
         request: WorkRequestHandle<'_, G>,
@@ -171,15 +178,16 @@ impl RequestPayload {
                     Some(Immediate(immediate)) => request.setup_send_imm(immediate),
                     None => request.setup_send(),
                 };
-                // SAFETY: this function's contract is that of `FrameParts::append`, for the same request, block and place in `heads`.
+                // SAFETY: `FrameParts::append` has the same contract as this function. It gets the
+                // same request, blocks and `heads`.
                 unsafe { parts.append(send, id, heads) };
             }
             Self::Read { from, into } => {
-                // SAFETY: the block that the READ fills is there until the request has completed, and nobody looks at it, by this
-                // function's contract (`PostedSends` keeps it).
+                // SAFETY: the block that the READ fills lives until the request has completed, and
+                // nobody accesses it, by this function's contract. `PostedSends` keeps it.
                 unsafe { request.setup_read(from.rkey, from.addr).setup_sge_list(&[into.entry()]) };
             }
-            // Of no bytes: neither key nor address counts.
+            // A WRITE of 0 bytes: the device checks neither key nor address.
             Self::Probe => drop(request.setup_write(0, 0)),
         }
     }
@@ -194,12 +202,13 @@ impl FrameParts {
         }
     }
 
-    /// Makes it what the request `id` sends.
+    /// Fills in the send request `id`.
     ///
     /// # Safety
     ///
-    /// From now until the request, or a later one of the same queue, has completed: the blocks are there, and nobody writes to them. There
-    /// is a place for the request in the queue, and so one for its head in `heads`, which are kept as long.
+    /// The following must hold until the request, or a later one of the same queue, has completed.
+    /// The blocks live and nobody writes to them. `heads` lives. The send queue must have room for
+    /// the request, so that its buffer in `heads` is free.
     unsafe fn append<G: PostSendGuard, B: DeviceBlock>(
         self,
         send: LocalBufferHandle<'_, G>,
@@ -207,28 +216,30 @@ impl FrameParts {
         heads: &HeaderBuffers<B>,
     ) {
         match self {
-            // What has no bytes has no piece either.
+            // A request without bytes has no scatter/gather entry either.
             _ if self.is_empty() => drop(send),
             Self::Short(head) if head.bytes().len() <= heads.inline => send.setup_inline_data(head.bytes()),
             Self::Short(head) => {
-                // SAFETY: the request `id` is about to be posted, and no request under way has its place in `heads`, by this function's
-                // contract.
+                // SAFETY: the request `id` is about to be posted, and no outstanding request uses
+                // its buffer in `heads`, by this function's contract.
                 let head = unsafe { heads.write(id, head.bytes()) };
-                // SAFETY: the queue pair keeps the heads as long as requests are under way. This place is written again only for a later
-                // request, which cannot be posted before this one has completed.
+                // SAFETY: `heads` lives until the request has completed, by this function's
+                // contract. The buffer is written again only for a later request, which cannot be
+                // posted before this one has completed.
                 unsafe { send.setup_sge_list(&[head]) };
             }
             Self::Whole(piece) if piece.len <= heads.inline => {
-                // SAFETY: the block is there and nobody writes to it, by this function's contract.
+                // SAFETY: the block lives and nobody writes to it, by this function's contract.
                 send.setup_inline_data(unsafe { piece.bytes() });
             }
-            // SAFETY: the block is there and nobody writes to it until the request has completed, by this function's contract.
+            // SAFETY: the block lives and nobody writes to it until the request has completed, by
+            // this function's contract.
             Self::Whole(piece) => unsafe { send.setup_sge_list(&[piece.entry()]) },
             Self::Gather(head, list) if head.bytes().len() + list.len() <= heads.inline => {
                 let mut slices = [IoSlice::new(&[]); 1 + GATHER_MAX];
                 slices[0] = IoSlice::new(head.bytes());
                 for (slice, piece) in slices[1..].iter_mut().zip(list.pieces()) {
-                    // SAFETY: the block is there and nobody writes to it, by this function's contract.
+                    // SAFETY: the block lives and nobody writes to it, by this function's contract.
                     *slice = IoSlice::new(unsafe { piece.bytes() });
                 }
                 send.setup_inline_data_list(&slices[..=list.count]);
@@ -237,15 +248,16 @@ impl FrameParts {
                 let mut entries = [LocalSegment::NONE.entry(); 1 + GATHER_MAX];
                 let first = usize::from(!head.bytes().is_empty());
                 if first == 1 {
-                    // SAFETY: the request `id` is about to be posted, and no request under way has its place in `heads`, by this
-                    // function's contract.
+                    // SAFETY: the request `id` is about to be posted, and no outstanding request
+                    // uses its buffer in `heads`, by this function's contract.
                     entries[0] = unsafe { heads.write(id, head.bytes()) };
                 }
                 for (entry, piece) in entries[first..].iter_mut().zip(list.pieces()) {
                     *entry = piece.entry();
                 }
-                // SAFETY: the blocks are there and nobody writes to them until the request has completed, by this function's contract; the
-                // place in `heads` is written again only for a later request.
+                // SAFETY: the blocks live and nobody writes to them until the request has
+                // completed, by this function's contract. The buffer in `heads` is written again
+                // only for a later request.
                 unsafe { send.setup_sge_list(&entries[..first + list.count]) };
             }
         }
@@ -259,7 +271,7 @@ mod tests {
     use crate::protocol::frame::{FIRST, FrameType, Header, LAST};
     use crate::protocol::{Blocks, Purpose};
 
-    /// What is left out of a frame of data of so many bytes.
+    /// The number of bytes left out of a frame with `len` bytes of data.
     fn left_out(len: usize, immediate: bool) -> usize {
         let mut block = VecBlocks::new(1).take(HEADER_LEN + len, Purpose::Send).unwrap();
         let kind = FrameType::Data;

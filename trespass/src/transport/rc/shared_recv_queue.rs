@@ -1,7 +1,8 @@
 //! A shared receive queue (SRQ), with the blocks that are posted to it.
 //!
-//! A block has a place, whose index and generation are in the number of its receive. Which pair takes it shows when it completes; so
-//! receives complete in any order, and a number that a device tells twice is told apart.
+//! Each posted block has a slot. The slot's index and generation are in the `wr_id` of its receive.
+//! Only the completion tells which queue pair took the block, so receives may complete in any
+//! order. The generation detects a `wr_id` that the device reports twice.
 
 use std::io;
 
@@ -14,16 +15,17 @@ use super::wr_id::{self, GENERATIONS, WrId};
 use crate::protocol::{Lease, Ledger};
 use crate::wire::{Cause, Unavailable};
 
-/// A shared receive queue, and who may use how much of it.
+/// A shared receive queue, and the ledger of how much of it each connection may use.
 pub(super) struct SharedRecvQueue<B: DeviceBlock> {
-    /// Only its drop takes it.
+    /// `None` only after the drop has taken it.
     srq: Option<SharedReceiveQueue>,
     slots: Vec<RecvSlot<B>>,
     free: Vec<u32>,
     pub(super) ledger: Ledger,
-    /// Used by somebody who had no right to, and to be posted again: others count on them.
+    /// Blocks that a connection used without a right to them. They are posted again, because other
+    /// connections were promised them.
     repost: Vec<B>,
-    /// The places of what is being posted.
+    /// Slots of the receives that are being posted.
     posting: Vec<u32>,
 }
 
@@ -33,7 +35,8 @@ struct RecvSlot<B> {
 }
 
 impl<B: DeviceBlock> SharedRecvQueue<B> {
-    /// A queue of at most so many receives. None is posted.
+    /// Creates a queue for at most `size` receives (fewer if the device's limit is lower). None is
+    /// posted yet.
     pub(super) fn new(device: &RdmaDevice, size: u32) -> Result<Self, Unavailable> {
         let size = size.min(device.limits.shared_receives);
         let made = device.domain().create_srq_builder().setup_max_wr(size).setup_max_sge(1).build();
@@ -49,12 +52,12 @@ impl<B: DeviceBlock> SharedRecvQueue<B> {
         })
     }
 
-    /// The queue, for pairs to be made with.
+    /// The verbs object, for creating queue pairs.
     pub(super) fn srq(&self) -> &SharedReceiveQueue {
         self.srq.as_ref().expect("only its drop takes it")
     }
 
-    /// Posts so many blocks, as far as there are any. How many.
+    /// Posts up to `count` blocks, until `blocks` has no more. Returns how many were posted.
     pub(super) fn post(&mut self, count: u32, mut blocks: impl FnMut() -> Option<B>) -> io::Result<u32> {
         let Self { srq: Some(srq), slots, free, posting, .. } = self else { return Ok(0) };
         let mut list = srq.start_post_recv();
@@ -69,20 +72,20 @@ impl<B: DeviceBlock> SharedRecvQueue<B> {
             let slot = &mut slots[index as usize];
             slot.generation = (slot.generation + 1) % GENERATIONS;
             let (address, len) = (block.address(), block.bytes().len());
-            // Memory that is not registered has no key: the device refuses 0.
+            // Unregistered memory has no key; the device rejects key 0.
             let lkey = block.lkey().unwrap_or(0);
             slot.block = Some(block);
             let id = wr_id::encode(slot.generation, WrId::Receive(index));
             let request = list.construct_wr(id);
-            // SAFETY: the block is in its place until `take` takes it out, which is when its completion was polled, or the queue is
-            // destroyed; else the drop forgets it. No reference to its bytes is made there, and the memory stays where it is
-            // (`DeviceBlock`).
+            // SAFETY: the block stays in its slot until its completion was polled (`take`) or the
+            // queue is destroyed. If the queue cannot be destroyed, the drop leaks the block.
+            // Nobody refers to its bytes in the slot, and the memory does not move (`DeviceBlock`).
             unsafe { request.setup_sge(lkey, address as u64, u32::try_from(len).unwrap_or(u32::MAX)) };
             posting.push(index);
         }
         let outcome = list.post();
         if let Some(posted) = outcome.as_ref().err().and_then(|error| error.posted()) {
-            // What is known not to be posted is free.
+            // Receives that were certainly not posted free their slots.
             for index in posting.drain(posted.min(posting.len())..) {
                 slots[index as usize].block = None;
                 free.push(index);
@@ -93,7 +96,7 @@ impl<B: DeviceBlock> SharedRecvQueue<B> {
         outcome.map(|()| posted).map_err(io::Error::other)
     }
 
-    /// The receive at this place has completed. Nothing, if it is not under way.
+    /// Takes the block of a completed receive. `None` if that receive is not outstanding.
     fn take(&mut self, generation: u32, index: u32) -> Option<B> {
         let slot = self.slots.get_mut(index as usize)?;
         if slot.generation != generation {
@@ -104,7 +107,9 @@ impl<B: DeviceBlock> SharedRecvQueue<B> {
         Some(block)
     }
 
-    /// The receive at this place has completed, and with this lease whose it is, if it is anybody's.
+    /// Handles a completed receive. `lease` belongs to the queue pair it completed for, or `None`
+    /// if that pair is gone. A receive used without a right is kept for reposting and reported as
+    /// [`Overdrawn`](CompletedRequest::Overdrawn).
     pub(super) fn taken(
         &mut self,
         generation: u32,
@@ -128,7 +133,7 @@ impl<B: DeviceBlock> SharedRecvQueue<B> {
         CompletedRequest::Overdrawn
     }
 
-    /// Posts again what was used without a right.
+    /// Posts the blocks again that were used without a right.
     pub(super) fn post_reposts(&mut self) -> io::Result<()> {
         let mut repost = std::mem::take(&mut self.repost);
         if !repost.is_empty() {
@@ -139,7 +144,8 @@ impl<B: DeviceBlock> SharedRecvQueue<B> {
 }
 
 impl<B: DeviceBlock> Drop for SharedRecvQueue<B> {
-    /// Takes everything back. No pair is left that could take a receive.
+    /// Destroys the queue and frees its blocks. It leaks them if the device refuses. No queue pair
+    /// is left that could take a receive.
     fn drop(&mut self) {
         let Some(Err(error)) = self.srq.take().map(SharedReceiveQueue::close) else { return };
         let blocks = self.slots.iter_mut().filter_map(|slot| slot.block.take());

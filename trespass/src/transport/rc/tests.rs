@@ -1,11 +1,12 @@
 //! Tests of the RC driver over soft0: the real handshake over a loopback socket, then frames over
 //! real queue pairs.
 //!
-//! Nothing is ever sent to a receive that is not posted: every queue pair here is made with an `rnr_retry` of 0, so one such frame
-//! would end its connection.
+//! Every queue pair here has an `rnr_retry` of 0, so a frame without a posted receive would end its
+//! connection. A passing test therefore shows that none was sent.
 //!
-//! The device's mode is the process's, so the same cases run in deferred mode in a process of their own ([`deferred`]). Fault rules are the
-//! process's, too, so the cases take turns.
+//! The device's mode applies to the whole process, so a separate process runs the same cases in
+//! deferred mode ([`deferred`]). Fault rules also apply to the whole process, so one case runs at a
+//! time.
 
 mod carry;
 mod ends;
@@ -34,7 +35,7 @@ use crate::wire::Unavailable;
 const TIMEOUT: Duration = Duration::from_secs(30);
 const MODE: &str = "SOFT_RNIC_MODE";
 
-/// One case at a time; without rules before and after.
+/// Held by the case that is running. Fault rules are cleared before and after it.
 struct SerialGuard(#[allow(dead_code)] MutexGuard<'static, ()>);
 
 fn serialize() -> SerialGuard {
@@ -61,7 +62,8 @@ fn rules(text: &str) {
     faults::set(faults::parse(text).expect("valid rules"), 1).expect("rules");
 }
 
-/// The other cases again, where work is done when completions are polled, as on hardware.
+/// Runs the other cases again in deferred mode. As on hardware, requests do not complete while
+/// they are posted, but only later, when completions are polled.
 #[test]
 #[cfg_attr(miri, ignore = "starts a process")]
 fn deferred() {
@@ -72,7 +74,7 @@ fn deferred() {
     assert!(output.contains("carry::") && !output.contains(" 0 passed"), "{output}");
 }
 
-/// What leaves the device broken, in a process of its own.
+/// Runs each case that leaves the device broken in a separate process.
 #[test]
 #[cfg_attr(miri, ignore = "starts a process")]
 fn a_device_that_fails() {
@@ -95,7 +97,7 @@ fn run_again(command: &mut Command) -> String {
     output
 }
 
-/// A handshake has as long as a busy machine may need.
+/// A configuration whose handshake may take [`TIMEOUT`], because the machine may be busy.
 fn config() -> Builder {
     Builder::new().rnr_retry(0).keepalive(None).handshake_deadline(TIMEOUT).probe_timeout(TIMEOUT / 2)
 }
@@ -106,7 +108,6 @@ fn pool() -> Pool {
     Pool::new(&config).expect("memory")
 }
 
-/// One side of a connection.
 struct TestPeer {
     rc: RcDriver<Block>,
     protocol: ProtocolMachine<Block>,
@@ -121,10 +122,10 @@ impl TestPeer {
         self.progress_transport();
     }
 
-    /// Until the system reports something.
+    /// Waits until the system reports an event or `timeout` has passed.
     fn sleep(&mut self, timeout: Duration) {
         let mut reports = Events::with_capacity(8);
-        // Interrupted where the process was stopped meanwhile; the next turn looks again.
+        // EINTR: the process was stopped while it waited. The caller's next call polls again.
         if let Err(error) = self.set.poll(&mut reports, Some(timeout)) {
             assert_eq!(error.kind(), ErrorKind::Interrupted);
         }
@@ -157,7 +158,7 @@ fn sockets() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// What there is of RDMA for a socket.
+/// The RDMA path for a socket, with its pool registered.
 fn path(socket: &TcpStream, config: &Config, pool: &Pool) -> Result<RcPath<Pool>, Unavailable> {
     let local = socket.local_addr().expect("connected");
     let place = find(local, config.device.as_ref(), config.gid_index)?;
@@ -174,7 +175,7 @@ fn handshakes(kind: Kind, here: &Config, there: &Config, pools: [&Pool; 2]) -> [
     [(client, ours), (server, theirs)]
 }
 
-/// Drives both sides to the end.
+/// Drives both sides until their handshakes end.
 fn run_handshakes(sides: &mut [(TcpStream, Handshake); 2]) -> [Established<RcPath<Pool>>; 2] {
     let mut ends = [None, None];
     let until = Instant::now() + TIMEOUT;
@@ -191,13 +192,13 @@ fn run_handshakes(sides: &mut [(TcpStream, Handshake); 2]) -> [Established<RcPat
     ends.map(|end| end.expect("all have ended"))
 }
 
-/// Connects two sides by RDMA.
+/// Connects two sides over RDMA. `change` adjusts the setup of each.
 fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut ConnectionSetup)) -> [TestPeer; 2] {
     let config = config.build().expect("a valid configuration");
     connected_as(kind, [&config; 2], change)
 }
 
-/// The same of sides that are configured differently.
+/// Connects two sides with different configurations.
 fn connected_as(kind: Kind, configs: [&Config; 2], change: impl Fn(&mut ConnectionSetup)) -> [TestPeer; 2] {
     let pools = [pool(), pool()];
     let mut sides = handshakes(kind, configs[0], configs[1], [&pools[0], &pools[1]]);
@@ -225,7 +226,8 @@ fn connected(kind: Kind) -> [TestPeer; 2] {
     connected_with(kind, config(), |_| ())
 }
 
-/// Has both sides take turns until something is so.
+/// Drives both sides until `is_so` returns true. `what` names the condition in the panic at
+/// [`TIMEOUT`].
 fn until(sides: &mut [TestPeer; 2], what: &str, mut is_so: impl FnMut(&mut [TestPeer; 2]) -> bool) {
     let give_up = Instant::now() + TIMEOUT;
     loop {
@@ -241,7 +243,7 @@ fn until(sides: &mut [TestPeer; 2], what: &str, mut is_so: impl FnMut(&mut [Test
     }
 }
 
-/// Bytes that are nowhere the same.
+/// Pseudorandom bytes, so that misplaced data is noticed.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
@@ -254,7 +256,7 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Nothing of a connection is left: no block, no queue pair.
+/// Checks that the connections have left no block in use and no queue pair or completion queue.
 fn nothing_is_left(pools: [Pool; 2]) {
     for pool in pools {
         pool.flush();

@@ -1,26 +1,28 @@
 //! The encoding of work request ids (`wr_id`): the kind of the request, the generation of its queue
 //! pair, and a count.
 //!
-//! Pairs of one completion queue have generations that differ, so that what is left of one is not taken for the next one's that the device
-//! gives the same number.
+//! The queue pairs of one completion queue have different generations. A device may reuse a
+//! destroyed pair's number; the generation keeps the old pair's late completions apart from the new
+//! pair's.
 
-/// What a number says, beside the pair. Requests of a kind count from 0, and over again after 2^32.
+/// The part of a `wr_id` that names a request of its queue pair. Requests of each kind are counted
+/// from 0, modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrId {
-    /// Something sent.
+    /// A send, or a READ or WRITE, which share the send queue.
     Send(u32),
-    /// A receive.
+    /// A receive. For a shared receive queue the count is the index of the slot.
     Receive(u32),
-    /// What the handshake sends, before anything else is sent.
+    /// A send of the handshake; these come before all others.
     Probe,
 }
 
 const RECEIVE: u64 = 1 << 63;
 const PROBE: u64 = 1 << 62;
-/// Generations are less than this.
+/// Generations are below this, because 30 bits of the `wr_id` hold them.
 pub(super) const GENERATIONS: u32 = 1 << 30;
 
-/// The number of a request.
+/// The `wr_id` of a request.
 pub(super) fn encode(generation: u32, request: WrId) -> u64 {
     let pair = u64::from(generation % GENERATIONS) << 32;
     match request {
@@ -30,7 +32,8 @@ pub(super) fn encode(generation: u32, request: WrId) -> u64 {
     }
 }
 
-/// The generation, and the request. Whatever a device says is one.
+/// The generation and the request of a `wr_id`. Every value decodes, because a faulty device may
+/// report any.
 pub(super) fn decode(number: u64) -> (u32, WrId) {
     let generation = (number >> 32) as u32 % GENERATIONS;
     let count = number as u32;
@@ -42,7 +45,7 @@ pub(super) fn decode(number: u64) -> (u32, WrId) {
     (generation, request)
 }
 
-/// The count that ends in `low`, the first one from `first` on.
+/// Extends a count of 32 bits to 64: the smallest one from `first` on that ends in `low`.
 pub(super) fn extend(first: u64, low: u32) -> u64 {
     first + u64::from(low.wrapping_sub(first as u32))
 }

@@ -1,7 +1,8 @@
-//! The TCP transport: frames one after the other on a stream.
+//! The TCP transport: frames one after another on a byte stream.
 //!
-//! There are no receives to post: blocks are taken as frames arrive, and where the connection wants no more the socket is left
-//! alone until TCP's own window stops the peer. A block that was sent is done with when the system has taken its bytes.
+//! No receives are posted: blocks are taken from the pool as frames arrive. When the connection
+//! wants no more frames, the socket is not read until TCP's own window stops the peer. A sent block
+//! is released when the system has taken its bytes.
 
 mod reader;
 
@@ -24,44 +25,50 @@ use crate::protocol::{
     Purpose, TransmitItem,
 };
 
-/// Frames, and bytes of them, that are taken from the connection before the system has taken any of them.
+/// The maximum number of frames (and, in [`BYTES`], of their bytes) taken from the connection
+/// before the system has accepted any of them.
 const FRAMES: usize = 32;
-/// Parts of frames that go in one system call: those of a frame, at least.
+/// The maximum number of frame parts in one system call; at least the parts of one frame.
 const PARTS: usize = 2 * FRAMES;
 const _: () = assert!(PARTS > GATHER_MAX);
 const BYTES: usize = 256 * 1024;
 
-/// Where a report is due again although the socket was not emptied, or filled, to the end.
+/// Whether a short read or write is enough to expect another edge-triggered event. Elsewhere the
+/// socket must be used until it would block.
 const SHORT_IS_ENOUGH: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 thread_local! {
-    /// What is read beyond the frame that has begun; empty between reads.
+    /// The buffer for bytes read beyond the current frame, shared by all connections of a thread.
+    /// Its content is not kept between reads.
     static READ_AHEAD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One connection's socket.
+/// The driver of one connection's socket.
 pub(crate) struct TcpDriver<B> {
     socket: TcpStream,
     reader: Reader<B>,
-    /// Taken from the connection; of the first, so many bytes are sent.
+    /// Frames taken from the connection and not sent whole yet. Of the first, `sent` bytes are
+    /// sent.
     out: VecDeque<Frame<B>>,
     sent: usize,
-    /// A look may find something.
+    /// A read may find something; `may_write` is its counterpart for writes.
     may_read: bool,
     may_write: bool,
-    /// The peer's end, or an error, was reported: whatever is read, there is more to find.
+    /// The peer's end or an error was reported. A short read then does not clear `may_read`,
+    /// because the end is still to be read.
     ends: bool,
-    /// There was no block.
+    /// The pool had no block.
     starved: bool,
-    /// Nothing goes out any more, for this reason; what has come in is still worth reading.
+    /// Sending has failed with this error. Reading goes on, because the peer may
+    /// have sent its reason.
     broken: Option<ErrorKind>,
-    /// The connection has failed, and this is done with it.
+    /// The connection has failed, and the driver has returned all of its frames.
     over: bool,
     calls: u64,
 }
 
 impl<B: Block> TcpDriver<B> {
-    /// `socket` is connected, and non-blocking.
+    /// `socket` must be connected and non-blocking.
     pub(crate) fn new(socket: std::net::TcpStream) -> Self {
         Self {
             socket: TcpStream::from_std(socket),
@@ -78,7 +85,8 @@ impl<B: Block> TcpDriver<B> {
         }
     }
 
-    /// Reads what there is, as long as the connection wants more. Whether anything came.
+    /// Reads until the socket is empty or the connection wants no more frames. Returns whether
+    /// anything arrived.
     fn receive<P: Blocks<Block = B>>(&mut self, protocol: &mut ProtocolMachine<B>, blocks: &mut P) -> bool {
         let mut any = false;
         while protocol.slots_wanted() > 0 {
@@ -123,7 +131,8 @@ impl<B: Block> TcpDriver<B> {
         any
     }
 
-    /// Sends what there is, as long as the system takes it. Whether anything went.
+    /// Sends until the connection has no more frames or the socket takes no more. Returns whether
+    /// anything moved.
     fn send<P: Blocks<Block = B>>(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
@@ -146,7 +155,7 @@ impl<B: Block> TcpDriver<B> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_write = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
                 Err(error) => {
-                    // The peer may have said why before it went.
+                    // The peer may have sent its reason before it closed, so read once more.
                     self.broken = Some(error.kind());
                     self.may_read = true;
                 }
@@ -154,7 +163,8 @@ impl<B: Block> TcpDriver<B> {
         }
     }
 
-    /// Takes frames from the connection.
+    /// Takes frames from the connection into `out`, up to [`FRAMES`] and [`BYTES`]. Returns whether
+    /// it took any.
     fn fill<P: Blocks<Block = B>>(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
@@ -173,7 +183,7 @@ impl<B: Block> TcpDriver<B> {
                     bytes += frame.len();
                     self.out.push_back(frame);
                 }
-                // Neither is asked for on TCP.
+                // The protocol requests neither on TCP.
                 other @ (TransmitItem::Read(_) | TransmitItem::Probe) => {
                     protocol.done(CompletedTransmit::from(other))
                 }
@@ -182,7 +192,8 @@ impl<B: Block> TcpDriver<B> {
         any
     }
 
-    /// One system call, without a signal where the peer is gone.
+    /// Writes the parts of the queued frames with one `sendmsg`, without SIGPIPE if the peer is
+    /// gone.
     fn write(&mut self) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); PARTS];
         let mut count = 0;
@@ -196,7 +207,7 @@ impl<B: Block> TcpDriver<B> {
         self.socket.try_io(|| SockRef::from(&self.socket).send_vectored(slices))
     }
 
-    /// Gives back what was sent whole. Whether nothing is left.
+    /// Returns frames that were sent whole to the connection. Returns whether `out` is empty.
     fn pop_sent(&mut self, protocol: &mut ProtocolMachine<B>) -> bool {
         while let Some(len) = self.out.front().map(Frame::len).filter(|len| *len <= self.sent) {
             self.sent -= len;
@@ -206,7 +217,8 @@ impl<B: Block> TcpDriver<B> {
         self.out.is_empty()
     }
 
-    /// What the connection has come to, if it has failed: says so to the peer if that can be done at once, and gives everything back.
+    /// Ends the driver of a failed connection. It sends the failure to the peer if that is possible
+    /// at once, returns all frames, and shuts the socket down.
     fn finish<P: Blocks<Block = B>>(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
@@ -214,7 +226,7 @@ impl<B: Block> TcpDriver<B> {
         now: Instant,
     ) {
         self.over = true;
-        // What was begun has to be finished, for the peer to understand what follows.
+        // A frame that is partly sent must be completed, or the peer could not parse the next one.
         for frame in self.out.split_off(usize::from(self.sent > 0).min(self.out.len())) {
             protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
         }
@@ -230,7 +242,8 @@ impl<B: Block> TcpDriver<B> {
             protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
         }
         protocol.drained();
-        // The peer is to hear of it also if this side's program does nothing for a long time.
+        // Shut down now, so that the peer notices even if this side's program does nothing for a
+        // long time.
         if let Err(error) = self.socket.shutdown(Shutdown::Both) {
             tracing::trace!(%error, "the socket of a failed connection was gone already");
         }
@@ -293,7 +306,7 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
     }
 }
 
-/// Hands a connection what is read.
+/// Passes parsed frames to the connection, in blocks from the pool.
 struct FrameReceiver<'a, P: Blocks> {
     protocol: &'a mut ProtocolMachine<P::Block>,
     blocks: &'a mut P,

@@ -1,9 +1,11 @@
-//! Parsing a TCP stream into frames, each in a block of its own.
+//! Parsing a TCP stream into frames, one block for each frame.
 //!
-//! A read asks for two things at once: the rest of the frame that has begun, straight into its block, and what follows, into
-//! a buffer that all connections of a thread share. What follows is mostly small frames, which are copied out of it; a large
-//! frame has little more than its first bytes there. So no frame costs a read of its own, no large frame is copied, and a
-//! connection on which nothing arrives has no buffer at all.
+//! One vectored read has two targets. The rest of the current frame goes straight into its block.
+//! The bytes behind it go into a buffer that all connections of a thread share.
+//!
+//! These bytes are mostly small frames, which are copied out of the shared buffer. Of a large
+//! frame, little more than the first bytes land there. So small frames need no separate reads,
+//! large frames are not copied, and an idle connection holds no buffer.
 
 use std::io::{self, IoSliceMut, Read};
 
@@ -11,52 +13,54 @@ use crate::protocol::Block;
 use crate::protocol::copying::copy;
 use crate::protocol::frame::HEADER_LEN;
 
-/// What is read beyond the frame that has begun.
+/// The size in bytes of the shared buffer for what follows the current frame.
 pub(super) const AHEAD: usize = 64 * 1024;
 
-/// As much of it as is asked for behind a frame that has this much to come: what is read there has to be copied.
+/// How much of the shared buffer is offered while at least [`LARGE`] bytes of the current frame are
+/// missing. Bytes that land there must be copied, so the offer is small.
 const AHEAD_OF_LARGE: usize = 4 * 1024;
 const LARGE: usize = 16 * 1024;
 
-/// Where frames go.
+/// The receiver of parsed frames, which also supplies the blocks.
 pub(super) trait FrameSink {
     type Block: Block;
     type Error;
-    /// A block for a frame of so many bytes. `None`: not now.
+    /// Takes a block for the frame with this header; also returns the frame's length with its
+    /// header. `None` if no block is available now. Fails if the header is invalid.
     fn place(&mut self, header: &[u8; HEADER_LEN]) -> Result<Option<(Self::Block, usize)>, Self::Error>;
-    /// A whole frame, with its header.
+    /// Takes a complete frame of `len` bytes, header included.
     fn frame(&mut self, block: Self::Block, len: usize) -> Result<(), Self::Error>;
 }
 
-/// What a frame has come to.
+/// The frame that is being read.
 #[derive(Debug)]
 enum PartialFrame<B> {
-    /// So much of its header.
+    /// The header, of which this many bytes have arrived.
     Header([u8; HEADER_LEN], usize),
-    /// A block with so many bytes, which must become so many.
+    /// A block that holds `have` of the frame's `len` bytes.
     Body { block: B, have: usize, len: usize },
 }
 
-/// How far the reading of a stream has come.
+/// The state of parsing one stream.
 #[derive(Debug)]
 pub(super) struct Reader<B> {
     frame: PartialFrame<B>,
-    /// What was read, and there was no block for it yet.
+    /// Bytes that were read but not parsed, because no block was available.
     held: Vec<u8>,
 }
 
 impl<B: Block> Reader<B> {
-    /// `held`: what was already read.
+    /// `held`: bytes of the stream that the caller has already read.
     pub(super) fn new(held: Vec<u8>) -> Self {
         Self { frame: PartialFrame::Header([0; HEADER_LEN], 0), held }
     }
 
-    /// Whether there are bytes for which there was no block.
+    /// Whether bytes are waiting because no block was available.
     pub(super) fn is_held_up(&self) -> bool {
         !self.held.is_empty() || matches!(self.frame, PartialFrame::Header(_, HEADER_LEN))
     }
 
-    /// Hands on what was held up. Whether nothing is any more.
+    /// Parses the waiting bytes again. Returns whether none are left waiting.
     pub(super) fn resume<S: FrameSink<Block = B>>(&mut self, sink: &mut S) -> Result<bool, S::Error> {
         if !self.is_held_up() {
             return Ok(true);
@@ -70,7 +74,8 @@ impl<B: Block> Reader<B> {
         Ok(!self.is_held_up())
     }
 
-    /// Reads once, and hands on what came. `asked` tells how much was asked for, `0` bytes are the end of the stream.
+    /// Reads once, and passes on the frames that are complete. In the result, `read` of 0 bytes
+    /// means the end of the stream.
     pub(super) fn read<S: FrameSink<Block = B>>(
         &mut self,
         mut from: impl Read,
@@ -97,7 +102,7 @@ impl<B: Block> Reader<B> {
         }))
     }
 
-    /// Hands on the frame, if it is whole.
+    /// Passes on the current frame if it is complete.
     fn complete<S: FrameSink<Block = B>>(&mut self, sink: &mut S) -> Result<(), S::Error> {
         if !matches!(self.frame, PartialFrame::Body { have, len, .. } if have == len) {
             return Ok(());
@@ -108,7 +113,8 @@ impl<B: Block> Reader<B> {
         }
     }
 
-    /// Takes bytes apart, as far as there are blocks for them. How many it took.
+    /// Parses bytes into frames until it needs a block and gets none. Returns the number of bytes
+    /// consumed.
     fn feed<S: FrameSink<Block = B>>(&mut self, bytes: &[u8], sink: &mut S) -> Result<usize, S::Error> {
         let mut rest = bytes;
         loop {
@@ -141,7 +147,7 @@ impl<B: Block> Reader<B> {
     }
 }
 
-/// What a read came to.
+/// The number of bytes that a read returned, and the number it asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadOutcome {
     pub(super) read: usize,
@@ -149,7 +155,8 @@ pub(super) struct ReadOutcome {
 }
 
 impl ReadOutcome {
-    /// Whether there was less than was asked for: what comes now is reported again.
+    /// Whether the read returned less than was asked for: the socket was empty, so later data makes
+    /// another event.
     pub(super) fn is_short(self) -> bool {
         self.read < self.asked
     }
@@ -169,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Whole frames, and as many blocks as it is given.
+    /// A sink that collects complete frames, and has a limited number of blocks.
     #[derive(Default)]
     struct CollectedFrames {
         frames: Vec<Vec<u8>>,
@@ -198,7 +205,7 @@ mod tests {
         }
     }
 
-    /// At most so many bytes a read.
+    /// A reader that returns at most this many bytes for each read.
     struct ShortReads<'a>(&'a [u8], usize);
 
     impl Read for ShortReads<'_> {

@@ -1,12 +1,13 @@
-//! Tests of data transfer: sizes around each limit, both ways, with and without READ, with a reader
-//! that stops.
+//! Tests of data transfer: sizes around each limit, in both directions, with and without READs, and
+//! with a reader that stops.
 
 use std::io::IoSlice;
 
 use super::*;
 use crate::protocol::CallError;
 
-/// Around the end of a header, of inline data, of a slot, of what goes without READ, of a staged block, of a READ.
+/// Sizes around the limits of a header, inline data, a slot, an eager transfer, a staged block, and
+/// a READ.
 fn sizes() -> Vec<usize> {
     let borders: [usize; 10] = [1, 48, 240, 256, 8176, 8192, 2 * 8176, 64 << 10, 256 << 10, 1 << 20];
     borders.into_iter().flat_map(|border| [border - 1, border, border + 1]).collect()
@@ -20,7 +21,7 @@ fn blocked<T>(result: Result<T, CallError>) -> Option<T> {
     }
 }
 
-/// What one side writes, and reads.
+/// The bytes that one side writes (`given`) and receives (`taken`).
 #[derive(Default)]
 struct Bytes {
     given: Vec<u8>,
@@ -76,7 +77,8 @@ fn a_stream_without_reads_carries_all_sizes_both_ways() {
     assert_eq!(sides[0].protocol.counters().reads, 0);
 }
 
-/// With all headers in their frames, and, as else, with those of data in immediate data.
+/// Runs with all headers in their frames, and with the headers of data frames replaced by immediate
+/// data, which is the default.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn without_inline_data_heads_are_sent_from_memory() {
@@ -88,7 +90,7 @@ fn without_inline_data_heads_are_sent_from_memory() {
     }
 }
 
-/// An earlier version of trespass, say.
+/// An earlier version of trespass is such a peer.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_peer_that_knows_no_immediate_data_has_headers_in_frames() {
@@ -174,7 +176,8 @@ fn blocks_go_without_a_copy_and_come_back_once() {
     assert_eq!(back, tickets);
 }
 
-/// What the peer does not READ goes in frames, of which several name one block: with inline data, where that takes the last of them, and without.
+/// Without READs a block is sent in frames, several of which name parts of it. Inline data may take
+/// the last of them.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn blocks_that_are_not_read_go_in_frames_without_a_copy() {
@@ -193,7 +196,8 @@ fn blocks_that_are_not_read_go_in_frames_without_a_copy() {
             block.bytes_mut()[..size].copy_from_slice(&given[given.len() - 1]);
             tickets.push(protocol.send_block(block, size).map_err(|(_, error)| error).expect("taken"));
         }
-        // The heads of frames need a slot where they are not inline, for good; nothing else is taken.
+        // If they are not inline, the heads of frames need one slot, which is kept. Nothing else is
+        // allocated.
         let (before, slot) = (in_use(&sides[0]), 8192);
         let (mut taken, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
         until(&mut sides, "blocks", |sides| {
@@ -221,8 +225,9 @@ fn blocks_that_are_not_read_go_in_frames_without_a_copy() {
     }
 }
 
-/// Memory of the program's own: registered when it is first lent, kept so within the bound, the longest unused ended first; and what is
-/// short, or cannot be registered, is copied.
+/// Memory that the program supplies is registered when it is first lent. It stays registered within
+/// the bound; beyond it, the longest unused memory is deregistered first. Short memory, and memory
+/// that cannot be registered, is copied.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn adopted_memory_goes_as_it_is_and_stays_registered_within_the_bound() {
@@ -263,14 +268,15 @@ fn adopted_memory_goes_as_it_is_and_stays_registered_within_the_bound() {
     let three = send(&mut sides, three);
     assert_eq!(events(&pool), (200_000, 3, 2, 1));
     assert_eq!([&one, &two, &three].map(|block| block.lkey().is_some()), [true, false, true]);
-    // What is longer than the bound is registered only while it is lent, and what has ended, not at all.
+    // Memory larger than the bound is registered only while it is lent. Memory that was given up is
+    // not registered any more.
     let large = send(&mut sides, pool.adopt(pattern(400_000, 4)));
     assert_eq!((events(&pool), large.lkey()), ((200_000, 4, 2, 2), None));
     let two = send(&mut sides, two);
     assert!(two.into_vec().expect("a vector") == pattern(100_000, 2));
     drop(send(&mut sides, one));
     assert_eq!((events(&pool), three.lkey().is_some()), ((100_000, 6, 2, 3), true));
-    // Short, and without a device: copied.
+    // Short blocks, and a block whose pool has no device, are copied.
     let before = sides[0].protocol.counters().bytes_announced;
     for block in [pool.adopt(pattern(9000, 5)), pool.adopt(pattern(10, 6)), pool.adopt(Vec::new())] {
         assert_eq!(send(&mut sides, block).lkey(), None);
@@ -281,7 +287,8 @@ fn adopted_memory_goes_as_it_is_and_stays_registered_within_the_bound() {
     assert_eq!(events(&pool), (100_000, 6, 2, 3));
 }
 
-/// Together, in one request as far as it takes them, and in more: with and without inline data.
+/// Several blocks go in one request if it has enough entries, else in several requests, with and
+/// without inline data.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn several_blocks_are_one_message() {
@@ -310,7 +317,7 @@ fn several_blocks_are_one_message() {
                 let (seed, list) = (received, lists[received]);
                 let pieces = list.iter().enumerate().map(|(at, len)| pattern(*len, (100 * seed + at) as u64));
                 let wanted = pieces.collect::<Vec<_>>().concat();
-                // What is longer than the receive buffer comes in parts.
+                // A message longer than the receive buffer arrives in parts.
                 let at = got.len();
                 got.extend_from_slice(&buffer[..part.len]);
                 assert!(got[at..] == wanted[at..got.len()], "message {seed} from {at} on");
@@ -332,7 +339,7 @@ fn several_blocks_are_one_message() {
     }
 }
 
-/// The line that is told when RDMA is activated.
+/// Checks the description that is logged when RDMA is activated.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn rdma_activation_is_logged_with_the_device() {
@@ -353,7 +360,8 @@ fn rdma_activation_is_logged_with_the_device() {
     assert_eq!(number(&other, ", queue pair "), number(&one, " to "), "{one}; {other}");
 }
 
-/// A device that refuses so many pieces to a request has two, and as much inline data as before; then each block is a frame.
+/// If the device refuses the wanted number of scatter/gather entries, the queue pair gets two
+/// entries and the same inline data. Each block is then a frame.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_device_that_takes_few_pieces_gets_more_frames() {
@@ -390,7 +398,7 @@ fn a_reader_that_stops_stops_the_writer_and_nothing_is_lost() {
     let mut sides = connected(Kind::Stream);
     let given = pattern(16 << 20, 1);
     let mut written = 0;
-    // Until the writer is refused, and nothing moves any more.
+    // Until the writer is refused 100 times in a row, so nothing moves any more.
     let mut refused = 0;
     until(&mut sides, "back-pressure", |sides| {
         let TestPeer { protocol, pool, .. } = &mut sides[0];
@@ -417,8 +425,8 @@ fn a_reader_that_stops_stops_the_writer_and_nothing_is_lost() {
     assert!(taken == given);
 }
 
-/// Who sleeps until the system reports something misses nothing: a byte goes to and fro between two threads, each of which takes a turn, and
-/// sleeps if that has brought nothing.
+/// A side that sleeps until an event misses nothing. A byte goes back and forth between two
+/// threads, each of which polls once and sleeps if that brought nothing.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_sleeping_side_is_woken() {
@@ -441,7 +449,7 @@ fn a_sleeping_side_is_woken() {
             assert!(Instant::now() < give_up, "round {rounds}");
             side.sleep(TIMEOUT);
         }
-        // The last byte's way back.
+        // The other side still waits for the last byte.
         if mine && !begins {
             let TestPeer { protocol, pool, .. } = &mut side;
             let _ = protocol.write(&[IoSlice::new(&[7])], pool);

@@ -1,4 +1,4 @@
-//! Tests of how connections end: by both sides, by one, or by a failure.
+//! Tests of how connections end: by both sides, by one side, or by a failure.
 
 use std::io::IoSlice;
 
@@ -7,7 +7,7 @@ use crate::handshake::DataPath;
 use crate::protocol::{CallError, FailureCause};
 use crate::transport::rc::queue_pair::DRAIN;
 
-/// Drops both sides, and sees that nothing is left of them.
+/// Drops both sides, and checks that they leave nothing behind.
 fn end(sides: [TestPeer; 2]) {
     let pools = sides.each_ref().map(|side| side.pool.clone());
     drop(sides);
@@ -46,7 +46,8 @@ fn closing_brings_all_that_was_written_before() {
     end(sides);
 }
 
-/// All is said and heard, and the device gives up on the last frame: its peer has closed, and is gone.
+/// Both sides have sent and received everything, but the last frame is never acknowledged, because
+/// its receiver has closed and is gone.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_last_acknowledgement_that_is_lost_is_no_failure() {
@@ -62,7 +63,7 @@ fn a_last_acknowledgement_that_is_lost_is_no_failure() {
         assert!(Instant::now() < give_up, "{:?}", there.failure());
         there.progress();
     }
-    // The next frame is what answers that.
+    // The next frame that `here` sends answers the FIN.
     rules("status=retry_exc_err opcode=send,send_with_imm nth=1");
     while !here.rc.is_over() {
         assert!(Instant::now() < give_up, "{:?}", here.failure());
@@ -87,13 +88,15 @@ fn aborting_tells_the_peer() {
     end(sides);
 }
 
-/// What comes through the queue pair itself and is no frame ends that connection, by the error that it is, and no other.
+/// Received data that is no valid frame ends that connection with a protocol error, and no other
+/// connection.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn an_invalid_frame_ends_only_its_connection() {
     let _guard = serialize();
     let mut others = connected(Kind::SeqPacket);
-    // A header that says more than has come, one of a type that there is not, less than a header, nothing, and immediate data that is none.
+    // In this order: a header with more bytes than arrived, a header of an unknown type, less than
+    // a header, nothing, and invalid immediate data.
     let mut long = [0; 16];
     (long[0], long[1], long[12]) = (1, 3, 200);
     let unknown = [0xee; 16];
@@ -113,7 +116,9 @@ fn an_invalid_frame_ends_only_its_connection() {
     end(others);
 }
 
-/// Beyond what was posted, a second time, and of the other queue: each ends the connection by its name, and all that was lent comes back.
+/// The device reports a send that was not posted, a send twice, and a receive that is not
+/// outstanding. Each ends the connection with an error that names the request, and all lent blocks
+/// return.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_completion_of_what_is_not_under_way_ends_the_connection() {
@@ -125,7 +130,7 @@ fn a_completion_of_what_is_not_under_way_ends_the_connection() {
         give(&mut sides[0], &pattern(10_000, 1));
         until(&mut sides, "sent", |sides| sides[0].protocol.is_delivered());
         sides[0].rc.post_stray(id);
-        // Posted behind it: it is not done with before its own completion has come.
+        // A block posted after the stray request does not return before its own completion.
         let TestPeer { protocol, pool, .. } = &mut sides[0];
         let block = pool.take(5000).expect("memory");
         let ticket = protocol.send_block(block, 5000).map_err(|(_, error)| error).expect("taken");
@@ -139,14 +144,16 @@ fn a_completion_of_what_is_not_under_way_ends_the_connection() {
     }
 }
 
-/// What is posted after a READ completes after it. Who says otherwise is not believed, neither that the READ has brought anything.
+/// Requests posted after a READ complete after it. If the device reports another order, the
+/// connection fails, and the READ's data is not believed either.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_completion_that_passes_over_a_read_ends_the_connection() {
     let _guard = serialize();
     let mut sides = connected(Kind::Stream);
     let (before, passed_over) = sides[1].rc.sends(1);
-    // The READ waits behind this, which says that it is what comes after the READ.
+    // This delayed request has the `wr_id` of the send that will follow the READ. The READ waits
+    // behind it.
     rules("delay=1s opcode=rdma_write");
     sides[1].rc.post_stray(passed_over);
     let TestPeer { protocol, pool, .. } = &mut sides[0];
@@ -163,7 +170,8 @@ fn a_completion_that_passes_over_a_read_ends_the_connection() {
     end(sides);
 }
 
-/// Whatever one side was doing when it vanished, the other is told, and gets back what it has lent, exactly once.
+/// At whatever step a peer vanishes, the other side notices, and gets each lent block back exactly
+/// once.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_peer_that_vanishes_is_noticed_at_every_step() {
@@ -186,7 +194,8 @@ fn a_peer_that_vanishes_is_noticed_at_every_step() {
         for taken in 0..step {
             if taken % 2 == 0 { here.progress() } else { there.progress() }
         }
-        // As the system does it for a process that was killed: the queue pair first, or the socket, and no word.
+        // As the kernel does for a killed process: it destroys the queue pair and the socket, in
+        // either order, and sends no message.
         let TestPeer { rc, protocol, events, .. } = there;
         drop(rc);
         drop((protocol, events));
@@ -254,7 +263,7 @@ fn dropping_at_any_time_leaves_nothing_behind() {
     }
 }
 
-/// What the other cases rely on: a frame that meets no receive ends its connection.
+/// The other cases rely on this: a frame that meets no receive ends its connection.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_frame_without_a_receive_would_be_noticed() {
@@ -271,7 +280,8 @@ fn a_frame_without_a_receive_would_be_noticed() {
     end(sides);
 }
 
-/// The device completes nothing any more, and nothing can be destroyed: what it had is lost, what was lent comes back.
+/// The device completes nothing more, and none of its objects can be destroyed. Blocks that the
+/// device holds are leaked; lent blocks return as copies.
 #[test]
 #[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
 fn a_device_that_fails_ends_the_connection_and_keeps_what_it_has() {
@@ -282,12 +292,12 @@ fn a_device_that_fails_ends_the_connection_and_keeps_what_it_has() {
     let lost = pools.map(|pool| pool.stats().in_use);
     assert!(lost.iter().all(|lost| (56 * 8192..4 << 20).contains(lost)), "{lost:?}");
     faults::clear();
-    // Whoever comes next gets it anew.
+    // The next connection opens the device again.
     let sides = connected(Kind::Stream);
     assert!(sides.iter().all(|side| side.failure().is_none()));
 }
 
-/// The same while there is nothing in the pool to copy it to.
+/// A lent block returns even if the pool has no memory for a copy.
 #[test]
 #[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
 fn lent_blocks_return_to_an_empty_pool() {
@@ -301,7 +311,8 @@ fn lent_blocks_return_to_an_empty_pool() {
     }));
 }
 
-/// The same of blocks that are in several requests each: of one all of it, of the other a part, and the rest waits for credits.
+/// Each of two blocks is in several requests when the device fails. One block is posted whole; of
+/// the other, a part is posted and the rest waits for credits.
 #[test]
 #[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
 fn a_block_shared_by_requests_returns_once() {
@@ -343,13 +354,14 @@ fn a_block_shared_by_requests_returns_once() {
     assert!(pool.stats().in_use >= 40_000 + 200_000, "{} of {before}", pool.stats().in_use);
 }
 
-/// Of both sides, the first has a block with the device when that fails; it comes back once, as it was.
+/// Lets the device fail while it holds a block that the first side lent. Checks that the block
+/// returns once, unchanged. `before` is called just before the failure.
 fn a_device_fails_with_a_block_lent(before: impl FnOnce(&Pool)) -> [TestPeer; 2] {
     let keepalive =
         protocol::Keepalive { idle: Duration::from_millis(5), timeout: Duration::from_millis(200) };
     let mut sides = connected_with(Kind::Stream, config(), |setup| setup.keepalive = Some(keepalive));
     let TestPeer { protocol, pool, .. } = &mut sides[0];
-    // Not told of, but sent: the device has it.
+    // A block of this size is sent eagerly, not announced, so the device holds it.
     let mut block = pool.take(8000).expect("memory");
     block.bytes_mut()[..8000].copy_from_slice(&pattern(8000, 1));
     let lent = protocol.send_block(block, 8000).map_err(|(_, error)| error).expect("taken");
@@ -369,7 +381,8 @@ fn a_device_fails_with_a_block_lent(before: impl FnOnce(&Pool)) -> [TestPeer; 2]
     sides
 }
 
-/// The peer has begun, and this side does not: what has come already is no longer the device's, and goes back at once.
+/// The peer's handshake is done and it sends, but this side gives up. Receives that have completed
+/// already return their blocks at once.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn early_completions_return_their_blocks_when_a_handshake_is_given_up() {

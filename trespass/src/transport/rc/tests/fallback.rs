@@ -1,5 +1,4 @@
-//! Tests of the fallback: where RDMA is not possible both sides use TCP, and the reason is
-//! reported.
+//! Tests of the fallback: if RDMA is not possible, both sides use TCP and report the reason.
 
 use std::io::{Read, Write};
 
@@ -47,7 +46,8 @@ fn missing_devices_are_reported() {
     assert!(elsewhere.detail.contains("192.0.2.77"), "{}", elsewhere.detail);
 }
 
-/// Both sides end with TCP, for this reason on the client's side; nothing is left of the queue pairs.
+/// Checks that both sides fall back to TCP and that no queue pair is left. Returns the reasons of
+/// the client and the server.
 fn falls_back(here: Builder, there: Builder) -> [crate::handshake::FallbackReason; 2] {
     let (here, there) = (here.build().expect("valid"), there.build().expect("valid"));
     let pools = [pool(), pool()];
@@ -87,7 +87,7 @@ fn a_port_that_goes_down_is_noticed_at_once() {
 fn a_path_on_which_nothing_comes_through_is_not_used() {
     let _guard = serialize();
     for (rule, cause) in [
-        // Neither an answer nor an error within the time.
+        // The probe gets neither an answer nor an error in time.
         ("delay=20s opcode=send", Cause::ProbeTimedOut),
         ("status=retry_exc_err opcode=send nth=1", Cause::ProbeFailed),
         ("qp_fatal opcode=send nth=1", Cause::ProbeFailed),
@@ -129,10 +129,11 @@ fn without_memory_for_the_receives_tcp_is_used() {
     nothing_is_left(pools);
 }
 
-/// Bytes come through both ways of a connection whose pool begins with nothing; and whether that is over RDMA.
+/// Checks that data passes in both directions of a connection whose pool starts empty. Returns the
+/// reason if the connection uses TCP.
 fn comes_through(max: usize) -> Result<(), crate::handshake::FallbackReason> {
     let wanted = pattern(3 << 20, 1);
-    // A pool of its own for each maximum.
+    // The process shares pools by configuration, so each maximum gets a separate one.
     let config = config().pool_initial(0).pool_prewarm(0).pool_max(max).build().expect("valid");
     let mut listener = config.bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("bound");
@@ -158,7 +159,7 @@ fn comes_through(max: usize) -> Result<(), crate::handshake::FallbackReason> {
     reason.map_or(Ok(()), Err)
 }
 
-/// Of a process that may lock no memory, or so little that there is nothing to send from.
+/// Simulates a process that may lock no memory, or too little to send from.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn where_the_device_registers_nothing_tcp_goes_on() {

@@ -1,4 +1,5 @@
-//! Tests of workers: their connections share a completion queue, and possibly a receive queue.
+//! Tests of workers, whose connections share a completion queue and, if configured, a receive
+//! queue.
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
@@ -8,7 +9,7 @@ use super::*;
 use crate::api::{Event as WorkerEvent, Key, Worker};
 use crate::handshake::Transport;
 
-/// Two workers that one thread polls, and their connections: the ends of the one, and of the other.
+/// Two workers polled by one thread, and the keys of both ends of each connection.
 struct WorkerPair {
     workers: [Worker; 2],
     listener: Key,
@@ -43,7 +44,7 @@ impl WorkerPair {
         }
     }
 
-    /// Makes so many connections more.
+    /// Adds `count` connections.
     fn connect(&mut self, count: usize) {
         self.events.iter_mut().for_each(Vec::clear);
         let addr = self.workers[1].local_addr(self.listener).expect("bound");
@@ -70,7 +71,8 @@ impl WorkerPair {
         assert_eq!(self.keys.len(), first + count);
     }
 
-    /// A message of every connection from one worker to the other, all under way at a time.
+    /// Sends a message of `len` bytes on every connection from one worker to the other, all at the
+    /// same time.
     fn exchange(&mut self, from: usize, len: usize) {
         let keys = self.keys.clone();
         let given: Vec<_> = (0..keys.len()).map(|at| pattern(len, at as u64 + 7)).collect();
@@ -110,7 +112,7 @@ fn connections_of_a_worker_share_a_completion_queue() {
     both.connect(1);
     both.exchange(0, 100);
     assert_eq!(queues(), 2);
-    // More than the queue has room for at first.
+    // Exceeds the initial capacity of the completion queue.
     both.connect(30);
     assert_eq!(queues(), 2);
     for len in [1, 5000, 60_000, 300_000] {
@@ -133,7 +135,8 @@ fn a_worker_goes_on_where_its_completion_queue_cannot_grow() {
     both.end();
 }
 
-/// What was under way when a connection was closed completes for nobody else, whoever has its place, or its queue pair's number, then.
+/// Requests that were outstanding when a connection was closed never complete for another one, even
+/// if that has the same index or queue pair number.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn late_completions_are_not_given_to_the_next_queue_pair() {
@@ -162,7 +165,7 @@ fn leave_completions_behind(config: &dyn Fn() -> Builder) {
     both.end();
 }
 
-/// A worker whose completion queue fails says so on each of its connections.
+/// If a worker's completion queue fails, each of its connections reports it.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_completion_queue_that_fails_ends_all_its_connections() {
@@ -190,7 +193,8 @@ fn a_completion_queue_that_fails_ends_all_its_connections() {
     both.end();
 }
 
-/// Receives that are shared: windows begin small, grow under a peer that has more to send, and are told of only as they are posted.
+/// With shared receives, windows begin small and grow for a peer that sends more. Credits are
+/// granted only for posted receives.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn connections_of_a_worker_share_receives() {
@@ -205,7 +209,7 @@ fn connections_of_a_worker_share_receives() {
             worker.worker_cq.shared().map(|[posted, promised, _]| (posted, promised)),
             Some((100, 100))
         );
-        // Both workers have one pool.
+        // Both workers share one pool.
         let idle = worker.pool().stats().in_use / 40;
         assert!(idle <= 32 << 10, "{idle} bytes an idle connection");
     }
@@ -216,7 +220,8 @@ fn connections_of_a_worker_share_receives() {
     both.exchange(0, 600_000);
     let [_, promised, _] = both.workers[1].worker_cq.shared().expect("shared");
     assert!(promised > 20 * 10, "{promised} receives for 20 connections that were busy");
-    // All goes with the last of them, though the workers stay.
+    // The last connection takes the shared queue and its blocks with it, although the workers
+    // remain.
     let keys = std::mem::take(&mut both.keys);
     for [ours, theirs] in keys {
         both.workers[0].close(ours);
@@ -251,8 +256,8 @@ fn shared_and_own_receive_queues_interoperate() {
     }
 }
 
-/// The queue is as small as it can be for its connections: all that they send at a time arrives all the same, nobody is cut off, and one
-/// more has no room.
+/// The shared queue has the minimum size for its connections. All of them can still send at once
+/// and none fails, but one more connection has no room.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_full_shared_receive_queue_makes_peers_wait() {
@@ -272,7 +277,7 @@ fn a_full_shared_receive_queue_makes_peers_wait() {
     let reason = both.workers[0].fallback_reason(one_more).expect("open").expect("TCP").clone();
     assert_eq!(reason.cause(), crate::wire::Cause::Resources);
     assert!(reason.detail().contains("srq_size"), "{}", reason.detail());
-    // When one has gone there is.
+    // After one connection has closed, another one has room.
     let [ours, theirs] = both.keys.pop().expect("twelve");
     both.workers[0].close(ours);
     both.workers[1].close(theirs);
@@ -282,7 +287,8 @@ fn a_full_shared_receive_queue_makes_peers_wait() {
     both.end();
 }
 
-/// A peer that uses receives which others were told of ends its own connection; the others' are posted again, and they go on.
+/// A peer that uses receives granted to others ends only its connection. The others' receives are
+/// posted again.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn overdrawing_shared_receives_ends_only_that_connection() {
@@ -309,7 +315,8 @@ fn overdrawing_shared_receives_ends_only_that_connection() {
     both.end();
 }
 
-/// New connections have the device that was opened anew, memory that it knows, and the worker's one completion queue.
+/// New connections use the newly opened device, memory registered with it, and one completion queue
+/// of the worker.
 #[test]
 #[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
 fn a_worker_goes_on_when_its_device_is_opened_anew() {
