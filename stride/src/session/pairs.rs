@@ -161,7 +161,7 @@ impl PairsSession<'_> {
             check_resources(&remote, &side, test, link)?;
             remotes.push(remote);
         }
-        let manager = match test.way.rdma_cm {
+        let manager = match test.path_options.rdma_cm {
             true => Some(self.meet(is_client, link)?),
             false => None,
         };

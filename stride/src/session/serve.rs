@@ -76,8 +76,8 @@ pub fn serve(options: &ServeOptions, output: &mut Output) -> Result<(), Error> {
         options,
         secret: secret.as_ref(),
         timer: Timer::new(),
-        served: Slots::new(options.jobs),
-        connected: Slots::new(options.jobs + MOST_WAITING),
+        served: ClientSlots::new(options.jobs),
+        connected: ClientSlots::new(options.jobs + MOST_WAITING),
     };
     thread::scope(|scope| server.accept_all(scope, &listener, output))
 }
@@ -88,8 +88,8 @@ struct ServerState<'a> {
     options: &'a ServeOptions,
     secret: Option<&'a Secret>,
     timer: Timer,
-    served: Slots,
-    connected: Slots,
+    served: ClientSlots,
+    connected: ClientSlots,
 }
 
 impl ServerState<'_> {
@@ -164,15 +164,15 @@ impl ServerState<'_> {
 }
 
 /// The number of clients that are served at a time.
-struct Slots {
+struct ClientSlots {
     free: Mutex<u32>,
     freed: Condvar,
 }
 
 /// A slot, which becomes free when this is dropped.
-struct Slot<'a>(&'a Slots);
+struct ClientSlot<'a>(&'a ClientSlots);
 
-impl Slots {
+impl ClientSlots {
     fn new(count: u32) -> Self {
         Self { free: Mutex::new(count), freed: Condvar::new() }
     }
@@ -181,14 +181,14 @@ impl Slots {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_take(&self) -> Option<Slot<'_>> {
+    fn try_take(&self) -> Option<ClientSlot<'_>> {
         let mut free = self.free();
         *free = free.checked_sub(1)?;
-        Some(Slot(self))
+        Some(ClientSlot(self))
     }
 
     /// Waits for a slot while the client waits, too; the client is told about it.
-    fn take(&self, link: &mut ControlLink) -> Result<Slot<'_>, ControlError> {
+    fn take(&self, link: &mut ControlLink) -> Result<ClientSlot<'_>, ControlError> {
         loop {
             if let Some(place) = self.try_take() {
                 link.wire().keep_waiting(false);
@@ -204,7 +204,7 @@ impl Slots {
     }
 }
 
-impl Drop for Slot<'_> {
+impl Drop for ClientSlot<'_> {
     fn drop(&mut self) {
         *self.0.free() += 1;
         self.0.freed.notify_one();

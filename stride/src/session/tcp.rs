@@ -96,10 +96,10 @@ impl TcpSession<'_> {
 }
 
 fn tell(stream: &TcpMessages<'_>, test: &TestPlan, output: &mut Output) -> Result<(), Error> {
-    let way = stream.description();
+    let path = stream.description();
     let (TestPlan { operation, measure, sizes, .. }, length) = (test, test.length());
-    output.connection("TCP", &format!("{operation} {measure} of {sizes} bytes, {length}, over TCP {way}"));
-    Ok(output.heading(test, Some(format!("TCP, the system's, {way}")))?)
+    output.connection("TCP", &format!("{operation} {measure} of {sizes} bytes, {length}, over TCP {path}"));
+    Ok(output.heading(test, Some(format!("TCP, the system's, {path}")))?)
 }
 
 /// Connects to the server's port for the measurement.

@@ -22,7 +22,7 @@ use stride_base::plan::{Measure, TestOperation, TestPlan};
 
 /// A connected queue pair.
 #[derive(Debug)]
-pub(super) struct ConnectedPair {
+pub(super) struct TestPair {
     pub(super) queue_pair: GenericQueuePair,
     /// The first message's location.
     pub(super) location: MessageLocation,
@@ -30,8 +30,8 @@ pub(super) struct ConnectedPair {
 
 /// The queue pairs of a side.
 #[derive(Debug)]
-pub(super) struct ConnectedPairs {
-    pub(super) pairs: Vec<ConnectedPair>,
+pub(super) struct ConnectedSide {
+    pub(super) pairs: Vec<TestPair>,
     /// The targets of the peer's requests, if connections are extended.
     pub(super) targets: Option<XrcReceivers>,
     /// The shared receive queue, if the queue pairs use one.
@@ -58,7 +58,7 @@ pub(super) enum GenericCompletionQueues {
 #[derive(Debug)]
 pub(super) struct TestChannel {
     // Fields drop in order: queue pairs go before their memory (head of `request`).
-    pairs: Vec<ConnectedPair>,
+    pairs: Vec<TestPair>,
     targets: Option<XrcReceivers>,
     /// The shared receive queue, if the queue pairs use one.
     srq: Option<SharedReceiveQueue>,
@@ -115,7 +115,7 @@ impl TestChannel {
     /// Makes a channel for empty messages; messages of up to `inline_size` bytes will be sent
     /// inline.
     pub(super) fn new(
-        ConnectedPairs { pairs, targets, srq, address }: ConnectedPairs,
+        ConnectedSide { pairs, targets, srq, address }: ConnectedSide,
         ends: GenericCompletionQueues,
         memory: TestMemory,
         layout: BufferLayout,
@@ -223,7 +223,7 @@ impl TestChannel {
         };
         let mut receives = receives.iter_mut();
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
-        for (index, ConnectedPair { queue_pair, location }) in pairs.iter_mut().enumerate() {
+        for (index, TestPair { queue_pair, location }) in pairs.iter_mut().enumerate() {
             let (send, queue) = queue_pair.split();
             senders.push(message.poster(send, *location, Tag::of_pair(index)));
             if srq.is_none() {

@@ -86,7 +86,7 @@ impl<'a> CmConnector<'a> {
         number: u32,
         queue_pair: &mut GenericQueuePair,
         options: &ConnectOptions,
-        way: &PathOptions,
+        path: &PathOptions,
     ) -> Result<Connection, Error> {
         let said = said(self.meeting.token, number);
         let mut parameter = ConnectionParameter::new();
@@ -98,11 +98,11 @@ impl<'a> CmConnector<'a> {
             .setup_rnr_retry_count(options.rnr_retry);
         match self.listener.take() {
             Some(listener) => {
-                let done = self.accept(&listener, &said, queue_pair, &parameter, way);
+                let done = self.accept(&listener, &said, queue_pair, &parameter, path);
                 self.listener = Some(listener);
                 done
             }
-            None => self.ask(queue_pair, &parameter, way),
+            None => self.ask(queue_pair, &parameter, path),
         }
     }
 
@@ -110,11 +110,11 @@ impl<'a> CmConnector<'a> {
         &self,
         queue_pair: &mut GenericQueuePair,
         parameter: &ConnectionParameter,
-        way: &PathOptions,
+        path: &PathOptions,
     ) -> Result<Connection, Error> {
         let peer = SocketAddr::new(self.meeting.address, self.meeting.port);
         let id = identifier(self.device)?;
-        told(&id, way)?;
+        apply_options(&id, path)?;
         let source = own_address(self.device)
             .filter(|address| address.is_ipv4() == peer.is_ipv4())
             .map(|address| Address::from(SocketAddr::new(address, 0)));
@@ -131,7 +131,7 @@ impl<'a> CmConnector<'a> {
         said: &[u8],
         queue_pair: &mut GenericQueuePair,
         parameter: &ConnectionParameter,
-        way: &PathOptions,
+        path: &PathOptions,
     ) -> Result<Connection, Error> {
         let end = Instant::now() + REQUEST_LIMIT;
         let here = SocketAddr::new(self.meeting.address, self.meeting.port);
@@ -153,7 +153,7 @@ impl<'a> CmConnector<'a> {
             }
             let peer = request.id().peer_addr().map_or(String::new(), |address| address.to_string());
             self.check_device(&request.get_device_context().map_err(CmError::Device)?, &peer)?;
-            told(request.id(), way)?;
+            apply_options(request.id(), path)?;
             request.set_timeout(Some(STEP_LIMIT));
             let accepted = request.accept(queue_pair, parameter);
             return Ok(accepted.map_err(|source| CmError::Step { peer, source })?);
@@ -183,13 +183,13 @@ fn identifier(device: &LocalDevice) -> Result<Identifier, CmError> {
 }
 
 /// Sets an identifier's path options.
-fn told(id: &Identifier, way: &PathOptions) -> Result<(), CmError> {
+fn apply_options(id: &Identifier, path: &PathOptions) -> Result<(), CmError> {
     // The plan has checked the range.
-    if let Some(given) = way.type_of_service {
+    if let Some(given) = path.type_of_service {
         let set = id.set_type_of_service(given as u8);
         set.map_err(|source| CmError::Option { flag: "-T", given, source })?;
     }
-    if let Some(given) = way.timeout {
+    if let Some(given) = path.timeout {
         let set = id.set_ack_timeout(given as u8);
         set.map_err(|source| CmError::Option { flag: "-u", given, source })?;
     }

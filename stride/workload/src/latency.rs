@@ -12,7 +12,7 @@ use stride_base::statistics::LatencyRecorder;
 pub(super) const UNMARKED: u8 = 0;
 
 /// Messages between two updates of the progress.
-const TOLD: usize = 32;
+const PROGRESS_INTERVAL: usize = 32;
 
 /// A side's part in each exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,7 +267,7 @@ impl Samples<'_> {
             let (start, ends) = notes.places(iterations - number);
             let before = number;
             *start = now(watch);
-            'phase: for ends in ends.chunks_mut(TOLD) {
+            'phase: for ends in ends.chunks_mut(PROGRESS_INTERVAL) {
                 for end in ends {
                     number += 1;
                     exchange.exchange(number, watch)?;

@@ -10,7 +10,7 @@ use sideway::ibverbs::srq::SharedReceiveQueue;
 use sideway::rdmacm::Connection;
 
 use super::bandwidth::SendTotals;
-use super::channel::{ConnectedPair, ConnectedPairs, GenericCompletionQueues, receives};
+use super::channel::{ConnectedSide, GenericCompletionQueues, TestPair, receives};
 use super::cm_connector::CmConnector;
 use super::device_clock::DeviceClock;
 use super::latency::LatencyPart;
@@ -151,34 +151,35 @@ impl<'a> UnconnectedSide<'a> {
             _ => "ibv_post_send",
         };
         let (mut pairs, mut seeds) = (Vec::new(), Vec::new());
-        let (mut address, mut way, mut connections) = (None, String::new(), Vec::new());
+        let (mut address, mut path, mut connections) = (None, String::new(), Vec::new());
         for (index, ((mut queue_pair, endpoint), remote)) in own.into_iter().zip(remotes).enumerate() {
-            let options = test.way.applied_to(ConnectOptions {
+            let options = test.path_options.applied_to(ConnectOptions {
                 access_flags: access(test, false),
                 max_read_atomic: test.outstanding(&device.limits, remote.answered),
                 max_dest_read_atomic: answered,
                 ..ConnectOptions::default()
             });
             if let Some(manager) = &mut manager {
-                let connection = manager.connect(index as u32, &mut queue_pair, &options, &test.way)?;
-                way = format!("by rdma_cm, from {}", device.path.reason());
+                let connection =
+                    manager.connect(index as u32, &mut queue_pair, &options, &test.path_options)?;
+                path = format!("by rdma_cm, from {}", device.path.reason());
                 connections.push(connection);
             } else if test.connection == ConnectionType::Ud {
                 activate_ud(&mut queue_pair, &device.path, QKEY, endpoint.packet_seq_num, &options)?;
                 if address.is_none() {
                     address = Some(datagram_address(device, &pd, remote, &options)?);
                 }
-                way = format!("datagrams from {}", device.path.reason());
+                path = format!("datagrams from {}", device.path.reason());
             } else {
                 if let Some(targets) = &mut targets {
                     targets.connect(index, device, &remote.endpoint, &options)?;
                 }
                 let remote = remote.xrc.as_ref().map_or(&remote.endpoint, |target| &target.endpoint);
                 let connection = connect(&mut queue_pair, &device.path, &endpoint, remote, &options)?;
-                way = connection.to_string();
+                path = connection.to_string();
             }
             if test.operation.fetches() {
-                way += &format!(", {} outstanding", options.max_read_atomic);
+                path += &format!(", {} outstanding", options.max_read_atomic);
             }
             let location = MessageLocation {
                 local: memory.address() + layout.send_offset(index),
@@ -187,14 +188,14 @@ impl<'a> UnconnectedSide<'a> {
                 queue: remote.xrc.as_ref().map_or(remote.endpoint.qp_number, |target| target.srqn),
             };
             seeds.push(Seeds { own: seed(&endpoint), peer: seed(&remote.endpoint) });
-            pairs.push(ConnectedPair { queue_pair, location });
+            pairs.push(TestPair { queue_pair, location });
         }
         let (buffer, ordering) = (device.buffer, if is_relaxed { "relaxed" } else { "strict" });
         let description = format!(
-            "inline up to {inline_size} bytes, by {calls}, {ordering} ordering, buffer {buffer}; {way}"
+            "inline up to {inline_size} bytes, by {calls}, {ordering} ordering, buffer {buffer}; {path}"
         );
         let channel = TestChannel::new(
-            ConnectedPairs { pairs, targets, srq, address },
+            ConnectedSide { pairs, targets, srq, address },
             ends,
             memory,
             layout,

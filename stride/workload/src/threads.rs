@@ -78,7 +78,7 @@ impl<'a> UnconnectedSides<'a> {
         let connect =
             |_, (side, own, share, manager): Part<'_>| side.connect(own, &share, test.queue_pairs, manager);
         let members = together(&self.processors, parts, connect)?;
-        let way = members[0].description();
+        let path = members[0].description();
         let threads = match (test.threads, &self.processors[..]) {
             (None, _) => String::new(),
             (Some(_), []) => ", threads on any processor".to_owned(),
@@ -88,7 +88,7 @@ impl<'a> UnconnectedSides<'a> {
                 format!(", on processors {}", many.join(", "))
             }
         };
-        let description = format!("{test}{threads}, {way}");
+        let description = format!("{test}{threads}, {path}");
         let (test, timer, recorder) = (test.clone(), timer.clone(), LatencyRecorder::new());
         Ok(MeasuringThreads { members, processors: self.processors, description, test, timer, recorder })
     }

@@ -590,7 +590,7 @@ pub struct CommonArgs {
 
     /// The flags of the path.
     #[command(flatten)]
-    pub way: PathArgs,
+    pub path: PathArgs,
 
     /// The flags of queues.
     #[command(flatten)]

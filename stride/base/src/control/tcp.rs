@@ -146,12 +146,12 @@ impl FrameTransport for Tcp {
 
     fn await_frame(&mut self, limit: Option<Duration>, waiting: &mut dyn FnMut()) -> Result<(), FrameError> {
         let deadline = limit.map(|limit| Instant::now() + limit);
-        let mut told = false;
+        let mut was_reported = false;
         while self.ahead.is_none() {
             interrupt::check()?;
             let is_kept_waiting = self.shared.is_kept_waiting.load(Ordering::Relaxed);
-            if is_kept_waiting && !told {
-                told = true;
+            if is_kept_waiting && !was_reported {
+                was_reported = true;
                 waiting();
             }
             let left = deadline

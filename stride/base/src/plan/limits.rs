@@ -58,7 +58,7 @@ impl TestPlan {
         if self.operation.is_atomic() && !limits.has_atomics {
             return Err(PlanError::NoAtomics { device: device() });
         }
-        self.way.check(limits)?;
+        self.path_options.check(limits)?;
         self.check_queues(limits)?;
         for Limited { flag, given, count, limit, name } in self.limited(limits) {
             if count > u64::from(limit) {
@@ -130,7 +130,7 @@ impl TestPlan {
         };
         let (device, port) = (limits.device.clone(), limits.port);
         if self.connection == ConnectionType::Ud {
-            match self.way.mtu {
+            match self.path_options.mtu {
                 Some(mtu) if given > u64::from(mtu) => {
                     return Err(PathOptionsError::SizeAboveMtu { flag, given, mtu }.into());
                 }
@@ -150,7 +150,7 @@ impl TestPlan {
     /// Adapts parameters that the user did not give to this device: datagrams have sizes up to the
     /// MTU, as in perftest.
     pub fn fitted(&self, limits: &DeviceLimits, any_size: bool) -> Self {
-        let mtu = u64::from(self.way.mtu(limits.mtu));
+        let mtu = u64::from(self.path_options.mtu(limits.mtu));
         let sizes = match self.sizes {
             sizes if !any_size || self.connection != ConnectionType::Ud => sizes,
             Sizes::One { size } => Sizes::One { size: size.min(mtu) },

@@ -207,7 +207,7 @@ impl RunPlan {
             reversed: common.reversed,
             data_validation: common.data_validation,
             connection: common.connection.into(),
-            way: PathOptions::from(&common.way),
+            path_options: PathOptions::from(&common.path),
             queues: Queues::from(&common.queues),
             ordering: Ordering::from(&common.ordering),
             ..test

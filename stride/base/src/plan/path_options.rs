@@ -301,7 +301,7 @@ impl TestPlan {
             retry_count,
             rdma_cm,
             type_of_service,
-        } = &self.way;
+        } = &self.path_options;
         [
             ("MTU (-m)", value(*mtu)),
             ("service level (-S)", value(*service_level)),
@@ -338,16 +338,16 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_what_a_queue_pair_is_told() {
-        let way = test("write bw -m 512 -S 3 --tclass 106 --pkey_index 2 -u 0 --retry-count 1").way;
-        let options = way.applied_to(ConnectOptions::default());
+        let path = test("write bw -m 512 -S 3 --tclass 106 --pkey_index 2 -u 0 --retry-count 1").path_options;
+        let options = path.applied_to(ConnectOptions::default());
         assert_eq!(options.mtu, Some(Mtu::Mtu512));
         assert_eq!((options.service_level, options.traffic_class, options.pkey_index), (3, 106, 2));
         assert_eq!((options.timeout, options.retry_cnt, options.rnr_retry), (0, 1, 7));
         assert_eq!(
-            way.to_string(),
+            path.to_string(),
             ", MTU 512, service level 3, traffic class 106, P_Key index 2, timeout 0, retry count 1"
         );
-        let options = test("write bw").way.applied_to(ConnectOptions::default());
+        let options = test("write bw").path_options.applied_to(ConnectOptions::default());
         assert_eq!((options.mtu, options.timeout, options.retry_cnt), (None, 14, 7));
         assert!(
             test("read lat -R -T 8 -u 9").to_string().ends_with(", timeout 9, type of service 8, by rdma_cm")
@@ -395,7 +395,7 @@ mod tests {
         let mut sent = test("send lat -S 15 -u 31 -m 4096");
         let text = serde_json::to_string(&sent).unwrap();
         assert_eq!(serde_json::from_str::<TestPlan>(&text).unwrap(), sent);
-        sent.way.retry_count = Some(300);
+        sent.path_options.retry_count = Some(300);
         assert!(matches!(
             sent.validate(),
             Err(PlanError::Way(PathOptionsError::AboveAttribute { given: 300, .. }))

@@ -81,7 +81,7 @@ impl TestPlan {
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }
-        self.way.validate(self.connection)?;
+        self.path_options.validate(self.connection)?;
         self.validate_queues()?;
         self.relaxes_ordering(true)?;
         match self.measure {

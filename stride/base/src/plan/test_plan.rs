@@ -97,7 +97,8 @@ pub struct TestPlan {
     /// The rate at which messages are sent; `None` for the highest possible one.
     pub rate: Option<Rate>,
     /// Options of the path and of retransmission.
-    pub way: PathOptions,
+    #[serde(rename = "way")]
+    pub path_options: PathOptions,
     /// Options of queues and of waiting for completions.
     pub queues: Queues,
     /// Whether devices may reorder their writes.
@@ -182,7 +183,7 @@ impl TestPlan {
             threads: None,
             warm_up: None,
             rate: None,
-            way: PathOptions::default(),
+            path_options: PathOptions::default(),
             queues: Queues::default(),
             ordering: Ordering::default(),
             device_clock: false,
@@ -278,6 +279,6 @@ impl fmt::Display for TestPlan {
         if self.data_validation {
             f.write_str(", data validation")?;
         }
-        write!(f, "{}{}", self.way, self.queues)
+        write!(f, "{}{}", self.path_options, self.queues)
     }
 }

@@ -99,7 +99,7 @@ impl TestPlan {
 
     /// Checks that each device or port has a thread, and each thread a queue pair.
     pub(super) fn validate_devices(&self, devices: u32) -> Result<(), PlanError> {
-        if self.way.rdma_cm && devices > 1 {
+        if self.path_options.rdma_cm && devices > 1 {
             let flag = format!("-d, of {devices} devices or ports,");
             return Err(PathOptionsError::ManagerOfOne { flag }.into());
         }
@@ -117,7 +117,7 @@ impl TestPlan {
             (Some(threads), queue_pairs) if threads > queue_pairs => {
                 Err(PlanError::ThreadsAboveQueuePairs { threads, queue_pairs })
             }
-            (Some(threads @ 2..), _) if self.way.rdma_cm => {
+            (Some(threads @ 2..), _) if self.path_options.rdma_cm => {
                 Err(PathOptionsError::ManagerOfOne { flag: format!("--threads {threads}") }.into())
             }
             _ => Ok(()),
@@ -132,7 +132,7 @@ impl TestPlan {
         let wanted = match (self.measure, size) {
             (Measure::Latency(_) | Measure::Echo(_), _) => 1,
             // rdma_cm connects the queue pairs of one thread only.
-            _ if self.way.rdma_cm => 1,
+            _ if self.path_options.rdma_cm => 1,
             _ if is_software => u32::MAX,
             (_, ..=4096) => 8,
             (_, ..=32768) => 4,

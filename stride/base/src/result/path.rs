@@ -9,7 +9,7 @@ pub struct PayloadPath([(&'static str, u64); 5]);
 impl PayloadPath {
     /// The current counts; `None` if no software device is open.
     pub fn now() -> Self {
-        let mut sums = Traffic::default().paths().map(|(way, _)| (way, 0));
+        let mut sums = Traffic::default().paths().map(|(path, _)| (path, 0));
         for peer in sideway::soft::statistics().map(|statistics| statistics.peers).unwrap_or_default() {
             let moved = peer.traffic.paths();
             sums.iter_mut().zip(moved).for_each(|((_, sum), (_, moved))| *sum += moved.messages);
@@ -20,9 +20,9 @@ impl PayloadPath {
     /// The path that most messages took since `earlier`, if this process moved any.
     pub fn since(self, earlier: Self) -> Option<String> {
         let ways = self.0.into_iter().zip(earlier.0);
-        let counts = ways.map(|((way, now), (_, then))| (way, now.saturating_sub(then)));
-        let (way, most) = counts.max_by_key(|(_, count)| *count)?;
-        (most > 0).then(|| way.to_owned())
+        let counts = ways.map(|((path, now), (_, then))| (path, now.saturating_sub(then)));
+        let (path, most) = counts.max_by_key(|(_, count)| *count)?;
+        (most > 0).then(|| path.to_owned())
     }
 }
 
