@@ -70,7 +70,7 @@ unsafe fn tell(event: CmEvent) -> Option<*mut rdma_cm_event> {
         ..rdma_cm_event::default()
     };
     let mut builder = EventBuilder { c, membership: None };
-    // SAFETY: as above, the id lives until this event is acknowledged, and `state` belongs to it.
+    // SAFETY: the id lives until this event is acknowledged, and `state` belongs to it.
     if let Err(error) = unsafe { process(&mut builder, owner, state, &event) } {
         log::debug!("an event ({:?}) is not told: error {error}", event.kind);
         state.acknowledged.add();

@@ -222,7 +222,7 @@ pub(super) unsafe fn create_for_request(
     match own_channel() {
         Ok(()) => Ok(id),
         Err(error) => {
-            let _ = state.manager.destroy(request); // It may be gone already, which is as good.
+            let _ = state.manager.destroy(request); // It may be gone already.
             // SAFETY: no other thread knows the id, because it has had no event.
             unsafe { free(id) };
             Err(error)

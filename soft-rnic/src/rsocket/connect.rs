@@ -101,7 +101,7 @@ impl RSocket {
             })?;
             let Some(hello) = request.hello else {
                 log::info!("a connection request at an rsocket is rejected: it is not from one of this kind");
-                let _ = manager.reject(request.id, CONSUMER_DEFINED, &[]); // Who asked may have gone.
+                let _ = manager.reject(request.id, CONSUMER_DEFINED, &[]); // The peer may have left.
                 let _ = manager.destroy(request.id);
                 continue;
             };
@@ -178,7 +178,7 @@ impl RsState {
     fn make_queues(&self) -> Result<RsQueues, c_int> {
         let path = self.manager.route(self.id)?.path.ok_or(libc::ENETUNREACH)?;
         if path.device.guid == 0 {
-            return Err(libc::ENODEV); // To librdmacm it is none.
+            return Err(libc::ENODEV); // librdmacm ignores a device without a GUID.
         }
         RsQueues::create(DefaultPd::of(path.device)?, self.options.shape())
     }
@@ -215,7 +215,7 @@ impl RsState {
 
     pub(super) fn forget_request(&mut self) {
         if let Some(request) = self.requests.take() {
-            let _ = self.manager.destroy(request.id); // It may have gone by itself, which is as good.
+            let _ = self.manager.destroy(request.id); // It may be gone already.
         }
     }
 
@@ -319,7 +319,7 @@ impl RsState {
             // The next attempt reports the missing id.
             Err(error) => log::debug!("an rsocket has no id any more: error {error}"),
         }
-        let _ = self.pass_on_options(); // RsOptions were taken before.
+        let _ = self.pass_on_options(); // They were accepted before.
     }
 }
 

@@ -192,7 +192,7 @@ impl RsStream {
         let can_send = |this: &Self| !this.is_broken && this.window.has_room() && this.queues.has_room();
         while self.is_open && self.can_send_bytes() {
             let Some((kind, bytes)) = self.untold.pop_front() else { break };
-            let Some(slot) = self.free.pop() else { break }; // There is one.
+            let Some(slot) = self.free.pop() else { break }; // `can_send_bytes` has checked.
             // SAFETY: the send slot holds a whole message, and nobody else uses it.
             unsafe { copy_unordered(self.queues.send_slot(slot), bytes.as_ptr(), bytes.len()) };
             self.say(kind, Some((slot, bytes.len() as u32)));

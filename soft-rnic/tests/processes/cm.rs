@@ -64,8 +64,9 @@ impl CmChannel {
         // SAFETY: the function has no preconditions.
         let channel = unsafe { (cm().rdma_create_event_channel)() };
         assert!(!channel.is_null(), "rdma_create_event_channel: {}", std::io::Error::last_os_error());
-        // Events that the library handles internally also make the descriptor readable, so taking one must not block.
-        // SAFETY: the channel lives.
+        // Events that the library handles internally also make the descriptor readable, so taking
+        // one must not block.
+        // SAFETY: the channel is live.
         assert_eq!(unsafe { libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
         Self(channel)
     }

@@ -162,7 +162,7 @@ fn a_look_ahead_takes_nothing() {
     assert_eq!(other.receive(&mut bytes, libc::MSG_WAITALL | libc::MSG_PEEK).map(|n| n >= 5), Ok(true));
     assert_ne!(other.poll(libc::POLLIN, PATIENCE_MS), 0);
     while other.receive(&mut bytes, libc::MSG_PEEK) != Ok(11) {
-        thread::yield_now(); // The second is on its way.
+        thread::yield_now(); // The second message is in flight.
     }
     assert_eq!(&bytes, b"firstsecond");
     let mut part = [0; 3];
