@@ -251,7 +251,7 @@ pub(super) unsafe fn name(id: *mut rdma_cm_id) -> Result<(), c_int> {
 pub(super) unsafe fn discard(id: *mut rdma_cm_id) {
     // SAFETY: the caller guarantees that `id` is live, and that nobody uses it afterwards.
     if unsafe { destroy_id(id) } != 0 {
-        log::warn!("a connection request that could not be count is still there");
+        log::warn!("the id of an unseen connection request could not be destroyed");
     }
 }
 

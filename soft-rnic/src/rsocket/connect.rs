@@ -100,7 +100,9 @@ impl RSocket {
                 Some(Ok((request, Arc::clone(&state.manager), state.family, options)))
             })?;
             let Some(hello) = request.hello else {
-                log::info!("a connection request at an rsocket is rejected: it is not from one of this kind");
+                log::info!(
+                    "rejecting a connection request at an rsocket: the peer is not an rsocket of this kind"
+                );
                 let _ = manager.reject(request.id, CONSUMER_DEFINED, &[]); // The peer may have left.
                 let _ = manager.destroy(request.id);
                 continue;
@@ -280,7 +282,7 @@ impl RsState {
     /// Handles the listener's response, which contains its sizes.
     fn agree(&mut self, details: &EventDetails) -> Result<(), c_int> {
         let Some(hello) = said(details) else {
-            log::info!("an rsocket's connection is given up: the listener is not one of this kind");
+            log::info!("an rsocket's connection failed: the listener is not an rsocket of this kind");
             let _ = self.manager.reject(self.id, CONSUMER_DEFINED, &[]);
             return Err(libc::ECONNREFUSED);
         };
@@ -317,7 +319,7 @@ impl RsState {
                 let _ = self.manager.destroy(former); // It may have gone with its device.
             }
             // The next attempt reports the missing id.
-            Err(error) => log::debug!("an rsocket has no id any more: error {error}"),
+            Err(error) => log::debug!("a new id for an rsocket could not be created: error {error}"),
         }
         let _ = self.pass_on_options(); // They were accepted before.
     }

@@ -98,7 +98,7 @@ mod tests {
             side.data += u32::from(is_data);
             assert!(side.window.note_received());
             if side.window.is_due() {
-                assert!(side.window.has_room(), "what was read can always be told");
+                assert!(side.window.has_room(), "a side that has read can return credits");
                 send(side, other, false);
             }
         }

@@ -55,7 +55,7 @@ fn pid(role: &Role) -> u32 {
 
 fn ask(fabric: Option<&str>) -> Vec<Process> {
     let begin = Instant::now();
-    let processes = status::processes(fabric).expect("the processes can be asked");
+    let processes = status::processes(fabric).expect("the processes answer");
     assert!(begin.elapsed() < BOUND, "asking took {:?}", begin.elapsed());
     processes
 }

@@ -80,7 +80,7 @@ impl SimEndpoint {
         let connection = ProtocolMachine::starting_at(&setup, plan.first_total);
         Self {
             which,
-            connection: connection.expect("a plan that works"),
+            connection: connection.expect("the plan is valid"),
             memory,
             queue: PostedSends::new(plan.send_depth),
             shared: plan.shared.map(|more| SharedReceives::new(more, plan.limits[which].window().first)),
@@ -139,7 +139,7 @@ impl SimEndpoint {
     pub(super) fn state(&self) -> String {
         let counters = self.connection.counters();
         format!(
-            "{}: {counters:?}, {} tickets under transport_kind, {} slots wanted, room {}, readable {}, writable {}, memory {:?}, \
+            "{}: {counters:?}, {} tickets outstanding, {} slots wanted, room {}, readable {}, writable {}, memory {:?}, \
              ending {:?}, gone {}",
             self.which,
             self.tickets.len(),
@@ -220,7 +220,7 @@ impl SimEndpoint {
         match taken {
             Ok(spare) => spare,
             Err(error) => {
-                panic!("{} takes its honest peer for one that breaks the protocol: {error}", self.which)
+                panic!("{} reports a protocol violation of its honest peer: {error}", self.which)
             }
         }
     }
@@ -277,7 +277,7 @@ impl SimEndpoint {
     fn pull(&mut self, now: Instant, room: usize) -> Option<TransmitItem<SimBlock>> {
         let quiet = self.connection.is_quiet();
         let next = self.connection.transmit(now, &mut self.memory, room);
-        assert!(!quiet || next.is_none(), "nobody would have asked for what there is to be sent");
+        assert!(!quiet || next.is_none(), "a quiet connection has data to transmit");
         next
     }
 
@@ -398,7 +398,7 @@ impl SimEndpoint {
             match event {
                 ConnectionEvent::Returned { ticket, block, .. } => self.completes(ticket, &block),
                 ConnectionEvent::PeerClosed => {
-                    assert!(!self.peer_closed, "{}: the peer's close is told twice", self.which);
+                    assert!(!self.peer_closed, "{}: the peer's close is reported twice", self.which);
                     self.peer_closed = true;
                 }
                 ConnectionEvent::Failed(cause) => self.ends(EndReason::Failed(cause)),
@@ -409,7 +409,7 @@ impl SimEndpoint {
 
     fn completes(&mut self, ticket: Ticket, block: &SimBlock) {
         let id = self.tickets.remove(&ticket);
-        assert_eq!(id, Some(block.id()), "I9: {}: {ticket:?} completes that is not under way", self.which);
+        assert_eq!(id, Some(block.id()), "I9: {}: {ticket:?} completes, but is not outstanding", self.which);
         assert!(!self.memory.is_sending(block.id()), "I10: {}: {block:?} comes back too early", self.which);
         self.tickets_done += 1;
     }
@@ -503,7 +503,7 @@ impl SimEndpoint {
         let ids: Vec<_> = blocks.iter().map(|(block, _)| block.id()).collect();
         match self.connection.send_blocks(blocks) {
             Ok(Ticket(first)) => {
-                assert!(blocks.is_empty(), "blocks that were taken are left");
+                assert!(blocks.is_empty(), "taken blocks are left in the list");
                 self.tickets_given += ids.len() as u64;
                 for (ticket, id) in (first..).map(Ticket).zip(ids) {
                     assert_eq!(self.tickets.insert(ticket, id), None, "I9: {ticket:?} is given twice");
@@ -511,7 +511,7 @@ impl SimEndpoint {
                 CallOutcome::Done(())
             }
             Err(error) => {
-                assert_eq!(blocks.len(), ids.len(), "blocks that were refused are gone");
+                assert_eq!(blocks.len(), ids.len(), "refused blocks are missing from the list");
                 outcome(Err(error))
             }
         }

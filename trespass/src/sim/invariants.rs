@@ -153,7 +153,7 @@ fn i06_blocked_writers_resume_when_either_side_reads() {
         // arrives, even a partial message, and it can give more.
         let reader = simulation.rng.within(0..2);
         let given = simulation.oracles[1 - reader].given();
-        simulation.until_one("the peer of the reader goes on", reader, |simulation| {
+        simulation.until_one("the peer of the reader resumes", reader, |simulation| {
             simulation.oracles[1 - reader].given() > given + 20
         });
         simulation.settle();
@@ -239,7 +239,7 @@ fn i07_no_second_thread_is_needed() {
         for _ in 0..20 {
             let reader = simulation.rng.within(0..2);
             let given = simulation.oracles[1 - reader].given();
-            simulation.until_one("the reader has what was given, and more is given", reader, |simulation| {
+            simulation.until_one("the reader has all given data, and more is given", reader, |simulation| {
                 let (bytes, messages) = simulation.oracles[1 - reader].arrived();
                 bytes + messages >= given && simulation.oracles[1 - reader].given() > given
             });
@@ -437,7 +437,7 @@ fn i14_close_is_bounded_and_loses_nothing() {
         simulation.finish_and_check()
     });
     assert!(sum.kinds[FIN_ACK as usize] > 20 && sum.bytes > 0 && sum.messages > 0, "{sum:?}");
-    assert!(sum.early_fins > 5, "no side ended while its peer had still to read: {sum:?}");
+    assert!(sum.early_fins > 5, "no side sent FIN before its peer had read all: {sum:?}");
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn i15_a_dry_pool_only_delays() {
         simulation.settle();
         assert!(
             simulation.ends.iter().all(|end| end.ending.is_none()),
-            "I15: a dry pool ends a connection: {}",
+            "I15: an exhausted pool ended a connection: {}",
             simulation.state()
         );
         for (end, receives) in receives.into_iter().enumerate() {

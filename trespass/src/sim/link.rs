@@ -198,7 +198,7 @@ impl RcLink {
         for id in blocks {
             assert!(
                 self.memories[end].is_sending(*id),
-                "I10: {end}: a frame is under way, and block {id} is no longer where it lies"
+                "I10: {end}: a frame is in flight, but its block {id} is no longer posted"
             );
         }
     }

@@ -146,7 +146,7 @@ impl SimMemory {
         let state = self.state();
         let (id, start) = (addr >> 32, (addr & 0xffff_ffff) as usize);
         let exposed = state.exposed.get(&id).ok_or_else(|| {
-            format!("READ of {len} bytes at {addr:#x}: that block is freed, given back or was never told of")
+            format!("READ of {len} bytes at {addr:#x}: the block is freed, given back or was never announced")
         })?;
         if exposed.rkey != rkey {
             return Err(format!("READ at {addr:#x} with key {rkey:#x}: its key is {:#x}", exposed.rkey));

@@ -140,12 +140,12 @@ impl WireMonitor {
         assert!(window > 0, "I1: {end} knows of {window} posted receives and sends {header:?}");
         assert!(
             control || window > RESERVE,
-            "I3: {end} knows of {window} receives and spends one for {header:?}"
+            "I3: {end} knows of {window} receives, and spends one of the reserve for {header:?}"
         );
         let told = header.credit_total.wrapping_sub(book.told) as i32;
-        assert!(told >= 0, "I2: {end} told {} and now {header:?}", book.told);
+        assert!(told >= 0, "I2: {end} reported {}, and now less: {header:?}", book.told);
         let ahead = header.credit_total.wrapping_sub(book.posted) as i32;
-        assert!(ahead <= 0, "I2: {end} has posted {} receives and tells of more: {header:?}", book.posted);
+        assert!(ahead <= 0, "I2: {end} has posted {} receives, and reports more: {header:?}", book.posted);
         book.told = header.credit_total;
         book.sent = book.sent.wrapping_add(1);
         book.reserve += u64::from(window <= RESERVE);
@@ -214,7 +214,7 @@ impl WireMonitor {
         let inside = told.any(|range| range.addr <= addr && addr + len <= range.addr + range.len);
         assert!(
             inside,
-            "I17: {end} READs {len} bytes at {addr:#x}, which its peer has not told of, or no longer"
+            "I17: {end} READs {len} bytes at {addr:#x}, which its peer has not announced, or no longer"
         );
     }
 
@@ -223,8 +223,8 @@ impl WireMonitor {
     pub(super) fn at_rest(&self, link: &RcLink, slots: [u32; 2]) {
         for (end, slots) in slots.into_iter().enumerate() {
             let (book, peer) = (&self.accounts[end], &self.accounts[1 - end]);
-            assert_eq!(book.sent, peer.received, "I2: frames of {end} that were sent and that arrived");
-            assert_eq!(book.told, peer.heard, "I2: credit that {end} told and that its peer heard");
+            assert_eq!(book.sent, peer.received, "I2: frames that {end} sent and that arrived");
+            assert_eq!(book.told, peer.heard, "I2: credit that {end} reported and that its peer received");
             let free = book.posted.wrapping_sub(book.received);
             assert_eq!(free as usize, link.receives(end), "I2: receives of {end} posted and not used");
             assert!(free <= slots, "I2: {end} has {free} receives posted of {}", slots);
@@ -233,7 +233,7 @@ impl WireMonitor {
             assert_eq!(
                 self.window(1 - end) + owed,
                 free,
-                "I2: credit granted to the peer of {end} and receives posted"
+                "I2: credit of the peer of {end} and posted receives"
             );
         }
     }

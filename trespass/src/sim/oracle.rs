@@ -80,7 +80,7 @@ impl Oracle {
         assert!(!self.ended, "direction {}: {} bytes after the end", self.direction, bytes.len());
         assert!(
             after <= self.written,
-            "I4: direction {}: {} bytes at place {} arrive, but only {} were written",
+            "I4: direction {}: {} bytes arrive at position {}, but only {} were written",
             self.direction,
             bytes.len(),
             self.read,
@@ -108,7 +108,10 @@ impl Oracle {
         if !last {
             return;
         }
-        assert_eq!(self.arrived, len, "I5: direction {direction}: message {number} ends at another place");
+        assert_eq!(
+            self.arrived, len,
+            "I5: direction {direction}: message {number} ends at the wrong position"
+        );
         self.arrived = 0;
         self.received += 1;
         self.under_way.pop_front();
@@ -121,7 +124,7 @@ impl Oracle {
 
     /// Checks that the reader may see the end.
     pub(super) fn end(&mut self) {
-        assert!(self.closed, "I14: direction {}: an end that nobody made", self.direction);
+        assert!(self.closed, "I14: direction {}: an end without a shutdown", self.direction);
         assert!(
             self.is_complete(),
             "I14: direction {}: the end comes before all data: {self:?}",

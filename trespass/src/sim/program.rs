@@ -166,7 +166,7 @@ impl SimProgram {
                 assert!(len <= size, "write took {len} of {size} bytes");
                 assert!(
                     len > 0 || size == 0,
-                    "write took nothing of {size} bytes and did not say that it is blocked"
+                    "write took nothing of {size} bytes, but did not report that it is blocked"
                 );
                 turn.out.wrote(len);
             }
@@ -278,7 +278,7 @@ impl SimProgram {
         let outcome = turn.end.read(&mut self.scratch[..size]);
         assert!(
             readable || !matches!(outcome, CallOutcome::Done(_)),
-            "I8: {outcome:?} of what is not readable"
+            "I8: {outcome:?} although not readable"
         );
         match outcome {
             CallOutcome::Done(0) => turn.into.end(),
@@ -294,7 +294,7 @@ impl SimProgram {
         let outcome = turn.end.recv(&mut self.scratch[..size]);
         assert!(
             readable || !matches!(outcome, CallOutcome::Done(_)),
-            "I8: {outcome:?} of what is not readable"
+            "I8: {outcome:?} although not readable"
         );
         match outcome {
             CallOutcome::Done(None) => turn.into.end(),
@@ -303,11 +303,7 @@ impl SimProgram {
                 self.log.push(len as u64);
             }
             CallOutcome::Refused(CallError::BufferTooSmall { len, room }) => {
-                assert_eq!(
-                    Some(len),
-                    turn.into.next_len(),
-                    "I5: the message at the front has another length"
-                );
+                assert_eq!(Some(len), turn.into.next_len(), "I5: the front message has the wrong length");
                 assert!(len > room as u64, "{len} bytes do not fit {room}");
             }
             CallOutcome::Refused(CallError::AboveReceiveQuota { .. }) => self.receive_part(turn),
@@ -324,7 +320,7 @@ impl SimProgram {
                 assert_eq!(
                     Some(part.total),
                     turn.into.next_len(),
-                    "I5: the message at the front has another length"
+                    "I5: the front message has the wrong length"
                 );
                 self.taking = !part.last;
                 turn.into.received(&self.scratch[..part.len], part.last);
@@ -343,7 +339,7 @@ impl SimProgram {
                 match turn.plan.shape {
                     KindUnderTest::Stream => turn.into.read(bytes),
                     KindUnderTest::Messages => {
-                        assert_eq!(chunk.first, !self.taking, "I5: a message begins at another place");
+                        assert_eq!(chunk.first, !self.taking, "I5: a message begins at the wrong position");
                         self.taking = !chunk.last;
                         self.log.extend(turn.into.next_len().filter(|_| chunk.last));
                         turn.into.received(bytes, chunk.last);

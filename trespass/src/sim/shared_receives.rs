@@ -76,7 +76,7 @@ impl SharedReceives {
     fn check(&self) {
         let (posted, promised) = self.ledger.totals();
         let leases = self.others.iter().chain([&self.lease]).map(Lease::held).sum::<u32>();
-        assert_eq!(promised, leases, "I1: the sum of the windows");
+        assert_eq!(promised, leases, "I1: promised receives differ from the sum of the leases");
         assert!(promised <= posted && posted <= self.ledger.size(), "I1: {:?}", self.ledger);
     }
 }

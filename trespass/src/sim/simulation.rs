@@ -424,7 +424,7 @@ impl Simulation {
                 idle = 0;
                 assert!(self.skip_to_deadline(), "I14: a close has no end: {}", self.state());
             }
-            assert!(idle < 1000, "I14: {end} has ended and does not go: {}", self.state());
+            assert!(idle < 1000, "I14: {end} has ended, but is not torn down: {}", self.state());
         }
     }
 
@@ -456,7 +456,7 @@ impl Simulation {
             self.drive(end);
             let carried = self.carry(end);
             self.check();
-            assert!(self.steps - began < 1_000_000, "I6: no end to it before {what}: {}", self.state());
+            assert!(self.steps - began < 1_000_000, "I6: too many steps before {what}: {}", self.state());
             let progress = Some(self.progress());
             idle = if progress == before && !carried { idle + 1 } else { 0 };
             before = progress;
