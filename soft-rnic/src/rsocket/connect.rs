@@ -115,9 +115,9 @@ impl RSocket {
             let Err(error) = answered else { return socket.map(Arc::new) };
             // Reject the request, so that its sender does not wait. If the sender has left, try the
             // next request.
-            let is_there = manager.reject(request.id, CONSUMER_DEFINED, &[]).is_ok();
+            let peer_waits = manager.reject(request.id, CONSUMER_DEFINED, &[]).is_ok();
             let _ = manager.destroy(request.id);
-            if is_there {
+            if peer_waits {
                 return Err(error);
             }
         }

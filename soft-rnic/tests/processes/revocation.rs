@@ -106,12 +106,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         for path in PATHS {
             let name = format!("revocation::{call}_during_{operation}_by_{path}");
             trials.push(Trial::test(name, move || {
-                let way = if path == "direct" { "auto" } else { path };
+                let setting = if path == "direct" { "auto" } else { path };
                 let fates =
                     FATES.iter().filter(|(step, _)| operation == "send" || !OF_RECEIVES.contains(step));
                 fates.into_iter().try_for_each(|(step, fate)| {
                     let role = format!("revoke {path} {call} {operation} {step} {fate}");
-                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", bound_of(call))])
+                    role::run(&role, &[("SOFT_RNIC_PATH", setting), ("SOFT_RNIC_REVOKE_MS", bound_of(call))])
                 })
             }));
         }
@@ -119,11 +119,14 @@ pub(crate) fn trials() -> Vec<Trial> {
             let name = format!("revocation::{call}_during_{operation}_of_one_without_descriptors");
             trials.push(Trial::test(name, move || {
                 ["direct", "vm"].iter().try_for_each(|path| {
-                    let way = if *path == "direct" { "auto" } else { path };
+                    let setting = if *path == "direct" { "auto" } else { path };
                     let role =
                         |time: Duration| format!("without {path} {call} {operation} {}", time.as_millis());
                     role::run_within(Duration::from_secs(1), role, |_| {
-                        vec![("SOFT_RNIC_PATH", way.into()), ("SOFT_RNIC_REVOKE_MS", bound_of(call).into())]
+                        vec![
+                            ("SOFT_RNIC_PATH", setting.into()),
+                            ("SOFT_RNIC_REVOKE_MS", bound_of(call).into()),
+                        ]
                     })
                 })
             }));

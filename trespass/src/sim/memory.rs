@@ -188,8 +188,8 @@ impl SimBlock {
     }
 
     /// Changes the owner of the block.
-    pub(super) fn set_owner(&self, r#use: BlockOwner) {
-        self.memory.set_owner(self.id, r#use);
+    pub(super) fn set_owner(&self, owner: BlockOwner) {
+        self.memory.set_owner(self.id, owner);
     }
 }
 
@@ -213,9 +213,9 @@ impl Block for SimBlock {
     /// it.
     fn bytes_mut(&mut self) -> &mut [u8] {
         let mut state = self.memory.state();
-        let r#use = state.uses[&self.id];
-        if r#use != BlockOwner::Local {
-            state.faults.push(format!("block {} is written to while it is {:?}", self.id, r#use));
+        let owner = state.uses[&self.id];
+        if owner != BlockOwner::Local {
+            state.faults.push(format!("block {} is written to while it is {:?}", self.id, owner));
         }
         if state.promised.contains(&self.id) {
             state.faults.push(format!("block {} is written to before the peer's RFIN", self.id));
@@ -240,11 +240,11 @@ impl Block for SimBlock {
 
 impl SimMemory {
     /// Changes the owner of block `id`, for a caller that does not have the block itself.
-    pub(super) fn set_owner(&self, id: u64, r#use: BlockOwner) {
+    pub(super) fn set_owner(&self, id: u64, owner: BlockOwner) {
         let mut state = self.state();
-        let before = state.uses.insert(id, r#use);
-        if r#use != BlockOwner::Local && before != Some(BlockOwner::Local) {
-            state.faults.push(format!("block {id} is posted ({:?}) while it is {before:?}", r#use));
+        let before = state.uses.insert(id, owner);
+        if owner != BlockOwner::Local && before != Some(BlockOwner::Local) {
+            state.faults.push(format!("block {id} is posted ({:?}) while it is {before:?}", owner));
         }
     }
 
@@ -295,9 +295,9 @@ impl std::fmt::Debug for SimBlock {
 impl Drop for SimBlock {
     fn drop(&mut self) {
         let mut state = self.memory.state();
-        let r#use = state.uses.remove(&self.id);
-        if r#use != Some(BlockOwner::Local) {
-            state.faults.push(format!("block {} is freed while it is {:?}", self.id, r#use));
+        let owner = state.uses.remove(&self.id);
+        if owner != Some(BlockOwner::Local) {
+            state.faults.push(format!("block {} is freed while it is {:?}", self.id, owner));
         }
         if state.promised.contains(&self.id) {
             state.faults.push(format!("block {} is freed before the peer's RFIN", self.id));
