@@ -230,9 +230,9 @@ pub(super) unsafe fn create_for_request(
     }
 }
 
-/// Gives the kernel half the id's uid, so that it delivers the id's events. The id of a connection
-/// request has no uid until the program accepts it, as with the real kernel: earlier events of the
-/// request show at the accept.
+/// Gives the kernel half the id's uid, so that it delivers the id's events. As with the real
+/// kernel, the id of a connection request has no uid until the program accepts it. Earlier events
+/// of the request show at the accept.
 ///
 /// # Safety
 ///
