@@ -134,7 +134,10 @@ impl Drop for DefaultPd {
         };
         if xrcd != 0 || pd != 0 {
             // Objects that the program made in the domain still exist.
-            log::warn!("the default protection domain of soft{} is still in use", self.device.number);
+            log::warn!(
+                "the default protection domain of soft{} could not be freed: it is still in use",
+                self.device.number
+            );
         }
     }
 }

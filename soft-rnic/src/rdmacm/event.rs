@@ -57,7 +57,7 @@ pub(super) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_
 /// - The event was just taken from its channel, and is not acknowledged.
 unsafe fn tell(event: CmEvent) -> Option<*mut rdma_cm_event> {
     if event.uid == 0 {
-        log::error!("an event ({:?}) of an id that nobody was told of is left out", event.kind);
+        log::error!("dropping an event ({:?}) of an id that has no uid", event.kind);
         return None;
     }
     let owner = of_uid(event.uid);
@@ -70,9 +70,9 @@ unsafe fn tell(event: CmEvent) -> Option<*mut rdma_cm_event> {
         ..rdma_cm_event::default()
     };
     let mut builder = EventBuilder { c, membership: None };
-    // SAFETY: as above, the id lives until this event is acknowledged, and `state` belongs to it.
+    // SAFETY: the id lives until this event is acknowledged, and `state` belongs to it.
     if let Err(error) = unsafe { process(&mut builder, owner, state, &event) } {
-        log::debug!("an event ({:?}) is not told: error {error}", event.kind);
+        log::debug!("dropping an event ({:?}): error {error}", event.kind);
         state.acknowledged.add();
         return None;
     }

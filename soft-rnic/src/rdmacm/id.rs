@@ -222,7 +222,7 @@ pub(super) unsafe fn create_for_request(
     match own_channel() {
         Ok(()) => Ok(id),
         Err(error) => {
-            let _ = state.manager.destroy(request); // It may be gone already, which is as good.
+            let _ = state.manager.destroy(request); // It may be gone already.
             // SAFETY: no other thread knows the id, because it has had no event.
             unsafe { free(id) };
             Err(error)
@@ -230,9 +230,9 @@ pub(super) unsafe fn create_for_request(
     }
 }
 
-/// Gives the kernel half the id's uid, so that it delivers the id's events. The id of a connection
-/// request has no uid until the program accepts it, as with the real kernel: earlier events of the
-/// request show at the accept.
+/// Gives the kernel half the id's uid, so that it delivers the id's events. As with the real
+/// kernel, the id of a connection request has no uid until the program accepts it. Earlier events
+/// of the request show at the accept.
 ///
 /// # Safety
 ///
@@ -251,7 +251,7 @@ pub(super) unsafe fn name(id: *mut rdma_cm_id) -> Result<(), c_int> {
 pub(super) unsafe fn discard(id: *mut rdma_cm_id) {
     // SAFETY: the caller guarantees that `id` is live, and that nobody uses it afterwards.
     if unsafe { destroy_id(id) } != 0 {
-        log::warn!("a connection request that could not be count is still there");
+        log::warn!("the id of an unseen connection request could not be destroyed");
     }
 }
 

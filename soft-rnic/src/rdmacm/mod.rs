@@ -4,7 +4,7 @@
 //! is the half that the kernel implements for real devices. A function returns 0, or -1 and
 //! `errno`; internally it is a result with the error number.
 //!
-//! The kernel half names an id by its address (`Event::uid`) and counts each event that the program
+//! The kernel half names an id by its address (`CmEvent::uid`) and counts each event that the program
 //! takes. An id is freed only after all its taken events are acknowledged. Therefore the address in
 //! an event always belongs to a live id.
 

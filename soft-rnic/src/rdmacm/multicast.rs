@@ -156,7 +156,7 @@ unsafe fn leave(id: *mut rdma_cm_id, group: *mut sockaddr) -> Result<(), c_int> 
         // SAFETY: the id's queue pair is live while the id is.
         let error = unsafe { (lib().ibv_detach_mcast)(qp, &raw const group, lid) };
         if error != 0 {
-            log::debug!("the queue pair was not attached to the group that it leaves: error {error}");
+            log::debug!("the queue pair could not be detached from the multicast group: error {error}");
         }
     }
     let taken = state.manager.leave(number);

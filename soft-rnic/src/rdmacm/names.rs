@@ -161,7 +161,7 @@ unsafe fn resolve(
         };
         *answer.lock().unwrap_or_else(PoisonError::into_inner) = found.ok();
         if let Err(error) = manager.write(number, kind, status, 0) {
-            log::debug!("the identifier that asked for a name is gone: error {error}");
+            log::debug!("the result of a name lookup was dropped, because its id is gone: error {error}");
         }
     };
     threads::spawn("soft-rnic-names", work)

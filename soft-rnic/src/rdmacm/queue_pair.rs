@@ -274,7 +274,7 @@ pub(super) unsafe fn to_error(id: *mut rdma_cm_id) {
         if !qp.is_null()
             && let Err(error) = modify(qp, (attr, STATE))
         {
-            log::debug!("an id's queue pair could not be taken to the error state: error {error}");
+            log::debug!("the queue pair of an id could not be moved to the error state: error {error}");
         }
     }
 }

@@ -270,7 +270,7 @@ unsafe fn message_pieces(message: *const msghdr) -> Result<Vec<UserBuffer>, c_in
     }
     // SAFETY: the caller guarantees that `message` is readable with its `iovec` array.
     unsafe {
-        #[allow(clippy::useless_conversion, reason = "a `size_t` in glibc, an `int` in musl")]
+        #[allow(clippy::useless_conversion, reason = "`size_t` in glibc, `int` in musl")]
         let count = usize::try_from((*message).msg_iovlen).ok().filter(|count| *count <= IOV_MAX);
         pieces((*message).msg_iov, count.ok_or(libc::EMSGSIZE)?)
     }

@@ -100,8 +100,10 @@ impl RSocket {
                 Some(Ok((request, Arc::clone(&state.manager), state.family, options)))
             })?;
             let Some(hello) = request.hello else {
-                log::info!("a connection request at an rsocket is rejected: it is not from one of this kind");
-                let _ = manager.reject(request.id, CONSUMER_DEFINED, &[]); // Who asked may have gone.
+                log::info!(
+                    "rejecting a connection request at an rsocket: the peer is not an rsocket of this kind"
+                );
+                let _ = manager.reject(request.id, CONSUMER_DEFINED, &[]); // The peer may have left.
                 let _ = manager.destroy(request.id);
                 continue;
             };
@@ -113,9 +115,9 @@ impl RSocket {
             let Err(error) = answered else { return socket.map(Arc::new) };
             // Reject the request, so that its sender does not wait. If the sender has left, try the
             // next request.
-            let is_there = manager.reject(request.id, CONSUMER_DEFINED, &[]).is_ok();
+            let peer_waits = manager.reject(request.id, CONSUMER_DEFINED, &[]).is_ok();
             let _ = manager.destroy(request.id);
-            if is_there {
+            if peer_waits {
                 return Err(error);
             }
         }
@@ -178,7 +180,7 @@ impl RsState {
     fn make_queues(&self) -> Result<RsQueues, c_int> {
         let path = self.manager.route(self.id)?.path.ok_or(libc::ENETUNREACH)?;
         if path.device.guid == 0 {
-            return Err(libc::ENODEV); // To librdmacm it is none.
+            return Err(libc::ENODEV); // librdmacm ignores a device without a GUID.
         }
         RsQueues::create(DefaultPd::of(path.device)?, self.options.shape())
     }
@@ -215,7 +217,7 @@ impl RsState {
 
     pub(super) fn forget_request(&mut self) {
         if let Some(request) = self.requests.take() {
-            let _ = self.manager.destroy(request.id); // It may have gone by itself, which is as good.
+            let _ = self.manager.destroy(request.id); // It may be gone already.
         }
     }
 
@@ -280,7 +282,7 @@ impl RsState {
     /// Handles the listener's response, which contains its sizes.
     fn agree(&mut self, details: &EventDetails) -> Result<(), c_int> {
         let Some(hello) = said(details) else {
-            log::info!("an rsocket's connection is given up: the listener is not one of this kind");
+            log::info!("an rsocket's connection failed: the listener is not an rsocket of this kind");
             let _ = self.manager.reject(self.id, CONSUMER_DEFINED, &[]);
             return Err(libc::ECONNREFUSED);
         };
@@ -317,9 +319,9 @@ impl RsState {
                 let _ = self.manager.destroy(former); // It may have gone with its device.
             }
             // The next attempt reports the missing id.
-            Err(error) => log::debug!("an rsocket has no id any more: error {error}"),
+            Err(error) => log::debug!("a new id for an rsocket could not be created: error {error}"),
         }
-        let _ = self.pass_on_options(); // RsOptions were taken before.
+        let _ = self.pass_on_options(); // They were accepted before.
     }
 }
 

@@ -160,7 +160,7 @@ impl RsState {
         for mapped in self.mapped.drain(..) {
             if let Err(error) = stream.queues.deregister(&mapped.region) {
                 log::warn!(
-                    "{} bytes at {:#x} that an rsocket had mapped are still the device's: error {error}",
+                    "{} bytes at {:#x} of an rsocket's mapping could not be deregistered: error {error}",
                     mapped.length,
                     mapped.base
                 );

@@ -333,7 +333,7 @@ impl RsQueues {
             // SAFETY: the completion queue is live as long as `self`.
             let error = unsafe { verbs::ibv_req_notify_cq(self.cq, 0) };
             if error != 0 {
-                log::warn!("a completion queue does not tell of completions: error {error}");
+                log::warn!("the completion queue of an rsocket could not be armed: error {error}");
             }
             self.is_armed = error == 0;
         }

@@ -129,9 +129,7 @@ impl RsStream {
             RsCompletion::Received { slot, length, bits } => {
                 let is_possible = ImmData::decode(bits).is_some_and(|note| self.take(note, slot, length));
                 if !is_possible {
-                    log::warn!(
-                        "the other side of an rsocket sent what it cannot ({bits:#x}, {length} bytes)"
-                    );
+                    log::warn!("the peer of an rsocket sent an invalid message ({bits:#x}, {length} bytes)");
                     self.is_broken = true;
                 }
             }
@@ -192,7 +190,7 @@ impl RsStream {
         let can_send = |this: &Self| !this.is_broken && this.window.has_room() && this.queues.has_room();
         while self.is_open && self.can_send_bytes() {
             let Some((kind, bytes)) = self.untold.pop_front() else { break };
-            let Some(slot) = self.free.pop() else { break }; // There is one.
+            let Some(slot) = self.free.pop() else { break }; // `can_send_bytes` has checked.
             // SAFETY: the send slot holds a whole message, and nobody else uses it.
             unsafe { copy_unordered(self.queues.send_slot(slot), bytes.as_ptr(), bytes.len()) };
             self.say(kind, Some((slot, bytes.len() as u32)));
@@ -283,7 +281,7 @@ impl RsStream {
 
     /// Queues an announcement of a mapping; it precedes all data that is written later.
     pub(super) fn tell(&mut self, kind: RsMessageKind, bytes: &[u8]) {
-        assert!(bytes.len() <= self.message as usize, "the shortest message is longer");
+        assert!(bytes.len() <= self.message as usize, "a control message exceeds the message size");
         self.untold.push_back((kind, bytes.to_vec()));
         self.send_control();
     }

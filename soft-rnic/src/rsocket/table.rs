@@ -22,7 +22,7 @@ pub(super) fn enter(socket: Arc<RSocket>) -> RawFd {
         // Either the former socket belongs to the parent process, whose device this process must
         // not use, or the program has closed the descriptor without `rclose`.
         if former.process.is_current() {
-            log::warn!("descriptor {number} of an rsocket was closed by the program; rclose is for that");
+            log::warn!("the program closed descriptor {number} of an rsocket; use rclose instead of close");
             former.abandon();
         }
         // Dropping it would close its descriptor, whose number now belongs to the new rsocket.

@@ -39,9 +39,9 @@ impl CreditWindow {
     /// Takes a credit for a message; returns the credits that the message returns to the peer.
     pub(super) fn send(&mut self) -> u16 {
         self.credits -= 1;
-        let unreturned_credits = self.unreturned_credits.min(u16::MAX.into());
-        self.unreturned_credits -= unreturned_credits;
-        unreturned_credits as u16
+        let returned = self.unreturned_credits.min(u16::MAX.into());
+        self.unreturned_credits -= returned;
+        returned as u16
     }
 
     /// Adds credits that the peer returned; returns `false` if the peer returned more than it has
@@ -98,7 +98,7 @@ mod tests {
             side.data += u32::from(is_data);
             assert!(side.window.note_received());
             if side.window.is_due() {
-                assert!(side.window.has_room(), "what was read can always be told");
+                assert!(side.window.has_room(), "a side that has read can return credits");
                 send(side, other, false);
             }
         }

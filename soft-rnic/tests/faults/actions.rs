@@ -189,7 +189,7 @@ fn the_last_bytes_come_later_than_the_others() {
                     let (tail, body) = (receiver.get().bytes(length), receiver.get().bytes(length));
                     let tail = tail[length - 8..] == [0xff; 8];
                     let body = body[..length - 8].iter().all(|byte| *byte == 0xff);
-                    assert!(body || !tail, "the last bytes are there before the others");
+                    assert!(body || !tail, "the last bytes arrived before the others");
                     body.then_some(!tail)
                 })
             });

@@ -40,7 +40,7 @@ pub(crate) fn provider() -> Provider {
         config.mode = Mode::Deferred;
     }
     config.fabric = format!("faults-{}", std::process::id());
-    soft_rnic::provider_with(config).expect("all tests of this process use this configuration")
+    soft_rnic::provider_with(config).expect("the devices can be configured")
 }
 
 /// Serializes the tests, because rules apply to the whole process. Each test begins and ends
@@ -90,7 +90,7 @@ pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
 /// On a busy machine the shortest may not suffice.
 pub(crate) fn seen_while_it_lasts(mut is_seen: impl FnMut(Duration) -> bool) {
     let seen = (0..5).any(|power| is_seen(Duration::from_millis(100 << (2 * power))));
-    assert!(seen, "nobody saw it, though it lasted for half a minute");
+    assert!(seen, "the state was not seen, although it lasted for 25 seconds");
 }
 
 /// Opens a device; the error is `errno`.
@@ -418,7 +418,7 @@ impl Endpoint {
                 "create_qp" => xrc_target(self.context, self.xrcd).is_null(),
                 "open_qp" => verbs::ibv_open_qp(self.context, &raw mut open).is_null(),
                 "close_xrcd" => verbs::ibv_close_xrcd(self.xrcd) != 0,
-                _ => panic!("{call} is not about these"),
+                _ => panic!("{call} is not an XRC call"),
             }
         };
         if failed { errno() } else { 0 }

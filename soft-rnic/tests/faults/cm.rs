@@ -165,7 +165,7 @@ impl CmPair {
     fn establish(&mut self) -> *mut rdma_cm_id {
         let id = self.here.expect(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
         // SAFETY: the id lives.
-        good(unsafe { cm().rdma_establish.expect("this one has it")(id) });
+        good(unsafe { cm().rdma_establish.expect("soft-rnic has rdma_establish")(id) });
         id
     }
 
@@ -396,12 +396,12 @@ fn every_attempt_comes_to_something() {
         for _ in 0..3 {
             let active = sides.ask();
             let passive = sides.accept();
-            match sides.here.next(20_000).expect("an answer, or none in time") {
+            match sides.here.next(20_000).expect("a reply, or a timeout") {
                 (Kind::RDMA_CM_EVENT_CONNECT_RESPONSE, id, 0) => {
                     assert_eq!(id, active);
                     // SAFETY: the id lives.
                     good(unsafe { cm().rdma_establish.unwrap()(id) });
-                    let (told, id, _) = sides.there.next(20_000).expect("the last word, or none in time");
+                    let (told, id, _) = sides.there.next(20_000).expect("RTU, or a timeout");
                     assert!(
                         [Kind::RDMA_CM_EVENT_ESTABLISHED, Kind::RDMA_CM_EVENT_UNREACHABLE].contains(&told),
                         "{told:?}"

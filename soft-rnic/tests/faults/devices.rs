@@ -169,13 +169,13 @@ fn a_device_that_was_listed_stays_open_when_it_is_gone() {
         faults::device_fatal(1).unwrap();
         let mut count = 0;
         let later = (cm.rdma_get_devices)(&raw mut count);
-        assert_eq!((count, later.read()), (1, list.read()), "there is one device left");
-        assert_ne!(libc::fcntl(descriptor, libc::F_GETFD), -1, "it was closed under who has it");
+        assert_eq!((count, later.read()), (1, list.read()), "one device is left");
+        assert_ne!(libc::fcntl(descriptor, libc::F_GETFD), -1, "the context was closed while a list held it");
         let mut attr = ibv_device_attr::default();
         assert_eq!((lib.ibv_query_device)(context, &raw mut attr), libc::EIO);
         (cm.rdma_free_devices)(list);
         (cm.rdma_free_devices)(later);
-        assert_eq!(libc::fcntl(descriptor, libc::F_GETFD), -1, "nobody has it any more");
+        assert_eq!(libc::fcntl(descriptor, libc::F_GETFD), -1, "the context is closed with its last list");
         faults::clear();
         let again = (cm.rdma_get_devices)(&raw mut count);
         assert_eq!(count, 2);

@@ -177,7 +177,7 @@ fn the_last_bytes_come_later_than_the_others_and_the_completion_last() {
                         let (tail, body) = (receiver.bytes(length), receiver.bytes(length));
                         let tail = tail[length - 8..] == [0xff; 8];
                         let body = body[..length - 8].iter().all(|byte| *byte == 0xff);
-                        assert!(body || !tail, "{opcode:?}: the last bytes are there before the others");
+                        assert!(body || !tail, "{opcode:?}: the last bytes arrived before the others");
                         assert!(tail || told.is_none(), "{opcode:?}: {told:?} before the last bytes");
                         body.then_some((!tail, told))
                     })
@@ -264,7 +264,7 @@ fn either_completion_queue_is_overrun() {
     rules("cq_overrun opcode=recv nth=1");
     sends(&a, &b, 1);
     assert_eq!(all(&a, 1), [(1, SUCCESS)]);
-    assert_eq!(b.poll().unwrap().map(|seen| seen.0), Some(0), "it was there before");
+    assert_eq!(b.poll().unwrap().map(|seen| seen.0), Some(0), "the completion came before the overrun");
     assert_eq!(b.event(), ibv_event_type::IBV_EVENT_CQ_ERR);
 }
 

@@ -64,8 +64,9 @@ impl CmChannel {
         // SAFETY: the function has no preconditions.
         let channel = unsafe { (cm().rdma_create_event_channel)() };
         assert!(!channel.is_null(), "rdma_create_event_channel: {}", std::io::Error::last_os_error());
-        // Events that the library handles internally also make the descriptor readable, so taking one must not block.
-        // SAFETY: the channel lives.
+        // Events that the library handles internally also make the descriptor readable, so taking
+        // one must not block.
+        // SAFETY: the channel is live.
         assert_eq!(unsafe { libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
         Self(channel)
     }
@@ -286,7 +287,7 @@ impl CmCounts {
         };
         let begin = Instant::now();
         while !is_no_more(&Self::now()) {
-            assert!(begin.elapsed() < PATIENCE, "there is {:?}, there was {self:?}", Self::now());
+            assert!(begin.elapsed() < PATIENCE, "{:?} is left, not {self:?}", Self::now());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -304,7 +305,7 @@ pub(crate) fn warm_up() {
     active.make_qp().expect("a queue pair");
     active.connect(b"").expect("it can ask");
     let passive = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).id;
-    passive.reject(b"").expect("it can be rejected");
+    passive.reject(b"").expect("the request can be rejected");
     channel.expect(Kind::RDMA_CM_EVENT_REJECTED);
     [passive, active, listener].into_iter().for_each(Id::destroy);
     channel.destroy();
@@ -313,7 +314,7 @@ pub(crate) fn warm_up() {
 /// Resolves the address and the route.
 #[track_caller]
 pub(crate) fn good_way(channel: CmChannel, id: Id, port: u16) {
-    id.resolve_addr(port).expect("it is a port's");
+    id.resolve_addr(port).expect("the address belongs to this host");
     channel.expect(Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
     id.resolve_route().expect("its address is known");
     channel.expect(Kind::RDMA_CM_EVENT_ROUTE_RESOLVED);

@@ -155,7 +155,7 @@ impl SoakWorker {
                     if self.chance.below(4) == 0
                         && let Err(error) = id.make_qp()
                     {
-                        assert_eq!(error, libc::EINVAL, "who has asked may have gone away");
+                        assert_eq!(error, libc::EINVAL, "the requester may have left");
                     }
                     let accepted = id.accept(b"welcome");
                     self.note(ACCEPT, accepted);
@@ -210,7 +210,7 @@ impl SoakWorker {
     fn open(&mut self) {
         let port = self.peer.filter(|_| self.chance.below(5) > 0).unwrap_or(self.port);
         let id = self.channel.id();
-        id.resolve_addr(port).expect("it is this host's");
+        id.resolve_addr(port).expect("the address belongs to this host");
         self.ids.insert(id, WorkerState::Waits);
     }
 
@@ -236,7 +236,7 @@ impl SoakWorker {
             if left.is_empty() {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE / 4, "nobody tells of the end of {left:?}");
+            assert!(begin.elapsed() < PATIENCE / 4, "no event for the end of {left:?}");
         }
     }
 
@@ -246,7 +246,7 @@ impl SoakWorker {
         }
         // Requests that the listener has not taken yet.
         while let Some(event) = self.channel.event(Duration::ZERO) {
-            assert_eq!(event.kind, Kind::RDMA_CM_EVENT_CONNECT_REQUEST, "of an id that is not there");
+            assert_eq!(event.kind, Kind::RDMA_CM_EVENT_CONNECT_REQUEST, "an event of an unknown id");
             event.id.destroy();
         }
     }
@@ -254,10 +254,7 @@ impl SoakWorker {
     fn hear(&mut self, event: &Event) {
         let id = event.id;
         let known = self.ids.contains_key(&id);
-        assert!(
-            known || event.kind == Kind::RDMA_CM_EVENT_CONNECT_REQUEST,
-            "{event:?} of an id that is not there"
-        );
+        assert!(known || event.kind == Kind::RDMA_CM_EVENT_CONNECT_REQUEST, "{event:?} of an unknown id");
         let state = match event.kind {
             Kind::RDMA_CM_EVENT_ADDR_RESOLVED => {
                 id.resolve_route().expect("its address is known");

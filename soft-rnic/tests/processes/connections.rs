@@ -140,7 +140,7 @@ pub(crate) fn side() {
             }
             "judge" => {
                 let request = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
-                request.id.reject(argument.as_bytes()).expect("it can be rejected");
+                request.id.reject(argument.as_bytes()).expect("the request can be rejected");
                 // SAFETY: the call ends this process.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             }
@@ -265,7 +265,7 @@ fn killed(step: ConnStep, victim: ConnRole) -> Result<(), Failed> {
             if said.starts_with("done") {
                 expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "");
             } else {
-                assert!(said.starts_with("error"), "accepted the dead: {said}");
+                assert!(said.starts_with("error"), "accepted the request of a dead process: {said}");
             }
         }
         (ConnStep::Requested, ConnRole::Passive) => {

@@ -181,11 +181,11 @@ impl SurvivingReceiver {
             assert_eq!(sender.hear(), "0", "its request has succeeded");
         }
         sender.finish();
-        assert!(self.cq.poll().is_none(), "every receive is used up");
+        assert!(self.cq.poll().is_none(), "every receive is used");
     }
 
     fn close(self) {
-        assert_eq!(self.qp.destroy(), 0, "the queue pair goes");
+        assert_eq!(self.qp.destroy(), 0, "the queue pair can be destroyed");
         if !self.srq.is_null() {
             // SAFETY: no queue pair uses the shared receive queue any more.
             assert_eq!(unsafe { (lib().ibv_destroy_srq)(self.srq) }, 0);
@@ -218,13 +218,16 @@ pub(crate) fn receiver(arguments: &[String]) {
         step => step == "before_doorbell",
     };
     if whole {
-        assert!(event(receiver.channel, PATIENCE), "who sleeps is woken, although the sender could not");
+        assert!(
+            event(receiver.channel, PATIENCE),
+            "the receiver wakes, although the sender died before waking it"
+        );
         let wc = receiver.cq.one("the message that was complete", PATIENCE);
         receiver.check(&wc, 1);
         taken.push(wc.wr_id);
     }
     until("the death is noticed", PATIENCE, || (sockets() <= before).then_some(()));
-    assert!(receiver.cq.poll().is_none(), "half of a message is none");
+    assert!(receiver.cq.poll().is_none(), "a partial message completed");
     if queue == "rc" {
         receiver.flush(&taken)
     } else {
@@ -335,7 +338,7 @@ pub(crate) fn requester(arguments: &[String]) {
     }
     assert_eq!(posted, 8, "requests can be posted, also in the error state");
     if how == "event" {
-        assert!(event(channel, PATIENCE), "nobody polls, but the timer runs");
+        assert!(event(channel, PATIENCE), "the timer runs although nobody polls");
     }
     for id in 0..8 {
         let wc = cq.one("a request of a dead peer", PATIENCE);
@@ -351,7 +354,7 @@ pub(crate) fn requester(arguments: &[String]) {
     if how == "stop" {
         responder.signal(Signal::CONT);
         responder.tell("17");
-        assert_eq!(responder.hear(), "same", "what has failed is not done later");
+        assert_eq!(responder.hear(), "same", "a failed request was executed later");
     }
     assert_eq!(qp.destroy(), 0);
     assert_eq!(dereg(mr), 0);
@@ -382,7 +385,7 @@ pub(crate) fn sleeper() {
     );
     other.tell("go");
     assert_eq!(other.hear(), "0");
-    assert!(event(receiver.channel, PATIENCE), "the other sender wakes who sleeps");
+    assert!(event(receiver.channel, PATIENCE), "the other sender wakes the receiver");
     receiver.check(&receiver.cq.one("a message", PATIENCE), 1);
     receiver.check(&receiver.cq.one("a message", PATIENCE), 100);
     stopped.signal(Signal::CONT);
@@ -406,7 +409,7 @@ pub(crate) fn many_deaths() {
         sender.tell("go");
         sender.wait_dead();
         // Nobody polls, so the message goes with the queue pair, and its receive becomes free.
-        until("the queue pair goes", PATIENCE, || (receiver.qp.destroy() == 0).then_some(()));
+        until("the queue pair can be destroyed", PATIENCE, || (receiver.qp.destroy() == 0).then_some(()));
         receiver.qp = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, receiver.cq, receiver.srq, 1);
         receiver.qp.init();
         let sge = receiver.memory.sge(receiver.mr, 0, ROOM);

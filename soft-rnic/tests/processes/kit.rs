@@ -198,7 +198,7 @@ impl FromStr for QpAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let fields: Vec<u128> = text.split('/').filter_map(|field| field.parse().ok()).collect();
-        let [qpn, gid, addr, rkey] = fields[..] else { return Err(format!("{text:?} is no address")) };
+        let [qpn, gid, addr, rkey] = fields[..] else { return Err(format!("{text:?} is not an address")) };
         Ok(Self { qpn: qpn as u32, gid: gid.to_be_bytes(), addr: addr as u64, rkey: rkey as u32 })
     }
 }
@@ -411,7 +411,7 @@ impl TestMemory {
     /// Memory that peers can map.
     pub(crate) fn shareable(device: TestDevice, len: usize) -> Self {
         let mut buf = ptr::null_mut();
-        let allocate = lib().ibv_alloc_buf().expect("the device has it");
+        let allocate = lib().ibv_alloc_buf().expect("the device supports it");
         // SAFETY: the domain is live.
         let base = unsafe { allocate(device.pd, len, &raw mut buf) };
         assert!(!base.is_null(), "ibv_alloc_buf: {}", std::io::Error::last_os_error());
@@ -488,7 +488,7 @@ impl TestMemory {
 
     pub(crate) fn free(self) {
         if self.is_shareable() {
-            let free = lib().ibv_free_buf().expect("the device has it");
+            let free = lib().ibv_free_buf().expect("the device supports it");
             // SAFETY: the buffer is freed once.
             unsafe { free(self.buf) };
         } else {

@@ -29,7 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("limits::another_user_is_unreachable", || {
             // SAFETY: the call accesses no memory.
             if unsafe { libc::geteuid() } != 0 {
-                println!("SKIPPED: another user is for root to become");
+                println!("SKIPPED: only root can become another user");
                 return Ok(());
             }
             ["here", "there"].iter().try_for_each(|who| role::run(&format!("foreign {who}"), &[]))
@@ -37,7 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("limits::memory_of_another_user_namespace_is_asked_for", || {
             let usable = Command::new("unshare").args(["-U", "-r", "true"]).status();
             if !usable.is_ok_and(|status| status.success()) {
-                println!("SKIPPED: there is no unshare, or no user namespaces");
+                println!("SKIPPED: unshare or user namespaces are not available");
                 return Ok(());
             }
             role::run("namespace", &[])
@@ -62,7 +62,7 @@ pub(crate) fn play(role: &str, arguments: &[String]) {
         "memory" => memory(),
         "many" => many(),
         "again" => again(),
-        _ => panic!("there is no role {role}"),
+        _ => panic!("unknown role {role}"),
     }
 }
 
@@ -307,7 +307,11 @@ fn fork() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "the child's calls fail with EIO");
     for opcode in [ibv_wr_opcode::IBV_WR_RDMA_WRITE, ibv_wr_opcode::IBV_WR_SEND] {
-        assert_eq!(side.run(opcode, &to), ibv_wc_status::IBV_WC_SUCCESS, "the parent goes on");
+        assert_eq!(
+            side.run(opcode, &to),
+            ibv_wc_status::IBV_WC_SUCCESS,
+            "the parent's connection still works"
+        );
     }
     side.close();
     other.close();
@@ -399,7 +403,7 @@ fn descriptors() {
     for more in 0..40 {
         set_limit(libc::RLIMIT_NOFILE, open + more);
         let was_refused = refused("file descriptor", &[libc::EMFILE]);
-        assert!(!(enough && was_refused), "what was enough is enough");
+        assert!(!(enough && was_refused), "a limit that sufficed once is too low now");
         enough |= !was_refused;
         assert!(enough || was_refused);
     }
@@ -441,7 +445,7 @@ fn memory() {
     // The segment takes more than 16 GiB of address space.
     for gigabytes in [1, 4, 15] {
         set_limit(libc::RLIMIT_AS, used + (gigabytes << 30));
-        assert!(refused("address space", &[libc::ENOMEM]), "{gigabytes} GiB are too little");
+        assert!(refused("address space", &[libc::ENOMEM]), "{gigabytes} GiB suffice");
     }
     set_limit(libc::RLIMIT_AS, u64::MAX);
     assert!(!refused("address space", &[]));
@@ -465,7 +469,7 @@ fn many() {
     let mut numbers: Vec<u32> = qps.iter().map(|qp| qp.number()).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    assert_eq!(numbers.len(), MANY, "no two have one number");
+    assert_eq!(numbers.len(), MANY, "two queue pairs have the same number");
     // Use queue pairs from every block of numbers.
     for (first, second) in [(0, MANY - 1), (16_000, 33_000), (16_400, 100), (20_000, 39_000)] {
         let (a, b) = (qps[first], qps[second]);

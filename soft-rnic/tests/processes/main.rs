@@ -1,5 +1,6 @@
-//! Guarantees that hold between processes: a call's return ends access to memory; the death or stop
-//! of a process at any moment does no harm to others; and nothing of it remains.
+//! Guarantees that hold between processes. A call that revokes memory returns only when nobody
+//! accesses it any more. A process that dies or stops at any moment harms no other process, and
+//! leaves nothing behind.
 //!
 //! A test starts this program again in a *role*, in a separate fabric, and a role may start others.
 //! An alarm ends a role that hangs. A role ends when its parent does.

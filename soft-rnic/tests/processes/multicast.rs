@@ -111,7 +111,7 @@ pub(crate) fn member() {
             };
             // A message that other members had missed was sent to all again.
             let again = last.is_some_and(|last| last != told && is(last));
-            assert!(again || is(told), "{} bytes, and they are not those of {told:?}", wc.byte_len);
+            assert!(again || is(told), "{} bytes, which are not the expected message {told:?}", wc.byte_len);
             // The last four bytes of the GRH are the group's address.
             let named: Vec<u8> = (0..4).map(|n| end.memory.byte(at + GRH - 4 + n)).collect();
             assert_eq!(named, GROUP[12..]);

@@ -75,7 +75,7 @@ impl KindsOfRegions {
         // Regions of such memory cannot bind windows.
         let all = ALL & !ibv_access_flags::IBV_ACCESS_MW_BIND.0.cast_signed();
         let access = all as u32 | ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
-        let register = lib().ibv_reg_dmabuf_mr().expect("the device has it");
+        let register = lib().ibv_reg_dmabuf_mr().expect("the device supports it");
         // SAFETY: the context and the domain are live, and the memory lives until it is freed.
         let (dm, mrs) = unsafe {
             let dm = verbs::ibv_alloc_dm(device.context, &raw mut attr);
@@ -168,7 +168,7 @@ pub(crate) fn owner(arguments: &[String]) {
 fn traffic() -> Traffic {
     let statistics = soft_rnic::statistics().expect("the device is open");
     let to_others = statistics.peers.into_iter().filter(|peer| peer.pid != Some(std::process::id()));
-    to_others.map(|peer| peer.traffic).next().expect("there is a partner")
+    to_others.map(|peer| peer.traffic).next().expect("a partner exists")
 }
 
 pub(crate) fn play(arguments: &[String]) {

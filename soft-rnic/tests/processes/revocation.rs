@@ -106,12 +106,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         for path in PATHS {
             let name = format!("revocation::{call}_during_{operation}_by_{path}");
             trials.push(Trial::test(name, move || {
-                let way = if path == "direct" { "auto" } else { path };
+                let setting = if path == "direct" { "auto" } else { path };
                 let fates =
                     FATES.iter().filter(|(step, _)| operation == "send" || !OF_RECEIVES.contains(step));
                 fates.into_iter().try_for_each(|(step, fate)| {
                     let role = format!("revoke {path} {call} {operation} {step} {fate}");
-                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", bound_of(call))])
+                    role::run(&role, &[("SOFT_RNIC_PATH", setting), ("SOFT_RNIC_REVOKE_MS", bound_of(call))])
                 })
             }));
         }
@@ -119,11 +119,14 @@ pub(crate) fn trials() -> Vec<Trial> {
             let name = format!("revocation::{call}_during_{operation}_of_one_without_descriptors");
             trials.push(Trial::test(name, move || {
                 ["direct", "vm"].iter().try_for_each(|path| {
-                    let way = if *path == "direct" { "auto" } else { path };
+                    let setting = if *path == "direct" { "auto" } else { path };
                     let role =
                         |time: Duration| format!("without {path} {call} {operation} {}", time.as_millis());
                     role::run_within(Duration::from_secs(1), role, |_| {
-                        vec![("SOFT_RNIC_PATH", way.into()), ("SOFT_RNIC_REVOKE_MS", bound_of(call).into())]
+                        vec![
+                            ("SOFT_RNIC_PATH", setting.into()),
+                            ("SOFT_RNIC_REVOKE_MS", bound_of(call).into()),
+                        ]
                     })
                 })
             }));
@@ -279,7 +282,7 @@ impl MemoryOwner {
     }
 
     fn qp(&self) -> TestQp {
-        self.qp.expect("it was not destroyed")
+        self.qp.expect("the queue pair is not destroyed yet")
     }
 
     fn address(&self, device: TestDevice) -> QpAddress {
@@ -348,7 +351,7 @@ impl MemoryOwner {
                     next += 1;
                 }
                 None if begin.elapsed() > self.patience => {
-                    assert_eq!(next, WARM, "the receives behind one that is under way are flushed after it");
+                    assert_eq!(next, WARM, "a receive was flushed before an earlier one that is in use");
                     return libc::EBUSY;
                 }
                 None => std::thread::sleep(Duration::from_micros(200)),
@@ -366,7 +369,7 @@ impl MemoryOwner {
     }
 
     fn give_up(mut self, device: TestDevice, call: &str) {
-        assert_eq!(self.destroy_qp(), 0, "the queue pair goes");
+        assert_eq!(self.destroy_qp(), 0, "the queue pair can be destroyed");
         if !self.srq.is_null() && call != "destroy-srq" {
             // SAFETY: no queue pair uses the shared receive queue any more.
             assert_eq!(unsafe { (lib().ibv_destroy_srq)(self.srq) }, 0);
@@ -375,7 +378,7 @@ impl MemoryOwner {
             assert_eq!(self.dealloc_window(), 0, "the window goes");
         }
         if !self.other_mr.is_null() {
-            assert_eq!(dereg(self.other_mr), 0, "the other region goes");
+            assert_eq!(dereg(self.other_mr), 0, "the other region can be deregistered");
         } else if call != "dereg" {
             assert_eq!(dereg(self.mr), 0, "the region goes");
         }
@@ -413,7 +416,7 @@ pub(crate) fn owner(arguments: &[String]) {
     let marked = named && fate != SenderFate::Dies;
     if marked {
         for _ in 0..2 {
-            assert_eq!(owner.call_in_time(call), libc::EBUSY, "a stopped sender may still touch the memory");
+            assert_eq!(owner.call_in_time(call), libc::EBUSY, "a stopped sender may still access the memory");
         }
         let signal = if fate == SenderFate::Continues { Signal::CONT } else { Signal::KILL };
         sender.signal(signal);
@@ -426,14 +429,14 @@ pub(crate) fn owner(arguments: &[String]) {
             sender.wait_dead();
         }
         owner.patience = SLACK - Duration::from_secs(1);
-        assert_eq!(owner.call_in_time(call), 0, "nobody can touch the memory");
+        assert_eq!(owner.call_in_time(call), 0, "nobody can access the memory");
     }
     owner.memory.map_anew();
     owner.memory.fill(0xa5);
     if fate == SenderFate::Continues {
         sender.signal(Signal::CONT);
         let status = sender.hear();
-        assert!(marked || status != "0", "what was taken away cannot be sent to: {status}");
+        assert!(marked || status != "0", "a send to revoked memory ended with {status}");
         std::thread::sleep(Duration::from_millis(10));
         assert_eq!(owner.memory.differs(0xa5), None, "the memory was touched after {call} had returned");
         sender.finish();
@@ -464,7 +467,7 @@ pub(crate) fn owner_of_one_without(arguments: &[String]) {
     sender.tell("fire");
     assert_eq!(sender.hear(), "closed");
     for _ in 0..2 {
-        held_up.check(owner.call_in_time(call) == libc::EBUSY, "the sender lives, and is at it");
+        held_up.check(owner.call_in_time(call) == libc::EBUSY, "the sender lives, and is copying");
     }
     until(call, held_up.time + SLACK, || (owner.call_in_time(call) == 0).then_some(()));
     owner.memory.map_anew();
@@ -528,7 +531,7 @@ fn listen_for_held_up() {
 }
 
 fn wait_until_held_up() {
-    until("somebody is held up", SLACK, || IS_HELD_UP.load(Ordering::Acquire).then_some(()));
+    until("a thread is paused", SLACK, || IS_HELD_UP.load(Ordering::Acquire).then_some(()));
 }
 
 /// Closes all descriptors except the standard ones once a thread pauses, and reports it.
@@ -623,12 +626,12 @@ pub(crate) fn threads(arguments: &[String]) {
         flush_own(&owner, step, &held_up);
     } else if step != "before_mark" {
         let busy = owner.call_in_time(call) == libc::EBUSY;
-        held_up.check(busy, "a thread may still touch the memory");
+        held_up.check(busy, "a thread may still access the memory");
         until(call, held_up.time + SLACK, || (owner.call_in_time(call) == 0).then_some(()));
     } else {
         owner.patience = SLACK - Duration::from_secs(1);
-        assert_eq!(owner.call_in_time(call), 0, "nobody can touch the memory");
-        held_up.check(!thread.is_finished(), "the thread dawdles yet");
+        assert_eq!(owner.call_in_time(call), 0, "nobody can access the memory");
+        held_up.check(!thread.is_finished(), "the thread is still paused");
     }
     owner.memory.map_anew();
     owner.memory.fill(0xa5);
@@ -648,7 +651,7 @@ fn flush_own(owner: &MemoryOwner, step: &str, held_up: &PausedThread) {
     assert_eq!(owner.qp().modify(ibv_qp_state::IBV_QPS_ERR), 0);
     if step != "before_mark" {
         std::thread::sleep(Duration::from_millis(50));
-        held_up.check(owner.cq.poll().is_none(), "the receive that is under way is not flushed");
+        held_up.check(owner.cq.poll().is_none(), "a receive in use was flushed");
     }
     for id in 0..RECEIVES {
         assert_eq!(owner.cq.one("a flushed receive", held_up.time + SLACK).wr_id, id);

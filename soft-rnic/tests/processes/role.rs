@@ -111,7 +111,7 @@ fn status_of(arguments: &str, variables: &[(&str, &str)]) -> Result<ExitStatus, 
             return Ok(status);
         }
         if begin.elapsed() > Duration::from_secs(u64::from(ALARM) + 10) {
-            return Err(format!("{arguments} does not end").into());
+            return Err(format!("role {arguments} does not end").into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -152,7 +152,7 @@ impl Role {
             });
         }
         let mut child = command.spawn().expect("this program can be started again");
-        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("it is a pipe"));
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("stdout is a pipe"));
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -169,7 +169,7 @@ impl Role {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("it is a child that nobody has waited for");
+        kill_process(self.pid(), signal).expect("the child is not reaped yet");
     }
 
     /// Sends a line to the process, which may be dead.

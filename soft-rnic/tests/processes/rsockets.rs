@@ -73,7 +73,7 @@ fn killed(mode: &str, path: &str, survivor_does: &str, victim_does: &str) -> Res
         let told: Vec<i32> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
         let well = [libc::ECONNRESET, libc::EPIPE];
         if told.is_empty() || !told.iter().all(|error| well.contains(error)) {
-            return Err(format!("told {line:?} of the other's death").into());
+            return Err(format!("wrong report of the other's death: {line:?}").into());
         }
         assert_eq!(survivor.hear(), "clean");
         survivor.finish();
@@ -184,7 +184,7 @@ pub(crate) fn side(arguments: &[String]) {
             })
         };
         while has_left() {
-            assert!(begin.elapsed() < PATIENCE, "there are queue pairs");
+            assert!(begin.elapsed() < PATIENCE, "queue pairs remain");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -210,7 +210,7 @@ fn work(socket: i32, does: &str) -> Vec<i32> {
                 // SAFETY: the child ends here.
                 unsafe { libc::_exit(0) };
             }
-            assert_eq!(write(socket, 3), 0, "the parent goes on");
+            assert_eq!(write(socket, 3), 0, "the parent's connection still works");
             while told().is_some() {}
             vec![]
         }
@@ -296,11 +296,11 @@ fn closed_by_the_program() {
     unsafe {
         assert_eq!(libc::close(first), 0);
         let second = rsocket();
-        assert_eq!(first, second, "the lowest that is free");
+        assert_eq!(first, second, "the lowest free descriptor");
         assert_eq!((cm().rlisten)(second, 1), 0, "error {}", error());
         assert!(control(second, libc::F_GETFD) >= 0, "error {}", error());
-        let identifiers = soft_rnic::statistics().expect("there is a device").identifiers;
-        assert_eq!((identifiers.count, identifiers.listening), (1, 1), "the first is over");
+        let identifiers = soft_rnic::statistics().expect("a device exists").identifiers;
+        assert_eq!((identifiers.count, identifiers.listening), (1, 1), "the first rsocket is closed");
         assert_eq!((cm().rclose)(second), 0);
         assert_eq!((cm().rclose)(second), -1);
     }

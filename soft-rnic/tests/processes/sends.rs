@@ -99,7 +99,7 @@ fn wait(partner: &str) {
     assert_eq!(statuses(&side, 4), [0, 1, 2, 3].map(|id| (id, SUCCESS)));
     let after = traffic();
     assert_eq!((after.vm.messages - before.vm.messages, after.vm_calls - before.vm_calls), (4, 1));
-    assert!(side.cq.poll().is_none(), "there are four receives");
+    assert!(side.cq.poll().is_none(), "more than four receives completed");
     for id in 4..6 {
         partner.tell("receive");
         assert_eq!(partner.hear(), "done");
@@ -213,9 +213,9 @@ fn interrupted(fate: &str) {
     sender.tell("go");
     if fate == "stopped" {
         sender.wait_stopped();
-        assert_eq!(dereg(side.mr), libc::EBUSY, "the stopped one may still copy");
+        assert_eq!(dereg(side.mr), libc::EBUSY, "the stopped sender may still copy");
         assert_eq!(side.qp.modify(ibv_qp_state::IBV_QPS_ERR), 0);
-        assert!(side.cq.poll().is_none(), "the first receive is the stopped one's");
+        assert!(side.cq.poll().is_none(), "the stopped sender holds the first receive");
         sender.signal(Signal::KILL);
     }
     sender.wait_dead();
@@ -229,6 +229,10 @@ fn interrupted(fate: &str) {
         assert_eq!((wc.wr_id, wc.status), (id, FLUSHED));
     }
     assert!(side.cq.poll().is_none());
-    assert_eq!(dereg(std::mem::replace(&mut side.mr, std::ptr::null_mut())), 0, "the dead touch nothing");
+    assert_eq!(
+        dereg(std::mem::replace(&mut side.mr, std::ptr::null_mut())),
+        0,
+        "a dead sender holds no memory"
+    );
     side.close();
 }

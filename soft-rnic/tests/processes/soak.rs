@@ -205,7 +205,7 @@ fn soak() -> Result<(), Failed> {
     }
     let left = std::fs::read_to_string("/proc/net/unix")?;
     if left.contains(&format!("@soft-rnic/{fabric}/")) {
-        return Err("sockets are left of a process that has closed the device".into());
+        return Err("a process that closed its device still has sockets".into());
     }
     let [first, second] = pair.workers;
     first.finish();
@@ -470,7 +470,7 @@ impl Meeting {
             assert!(expected.contains(&wc.status), "request {} of kind {kind}: {:?}", wc.wr_id, wc.status);
             self.failed = true;
         } else if mine {
-            let left = self.unsent.get_mut(&wc.wr_id).expect("a request that was posted");
+            let left = self.unsent.get_mut(&wc.wr_id).expect("a posted request");
             *left -= 1;
             if *left == 0 {
                 self.unsent.remove(&wc.wr_id);
@@ -525,11 +525,11 @@ impl Meeting {
         let written = (0..1000)
             .map(|at| self.memory.byte(WRITTEN_AT + at))
             .find(|there| ![0, CONSTANT].contains(there));
-        assert_eq!(written, None, "a byte that is written");
+        assert_eq!(written, None, "a written byte");
         assert_eq!(
             self.memory.part_differs(WRITTEN_AT + 1000, ROOM - 1000, 0),
             None,
-            "a byte behind what is written"
+            "a byte behind the written part"
         );
         let begin = Instant::now();
         for qp in self.qps {

@@ -41,9 +41,9 @@ fn in_fabric(test: impl FnOnce(&str) -> Result<(), Failed>) -> Result<(), Failed
 
 /// Starts a process that obeys commands; returns its address, too.
 fn start(fabric: &str, path: &str) -> (Role, String) {
-    let way = if matches!(path, "vm" | "call") { path } else { "auto" };
+    let setting = if matches!(path, "vm" | "call") { path } else { "auto" };
     let memory = if path == "direct" { "shareable" } else { "private" };
-    let variables = [("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_PATH", way)];
+    let variables = [("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_PATH", setting)];
     let role = Role::start(&format!("status {memory}"), &variables);
     let address = role.hear();
     (role, address)
@@ -55,7 +55,7 @@ fn pid(role: &Role) -> u32 {
 
 fn ask(fabric: Option<&str>) -> Vec<Process> {
     let begin = Instant::now();
-    let processes = status::processes(fabric).expect("the processes can be asked");
+    let processes = status::processes(fabric).expect("the processes answer");
     assert!(begin.elapsed() < BOUND, "asking took {:?}", begin.elapsed());
     processes
 }

@@ -35,7 +35,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             let name = format!("stuck::what_has_begun_{name}_{operation}");
             trials.push(Trial::ignorable_test(name, move || {
                 if let Err(error) = user_fault_file() {
-                    return Ok(Completion::ignored_with(format!("this place has no userfaultfd: {error}")));
+                    return Ok(Completion::ignored_with(format!(
+                        "userfaultfd is not available here: {error}"
+                    )));
                 }
                 let variables = [("SOFT_RNIC_PATH", "call"), ("SOFT_RNIC_REVOKE_MS", "50")];
                 role::run(&format!("stuck {operation} {how}"), &variables).map(|()| Completion::Completed)
@@ -50,7 +52,7 @@ fn opcode(operation: &str) -> ibv_wr_opcode {
         "write" => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
         "send" => ibv_wr_opcode::IBV_WR_SEND,
         "add" => ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
-        other => panic!("{other} is no operation"),
+        other => panic!("unknown operation {other}"),
     }
 }
 
@@ -87,7 +89,7 @@ fn user_fault_file() -> std::io::Result<File> {
 impl UnmappedPages {
     /// Removes the pages, with their contents.
     fn new(memory: TestMemory) -> Self {
-        let file = user_fault_file().expect("there was one when the test began");
+        let file = user_fault_file().expect("userfaultfd was available when the test began");
         let absent = Self { file, memory };
         absent.control(abi::API, &mut [abi::VERSION, 0, 0]);
         // SAFETY: these are whole pages of this process, which have no references.
@@ -111,7 +113,7 @@ impl UnmappedPages {
         let mut file = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: the array has one entry.
         let ready = unsafe { libc::poll(&raw mut file, 1, PATIENCE.as_millis() as i32) };
-        assert_eq!((ready, file.revents), (1, libc::POLLIN), "nobody touches the memory");
+        assert_eq!((ready, file.revents), (1, libc::POLLIN), "no thread touched the memory in time");
     }
 
     /// Supplies the pages, filled with zeros.
@@ -161,7 +163,7 @@ impl StuckEndpoint {
     fn only(&self, id: u64, status: ibv_wc_status) {
         let wc = self.cq.one("a completion", PATIENCE);
         assert_eq!((wc.wr_id, wc.status), (id, status));
-        assert!(self.cq.poll().is_none(), "one completion and no more");
+        assert!(self.cq.poll().is_none(), "more than one completion");
     }
 
     fn close(self) {
@@ -190,18 +192,18 @@ pub(crate) fn owner(arguments: &[String]) {
     say("begun");
     assert_eq!(told().as_deref(), Some("go"));
     // This thread does not hang, because only the service thread does.
-    assert!(end.cq.poll().is_none(), "half of a message is none");
+    assert!(end.cq.poll().is_none(), "a partial message completed");
     match how.as_str() {
         "closed" => {
-            assert_eq!(dereg(end.mr), libc::EBUSY, "somebody writes there");
-            assert_eq!(qp.destroy(), libc::EBUSY, "by way of this queue pair");
+            assert_eq!(dereg(end.mr), libc::EBUSY, "a peer writes there");
+            assert_eq!(qp.destroy(), libc::EBUSY, "a peer writes through this queue pair");
             absent.come();
-            until("nobody writes there", PATIENCE, || (dereg(end.mr) == 0).then_some(()));
+            until("the end of the peer's write", PATIENCE, || (dereg(end.mr) == 0).then_some(()));
             end.memory.fill(0);
             assert_eq!(qp.destroy(), 0);
             say("gone");
             assert_eq!(told(), None);
-            assert_eq!(end.memory.differs(0), None, "nobody writes there afterwards");
+            assert_eq!(end.memory.differs(0), None, "a peer wrote after the deregistration");
             return end.close_without_region();
         }
         "never" => {
@@ -272,7 +274,7 @@ pub(crate) fn requester(arguments: &[String]) {
     if how == "late" {
         let tried_again = Instant::now() + Duration::from_millis(100);
         while Instant::now() < tried_again {
-            assert!(end.cq.poll().is_none(), "it is not done");
+            assert!(end.cq.poll().is_none(), "the request completed");
             std::thread::sleep(Duration::from_millis(1));
         }
         owner.tell("go");
@@ -283,7 +285,7 @@ pub(crate) fn requester(arguments: &[String]) {
         assert_eq!(qp.destroy(), 0);
     } else {
         end.only(1, ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
-        assert_eq!(qp.destroy(), 0, "who asks does not hang");
+        assert_eq!(qp.destroy(), 0, "the requester does not hang");
         owner.tell("go");
     }
     if how == "closed" {

@@ -24,8 +24,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         .flat_map(|path| ["right", "wrong"].map(|key| (path, key)))
         .map(|(path, key)| {
             Trial::test(format!("windows::a_peer_invalidates_a_{key}_key_by_{path}"), move || {
-                let way = if path == "direct" { "auto" } else { path };
-                role::run(&format!("window-owner {path} {key}"), &[("SOFT_RNIC_PATH", way)])
+                let setting = if path == "direct" { "auto" } else { path };
+                role::run(&format!("window-owner {path} {key}"), &[("SOFT_RNIC_PATH", setting)])
             })
         })
         .collect()

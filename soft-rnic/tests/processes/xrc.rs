@@ -198,7 +198,7 @@ pub(crate) fn sender() {
     drop(receiver);
     send(qp, srqn, memory.sge(mr, 0, 8));
     let status = cq.one("the end of the queue", PATIENCE).status;
-    assert_eq!(status, ibv_wc_status::IBV_WC_REM_ACCESS_ERR, "there is no such queue any more");
+    assert_eq!(status, ibv_wc_status::IBV_WC_REM_ACCESS_ERR, "the queue is gone");
     target.tell("end");
     assert_eq!(target.hear(), "closed");
     // No process has the domain any more.

@@ -1,5 +1,5 @@
-//! One endpoint of the simulation: its connection, its memory, and the transport between the
-//! connection and the modelled link.
+//! One endpoint of the simulation: its connection, its memory, and the driver that moves frames
+//! between the connection and the modelled link.
 
 use super::link::{DeviceWork, RcLink, ReceiveCompletion};
 use super::memory::{BlockOwner, SimBlock, SimMemory};
@@ -18,24 +18,24 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::time::Instant;
 
-/// What a call of the program came to.
+/// The result of a program's call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CallOutcome<T> {
     Done(T),
     Blocked(Blocked),
-    /// Not this call; another one does it.
+    /// The connection refuses this call, so the program must make another one.
     Refused(CallError),
     Dead(FailureCause),
 }
 
-/// How an end ended.
+/// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EndReason {
     Closed,
     Failed(FailureCause),
 }
 
-/// What joins the ends.
+/// The modelled link between the ends.
 pub(super) enum SimTransport {
     Rc(Box<RcLink>, Box<WireMonitor>),
     Tcp(TcpLink),
@@ -47,26 +47,26 @@ pub(super) struct SimEndpoint {
     pub(super) connection: ProtocolMachine<SimBlock>,
     pub(super) memory: SimMemory,
     queue: PostedSends<SimBlock>,
-    /// What it shares its receives with, if it does.
+    /// The other users of a shared receive queue, if the end uses one.
     shared: Option<SharedReceives>,
     slot_size: usize,
     gather: usize,
-    /// Tickets that have not completed, with their blocks.
+    /// The blocks of the lent sends that have not completed, by ticket.
     tickets: HashMap<Ticket, u64>,
     pub(super) tickets_given: u64,
     pub(super) tickets_done: u64,
     pub(super) ending: Option<EndReason>,
-    /// The peer said FIN.
+    /// The peer has sent FIN.
     pub(super) peer_closed: bool,
-    /// The queue pair, or socket, is no more.
+    /// The queue pair is destroyed, or the socket closed.
     torn_down: bool,
-    /// It was killed: it does nothing any more.
+    /// The process was killed, so the end does nothing any more.
     pub(super) killed: bool,
-    /// Turns that it still takes after a failure, so that a RESET may get out.
+    /// The turns left after a failure, in which a RESET can still get out.
     grace: usize,
     /// A block that the connection gave back, to be posted again.
     spare: Option<SimBlock>,
-    /// On TCP: bytes that the socket did not take, and bytes of a frame that has not come whole.
+    /// For TCP: bytes that the socket has not taken yet, and the beginning of an incomplete frame.
     unsent: Vec<u8>,
     partial: Vec<u8>,
 }
@@ -80,7 +80,7 @@ impl SimEndpoint {
         let connection = ProtocolMachine::starting_at(&setup, plan.first_total);
         Self {
             which,
-            connection: connection.expect("a plan that works"),
+            connection: connection.expect("the plan is valid"),
             memory,
             queue: PostedSends::new(plan.send_depth),
             shared: plan.shared.map(|more| SharedReceives::new(more, plan.limits[which].window().first)),
@@ -102,7 +102,7 @@ impl SimEndpoint {
 
     // The driver
 
-    /// What a driver does before the first frame.
+    /// Prepares the connection as a driver does before the first frame.
     pub(super) fn begin(&mut self, transport: &mut SimTransport, now: Instant) {
         self.connection.tick(now);
         if let SimTransport::Rc(link, monitor) = transport {
@@ -115,7 +115,7 @@ impl SimEndpoint {
         }
     }
 
-    /// Drops the connection and what its driver had. A killed one never saw its queues drained.
+    /// Drops the connection and its driver's state. A killed end never drains its queues.
     pub(super) fn finish_and_check(&mut self) -> SimMemory {
         while let Some(done) = self.queue.drain() {
             release(&self.memory, &done);
@@ -128,18 +128,18 @@ impl SimEndpoint {
         self.memory.clone()
     }
 
-    /// Grows whenever something happens.
+    /// A progress counter: it grows with every event.
     pub(super) fn moved(&self) -> u64 {
         let counters = self.connection.counters();
         let ended = u64::from(self.ending.is_some()) + u64::from(self.torn_down);
         counters.frames_sent + counters.frames_received + counters.reads + self.tickets_done + ended
     }
 
-    /// How things stand, for a failure.
+    /// The state of the end, for a failure message.
     pub(super) fn state(&self) -> String {
         let counters = self.connection.counters();
         format!(
-            "{}: {counters:?}, {} tickets under transport_kind, {} slots wanted, room {}, readable {}, writable {}, memory {:?}, \
+            "{}: {counters:?}, {} tickets outstanding, {} slots wanted, room {}, readable {}, writable {}, memory {:?}, \
              ending {:?}, gone {}",
             self.which,
             self.tickets.len(),
@@ -153,13 +153,13 @@ impl SimEndpoint {
         )
     }
 
-    /// Who shares receives with it does nothing from now on.
+    /// Stops the other users of the shared receive queue.
     pub(super) fn pause_others(&mut self) {
         self.shared.iter_mut().for_each(SharedReceives::pause);
     }
 
-    /// One turn of the driver: completions and bytes in, work requests and bytes out. It takes all of them, or as few as chance has
-    /// it, from either queue first.
+    /// One turn of the driver: takes completions and bytes, then posts work requests and bytes.
+    /// Chance limits the number of each, and chooses the queue that comes first.
     pub(super) fn turn(&mut self, transport: &mut SimTransport, now: Instant, rng: &mut SimRng) {
         if self.killed {
             return;
@@ -220,7 +220,7 @@ impl SimEndpoint {
         match taken {
             Ok(spare) => spare,
             Err(error) => {
-                panic!("{} takes its honest peer for one that breaks the protocol: {error}", self.which)
+                panic!("{} reports a protocol violation of its honest peer: {error}", self.which)
             }
         }
     }
@@ -264,7 +264,8 @@ impl SimEndpoint {
     fn post_sends(&mut self, link: &mut RcLink, monitor: &mut WireMonitor, now: Instant) {
         let mut next = self.pull(now, self.queue.room());
         while let Some(transmit) = next {
-            // The next is pulled before this one is posted: only then it is known whether this is the last.
+            // Pull the next transmit before posting this one, because only then is it known whether
+            // this is the last.
             let work = self.work(&transmit, monitor);
             let after = self.pull(now, self.queue.room() - 1);
             let (id, signaled) = self.queue.push(transmit, after.is_none());
@@ -276,11 +277,11 @@ impl SimEndpoint {
     fn pull(&mut self, now: Instant, room: usize) -> Option<TransmitItem<SimBlock>> {
         let quiet = self.connection.is_quiet();
         let next = self.connection.transmit(now, &mut self.memory, room);
-        assert!(!quiet || next.is_none(), "nobody would have asked for what there is to be sent");
+        assert!(!quiet || next.is_none(), "a quiet connection has data to transmit");
         next
     }
 
-    /// What the device is asked to do for `transmit`; its block is the device's from now on.
+    /// The work request for `transmit`. The device owns its blocks from now on.
     fn work(&mut self, transmit: &TransmitItem<SimBlock>, monitor: &mut WireMonitor) -> DeviceWork {
         match transmit {
             TransmitItem::Send(frame) => {
@@ -308,7 +309,7 @@ impl SimEndpoint {
         }
     }
 
-    /// The blocks in which a frame's bytes lie; they are the device's from now on.
+    /// The blocks that contain a frame's bytes. The device owns them from now on.
     fn post_blocks(&self, frame: &Frame<SimBlock>) -> Vec<u64> {
         match frame {
             Frame::Short(_) => Vec::new(),
@@ -335,7 +336,7 @@ impl SimEndpoint {
 
     fn take_bytes(&mut self, tcp: &mut TcpLink, most: usize, rng: &mut SimRng) {
         for _ in 0..most.min(64) {
-            // Like a driver of a socket it reads no further than to the frame's end.
+            // Like a socket's driver, read no further than the end of the frame.
             let wanted = if self.partial.len() < HEADER {
                 HEADER - self.partial.len()
             } else {
@@ -359,7 +360,8 @@ impl SimEndpoint {
         }
     }
 
-    /// Gives the connection the frame that is whole, if it takes one and there is memory.
+    /// Gives a complete frame to the connection; returns `false` if the connection takes none or
+    /// memory is short.
     fn take_frame(&mut self) -> bool {
         if self.connection.slots_wanted() == 0 {
             return false;
@@ -396,7 +398,7 @@ impl SimEndpoint {
             match event {
                 ConnectionEvent::Returned { ticket, block, .. } => self.completes(ticket, &block),
                 ConnectionEvent::PeerClosed => {
-                    assert!(!self.peer_closed, "{}: the peer's close is told twice", self.which);
+                    assert!(!self.peer_closed, "{}: the peer's close is reported twice", self.which);
                     self.peer_closed = true;
                 }
                 ConnectionEvent::Failed(cause) => self.ends(EndReason::Failed(cause)),
@@ -407,7 +409,7 @@ impl SimEndpoint {
 
     fn completes(&mut self, ticket: Ticket, block: &SimBlock) {
         let id = self.tickets.remove(&ticket);
-        assert_eq!(id, Some(block.id()), "I9: {}: {ticket:?} completes that is not under way", self.which);
+        assert_eq!(id, Some(block.id()), "I9: {}: {ticket:?} completes, but is not outstanding", self.which);
         assert!(!self.memory.is_sending(block.id()), "I10: {}: {block:?} comes back too early", self.which);
         self.tickets_done += 1;
     }
@@ -421,7 +423,7 @@ impl SimEndpoint {
         match self.ending {
             None => {}
             _ if self.torn_down => {}
-            // What the socket has not taken must still go.
+            // The bytes that the socket has not taken must still be written.
             Some(EndReason::Closed) if !self.unsent.is_empty() => {}
             Some(EndReason::Closed) => self.tear_down(transport),
             Some(EndReason::Failed(_)) if self.grace == 0 => self.grace = rng.within(1..12),
@@ -434,7 +436,8 @@ impl SimEndpoint {
         }
     }
 
-    /// Destroys the queue pair or closes the socket, and gives the connection back what was posted.
+    /// Destroys the queue pair or closes the socket, and returns the posted blocks to the
+    /// connection.
     fn tear_down(&mut self, transport: &mut SimTransport) {
         self.torn_down = true;
         match transport {
@@ -453,7 +456,8 @@ impl SimEndpoint {
         assert!(self.tickets.is_empty(), "I9: {}: {} tickets never complete", self.which, self.tickets.len());
     }
 
-    /// The socket that the connection began with says that the peer is gone. What has arrived is taken first.
+    /// The bootstrap socket reports that the peer is gone. Frames that have arrived are handled
+    /// first.
     pub(super) fn observe_peer_gone(&mut self, transport: &mut SimTransport, rng: &mut SimRng) {
         if let (SimTransport::Rc(link, monitor), None, false) = (&mut *transport, &self.ending, self.killed) {
             self.take_completions(link, monitor, usize::MAX, rng);
@@ -463,7 +467,7 @@ impl SimEndpoint {
         self.end_if_due(transport, rng);
     }
 
-    /// Whether its queue pair or socket is gone.
+    /// Whether the queue pair or socket is gone.
     pub(super) fn is_gone(&self) -> bool {
         self.torn_down || self.killed
     }
@@ -494,12 +498,12 @@ impl SimEndpoint {
         }
     }
 
-    /// What is refused is still in the list.
+    /// Refused blocks stay in the list.
     pub(super) fn send_blocks(&mut self, blocks: &mut Vec<(SimBlock, usize)>) -> CallOutcome<()> {
         let ids: Vec<_> = blocks.iter().map(|(block, _)| block.id()).collect();
         match self.connection.send_blocks(blocks) {
             Ok(Ticket(first)) => {
-                assert!(blocks.is_empty(), "blocks that were taken are left");
+                assert!(blocks.is_empty(), "taken blocks are left in the list");
                 self.tickets_given += ids.len() as u64;
                 for (ticket, id) in (first..).map(Ticket).zip(ids) {
                     assert_eq!(self.tickets.insert(ticket, id), None, "I9: {ticket:?} is given twice");
@@ -507,7 +511,7 @@ impl SimEndpoint {
                 CallOutcome::Done(())
             }
             Err(error) => {
-                assert_eq!(blocks.len(), ids.len(), "blocks that were refused are gone");
+                assert_eq!(blocks.len(), ids.len(), "refused blocks are missing from the list");
                 outcome(Err(error))
             }
         }
@@ -517,7 +521,7 @@ impl SimEndpoint {
         outcome(self.connection.read(buffer))
     }
 
-    /// Whichever this kind of connection has; messages are taken as bytes.
+    /// Reads in the way that suits the connection's kind; returns messages as bytes.
     pub(super) fn take_bytes_left(&mut self, buffer: &mut [u8]) -> CallOutcome<usize> {
         match self.connection.read(buffer) {
             Err(CallError::WrongKind) => {
@@ -550,12 +554,12 @@ fn outcome<T>(result: Result<T, CallError>) -> CallOutcome<T> {
     }
 }
 
-/// The frame as it stands on the wire.
+/// The bytes of a frame on the wire.
 fn frame_bytes(frame: &Frame<SimBlock>) -> Vec<u8> {
     frame.parts().collect::<Vec<_>>().concat()
 }
 
-/// A device does not touch the block of `done` any more.
+/// Marks the blocks of `done` as no longer used by the device.
 fn release(memory: &SimMemory, done: &CompletedTransmit<SimBlock>) {
     match done {
         CompletedTransmit::Sent(pieces) => {

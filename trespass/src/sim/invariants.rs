@@ -1,5 +1,5 @@
-//! The invariants that the simulator shows, each by its name, with the proof that the runs met the
-//! situation.
+//! The invariants that the simulator checks, each with a test named after it. Each test also proves
+//! that its runs met the critical situation.
 
 use super::endpoint::{CallOutcome, EndReason};
 use super::explore;
@@ -10,7 +10,7 @@ use super::simulation::{RunStatistics, Simulation};
 use crate::protocol::{ConnectionSetup, FailureCause, Keepalive, ProtocolMachine};
 use std::time::Duration;
 
-/// A run of `steps` steps that ends well.
+/// Runs `steps` steps, and then lets everything arrive.
 fn run(seed: u64, rng: SimRng, plan: SimPlan, steps: u64) -> Simulation {
     let mut simulation = Simulation::new(seed, rng, plan);
     simulation.steps(steps);
@@ -33,7 +33,7 @@ fn crowded(rng: &mut SimRng) -> SimPlan {
     plan
 }
 
-/// Windows that begin small, over receives of which others have most.
+/// The windows begin small, and other connections hold most of the receives.
 #[test]
 fn i01_shared_receives_suffice() {
     let sum = explore(60_000, |seed, mut rng| {
@@ -48,7 +48,7 @@ fn i01_shared_receives_suffice() {
     );
 }
 
-/// Large blocks, which the peer reads.
+/// Large blocks, which the peer fetches by READ.
 fn large(rng: &mut SimRng) -> SimPlan {
     let mut plan = SimPlan::any(rng).transport_kind(TransportKind::Rc).both(|workload| {
         workload.writes = true;
@@ -63,7 +63,7 @@ fn large(rng: &mut SimRng) -> SimPlan {
 
 #[test]
 fn i01_no_receiver_not_ready() {
-    // The link fails the test at the SEND that finds no receive.
+    // The link fails the test at a SEND that finds no receive.
     let sum = explore(60_000, |seed, mut rng| {
         let plan = crowded(&mut rng);
         run(seed, rng, plan, 4000).finish_and_check()
@@ -76,7 +76,7 @@ fn i01_no_receiver_not_ready() {
 
 #[test]
 fn i02_credits_are_conserved() {
-    // The watch checks each header; `check_credit` compares both sides at rest.
+    // The wire monitor checks each header, and `check_credit` compares both sides at rest.
     let sum = explore(60_000, |seed, mut rng| {
         let mut plan = SimPlan::any(&mut rng).transport_kind(TransportKind::Rc);
         plan.first_total = u32::MAX - rng.within(0..100) as u32;
@@ -91,7 +91,7 @@ fn i02_credits_are_conserved() {
 
 #[test]
 fn i03_data_never_spends_the_reserve() {
-    // The watch checks each frame of data against the credit that its sender knows of.
+    // The wire monitor checks each data frame against the credit that its sender knows of.
     let sum = explore(60_000, |seed, mut rng| {
         let mut plan = crowded(&mut rng);
         plan.reads = true;
@@ -136,10 +136,10 @@ fn i06_blocked_writers_resume_when_either_side_reads() {
         plan.sndbuf = 16 << 10;
         let mut simulation = Simulation::new(seed, rng, plan);
         for end in 0..2 {
-            // Lent blocks do not count against the send buffer: the writers of this test copy.
+            // Lent blocks do not count against the send buffer, so the writers of this test copy.
             simulation.plan.workload[end].zero_copy = 0;
         }
-        // Both write until neither can, and all is at rest.
+        // Both write until neither can, and nothing is in flight.
         let writable = |simulation: &Simulation| simulation.ends.iter().any(|end| end.connection.writable());
         while writable(&simulation) && simulation.steps < 200_000 {
             while writable(&simulation) && simulation.steps < 200_000 {
@@ -149,11 +149,11 @@ fn i06_blocked_writers_resume_when_either_side_reads() {
         }
         let stalled = !writable(&simulation);
         simulation.check_blocked();
-        // Then one of them reads. Its peer's program, which reads nothing, has given a part of a message or a whole one: what it gave
-        // arrives, and it can give more.
+        // Then one side reads. Its peer's program does not read. What that program has given
+        // arrives, even a partial message, and it can give more.
         let reader = simulation.rng.within(0..2);
         let given = simulation.oracles[1 - reader].given();
-        simulation.until_one("the peer of the reader goes on", reader, |simulation| {
+        simulation.until_one("the peer of the reader resumes", reader, |simulation| {
             simulation.oracles[1 - reader].given() > given + 20
         });
         simulation.settle();
@@ -163,19 +163,20 @@ fn i06_blocked_writers_resume_when_either_side_reads() {
     assert!(sum.bytes > 100_000 && sum.messages > 100, "{sum:?}");
 }
 
-/// Both ends write until their memory, the least that a connection can be made with, takes no more; only then they read. Whether all
-/// arrives, or how they are stuck.
+/// Both ends have the least memory for a connection, and write until it is full. Only then do they
+/// read. Returns `None` if all data arrives, or else the stuck state.
 fn full_on_both_sides(seed: u64, mut rng: SimRng, purposes: bool) -> (Option<String>, RunStatistics) {
     let mut plan = SimPlan::any(&mut rng).both(|workload| {
         workload.writes = true;
         workload.reader = ReadPolicy::Stopped;
         workload.corks = false;
-        // Lent blocks do not count against the send buffer: the memory alone stops who lends.
+        // Lent blocks do not count against the send buffer, so only memory stops a program that
+        // lends.
         workload.zero_copy = workload.zero_copy.clamp(1, 2);
         workload.largest = workload.largest.clamp(20_000, 40_000);
     });
     if rng.one_in(2) {
-        // Of what must all be read by the peer nothing goes, and makes room, before that can.
+        // Messages that the peer must fetch whole by READ free no memory before the READ.
         plan = plan.both(|workload| workload.smallest = 17 << 10);
     }
     plan.rcvbuf = plan.rcvbuf.min(64 << 10);
@@ -184,7 +185,7 @@ fn full_on_both_sides(seed: u64, mut rng: SimRng, purposes: bool) -> (Option<Str
     plan.pool = plan.least_pool();
     plan.purposes = purposes;
     let pieces = plan.transport_kind == TransportKind::Rc && rng.one_in(2);
-    // A side's own slots are never smaller than what it sends.
+    // A side's own slots are never smaller than the frames that it sends.
     let slot = plan.limits.iter().map(|limits| limits.slot_size).max().unwrap_or(0);
     let mut simulation = Simulation::new(seed, rng, plan);
     for end in 0..2 {
@@ -197,7 +198,7 @@ fn full_on_both_sides(seed: u64, mut rng: SimRng, purposes: bool) -> (Option<Str
         simulation.steps(20);
     }
     simulation.rest();
-    // What reading makes room for is taken by what is sent.
+    // The sends take the memory that the reads free.
     simulation.programs.iter_mut().for_each(|program| program.reader = Some(ReadPolicy::Slow));
     simulation.steps(4000);
     let arrives = simulation.arrives();
@@ -216,7 +217,8 @@ fn i06_both_sides_full_of_what_they_send_go_on() {
         tally
     });
     assert!(sum.refused > 1000 && sum.bytes > 1 << 20 && sum.kinds[RTS as usize] > 100, "{sum:?}");
-    // Where what is sent may take everything, they wait for each other: the runs above are such that they could.
+    // Without the memory reserved for receiving, the two sides wait for each other. This shows that
+    // the runs above meet the situation.
     let stuck =
         (1..=60).filter(|&seed| full_on_both_sides(seed, SimRng::new(seed), false).0.is_some()).count();
     assert!(stuck > 5, "{stuck} of 60 runs need the memory that is kept for receiving");
@@ -224,7 +226,8 @@ fn i06_both_sides_full_of_what_they_send_go_on() {
 
 #[test]
 fn i07_no_second_thread_is_needed() {
-    // A driver takes a turn only with a call of its own program. One program only writes, the other only reads, in turns.
+    // Each driver takes a turn only with a call of its program. One program only writes, the other
+    // only reads, in turns.
     let sum = explore(120_000, |seed, mut rng| {
         let mut plan = SimPlan::any(&mut rng).both(|workload| {
             workload.writes = true;
@@ -236,7 +239,7 @@ fn i07_no_second_thread_is_needed() {
         for _ in 0..20 {
             let reader = simulation.rng.within(0..2);
             let given = simulation.oracles[1 - reader].given();
-            simulation.until_one("the reader has what was given, and more is given", reader, |simulation| {
+            simulation.until_one("the reader has all given data, and more is given", reader, |simulation| {
                 let (bytes, messages) = simulation.oracles[1 - reader].arrived();
                 bytes + messages >= given && simulation.oracles[1 - reader].given() > given
             });
@@ -249,7 +252,7 @@ fn i07_no_second_thread_is_needed() {
 
 #[test]
 fn i08_readiness_tells_of_every_change() {
-    // Programs that act only when readiness says so, as an edge-triggered user does: until they are blocked.
+    // These programs act only on readiness, like an edge-triggered program: until a call blocks.
     let sum = explore(40_000, |seed, mut rng| {
         let plan = SimPlan::any(&mut rng).both(|workload| workload.parts = 0);
         let mut simulation = Simulation::new(seed, rng, plan);
@@ -274,16 +277,16 @@ fn i08_readiness_tells_of_every_change() {
     assert!(sum.bytes > 100_000 && sum.messages > 100, "{sum:?}");
 }
 
-/// What breaks a connection.
+/// The fault that breaks a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InjectedFault {
-    /// The peer is killed; the kernel tells at some time.
+    /// The peer is killed, and the kernel reports it at some time.
     Kill,
     /// The queue pair goes to the error state.
     Break,
-    /// Nothing passes any more; keepalive or work under way tells.
+    /// The link is cut. Keepalive or outstanding work detects it.
     Cut,
-    /// The same, and the devices tell nothing: keepalive alone does.
+    /// The link is cut, and the devices report nothing, so only keepalive detects it.
     Mute,
     /// The program aborts.
     Abort,
@@ -323,7 +326,7 @@ fn i09_a_failure_completes_everything_once() {
         let tell = inject_fault(&mut simulation, fault, end);
         simulation.until_over(tell);
         let took = simulation.now - began;
-        // A probe goes at most two idle times after the last sign of life.
+        // A probe is sent at most two idle times after the last sign of life.
         assert!(took < Duration::from_secs(13), "I9: the failure is seen after {took:?}");
         for end in 0..2 {
             calls_say_so(&mut simulation, end);
@@ -334,7 +337,7 @@ fn i09_a_failure_completes_everything_once() {
     assert!(sum.parts > 100, "{sum:?}");
 }
 
-/// Does `fault`. Gives whether the kernel will tell each end that its peer is gone.
+/// Injects `fault`. Returns whether the kernel will report to each end that its peer is gone.
 fn inject_fault(simulation: &mut Simulation, fault: InjectedFault, end: usize) -> bool {
     match fault {
         InjectedFault::Kill => simulation.kill(end),
@@ -355,7 +358,8 @@ fn calls_say_so(simulation: &mut Simulation, end: usize) {
     let mut buffer = [0; 64];
     let write = simulation.ends[end].write(&[std::io::IoSlice::new(b"more")]);
     assert!(matches!(write, CallOutcome::Dead(_)), "I9: a write after the failure: {write:?}");
-    // What had arrived is given first; then the failure, or the end if that had come before it.
+    // The reader gets the bytes that had arrived, then the failure, or the stream's end if that had
+    // come before it.
     for _ in 0..10_000 {
         match simulation.ends[end].take_bytes_left(&mut buffer) {
             CallOutcome::Done(0) | CallOutcome::Dead(_) => return,
@@ -367,10 +371,11 @@ fn calls_say_so(simulation: &mut Simulation, end: usize) {
 
 #[test]
 fn i10_buffers_have_one_owner_at_a_time() {
-    // Memory knows who has each block; the programs keep received blocks and compare them when they give them back.
+    // Memory tracks the owner of each block. The programs keep received blocks, and compare them
+    // when they give them back.
     let sum = explore(60_000, |seed, mut rng| {
         let mut plan = large(&mut rng);
-        // What the peer does not read is in several frames at a time.
+        // A block that the peer does not fetch by READ is in several frames at a time.
         plan.reads = rng.one_in(2);
         run(seed, rng, plan, 2500).finish_and_check()
     });
@@ -379,7 +384,7 @@ fn i10_buffers_have_one_owner_at_a_time() {
 
 #[test]
 fn i11_send_queues_never_overflow() {
-    // The link fails the test at the work request that is one too many.
+    // The link fails the test at a work request that exceeds the queue.
     let sum = explore(60_000, |seed, mut rng| {
         let mut plan = crowded(&mut rng).both(|workload| {
             workload.reader = ReadPolicy::Eager;
@@ -400,7 +405,8 @@ fn i14_close_is_bounded_and_loses_nothing() {
         let mut simulation = Simulation::new(seed, rng, plan);
         simulation.steps(steps);
         match simulation.rng.within(0..3) {
-            // Both shut down, at their time; each reads the other to its end.
+            // Both sides shut down, at different times, and each reads the other's stream to its
+            // end.
             0 | 1 => {
                 let first = simulation.rng.within(0..2);
                 simulation.shut(first);
@@ -414,7 +420,8 @@ fn i14_close_is_bounded_and_loses_nothing() {
                     simulation.state()
                 );
             }
-            // One closes while the other does nothing at all: it is over within the linger time.
+            // One side closes while the other does nothing. The close finishes within the linger
+            // time.
             _ => {
                 let end = simulation.rng.within(0..2);
                 let began = simulation.now;
@@ -430,7 +437,7 @@ fn i14_close_is_bounded_and_loses_nothing() {
         simulation.finish_and_check()
     });
     assert!(sum.kinds[FIN_ACK as usize] > 20 && sum.bytes > 0 && sum.messages > 0, "{sum:?}");
-    assert!(sum.early_fins > 5, "no side ended while its peer had still to read: {sum:?}");
+    assert!(sum.early_fins > 5, "no side sent FIN before its peer had read all: {sum:?}");
 }
 
 #[test]
@@ -450,7 +457,7 @@ fn i15_a_dry_pool_only_delays() {
         simulation.settle();
         assert!(
             simulation.ends.iter().all(|end| end.ending.is_none()),
-            "I15: a dry pool ends a connection: {}",
+            "I15: an exhausted pool ended a connection: {}",
             simulation.state()
         );
         for (end, receives) in receives.into_iter().enumerate() {
@@ -491,7 +498,8 @@ fn i16_tcp_and_rdma_do_the_same() {
 
 #[test]
 fn i17_reads_stay_within_what_was_told() {
-    // The watch compares each READ with the ranges of the RTS frames that are not answered, the link with what is exposed.
+    // The wire monitor compares each READ with the ranges of the unanswered RTS frames, and the
+    // link compares it with the exposed ranges.
     let sum = explore(60_000, |seed, mut rng| {
         let mut plan = large(&mut rng);
         plan.stage = 4096;
@@ -527,7 +535,8 @@ fn i20_a_setup_that_cannot_work_is_refused() {
 
 #[test]
 fn i18_waiting_sides_have_nothing_to_do() {
-    // A driver sleeps where nothing is due and nothing comes: then it would sleep for ever, and it is right to.
+    // A driver sleeps if no timer is due and nothing arrives. Here it would sleep for ever, which
+    // is correct.
     let sum = explore(20_000, |seed, mut rng| {
         let plan = SimPlan::any(&mut rng);
         let mut simulation = run(seed, rng, plan, 500);

@@ -1,9 +1,10 @@
 //! The modelled reliable connection: two queue pairs and the wire between them.
 //!
-//! It is stricter than a device. A SEND that finds no receive posted is a failure of the test (a
-//! device would say RNR and try again), and so is one work request too many in a queue. It is also as
-//! free as a device may be: work is carried out when chance says so, a READ byte by byte, completions
-//! wait in their queues for any time and the two queues know nothing of each other.
+//! The model is stricter than a device. A SEND that finds no posted receive fails the test, where a
+//! device would answer RNR and try again. A work request that exceeds its queue fails the test,
+//! too. The model also has all freedom of a device: chance decides when a work request executes; a
+//! READ may proceed byte by byte; completions wait for any time; and the two completion queues are
+//! independent.
 
 use super::memory::{BlockOwner, SimBlock, SimMemory};
 use super::rng::SimRng;
@@ -11,16 +12,17 @@ use crate::protocol::frame::Immediate;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a device tries to reach a peer that does not answer.
+/// The time for which a device retries a peer that does not answer.
 pub(super) const RETRIES: Duration = Duration::from_millis(536);
 
-/// What a work request asks of the device.
+/// The operation of a work request.
 pub(super) enum DeviceWork {
-    /// These bytes to a receive of the peer, with immediate data if there is any; and the blocks in which they lie.
+    /// Sends these bytes to a receive of the peer, with optional immediate data. The last field
+    /// lists the blocks with the bytes.
     Send(Vec<u8>, Option<Immediate>, Vec<u64>),
-    /// So many bytes of the peer's memory.
+    /// Reads `len` bytes of the peer's memory.
     Read { addr: u64, rkey: u32, len: usize },
-    /// Nothing to nowhere: it only proves the way (a zero-length WRITE).
+    /// A zero-length WRITE, which only proves that the peer answers.
     Probe,
 }
 
@@ -29,7 +31,7 @@ struct PostedWork {
     id: u64,
     signaled: bool,
     work: DeviceWork,
-    /// What a READ has brought so far.
+    /// The bytes that a READ has fetched so far.
     data: Vec<u8>,
 }
 
@@ -37,7 +39,7 @@ struct PostedWork {
 #[derive(Debug)]
 pub(super) struct SendCompletion {
     pub(super) id: u64,
-    /// What a READ has brought.
+    /// The bytes that a READ has fetched.
     pub(super) data: Vec<u8>,
     pub(super) failed: bool,
 }
@@ -49,24 +51,24 @@ pub(super) struct ReceiveCompletion {
     pub(super) immediate: Option<Immediate>,
 }
 
-/// One end's queues.
+/// The queues of one end.
 #[derive(Default)]
 struct QueuePair {
     queue: VecDeque<PostedWork>,
-    /// So many at the front of `queue` are carried out, but not completed.
+    /// The number of requests at the front of `queue` that are executed, but not completed.
     executed: usize,
-    /// So many before the front are completed, but the program has not seen the completion.
+    /// The number of completed requests whose completion the program has not seen.
     unseen: usize,
     sent: VecDeque<(SendCompletion, usize)>,
     receives: VecDeque<SimBlock>,
     received: VecDeque<ReceiveCompletion>,
-    /// Since when the front of the queue waits for a peer that does not answer.
+    /// The time since which the front request waits for an unresponsive peer.
     waiting_since: Option<Instant>,
     failed: bool,
     gone: bool,
 }
 
-/// How deep the queues are.
+/// The depths of the queues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueDepths {
     pub(super) send: usize,
@@ -74,13 +76,13 @@ pub(super) struct QueueDepths {
     pub(super) reads: usize,
 }
 
-/// Two queue pairs, connected.
+/// Two connected queue pairs.
 pub(super) struct RcLink {
     ends: [QueuePair; 2],
     depths: QueueDepths,
     memories: [SimMemory; 2],
     cut: bool,
-    /// The devices try for ever, and tell nothing.
+    /// The devices retry for ever, and report nothing.
     mute: bool,
     pub(super) delivered: u64,
 }
@@ -98,7 +100,7 @@ impl RcLink {
         self.ends[end].receives.push_back(block);
     }
 
-    /// Receives posted and not consumed.
+    /// The number of posted receives that are not consumed.
     pub(super) fn receives(&self, end: usize) -> usize {
         self.ends[end].receives.len()
     }
@@ -115,13 +117,13 @@ impl RcLink {
         pair.queue.push_back(PostedWork { id, signaled, work, data: Vec::new() });
     }
 
-    /// Nothing is posted to be sent and no completion waits.
+    /// Whether no send is posted and no completion waits.
     pub(super) fn is_idle(&self, end: usize) -> bool {
         let pair = &self.ends[end];
         pair.executed == pair.queue.len() && pair.sent.is_empty() && pair.received.is_empty()
     }
 
-    /// The device of `end` does a little of what it may do now. False: there was nothing to do.
+    /// Lets the device of `end` make one step; returns `false` if it has nothing to do.
     pub(super) fn step(&mut self, end: usize, now: Instant, rng: &mut SimRng) -> bool {
         if self.ends[end].failed || self.ends[end].gone {
             return false;
@@ -138,7 +140,7 @@ impl RcLink {
         true
     }
 
-    /// When the device gives up on its peer, if it waits for one.
+    /// The time when the device gives up on its peer, if it waits for one.
     pub(super) fn gives_up_at(&self, end: usize) -> Option<Instant> {
         let pair = &self.ends[end];
         pair.waiting_since.filter(|_| !pair.failed && !pair.gone && !self.mute).map(|since| since + RETRIES)
@@ -153,7 +155,7 @@ impl RcLink {
         false
     }
 
-    /// Carries out the first that is not, or a part of it.
+    /// Executes the first request that is not executed, or a part of it.
     fn execute(&mut self, end: usize, rng: &mut SimRng) {
         self.ends[end].waiting_since = None;
         self.check_source(end, self.ends[end].executed);
@@ -187,7 +189,8 @@ impl RcLink {
         self.ends[end].executed += 1;
     }
 
-    /// What is sent is read as late as this, and again if it was lost: its blocks must be where they were.
+    /// Checks a SEND's source. A device may read it this late, and again after a loss, so its
+    /// blocks must still be in place.
     fn check_source(&self, end: usize, at: usize) {
         let Some(PostedWork { work: DeviceWork::Send(.., blocks), .. }) = self.ends[end].queue.get(at) else {
             return;
@@ -195,7 +198,7 @@ impl RcLink {
         for id in blocks {
             assert!(
                 self.memories[end].is_sending(*id),
-                "I10: {end}: a frame is under way, and block {id} is no longer where it lies"
+                "I10: {end}: a frame is in flight, but its block {id} is no longer posted"
             );
         }
     }
@@ -205,7 +208,7 @@ impl RcLink {
         if end == 0 { (a, b) } else { (b, a) }
     }
 
-    /// Completes some of what is carried out.
+    /// Completes some of the executed requests.
     fn acknowledge(&mut self, end: usize, rng: &mut SimRng) -> bool {
         let pair = &mut self.ends[end];
         if pair.executed == 0 || rng.one_in(3) {
@@ -221,8 +224,8 @@ impl RcLink {
         true
     }
 
-    /// A READ's response may be lost, and the READ done once more, also after SENDs that were posted behind it have arrived. So its
-    /// source must stand until it is complete.
+    /// Repeats a READ whose response was lost, possibly after later SENDs have arrived. Therefore
+    /// the READ's source must stay unchanged until the READ completes.
     fn read_again(&mut self, end: usize, rng: &mut SimRng) {
         let far = &self.ends[1 - end];
         let Some(PostedWork { work: DeviceWork::Read { addr, rkey, len }, .. }) =
@@ -238,7 +241,8 @@ impl RcLink {
         }
     }
 
-    /// The queue pair of `end` goes to the error state: all that is posted completes with an error.
+    /// Moves the queue pair of `end` to the error state: all posted requests complete with an
+    /// error.
     pub(super) fn fail(&mut self, end: usize) {
         let pair = &mut self.ends[end];
         pair.failed = true;
@@ -248,23 +252,23 @@ impl RcLink {
         }
     }
 
-    /// `end` is killed: its memory and queues are gone without a word.
+    /// Kills `end`: its memory and queues vanish without a message.
     pub(super) fn kill(&mut self, end: usize) {
         self.destroy(end);
         self.ends[end].gone = true;
     }
 
-    /// Nothing passes any more.
+    /// Cuts the link: nothing passes any more.
     pub(super) fn cut(&mut self) {
         self.cut = true;
     }
 
-    /// The same, and no device says so.
+    /// Cuts the link, and the devices do not report it.
     pub(super) fn cut_silently(&mut self) {
         (self.cut, self.mute) = (true, true);
     }
 
-    /// How things stand, for a failure.
+    /// The state of the link, for a failure message.
     pub(super) fn state(&self) -> String {
         let end = |pair: &QueuePair| {
             format!(
@@ -281,7 +285,7 @@ impl RcLink {
         format!("link {} {}", end(&self.ends[0]), end(&self.ends[1]))
     }
 
-    /// `ibv_poll_cq` of the send side, one entry.
+    /// `ibv_poll_cq` of the send queue, for one completion.
     pub(super) fn poll_sent(&mut self, end: usize) -> Option<SendCompletion> {
         let pair = &mut self.ends[end];
         let (done, freed) = pair.sent.pop_front()?;
@@ -289,14 +293,14 @@ impl RcLink {
         Some(done)
     }
 
-    /// `ibv_poll_cq` of the receive side, one entry.
+    /// `ibv_poll_cq` of the receive queue, for one completion.
     pub(super) fn poll_received(&mut self, end: usize) -> Option<ReceiveCompletion> {
         let received = self.ends[end].received.pop_front()?;
         received.block.set_owner(BlockOwner::Local);
         Some(received)
     }
 
-    /// `ibv_destroy_qp`: the device touches nothing any more.
+    /// `ibv_destroy_qp`: the device accesses nothing any more.
     pub(super) fn destroy(&mut self, end: usize) {
         let pair = &mut self.ends[end];
         pair.failed = true;
@@ -310,8 +314,8 @@ impl RcLink {
 }
 
 impl QueuePair {
-    /// Completes the front. Without a completion entry it is only counted: its place is free when a
-    /// later entry is seen.
+    /// Completes the front request. An unsignaled one is only counted: its place becomes free when
+    /// the program sees a later completion.
     fn complete(&mut self, failed: bool) {
         let Some(posted) = self.queue.pop_front() else { return };
         self.unseen += 1;

@@ -1,28 +1,28 @@
-//! An endpoint's memory: blocks that a device can be given, and the ranges that a peer's device may
+//! An endpoint's memory: blocks that a device may use, and the ranges that a peer's device may
 //! READ.
 //!
-//! A block knows who may touch it now. Whoever touches it out of turn is a fault, which is kept (a
-//! `Drop` cannot say it) until the simulation asks after each step.
+//! Each block knows its current owner. An access by another party is a fault. The memory keeps
+//! faults until the simulation asks for them after each step, because a `Drop` cannot report one.
 
 use crate::protocol::{Block, Blocks, Purpose, RemoteAddress};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a freed or fresh block holds, so that stale reading shows.
+/// The content of a freed or fresh block, which makes stale reads visible.
 const POISON: u8 = 0xdd;
 
-/// Who may touch a block.
+/// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockOwner {
-    /// The connection or the program: anything.
+    /// The connection or the program, with all rights.
     Local,
-    /// Posted to be sent: it may be read, neither changed nor freed.
+    /// Posted for sending: the block may be read, but neither changed nor freed.
     Sending,
-    /// Posted to be received into or to be the target of a READ: it may not be touched at all.
+    /// Posted as a receive or as a READ's target: the block must not be accessed.
     Receiving,
 }
 
-/// What others may READ of a block, and since when it may not change.
+/// A block's remote key, and the contents that it must keep while peers may READ them.
 struct ExposedRange {
     rkey: u32,
     bytes: Arc<[u8]>,
@@ -31,23 +31,23 @@ struct ExposedRange {
 #[derive(Default)]
 struct MemoryState {
     uses: HashMap<u64, BlockOwner>,
-    /// Of blocks that are in several frames: how many of those are posted.
+    /// For each block that is in several frames: the number of those that are posted.
     shares: HashMap<u64, usize>,
     exposed: HashMap<u64, ExposedRange>,
-    /// Of blocks that an RTS told of and whose RFIN has not come.
+    /// The blocks that an RTS announced and that no RFIN has answered.
     promised: HashSet<u64>,
     spare: HashMap<usize, Vec<Box<[u8]>>>,
     next: u64,
     bytes_out: usize,
-    /// Of them, what was taken to be sent.
+    /// The part of `bytes_out` that was taken for sending.
     sending_out: usize,
-    /// What is only for receiving.
+    /// The bytes reserved for receiving.
     kept: usize,
-    /// Blocks up to this size can be read by no peer, as they are not registered for that.
+    /// Peers cannot read blocks up to this size, because they are not registered for remote access.
     private: usize,
-    /// Every so-manieth block is out of the device's reach; 0: none is.
+    /// The device cannot reach one block in `apart`; 0: it reaches all.
     apart: u64,
-    /// No block for receiving is larger, though others may be.
+    /// The largest block for receiving, even if larger ones exist for sending.
     largest: Option<usize>,
     most_out: usize,
     max: usize,
@@ -56,13 +56,13 @@ struct MemoryState {
     faults: Vec<String>,
 }
 
-/// The memory of one end. Clones are the same memory.
+/// The memory of one end. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct SimMemory {
     state: Arc<Mutex<MemoryState>>,
 }
 
-/// One block. Its address on the wire is its number in the upper half, never used twice.
+/// One block. Its wire address is its number in the upper half, which is never reused.
 pub(super) struct SimBlock {
     id: u64,
     bytes: Box<[u8]>,
@@ -71,24 +71,25 @@ pub(super) struct SimBlock {
 }
 
 impl SimMemory {
-    /// Memory that gives out at most `max` bytes at a time, of which nothing but receiving gets `kept`.
+    /// Memory of at most `max` bytes in use at a time, of which `kept` bytes are reserved for
+    /// receiving.
     pub(super) fn new(max: usize, kept: usize) -> Self {
         let memory = Self::default();
         (memory.state().max, memory.state().kept) = (max, kept);
         memory
     }
 
-    /// Has blocks up to this size be read by no peer.
+    /// Makes blocks up to this size unreadable for peers.
     pub(super) fn keep_private(&self, size: usize) {
         self.state().private = size;
     }
 
-    /// Has every so-manieth block be out of the device's reach.
+    /// Puts one block in `every` out of the device's reach.
     pub(super) fn keep_apart(&self, every: u64) {
         self.state().apart = every;
     }
 
-    /// Gives nothing larger for receiving, as if all else were in pieces.
+    /// Limits the size of blocks for receiving, as if the rest of the memory were in pieces.
     pub(super) fn in_pieces(&self, largest: usize) {
         self.state().largest = Some(largest);
     }
@@ -97,7 +98,8 @@ impl SimMemory {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A block of `size` bytes, if the limit allows and it does not refuse just now.
+    /// A block of `size` bytes; `None` if the limits forbid it, or if the memory refuses all
+    /// requests now.
     pub(super) fn block(&self, size: usize, purpose: Purpose) -> Option<SimBlock> {
         let mut state = self.state();
         let sends = purpose == Purpose::Send;
@@ -118,33 +120,33 @@ impl SimMemory {
         Some(SimBlock { id, bytes, purpose, memory: self.clone() })
     }
 
-    /// Refuses every block from now on, or no longer.
+    /// Starts or stops refusing all requests.
     pub(super) fn refuse(&self, refusing: bool) {
         self.state().refusing = refusing;
     }
 
-    /// How often a block was refused.
+    /// The number of refused requests.
     pub(super) fn refused(&self) -> u64 {
         self.state().refused
     }
 
-    /// Bytes given out now, and the most that ever were.
+    /// The bytes in use now, and the most at any time.
     pub(super) fn out(&self) -> (usize, usize) {
         let state = self.state();
         (state.bytes_out, state.most_out)
     }
 
-    /// The first fault, if there was one.
+    /// The first fault, if any.
     pub(super) fn fault(&self) -> Option<String> {
         self.state().faults.first().cloned()
     }
 
-    /// A peer's device reads `len` bytes at `addr`: only what is exposed now, with its key.
+    /// Serves a READ of the peer's device. Only exposed ranges are readable, with their keys.
     pub(super) fn remote_read(&self, addr: u64, rkey: u32, len: usize) -> Result<Vec<u8>, String> {
         let state = self.state();
         let (id, start) = (addr >> 32, (addr & 0xffff_ffff) as usize);
         let exposed = state.exposed.get(&id).ok_or_else(|| {
-            format!("READ of {len} bytes at {addr:#x}: that block is freed, given back or was never told of")
+            format!("READ of {len} bytes at {addr:#x}: the block is freed, given back or was never announced")
         })?;
         if exposed.rkey != rkey {
             return Err(format!("READ at {addr:#x} with key {rkey:#x}: its key is {:#x}", exposed.rkey));
@@ -155,17 +157,17 @@ impl SimMemory {
         Ok(bytes.to_vec())
     }
 
-    /// An RTS has told the peer of the block at `addr`.
+    /// Notes that an RTS has announced the block at `addr` to the peer.
     pub(super) fn announce_source(&self, addr: u64) {
         self.state().promised.insert(addr >> 32);
     }
 
-    /// The RFIN for the block at `addr` has come, or the connection is no more.
+    /// Notes that the RFIN for the block at `addr` has come, or that the connection is gone.
     pub(super) fn release_source(&self, addr: u64) {
         self.state().promised.remove(&(addr >> 32));
     }
 
-    /// The connection is no more: nobody reads here.
+    /// Notes that the connection is gone, so no peer reads any block.
     pub(super) fn release_all_sources(&self) {
         self.state().promised.clear();
     }
@@ -180,14 +182,14 @@ impl SimBlock {
         self.bytes.len()
     }
 
-    /// The device writes what it received.
+    /// Writes received bytes, as the device does.
     pub(super) fn device_write(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The device or the connection has it from now on.
-    pub(super) fn set_owner(&self, r#use: BlockOwner) {
-        self.memory.set_owner(self.id, r#use);
+    /// Changes the owner of the block.
+    pub(super) fn set_owner(&self, owner: BlockOwner) {
+        self.memory.set_owner(self.id, owner);
     }
 }
 
@@ -197,7 +199,7 @@ impl Block for SimBlock {
         apart == 0 || !self.id.is_multiple_of(apart)
     }
 
-    /// A fault while it is posted to receive.
+    /// The bytes. It is a fault to read them while the block is posted to receive.
     fn bytes(&self) -> &[u8] {
         let mut state = self.memory.state();
         if state.uses[&self.id] == BlockOwner::Receiving {
@@ -207,23 +209,24 @@ impl Block for SimBlock {
         &self.bytes
     }
 
-    /// A fault while it is posted or a peer may read it.
+    /// The bytes. It is a fault to write them while the block is posted, or while a peer may read
+    /// it.
     fn bytes_mut(&mut self) -> &mut [u8] {
         let mut state = self.memory.state();
-        let r#use = state.uses[&self.id];
-        if r#use != BlockOwner::Local {
-            state.faults.push(format!("block {} is written to while it is {:?}", self.id, r#use));
+        let owner = state.uses[&self.id];
+        if owner != BlockOwner::Local {
+            state.faults.push(format!("block {} is written to while it is {:?}", self.id, owner));
         }
         if state.promised.contains(&self.id) {
             state.faults.push(format!("block {} is written to before the peer's RFIN", self.id));
         }
-        // What is not promised is the program's again: a later RTS tells of the new contents.
+        // The program owns a block that is not announced; a later RTS announces the new contents.
         state.exposed.remove(&self.id);
         drop(state);
         &mut self.bytes
     }
 
-    /// Where a peer reads it, if it may: its address and key.
+    /// The address and key by which a peer may read the block.
     fn remote(&self) -> Option<RemoteAddress> {
         let mut state = self.memory.state();
         if self.bytes.len() <= state.private {
@@ -236,16 +239,17 @@ impl Block for SimBlock {
 }
 
 impl SimMemory {
-    /// Says who has block `id` from now on: for a block that its owner does not show.
-    pub(super) fn set_owner(&self, id: u64, r#use: BlockOwner) {
+    /// Changes the owner of block `id`, for a caller that does not have the block itself.
+    pub(super) fn set_owner(&self, id: u64, owner: BlockOwner) {
         let mut state = self.state();
-        let before = state.uses.insert(id, r#use);
-        if r#use != BlockOwner::Local && before != Some(BlockOwner::Local) {
-            state.faults.push(format!("block {id} is posted ({:?}) while it is {before:?}", r#use));
+        let before = state.uses.insert(id, owner);
+        if owner != BlockOwner::Local && before != Some(BlockOwner::Local) {
+            state.faults.push(format!("block {id} is posted ({:?}) while it is {before:?}", owner));
         }
     }
 
-    /// A frame is posted that has a part of block `id`; others may be.
+    /// Notes that a frame with a part of block `id` is posted; other such frames may be posted,
+    /// too.
     pub(super) fn share(&self, id: u64) {
         let mut state = self.state();
         let before = state.uses.insert(id, BlockOwner::Sending);
@@ -257,7 +261,7 @@ impl SimMemory {
         }
     }
 
-    /// Such a frame has completed.
+    /// Notes that such a frame has completed.
     pub(super) fn release(&self, id: u64) {
         let mut state = self.state();
         let posted = state.shares.get_mut(&id).expect("what was posted");
@@ -268,7 +272,7 @@ impl SimMemory {
         }
     }
 
-    /// Whether block `id` is where it was posted to be sent from.
+    /// Whether block `id` is still posted for sending.
     pub(super) fn is_sending(&self, id: u64) -> bool {
         self.state().uses.get(&id) == Some(&BlockOwner::Sending)
     }
@@ -291,9 +295,9 @@ impl std::fmt::Debug for SimBlock {
 impl Drop for SimBlock {
     fn drop(&mut self) {
         let mut state = self.memory.state();
-        let r#use = state.uses.remove(&self.id);
-        if r#use != Some(BlockOwner::Local) {
-            state.faults.push(format!("block {} is freed while it is {:?}", self.id, r#use));
+        let owner = state.uses.remove(&self.id);
+        if owner != Some(BlockOwner::Local) {
+            state.faults.push(format!("block {} is freed while it is {:?}", self.id, owner));
         }
         if state.promised.contains(&self.id) {
             state.faults.push(format!("block {} is freed before the peer's RFIN", self.id));

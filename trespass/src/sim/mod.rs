@@ -1,13 +1,15 @@
-//! The simulator: two connections, a modelled link between them, virtual time and one seed.
+//! A deterministic simulator of the protocol: two connections, a modelled link between them,
+//! virtual time, and one seed.
 //!
-//! Nothing here knows a thread, a socket or a clock. A run is a loop of steps; each step lets chance
-//! choose who does something: a program writes or reads, a driver takes completions or posts, a
-//! device carries work out, time passes. The oracle beside it knows what was sent and checks what
-//! arrives; the link and the memory check what devices and memory are asked to do.
+//! Nothing here uses a thread, a socket or a clock. A run is a loop of steps. In each step chance
+//! chooses an actor: a program writes or reads, a driver takes completions or posts requests, a
+//! device executes work, or time passes. The oracle knows what was sent, and checks what arrives.
+//! The link and the memory check the requests to devices and memory.
 //!
-//! A failure prints its seed and step; `TRESPASS_SIM_SEED=<seed> cargo test -p trespass <test>`
-//! repeats that run alone. `TRESPASS_SIM_STEPS=<n>` runs each test until it has made `n` steps. How many steps and how much virtual
-//! time it was is printed (`--nocapture`); `.ci/run sim` adds that up.
+//! A failure prints its seed and step. `TRESPASS_SIM_SEED=<seed> cargo test -p trespass <test>`
+//! repeats that run alone. `TRESPASS_SIM_STEPS=<n>` runs each test until it has made `n` steps.
+//! Each test prints its number of steps and its virtual time (`--nocapture`), and `.ci/run sim`
+//! adds them up.
 
 mod endpoint;
 mod invariants;
@@ -28,7 +30,8 @@ use simulation::RunStatistics;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Runs `run` with one seed after the other until it has made `budget` steps, and gives the sum of what happened.
+/// Repeats `run` with increasing seeds until it has made `budget` steps; returns the sum of the
+/// statistics.
 fn explore(budget: u64, run: impl Fn(u64, SimRng) -> RunStatistics) -> RunStatistics {
     let mut sum = RunStatistics::default();
     if let Some(seed) = variable("TRESPASS_SIM_SEED") {
@@ -46,7 +49,7 @@ fn explore(budget: u64, run: impl Fn(u64, SimRng) -> RunStatistics) -> RunStatis
     sum
 }
 
-/// Prints how much was simulated, as `.ci/run sim` reads it.
+/// Prints the amount of simulation in the format that `.ci/run sim` reads.
 pub(crate) fn report(steps: u64, runs: u64, time: Duration) {
     let thread = std::thread::current();
     let test = thread.name().and_then(|name| name.rsplit("::").next()).unwrap_or("?");
@@ -55,5 +58,5 @@ pub(crate) fn report(steps: u64, runs: u64, time: Duration) {
 
 fn variable<T: FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }

@@ -1,7 +1,7 @@
-//! A wire monitor: it observes the frames of a reliable connection and keeps its own account of the
-//! credits.
+//! A wire monitor: it observes the frames of a reliable connection, and keeps separate accounts of
+//! the credits.
 //!
-//! It knows the frame's layout from the protocol's description, not from the code under test.
+//! It decodes frames from the protocol's description, independently of the code under test.
 
 use super::link::RcLink;
 use super::memory::SimMemory;
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 pub(super) const HEADER: usize = 16;
 
-/// A frame's header as it stands on the wire.
+/// A frame's header on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WireHeader {
     pub(super) kind: u8,
@@ -47,7 +47,7 @@ impl WireHeader {
         }
     }
 
-    /// Bytes that follow it.
+    /// The number of bytes after the header.
     pub(super) fn payload(&self) -> usize {
         if self.kind == RFIN { 0 } else { self.len as usize }
     }
@@ -60,7 +60,8 @@ struct Range {
     len: u64,
 }
 
-/// The ranges that an RTS tells of: its payload ends with `count` times address, length, key.
+/// The ranges that an RTS announces: its payload ends with `count` entries of address, length and
+/// key.
 fn ranges(header: &WireHeader, frame: &[u8]) -> Vec<Range> {
     let entries = frame[frame.len() - 16 * usize::from(header.count)..].chunks_exact(16);
     let range = |bytes: &[u8]| Range {
@@ -70,52 +71,53 @@ fn ranges(header: &WireHeader, frame: &[u8]) -> Vec<Range> {
     entries.map(range).collect()
 }
 
-/// What one end has told the other and knows of it.
+/// The credit accounts of one end: what it has sent, and what it knows of its peer.
 #[derive(Debug, Default)]
 pub(super) struct CreditAccounts {
-    /// Frames posted to be sent, ever.
+    /// The total of frames posted for sending.
     pub(super) sent: u32,
-    /// Frames that its connection was given, ever.
+    /// The total of frames that its connection has received.
     pub(super) received: u32,
-    /// Receives it posted, ever.
+    /// The total of receives that it has posted.
     pub(super) posted: u32,
-    /// The last total it told its peer.
+    /// The latest total that it has reported to its peer.
     told: u32,
-    /// The last total that it has heard from its peer.
+    /// The latest total that its peer has reported.
     heard: u32,
-    /// The last frame of data that it was given was BLOCKED.
+    /// The latest data frame that it received was marked BLOCKED.
     hears_blocked: bool,
-    /// What it told of by RTS frames whose RFIN it has not had.
+    /// The ranges that it announced in RTS frames and that no RFIN has answered.
     promised: VecDeque<Vec<Range>>,
-    /// RTS frames that were answered, ever.
+    /// The total of answered RTS frames.
     answered: u32,
     /// Frames sent by type.
     pub(super) kinds: [u64; 12],
     /// Frames that spent the reserve.
     pub(super) reserve: u64,
-    /// Times that `sent` wrapped.
+    /// The number of times that `sent` wrapped.
     pub(super) wraps: u64,
-    /// Frames sent that were BLOCKED, and messages that were sent coalesced.
+    /// Sent frames marked BLOCKED, and sent messages that were coalesced.
     pub(super) blocked: u64,
     pub(super) coalesced: u64,
     /// Frames received without a header.
     pub(super) bare: u64,
-    /// Frames sent that had a part of a lent block.
+    /// Sent frames that contained a part of a lent block.
     pub(super) parts: u64,
-    /// RTS sent with several ranges.
+    /// Sent RTS frames with several ranges.
     pub(super) gathered: u64,
-    /// FINs sent with sources that the peer had still to read.
+    /// FIN frames sent before the peer had read all sources.
     pub(super) early_fins: u64,
 }
 
-/// The books of both ends.
+/// The accounts of both ends.
 #[derive(Debug, Default)]
 pub(super) struct WireMonitor {
     pub(super) accounts: [CreditAccounts; 2],
 }
 
 impl WireMonitor {
-    /// All totals begin at `first`; each end has granted so many `slots` before the first frame.
+    /// All totals begin at `first`. Each end has granted its number of `slots` before the first
+    /// frame.
     pub(super) fn new(first: u32, slots: [u32; 2]) -> Self {
         let book = |end: usize| CreditAccounts {
             sent: first,
@@ -129,7 +131,7 @@ impl WireMonitor {
         Self { accounts: [book(0), book(1)] }
     }
 
-    /// `end` posts this frame to be sent.
+    /// Accounts for a frame that `end` posts for sending.
     pub(super) fn sends(&mut self, end: usize, frame: &[u8], memory: &SimMemory) {
         let book = &mut self.accounts[end];
         let header = WireHeader::read(frame);
@@ -138,12 +140,12 @@ impl WireMonitor {
         assert!(window > 0, "I1: {end} knows of {window} posted receives and sends {header:?}");
         assert!(
             control || window > RESERVE,
-            "I3: {end} knows of {window} receives and spends one for {header:?}"
+            "I3: {end} knows of {window} receives, and spends one of the reserve for {header:?}"
         );
         let told = header.credit_total.wrapping_sub(book.told) as i32;
-        assert!(told >= 0, "I2: {end} told {} and now {header:?}", book.told);
+        assert!(told >= 0, "I2: {end} reported {}, and now less: {header:?}", book.told);
         let ahead = header.credit_total.wrapping_sub(book.posted) as i32;
-        assert!(ahead <= 0, "I2: {end} has posted {} receives and tells of more: {header:?}", book.posted);
+        assert!(ahead <= 0, "I2: {end} has posted {} receives, and reports more: {header:?}", book.posted);
         book.told = header.credit_total;
         book.sent = book.sent.wrapping_add(1);
         book.reserve += u64::from(window <= RESERVE);
@@ -160,13 +162,13 @@ impl WireMonitor {
         }
     }
 
-    /// `end` posts `n` receives.
+    /// Accounts for `n` receives that `end` posts.
     pub(super) fn posts(&mut self, end: usize, n: usize) {
         let book = &mut self.accounts[end];
         book.posted = book.posted.wrapping_add(n as u32);
     }
 
-    /// The connection of `end` is about to be given this frame.
+    /// Accounts for a frame that the connection of `end` is about to receive.
     pub(super) fn receives(&mut self, end: usize, frame: &[u8], memory: &SimMemory) {
         let header = WireHeader::read(frame);
         let book = &mut self.accounts[end];
@@ -183,7 +185,8 @@ impl WireMonitor {
             let piece = piece
                 .unwrap_or_else(|| panic!("I2: {end} gets an RFIN for {} RTS it never sent", header.len));
             piece.into_iter().for_each(|Range { addr, .. }| {
-                // Several RTS may tell of parts of one block: it is free when the last is answered.
+                // Several RTS frames may announce parts of one block, which is free once the last
+                // of them is answered.
                 if !book.promised.iter().flatten().any(|other| other.addr >> 32 == addr >> 32) {
                     memory.release_source(addr);
                 }
@@ -192,10 +195,11 @@ impl WireMonitor {
         }
     }
 
-    /// The same of a frame of data for whose header immediate data stands.
+    /// Like [`receives`](Self::receives), for a data frame whose header is replaced by immediate
+    /// data.
     pub(super) fn receives_bare(&mut self, end: usize, immediate: u32) {
         let book = &mut self.accounts[end];
-        // What has been told since is in the books of the end that told it.
+        // The sender's accounts may already include later reports.
         let more = (immediate as u16).wrapping_sub(book.heard as u16);
         book.heard = book.heard.wrapping_add(more.into());
         book.hears_blocked = immediate >> 31 != 0;
@@ -204,22 +208,23 @@ impl WireMonitor {
         book.bare += 1;
     }
 
-    /// `end` posts a READ of so much of its peer's memory.
+    /// Checks a READ of `len` bytes of the peer's memory that `end` posts.
     pub(super) fn reads(&self, end: usize, addr: u64, len: u64) {
         let mut told = self.accounts[1 - end].promised.iter().flatten();
         let inside = told.any(|range| range.addr <= addr && addr + len <= range.addr + range.len);
         assert!(
             inside,
-            "I17: {end} READs {len} bytes at {addr:#x}, which its peer has not told of, or no longer"
+            "I17: {end} READs {len} bytes at {addr:#x}, which its peer has not announced, or no longer"
         );
     }
 
-    /// Nothing is under way: both ends must know the same, and owe no more than they may.
+    /// With nothing in flight, checks that both ends agree, and that neither owes more credits than
+    /// allowed.
     pub(super) fn at_rest(&self, link: &RcLink, slots: [u32; 2]) {
         for (end, slots) in slots.into_iter().enumerate() {
             let (book, peer) = (&self.accounts[end], &self.accounts[1 - end]);
-            assert_eq!(book.sent, peer.received, "I2: frames of {end} that were sent and that arrived");
-            assert_eq!(book.told, peer.heard, "I2: credit that {end} told and that its peer heard");
+            assert_eq!(book.sent, peer.received, "I2: frames that {end} sent and that arrived");
+            assert_eq!(book.told, peer.heard, "I2: credit that {end} reported and that its peer received");
             let free = book.posted.wrapping_sub(book.received);
             assert_eq!(free as usize, link.receives(end), "I2: receives of {end} posted and not used");
             assert!(free <= slots, "I2: {end} has {free} receives posted of {}", slots);
@@ -228,13 +233,13 @@ impl WireMonitor {
             assert_eq!(
                 self.window(1 - end) + owed,
                 free,
-                "I2: credit granted to the peer of {end} and receives posted"
+                "I2: credit of the peer of {end} and posted receives"
             );
         }
     }
 
-    /// Nothing is under way, and programs may have stopped reading: a peer that said it is blocked, and knows of nothing that would let it go
-    /// on, has not been kept in the dark.
+    /// With nothing in flight, even if programs have stopped reading: an end must have reported its
+    /// free receives to a peer that said it is blocked and has no credit to go on.
     pub(super) fn check_blocked_peers(&self) {
         for (end, book) in self.accounts.iter().enumerate() {
             let owed = book.posted.wrapping_sub(book.told);
@@ -246,7 +251,7 @@ impl WireMonitor {
         }
     }
 
-    /// Credit that `end` holds, as it knows.
+    /// The credit that `end` holds, by its knowledge.
     pub(super) fn window(&self, end: usize) -> u32 {
         self.accounts[end].heard.wrapping_sub(self.accounts[end].sent)
     }

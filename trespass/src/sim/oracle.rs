@@ -1,22 +1,22 @@
-//! What was sent in one direction, and whether what arrives is that: all of it, once, in order, with
-//! its boundaries, and an end only after the last byte.
+//! The oracle of one direction: it knows what was sent, and checks what arrives. Everything must
+//! arrive once, in order, with its boundaries, and the end only after the last byte.
 
 use super::pattern::TestPattern;
 use std::collections::VecDeque;
 
-/// One direction of one connection. It panics with what differs.
+/// One direction of one connection. Its methods panic with the first difference.
 #[derive(Debug)]
 pub(super) struct Oracle {
     seed: u64,
     direction: usize,
-    /// Bytes of a stream that were accepted, and that arrived.
+    /// The numbers of stream bytes that were accepted, and that have arrived.
     written: u64,
     read: u64,
-    /// Lengths of the messages that were accepted and have not arrived wholly.
+    /// The lengths of the accepted messages that have not arrived completely.
     under_way: VecDeque<u64>,
     sent: u64,
     received: u64,
-    /// Of the message that arrives now.
+    /// The number of bytes of the current message that have arrived.
     arrived: u64,
     closed: bool,
     ended: bool,
@@ -46,41 +46,41 @@ impl Oracle {
         TestPattern::new(self.seed, self.direction, 1 + number)
     }
 
-    /// The next bytes to write to a stream.
+    /// Fills `bytes` with the next bytes of a stream.
     pub(super) fn fill_stream(&self, bytes: &mut [u8]) {
         self.stream().fill(self.written, bytes);
     }
 
-    /// So many of them were accepted.
+    /// Notes that `len` of these bytes were accepted.
     pub(super) fn wrote(&mut self, len: usize) {
         assert!(!self.closed, "direction {}: {len} bytes are accepted after shutdown", self.direction);
         self.written += len as u64;
     }
 
-    /// The bytes at `at` of the next message to send.
+    /// Fills `bytes` with the next message's bytes from `at`.
     pub(super) fn fill_message(&self, at: u64, bytes: &mut [u8]) {
         self.message(self.sent).fill(at, bytes);
     }
 
-    /// The next message was accepted, at least its beginning.
+    /// Notes that the next message was accepted, or at least its beginning.
     pub(super) fn sent(&mut self, len: u64) {
         assert!(!self.closed, "direction {}: a message is accepted after shutdown", self.direction);
         self.under_way.push_back(len);
         self.sent += 1;
     }
 
-    /// More of the message accepted last is to be sent: its bytes from `at`.
+    /// Fills `bytes` from position `at` of the message that was accepted last.
     pub(super) fn fill_rest(&self, at: u64, bytes: &mut [u8]) {
         self.message(self.sent - 1).fill(at, bytes);
     }
 
-    /// A stream's reader has these bytes.
+    /// Checks bytes that a stream's reader has received.
     pub(super) fn read(&mut self, bytes: &[u8]) {
         let after = self.read + bytes.len() as u64;
         assert!(!self.ended, "direction {}: {} bytes after the end", self.direction, bytes.len());
         assert!(
             after <= self.written,
-            "I4: direction {}: {} bytes at place {} arrive, but only {} were written",
+            "I4: direction {}: {} bytes arrive at position {}, but only {} were written",
             self.direction,
             bytes.len(),
             self.read,
@@ -91,7 +91,7 @@ impl Oracle {
         self.read = after;
     }
 
-    /// A reader of messages has these bytes, which end a message or not.
+    /// Checks bytes that a message reader has received; `last` tells whether they end the message.
     pub(super) fn received(&mut self, bytes: &[u8], last: bool) {
         let (direction, number) = (self.direction, self.received);
         assert!(!self.ended, "direction {direction}: a message after the end");
@@ -108,20 +108,23 @@ impl Oracle {
         if !last {
             return;
         }
-        assert_eq!(self.arrived, len, "I5: direction {direction}: message {number} ends at another place");
+        assert_eq!(
+            self.arrived, len,
+            "I5: direction {direction}: message {number} ends at the wrong position"
+        );
         self.arrived = 0;
         self.received += 1;
         self.under_way.pop_front();
     }
 
-    /// The writer has shut this direction down.
+    /// Notes that the writer has shut this direction down.
     pub(super) fn close(&mut self) {
         self.closed = true;
     }
 
-    /// The reader sees the end.
+    /// Checks that the reader may see the end.
     pub(super) fn end(&mut self) {
-        assert!(self.closed, "I14: direction {}: an end that nobody made", self.direction);
+        assert!(self.closed, "I14: direction {}: an end without a shutdown", self.direction);
         assert!(
             self.is_complete(),
             "I14: direction {}: the end comes before all data: {self:?}",
@@ -130,17 +133,17 @@ impl Oracle {
         self.ended = true;
     }
 
-    /// All that was accepted has arrived.
+    /// Whether everything accepted has arrived.
     pub(super) fn is_complete(&self) -> bool {
         self.read == self.written && self.under_way.is_empty()
     }
 
-    /// Bytes of a stream and messages that were accepted, as one number that grows.
+    /// A growing count of accepted bytes and messages.
     pub(super) fn given(&self) -> u64 {
         self.written + self.sent
     }
 
-    /// The length of the message that is to arrive next.
+    /// The length of the message that must arrive next.
     pub(super) fn next_len(&self) -> Option<u64> {
         self.under_way.front().copied()
     }
@@ -149,7 +152,7 @@ impl Oracle {
         self.ended
     }
 
-    /// Bytes of a stream and messages that have arrived.
+    /// The numbers of stream bytes and of messages that have arrived.
     pub(super) fn arrived(&self) -> (u64, u64) {
         (self.read, self.received)
     }

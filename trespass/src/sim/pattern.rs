@@ -1,9 +1,9 @@
-//! What is sent: a byte is known from its stream and its place in it, so that whoever receives it
-//! can check it without keeping what was sent.
+//! The test pattern: each byte follows from its stream and its position, so that a receiver can
+//! check it without the sent data.
 //!
-//! Every stream reads one table of random bytes round and round, each from a place of its own. The
-//! table's length is a prime, so no power of two, sum of frames or sum of blocks leads back to the
-//! same bytes: what is lost, repeated, moved or of another stream differs.
+//! Every stream reads one table of random bytes round and round, and begins at a different place.
+//! The table's length is a prime, so no power of two, sum of frames or sum of blocks leads back to
+//! the same bytes. Therefore lost, repeated, moved or foreign bytes differ.
 
 use super::rng::SimRng;
 use std::ops::Range;
@@ -17,7 +17,7 @@ static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     words.take(LENGTH).collect()
 });
 
-/// Names one stream of bytes: a direction of a stream, or one message.
+/// Identifies one stream of bytes: a direction of a stream, or one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TestPattern(u64);
 
@@ -26,14 +26,14 @@ impl TestPattern {
         Self(mix(mix(mix(seed).wrapping_add(direction as u64)).wrapping_add(message)) % LENGTH as u64)
     }
 
-    /// Writes the bytes that begin at place `at`.
+    /// Writes the bytes that begin at position `at`.
     pub(super) fn fill(self, at: u64, bytes: &mut [u8]) {
         for (range, expected) in self.parts(at, bytes.len()) {
             bytes[range].copy_from_slice(expected);
         }
     }
 
-    /// The first place whose byte is not the one that belongs there.
+    /// The first position with a wrong byte.
     pub(super) fn first_difference(self, at: u64, bytes: &[u8]) -> Option<u64> {
         for (range, expected) in self.parts(at, bytes.len()) {
             let start = range.start;
@@ -46,7 +46,7 @@ impl TestPattern {
         None
     }
 
-    /// `len` bytes from place `at`, as pieces of the table.
+    /// The `len` bytes from position `at`, as pieces of the table.
     fn parts(self, at: u64, len: usize) -> impl Iterator<Item = (Range<usize>, &'static [u8])> {
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -58,7 +58,7 @@ impl TestPattern {
     }
 }
 
-/// The finisher of splitmix64: neighbours in, nothing alike out.
+/// The finalizer of splitmix64: it maps neighbouring values to unrelated ones.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -4,41 +4,42 @@ use super::monitor::HEADER;
 use super::rng::SimRng;
 use crate::protocol::{self, ConnectionKind, ConnectionSetup, Keepalive, Limits};
 
-/// How the two ends are joined.
+/// The transport between the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransportKind {
     Rc,
     Tcp,
 }
 
-/// Bytes in order, or messages.
+/// A byte stream, or messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KindUnderTest {
     Stream,
     Messages,
 }
 
-/// How a program reads.
+/// A program's way of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadPolicy {
-    /// Whenever it is its turn.
+    /// At every turn.
     Eager,
-    /// Once in a while.
+    /// Rarely.
     Slow,
     /// Not at all, until the simulation makes it.
     Stopped,
 }
 
-/// What a program does.
+/// The behaviour of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Workload {
     pub(super) writes: bool,
     pub(super) reader: ReadPolicy,
-    /// Sends blocks of its own rather than copies, once in so many times; 0 = never.
+    /// Lends blocks instead of copying, once in this many sends; 0 = never.
     pub(super) zero_copy: usize,
-    /// Takes received blocks rather than copies and holds them, once in so many times; 0 = never.
+    /// Takes received blocks instead of copying, and holds them, once in this many receives; 0 =
+    /// never.
     pub(super) holds: usize,
-    /// Sends and receives messages in parts, once in so many times; 0 = never.
+    /// Sends and receives messages in parts, once in this many; 0 = never.
     pub(super) parts: usize,
     /// Corks and uncorks.
     pub(super) corks: bool,
@@ -46,16 +47,17 @@ pub(super) struct Workload {
     pub(super) largest: usize,
 }
 
-/// All numbers of a run.
+/// All parameters of a run.
 #[derive(Clone, Debug)]
 pub(super) struct SimPlan {
     pub(super) transport_kind: TransportKind,
     pub(super) shape: KindUnderTest,
-    /// What each end told the other.
+    /// The limits that each end announced to the other.
     pub(super) limits: [Limits; 2],
-    /// Where receives are shared: so many there are beyond what each connection is certain of.
+    /// With a shared receive queue: the number of receives beyond those guaranteed to each
+    /// connection.
     pub(super) shared: Option<u32>,
-    /// Whether both sides may READ, and know COALESCED, and headers in immediate data.
+    /// Whether both sides support READ, COALESCED, and headers in immediate data.
     pub(super) reads: bool,
     pub(super) coalesce: bool,
     pub(super) immediate: bool,
@@ -64,17 +66,17 @@ pub(super) struct SimPlan {
     pub(super) low_water: usize,
     pub(super) stage: usize,
     pub(super) send_depth: usize,
-    /// Lent blocks in a frame.
+    /// The most lent blocks in a frame.
     pub(super) gather: usize,
-    /// Blocks up to this size can be read by no peer.
+    /// Peers cannot read blocks up to this size.
     pub(super) private: usize,
-    /// Every so-manieth block is out of the device's reach; 0: none is.
+    /// The device cannot reach one block in `apart`; 0: it reaches all.
     pub(super) apart: u64,
-    /// Memory that each end has.
+    /// The bytes of memory of each end.
     pub(super) pool: usize,
-    /// What is sent leaves to receiving what that needs.
+    /// Sends leave the memory that receiving needs.
     pub(super) purposes: bool,
-    /// Where the cumulative totals of each direction begin.
+    /// The first value of the cumulative totals of each direction.
     pub(super) first_total: u32,
     pub(super) keepalive: Option<Keepalive>,
     pub(super) tcp_buffer: usize,
@@ -82,7 +84,7 @@ pub(super) struct SimPlan {
 }
 
 impl SimPlan {
-    /// Any plan.
+    /// A random plan.
     pub(super) fn any(rng: &mut SimRng) -> Self {
         let mut limits = [any_limits(rng), any_limits(rng)];
         let shared = rng.one_of(&[None, None, Some(0), Some(20), Some(200)]);
@@ -110,10 +112,10 @@ impl SimPlan {
             private: rng.one_of(&[0, 512]),
             pool: 64 << 20,
             purposes: true,
-            // Most runs pass the wrap early, others never come near it.
+            // Most runs pass the wrap early; others never reach it.
             first_total: rng.one_of(&[0, u32::MAX - 70, u32::MAX - 200, i32::MAX as u32 - 90]),
             keepalive: None,
-            // Through a pipe of few bytes megabytes take more steps than a run has.
+            // A pipe of few bytes would need more steps for megabytes than a run has.
             tcp_buffer: rng.one_of(&[100, 700, 4096, 65_536]).max(if is_large { 4096 } else { 0 }),
             apart: rng.one_of(&[0, 0, 3]),
             workload,
@@ -131,13 +133,13 @@ impl SimPlan {
         self
     }
 
-    /// Changes what both programs do.
+    /// Changes both programs' workloads.
     pub(super) fn both(mut self, change: impl Fn(&mut Workload)) -> Self {
         self.workload.iter_mut().for_each(change);
         self
     }
 
-    /// What the connection of `end` is told.
+    /// The setup of the connection of `end`.
     pub(super) fn setup(&self, end: usize) -> ConnectionSetup {
         let kind = match self.shape {
             KindUnderTest::Stream => ConnectionKind::Stream,
@@ -159,13 +161,13 @@ impl SimPlan {
             stage: self.stage,
             read_piece: self.stage,
             gather: self.gather,
-            // As the handshake has it (`Agreed::setup`).
+            // The same rule as in the handshake (`Agreed::setup`).
             keepalive: self.keepalive.filter(|_| self.transport_kind == TransportKind::Rc),
             ..ConnectionSetup::new(kind, link)
         }
     }
 
-    /// Memory that nothing but receiving gets at `end`.
+    /// The bytes of memory at `end` that are reserved for receiving.
     pub(super) fn kept(&self, end: usize) -> usize {
         if !self.purposes {
             return 0;
@@ -176,12 +178,14 @@ impl SimPlan {
         }
     }
 
-    /// The least memory with which the builder makes a connection: what it needs to receive, and to send a message whole.
+    /// The least memory with which the builder makes a connection: enough to receive, and to send a
+    /// whole message.
     pub(super) fn least_pool(&self) -> usize {
         (0..2).map(|end| self.kept(end).max(1) + self.setup(end).send_slots()).max().unwrap_or(0)
     }
 
-    /// A size that `end` sends: often one at which the protocol changes its way, or one off.
+    /// A random size for `end` to send. Often it is a size at which the protocol changes its
+    /// method, or one off.
     pub(super) fn size(&self, end: usize, rng: &mut SimRng) -> usize {
         let largest = self.workload[end].largest;
         let slot = self.limits[1 - end].slot_size as usize;

@@ -1,5 +1,5 @@
-//! What a program does with its connection: it writes what the oracle gives it and shows the oracle
-//! what it reads. Each action is one call, as chance has it.
+//! A simulated program: it writes the bytes that the oracle gives it, and shows the oracle the
+//! bytes that it reads. Each action is one call, chosen at random.
 
 use super::endpoint::{CallOutcome, SimEndpoint};
 use super::memory::SimBlock;
@@ -10,47 +10,47 @@ use crate::protocol::{Block, Blocked, CallError, Chunk, Purpose};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// What a program is in the middle of.
+/// The state of a program.
 #[derive(Default)]
 pub(super) struct SimProgram {
-    /// Of a message that is being sent in parts: how much of it is sent, and its length.
+    /// For a message that is being sent in parts: the sent bytes, and its length.
     sending: Option<(u64, u64)>,
-    /// It shuts its direction down as soon as no message is half sent.
+    /// The program shuts its direction down once no message is partially sent.
     pub(super) shuts: bool,
     shut: bool,
-    /// Sizes that it sends, and then no more.
+    /// The sizes to send; the program sends nothing else.
     pub(super) script: Option<VecDeque<usize>>,
-    /// The messages that it received, by their lengths.
+    /// The lengths of the received messages.
     pub(super) log: Vec<u64>,
-    /// It writes no more.
+    /// The program writes no more.
     pub(super) done_writing: bool,
-    /// The reader does as the simulation says, not as its workload does.
+    /// Overrides the workload's way of reading.
     pub(super) reader: Option<ReadPolicy>,
-    /// Received blocks that it has not given back.
+    /// Received blocks that the program has not given back.
     held: Vec<HeldBlock>,
-    /// It is taking a message in parts.
+    /// The program is receiving a message in parts.
     taking: bool,
     scratch: Vec<u8>,
 }
 
-/// A received block with what it held when it was taken.
+/// A received block, with the checksum of its contents when it was taken.
 struct HeldBlock {
     chunk: Chunk<SimBlock>,
     sum: u32,
 }
 
-/// Everything that one action touches.
+/// The objects that an action uses.
 pub(super) struct ActionContext<'a> {
     pub(super) plan: &'a SimPlan,
     pub(super) rng: &'a mut SimRng,
     pub(super) end: &'a mut SimEndpoint,
-    /// Of what this end writes, and of what it reads.
+    /// The oracles of the bytes that this end writes, and of those that it reads.
     pub(super) out: &'a mut Oracle,
     pub(super) into: &'a mut Oracle,
 }
 
 impl SimProgram {
-    /// One action, whichever.
+    /// Performs one random action.
     pub(super) fn act(&mut self, turn: &mut ActionContext, which: usize) {
         self.shut_if_due(turn);
         let workload = turn.plan.workload[which];
@@ -82,7 +82,7 @@ impl SimProgram {
         }
     }
 
-    /// Reads, gives back and completes what it has begun, and begins nothing new.
+    /// Reads, gives blocks back and completes messages, but begins no new one.
     pub(super) fn finish(&mut self, turn: &mut ActionContext, which: usize) {
         self.shut_if_due(turn);
         match turn.rng.within(0..4) {
@@ -93,24 +93,25 @@ impl SimProgram {
         }
     }
 
-    /// Whether it keeps a received block.
+    /// Whether the program holds a received block.
     pub(super) fn holds(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Whether it has sent whole messages only.
+    /// Whether no message is partially sent.
     pub(super) fn is_between_messages(&self) -> bool {
         self.sending.is_none()
     }
 
-    /// Makes `scratch` at least so long. It never shrinks: to fill it anew each time would cost more than all else.
+    /// Grows `scratch` to at least `len` bytes. It never shrinks, because filling it each time
+    /// would dominate the run time.
     fn scratch(&mut self, len: usize) {
         if self.scratch.len() < len {
             self.scratch = vec![0; len];
         }
     }
 
-    /// One call that writes what the script has next.
+    /// Writes the next size of the script, by one call.
     fn follow_script(&mut self, turn: &mut ActionContext, which: usize) {
         if self.sending.is_some() {
             return self.go_on_sending(turn);
@@ -123,13 +124,13 @@ impl SimProgram {
             KindUnderTest::Stream => size - given,
             KindUnderTest::Messages => size * usize::from(given == 0),
         };
-        // An empty write to a stream gives nothing, and is done.
+        // An empty write to a stream counts as done, although it gives no bytes.
         if left > 0 || (given == 0 && turn.plan.shape == KindUnderTest::Messages) {
             self.script.get_or_insert_default().push_front(left);
         }
     }
 
-    /// One call that writes.
+    /// Makes one call that writes.
     pub(super) fn write(&mut self, turn: &mut ActionContext, which: usize) {
         if self.done_writing || self.shuts {
             return self.go_on_sending(turn);
@@ -165,7 +166,7 @@ impl SimProgram {
                 assert!(len <= size, "write took {len} of {size} bytes");
                 assert!(
                     len > 0 || size == 0,
-                    "write took nothing of {size} bytes and did not say that it is blocked"
+                    "write took nothing of {size} bytes, but did not report that it is blocked"
                 );
                 turn.out.wrote(len);
             }
@@ -230,7 +231,7 @@ impl SimProgram {
         }
     }
 
-    /// The same bytes from several blocks, some of which may have none.
+    /// Sends the same bytes from several blocks, some of which may be empty.
     fn send_blocks(&mut self, turn: &mut ActionContext, size: usize) {
         self.scratch(size);
         match turn.plan.shape {
@@ -239,7 +240,7 @@ impl SimProgram {
         }
         let (mut blocks, mut left) = (Vec::new(), &self.scratch[..size]);
         for more in (0..turn.rng.one_of(&[1, 2, 3, 9, 40])).rev() {
-            // The last has what is left.
+            // The last block takes the rest.
             let most = left.len().checked_div(more);
             let len = most.map_or(left.len(), |most| turn.rng.within(0..most + 1));
             let (piece, rest) = left.split_at(len);
@@ -256,7 +257,7 @@ impl SimProgram {
         }
     }
 
-    /// One call that reads.
+    /// Makes one call that reads.
     pub(super) fn read(&mut self, turn: &mut ActionContext, which: usize) {
         let workload = turn.plan.workload[which];
         if workload.holds > 0 && self.held.len() < 64 && turn.rng.one_in(workload.holds) {
@@ -277,7 +278,7 @@ impl SimProgram {
         let outcome = turn.end.read(&mut self.scratch[..size]);
         assert!(
             readable || !matches!(outcome, CallOutcome::Done(_)),
-            "I8: {outcome:?} of what is not readable"
+            "I8: {outcome:?} although not readable"
         );
         match outcome {
             CallOutcome::Done(0) => turn.into.end(),
@@ -293,7 +294,7 @@ impl SimProgram {
         let outcome = turn.end.recv(&mut self.scratch[..size]);
         assert!(
             readable || !matches!(outcome, CallOutcome::Done(_)),
-            "I8: {outcome:?} of what is not readable"
+            "I8: {outcome:?} although not readable"
         );
         match outcome {
             CallOutcome::Done(None) => turn.into.end(),
@@ -302,11 +303,7 @@ impl SimProgram {
                 self.log.push(len as u64);
             }
             CallOutcome::Refused(CallError::BufferTooSmall { len, room }) => {
-                assert_eq!(
-                    Some(len),
-                    turn.into.next_len(),
-                    "I5: the message at the front has another length"
-                );
+                assert_eq!(Some(len), turn.into.next_len(), "I5: the front message has the wrong length");
                 assert!(len > room as u64, "{len} bytes do not fit {room}");
             }
             CallOutcome::Refused(CallError::AboveReceiveQuota { .. }) => self.receive_part(turn),
@@ -323,7 +320,7 @@ impl SimProgram {
                 assert_eq!(
                     Some(part.total),
                     turn.into.next_len(),
-                    "I5: the message at the front has another length"
+                    "I5: the front message has the wrong length"
                 );
                 self.taking = !part.last;
                 turn.into.received(&self.scratch[..part.len], part.last);
@@ -333,7 +330,7 @@ impl SimProgram {
         }
     }
 
-    /// Takes a block and keeps it.
+    /// Takes a received block and keeps it.
     fn take(&mut self, turn: &mut ActionContext) {
         match turn.end.recv_chunk() {
             CallOutcome::Done(None) => turn.into.end(),
@@ -342,7 +339,7 @@ impl SimProgram {
                 match turn.plan.shape {
                     KindUnderTest::Stream => turn.into.read(bytes),
                     KindUnderTest::Messages => {
-                        assert_eq!(chunk.first, !self.taking, "I5: a message begins at another place");
+                        assert_eq!(chunk.first, !self.taking, "I5: a message begins at the wrong position");
                         self.taking = !chunk.last;
                         self.log.extend(turn.into.next_len().filter(|_| chunk.last));
                         turn.into.received(bytes, chunk.last);
@@ -368,18 +365,19 @@ impl SimProgram {
         turn.end.connection.give_back(chunk.charge);
     }
 
-    /// Drops all that it keeps: it is no more.
+    /// Drops all kept blocks, because the program was killed.
     pub(super) fn drop_all(&mut self) {
         self.held.clear();
     }
 }
 
-/// The size of a block for so many bytes.
+/// The size of a block that holds `len` bytes.
 fn room(len: usize) -> usize {
     len.next_multiple_of(64).max(64)
 }
 
-/// A call to write did nothing: then the connection must say that one would.
+/// Checks a write that did nothing: the connection must not be writable, unless memory is short, or
+/// it must have failed.
 fn blocked_or_dead<T: std::fmt::Debug>(end: &SimEndpoint, outcome: &CallOutcome<T>) {
     match outcome {
         CallOutcome::Blocked(Blocked::Memory) => {}
@@ -394,7 +392,7 @@ fn blocked_or_dead<T: std::fmt::Debug>(end: &SimEndpoint, outcome: &CallOutcome<
     }
 }
 
-/// The same for a call to read.
+/// Like [`blocked_or_dead`], for a read.
 fn nothing_or_dead<T: std::fmt::Debug>(end: &SimEndpoint, outcome: &CallOutcome<T>) {
     match outcome {
         CallOutcome::Blocked(Blocked::Nothing) => {
@@ -408,7 +406,7 @@ fn nothing_or_dead<T: std::fmt::Debug>(end: &SimEndpoint, outcome: &CallOutcome<
     }
 }
 
-/// The same bytes in one to four pieces.
+/// Splits the bytes into one to four slices.
 fn split<'a>(bytes: &'a [u8], rng: &mut SimRng) -> Vec<IoSlice<'a>> {
     let mut left = bytes;
     let mut pieces = Vec::new();

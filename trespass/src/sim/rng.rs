@@ -1,10 +1,10 @@
-//! The random generator of a run: a seed repeats every step.
+//! The random generator of a run. Its seed reproduces every step.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::ops::Range;
 
-/// Seeded randomness.
+/// A seeded random generator.
 pub(super) struct SimRng(ChaCha8Rng);
 
 impl SimRng {
@@ -16,13 +16,13 @@ impl SimRng {
         self.0.next_u64()
     }
 
-    /// One of `range`, all alike likely (to within what a remainder of 64 bits costs).
+    /// A value of `range`, uniform up to the bias of a 64-bit remainder.
     pub(super) fn within(&mut self, range: Range<usize>) -> usize {
         assert!(!range.is_empty(), "an empty range to choose from: {range:?}");
         range.start + (self.number() % (range.end - range.start) as u64) as usize
     }
 
-    /// True once in `n` times.
+    /// True with probability 1/`n`.
     pub(super) fn one_in(&mut self, n: usize) -> bool {
         self.within(0..n) == 0
     }

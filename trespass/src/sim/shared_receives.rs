@@ -1,12 +1,12 @@
-//! Other connections that share an endpoint's receives: they come, take receives, use them, and go.
+//! Other connections that share an endpoint's receives. They come, take receives, use them, and go.
 
 use super::rng::SimRng;
 use crate::protocol::{Lease, Ledger};
 
-/// Connections besides the end's own.
+/// The number of connections in addition to the end's.
 const OTHERS: usize = 3;
 
-/// A shared receive queue's books, and who has them besides.
+/// The ledger of a shared receive queue, and the leases of its users.
 pub(super) struct SharedReceives {
     ledger: Ledger,
     lease: Lease,
@@ -16,7 +16,7 @@ pub(super) struct SharedReceives {
 }
 
 impl SharedReceives {
-    /// With so many receives beyond what everybody is certain of.
+    /// A queue with `more` receives beyond those guaranteed to each connection.
     pub(super) fn new(more: u32, first: u32) -> Self {
         let mut ledger = Ledger::new(first * (OTHERS as u32 + 1) + more);
         let mut lease = Lease::default();
@@ -24,27 +24,27 @@ impl SharedReceives {
         Self { ledger, lease, others: Vec::new(), first, still: false }
     }
 
-    /// How many of these the end may have.
+    /// The part of `wanted` receives that the end may have.
     pub(super) fn allows(&self, wanted: usize) -> usize {
         self.ledger.allows(&self.lease, wanted as u32) as usize
     }
 
-    /// The end has posted so many.
+    /// Grants `count` receives to the end.
     pub(super) fn grant(&mut self, count: usize) {
         grant(&mut self.ledger, &mut self.lease, count as u32);
     }
 
-    /// The end's peer has used one.
+    /// The end's peer has used a receive.
     pub(super) fn spend(&mut self) {
         assert!(self.ledger.spend(&mut self.lease), "I1: a peer has used a receive of another connection");
     }
 
-    /// The others do nothing from now on.
+    /// Stops the other connections.
     pub(super) fn pause(&mut self) {
         self.still = true;
     }
 
-    /// The others do something.
+    /// Lets another connection act.
     pub(super) fn act(&mut self, rng: &mut SimRng) {
         if self.still {
             return;
@@ -53,7 +53,7 @@ impl SharedReceives {
         match self.others.get_mut(at) {
             None => {
                 let mut lease = Lease::default();
-                // Unless others have it still.
+                // The ledger refuses a new connection while others hold too much.
                 if self.ledger.admit(&mut lease, self.first) {
                     self.others.push(lease);
                 }
@@ -72,11 +72,11 @@ impl SharedReceives {
         self.check();
     }
 
-    /// Nobody was promised what is not posted.
+    /// Checks that no receive is promised that is not posted.
     fn check(&self) {
         let (posted, promised) = self.ledger.totals();
         let leases = self.others.iter().chain([&self.lease]).map(Lease::held).sum::<u32>();
-        assert_eq!(promised, leases, "I1: the sum of the windows");
+        assert_eq!(promised, leases, "I1: promised receives differ from the sum of the leases");
         assert!(promised <= posted && posted <= self.ledger.size(), "I1: {:?}", self.ledger);
     }
 }

@@ -1,5 +1,5 @@
-//! The simulation: two endpoints, the link between them, virtual time, and one step after the
-//! other.
+//! A simulation run: two endpoints, the link between them, virtual time, and one step after
+//! another.
 
 use super::endpoint::{EndReason, SimEndpoint, SimTransport};
 use super::link::{QueueDepths, RcLink};
@@ -11,7 +11,7 @@ use super::rng::SimRng;
 use super::tcp::TcpLink;
 use std::time::{Duration, Instant};
 
-/// What is counted over a run, so that a test can show that it met what it is about.
+/// Counters of a run, by which a test shows that it met its situation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RunStatistics {
     pub(super) steps: u64,
@@ -28,14 +28,14 @@ pub(super) struct RunStatistics {
     pub(super) bare: u64,
     pub(super) reserve: u64,
     pub(super) wraps: u64,
-    /// Frames that had a part of a lent block.
+    /// Frames that contained a part of a lent block.
     pub(super) parts: u64,
-    /// RTS frames of several ranges.
+    /// RTS frames with several ranges.
     pub(super) gathered: u64,
-    /// FINs that went before the peer had read all.
+    /// FIN frames sent before the peer had read all sources.
     pub(super) early_fins: u64,
     pub(super) tickets: u64,
-    /// Blocks that a dry pool refused.
+    /// Blocks that an exhausted memory refused.
     pub(super) refused: u64,
     /// Ends that failed.
     pub(super) failures: u64,
@@ -98,7 +98,8 @@ pub(super) struct Simulation {
 }
 
 impl Simulation {
-    /// A simulation of `plan`. The driver of each end has posted its receives, as the handshake demands.
+    /// A simulation of `plan`. The driver of each end has posted its receives, as the handshake
+    /// demands.
     pub(super) fn new(seed: u64, rng: SimRng, plan: SimPlan) -> Self {
         let ends = [SimEndpoint::new(0, &plan), SimEndpoint::new(1, &plan)];
         let slots = plan.limits.map(|limits| limits.rx_slots);
@@ -140,7 +141,7 @@ impl Simulation {
         simulation
     }
 
-    /// Any one thing happens.
+    /// One random step.
     pub(super) fn step(&mut self) {
         self.steps += 1;
         let end = self.rng.within(0..2);
@@ -161,7 +162,7 @@ impl Simulation {
         }
     }
 
-    /// The program of `end` does one thing.
+    /// The program of `end` performs one action.
     pub(super) fn program(&mut self, end: usize) {
         self.with(end, |program, turn| program.act(turn, end));
     }
@@ -196,7 +197,7 @@ impl Simulation {
         self.ends[end].turn(&mut self.transport, self.now, &mut self.rng);
     }
 
-    /// The link carries something of `end`. False: there was nothing.
+    /// The link makes a step for `end`; returns `false` if it has nothing to do.
     pub(super) fn carry(&mut self, end: usize) -> bool {
         match &mut self.transport {
             SimTransport::Rc(link, _) => link.step(end, self.now, &mut self.rng),
@@ -209,7 +210,7 @@ impl Simulation {
         self.advance_time(Duration::from_micros(micros));
     }
 
-    /// So much time passes, and whoever has a deadline in it hears.
+    /// Advances virtual time by `time`, and fires the deadlines that have passed.
     pub(super) fn advance_time(&mut self, time: Duration) {
         self.now += time;
         for end in self.ends.iter_mut().filter(|end| !end.killed) {
@@ -219,7 +220,7 @@ impl Simulation {
         }
     }
 
-    /// When something is due next, if ever.
+    /// The next deadline of a connection or a device.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let alive = self.ends.iter().filter(|end| !end.killed);
         let mut due: Vec<_> = alive.filter_map(|end| end.connection.next_deadline()).collect();
@@ -229,21 +230,21 @@ impl Simulation {
         due.into_iter().min()
     }
 
-    /// Goes to the next moment at which something is due. False: nothing ever is.
+    /// Advances time to the next deadline; returns `false` if none exists.
     pub(super) fn skip_to_deadline(&mut self) -> bool {
         let Some(next) = self.next_deadline() else { return false };
         self.advance_time(next.saturating_duration_since(self.now));
         true
     }
 
-    /// Connections that share receives with these do nothing from now on: what they gave back would be granted, and has been when this
-    /// returns.
+    /// Stops the other connections that share receives, and waits for rest. Receives that they give
+    /// back cause credit frames, which have been sent when this returns.
     pub(super) fn pause_others(&mut self) {
         self.ends.iter_mut().for_each(SimEndpoint::pause_others);
         self.rest();
     }
 
-    /// Nobody does anything for so long; what is due then happens.
+    /// Lets `time` pass without a program's action; deadlines within it fire.
     pub(super) fn idle_for(&mut self, time: Duration) {
         let until = self.now + time;
         self.rest();
@@ -258,7 +259,7 @@ impl Simulation {
         self.now - self.began
     }
 
-    /// What memory has seen.
+    /// Panics at the first fault that a memory has seen.
     pub(super) fn check(&self) {
         for (which, end) in self.ends.iter().enumerate() {
             if let Some(fault) = end.memory.fault() {
@@ -267,7 +268,7 @@ impl Simulation {
         }
     }
 
-    /// `end` is killed at once, with all that it has. The kernel closes its socket.
+    /// Kills `end` with all its objects. The kernel closes its socket.
     pub(super) fn kill(&mut self, end: usize) {
         self.ends[end].killed = true;
         self.programs[end].drop_all();
@@ -278,12 +279,12 @@ impl Simulation {
         self.ends[end].memory.release_all_sources();
     }
 
-    /// The kernel tells `end` that its peer's process is gone.
+    /// The kernel reports to `end` that its peer's process is gone.
     pub(super) fn report_peer_gone(&mut self, end: usize) {
         self.ends[end].observe_peer_gone(&mut self.transport, &mut self.rng);
     }
 
-    /// Lets everything come to rest. Both programs read what comes and write no more; what was accepted
+    /// Lets everything come to rest: both programs read and write no more, and everything accepted
     /// must arrive.
     pub(super) fn settle(&mut self) {
         for (end, program) in self.programs.iter_mut().enumerate() {
@@ -302,14 +303,14 @@ impl Simulation {
         self.rest();
     }
 
-    /// Steps in which both programs read and finish what they have begun, until `done`.
+    /// Steps until `done`; both programs only read and finish what they have begun.
     pub(super) fn until(&mut self, what: &str, done: impl Fn(&Simulation) -> bool) {
         self.repeat(what, done, |simulation, end| {
             simulation.with(end, |program, turn| program.finish(turn, end));
         });
     }
 
-    /// Steps in which `reader` only reads and its peer only writes, until `done`.
+    /// Steps until `done`; `reader` only reads, and its peer only writes.
     pub(super) fn until_one(&mut self, what: &str, reader: usize, done: impl Fn(&Simulation) -> bool) {
         self.repeat(what, done, |simulation, end| {
             simulation.with(end, |program, turn| match end == reader {
@@ -320,7 +321,7 @@ impl Simulation {
         });
     }
 
-    /// Steps in which the programs act only on what readiness tells, until all that was accepted has arrived.
+    /// Steps until everything accepted has arrived; the programs act only on readiness.
     pub(super) fn finish_by_readiness(&mut self) {
         let done = |simulation: &Simulation| (0..2).all(|end| simulation.has_arrived(end));
         self.programs.iter_mut().for_each(|program| program.done_writing = true);
@@ -336,7 +337,8 @@ impl Simulation {
         });
     }
 
-    /// Both ends carry `script` out, one forwards and one backwards, and shut down. Gives what their programs saw.
+    /// Both ends send `script`, one forwards and one backwards, and shut down. Returns what their
+    /// programs saw.
     pub(super) fn perform(&mut self, script: &[usize]) -> Vec<(Vec<u64>, u64, bool, Option<EndReason>)> {
         self.programs[0].script = Some(script.iter().copied().collect());
         self.programs[1].script = Some(script.iter().rev().copied().collect());
@@ -355,12 +357,12 @@ impl Simulation {
         vec![saw(0), saw(1)]
     }
 
-    /// The program of `end` shuts its direction down when its message is finished.
+    /// The program of `end` shuts its direction down once its message is finished.
     pub(super) fn shut(&mut self, end: usize) {
         self.programs[end].shuts = true;
     }
 
-    /// Whether all that was accepted arrives when both programs read, and write no more.
+    /// Whether everything accepted arrives if both programs read, and write no more.
     pub(super) fn arrives(&mut self) -> bool {
         for (end, program) in self.programs.iter_mut().enumerate() {
             program.reader = Some(ReadPolicy::Eager);
@@ -398,8 +400,8 @@ impl Simulation {
         assert!(endings.into_iter().all(|ending| ending == Some(EndReason::Closed)), "I14: {}", self.state());
     }
 
-    /// The program of `end` closes and does nothing more; the other's does nothing, and its driver perhaps nothing either. Steps until
-    /// `end` is gone.
+    /// The program of `end` closes, and does nothing more. The other program does nothing, and its
+    /// driver runs only by chance. Steps until `end` is gone.
     pub(super) fn close(&mut self, end: usize) {
         let peer_drives = self.rng.one_in(2);
         self.programs[end].drop_all();
@@ -422,11 +424,12 @@ impl Simulation {
                 idle = 0;
                 assert!(self.skip_to_deadline(), "I14: a close has no end: {}", self.state());
             }
-            assert!(idle < 1000, "I14: {end} has ended and does not go: {}", self.state());
+            assert!(idle < 1000, "I14: {end} has ended, but is not torn down: {}", self.state());
         }
     }
 
-    /// Steps until both ends are over. If `tell`, the kernel tells each that its peer is gone, at some time.
+    /// Steps until both ends are over. If `tell`, the kernel reports at some time to each that its
+    /// peer is gone.
     pub(super) fn until_over(&mut self, tell: bool) {
         self.repeat("both ends are over", Simulation::is_over, |simulation, end| {
             simulation.with(end, |program, turn| program.act(turn, end));
@@ -436,7 +439,7 @@ impl Simulation {
         });
     }
 
-    /// Steps in which `act` is what the programs do, until `done`.
+    /// Steps until `done`; `act` is the programs' action.
     fn repeat(
         &mut self,
         what: &str,
@@ -453,7 +456,7 @@ impl Simulation {
             self.drive(end);
             let carried = self.carry(end);
             self.check();
-            assert!(self.steps - began < 1_000_000, "I6: no end to it before {what}: {}", self.state());
+            assert!(self.steps - began < 1_000_000, "I6: too many steps before {what}: {}", self.state());
             let progress = Some(self.progress());
             idle = if progress == before && !carried { idle + 1 } else { 0 };
             before = progress;
@@ -464,12 +467,12 @@ impl Simulation {
         }
     }
 
-    /// All that `end` has given has arrived, and it has given whole messages.
+    /// Whether `end` has given whole messages only, and all of them have arrived.
     fn has_arrived(&self, end: usize) -> bool {
         self.programs[end].is_between_messages() && self.oracles[end].is_complete()
     }
 
-    /// Nobody does anything more, and what is under way arrives.
+    /// Lets everything in flight arrive, without any action of the programs.
     pub(super) fn rest(&mut self) {
         let mut idle = 0;
         let began = self.steps;
@@ -485,7 +488,7 @@ impl Simulation {
             self.drive(end);
             let idle_now = match &self.transport {
                 SimTransport::Rc(link, _) => link.is_idle(0) && link.is_idle(1),
-                // What a stopped reader leaves in the socket buffers stays there.
+                // Bytes that a stopped reader leaves in the socket buffers stay there.
                 SimTransport::Tcp(_) => self.progress() == before,
             };
             let carried = self.carry(end);
@@ -494,28 +497,28 @@ impl Simulation {
         }
     }
 
-    /// At rest both ends must agree on their credit.
+    /// At rest, checks that both ends agree on their credit.
     pub(super) fn check_credit(&self) {
         if let SimTransport::Rc(link, monitor) = &self.transport {
             monitor.at_rest(link, self.plan.limits.map(|limits| limits.rx_slots));
         }
     }
 
-    /// At rest, but perhaps not read.
+    /// At rest, but with unread data: checks that blocked peers know of their credit.
     pub(super) fn check_blocked(&self) {
         if let SimTransport::Rc(_, monitor) = &self.transport {
             monitor.check_blocked_peers();
         }
     }
 
-    /// The queue pair of `end` breaks.
+    /// The queue pair of `end` fails.
     pub(super) fn break_queue_pair(&mut self, end: usize) {
         if let SimTransport::Rc(link, _) = &mut self.transport {
             link.fail(end);
         }
     }
 
-    /// Nothing passes between the ends any more.
+    /// Cuts the link: nothing passes any more.
     pub(super) fn cut(&mut self) {
         match &mut self.transport {
             SimTransport::Rc(link, _) => link.cut(),
@@ -523,7 +526,7 @@ impl Simulation {
         }
     }
 
-    /// The same, and no device says so.
+    /// Cuts the link, and no device reports it.
     pub(super) fn cut_silently(&mut self) {
         match &mut self.transport {
             SimTransport::Rc(link, _) => link.cut_silently(),
@@ -531,12 +534,12 @@ impl Simulation {
         }
     }
 
-    /// Both ends are over: closed, failed or killed.
+    /// Whether both ends are closed, failed or killed.
     pub(super) fn is_over(&self) -> bool {
         self.ends.iter().all(|end| end.is_gone())
     }
 
-    /// Drops both connections. Every block must be back.
+    /// Drops both connections, and checks that every block has come back.
     pub(super) fn finish_and_check(mut self) -> RunStatistics {
         let tally = self.tally();
         if let SimTransport::Rc(link, _) = &mut self.transport {
@@ -558,7 +561,7 @@ impl Simulation {
         (a, b, c, d, moved)
     }
 
-    /// How things stand, for a failure.
+    /// The state of the run, for a failure message.
     pub(super) fn state(&self) -> String {
         let ends = self.ends.iter().map(|end| format!("\n  {}", end.state())).collect::<String>();
         let transport = match &self.transport {

@@ -1,18 +1,18 @@
-//! The modelled TCP stream: two pipes of bounded size, whose bytes come in pieces of any length.
+//! The modelled TCP stream: two pipes of bounded size, whose bytes arrive in pieces of any length.
 
 use super::rng::SimRng;
 
 #[derive(Default)]
 struct TcpPipe {
-    /// Written and not on the way yet.
+    /// Written, but not yet in transit.
     sending: Vec<u8>,
-    /// Arrived and not read.
+    /// Arrived, but not yet read.
     arrived: Vec<u8>,
-    /// The writer will write no more.
+    /// The writer has shut the pipe down.
     closed: bool,
 }
 
-/// Two pipes; pipe `n` is written to by end `n`.
+/// Two pipes; end `n` writes to pipe `n`.
 pub(super) struct TcpLink {
     pipes: [TcpPipe; 2],
     buffer: usize,
@@ -20,7 +20,7 @@ pub(super) struct TcpLink {
     reset: bool,
 }
 
-/// What a read of the socket gives.
+/// The result of a read from the socket.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReadResult {
     Bytes(Vec<u8>),
@@ -35,7 +35,7 @@ impl TcpLink {
         Self { pipes: Default::default(), buffer, cut: false, reset: false }
     }
 
-    /// Writes what fits; `None` after a reset.
+    /// Writes the bytes that fit; returns `None` after a reset.
     pub(super) fn write(&mut self, end: usize, bytes: &[u8]) -> Option<usize> {
         if self.reset {
             return None;
@@ -46,7 +46,7 @@ impl TcpLink {
         Some(len)
     }
 
-    /// Reads up to `most` bytes, or fewer as chance has it.
+    /// Reads at most `most` bytes; chance may return fewer.
     pub(super) fn read(&mut self, end: usize, most: usize, rng: &mut SimRng) -> ReadResult {
         if self.reset {
             return ReadResult::Reset;
@@ -61,7 +61,7 @@ impl TcpLink {
         ReadResult::Bytes(take(&mut pipe.arrived, len))
     }
 
-    /// Moves some bytes of the pipe of `end`. False: there was nothing to move.
+    /// Moves some bytes of the pipe of `end`; returns `false` if it has none to move.
     pub(super) fn step(&mut self, end: usize, rng: &mut SimRng) -> bool {
         let pipe = &mut self.pipes[end];
         let most = pipe.sending.len().min(self.buffer - pipe.arrived.len());
@@ -79,18 +79,18 @@ impl TcpLink {
         self.pipes[end].closed = true;
     }
 
-    /// One end is killed: the kernel resets the stream for the other.
+    /// One end was killed, so the kernel resets the stream for the other.
     pub(super) fn reset(&mut self) {
         self.reset = true;
     }
 
-    /// Nothing passes any more.
+    /// Cuts the connection: nothing passes any more.
     pub(super) fn cut(&mut self) {
         self.cut = true;
     }
 }
 
-/// The first `len` bytes.
+/// Removes and returns the first `len` bytes.
 fn take(pipe: &mut Vec<u8>, len: usize) -> Vec<u8> {
     let rest = pipe.split_off(len);
     std::mem::replace(pipe, rest)

@@ -45,7 +45,7 @@ fn events_that_nobody_took_go_with_the_id() {
     }
     assert!(channel.is_readable(PATIENCE_MS));
     destroy(listener);
-    assert!(!channel.is_readable(0), "the requests have gone with their listener");
+    assert!(!channel.is_readable(0), "the requests end with their listener");
     for _ in ids {
         other.expect(CmEventKind::RDMA_CM_EVENT_REJECTED);
     }
@@ -139,7 +139,11 @@ fn a_forked_child_has_no_part_in_its_parents_ids() {
         }
         let mut status = 0;
         assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-        assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0), "which call was taken");
+        assert_eq!(
+            (libc::WIFEXITED(status), libc::WEXITSTATUS(status)),
+            (true, 0),
+            "the number of the call that succeeded"
+        );
     }
     message(active, passive);
     destroy_all(&[active, passive]);

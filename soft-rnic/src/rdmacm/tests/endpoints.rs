@@ -46,7 +46,7 @@ fn two_endpoints_meet() {
             let serving = scope.spawn(move || {
                 let mut id = ptr::null_mut();
                 good((cm().rdma_get_request)(listener.get(), &raw mut id));
-                assert!(!(*id).qp.is_null(), "made as the listener was told");
+                assert!(!(*id).qp.is_null(), "made with the listener's attributes");
                 assert_ne!((*id).channel, (*listener.get()).channel);
                 good((cm().rdma_accept)(id, ptr::null_mut()));
                 SendPtr::new(id)

@@ -49,7 +49,7 @@ fn address(at: *mut sockaddr) -> SocketAddr {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "asks the C library")]
+#[cfg_attr(miri, ignore = "calls the C library")]
 fn a_name_becomes_where_to_go() {
     let found = FreedAddrinfo(info(Some("127.0.0.1"), Some("7174"), None).unwrap());
     let info = found.get();
@@ -60,7 +60,7 @@ fn a_name_becomes_where_to_go() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "asks the C library")]
+#[cfg_attr(miri, ignore = "calls the C library")]
 fn hints_say_for_whom_and_from_where() {
     let mut source = c_address(loopback(5));
     let hints = rdma_addrinfo {
@@ -79,7 +79,7 @@ fn hints_say_for_whom_and_from_where() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "asks the C library")]
+#[cfg_attr(miri, ignore = "calls the C library")]
 fn a_passive_side_has_a_source() {
     let hints = rdma_addrinfo {
         ai_flags: RAI_PASSIVE as c_int,
@@ -94,7 +94,7 @@ fn a_passive_side_has_a_source() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "asks the C library")]
+#[cfg_attr(miri, ignore = "calls the C library")]
 fn failed_name_lookup_is_reported() {
     assert_eq!(info(None, None, None), Err(-1));
     assert_eq!(errno(), libc::EINVAL);
@@ -105,7 +105,7 @@ fn failed_name_lookup_is_reported() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "asks the C library")]
+#[cfg_attr(miri, ignore = "calls the C library")]
 fn hints_alone_are_taken_over() {
     let mut to = c_address(loopback(9));
     let hints = rdma_addrinfo {
@@ -130,7 +130,7 @@ fn events_have_names() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "a device of the process stays open")]
+#[cfg_attr(miri, ignore = "the process keeps a device open")]
 fn devices_are_open_and_stay_so() {
     let mut count = 0;
     // SAFETY: the list has `count` contexts, and a null pointer at the end.
@@ -184,7 +184,7 @@ fn query(id: *mut rdma_cm_id) -> Result<FreedAddrinfo, c_int> {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "asks the C library")]
+#[cfg_attr(miri, ignore = "calls the C library")]
 fn names_are_found_in_the_background() {
     let channel = TestChannel::new();
     let id = channel.id(rdma_port_space::RDMA_PS_TCP);
@@ -209,12 +209,12 @@ fn names_are_found_in_the_background() {
     let failure = channel.expect(rdma_cm_event_type::RDMA_CM_EVENT_ADDRINFO_ERROR);
     assert_eq!(failure.status(), -libc::ENOENT);
     drop(failure);
-    assert_eq!(query(id).err(), Some(libc::ENODATA), "what was found before is not the answer");
+    assert_eq!(query(id).err(), Some(libc::ENODATA), "the result of an earlier lookup was returned");
     destroy(id);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "asks the C library")]
+#[cfg_attr(miri, ignore = "calls the C library")]
 fn a_synchronous_id_waits_for_names() {
     let mut id = ptr::null_mut();
     let tcp = rdma_port_space::RDMA_PS_TCP;
@@ -242,7 +242,7 @@ fn unreachable_name_service_is_not_asked() {
 
 /// An id may be destroyed before its lookup finishes.
 #[test]
-#[cfg_attr(miri, ignore = "asks the C library")]
+#[cfg_attr(miri, ignore = "calls the C library")]
 fn an_id_goes_while_names_are_looked_for() {
     let channel = TestChannel::new();
     for _ in 0..50 {
@@ -250,5 +250,5 @@ fn an_id_goes_while_names_are_looked_for() {
         good(resolve(id, Some("127.0.0.1"), Some("7"), None));
         destroy(id);
     }
-    assert!(!channel.is_readable(50), "nothing is told of those that have gone");
+    assert!(!channel.is_readable(50), "a destroyed id got an event");
 }

@@ -45,7 +45,7 @@ fn given_queues_are_used() {
         assert_eq!((lib.ibv_dealloc_pd)(foreign), 0);
         good((cm().rdma_create_qp)(id, pd, &raw mut attr));
         assert_eq!(((*id).pd, (*(*id).qp).send_cq), (pd, cq));
-        assert!((*id).send_cq.is_null(), "they are the program's");
+        assert!((*id).send_cq.is_null(), "the queues belong to the program");
         destroy_all(&[id, listener]);
         assert_eq!(((lib.ibv_destroy_cq)(cq), (lib.ibv_dealloc_pd)(pd)), (0, 0));
     }

@@ -123,20 +123,20 @@ fn both_ways(prepare: impl Fn(&TestSocket), is_nonblocking: bool, total: usize) 
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn both_directions_at_once() {
     both_ways(|_| (), false, 6_000_000);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn both_directions_without_waiting_in_a_call() {
     both_ways(|_| (), true, 4_000_000);
 }
 
 /// With the fewest and shortest messages, progress depends on the credits.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn both_directions_with_little_room() {
     let prepare = |socket: &TestSocket| {
         for (level, name, value) in [
@@ -153,7 +153,7 @@ fn both_directions_with_little_room() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_look_ahead_takes_nothing() {
     let (one, other) = pair();
     assert_eq!(one.send(b"first", 0), Ok(5));
@@ -162,7 +162,7 @@ fn a_look_ahead_takes_nothing() {
     assert_eq!(other.receive(&mut bytes, libc::MSG_WAITALL | libc::MSG_PEEK).map(|n| n >= 5), Ok(true));
     assert_ne!(other.poll(libc::POLLIN, PATIENCE_MS), 0);
     while other.receive(&mut bytes, libc::MSG_PEEK) != Ok(11) {
-        thread::yield_now(); // The second is on its way.
+        thread::yield_now(); // The second message is in flight.
     }
     assert_eq!(&bytes, b"firstsecond");
     let mut part = [0; 3];
@@ -178,7 +178,7 @@ fn a_look_ahead_takes_nothing() {
 
 /// Two sides that only write stop when the room is used up, and continue once one of them reads.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_reader_frees_a_writer() {
     let (one, other) = pair();
     let bytes = vec![7; 100_000];
@@ -186,7 +186,7 @@ fn a_reader_frees_a_writer() {
         let mut total = 0;
         while let Ok(sent) = socket.send(&bytes, libc::MSG_DONTWAIT) {
             total += sent;
-            assert!(total < 100_000_000, "there is no end to it");
+            assert!(total < 100_000_000, "the stream never ends");
         }
         assert_eq!(errno(), libc::EAGAIN);
         assert_eq!(socket.poll(libc::POLLOUT, 0), 0);
@@ -206,7 +206,7 @@ fn a_reader_frees_a_writer() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn invalid_sends_and_receives_are_refused() {
     let (one, other) = pair();
     let byte = [0_u8; 1];
@@ -234,12 +234,12 @@ fn invalid_sends_and_receives_are_refused() {
     let fresh = TestSocket::new(libc::AF_INET);
     assert_eq!(fresh.send(&byte, 0), Err(libc::ENOTCONN));
     assert_eq!(fresh.receive(&mut [0], 0), Err(libc::ENOTCONN));
-    assert_eq!(one.send(&byte, libc::MSG_NOSIGNAL | libc::MSG_MORE), Ok(1), "nothing was broken by that");
+    assert_eq!(one.send(&byte, libc::MSG_NOSIGNAL | libc::MSG_MORE), Ok(1), "the connection still works");
     assert_eq!(other.receive(&mut [0], 0), Ok(1));
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_time_limit_holds() {
     let (one, other) = pair();
     let time = libc::timeval { tv_sec: 0, tv_usec: 30_000 };

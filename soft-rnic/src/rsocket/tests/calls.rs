@@ -4,7 +4,7 @@ use super::super::options::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE
 use super::*;
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn only_streams_of_the_internet_there_are() {
     let open = |domain, kind, protocol| {
         // SAFETY: the function takes only numbers.
@@ -19,7 +19,7 @@ fn only_streams_of_the_internet_there_are() {
 
 /// Closed descriptors, and descriptors of other files.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn other_descriptors_are_refused() {
     let file = std::fs::File::open("/dev/null").expect("it is there");
     for number in [-1, 999_999, std::os::fd::AsRawFd::as_raw_fd(&file)] {
@@ -45,7 +45,7 @@ fn other_descriptors_are_refused() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn options_are_kept() {
     let (socket, six) = (TestSocket::new(libc::AF_INET), TestSocket::new(libc::AF_INET6));
     for (level, name, value) in [
@@ -109,7 +109,7 @@ fn options_are_kept() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_connection_is_as_its_options_say() {
     let (one, other) = pair_with(|socket| {
         for (level, name, value) in [
@@ -126,7 +126,11 @@ fn a_connection_is_as_its_options_say() {
         assert_eq!(socket.get(libc::IPPROTO_TCP, libc::TCP_MAXSEG), Ok(2048));
         assert_eq!(socket.get(libc::IPPROTO_TCP, libc::TCP_NODELAY), Ok(1));
         assert_eq!(socket.set(SOL_RDMA, RDMA_RQSIZE, 64), Err(libc::EINVAL), "too late");
-        assert_eq!(socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, 1 << 20), Ok(0), "for the next one");
+        assert_eq!(
+            socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, 1 << 20),
+            Ok(0),
+            "takes effect with the next connection"
+        );
         assert_eq!(socket.get(libc::SOL_SOCKET, libc::SO_RCVBUF), Ok(65536));
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn both_ends_know_each_other() {
     for domain in [libc::AF_INET, libc::AF_INET6] {
         let (listener, address) = listener(domain);
@@ -36,7 +36,7 @@ fn both_ends_know_each_other() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_connection_that_nobody_waits_for_comes_about() {
     let (listener, address) = listener(libc::AF_INET);
     listener.make_nonblocking();
@@ -51,7 +51,7 @@ fn a_connection_that_nobody_waits_for_comes_about() {
     assert_eq!(active.poll(libc::POLLOUT, 0), 0);
     assert_eq!(listener.poll(libc::POLLIN, PATIENCE_MS), libc::POLLIN);
     let passive = listener.accept().expect("a connection");
-    assert_eq!(passive.control(libc::F_GETFL, 0), Ok(libc::O_RDWR), "as accept(2), not the listener's");
+    assert_eq!(passive.control(libc::F_GETFL, 0), Ok(libc::O_RDWR), "blocking, as accept(2) specifies");
     assert_eq!(active.poll(libc::POLLOUT, PATIENCE_MS), libc::POLLOUT);
     assert_eq!(active.get(libc::SOL_SOCKET, libc::SO_ERROR), Ok(0));
     assert_eq!(active.connect(address), Err(libc::EISCONN));
@@ -61,7 +61,7 @@ fn a_connection_that_nobody_waits_for_comes_about() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn without_a_listener_it_is_refused() {
     let (listener, address) = listener(libc::AF_INET);
     assert_eq!(listener.close(), Ok(0));
@@ -88,7 +88,7 @@ fn without_a_listener_it_is_refused() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn addresses_are_checked() {
     let (_listener, address) = listener(libc::AF_INET);
     let other = TestSocket::new(libc::AF_INET);
@@ -98,7 +98,7 @@ fn addresses_are_checked() {
     assert_eq!(other.bind((Ipv6Addr::LOCALHOST, 0).into()), Err(libc::EAFNOSUPPORT));
     assert_eq!(other.connect((Ipv6Addr::LOCALHOST, 1).into()), Err(libc::EAFNOSUPPORT));
     assert_eq!(other.bind(any(libc::AF_INET)), Ok(0));
-    assert_eq!(other.bind(any(libc::AF_INET)), Err(libc::EINVAL), "it has one already");
+    assert_eq!(other.bind(any(libc::AF_INET)), Err(libc::EINVAL), "it is bound already");
     // An unbound rsocket can listen, too.
     let free = TestSocket::new(libc::AF_INET);
     assert_eq!(free.listen(1), Ok(0));
@@ -120,7 +120,7 @@ fn addresses_are_checked() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_stream_ends_behind_its_last_byte() {
     let (one, other) = pair();
     let sent: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
@@ -141,7 +141,7 @@ fn a_stream_ends_behind_its_last_byte() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn writing_to_a_closed_end_fails() {
     let (one, other) = pair();
     assert_eq!(other.close(), Ok(0));
@@ -152,14 +152,14 @@ fn writing_to_a_closed_end_fails() {
     while error.is_none() {
         error = one.send(&[0; 4096], 0).err();
         tries += 1;
-        assert!(tries < 1000, "nobody takes so much");
+        assert!(tries < 1000, "the stream takes more than its buffers hold");
     }
     assert_eq!(error, Some(libc::EPIPE));
     assert_eq!(one.send(b"x", 0), Err(libc::EPIPE));
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn an_end_without_a_word_is_a_reset() {
     let (one, other) = pair();
     assert_eq!(other.send(b"last", 0), Ok(4));
@@ -179,7 +179,7 @@ fn an_end_without_a_word_is_a_reset() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn shutting_down_wakes_and_ends() {
     let (one, other) = pair();
     std::thread::scope(|scope| {
@@ -195,7 +195,7 @@ fn shutting_down_wakes_and_ends() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn closing_wakes_who_waits() {
     let (listener, _) = listener(libc::AF_INET);
     let (one, _other) = pair();
@@ -221,12 +221,12 @@ fn closing_wakes_who_waits() {
 
 /// A listener rejects a request from a peer that is not an rsocket, and goes on to serve others.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn strangers_are_rejected() {
     use crate::cm::{CmEventKind, ConnParams, ConnectionManager, Ece, PortSpace};
     use rdma_mummy_sys::types::ibv_qp_type;
     let (listener, address) = listener(libc::AF_INET);
-    let manager = ConnectionManager::acquire().expect("there is a device");
+    let manager = ConnectionManager::acquire().expect("a device exists");
     let channel = manager.channel().expect("there are descriptors");
     let id = manager.create(&channel, 1, PortSpace::Tcp, ibv_qp_type::IBV_QPT_RC).expect("an id");
     let patience = std::time::Duration::from_secs(1);

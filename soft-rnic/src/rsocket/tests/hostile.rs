@@ -33,7 +33,7 @@ fn post(enemy: &TestSocket, wr: ibv_send_wr, bytes: &[u8]) {
     // SAFETY: the first slot has room for the bytes, and nobody else uses it, because nothing else
     // is sent.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), queues.send_slot(0), bytes.len()) };
-    queues.post(wr, Some((0, bytes.len() as u32))).expect("it can be posted");
+    queues.post(wr, Some((0, bytes.len() as u32))).expect("the request can be posted");
 }
 
 fn message(opcode: ibv_wr_opcode, bits: u32) -> ibv_send_wr {
@@ -57,13 +57,13 @@ fn expect_cut_off(victim: TestSocket, what: &str) {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn messages_that_cannot_be_end_the_connection() {
     let note = |kind, credits| ImmData { kind, credits }.encode();
     let mapping = RemoteMapping { offset: 0, length: 8, address: 4096, rkey: 1 };
     for (what, bits, bytes) in [
-        ("a kind that there is not", 9 << 16, &[][..]),
-        ("credits that there are not", note(RsMessageKind::Credit, 5000), &[]),
+        ("an unknown kind", 9 << 16, &[][..]),
+        ("too many credits", note(RsMessageKind::Credit, 5000), &[]),
         ("bytes with credits", note(RsMessageKind::Credit, 0), &[1]),
         ("bytes with an end", note(RsMessageKind::End, 0), &[1]),
         ("a mapping that is too short", note(RsMessageKind::Map, 0), &mapping.encode()[1..]),
@@ -84,7 +84,7 @@ fn messages_that_cannot_be_end_the_connection() {
     let (victim, enemy) = victim_and_enemy();
     say(&enemy, note(RsMessageKind::Map, 0), &mapping.encode());
     say(&enemy, note(RsMessageKind::Map, 0), &RemoteMapping { offset: 8, ..mapping }.encode());
-    expect_cut_off(victim, "more mappings than it takes");
+    expect_cut_off(victim, "more mappings than it accepts");
     let (victim, enemy) = victim_and_enemy();
     post(&enemy, message(ibv_wr_opcode::IBV_WR_SEND, 0), &[1]);
     expect_cut_off(victim, "no immediate data");
@@ -92,7 +92,7 @@ fn messages_that_cannot_be_end_the_connection() {
 
 /// A message after the stream's end adds nothing to the stream.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn nothing_comes_behind_the_end() {
     let (victim, enemy) = victim_and_enemy();
     say(&enemy, DATA, b"all");
@@ -107,7 +107,7 @@ fn nothing_comes_behind_the_end() {
 /// A write with immediate into mapped memory consumes a receive like a message, and may be longer
 /// than any.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn a_write_is_no_message() {
     let mut memory = vec![0_u8; 4096];
     let (victim, enemy) = victim_and_enemy();
@@ -130,7 +130,7 @@ fn a_write_is_no_message() {
 
 /// A peer that returns no credits cannot make its victim's counters grow without bound.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn peer_that_sends_without_credits_is_disconnected() {
     let (victim, enemy) = victim_and_enemy();
     let mut byte = [0];
@@ -147,7 +147,7 @@ fn peer_that_sends_without_credits_is_disconnected() {
 
 /// The request exists, but its sender has left.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn accept_skips_requests_of_peers_that_left() {
     let (listener, address) = listener(libc::AF_INET);
     listener.make_nonblocking();

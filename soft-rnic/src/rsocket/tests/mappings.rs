@@ -37,7 +37,7 @@ fn tell(from: &TestSocket, to: &TestSocket) {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn memory_is_written_to_before_the_next_message() {
     let mut memory = vec![0; 1_000_000];
     let mut second = vec![0; 4096];
@@ -65,7 +65,7 @@ fn memory_is_written_to_before_the_next_message() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn mappings_that_cannot_be_are_refused() {
     let (mut memory, mut more, mut most) = (vec![0; 100], vec![0; 100], vec![0; 100]);
     let (one, other) = mapping_pair();
@@ -80,19 +80,23 @@ fn mappings_that_cannot_be_are_refused() {
     assert_eq!(map(&one, &mut more, libc::PROT_WRITE, 149), Err(libc::EINVAL), "there is one");
     assert_eq!(map(&one, &mut more, libc::PROT_WRITE, 150), Ok(150));
     assert_eq!(map(&one, &mut most, libc::PROT_WRITE, 250), Err(libc::ENOMEM), "two at most");
-    assert_eq!(map(&one, &mut most, libc::PROT_NONE, -1), Ok(most.as_ptr() as i64), "for its own use");
+    assert_eq!(map(&one, &mut most, libc::PROT_NONE, -1), Ok(most.as_ptr() as i64), "mapped for local use");
     tell(&one, &other);
-    assert_eq!(write(&other, &[1; 200], 50), Err(libc::EINVAL), "of one mapping only");
+    assert_eq!(write(&other, &[1; 200], 50), Err(libc::EINVAL), "in one mapping");
     assert_eq!(write(&other, &[1; 100], 150), Ok(100));
     tell(&other, &one);
     assert_eq!((memory[99], more), (0, vec![1; 100]));
     let (plain, _peer) = pair();
-    assert_eq!(map(&plain, &mut memory, libc::PROT_WRITE, -1), Err(libc::ENOMEM), "the other takes none");
+    assert_eq!(
+        map(&plain, &mut memory, libc::PROT_WRITE, -1),
+        Err(libc::ENOMEM),
+        "the peer accepts no mappings"
+    );
 }
 
 /// A program that maps and unmaps in a loop must wait at last if the peer does not read.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn mapping_waits_while_the_peer_does_not_read() {
     let mut memory = vec![0; 100];
     let (one, other) = mapping_pair();
@@ -104,7 +108,7 @@ fn mapping_waits_while_the_peer_does_not_read() {
             Err(error) => break error,
         }
         tries += 1;
-        assert!(tries < 10_000, "nobody hears so much");
+        assert!(tries < 10_000, "the mappings are never refused");
     };
     assert_eq!(refused, libc::EAGAIN);
     // Any call of the peer receives its messages.

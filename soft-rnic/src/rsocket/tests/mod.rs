@@ -139,7 +139,7 @@ impl TestSocket {
     fn poll(&self, events: i16, milliseconds: c_int) -> i16 {
         let mut fd = libc::pollfd { fd: self.0, events, revents: 0 };
         // SAFETY: the array has one entry.
-        let ready = result(unsafe { (cm().rpoll)(&raw mut fd, 1, milliseconds) }).expect("it can be polled");
+        let ready = result(unsafe { (cm().rpoll)(&raw mut fd, 1, milliseconds) }).expect("rpoll succeeds");
         assert_eq!(ready, c_int::from(fd.revents != 0));
         fd.revents
     }
@@ -176,7 +176,7 @@ fn pair_with(prepare: impl Fn(&TestSocket)) -> (TestSocket, TestSocket) {
     prepare(&active);
     let passive = std::thread::scope(|scope| {
         let accepted = scope.spawn(|| listener.accept());
-        active.connect(address).expect("there is a listener");
+        active.connect(address).expect("the listener exists");
         accepted.join().expect("no panic").expect("a connection")
     });
     (active, passive)

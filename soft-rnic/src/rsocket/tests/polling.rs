@@ -16,7 +16,7 @@ fn fd(fd: c_int, events: i16) -> libc::pollfd {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn rsockets_and_pipes_are_waited_for_at_once() {
     let (one, other) = pair();
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -58,7 +58,7 @@ fn rsockets_and_pipes_are_waited_for_at_once() {
 
 /// If another thread processes the event that this one waits for, this one still wakes.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn nobody_sleeps_through_what_another_has_seen() {
     let (one, other) = pair();
     for _ in 0..50 {
@@ -92,7 +92,7 @@ fn own_time() -> Duration {
 
 /// A listener is never writable.
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn poll_for_writing_sleeps_despite_pending_requests() {
     let (listener, address) = listener(libc::AF_INET);
     let clients = [(); 3].map(|()| {
@@ -113,12 +113,15 @@ fn poll_for_writing_sleeps_despite_pending_requests() {
     assert_eq!(listener.poll(libc::POLLOUT, 1000), 0);
     assert!(begin.elapsed() >= Duration::from_secs(1));
     let used = own_time() - before;
-    assert!(used < Duration::from_millis(50), "a thread that sleeps for a second has worked for {used:?}");
+    assert!(
+        used < Duration::from_millis(50),
+        "a thread that slept for a second used {used:?} of processor time"
+    );
     assert_eq!(listener.poll(libc::POLLIN | libc::POLLOUT, 0), libc::POLLIN);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there are no descriptors")]
+#[cfg_attr(miri, ignore = "needs descriptors")]
 fn sets_are_as_of_select() {
     let (one, other) = pair();
     let (reader, writer) = std::io::pipe().expect("a pipe");
