@@ -6,7 +6,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::common::{Ended, Running, command, is_bandwidth, is_latency, run};
-use crate::schema::{errors, schema};
 
 /// A listening server, and its port.
 fn server(flags: &str) -> (Running, String) {
