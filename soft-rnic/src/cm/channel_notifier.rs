@@ -124,11 +124,9 @@ mod tests {
 
         /// Tokens that are there.
         fn drain(&self) -> usize {
-            // SAFETY: an open descriptor.
-            assert_eq!(
-                unsafe { libc::fcntl(self.notifier.descriptor(), libc::F_SETFL, libc::O_NONBLOCK) },
-                0
-            );
+            let descriptor = self.notifier.descriptor();
+            // SAFETY: the descriptor is open as long as the notifier lives.
+            assert_eq!(unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
             core::iter::from_fn(|| self.notifier.take().ok()).count()
         }
     }
