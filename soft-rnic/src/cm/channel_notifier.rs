@@ -129,11 +129,9 @@ mod tests {
 
         /// The number of available tokens.
         fn drain(&self) -> usize {
-            // SAFETY: `fcntl` on an open descriptor accesses no memory of this process.
-            assert_eq!(
-                unsafe { libc::fcntl(self.notifier.descriptor(), libc::F_SETFL, libc::O_NONBLOCK) },
-                0
-            );
+            let descriptor = self.notifier.descriptor();
+            // SAFETY: the descriptor is open as long as the notifier lives.
+            assert_eq!(unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
             core::iter::from_fn(|| self.notifier.take().ok()).count()
         }
     }
