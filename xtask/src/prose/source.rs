@@ -66,11 +66,12 @@ impl File {
             let Some((kind, comment)) = comment(whole) else {
                 let code = whole.trim();
                 self.code.push(Line { number, text: whole.to_owned() });
-                if let Some((_, comment)) = open.as_mut() {
-                    if !code.is_empty() && !code.starts_with("#[") {
-                        comment.code = code.to_owned();
-                        self.comments.extend(open.take().map(|(_, comment)| comment));
-                    }
+                if !code.is_empty()
+                    && !code.starts_with("#[")
+                    && let Some((_, mut comment)) = open.take()
+                {
+                    comment.code = code.to_owned();
+                    self.comments.push(comment);
                 }
                 continue;
             };
