@@ -106,7 +106,7 @@ impl ParentDomainBuilder {
     ///
     /// # Errors
     ///
-    /// Fails if the device has no parent domains, or not with allocators ([`Unsupported`]). Also
+    /// Fails if the device has no parent domains, or not with allocators ([`Unsupported`](crate::ibverbs::Unsupported)). Also
     /// fails if the thread domain belongs to another context, or if the device has no more domains.
     ///
     /// # References

@@ -58,7 +58,7 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not support them ([`Unsupported`]), or has no more of them.
+    /// Fails if the device does not support them ([`Unsupported`](crate::ibverbs::Unsupported)), or has no more of them.
     ///
     /// # References
     ///

@@ -107,7 +107,7 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// Fails if the device has no XRC ([`Unsupported`]). Fails with [`ErrorKind::Os`](crate::ErrorKind::Os)
+    /// Fails if the device has no XRC ([`Unsupported`](crate::ibverbs::Unsupported)). Fails with [`ErrorKind::Os`](crate::ErrorKind::Os)
     /// if the file has no domain and `Create` is not set, or if the file has a domain and
     /// `ErrorKind::Os`](crate::ErrorKind::Os)).
     ///
@@ -142,7 +142,7 @@ impl XrcDomain {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not support them ([`Unsupported`]), or has no more of them.
+    /// Fails if the device does not support them ([`Unsupported`](crate::ibverbs::Unsupported)), or has no more of them.
     ///
     /// # References
     ///
@@ -156,7 +156,7 @@ impl XrcDomain {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not support it ([`Unsupported`]), or if the domain has no such
+    /// Fails if the device does not support it ([`Unsupported`](crate::ibverbs::Unsupported)), or if the domain has no such
     /// target.
     ///
     /// # References

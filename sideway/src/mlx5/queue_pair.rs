@@ -206,5 +206,5 @@ pub(super) fn dc_operations(asked: Option<SendOperationFlags>) -> SendOperationF
 
 /// The error for a pair that lacks an operation with which it was made.
 pub(super) fn incomplete(operation: &'static str) -> CreateQueuePairError {
-    CreateQueuePairError::Incomplete { operation }.into()
+    CreateQueuePairError::Incomplete { operation }
 }
