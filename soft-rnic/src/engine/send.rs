@@ -23,7 +23,7 @@ use crate::shared::completion::CqEntry;
 use crate::shared::entry::{MrDescriptor, MrEntry, kind, notice};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::{Hazard, full_fence};
-use crate::shared::segment::{MAX_SGE, Slot, Slots};
+use crate::shared::segment::{MAX_SGE, RecvSlot, Slots};
 use crate::shared::slot::{Claim, Delivery, EAGER, RecvCapacity, claim_first};
 use crate::sync::Relaxed;
 
@@ -32,7 +32,7 @@ pub(crate) const GRH: usize = 40;
 
 /// A receive that this process has claimed, and what it needs to give it back.
 pub(super) struct ClaimedRecv<'a> {
-    pub(super) slot: Slot<'a>,
+    pub(super) slot: RecvSlot<'a>,
     claim: Claim,
     index: u32,
     /// The protection domain whose keys the receive may use.
@@ -533,7 +533,7 @@ impl RecvSges {
 /// Whether the entries of a receive are valid for `length` bytes in the protection domain of the
 /// queue pair. This check informs the sender; the owner checks again when it scatters the bytes.
 #[inline]
-pub(super) fn sges_are_valid(peer: &PeerQp, slot: &Slot<'_>, room: RecvCapacity, length: usize) -> bool {
+pub(super) fn sges_are_valid(peer: &PeerQp, slot: &RecvSlot<'_>, room: RecvCapacity, length: usize) -> bool {
     let mut left = length as u64;
     for number in 0..(room.entries as usize).min(MAX_SGE) {
         if left == 0 {

@@ -10,7 +10,7 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state};
 use super::{Action, Call, Rule};
 use crate::objects::context::Context;
 use crate::objects::device::Device;
-use crate::objects::event::{Event, EventElement};
+use crate::objects::event::{AsyncEvent, EventElement};
 use crate::objects::rnic::Rnic;
 use crate::objects::setup::ProcessSetup;
 
@@ -113,7 +113,10 @@ fn fail_device(rnic: &Rnic, device: &'static Device) {
     }
     for context in of_device(rnic, device).filter(|context| context.fail()) {
         FAILED.fetch_add(1, Relaxed);
-        context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: EventElement::Device });
+        context.raise(AsyncEvent {
+            kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL,
+            element: EventElement::Device,
+        });
     }
     if let Some(cm) = rnic.cm_handler().get() {
         cm.device_removed(device.number);

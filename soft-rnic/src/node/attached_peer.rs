@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::cm_outbox::PeerCm;
 use super::heap::HeapRange;
-use super::message::{ExportId, ProcessId, REQUEST, Reply, Request, Welcome};
+use super::message::{ExportId, PeerRequest, ProcessId, REQUEST, Reply, Welcome};
 use super::peer_ids::PeerLease;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use super::{CALL_CELL, NodeState};
@@ -141,18 +141,18 @@ impl ServiceThread {
     pub(crate) fn receive_hello(&mut self, pending: PendingPeer) -> Option<EventSource> {
         let mut buffer = [0; REQUEST];
         let request = match pending.socket.receive(&mut buffer) {
-            Received::Packet(len, _) => Request::decode(&buffer[..len]),
+            Received::Packet(len, _) => PeerRequest::decode(&buffer[..len]),
             Received::Nothing => return Some(EventSource::PendingPeer(pending)),
             Received::End => None,
         };
         let peer = match request {
-            Some(Request::Hello { version: LAYOUT_VERSION, process }) => {
+            Some(PeerRequest::Hello { version: LAYOUT_VERSION, process }) => {
                 // Each connecting process may be a member of a group, even if it gives up before
                 // the welcome arrives.
                 self.state.segment.header().newcomers.fetch_add(1, AcqRel);
                 self.welcome(&pending).map(|(lease, calls)| (lease, calls, process))
             }
-            Some(Request::Hello { version, .. }) => {
+            Some(PeerRequest::Hello { version, .. }) => {
                 log::warn!(
                     "process {} uses segment version {version} of the software device, this process {LAYOUT_VERSION}: \
                      run the same version in both",
@@ -161,7 +161,7 @@ impl ServiceThread {
                 let _ = pending.socket.send(&Reply::OtherVersion { version: LAYOUT_VERSION }.encode());
                 None
             }
-            Some(Request::Status { version }) => {
+            Some(PeerRequest::Status { version }) => {
                 self.tell_status(&pending, version);
                 None
             }
@@ -298,15 +298,15 @@ impl ServiceThread {
 
     /// False if the packet makes no sense.
     fn handle_packet(&mut self, peer: &mut AttachedPeer, packet: &[u8]) -> bool {
-        match Request::decode(packet) {
-            Some(Request::Doorbell(doorbell)) => self.state.answer(peer.lease.peer_id, doorbell),
-            Some(Request::MapExport { export, write }) => self.send_export(peer, export, write),
-            Some(Request::Goodbye) => peer.said_goodbye = true,
-            Some(Request::CmMessage { from, message }) => {
+        match PeerRequest::decode(packet) {
+            Some(PeerRequest::Doorbell(doorbell)) => self.state.answer(peer.lease.peer_id, doorbell),
+            Some(PeerRequest::MapExport { export, write }) => self.send_export(peer, export, write),
+            Some(PeerRequest::Goodbye) => peer.said_goodbye = true,
+            Some(PeerRequest::CmMessage { from, message }) => {
                 return self.receive_cm_message(peer, from, message);
             }
-            Some(Request::CmReset { from }) => return self.receive_cm_reset(peer, from),
-            Some(Request::Hello { .. } | Request::Status { .. }) | None => return false,
+            Some(PeerRequest::CmReset { from }) => return self.receive_cm_reset(peer, from),
+            Some(PeerRequest::Hello { .. } | PeerRequest::Status { .. }) | None => return false,
         }
         true
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::attached_peer::AttachedPeer;
 use super::mailbox::ServiceCommand;
-use super::message::{Request, cm_message_packet};
+use super::message::{PeerRequest, cm_message_packet};
 use super::numbers::LAST_BLOCK;
 use super::peer_process::PeerProcess;
 use super::service::{EventSource, ServiceThread};
@@ -289,7 +289,7 @@ impl ServiceThread {
             }
             outbox.overflowed = false;
             // The owner may have received messages before the loss.
-            outbox.send(&Request::CmReset { from: own }.encode());
+            outbox.send(&PeerRequest::CmReset { from: own }.encode());
         }
         log::warn!(
             "the owner of block {block} does not read: the connection manager's messages to it are lost"

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::CALL_CELL;
 use super::directory::Directory;
 use super::mapped_memory::PeerMapping;
-use super::message::{ExportId, ExportRange, Reply, Request, Welcome};
+use super::message::{ExportId, ExportRange, PeerRequest, Reply, Welcome};
 use super::peer_process::PeerProcess;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
-use crate::platform::memory::{Memory, PeerFile};
+use crate::platform::memory::{FileMapping, PeerFile};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
 use crate::shared::hazard::TRANSFER_SLOTS;
@@ -122,7 +122,7 @@ impl ServiceThread {
 
     fn say_hello(&mut self, socket: Socket, block: u16) {
         let who = socket.credentials().ok().filter(|who| user::own() == Some(who.user));
-        let hello = Request::Hello { version: LAYOUT_VERSION, process: self.state.process };
+        let hello = PeerRequest::Hello { version: LAYOUT_VERSION, process: self.state.process };
         let token = self.new_token();
         let said =
             who.is_some() && socket.send(&hello.encode()).is_ok() && self.watch(&socket, token).is_ok();
@@ -154,7 +154,7 @@ impl ServiceThread {
     fn disconnect(&self, socket: &Socket) {
         self.unwatch(socket);
         // A send error is harmless: the peer has gone, or is about to refuse.
-        let _ = socket.send(&Request::Goodbye.encode());
+        let _ = socket.send(&PeerRequest::Goodbye.encode());
     }
 
     pub(crate) fn receive_welcome(&mut self, token: u64, pending: PendingConnect) -> Option<EventSource> {
@@ -273,7 +273,7 @@ impl ServiceThread {
         let Ok(len) = usize::try_from(range.len) else { return };
         let unsealed = self.state.common.settings.any_shm;
         let what = PeerFile { offset: range.offset, len, writable, unsealed };
-        match Memory::of_peer(file, what) {
+        match FileMapping::of_peer(file, what) {
             Ok(memory) => {
                 let mapped = PeerMapping { memory, epoch: export.epoch, writable, owner_base: range.base };
                 self.retired.extend(mappings.replace(export, Some(mapped)));
@@ -321,7 +321,7 @@ impl ServiceThread {
 /// in the welcome.
 fn open_segment(file: OwnedFd, welcome: &Welcome) -> Option<Segment> {
     let what = PeerFile { offset: 0, len: LENGTH, writable: true, unsealed: false };
-    let memory = Memory::of_peer(file, what)
+    let memory = FileMapping::of_peer(file, what)
         .inspect_err(|error| log::warn!("a peer's segment cannot be mapped: {error}"))
         .ok()?;
     let segment = Segment::of_peer(memory)?;

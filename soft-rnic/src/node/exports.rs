@@ -9,7 +9,7 @@ use super::mailbox::{Mailbox, ServiceCommand};
 use super::message::{ExportId, ExportRange};
 use crate::platform::fork::OwnedFile;
 use crate::platform::mappings::{Mapping, reopen_file};
-use crate::platform::memory::Memory;
+use crate::platform::memory::FileMapping;
 
 /// The most memories that a process exports at a time.
 pub(crate) const MAX_EXPORTS: usize = if cfg!(any(miri, loom)) { 16 } else { 1 << 12 };
@@ -18,7 +18,7 @@ pub(crate) const MAX_EXPORTS: usize = if cfg!(any(miri, loom)) { 16 } else { 1 <
 #[derive(Debug)]
 enum ExportOrigin {
     /// Allocated by the device, and exported until it is removed.
-    Allocated(Arc<Memory>),
+    Allocated(Arc<FileMapping>),
     /// Mapped by the program, and exported while it contains regions.
     Found { mapping: Mapping, file: OwnedFile },
 }
@@ -108,7 +108,7 @@ impl Exports {
     /// # Errors
     ///
     /// `OutOfMemory` if [`MAX_EXPORTS`] memories are exported already.
-    pub(crate) fn add(&self, memory: Arc<Memory>) -> io::Result<ExportId> {
+    pub(crate) fn add(&self, memory: Arc<FileMapping>) -> io::Result<ExportId> {
         let base = memory.base().addr().get() as u64;
         let range = ExportRange { base, len: memory.len() as u64, offset: 0 };
         let export = ExportedMemory {
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn added_memory_is_found_until_it_is_removed() {
         let exports = exports();
-        let memory = Arc::new(Memory::create(c"test", 8192).expect("memory"));
+        let memory = Arc::new(FileMapping::create(c"test", 8192).expect("memory"));
         let base = memory.base().addr().get();
         let id = exports.add(Arc::clone(&memory)).expect("room");
         assert_eq!(exports.find(base, 8192), Some(id));
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn a_read_only_offer_cannot_be_mapped_to_write() {
         let exports = exports();
-        let id = exports.add(Arc::new(Memory::create(c"test", 4096).expect("memory"))).expect("room");
+        let id = exports.add(Arc::new(FileMapping::create(c"test", 4096).expect("memory"))).expect("room");
         let file = exports.open_for_peer(id, false).expect("an offer").file;
         // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let mapped = unsafe {

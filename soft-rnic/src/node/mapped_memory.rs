@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::exports::MAX_EXPORTS;
 use super::message::ExportId;
 use super::transfer_slot::{Quiescence, TransferSlotGuard, TransferSlots};
-use crate::platform::memory::Memory;
+use crate::platform::memory::FileMapping;
 
 /// The peer is asked again after this time.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
@@ -22,7 +22,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// A mapping of exported memory.
 #[derive(Debug)]
 pub(crate) struct PeerMapping {
-    pub(crate) memory: Memory,
+    pub(crate) memory: FileMapping,
     pub(crate) epoch: u32,
     pub(crate) writable: bool,
     /// The address of the memory in its owner.

@@ -56,7 +56,7 @@ pub(crate) struct ExportId {
 
 /// A packet from an attached peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request<'a> {
+pub(crate) enum PeerRequest<'a> {
     Hello {
         version: u64,
         process: ProcessId,
@@ -193,7 +193,7 @@ fn export_words(kind: u8, export: ExportId, parts: &[&[u8]]) -> Vec<u8> {
     packet
 }
 
-/// A [`Request::CmMessage`], encoded without an allocation; `None` if the message is empty or too
+/// A [`PeerRequest::CmMessage`], encoded without an allocation; `None` if the message is empty or too
 /// long.
 pub(crate) fn cm_message_packet(
     from: u16,
@@ -220,7 +220,7 @@ impl Doorbell {
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> PeerRequest<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello { version, process } => {
@@ -385,18 +385,18 @@ mod tests {
         ]
     }
 
-    fn requests() -> Vec<Request<'static>> {
+    fn requests() -> Vec<PeerRequest<'static>> {
         vec![
-            Request::Hello { version: 5, process: [8; 16] },
-            Request::Doorbell(Doorbell::Cq(u32::MAX)),
-            Request::Doorbell(Doorbell::Qp(2)),
-            Request::Doorbell(Doorbell::Srq(3)),
-            Request::Doorbell(Doorbell::Call { transfer_slot: 63 }),
-            Request::MapExport { export: ExportId { index: 4, epoch: 5 }, write: true },
-            Request::Status { version: STATUS_VERSION },
-            Request::Goodbye,
-            Request::CmMessage { from: 1, message: &[7; CM_MESSAGE] },
-            Request::CmReset { from: LAST_BLOCK },
+            PeerRequest::Hello { version: 5, process: [8; 16] },
+            PeerRequest::Doorbell(Doorbell::Cq(u32::MAX)),
+            PeerRequest::Doorbell(Doorbell::Qp(2)),
+            PeerRequest::Doorbell(Doorbell::Srq(3)),
+            PeerRequest::Doorbell(Doorbell::Call { transfer_slot: 63 }),
+            PeerRequest::MapExport { export: ExportId { index: 4, epoch: 5 }, write: true },
+            PeerRequest::Status { version: STATUS_VERSION },
+            PeerRequest::Goodbye,
+            PeerRequest::CmMessage { from: 1, message: &[7; CM_MESSAGE] },
+            PeerRequest::CmReset { from: LAST_BLOCK },
         ]
     }
 
@@ -405,11 +405,11 @@ mod tests {
         for request in requests() {
             let packet = request.encode();
             assert!(packet.len() < REQUEST);
-            assert_eq!(Request::decode(&packet), Some(request));
+            assert_eq!(PeerRequest::decode(&packet), Some(request));
         }
         for message in [&b"x"[..], &[5; CM_MESSAGE]] {
             let packet = cm_message_packet(3, message).expect("short enough");
-            assert_eq!(packet[..], Request::CmMessage { from: 3, message }.encode());
+            assert_eq!(packet[..], PeerRequest::CmMessage { from: 3, message }.encode());
         }
         assert!(cm_message_packet(3, &[]).is_none() && cm_message_packet(3, &[0; CM_MESSAGE + 1]).is_none());
         for reply in replies() {
@@ -422,8 +422,8 @@ mod tests {
     #[test]
     fn nobody_has_a_block_that_there_is_not() {
         for from in [0, LAST_BLOCK + 1, u16::MAX] {
-            assert_eq!(Request::decode(&Request::CmMessage { from, message: b"x" }.encode()), None);
-            assert_eq!(Request::decode(&Request::CmReset { from }.encode()), None);
+            assert_eq!(PeerRequest::decode(&PeerRequest::CmMessage { from, message: b"x" }.encode()), None);
+            assert_eq!(PeerRequest::decode(&PeerRequest::CmReset { from }.encode()), None);
             assert_eq!(Reply::decode(&Reply::Block { block: from }.encode()), None);
         }
     }
@@ -432,13 +432,13 @@ mod tests {
     fn truncated_or_overlong_message_is_refused() {
         // The node does not check the contents of a CM message, so that it cannot detect a
         // truncated one.
-        for mut packet in requests().iter().map(Request::encode) {
+        for mut packet in requests().iter().map(PeerRequest::encode) {
             let is_letter = packet[0] == 9;
             for len in 0..if is_letter { CM_MESSAGE_HEADER + 1 } else { packet.len() } {
-                assert_eq!(Request::decode(&packet[..len]), None);
+                assert_eq!(PeerRequest::decode(&packet[..len]), None);
             }
             packet.push(0);
-            assert_eq!(Request::decode(&packet), None);
+            assert_eq!(PeerRequest::decode(&packet), None);
         }
         for mut packet in replies().iter().map(Reply::encode).filter(|packet| packet.len() < 200) {
             for len in 0..packet.len() {

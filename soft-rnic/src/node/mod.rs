@@ -47,7 +47,7 @@ pub(crate) use crate::platform::vm::VmError;
 pub(crate) use directory::Reachability;
 pub(crate) use exports::Exports;
 pub(crate) use heap::{Heap, HeapRange};
-pub(crate) use message::{Doorbell, ExportId, PacketReader, PortGid, REPLY, Reply, Request};
+pub(crate) use message::{Doorbell, ExportId, PacketReader, PeerRequest, PortGid, REPLY, Reply};
 pub(crate) use numbers::{LAST_BLOCK, QpNumber};
 pub(crate) use peer_process::PeerProcess;
 pub(crate) use port_lookup::PortOwner;

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use super::NodeSettings;
 use super::mailbox::{Mailbox, ServiceCommand};
 use super::mapped_memory::{MappedMemory, PeerMappings};
-use super::message::{Doorbell, ExportId, PortGid, ProcessId, Request, Welcome};
+use super::message::{Doorbell, ExportId, PeerRequest, PortGid, ProcessId, Welcome};
 use super::numbers::Blocks;
 use super::probe::{probe, warn_vm_unavailable};
 use super::traffic::TrafficCounters;
@@ -283,7 +283,7 @@ impl PeerProcess {
         }
         let mapped = peer.mappings.get(transfer_slot, export, write);
         if mapped.is_none() && peer.mappings.claim_request(export) {
-            let _ = peer.socket.send(&Request::MapExport { export, write }.encode());
+            let _ = peer.socket.send(&PeerRequest::MapExport { export, write }.encode());
         }
         mapped
     }

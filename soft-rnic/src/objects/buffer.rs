@@ -8,14 +8,14 @@ use std::sync::Arc;
 use super::protection_domain::Pd;
 use super::use_ref::UseRef;
 use crate::node::ExportId;
-use crate::platform::memory::Memory;
+use crate::platform::memory::FileMapping;
 use crate::shared::segment::PAGE;
 
 /// An allocated buffer. It can be shared and cannot shrink.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pd: UseRef<Pd>,
-    memory: Arc<Memory>,
+    memory: Arc<FileMapping>,
     export: ExportId,
 }
 
@@ -28,7 +28,8 @@ impl Buffer {
     pub(crate) fn allocate(pd: &Arc<Pd>, size: usize) -> io::Result<Arc<Self>> {
         let size =
             size.checked_next_multiple_of(PAGE).filter(|size| *size != 0 && *size <= isize::MAX as usize);
-        let memory = Arc::new(Memory::create(c"soft-rnic buffer", size.ok_or(io::ErrorKind::InvalidInput)?)?);
+        let memory =
+            Arc::new(FileMapping::create(c"soft-rnic buffer", size.ok_or(io::ErrorKind::InvalidInput)?)?);
         let export = pd.context().rnic().node().exports().add(Arc::clone(&memory))?;
         Ok(Arc::new(Self { pd: UseRef::new(pd), memory, export }))
     }

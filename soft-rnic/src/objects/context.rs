@@ -10,7 +10,7 @@ use rdma_mummy_sys::types::{ibv_context, ibv_event_type, ibv_port_state};
 use super::channel::CompletionChannel;
 use super::device::Device;
 use super::device_memory::Dm;
-use super::event::{AsyncEventQueue, Event, EventElement};
+use super::event::{AsyncEvent, AsyncEventQueue, EventElement};
 use super::memory_region::Mr;
 use super::protection_domain::Pd;
 use super::rnic::Rnic;
@@ -270,7 +270,7 @@ impl Context {
     }
 
     /// Adds an asynchronous event.
-    pub(crate) fn raise(&self, event: Event) {
+    pub(crate) fn raise(&self, event: AsyncEvent) {
         self.events.raise(event);
     }
 
@@ -279,7 +279,7 @@ impl Context {
         let up = state == ibv_port_state::IBV_PORT_ACTIVE;
         let kind =
             if up { ibv_event_type::IBV_EVENT_PORT_ACTIVE } else { ibv_event_type::IBV_EVENT_PORT_ERR };
-        self.raise(Event { kind, element: EventElement::Port(port) });
+        self.raise(AsyncEvent { kind, element: EventElement::Port(port) });
     }
 
     /// Closes the context. Objects that the program did not destroy keep their memory, but peers

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use super::context::{Context, CountGuard};
 use super::use_ref::{CountsUses, UseCount};
 use crate::node::ExportId;
-use crate::platform::memory::Memory;
+use crate::platform::memory::FileMapping;
 use crate::platform::{copy, errno};
 use crate::shared::segment::PAGE;
 
@@ -22,7 +22,7 @@ pub(crate) struct Dm {
     number: u32,
     /// The length that the program asked for, in bytes. The memory consists of whole pages.
     length: usize,
-    memory: Arc<Memory>,
+    memory: Arc<FileMapping>,
     export: ExportId,
     users: UseCount,
     gone: AtomicBool,
@@ -62,10 +62,10 @@ impl Dm {
         Ok(dm)
     }
 
-    fn export(context: &Context, length: usize) -> Result<(Arc<Memory>, ExportId), c_int> {
+    fn export(context: &Context, length: usize) -> Result<(Arc<FileMapping>, ExportId), c_int> {
         let refused = |error: std::io::Error| errno::refused("ibv_alloc_dm", &error);
         let whole = length.checked_next_multiple_of(PAGE).ok_or(libc::ENOMEM)?;
-        let memory = Arc::new(Memory::create(c"soft-rnic device memory", whole).map_err(refused)?);
+        let memory = Arc::new(FileMapping::create(c"soft-rnic device memory", whole).map_err(refused)?);
         let export = context.rnic().node().exports().add(Arc::clone(&memory)).map_err(refused)?;
         Ok((memory, export))
     }

@@ -25,7 +25,7 @@ pub(crate) enum EventElement {
 
 /// An asynchronous event.
 #[derive(Clone)]
-pub(crate) struct Event {
+pub(crate) struct AsyncEvent {
     pub(crate) kind: ibv_event_type,
     pub(crate) element: EventElement,
 }
@@ -78,7 +78,7 @@ impl EventElement {
 
 /// Events that the program has not taken yet.
 pub(crate) struct AsyncEventQueue {
-    events: Mutex<VecDeque<Event>>,
+    events: Mutex<VecDeque<AsyncEvent>>,
     tokens: Tokens,
 }
 
@@ -90,7 +90,7 @@ impl AsyncEventQueue {
         Ok(Self { events: Mutex::default(), tokens: Tokens::create()? })
     }
 
-    fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {
+    fn events(&self) -> MutexGuard<'_, VecDeque<AsyncEvent>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,7 +103,7 @@ impl AsyncEventQueue {
         self.events().is_empty()
     }
 
-    pub(crate) fn raise(&self, event: Event) {
+    pub(crate) fn raise(&self, event: AsyncEvent) {
         let mut events = self.events();
         // Checked under the lock, because the destruction of the object clears its handle before it
         // removes its events here.
@@ -130,7 +130,7 @@ impl AsyncEventQueue {
             let mut events = self.events();
             // The event of this token may have gone with its object, or be about to. Every other
             // event has a token too.
-            let Some(Event { kind, element }) = events.pop_front() else { continue };
+            let Some(AsyncEvent { kind, element }) = events.pop_front() else { continue };
             // Under the lock, so that the destruction of the object, which takes this lock next,
             // waits for this event.
             if let Some(element) = element.deliver() {

@@ -16,7 +16,7 @@ use super::use_ref::{CountsUses, UseCount, UseRef};
 use crate::node::{ExportId, Node, StillInUse};
 use crate::platform::errno;
 use crate::platform::mappings::Survey;
-use crate::platform::memory::{BackingFile, Memory};
+use crate::platform::memory::{BackingFile, FileMapping};
 use crate::platform::nowhere::Nowhere;
 use crate::platform::user_memory;
 use crate::shared::entry::kind;
@@ -87,7 +87,7 @@ pub(crate) enum MrBacking {
     /// Device memory.
     Device(UseRef<Dm>),
     /// A file of the program, mapped by the device.
-    File(Memory, BackingFile),
+    File(FileMapping, BackingFile),
     /// No memory: a null region.
     Null(Arc<Nowhere>),
 }
@@ -287,7 +287,7 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// As [`register`](Self::register), and as [`Memory::of_program`].
+    /// As [`register`](Self::register), and as [`FileMapping::of_program`].
     pub(crate) fn register_file(
         pd: &Arc<Pd>,
         file: RawFd,
@@ -307,7 +307,7 @@ impl Mr {
         let skipped = (offset & page) as usize;
         let whole = length.checked_add(skipped).filter(|whole| *whole <= isize::MAX as usize);
         let (whole, writable) = (whole.ok_or(libc::EINVAL)?, access & LOCAL_WRITE != 0);
-        let (memory, file) = Memory::of_program(file, offset - skipped as u64, whole, writable)
+        let (memory, file) = FileMapping::of_program(file, offset - skipped as u64, whole, writable)
             .map_err(|error| errno::refused("ibv_reg_dmabuf_mr", &error))?;
         // Within the mapping, which begins `skipped` bytes earlier.
         let base = memory.base().as_ptr().wrapping_add(skipped);

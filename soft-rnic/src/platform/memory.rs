@@ -9,7 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 ///
 /// It begins at a page boundary. Only references to atomics ever point into it.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct FileMapping {
     base: NonNull<u8>,
     len: usize,
     #[cfg(not(any(miri, loom)))]
@@ -41,12 +41,12 @@ pub(crate) struct PeerFile {
 
 // SAFETY: a mapping belongs to the process and not to a thread; the holder decides which of its
 // bytes are accessed.
-unsafe impl Send for Memory {}
+unsafe impl Send for FileMapping {}
 // SAFETY: a mapping belongs to the process, and the type's methods only return an address and a
 // length.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for FileMapping {}
 
-impl Memory {
+impl FileMapping {
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -57,7 +57,7 @@ impl Memory {
 }
 
 #[cfg(not(any(miri, loom)))]
-impl Memory {
+impl FileMapping {
     /// Creates memory that cannot shrink or grow.
     ///
     /// # Errors
@@ -179,7 +179,7 @@ impl Memory {
 }
 
 #[cfg(not(any(miri, loom)))]
-impl Drop for Memory {
+impl Drop for FileMapping {
     fn drop(&mut self) {
         if !self.process.is_current() {
             // A forked child lacks the mapping: other memory may lie at that address, and another
@@ -196,7 +196,7 @@ impl Drop for Memory {
 }
 
 #[cfg(any(miri, loom))]
-impl Memory {
+impl FileMapping {
     const ALIGN: usize = 4096;
 
     fn layout(len: usize) -> std::alloc::Layout {
@@ -243,7 +243,7 @@ impl Memory {
 }
 
 #[cfg(any(miri, loom))]
-impl Drop for Memory {
+impl Drop for FileMapping {
     fn drop(&mut self) {
         // SAFETY: `create` allocated the memory with this layout.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), Self::layout(self.len)) };

@@ -37,7 +37,7 @@ use crate::node::{PeerProcess, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
 use crate::objects::context::{Context, CountGuard};
-use crate::objects::event::{Event, EventElement};
+use crate::objects::event::{AsyncEvent, EventElement};
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::objects::use_ref::UseRef;
@@ -402,7 +402,7 @@ impl Qp {
     }
 
     pub(crate) fn raise(self: &Arc<Self>, event_type: ibv_event_type) {
-        self.context.raise(Event { kind: event_type, element: EventElement::Qp(Arc::clone(self)) });
+        self.context.raise(AsyncEvent { kind: event_type, element: EventElement::Qp(Arc::clone(self)) });
         if self.xrcd.is_some() {
             self.raise_elsewhere(event_type);
         }

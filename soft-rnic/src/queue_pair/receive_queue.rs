@@ -12,7 +12,7 @@ use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
 
 use crate::node::{HeapRange, Node};
 use crate::shared::entry::SlotsDescriptor;
-use crate::shared::segment::{Slot, Slots, slot_stride};
+use crate::shared::segment::{RecvSlot, Slots, slot_stride};
 use crate::shared::slot::{Claim, Delivery, Holder, RecvCapacity, SlotHeader};
 use crate::sync::Relaxed;
 
@@ -89,7 +89,7 @@ impl ReceiveQueue {
     }
 
     #[inline]
-    fn slot(&self, index: u32) -> Slot<'_> {
+    fn slot(&self, index: u32) -> RecvSlot<'_> {
         self.node.segment().slot(&self.slots, index).expect("callers pass the index of a slot")
     }
 

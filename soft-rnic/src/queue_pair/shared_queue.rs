@@ -11,7 +11,7 @@ use super::Spin;
 use super::receive_queue::ReceiveQueue;
 use crate::objects::acks::Acks;
 use crate::objects::context::{Context, CountGuard};
-use crate::objects::event::{Event, EventElement};
+use crate::objects::event::{AsyncEvent, EventElement};
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::objects::use_ref::{CountsUses, UseCount, UseRef};
@@ -221,7 +221,7 @@ impl Srq {
 
     /// Raises the event "SRQ limit reached".
     pub(crate) fn raise_limit(self: &Arc<Self>) {
-        self.context.raise(Event {
+        self.context.raise(AsyncEvent {
             kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
             element: EventElement::Srq(Arc::clone(self)),
         });

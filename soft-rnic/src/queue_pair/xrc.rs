@@ -20,7 +20,7 @@ use crate::faults::{Opcode, RequestFacts};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
 use crate::objects::context::Context;
-use crate::objects::event::{Event, EventElement};
+use crate::objects::event::{AsyncEvent, EventElement};
 use crate::objects::use_ref::UseRef;
 use crate::objects::xrc_domain::Xrcd;
 use crate::shared::entry::SlotsDescriptor;
@@ -220,7 +220,7 @@ impl Qp {
     /// Raises an event for every other handle too.
     pub(super) fn raise_elsewhere(&self, kind: ibv_event_type) {
         for other in &self.opened().others {
-            other.context.raise(Event { kind, element: EventElement::Opened(Arc::clone(other)) });
+            other.context.raise(AsyncEvent { kind, element: EventElement::Opened(Arc::clone(other)) });
         }
     }
 }

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::socket::RSocket;
 
-type Table = HashMap<RawFd, Arc<RSocket>>;
+type SocketTable = HashMap<RawFd, Arc<RSocket>>;
 
-fn table() -> MutexGuard<'static, Table> {
-    static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
+fn table() -> MutexGuard<'static, SocketTable> {
+    static TABLE: OnceLock<Mutex<SocketTable>> = OnceLock::new();
     TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 

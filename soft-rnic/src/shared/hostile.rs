@@ -19,7 +19,7 @@ use super::generation::GenerationWriter;
 use super::hazard::Hazard;
 use super::segment::{
     COMPLETION_QUEUES_AT, HAZARDS_AT, HEAP, HEAP_AT, LENGTH, MAX_SGE, MEMBERS_AT, QUEUE_PAIRS_AT, REGIONS_AT,
-    SHARED_QUEUES_AT, Segment, Slot, ring_bytes, slot_stride,
+    RecvSlot, SHARED_QUEUES_AT, Segment, ring_bytes, slot_stride,
 };
 use super::slot::{Delivery, EAGER, RecvCapacity};
 use crate::engine::hostile::{HostilePeer, HostileSends, send_into};
@@ -293,7 +293,7 @@ impl Hostile<'_> {
         let Some(slot) = descriptor.check().and_then(|slots| self.segment.slot(&slots, index)) else {
             return;
         };
-        let Slot { header, eager, source, .. } = slot;
+        let RecvSlot { header, eager, source, .. } = slot;
         assert!(index < descriptor.count && slot.entries().count() <= MAX_SGE + 9);
         self.inside(header, 1);
         slot.entries().for_each(|entry| self.inside(entry, 1));

@@ -13,7 +13,7 @@ use super::entry::{MembershipEntry, MrEntry, QpEntry, SlotsDescriptor, SrqEntry}
 use super::hazard::{HazardSlot, TRANSFER_SLOTS};
 use super::ring::{IndexRing, RingHeader};
 use super::slot::{EAGER, SgeEntry, SlotHeader};
-use crate::platform::memory::Memory;
+use crate::platform::memory::FileMapping;
 use crate::sync::{Acquire, AtomicU32, AtomicU64};
 
 /// Changes with every change of the layout or of the meaning of a word. Peers with different
@@ -95,7 +95,7 @@ const _: () = {
 /// A mapped segment, this process's own or a peer's.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    memory: Memory,
+    memory: FileMapping,
 }
 
 /// The checked place of a receive queue's slots: they lie in the heap of every segment, because all
@@ -111,7 +111,7 @@ pub(crate) struct Slots {
 
 /// One slot: its header, its eager bytes, and its entries.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot<'a> {
+pub(crate) struct RecvSlot<'a> {
     pub(crate) header: &'a SlotHeader,
     /// [`EAGER`] bytes, which a peer may write at any time.
     pub(crate) eager: NonNull<u8>,
@@ -120,7 +120,7 @@ pub(crate) struct Slot<'a> {
     more: &'a [SgeEntry],
 }
 
-impl<'a> Slot<'a> {
+impl<'a> RecvSlot<'a> {
     /// The scatter entry with this number, if the slot has that many.
     #[inline]
     pub(crate) fn entry(&self, number: usize) -> Option<&'a SgeEntry> {
@@ -154,17 +154,17 @@ impl Segment {
     ///
     /// If the system has no memory or file descriptor for it.
     pub(crate) fn create() -> io::Result<Self> {
-        Ok(Self { memory: Memory::create(c"soft-rnic", LENGTH)? })
+        Ok(Self { memory: FileMapping::create(c"soft-rnic", LENGTH)? })
     }
 
     /// Wraps the segment in memory that a peer gave; `None` if it is shorter than [`LENGTH`]. The
     /// caller must have checked that the memory cannot shrink.
-    pub(crate) fn of_peer(memory: Memory) -> Option<Self> {
+    pub(crate) fn of_peer(memory: FileMapping) -> Option<Self> {
         (memory.len() >= LENGTH).then_some(Self { memory })
     }
 
     /// The memory of the segment, for handing to peers.
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &FileMapping {
         &self.memory
     }
 
@@ -250,7 +250,7 @@ impl Segment {
 
     /// A slot of a receive queue.
     #[inline]
-    pub(crate) fn slot(&self, slots: &Slots, index: u32) -> Option<Slot<'_>> {
+    pub(crate) fn slot(&self, slots: &Slots, index: u32) -> Option<RecvSlot<'_>> {
         if index >= slots.count {
             return None;
         }
@@ -264,7 +264,7 @@ impl Segment {
         // lies in the mapping (`SlotsDescriptor::check`). They are aligned like the slots, by 64
         // bytes. All of it is atomics except for the eager bytes, to which no reference is made.
         unsafe {
-            Some(Slot {
+            Some(RecvSlot {
                 header: part(0).cast::<SlotHeader>().as_ref(),
                 eager: part(EAGER_AT),
                 source: part(SOURCE_AT).cast::<[AtomicU64; SOURCE]>().as_ref(),

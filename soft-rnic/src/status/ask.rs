@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{STATUS_VERSION, Statistics};
-use crate::node::{LAST_BLOCK, REPLY, Reply, Request, socket_name};
+use crate::node::{LAST_BLOCK, PeerRequest, REPLY, Reply, socket_name};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
 
@@ -137,7 +137,7 @@ impl FoundSockets {
         if pid.is_some_and(|pid| !self.known.insert((fabric.clone(), pid))) {
             return Ok(None);
         }
-        let sent = socket.send(&Request::Status { version: STATUS_VERSION }.encode());
+        let sent = socket.send(&PeerRequest::Status { version: STATUS_VERSION }.encode());
         if sent.is_err() {
             self.processes.push(Process { pid, fabric, answer: Err(NoAnswer::HungUp) });
             return Ok(None);

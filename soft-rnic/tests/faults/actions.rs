@@ -203,14 +203,14 @@ fn the_last_bytes_come_later_than_the_others() {
 }
 
 /// An endpoint that another thread reads.
-struct SharedEndpoint<'a>(&'a Endpoint);
+struct SharedEndpoint<'a>(&'a FaultEndpoint);
 
 // SAFETY: `bytes` reads the memory with volatile byte reads, and the other thread uses nothing else
 // of the endpoint.
 unsafe impl Send for SharedEndpoint<'_> {}
 
 impl<'a> SharedEndpoint<'a> {
-    fn get(&self) -> &'a Endpoint {
+    fn get(&self) -> &'a FaultEndpoint {
         self.0
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //!
-//! All unsafe code of the test is here. An [`Endpoint`] owns its objects from its creation to its
+//! All unsafe code of the test is here. A [`FaultEndpoint`] owns its objects from its creation to its
 //! drop, and nobody else destroys them. Requests are built on the stack and posted by value. The
 //! device accesses only `memory`, which outlives the objects.
 
@@ -122,7 +122,7 @@ pub(crate) fn event_of(context: *mut ibv_context) -> ibv_event_type {
 }
 
 /// One end of a connection, with its queues and memory.
-pub(crate) struct Endpoint {
+pub(crate) struct FaultEndpoint {
     pub(crate) context: *mut ibv_context,
     pub(crate) pd: *mut ibv_pd,
     pub(crate) cq: *mut ibv_cq,
@@ -154,7 +154,7 @@ impl Default for EndpointOptions {
     }
 }
 
-impl Endpoint {
+impl FaultEndpoint {
     pub(crate) fn new(options: EndpointOptions) -> Self {
         let lib = table();
         let context = open(options.device).unwrap();
@@ -520,7 +520,7 @@ unsafe fn xrc_target(context: *mut ibv_context, xrcd: *mut ibv_xrcd) -> *mut ibv
     unsafe { verbs::ibv_create_qp_ex(table(), context, &raw mut init) }
 }
 
-impl Drop for Endpoint {
+impl Drop for FaultEndpoint {
     fn drop(&mut self) {
         faults::clear();
         if !self.lost {
@@ -538,22 +538,22 @@ impl Drop for Endpoint {
 }
 
 /// Two connected endpoints.
-pub(crate) fn pair_with(options: EndpointOptions) -> (Endpoint, Endpoint) {
-    let (a, b) = (Endpoint::new(options), Endpoint::new(options));
+pub(crate) fn pair_with(options: EndpointOptions) -> (FaultEndpoint, FaultEndpoint) {
+    let (a, b) = (FaultEndpoint::new(options), FaultEndpoint::new(options));
     a.connect(&b, options);
     b.connect(&a, options);
     (a, b)
 }
 
-pub(crate) fn pair() -> (Endpoint, Endpoint) {
+pub(crate) fn pair() -> (FaultEndpoint, FaultEndpoint) {
     pair_with(EndpointOptions::default())
 }
 
 /// An XRC initiator, and the endpoint with its target and shared receive queue.
-pub(crate) fn xrc_pair() -> (Endpoint, Endpoint) {
+pub(crate) fn xrc_pair() -> (FaultEndpoint, FaultEndpoint) {
     let [from, to] = [ibv_qp_type::IBV_QPT_XRC_SEND, ibv_qp_type::IBV_QPT_XRC_RECV]
         .map(|qp_type| EndpointOptions { qp_type, ..EndpointOptions::default() });
-    let (a, b) = (Endpoint::new(from), Endpoint::new(to));
+    let (a, b) = (FaultEndpoint::new(from), FaultEndpoint::new(to));
     a.connect(&b, from);
     b.connect(&a, to);
     (a, b)

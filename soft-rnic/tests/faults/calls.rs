@@ -10,7 +10,7 @@ use crate::bench::*;
 #[test]
 fn each_maker_fails_with_the_error_of_the_rule() {
     let _turn = turn();
-    let side = Endpoint::new(EndpointOptions::default());
+    let side = FaultEndpoint::new(EndpointOptions::default());
     let lib = table();
     let mut srq =
         ibv_srq_init_attr { attr: ibv_srq_attr { max_wr: 1, ..Default::default() }, ..Default::default() };
@@ -74,7 +74,7 @@ fn each_maker_fails_with_the_error_of_the_rule() {
 fn regions_of_other_kinds_and_device_memory_fail_by_rules() {
     use rdma_mummy_sys::verbs;
     let _turn = turn();
-    let side = Endpoint::new(EndpointOptions::default());
+    let side = FaultEndpoint::new(EndpointOptions::default());
     let lib = table();
     let mut attr = ibv_alloc_dm_attr { length: 64, log_align_req: 0, comp_mask: 0 };
     let mut byte = 0_u8;
@@ -116,7 +116,7 @@ fn a_changed_state_is_refused_by_count() {
     let (a, b) = pair();
     rules("errno=EBUSY call=modify_qp nth=2; errno=EINVAL call=ibv_dereg_mr nth=1");
     let error = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
-    let modify = |side: &Endpoint| side.modify(error, ibv_qp_attr_mask::IBV_QP_STATE);
+    let modify = |side: &FaultEndpoint| side.modify(error, ibv_qp_attr_mask::IBV_QP_STATE);
     assert_eq!([modify(&b), modify(&a), modify(&a)], [0, libc::EBUSY, 0]);
     // SAFETY: the region is live. The call fails.
     assert_eq!(unsafe { (table().ibv_dereg_mr)(a.mr) }, libc::EINVAL);

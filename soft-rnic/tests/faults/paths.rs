@@ -20,7 +20,7 @@ fn writes_to_its_parent() {
     assert!(is_child());
     let place = std::env::var(PLACE).unwrap();
     let numbers: Vec<u64> = place.split(',').map(|number| number.parse().unwrap()).collect();
-    let side = Endpoint::new(OPTIONS);
+    let side = FaultEndpoint::new(OPTIONS);
     println!("qpn {}", side.qpn());
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     side.connect_to(numbers[0] as u32, OPTIONS);
@@ -43,7 +43,7 @@ fn told(lines: &mut BufReader<ChildStdout>, word: &str) -> Option<u32> {
 /// Has another process send a message by this path under this rule. Returns the bytes that arrive
 /// here, and the status there.
 fn written(path: &str, rule: &str) -> (Vec<u8>, Option<u32>) {
-    let side = Endpoint::new(OPTIONS);
+    let side = FaultEndpoint::new(OPTIONS);
     let (address, key) = side.place();
     let fabric = format!("faults-{}", std::process::id());
     let place = format!("{},{address},{key}", side.qpn());

@@ -17,18 +17,18 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 /// A connected pair with `count` receives, numbered from 0.
-fn pair_with_receives(count: u64) -> (Endpoint, Endpoint) {
+fn pair_with_receives(count: u64) -> (FaultEndpoint, FaultEndpoint) {
     let (a, b) = xrc_pair();
     (0..count).for_each(|wr_id| b.receive(wr_id).unwrap());
     (a, b)
 }
 
-fn sends(a: &Endpoint, b: &Endpoint, count: u64) {
+fn sends(a: &FaultEndpoint, b: &FaultEndpoint, count: u64) {
     (1..=count).for_each(|wr_id| a.send(b, wr_id, 64));
 }
 
 /// Waits for `count` completions, and returns all that have come.
-fn all(side: &Endpoint, count: usize) -> Vec<(u64, S)> {
+fn all(side: &FaultEndpoint, count: usize) -> Vec<(u64, S)> {
     let seen = (0..count).map(|_| side.next()).collect();
     assert_eq!(side.poll().unwrap(), None);
     seen
@@ -197,7 +197,7 @@ fn the_last_bytes_come_later_than_the_others_and_the_completion_last() {
 
 /// An endpoint that another thread reads.
 #[derive(Clone, Copy)]
-struct SharedEndpoint<'a>(&'a Endpoint);
+struct SharedEndpoint<'a>(&'a FaultEndpoint);
 
 // SAFETY: `bytes` reads the memory with volatile byte reads, and any thread may poll a completion
 // queue. The other thread uses nothing else of the endpoint.

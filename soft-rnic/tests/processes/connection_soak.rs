@@ -13,7 +13,7 @@ use libtest_mimic::{Failed, Trial};
 use rustix::process::Signal;
 
 use crate::cm::{CmChannel, CmCounts, Event, Id, Kind, warm_up};
-use crate::role::{Role, fabric, say, told};
+use crate::role::{ChildRole, fabric, say, told};
 use crate::soak::{SeededRandom, number};
 
 /// The number of calls (connects, accepts, rejects, disconnects) that both workers make, and the
@@ -300,17 +300,17 @@ impl SoakWorker {
 struct WorkerPair {
     fabric: String,
     chance: SeededRandom,
-    workers: [Role; 2],
+    workers: [ChildRole; 2],
     ports: [u16; 2],
     calls: CallCounts,
 }
 
 impl WorkerPair {
-    fn worker(fabric: &str, chance: &mut SeededRandom) -> (Role, u16) {
+    fn worker(fabric: &str, chance: &mut SeededRandom) -> (ChildRole, u16) {
         let seed = chance.next();
         let variables =
             [("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_TIME_SCALE", "0.01"), ("SOFT_RNIC_TEST_ALARM", "300")];
-        let role = Role::start(&format!("cm-worker {seed}"), &variables);
+        let role = ChildRole::start(&format!("cm-worker {seed}"), &variables);
         let port = role.hear();
         let port = port.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("a port");
         (role, port)
@@ -402,7 +402,7 @@ fn soak_from(seed: u64, wanted: u64) -> Result<(), Failed> {
         pair.wait_for(side, "ended")?;
     }
     let WorkerPair { fabric, workers, calls, .. } = pair;
-    workers.into_iter().for_each(Role::finish);
+    workers.into_iter().for_each(ChildRole::finish);
     let names = std::fs::read_to_string("/proc/net/unix")?;
     let left: Vec<_> = names.lines().filter(|line| line.contains(&format!("soft-rnic/{fabric}"))).collect();
     if !left.is_empty() {

@@ -10,7 +10,7 @@ use rdma_mummy_sys::types::rdma_cm_event_type as Kind;
 use rustix::process::Signal;
 
 use crate::cm::{CmChannel, CmCounts, Event, Id, PATIENCE, good_way, warm_up};
-use crate::role::{Role, fabric, say, told};
+use crate::role::{ChildRole, fabric, say, told};
 
 const PORT: u16 = 7471;
 /// The time to wait for an event that must not come.
@@ -160,18 +160,18 @@ pub(crate) fn side() {
 
 /// The two sides of a connection.
 struct ConnPair {
-    active: Role,
-    passive: Role,
+    active: ChildRole,
+    passive: ChildRole,
 }
 
-fn start(fabric: &str) -> Role {
+fn start(fabric: &str) -> ChildRole {
     // With this time scale, ids that nobody answers end within the test.
-    Role::start("cm-side", &[("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_TIME_SCALE", "1")])
+    ChildRole::start("cm-side", &[("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_TIME_SCALE", "1")])
 }
 
 /// Sends a command to a side, and checks its answer.
 #[track_caller]
-fn order(role: &mut Role, line: &str, answer: &str) {
+fn order(role: &mut ChildRole, line: &str, answer: &str) {
     role.tell(line);
     let said = role.hear();
     assert!(said.starts_with(answer), "{line}: {said:?}, not {answer:?}");
@@ -179,7 +179,7 @@ fn order(role: &mut Role, line: &str, answer: &str) {
 
 /// Has a side wait for an event with this status and private data.
 #[track_caller]
-fn expect(role: &mut Role, kind: Kind, status: i32, data: &str) {
+fn expect(role: &mut ChildRole, kind: Kind, status: i32, data: &str) {
     role.tell("event");
     let said = role.hear();
     assert_eq!(
@@ -195,7 +195,7 @@ impl ConnPair {
         Self { active: start(&fabric), passive: start(&fabric) }
     }
 
-    fn side(&mut self, side: ConnRole) -> &mut Role {
+    fn side(&mut self, side: ConnRole) -> &mut ChildRole {
         if side == ConnRole::Active { &mut self.active } else { &mut self.passive }
     }
 

@@ -11,7 +11,7 @@ use soft_rnic::status::Traffic;
 
 use crate::kit::{QpAddress, until};
 use crate::limits::{self, LEN, LimitEndpoint, PATIENCE};
-use crate::role::{self, Role};
+use crate::role::{self, ChildRole};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 const WRITE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
@@ -40,8 +40,8 @@ pub(crate) fn play(arguments: &[String]) {
 }
 
 /// Connects to a partner, and sends it one message.
-pub(crate) fn meet(partner: &str) -> (LimitEndpoint, Role, QpAddress) {
-    let (side, partner, to) = limits::meet(Role::start(partner, &[("SOFT_RNIC_PATH", "vm")]));
+pub(crate) fn meet(partner: &str) -> (LimitEndpoint, ChildRole, QpAddress) {
+    let (side, partner, to) = limits::meet(ChildRole::start(partner, &[("SOFT_RNIC_PATH", "vm")]));
     side.memory.fill(0x11);
     assert_eq!(side.run(WRITE, &to), SUCCESS);
     (side, partner, to)

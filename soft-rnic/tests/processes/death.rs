@@ -12,7 +12,7 @@ use crate::kit::{
     QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, event, lib, post_shared, rkey, route,
     until,
 };
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
@@ -132,8 +132,8 @@ impl SurvivingReceiver {
     }
 
     /// Starts a sender of `count` messages numbered from `first`, and connects to it.
-    fn sender(&self, first: u64, count: u64, crash: &str) -> Role {
-        let mut sender = Role::start("death-sender", &[("SOFT_RNIC_TEST_CRASH", crash)]);
+    fn sender(&self, first: u64, count: u64, crash: &str) -> ChildRole {
+        let mut sender = ChildRole::start("death-sender", &[("SOFT_RNIC_TEST_CRASH", crash)]);
         let address = QpAddress { qpn: self.qp.number(), gid: gid(self.device), ..QpAddress::default() };
         sender.tell(&format!("{} {} {first} {count} {address}", self.queue, self.len));
         let address: QpAddress = sender.hear().parse().expect("an address");
@@ -305,7 +305,7 @@ pub(crate) fn requester(arguments: &[String]) {
         _ => ibv_wr_opcode::IBV_WR_SEND,
     };
     let len = if operation == "add" { 8 } else { ROOM };
-    let mut responder = Role::start("responder", &[]);
+    let mut responder = ChildRole::start("responder", &[]);
     let to: QpAddress = responder.hear().parse().expect("an address");
     let device = TestDevice::open();
     let memory = TestMemory::private(ROOM);

@@ -11,7 +11,7 @@ use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 
 use crate::kit::{QpAddress, TestDevice, TestMemory, Timing, dereg, lib, post_shared, rkey, until};
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 use crate::soak::Resources;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -225,7 +225,7 @@ fn partner(arguments: &[String]) {
 }
 
 /// Connects to a partner.
-pub(crate) fn meet(mut partner: Role) -> (LimitEndpoint, Role, QpAddress) {
+pub(crate) fn meet(mut partner: ChildRole) -> (LimitEndpoint, ChildRole, QpAddress) {
     let side = LimitEndpoint::new();
     let to: QpAddress = partner.hear().parse().expect("an address");
     partner.tell(&side.address().to_string());
@@ -235,7 +235,7 @@ pub(crate) fn meet(mut partner: Role) -> (LimitEndpoint, Role, QpAddress) {
 }
 
 fn foreign(who: &str) {
-    let partner = Role::start(if who == "there" { "partner nobody" } else { "partner" }, &[]);
+    let partner = ChildRole::start(if who == "there" { "partner nobody" } else { "partner" }, &[]);
     if who == "here" {
         become_nobody();
     }
@@ -260,7 +260,7 @@ fn namespace() {
     keep_log();
     let mut command = Command::new("unshare");
     command.args(["-U", "-r"]).arg(std::env::current_exe().expect("this program"));
-    let (side, mut partner, to) = meet(Role::with(command, "partner", &[]));
+    let (side, mut partner, to) = meet(ChildRole::with(command, "partner", &[]));
     for byte in [0x51, 0x52] {
         side.memory.fill(byte);
         assert_eq!(side.run(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &to), ibv_wc_status::IBV_WC_SUCCESS);
@@ -347,7 +347,7 @@ fn shut_out(side: &LimitEndpoint, to: &QpAddress) -> Vec<String> {
 }
 
 fn orphan() {
-    let (side, mut partner, to) = meet(Role::start("partner parent", &[]));
+    let (side, mut partner, to) = meet(ChildRole::start("partner parent", &[]));
     assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &to), ibv_wc_status::IBV_WC_SUCCESS);
     partner.tell("write");
     assert_eq!(partner.hear(), "0");
@@ -412,7 +412,7 @@ fn descriptors() {
     before.settle().expect("what fails leaves nothing");
     // A peer without descriptors cannot attach this process, and goes on once it has some.
     let (side, mut partner, to) = {
-        let partner = Role::start("partner", &[]);
+        let partner = ChildRole::start("partner", &[]);
         let side = LimitEndpoint::new();
         // Every descriptor number below the limit is in use.
         set_limit(libc::RLIMIT_NOFILE, 1);
@@ -430,7 +430,7 @@ fn descriptors() {
     assert!(lines.iter().any(|line| line.contains("descriptor") || line.contains("open files")), "{lines:?}");
     set_limit(libc::RLIMIT_NOFILE, 1024);
     side.close();
-    let (side, _partner, to) = meet(Role::start("partner", &[]));
+    let (side, _partner, to) = meet(ChildRole::start("partner", &[]));
     assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &to), ibv_wc_status::IBV_WC_SUCCESS, "it goes on");
     side.close();
 }

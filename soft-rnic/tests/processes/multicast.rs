@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 
 use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, lib, route};
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
@@ -128,11 +128,11 @@ pub(crate) fn member() {
     end.close();
 }
 
-struct MemberRoles(Vec<Role>);
+struct MemberRoles(Vec<ChildRole>);
 
 impl MemberRoles {
     fn start(count: usize) -> Self {
-        let members: Vec<_> = (0..count).map(|_| Role::start("member", &[])).collect();
+        let members: Vec<_> = (0..count).map(|_| ChildRole::start("member", &[])).collect();
         members.iter().for_each(|member| assert_eq!(member.hear(), "joined"));
         Self(members)
     }
@@ -212,7 +212,7 @@ fn all() {
     for (byte, len) in (1..).zip(LENGTHS) {
         members.hear(&sender, byte, len);
     }
-    members.0.into_iter().for_each(Role::finish);
+    members.0.into_iter().for_each(ChildRole::finish);
     sender.close();
 }
 
@@ -226,11 +226,11 @@ fn newcomers() {
         members.hear(&sender, byte, len);
     }
     // One more member joins after the others have left.
-    members.0.into_iter().for_each(Role::finish);
+    members.0.into_iter().for_each(ChildRole::finish);
     sender.send(101, 64);
     let mut last = MemberRoles::start(1);
     last.hear(&sender, 9, 300);
-    last.0.into_iter().for_each(Role::finish);
+    last.0.into_iter().for_each(ChildRole::finish);
     sender.close();
 }
 
@@ -244,7 +244,7 @@ fn dead() {
         members.hear(&sender, byte, len);
     }
     victim.wait_dead();
-    members.0.into_iter().for_each(Role::finish);
+    members.0.into_iter().for_each(ChildRole::finish);
     sender.close();
 }
 
@@ -265,14 +265,14 @@ fn stopped() {
         assert_eq!(victim.hear(), "heard");
     }
     victim.finish();
-    members.0.into_iter().for_each(Role::finish);
+    members.0.into_iter().for_each(ChildRole::finish);
     sender.close();
 }
 
 /// A process that joins while a sender is stopped waits for it for a while, and goes on. The sender
 /// finds it once it continues.
 fn asleep() {
-    let mut first = Role::start("sleeping-sender", &[]);
+    let mut first = ChildRole::start("sleeping-sender", &[]);
     assert_eq!(first.hear(), "sent");
     first.signal(Signal::STOP);
     first.wait_stopped();

@@ -11,7 +11,7 @@ use soft_rnic::status::Traffic;
 use crate::copies::{post_mixed, statuses};
 use crate::kit::{ALL, QpAddress, TestDevice, dereg, lib, rkey, until};
 use crate::limits::{LEN, LimitEndpoint, PATIENCE};
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 const SEND: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_SEND;
@@ -174,7 +174,7 @@ fn traffic() -> Traffic {
 pub(crate) fn play(arguments: &[String]) {
     let path = arguments[0].as_str();
     let (role, allowed) = if path == "dma" { ("region-owner dma", "auto") } else { ("region-owner", path) };
-    let mut partner = Role::start(role, &[("SOFT_RNIC_PATH", allowed)]);
+    let mut partner = ChildRole::start(role, &[("SOFT_RNIC_PATH", allowed)]);
     let side = LimitEndpoint::new();
     let places: [QpAddress; 3] = [(); 3].map(|()| partner.hear().parse().expect("an address"));
     partner.tell(&side.address().to_string());

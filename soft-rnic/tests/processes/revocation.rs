@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use crate::kit::{
     QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, event, lib, post_shared, rkey, until,
 };
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 
 /// The time that a call waits, in milliseconds; and the time that it may take on a busy machine.
 const BOUND: &str = "80";
@@ -396,7 +396,7 @@ pub(crate) fn owner(arguments: &[String]) {
     let device = TestDevice::open();
     let mut owner = MemoryOwner::new(device, call, operation, path == "direct");
     let crash = format!("{}={step}", if fate == SenderFate::Dies { "crash" } else { "stop" });
-    let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", &crash)]);
+    let mut sender = ChildRole::start("sender", &[("SOFT_RNIC_TEST_CRASH", &crash)]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
     let address: QpAddress = sender.hear().parse().expect("an address");
     owner.connect(&address);
@@ -455,7 +455,7 @@ pub(crate) fn owner_of_one_without(arguments: &[String]) {
     let device = TestDevice::open();
     let mut owner = MemoryOwner::new(device, call, operation, path == "direct");
     let pause = format!("pause=mid_copy:{time}ms");
-    let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", &pause), (CLOSES, "1")]);
+    let mut sender = ChildRole::start("sender", &[("SOFT_RNIC_TEST_CRASH", &pause), (CLOSES, "1")]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
     let address: QpAddress = sender.hear().parse().expect("an address");
     owner.connect(&address);

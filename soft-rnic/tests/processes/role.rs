@@ -104,7 +104,7 @@ pub(crate) fn run_within(
 }
 
 fn status_of(arguments: &str, variables: &[(&str, &str)]) -> Result<ExitStatus, Failed> {
-    let mut role = Role::start(arguments, variables);
+    let mut role = ChildRole::start(arguments, variables);
     let begin = Instant::now();
     loop {
         if let Some(status) = role.child.try_wait()? {
@@ -125,13 +125,13 @@ pub(crate) fn fabric() -> String {
 }
 
 /// A process in a role.
-pub(crate) struct Role {
+pub(crate) struct ChildRole {
     pub(crate) child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
-impl Role {
+impl ChildRole {
     /// Starts this program in a role. The role uses the caller's fabric, or else a new one.
     pub(crate) fn start(arguments: &str, variables: &[(&str, &str)]) -> Self {
         Self::with(Command::new("/proc/self/exe"), arguments, variables)
@@ -219,7 +219,7 @@ impl Role {
     }
 }
 
-impl Drop for Role {
+impl Drop for ChildRole {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -10,7 +10,7 @@ use libtest_mimic::{Failed, Trial};
 use rustix::process::Signal;
 
 use crate::cm::{CmCounts, cm};
-use crate::role::{PATIENCE, Role, fabric, run, say, told};
+use crate::role::{ChildRole, PATIENCE, fabric, run, say, told};
 use crate::soak::Resources;
 
 const PORT: u16 = 7500;
@@ -41,9 +41,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-fn start(fabric: &str, mode: &str, path: &str, arguments: &str) -> Role {
+fn start(fabric: &str, mode: &str, path: &str, arguments: &str) -> ChildRole {
     let variables = [("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_MODE", mode), ("SOFT_RNIC_PATH", path)];
-    Role::start(&format!("rsocket {arguments}"), &variables)
+    ChildRole::start(&format!("rsocket {arguments}"), &variables)
 }
 
 fn killed(mode: &str, path: &str, survivor_does: &str, victim_does: &str) -> Result<(), Failed> {

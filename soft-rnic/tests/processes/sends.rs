@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::copies::{meet, on_copies, post_mixed, statuses, traffic};
 use crate::kit::{QpAddress, dereg, until};
 use crate::limits::{LimitEndpoint, PATIENCE, RECEIVES, TIMING};
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 const FLUSHED: ibv_wc_status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
@@ -53,13 +53,13 @@ pub(crate) fn play(arguments: &[String]) {
 }
 
 /// The number, status and length of the partner's next receive.
-fn received(partner: &mut Role) -> String {
+fn received(partner: &mut ChildRole) -> String {
     partner.tell("poll");
     partner.hear()
 }
 
 /// A byte of the partner's memory.
-fn byte(partner: &mut Role, at: usize) -> u8 {
+fn byte(partner: &mut ChildRole, at: usize) -> u8 {
     partner.tell(&format!("byte {at}"));
     partner.hear().parse().expect("a byte")
 }
@@ -204,7 +204,7 @@ fn doomed(fate: &str) {
 }
 
 fn interrupted(fate: &str) {
-    let mut sender = Role::start(&format!("sends doomed {fate}"), &[]);
+    let mut sender = ChildRole::start(&format!("sends doomed {fate}"), &[]);
     let mut side = LimitEndpoint::new();
     let to: QpAddress = sender.hear().parse().expect("an address");
     side.qp.connect(&to, TIMING);

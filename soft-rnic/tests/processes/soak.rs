@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use crate::kit::{
     QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, lib, post_shared, rkey, route,
 };
-use crate::role::{Role, fabric, say};
+use crate::role::{ChildRole, fabric, say};
 
 /// The number of moments, and the random seed. `SOFT_RNIC_SOAK` and `SOFT_RNIC_SEED` override them.
 const MOMENTS: u32 = 60;
@@ -62,11 +62,11 @@ pub(crate) fn number(variable: &str) -> Option<u64> {
 struct WorkerPair {
     fabric: String,
     chance: SeededRandom,
-    workers: [Role; 2],
+    workers: [ChildRole; 2],
 }
 
 impl WorkerPair {
-    fn worker(fabric: &str, chance: &mut SeededRandom) -> Role {
+    fn worker(fabric: &str, chance: &mut SeededRandom) -> ChildRole {
         let path = ["auto", "vm", "call"][chance.below(3) as usize];
         let shareable = ["private", "shareable"][chance.below(2) as usize];
         let seed = chance.next().to_string();
@@ -76,7 +76,7 @@ impl WorkerPair {
             ("SOFT_RNIC_REVOKE_MS", "1000"),
             ("SOFT_RNIC_TEST_ALARM", "600"),
         ];
-        Role::start(&format!("worker {shareable} {seed}"), &variables)
+        ChildRole::start(&format!("worker {shareable} {seed}"), &variables)
     }
 
     /// Has both workers meet in a new round.
@@ -324,7 +324,7 @@ fn message_len(kind: usize, sequence: u64) -> usize {
 }
 
 /// One round with a partner.
-struct Meeting {
+struct SoakRound {
     device: TestDevice,
     cq: TestCq,
     srq: *mut ibv_srq,
@@ -353,7 +353,7 @@ const CONSTANT: u8 = 0x77;
 const READ_ID: u64 = 1 << 40;
 const WRITE_ID: u64 = 1 << 41;
 
-impl Meeting {
+impl SoakRound {
     fn new(device: TestDevice, shareable: bool) -> Self {
         let memory = if shareable { TestMemory::shareable(device, ALL) } else { TestMemory::private(ALL) };
         let (mr, cq) = (memory.register(device), device.cq(256, ptr::null_mut()));
@@ -571,7 +571,7 @@ pub(crate) fn worker(arguments: &[String]) {
     let (mut device, mut level) = open();
     let (mut rounds, mut messages, mut lost) = (0_u64, 0_u64, 0_u64);
     while next() == "meet" {
-        let mut round = Meeting::new(device, shareable);
+        let mut round = SoakRound::new(device, shareable);
         say(&format!("address {}", round.addresses()));
         round.connect(&next());
         say("connected");

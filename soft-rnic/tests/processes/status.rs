@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use soft_rnic::status::{self, Moved, NoAnswer, Peer, Process, Statistics, Traffic};
 
 use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, rkey, until};
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 
 const LEN: usize = 100_000;
 /// The length of a message that fits the slot, in bytes.
@@ -40,16 +40,16 @@ fn in_fabric(test: impl FnOnce(&str) -> Result<(), Failed>) -> Result<(), Failed
 }
 
 /// Starts a process that obeys commands; returns its address, too.
-fn start(fabric: &str, path: &str) -> (Role, String) {
+fn start(fabric: &str, path: &str) -> (ChildRole, String) {
     let setting = if matches!(path, "vm" | "call") { path } else { "auto" };
     let memory = if path == "direct" { "shareable" } else { "private" };
     let variables = [("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_PATH", setting)];
-    let role = Role::start(&format!("status {memory}"), &variables);
+    let role = ChildRole::start(&format!("status {memory}"), &variables);
     let address = role.hear();
     (role, address)
 }
 
-fn pid(role: &Role) -> u32 {
+fn pid(role: &ChildRole) -> u32 {
     role.child.id()
 }
 
@@ -61,7 +61,7 @@ fn ask(fabric: Option<&str>) -> Vec<Process> {
 }
 
 /// The statistics of the fabric's only process.
-fn statistics_of(fabric: &str, role: &Role) -> Result<Statistics, Failed> {
+fn statistics_of(fabric: &str, role: &ChildRole) -> Result<Statistics, Failed> {
     let mut found = ask(Some(fabric)).into_iter().filter(|process| process.pid == Some(pid(role)));
     let (Some(process), None) = (found.next(), found.next()) else {
         return Err("not shown once".into());
@@ -95,8 +95,9 @@ fn objects(fabric: &str) -> Result<(), Failed> {
 fn another_fabric(fabric: &str) -> Result<(), Failed> {
     let other = role::fabric();
     let ((one, _), (two, _)) = (start(fabric, "vm"), start(&other, "vm"));
-    let shown =
-        |fabric: Option<&str>, role: &Role| ask(fabric).iter().any(|process| process.pid == Some(pid(role)));
+    let shown = |fabric: Option<&str>, role: &ChildRole| {
+        ask(fabric).iter().any(|process| process.pid == Some(pid(role)))
+    };
     assert!(shown(Some(fabric), &one) && !shown(Some(fabric), &two));
     assert!(shown(Some(&other), &two) && !shown(Some(&other), &one));
     assert!(!shown(Some(""), &one), "not the default fabric");
@@ -125,7 +126,7 @@ fn stopped(fabric: &str) -> Result<(), Failed> {
 
 /// Two processes, of which the first has sent to the second; or one process that has sent to
 /// itself.
-fn sent(fabric: &str, path: &str) -> (Role, Option<Role>) {
+fn sent(fabric: &str, path: &str) -> (ChildRole, Option<ChildRole>) {
     let (mut one, own) = start(fabric, path);
     let other = (path != "self").then(|| start(fabric, path));
     let other = other.map(|(mut two, there)| {

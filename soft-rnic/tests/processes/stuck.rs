@@ -12,7 +12,7 @@ use libtest_mimic::{Completion, Trial};
 use rdma_mummy_sys::types::*;
 
 use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, rkey, until};
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const RECEIVES: u64 = 3;
@@ -263,7 +263,7 @@ pub(crate) fn requester(arguments: &[String]) {
     let success = ibv_wc_status::IBV_WC_SUCCESS;
     end.memory.fill(VALUE);
     let sge = end.memory.sge(end.mr, 0, if operation == "add" { 8 } else { ROOM });
-    let mut owner = Role::start(&format!("stuck-owner {operation} {how}"), &[]);
+    let mut owner = ChildRole::start(&format!("stuck-owner {operation} {how}"), &[]);
     let to: QpAddress = owner.hear().parse().expect("an address");
     let qp = end.qp();
     owner.tell(&end.address(qp).to_string());
@@ -306,7 +306,7 @@ pub(crate) fn requester(arguments: &[String]) {
     end.close();
 }
 
-fn result(owner: &mut Role) -> String {
+fn result(owner: &mut ChildRole) -> String {
     owner.tell("done");
     owner.hear()
 }

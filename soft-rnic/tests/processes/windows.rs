@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg};
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 
 const SLACK: Duration = Duration::from_secs(20);
 const TIMING: Timing = Timing { timeout: 16, retry_cnt: 3 };
@@ -64,7 +64,7 @@ pub(crate) fn owner(arguments: &[String]) {
     // SAFETY: a GID is plain bytes.
     let gid = unsafe { device.gid().raw };
 
-    let mut peer = Role::start("window-peer", &[]);
+    let mut peer = ChildRole::start("window-peer", &[]);
     let address = QpAddress { qpn: qp.number(), gid, addr: memory.base.addr() as u64, rkey };
     peer.tell(&format!("{key} {address}"));
     qp.connect(&peer.hear().parse().expect("an address"), TIMING);

@@ -11,7 +11,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::kit::{TestDevice, TestMemory, TestQp, dereg, lib, post_shared, route, until};
-use crate::role::{self, Role, say, told};
+use crate::role::{self, ChildRole, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const ROOM: usize = 8192;
@@ -175,9 +175,9 @@ pub(crate) fn sender() {
     // SAFETY: the name is a C string; nobody else has the returned descriptor.
     let file = unsafe { File::from_raw_fd(libc::memfd_create(c"xrc".as_ptr(), libc::MFD_CLOEXEC)) };
     let name = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-    let mut target = Role::start(&format!("xrc-target {name}"), &[]);
+    let mut target = ChildRole::start(&format!("xrc-target {name}"), &[]);
     let number = target.hear();
-    let mut receiver = Role::start(&format!("xrc-receiver {name}"), &[]);
+    let mut receiver = ChildRole::start(&format!("xrc-receiver {name}"), &[]);
     receiver.tell(&number);
     let srqn = receiver.hear().parse().expect("a number");
     let device = TestDevice::open();

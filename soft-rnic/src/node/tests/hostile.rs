@@ -8,11 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::super::message::{CM_MESSAGE, ExportRange, REPLY, Reply, Request, Welcome};
+use super::super::message::{CM_MESSAGE, ExportRange, PeerRequest, REPLY, Reply, Welcome};
 use super::super::numbers::{BLOCK_BITS, block_of};
 use super::process::assert_sleeping;
 use super::*;
-use crate::platform::memory::Memory;
+use crate::platform::memory::FileMapping;
 use crate::platform::socket::Received;
 use crate::shared::segment::{HEAP_AT, LENGTH, MAX_PEERS};
 
@@ -46,7 +46,7 @@ fn connect(process: &TestNode) -> Socket {
 }
 
 fn hello() -> Vec<u8> {
-    Request::Hello { version: LAYOUT_VERSION, process: [5; 16] }.encode()
+    PeerRequest::Hello { version: LAYOUT_VERSION, process: [5; 16] }.encode()
 }
 
 /// A valid or corrupted packet.
@@ -55,19 +55,20 @@ fn packet(random: &mut Random) -> Vec<u8> {
     let long = random.bytes(CM_MESSAGE + 1);
     let mut packet = match random.below(10) {
         0 => hello(),
-        1 => Request::Hello { version: random.next(), process: [5; 16] }.encode(),
-        2 => Request::MapExport { export, write: true }.encode(),
-        3 => {
-            Request::MapExport { export: ExportId { index: 0, epoch: random.next() as u32 % 3 }, write: true }
-                .encode()
+        1 => PeerRequest::Hello { version: random.next(), process: [5; 16] }.encode(),
+        2 => PeerRequest::MapExport { export, write: true }.encode(),
+        3 => PeerRequest::MapExport {
+            export: ExportId { index: 0, epoch: random.next() as u32 % 3 },
+            write: true,
         }
-        4 => Request::Doorbell(Doorbell::Call { transfer_slot: random.next() as u16 }).encode(),
-        5 => Request::Doorbell(Doorbell::Cq(random.next() as u32)).encode(),
+        .encode(),
+        4 => PeerRequest::Doorbell(Doorbell::Call { transfer_slot: random.next() as u16 }).encode(),
+        5 => PeerRequest::Doorbell(Doorbell::Cq(random.next() as u32)).encode(),
         6 => {
             let message = &long[..random.below(CM_MESSAGE + 2)];
-            Request::CmMessage { from: random.below(1100) as u16, message }.encode()
+            PeerRequest::CmMessage { from: random.below(1100) as u16, message }.encode()
         }
-        7 => Request::CmReset { from: random.below(1100) as u16 }.encode(),
+        7 => PeerRequest::CmReset { from: random.below(1100) as u16 }.encode(),
         8 => {
             let len = random.below(100) + 1;
             random.bytes(len)
@@ -105,7 +106,7 @@ pub(super) fn pending() {
             send_all(&socket, &packet(&mut random), &files);
         }
         // Some of them have become attached peers.
-        let _ = socket.send(&Request::Goodbye.encode());
+        let _ = socket.send(&PeerRequest::Goodbye.encode());
         if round % 20 == 0 {
             kept.push(socket);
         }
@@ -169,16 +170,16 @@ pub(super) fn silent_peer() {
             process
                 .node
                 .exports()
-                .add(Arc::new(Memory::create(c"shared", 4096).expect("memory")))
+                .add(Arc::new(FileMapping::create(c"shared", 4096).expect("memory")))
                 .expect("room")
         })
         .collect();
     let (socket, _) = enter(&process);
     for export in &exports {
-        let ask = Request::MapExport { export: *export, write: false }.encode();
+        let ask = PeerRequest::MapExport { export: *export, write: false }.encode();
         socket.send(&ask).expect("room");
     }
-    let nothing = Request::MapExport { export: ExportId { index: 9, epoch: 9 }, write: false }.encode();
+    let nothing = PeerRequest::MapExport { export: ExportId { index: 9, epoch: 9 }, write: false }.encode();
     for _ in 0..3000 {
         eventually("heard", || socket.send(&nothing).is_ok());
     }
@@ -200,7 +201,7 @@ pub(super) fn silent_peer() {
 /// An attached peer that sends invalid packets.
 pub(super) fn attached() {
     let process = TestNode::new(&fabric());
-    let memory = Arc::new(Memory::create(c"shared", 4096).expect("memory"));
+    let memory = Arc::new(FileMapping::create(c"shared", 4096).expect("memory"));
     let export = process.node.exports().add(memory).expect("room");
     process.node.exports().note_access(export, true, true);
     let before = descriptors();
@@ -224,7 +225,7 @@ pub(super) fn attached() {
     process.expect(&HandlerCall::Qp(77));
     // This process lives, so that without a goodbye the node would only treat the peer as
     // disconnected.
-    eventually("room for a goodbye", || socket.send(&Request::Goodbye.encode()).is_ok());
+    eventually("room for a goodbye", || socket.send(&PeerRequest::Goodbye.encode()).is_ok());
     drop((socket, file));
     process.expect(&HandlerCall::PeerDetached(welcome.peer_id));
     // The exported memory had held one descriptor.
@@ -241,12 +242,12 @@ pub(super) fn impostor() {
     other.expect(&HandlerCall::CmMessage(block(&process), b"first".to_vec()));
     let before = descriptors();
     let say = |socket: &Socket, from, message| {
-        socket.send(&Request::CmMessage { from, message }.encode()).expect("room")
+        socket.send(&PeerRequest::CmMessage { from, message }.encode()).expect("room")
     };
     let (socket, _) = enter(&process);
     for from in [block(&other), block(&process)] {
         say(&socket, from, b"I am another");
-        socket.send(&Request::CmReset { from }.encode()).expect("room");
+        socket.send(&PeerRequest::CmReset { from }.encode()).expect("room");
     }
     // Later messages from it are delivered, because it may have a block whose name no longer
     // exists.
@@ -255,8 +256,8 @@ pub(super) fn impostor() {
     say(&socket, nobody, b"I am nobody");
     process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
     say(&socket, block(&other), b"I am another");
-    socket.send(&Request::CmReset { from: block(&other) }.encode()).expect("room");
-    socket.send(&Request::CmReset { from: nobody }.encode()).expect("room");
+    socket.send(&PeerRequest::CmReset { from: block(&other) }.encode()).expect("room");
+    socket.send(&PeerRequest::CmReset { from: nobody }.encode()).expect("room");
     process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
     process.expect_cm_calls(&[HandlerCall::CmMessage(block(&other), b"I am myself".to_vec())]);
@@ -273,7 +274,7 @@ pub(super) fn impostor() {
     send_all(&caller, &Reply::Welcome(good_welcome()).encode(), &[segment.as_fd()]);
     process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
-    socket.send(&Request::CmReset { from: nobody }.encode()).expect("room");
+    socket.send(&PeerRequest::CmReset { from: nobody }.encode()).expect("room");
     other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
     process.expect_cm_calls(&[HandlerCall::CmMessage(block(&other), b"I am myself".to_vec())]);
     drop((somebody, caller, segment));
@@ -288,15 +289,15 @@ pub(super) fn impostor() {
         let (socket, _) = enter(&process);
         for _ in 0..count {
             eventually("room", || {
-                socket.send(&Request::CmMessage { from: silent_block, message: b"x" }.encode()).is_ok()
+                socket.send(&PeerRequest::CmMessage { from: silent_block, message: b"x" }.encode()).is_ok()
             });
         }
         process.expect_cm_calls(&vec![HandlerCall::CmMessage(silent_block, b"x".to_vec()); count]);
-        socket.send(&Request::Goodbye.encode()).expect("room");
+        socket.send(&PeerRequest::Goodbye.encode()).expect("room");
         drop(socket);
         process.expect_cm_calls(&[HandlerCall::Gone(silent_block)]);
     }
-    socket.send(&Request::Goodbye.encode()).expect("room");
+    socket.send(&PeerRequest::Goodbye.encode()).expect("room");
     drop((socket, silent));
     process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     // What remains is the connection to `other`, which owns its block.
@@ -518,7 +519,7 @@ fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
         eventually("asked", || {
             assert!(remote.mapped_memory(&transfer_slot(), export, true).is_none(), "answer {count}");
             let Received::Packet(len, _) = caller.receive(&mut buffer) else { return false };
-            Request::decode(&buffer[..len]) == Some(Request::MapExport { export, write: true })
+            PeerRequest::decode(&buffer[..len]) == Some(PeerRequest::MapExport { export, write: true })
         });
         send_all(&caller, packet, &[file.as_fd(), file.as_fd()]);
         if count == last {

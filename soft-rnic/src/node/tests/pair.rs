@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::platform::mappings::Survey;
-use crate::platform::memory::Memory;
+use crate::platform::memory::FileMapping;
 use crate::shared::hazard::Hazard;
 use core::sync::atomic::AtomicU8;
 
@@ -228,7 +228,7 @@ fn mappings(name: &str) -> usize {
 #[test]
 fn shared_memory_is_mapped_as_far_as_it_is_granted() {
     let (a, b) = pair();
-    let memory = Arc::new(Memory::create(c"granted", 8192).expect("memory"));
+    let memory = Arc::new(FileMapping::create(c"granted", 8192).expect("memory"));
     let base = memory.base().addr().get() as u64;
     let export = b.node.exports().add(Arc::clone(&memory)).expect("room");
     b.node.exports().note_access(export, true, false);
@@ -272,7 +272,7 @@ fn shared_memory_is_mapped_as_far_as_it_is_granted() {
 #[test]
 fn memory_that_was_taken_away_is_unmapped_when_it_is_not_used() {
     let (a, b) = pair();
-    let memory = Arc::new(Memory::create(c"taken-away", 4096).expect("memory"));
+    let memory = Arc::new(FileMapping::create(c"taken-away", 4096).expect("memory"));
     let base = memory.base().addr().get() as u64;
     let export = b.node.exports().add(memory).expect("room");
     b.node.exports().note_access(export, true, true);
@@ -351,8 +351,11 @@ fn no_memory_is_mapped_where_that_is_forbidden() {
     let fabric = fabric();
     let b = TestNode::new(&fabric);
     let a = TestNode::with(NodeSettings { fabric, direct: false, ..NodeSettings::default() });
-    let export =
-        b.node.exports().add(Arc::new(Memory::create(c"forbidden", 4096).expect("memory"))).expect("room");
+    let export = b
+        .node
+        .exports()
+        .add(Arc::new(FileMapping::create(c"forbidden", 4096).expect("memory")))
+        .expect("room");
     let remote = a.connect_to(b.qpn);
     for _ in 0..10 {
         assert!(remote.mapped_memory(&a.node.transfer_slot(0), export, false).is_none());

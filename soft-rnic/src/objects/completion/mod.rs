@@ -30,7 +30,7 @@ use self::sources::CompletionSources;
 use super::acks::Acks;
 use super::channel::CompletionChannel;
 use super::context::{Context, CountGuard};
-use super::event::{Event, EventElement};
+use super::event::{AsyncEvent, EventElement};
 use super::use_ref::{CountsUses, UseCount, UseRef};
 use crate::node::Node;
 use crate::platform::clock;
@@ -367,8 +367,10 @@ impl Cq {
         }
         log::warn!("completion queue {} of {} entries is overrun", self.index, self.capacity.load(Relaxed));
         if let Some(this) = self.this.upgrade() {
-            self.context()
-                .raise(Event { kind: ibv_event_type::IBV_EVENT_CQ_ERR, element: EventElement::Cq(this) });
+            self.context().raise(AsyncEvent {
+                kind: ibv_event_type::IBV_EVENT_CQ_ERR,
+                element: EventElement::Cq(this),
+            });
         }
     }
 

@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::objects::completion::Cqe;
-use crate::objects::event::{Event, EventElement};
+use crate::objects::event::{AsyncEvent, EventElement};
 use crate::verbs::completion_queue::cq_of;
 use crate::verbs::context::context_of;
 use crate::verbs::testing::{OpenedDevice, SendPtr, errno, table};
@@ -153,7 +153,7 @@ fn event_of_a_queue_under_destruction_is_not_delivered() {
     // SAFETY: the queue is live, and the context open.
     let (cq, context) = unsafe { (Arc::clone(cq_of(bench.cq)), context_of(bench.opened.0)) };
     let element = EventElement::Cq(Arc::clone(&cq));
-    context.raise(Event { kind: ibv_event_type::IBV_EVENT_CQ_ERR, element });
+    context.raise(AsyncEvent { kind: ibv_event_type::IBV_EVENT_CQ_ERR, element });
     cq.set_handle(ptr::null_mut());
     assert_eq!(bench.event(), Err(libc::EAGAIN));
     // SAFETY: the context is open.

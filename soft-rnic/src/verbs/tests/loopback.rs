@@ -31,7 +31,7 @@ fn messages_go_both_ways() {
 }
 
 /// A slot of a receive queue, as peers see it.
-fn slot<'a>(qp: *mut ibv_qp, index: u32) -> crate::shared::segment::Slot<'a> {
+fn slot<'a>(qp: *mut ibv_qp, index: u32) -> crate::shared::segment::RecvSlot<'a> {
     let (_, descriptor) = inner(qp).entry().read().expect("it is published");
     let slots = descriptor.slots.check().expect("slots");
     inner(qp).rnic.node().segment().slot(&slots, index).expect("a slot")

@@ -6,7 +6,7 @@ use super::*;
 fn ten_thousand_cm_messages_come_in_order_each_way() {
     let fabric = fabric();
     let process = TestNode::new(&fabric);
-    let mut peer = Peer::start(&fabric);
+    let mut peer = ChildNode::start(&fabric);
     let own = block(process.qpn);
     writeln!(peer.input, "hear {own} 10000 answer").expect("it reads");
     for count in 0..10_000_u32 {
@@ -25,7 +25,7 @@ fn messages_of_a_dead_peer_come_before_its_end() {
     for (count, fit) in [(200, 200), (3000, 200)] {
         let fabric = fabric();
         let process = TestNode::new(&fabric);
-        let mut peer = Peer::start(&fabric);
+        let mut peer = ChildNode::start(&fabric);
         let (own, of_peer) = (block(process.qpn), block(peer.qpn));
         peer.ask(&format!("messages {own} 1"), "sent");
         assert_eq!(next(&process), HandlerCall::CmMessage(of_peer, vec![0; 4]));
@@ -51,7 +51,7 @@ fn messages_of_a_dead_peer_come_before_its_end() {
 fn letters_wait_for_a_stopped_process() {
     let fabric = fabric();
     let process = TestNode::new(&fabric);
-    let mut peer = Peer::start(&fabric);
+    let mut peer = ChildNode::start(&fabric);
     let (own, to) = (block(process.qpn), block(peer.qpn));
     peer.stop();
     // Nothing is connected to the peer yet, so that the service thread repeats the connection until
@@ -91,19 +91,19 @@ fn letters_wait_for_a_stopped_process() {
 #[test]
 fn nobody_is_heard_as_one_who_is_written_to_and_does_not_answer() {
     let fabric = fabric();
-    let (process, other, peer) = (TestNode::new(&fabric), TestNode::new(&fabric), Peer::start(&fabric));
+    let (process, other, peer) = (TestNode::new(&fabric), TestNode::new(&fabric), ChildNode::start(&fabric));
     let absent = block(peer.qpn);
     peer.stop();
     process.node.send_cm(absent, b"who are you?").expect("it can be sent");
     let (liar, welcome) = hostile::enter(&process);
     for _ in 0..5000 {
-        let message = Request::CmMessage { from: absent, message: b"not who you think" };
+        let message = PeerRequest::CmMessage { from: absent, message: b"not who you think" };
         eventually("room", || liar.send(&message.encode()).is_ok());
     }
     // Other processes are heard.
     other.node.send_cm(block(process.qpn), b"I am myself").expect("it can be sent");
     assert_eq!(next(&process), HandlerCall::CmMessage(block(other.qpn), b"I am myself".to_vec()));
-    eventually("room", || liar.send(&Request::Goodbye.encode()).is_ok());
+    eventually("room", || liar.send(&PeerRequest::Goodbye.encode()).is_ok());
     drop(liar);
     assert_eq!(process.calls.recv_timeout(LONG), Ok(HandlerCall::PeerDetached(welcome.peer_id)));
     peer.kill();
@@ -114,7 +114,7 @@ fn nobody_is_heard_as_one_who_is_written_to_and_does_not_answer() {
 fn a_process_that_is_killed_before_it_answers_is_gone() {
     let fabric = fabric();
     let process = TestNode::new(&fabric);
-    let peer = Peer::start(&fabric);
+    let peer = ChildNode::start(&fabric);
     peer.stop();
     process.node.send_cm(block(peer.qpn), b"hello").expect("it can be sent");
     std::thread::sleep(Duration::from_millis(20));
@@ -126,7 +126,7 @@ fn a_process_that_is_killed_before_it_answers_is_gone() {
 fn ports_are_freed_with_their_process_and_not_kept_by_its_children() {
     let fabric = fabric();
     let process = TestNode::new(&fabric);
-    let mut peer = Peer::start(&fabric);
+    let mut peer = ChildNode::start(&fabric);
     assert_eq!(peer.ask("port 7471", "port "), "7471");
     let any: u16 = peer.ask("port 0", "port ").parse().expect("a number");
     let find = |port, token| {

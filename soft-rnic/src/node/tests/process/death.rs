@@ -6,7 +6,7 @@ use super::*;
 fn a_killed_peer_is_noticed_and_its_hazards_are_void() {
     let fabric = fabric();
     let process = impatient(&fabric);
-    let mut peer = Peer::start(&fabric);
+    let mut peer = ChildNode::start(&fabric);
     let remote = process.connect_to(peer.qpn);
     assert!(remote.vm().is_some());
     assert_eq!(remote.pid(), Some(peer.child.id()));
@@ -27,7 +27,7 @@ fn a_killed_peer_is_noticed_and_its_hazards_are_void() {
 fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_hazards() {
     let fabric = fabric();
     let process = impatient(&fabric);
-    let mut peer = Peer::start(&fabric);
+    let mut peer = ChildNode::start(&fabric);
     let remote = process.connect_to(peer.qpn);
     let number = peer.publish_hazard(process.qpn);
     peer.ask("close", "closed 0");
@@ -49,7 +49,7 @@ fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_hazards() {
 fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
     let fabric = fabric();
     let process = impatient(&fabric);
-    let mut peer = Peer::start(&fabric);
+    let mut peer = ChildNode::start(&fabric);
     let remote = process.connect_to(peer.qpn);
     let number = peer.publish_hazard(process.qpn);
     peer.signal(Signal::STOP);
@@ -81,7 +81,7 @@ fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
 fn death_is_proved_even_if_somebody_keeps_the_connection() {
     let fabric = fabric();
     let process = impatient(&fabric);
-    let mut peer = Peer::start(&fabric);
+    let mut peer = ChildNode::start(&fabric);
     let remote = process.connect_to(peer.qpn);
     let number = peer.publish_hazard(process.qpn);
     peer.leave_child("clone", "unaware");
@@ -98,7 +98,7 @@ fn death_is_proved_even_if_somebody_keeps_the_connection() {
 fn a_forked_child_has_no_part_in_the_device() {
     let fabric = fabric();
     let process = impatient(&fabric);
-    let mut peer = Peer::start(&fabric);
+    let mut peer = ChildNode::start(&fabric);
     let remote = process.connect_to(peer.qpn);
     let number = peer.publish_hazard(process.qpn);
     peer.leave_child("fork", "forked");

@@ -11,7 +11,7 @@ use std::process::{ChildStdin, Command, Stdio};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::*;
-use crate::platform::memory::Memory;
+use crate::platform::memory::FileMapping;
 use crate::shared::hazard::Hazard;
 
 const FABRIC: &str = "SOFT_RNIC_TEST_FABRIC";
@@ -203,7 +203,7 @@ fn clean() {
     assert_eq!(entries("/proc/self/fd"), apart + 4 + 1, "one group is kept");
     let apart = apart + 1;
     let export =
-        b.node.exports().add(Arc::new(Memory::create(c"payload", 4096).expect("memory"))).expect("room");
+        b.node.exports().add(Arc::new(FileMapping::create(c"payload", 4096).expect("memory"))).expect("room");
     eventually("mapped", || to_b.mapped_memory(&a.node.transfer_slot(0), export, false).is_some());
     // The descriptor that came with the message is closed after the mapping has become visible.
     eventually("one more for the memory itself", || entries("/proc/self/fd") == apart + 5);
@@ -219,7 +219,7 @@ fn vanish() {
     let fabric = format!("vanish-{}", std::process::id());
     let (a, b) = (TestNode::new(&fabric), TestNode::new(&fabric));
     let (to_b, to_a) = (a.connect_to(b.qpn), b.connect_to(a.qpn));
-    let memory = || Arc::new(Memory::create(c"payload", 4096).expect("memory"));
+    let memory = || Arc::new(FileMapping::create(c"payload", 4096).expect("memory"));
     let export = b.node.exports().add(memory()).expect("room");
     let range = a.node.heap().alloc(8192).expect("room");
     let port = a.node.take_port(1, 4711).expect("free");
@@ -260,7 +260,7 @@ fn vanish() {
 }
 
 /// The test program running as a peer.
-struct Peer {
+struct ChildNode {
     child: std::process::Child,
     input: ChildStdin,
     lines: Receiver<String>,
@@ -269,7 +269,7 @@ struct Peer {
     left: Vec<Pid>,
 }
 
-impl Peer {
+impl ChildNode {
     fn start(fabric: &str) -> Self {
         let program = std::env::current_exe().expect("a path");
         Self::run(fabric, Command::new(program))
@@ -342,7 +342,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for ChildNode {
     fn drop(&mut self) {
         for left in &self.left {
             let _ = kill_process(*left, Signal::KILL);
@@ -373,49 +373,49 @@ fn next(process: &TestNode) -> HandlerCall {
 
 #[test]
 fn descriptors_that_the_program_took_away_are_left_alone() {
-    Peer::start(&fabric()).ask("vanish", "vanished");
+    ChildNode::start(&fabric()).ask("vanish", "vanished");
 }
 
 #[test]
 fn nodes_leave_nothing_behind() {
-    let mut peer = Peer::start(&fabric());
+    let mut peer = ChildNode::start(&fabric());
     peer.ask("clean", "clean");
 }
 
 #[test]
 fn garbage_at_the_listener_does_no_harm() {
-    Peer::start(&fabric()).ask("pending", "played");
+    ChildNode::start(&fabric()).ask("pending", "played");
 }
 
 #[test]
 fn a_peer_that_talks_nonsense_does_no_harm() {
-    Peer::start(&fabric()).ask("attached", "played");
+    ChildNode::start(&fabric()).ask("attached", "played");
 }
 
 #[test]
 fn a_peer_that_does_not_read_keeps_nobody_busy() {
-    Peer::start(&fabric()).ask("deaf", "played");
+    ChildNode::start(&fabric()).ask("deaf", "played");
 }
 
 #[test]
 fn an_owner_that_lies_does_no_harm() {
-    Peer::start(&fabric()).ask("owner", "played");
+    ChildNode::start(&fabric()).ask("owner", "played");
 }
 
 #[test]
 fn a_connection_manager_that_lies_about_its_block_does_no_harm() {
-    Peer::start(&fabric()).ask("impostor", "played");
+    ChildNode::start(&fabric()).ask("impostor", "played");
 }
 
 #[test]
 fn a_false_owner_of_a_port_does_no_harm() {
-    Peer::start(&fabric()).ask("doors", "played");
+    ChildNode::start(&fabric()).ask("doors", "played");
 }
 
 #[test]
 fn an_idle_node_sleeps() {
     let fabric = fabric();
-    let mut peer = Peer::start(&fabric);
+    let mut peer = ChildNode::start(&fabric);
     let process = TestNode::new(&fabric);
     let _ = (process.connect_to(peer.qpn), peer.ask(&format!("remote {}", process.qpn), "linked "));
     assert_sleeping(peer.child.id());

@@ -17,7 +17,7 @@ fn another_user_gets_nothing() {
     let process = TestNode::new(&fabric);
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.env(USER, "65534");
-    let mut stranger = Peer::run(&fabric, command);
+    let mut stranger = ChildNode::run(&fabric, command);
     assert_ne!(stranger.qpn >> 14, process.qpn >> 14, "numbers are unique over all users");
     stranger.ask(&format!("remote {}", process.qpn), "nobody");
     assert!(matches!(process.node.wait_for_process(stranger.qpn, LONG), Reachability::Nobody));
@@ -47,7 +47,7 @@ fn another_user_gets_nothing() {
     // A second process of that user reaches the first.
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.env(USER, "65534");
-    let mut friend = Peer::run(&fabric, command);
+    let mut friend = ChildNode::run(&fabric, command);
     friend.ask(&format!("remote {}", stranger.qpn), "linked ");
 }
 
@@ -61,7 +61,7 @@ fn another_user_namespace_copies_by_a_detour_and_says_so_once() {
     let (process, second) = (TestNode::new(&fabric), TestNode::new(&fabric));
     let mut command = Command::new("unshare");
     command.args(["-U", "-r", "--"]).arg(std::env::current_exe().expect("a path"));
-    let mut peer = Peer::run(&fabric, command);
+    let mut peer = ChildNode::run(&fabric, command);
     for qpn in [process.qpn, second.qpn] {
         assert!(peer.ask(&format!("remote {qpn}"), "linked ").ends_with("call"));
     }
@@ -80,7 +80,7 @@ fn users_without_a_name_trust_nobody() {
     let process = TestNode::new(&fabric);
     let mut command = Command::new("unshare");
     command.args(["-U", "--"]).arg(std::env::current_exe().expect("a path"));
-    let mut peer = Peer::run(&fabric, command);
+    let mut peer = ChildNode::run(&fabric, command);
     peer.ask(&format!("remote {}", process.qpn), "nobody");
     assert!(matches!(process.node.wait_for_process(peer.qpn, LONG), Reachability::Nobody));
     let warnings = peer.ask("warnings", "warnings ");
