@@ -80,7 +80,7 @@ impl ProtectionDomain {
     ///
     /// Fails with `EINVAL` if the port or GID index does not exist, or if the destination has no
     /// GID on RoCE. Also fails if no route leads to the destination, or if the device does not
-    /// support datagrams ([`Unsupported`]).
+    /// support datagrams ([`Unsupported`](crate::ibverbs::Unsupported)).
     ///
     /// # References
     ///

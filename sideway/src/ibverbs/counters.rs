@@ -6,7 +6,7 @@
 //! [`attach_point_flow`](Counters::attach_point_flow) does so for a flow that already exists.
 //!
 //! Only devices that steer flows have counters; mlx5 is the only known one. SoftRoCE and the
-//! software device return [`Unsupported`].
+//! software device return [`Unsupported`](crate::ibverbs::Unsupported).
 
 use std::fmt;
 use std::io;
@@ -69,7 +69,8 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not support them ([`Unsupported`]), or has no more of them.
+    /// Fails if the device does not support them ([`Unsupported`](crate::ibverbs::Unsupported)), or
+    /// has no more of them.
     ///
     /// # References
     ///
@@ -93,8 +94,8 @@ impl Counters {
     ///
     /// # Errors
     ///
-    /// Fails if the device cannot count this ([`Unsupported`]), if the index is too high, or if a
-    /// flow already uses the set.
+    /// Fails if the device cannot count this ([`Unsupported`](crate::ibverbs::Unsupported)), if the
+    /// index is too high, or if a flow already uses the set.
     ///
     /// # References
     ///

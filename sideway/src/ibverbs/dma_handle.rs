@@ -7,15 +7,16 @@
 //! ```
 //! # #[cfg(feature = "soft")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use sideway::ErrorKind;
 //! use sideway::ibverbs::device::DeviceList;
-//! use sideway::ibverbs::dma_handle::{Error, DmaHandleAttribute};
+//! use sideway::ibverbs::dma_handle::DmaHandleAttribute;
 //!
 //! # let list = DeviceList::from_provider(sideway::soft::provider())?;
 //! let context = list.first()?.open()?;
 //! match context.alloc_dmah(DmaHandleAttribute::new().setup_cpu_id(3)) {
 //!     Ok(handle) => println!("{handle:?}"),
 //!     // The software device has no bus.
-//!     Err(Error::Unsupported(why)) => println!("{why}"),
+//!     Err(error) if error.kind() == ErrorKind::Unsupported => println!("{error}"),
 //!     Err(error) => return Err(error.into()),
 //! }
 //! # Ok(())
@@ -99,7 +100,8 @@ struct Inner {
 // SAFETY: the handle is immutable, and the only verbs that use it, registrations, are thread-safe
 // in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: a DMA handle is only named when regions are registered.
+// SAFETY: the handle is immutable, and the only verbs that use it, registrations, are thread-safe
+// in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {

@@ -65,7 +65,7 @@ impl QueuePairControl {
     ///
     /// Fails with `EINVAL` if the pair is not a datagram pair, or if the GID is not a group's.
     /// Fails with `ENOMEM` if the group has too many members. Also fails if the pair is already in
-    /// the group, or if the device has no multicast ([`Unsupported`]).
+    /// the group, or if the device has no multicast ([`Unsupported`](crate::ibverbs::Unsupported)).
     ///
     /// # References
     ///

@@ -23,14 +23,14 @@
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
-//! use sideway::direct::Error;
+//! use sideway::ErrorKind;
 //! use sideway::ibverbs::device::DeviceList;
 //! use sideway::mlx5::DirectVerbs;
 //!
 //! let devices = DeviceList::from_provider(sideway::soft::provider())?;
 //! let context = devices.first()?.open()?;
 //! // soft0 is a software device.
-//! assert!(matches!(DirectVerbs::of(&context), Err(Error::Library { .. })));
+//! assert_eq!(DirectVerbs::of(&context).unwrap_err().kind(), ErrorKind::Library);
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

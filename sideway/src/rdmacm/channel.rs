@@ -371,7 +371,7 @@ impl EventChannel {
         }
     }
 
-    /// Stops the delivery of events: current and later waits fail with [`GetEventError::Closed`].
+    /// Stops the delivery of events: current and later waits fail with [`ErrorKind::Closed`].
     /// Identifiers keep working.
     pub fn close(&self) {
         self.0.close();

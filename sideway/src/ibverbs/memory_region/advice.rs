@@ -46,7 +46,7 @@ impl ProtectionDomain {
     /// Fails if a range is not in its region, or if a region belongs to another domain or is not
     /// paged on demand. Also fails if the advice is about writes to a region that is not writable.
     /// Also fails if part of the memory is not mapped, or if the device does not support the advice
-    /// ([`Unsupported`]).
+    /// ([`Unsupported`](crate::ibverbs::Unsupported)).
     ///
     /// # References
     ///
