@@ -47,7 +47,8 @@ pub(crate) fn cases(suite: &mut Suite) {
 const PATIENCE: Duration = Duration::from_secs(20);
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// A connected pair; the second one's receives complete into a queue with a channel, and 7 as its context.
+/// A connected pair. The second node's receives complete into a queue with a channel and the
+/// context 7.
 fn with_channel<C: CqFlavour>(test_device: &TestDevice) -> (Pair<GenericQueuePair, C>, CompletionChannel) {
     let (options, context) = (NodeOptions::default(), test_device.open());
     let a = Node::new(&context, test_device.port, &options);

@@ -104,7 +104,8 @@ fn all_attributes_have_values(test_device: &TestDevice) -> Outcome {
 fn forks_are_safe(test_device: &TestDevice) -> Outcome {
     let provider = test_device.open().provider();
     match fork_init(provider) {
-        // `man ibv_fork_init`: before all else, and other tests of this process have registered memory.
+        // `man ibv_fork_init` requires the call before any registration, but other tests of this
+        // process have registered memory.
         Err(error) if !test_device.open().is_soft() && error.errno() == Some(libc::EINVAL) => {
             skip!("{error}")
         }

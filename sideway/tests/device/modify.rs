@@ -247,8 +247,8 @@ fn a_value_out_of_range_is_an_error(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A node in the state before the address is resolved, and the attributes for it with this address; none if
-/// the port has no RoCE address of this family.
+/// A node in the state before the address is resolved, and the attributes for the next state with
+/// this address. `None` if the port has no RoCE address of this family.
 fn towards(test_device: &TestDevice, address: &str) -> Option<(AnyNode, u8, Gid, QueuePairAttribute)> {
     let node = node(test_device, RC);
     let gid: Gid = address.parse().unwrap();
@@ -273,8 +273,9 @@ fn towards(test_device: &TestDevice, address: &str) -> Option<(AnyNode, u8, Gid,
 }
 
 fn an_unreachable_network_is_named(test_device: &TestDevice) -> Outcome {
-    // A network for documentation, which no route but a default one leads to. In IPv6: the kernel takes every
-    // IPv4 address to be on the link when it looks for a route through one interface.
+    // A network reserved for documentation, to which only a default route can lead. It is IPv6
+    // because the kernel treats every IPv4 address as on-link when it looks for a route through one
+    // interface.
     let Some((node, index, expected, attr)) = towards(test_device, "2001:db8::1") else {
         skip!("the device has no RoCE address of IPv6");
     };

@@ -66,9 +66,8 @@ fn a_copy_is_as_long_as_the_device_copies() {
     let mut pair = pair(&parts, DirectOperationFlags::Memcpy);
     for given in [0, 4097, usize::MAX] {
         let mut guard = pair.start_post_send();
-        // SAFETY: the fake device touches no memory, and there are places; the second list
-        // is not
-        // posted.
+        // SAFETY: the fake device touches no memory, and the queue has free places. The second list
+        // is not posted.
         unsafe {
             guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8);
             guard.construct_wr(2, SIGNALED).setup_memcpy(1, 2, 3, 4, given);

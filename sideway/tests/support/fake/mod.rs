@@ -1,11 +1,12 @@
-//! A device that is not there: a provider whose functions are Rust.
+//! A fake device: a provider whose functions are written in Rust.
 //!
-//! It connects nothing and moves no bytes: a posted request completes at once. What it is good for:
+//! It connects nothing and moves no bytes: a posted request completes at once. It serves two
+//! purposes:
 //!
-//! - It **lies** on request: every function can be told to fail or to answer nonsense ([`Faults`]).
-//! - It **watches** its caller: every rule of the C interface that safe Rust must keep (polls and lists are
-//!   opened once and closed, every request gets one buffer, objects go in the right order, ...) is checked,
-//!   and [`Fake`] fails the test that broke one.
+//! - It **injects faults**: every function can be made to fail or to return nonsense ([`Faults`]).
+//! - It **checks its caller**: it verifies every rule of the C interface that safe Rust must keep.
+//!   For example, polls and lists are opened once and closed, every request gets one buffer, and
+//!   objects are destroyed in the right order. [`Fake`] fails a test that breaks a rule.
 
 pub mod cm;
 mod completion;

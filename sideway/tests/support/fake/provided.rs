@@ -116,7 +116,7 @@ unsafe extern "C" fn reg_buf_mr(
     use ibv_mr_init_attr_mask as M;
     let comp_mask = u64::from(M::IBV_REG_MR_MASK_ADDR.0 | M::IBV_REG_MR_MASK_BUF.0);
     let mut attr = ibv_mr_init_attr { length, access, comp_mask, addr, buf, ..Default::default() };
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects, valid pointers.
     unsafe { reg_mr_ex(pd, &raw mut attr) }
 }
 
