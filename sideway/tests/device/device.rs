@@ -235,7 +235,7 @@ fn a_device_outlives_its_list(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Each goes by the functions of its own provider, and their objects do not meet.
+/// Each device uses its provider's functions, and their objects cannot be mixed.
 fn devices_of_two_providers_are_open_at_once(test_device: &TestDevice) -> Outcome {
     let fake = Fake::new();
     let (ours, theirs) = (test_device.open(), fake.context());

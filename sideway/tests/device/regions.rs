@@ -53,7 +53,7 @@ fn entry(mr: &MemoryRegion, offset: u64, len: u32) -> ScatterGatherEntry {
     ScatterGatherEntry::new(mr.lkey(), mr.iova() + offset, len)
 }
 
-/// How a WRITE of 8 bytes ends.
+/// The completion status of a WRITE of 8 bytes.
 fn write_ends(pair: &mut AnyPair, to: RemoteBuffer) -> WorkCompletionStatus {
     pair.a.post(&[(1, crate::node::SIGNALED, Op::Write(to), Data::At(0, 8))]).unwrap();
     pair.a.sent(1)[0].status
@@ -121,7 +121,7 @@ fn a_region_is_changed(test_device: &TestDevice) -> Outcome {
     pair.a.run(Op::Read(remote(&mr, 0)), Data::At(0, 64));
     assert_eq!(write_ends(&mut pair, remote(&mr, 0)), WorkCompletionStatus::RemoteAccessError);
     drop(mr);
-    // The domain, which the region keeps.
+    // Changes the domain, which the region keeps alive.
     let mut pair = AnyPair::new(test_device);
     let other = pair.b.context.alloc_pd().unwrap();
     let mr = change(test_device, &pair, &old, |change| {

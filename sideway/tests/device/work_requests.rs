@@ -156,7 +156,7 @@ fn a_leaked_list_never_happened<Q: QpFlavour>(test_device: &TestDevice) -> Outco
     given_up::<Q>(test_device, true)
 }
 
-/// A list that is given up costs no place in the queue and leaves no trace.
+/// A list that is not posted uses no place in the queue and has no effect.
 fn given_up<Q: QpFlavour>(test_device: &TestDevice, leak: bool) -> Outcome {
     let mut pair = Pair::<Q, AnyCq>::new(test_device);
     for _ in 0..50 {

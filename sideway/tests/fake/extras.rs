@@ -238,7 +238,7 @@ fn imported_objects_are_unimported_on_drop() {
     let pd = unsafe { context.import_pd(77) }.unwrap();
     assert!(pd.is_imported());
     assert_eq!(pd.handle(), 77);
-    // SAFETY: the fake imports anything.
+    // SAFETY: the fake can import any handle.
     let mr = unsafe { pd.import_mr(78) }.unwrap();
     assert_eq!((mr.handle(), mr.region_len()), (78, 99));
     assert_ne!(mr.lkey(), mr.rkey());

@@ -127,7 +127,7 @@ fn note<T>(place: &Mutex<Option<T>>, value: T) {
     *place.lock().unwrap() = Some(value);
 }
 
-/// The world of a context whose device is asked for something of its own.
+/// The world of a context, for a vendor's function.
 unsafe fn own(context: *mut ibv_context) -> Arc<FakeWorld> {
     // SAFETY: the caller passes an open context, as C requires.
     let world = unsafe { world_of(context) };
@@ -241,7 +241,7 @@ fn pair_of(qp: *mut mlx5dv_qp_ex) -> *mut ibv_qp {
 }
 
 unsafe extern "C" fn wr_set_dc_addr(qp: *mut mlx5dv_qp_ex, ah: *mut ibv_ah, number: u32, access_key: u64) {
-    // SAFETY: the caller keeps the contract of the C function: live objects, valid pointers.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { set_dc_addr(pair_of(qp), ah, DcAddress { number, access_key, stream: None }) };
 }
 
@@ -252,7 +252,7 @@ unsafe extern "C" fn wr_set_dc_addr_stream(
     access_key: u64,
     stream: u16,
 ) {
-    // SAFETY: the caller keeps the contract of the C function: live objects, valid pointers.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { set_dc_addr(pair_of(qp), ah, DcAddress { number, access_key, stream: Some(stream) }) };
 }
 

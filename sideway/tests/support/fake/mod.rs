@@ -36,7 +36,7 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::sys::Verbs;
 
-/// How the device misbehaves. A number is an `errno` to fail with, where 0 means to work.
+/// The faults of the device. A number is an `errno` to fail with; 0 means success.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     pub get_device_list: i32,
@@ -164,7 +164,7 @@ pub struct Faults {
     pub cm_getaddrinfo: (i32, i32),
 }
 
-/// The name by which `seed.rs` knows [`Faults`].
+/// The name of [`Faults`] in `seed.rs`.
 pub type Lies = Faults;
 
 /// The position at which a list stopped, as the library reports it.
@@ -178,7 +178,7 @@ pub enum BadRequest {
     Address(usize),
 }
 
-/// One device and all that was made from it.
+/// One device and all objects made from it.
 #[derive(Debug, Default)]
 pub struct FakeWorld {
     pub lies: Faults,
@@ -259,7 +259,7 @@ impl FakeWorld {
 }
 
 thread_local! {
-    /// What `ibv_get_device_list`, which has no argument, answers for.
+    /// The world for `ibv_get_device_list`, which has no argument.
     static WORLD: RefCell<Arc<FakeWorld>> = RefCell::default();
 }
 
@@ -280,7 +280,7 @@ impl Fake {
         Self::lying(|_| {})
     }
 
-    /// A device that lies.
+    /// A device with faults.
     pub fn lying(about: impl FnOnce(&mut Faults)) -> Self {
         let mut lies = Faults::default();
         about(&mut lies);
@@ -328,7 +328,7 @@ pub fn provider() -> Provider {
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
     return *PROVIDER
         .get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), Some(cm::table())) });
-    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::provider("fake", device::table()) })
 }
@@ -361,11 +361,11 @@ pub fn old_provider() -> Provider {
         _ibv_query_comp_cntr_caps: None,
         ..device::table()
     };
-    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
     return *PROVIDER
         .get_or_init(|| unsafe { Provider::from_tables("old fake", table(), Some(cm::old_table())) });
-    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::old_provider("old fake", table()) })
 }

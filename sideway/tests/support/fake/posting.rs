@@ -162,7 +162,7 @@ pub(super) unsafe extern "C" fn post_send(
     }
 }
 
-/// Reads all that a library would read of a request's buffers.
+/// Reads the parts of a request's buffers that a library would read.
 unsafe fn read_entries(world: &FakeWorld, wr: &ibv_send_wr, cap: ibv_qp_cap) {
     let inline = wr.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0;
     let mut total = 0;
@@ -210,7 +210,7 @@ pub(super) unsafe extern "C" fn post_recv(
     0
 }
 
-/// Gives an extended pair its operations: as drivers do, only those that were asked for.
+/// Sets the operations of an extended pair. Like drivers, it sets only the requested ones.
 pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &FakeWorld) {
     macro_rules! set {
         ($($member:ident),*) => {$(
@@ -330,7 +330,7 @@ pub(super) unsafe fn own_setter(qp: *mut ibv_qp) {
 macro_rules! operations {
     ($($name:ident($($arg:ty),*) = $opcode:ident;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, _: $arg)*) {
-            // SAFETY: the caller keeps the contract of the C function: live objects, valid pointers.
+            // SAFETY: the caller keeps the contract of the C function: the pair is alive.
             unsafe { operation(qp, ibv_wr_opcode::$opcode) };
         }
     )*};
@@ -348,7 +348,7 @@ operations! {
 
 /// Local invalidate, which has no buffer.
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) {
-    // SAFETY: the caller keeps the contract of the C function: live objects, valid pointers.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { operation(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV) };
     // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
@@ -396,7 +396,7 @@ pub(super) unsafe fn set_dc_addr(qp: *mut ibv_qp, ah: *mut ibv_ah, to: super::di
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, _: u32, _: u64, _: u32) {
-    // SAFETY: the caller keeps the contract of the C function: live objects, valid pointers.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { buffer(qp, 1, 0) };
 }
 

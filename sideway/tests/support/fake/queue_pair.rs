@@ -69,7 +69,7 @@ impl Qp {
 
 /// # Safety
 ///
-/// Domain and queues live.
+/// Domain and queues must be alive.
 pub(super) unsafe fn new_qp(world: Arc<FakeWorld>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> *mut Qp {
     world.born();
     if let Some(granted) = world.lies.granted {
