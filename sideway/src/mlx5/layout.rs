@@ -452,8 +452,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             (true, true) => Ok(()),
         };
         let key = mkey.lkey();
-        // SAFETY: the closure appends one request, whose operation `check` has found. The caller
-        // guarantees (`# Safety`) a free place in the send queue.
+        // SAFETY: the closure appends one request, and `check` refuses a pair without the
+        // operation. The caller guarantees (`# Safety`) a free place in the send queue.
         unsafe { request.append_with(1, false, check, |qp| verbs::ibv_wr_local_inv(qp, key)) }
     }
 }

@@ -248,7 +248,7 @@ impl<'list, 'queue> DirectRequest<'list, 'queue> {
         // requests.
         let inline = operation.intersects(LAYOUTS);
         // SAFETY: the caller guarantees (`# Safety`) that `append` appends one whole request, and
-        // that the queue has `places` free places. The closure `check` finds a missing operation.
+        // that the queue has `places` free places. `check` refuses a pair without the operation.
         unsafe { self.append_with(places, inline, check, |_| append(operations.qp.as_ptr())) }
     }
 

@@ -517,10 +517,12 @@ impl<'queue> BasicPostSendGuard<'queue> {
     ///     let flags = if last { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
     ///
     ///     let write = guard.construct_wr(number, flags).setup_write(rkey, remote);
-    ///     // SAFETY: the region covers the bytes, and lives until the last completion has been polled.
+    ///     // SAFETY: the region covers the bytes, and lives until the last completion has been
+    ///     // polled.
     ///     unsafe { write.setup_sge(mr.lkey(), mr.get_ptr() as u64, 64) };
     /// }
-    /// // SAFETY: nobody writes to the region while the list may be posted, until the last completion.
+    /// // SAFETY: nobody writes to the region while the list may be posted, until the last
+    /// // completion.
     /// let mut list = unsafe { guard.prepare()? };
     /// for _ in 0..1000 {
     ///     list.post()?;
