@@ -354,7 +354,8 @@ impl std::error::Error for Error {
     }
 }
 
-/// An operation that consumes its object failed, and gives the object back: closing, detaching, splitting.
+/// An operation that consumes its object failed, and gives the object back: closing, detaching or
+/// splitting.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct ConsumeError<T: fmt::Debug> {

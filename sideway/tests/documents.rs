@@ -1,6 +1,6 @@
-//! What the documents say is there is there: the table of C's verbs in `docs/migrating.md` has every function of libibverbs and
-//! librdmacm and leads to items that exist, and the tables of `docs/comparison.md` and the invariants of
-//! `docs/internals/trespass-invariants.md` name tests that exist.
+//! Tests of the documents. The table of C verbs in `docs/migrating.md` must list every function of
+//! libibverbs and librdmacm, and name existing items. The tables of `docs/comparison.md` and the
+//! invariants of `docs/internals/trespass-invariants.md` must name existing tests.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
-//! A device that goes away while it is used: errors with its name, and no hang.
+//! Tests of a device that is removed while in use: errors contain its name, and nothing hangs.
 //!
-//! In a process of its own, as the device is gone for all of it.
+//! This is a separate program, because the device is gone for the whole process.
 
 use std::thread;
 use std::time::Duration;

@@ -1,6 +1,7 @@
-//! The integration tests of sideway that run under the standard harness. One program, because each costs seconds to link.
+//! The integration tests of sideway that run under the standard harness. They are one program,
+//! because each program takes seconds to link.
 //!
-//! The allocator counts what a thread allocates, which some of the tests ask for.
+//! The allocator counts the allocations of each thread, because some of the tests check them.
 
 #[cfg_attr(feature = "soft", macro_use)]
 extern crate test_harness;

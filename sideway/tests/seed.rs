@@ -1,6 +1,6 @@
-//! The first promise: the code with which the project was announced compiles and runs, with no change beyond an
-//! `unsafe` block or an unwrapped `Option`; and its two errors are told as they were shown. Runs over a device
-//! that is not there.
+//! Tests of the code with which the project was announced: it compiles and runs. The only changes
+//! are `unsafe` blocks and unwrapped `Option`s. Its two errors have the announced text. The tests
+//! run on a fake device.
 
 use std::error::Error;
 use std::thread;

@@ -1,5 +1,6 @@
-//! The holes that other wrappers have, each shown closed: by code that must not compile (`soundness/`) or by a
-//! run over a device that watches. The numbers are those of the project's survey of its peers:
+//! Tests of soundness holes that other wrappers have. Each is shown closed by code that must not
+//! compile (`soundness/`), or by a run on a device that checks its caller. The numbers come from
+//! the project's survey of other wrappers:
 //!
 //! 1. owners that can be cloned and so destroy twice
 //! 2. completions that outlive their poll

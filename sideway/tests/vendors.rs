@@ -1,7 +1,7 @@
-//! The vendors' own libraries, where they are installed: none takes a software device for its own.
+//! Tests with the vendors' libraries, if installed: none accepts a software device as its own.
 //!
-//! There is no such hardware here. So what is really loaded is only asked whose the device is, which is what decides whether
-//! anything else is ever called.
+//! Without such hardware, the real libraries are called only to detect the device. That detection
+//! decides whether anything else is ever called.
 
 use std::io::Write;
 

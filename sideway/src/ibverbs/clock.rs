@@ -4,7 +4,9 @@
 //! ([`CompletionTimestamp`](super::completion::WorkCompletionFields::CompletionTimestamp)). A
 //! [`ClockConverter`] turns ticks into time. If the device supports it, a completion carries the
 //! time of day itself
-//! ([`CompletionTimestampWallclock`](super::completion::WorkCompletionFields::CompletionTimestampWallclock)).
+//! ([`CompletionTimestampWallclock`][wallclock]).
+//!
+//! [wallclock]: super::completion::WorkCompletionFields::CompletionTimestampWallclock
 //!
 //! ```
 //! # #[cfg(feature = "soft")]

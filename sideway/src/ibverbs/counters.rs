@@ -69,7 +69,8 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not support them ([`Unsupported`](crate::ibverbs::Unsupported)), or has no more of them.
+    /// Fails if the device does not support them ([`Unsupported`](crate::ibverbs::Unsupported)), or
+    /// has no more of them.
     ///
     /// # References
     ///
@@ -93,8 +94,8 @@ impl Counters {
     ///
     /// # Errors
     ///
-    /// Fails if the device cannot count this ([`Unsupported`](crate::ibverbs::Unsupported)), if the index is too high, or if a
-    /// flow already uses the set.
+    /// Fails if the device cannot count this ([`Unsupported`](crate::ibverbs::Unsupported)), if the
+    /// index is too high, or if a flow already uses the set.
     ///
     /// # References
     ///

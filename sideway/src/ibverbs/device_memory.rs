@@ -58,9 +58,8 @@ struct Inner {
 // same bytes leave a mixture, as in any memory that a device writes to. No Rust reference to the
 // memory is ever made.
 unsafe impl Send for Inner {}
-// SAFETY: the functions of the memory may be called from any thread; what two of them write to the
-// same bytes at the same time is some mixture, as with any memory that a device may write to. No
-// reference is made to it.
+// SAFETY: libibverbs allows the memory's functions from several threads, and no Rust reference to
+// the memory is ever made.
 unsafe impl Sync for Inner {}
 
 const WHAT: &str = "device memory";

@@ -54,7 +54,7 @@ impl ProviderBuffer {
         let export = export.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         // SAFETY: `self` keeps the memory alive.
         let fd = unsafe { export(self.as_raw().as_ptr()) };
-        // SAFETY: the memory lives.
+        // SAFETY: the library made the descriptor just now, and nobody else owns it.
         unsafe { owned(context, fd, "ibv_export_buf_dmabuf_fd", WHAT) }
     }
 }

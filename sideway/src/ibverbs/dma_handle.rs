@@ -100,7 +100,8 @@ struct Inner {
 // SAFETY: the handle is immutable, and the only verbs that use it, registrations, are thread-safe
 // in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: a DMA handle is only named when regions are registered.
+// SAFETY: the handle is immutable, and the only verbs that use it, registrations, are thread-safe
+// in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {

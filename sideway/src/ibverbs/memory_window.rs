@@ -154,8 +154,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// Fails if the device has no windows, or none of this type ([`Unsupported`](crate::ibverbs::Unsupported)), or no more of
-    /// them.
+    /// Fails if the device has no windows, or none of this type
+    /// ([`Unsupported`](crate::ibverbs::Unsupported)), or no more of them.
     ///
     /// # References
     ///

@@ -106,8 +106,9 @@ impl ParentDomainBuilder {
     ///
     /// # Errors
     ///
-    /// Fails if the device has no parent domains, or not with allocators ([`Unsupported`](crate::ibverbs::Unsupported)). Also
-    /// fails if the thread domain belongs to another context, or if the device has no more domains.
+    /// Fails if the device has no parent domains, or not with allocators
+    /// ([`Unsupported`](crate::ibverbs::Unsupported)). Also fails if the thread domain belongs to
+    /// another context, or if the device has no more domains.
     ///
     /// # References
     ///

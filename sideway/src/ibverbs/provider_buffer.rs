@@ -51,8 +51,8 @@ struct Inner {
 // SAFETY: only a raw pointer to the memory is handed out. The C object is used for registrations
 // only, which are thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: of the memory nothing but a raw pointer is given out, and the C object is only named when
-// regions are registered.
+// SAFETY: only a raw pointer to the memory is handed out. The C object is used for registrations
+// only, which are thread-safe in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl ProtectionDomain {

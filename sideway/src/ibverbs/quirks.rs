@@ -41,16 +41,16 @@ impl Quirks {
         overwrites_when_full: true,
     };
 
-    /// The defects of a device's library, by the device's vendor id; all of them if the device does not
-    /// answer, because each workaround is right with every device.
+    /// The defects of a device's library, by the device's vendor id. All defects if the device does
+    /// not answer, because each workaround is right with every device.
     ///
     /// # Safety
     ///
     /// `context` must be an open context of `provider`.
     pub(super) unsafe fn of(context: NonNull<ibv_context>, provider: Provider) -> Self {
         let mut attr = ibv_device_attr_ex::default();
-        // SAFETY: the caller guarantees an open context. The input is null, which the verb allows, and
-        // `attr` is a local variable.
+        // SAFETY: the caller guarantees (`# Safety`) an open context. The input is null, which the
+        // verb allows, and `attr` is a local variable.
         let result = unsafe {
             verbs::ibv_query_device_ex(provider.verbs(), context.as_ptr(), core::ptr::null(), &raw mut attr)
         };

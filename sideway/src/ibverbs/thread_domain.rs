@@ -49,8 +49,7 @@ struct Inner {
 
 // SAFETY: a thread domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: a thread domain is only named when other objects are made, which libraries guard by
-// locks.
+// SAFETY: a thread domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
@@ -58,7 +57,8 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not support them ([`Unsupported`](crate::ibverbs::Unsupported)), or has no more of them.
+    /// Fails if the device does not support them ([`Unsupported`](crate::ibverbs::Unsupported)), or
+    /// has no more of them.
     ///
     /// # References
     ///

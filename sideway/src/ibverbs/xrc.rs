@@ -95,7 +95,7 @@ struct Inner {
 
 // SAFETY: a domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: a domain is only named when other objects are made, which libraries guard by locks.
+// SAFETY: a domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
@@ -107,9 +107,9 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// Fails if the device has no XRC ([`Unsupported`](crate::ibverbs::Unsupported)). Fails with [`ErrorKind::Os`](crate::ErrorKind::Os)
-    /// if the file has no domain and `Create` is not set, or if the file has a domain and
-    /// `ErrorKind::Os`](crate::ErrorKind::Os)).
+    /// Fails if the device has no XRC ([`Unsupported`](crate::ibverbs::Unsupported)). Fails with
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os) if the file has no domain and `Create` is not set,
+    /// or if the file has a domain and `Exclusive` is set.
     ///
     /// # References
     ///
@@ -142,7 +142,8 @@ impl XrcDomain {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not support them ([`Unsupported`](crate::ibverbs::Unsupported)), or has no more of them.
+    /// Fails if the device does not support them ([`Unsupported`](crate::ibverbs::Unsupported)), or
+    /// has no more of them.
     ///
     /// # References
     ///
@@ -156,8 +157,8 @@ impl XrcDomain {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not support it ([`Unsupported`](crate::ibverbs::Unsupported)), or if the domain has no such
-    /// target.
+    /// Fails if the device does not support it ([`Unsupported`](crate::ibverbs::Unsupported)), or
+    /// if the domain has no such target.
     ///
     /// # References
     ///

@@ -242,7 +242,7 @@ fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno>
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
         // The mapping reserves the huge pages, so that missing ones are detected here.
         //
-        // SAFETY: the system chooses the place, so nothing that was there is replaced.
+        // SAFETY: the system chooses the address, so the call replaces no existing mapping.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, access, MapFlags::SHARED, &file, 0) }?;
         let huge = match kind {
             BufferKind::HugePages { page_size } => page_size.trailing_zeros() as u8,

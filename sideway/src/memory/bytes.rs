@@ -41,14 +41,13 @@ macro_rules! word {
             unsafe fn load(src: *const u8) -> Self {
                 #[cfg(not(miri))]
                 if src.addr().is_multiple_of(size_of::<Self>()) {
-                    // SAFETY: the caller (`copy_out`) guarantees that `src` is valid for reads of a
-                    // word, and it is
-                    // aligned.
+                    // SAFETY: the caller guarantees that `src` is valid for reads of a word without
+                    // references. It is aligned, as checked above.
                     return unsafe { core::sync::atomic::$Atomic::from_ptr(src.cast_mut().cast()) }.load(Acquire);
                 }
                 let mut bytes = [0; size_of::<Self>()];
-                // SAFETY: the caller (`copy_out`) guarantees that `src` is valid for reads of a
-                // word.
+                // SAFETY: the caller guarantees that `src` is valid for reads of a word without
+                // references.
                 unsafe { copy_out(&mut bytes, src) };
                 Self::from_ne_bytes(bytes)
             }
@@ -57,13 +56,12 @@ macro_rules! word {
             unsafe fn store(self, dst: *mut u8) {
                 #[cfg(not(miri))]
                 if dst.addr().is_multiple_of(size_of::<Self>()) {
-                    // SAFETY: the caller (`copy_in`, `fill`) guarantees that `dst` is valid for
-                    // writes of a word, and it is
-                    // aligned.
+                    // SAFETY: the caller guarantees that `dst` is valid for writes of a word
+                    // without references. It is aligned, as checked above.
                     return unsafe { core::sync::atomic::$Atomic::from_ptr(dst.cast()) }.store(self, Release);
                 }
-                // SAFETY: the caller (`copy_in`, `fill`) guarantees that `dst` is valid for writes
-                // of a word.
+                // SAFETY: the caller guarantees that `dst` is valid for writes of a word without
+                // references.
                 unsafe { copy_in(dst, &self.to_ne_bytes()) };
             }
         }
@@ -88,7 +86,7 @@ pub(super) unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
     if cfg!(miri) {
         for (at, byte) in src.iter().enumerate() {
             // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of as many
-            // bytes, which no reference is to but atomics.
+            // bytes, and that only atomic references to them exist. `at` is below the length.
             unsafe { AtomicU8::from_ptr(dst.add(at)) }.store(*byte, Release);
         }
         return;
@@ -96,9 +94,8 @@ pub(super) unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
     // `memmove` instead of `memcpy`, because the program may have made a slice over the same memory
     // elsewhere.
     //
-    // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of as many bytes,
-    // which no reference is to but atomics, and `src` is a slice of
-    // this length.
+    // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of this length, and
+    // that only atomic references to these bytes exist. `src` is a slice of this length.
     unsafe { libc::memmove(dst.cast(), src.as_ptr().cast(), src.len()) };
 }
 
@@ -113,14 +110,13 @@ pub(super) unsafe fn copy_out(dst: &mut [u8], src: *const u8) {
     if cfg!(miri) {
         for (at, byte) in dst.iter_mut().enumerate() {
             // SAFETY: the caller guarantees (`# Safety`) that `src` is valid for reads of as many
-            // bytes, which no reference is to but atomics.
+            // bytes, and that only atomic references to them exist. `at` is below the length.
             *byte = unsafe { AtomicU8::from_ptr(src.add(at).cast_mut()) }.load(Acquire);
         }
         return;
     }
-    // SAFETY: the caller guarantees (`# Safety`) that `src` is valid for reads of as many bytes,
-    // which no reference is to but atomics, and `dst` is a slice of
-    // this length.
+    // SAFETY: the caller guarantees (`# Safety`) that `src` is valid for reads of this length, and
+    // that only atomic references to these bytes exist. `dst` is a slice of this length.
     unsafe { libc::memmove(dst.as_mut_ptr().cast(), src.cast(), dst.len()) };
 }
 
@@ -133,13 +129,13 @@ pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
     if cfg!(miri) {
         for at in 0..len {
             // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of `len`
-            // bytes, which no reference is to but atomics.
+            // bytes, and that only atomic references to them exist. `at` is below `len`.
             unsafe { AtomicU8::from_ptr(dst.add(at)) }.store(byte, Relaxed);
         }
         return;
     }
-    // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of `len` bytes,
-    // which no reference is to but atomics.
+    // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of `len` bytes, and
+    // that only atomic references to them exist.
     unsafe { libc::memset(dst.cast(), byte.into(), len) };
 }
 

@@ -90,8 +90,7 @@ pub struct DataEncryptionKey {
 
 // SAFETY: the object is never written, and mlx5 allows the functions for it from any thread.
 unsafe impl Send for DataEncryptionKey {}
-// SAFETY: a key is a number, which nobody writes; the functions about it may be called from any
-// thread.
+// SAFETY: the object is never written, and mlx5 allows the functions for it from any thread.
 unsafe impl Sync for DataEncryptionKey {}
 
 c_enum! {

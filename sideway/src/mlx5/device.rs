@@ -82,9 +82,9 @@ impl DirectVerbs {
         }
         let flags = mlx5dv_context_attr_flags::MLX5DV_CONTEXT_FLAGS_DEVX.0;
         let mut attr = mlx5dv_context_attr { flags, ..Default::default() };
-        // SAFETY: the device belongs to a list that lives. The library works on the same
-        // libibverbs, which the provider has seen to, and belongs to mlx5, as checked above; the attributes are
-        // initialised.
+        // SAFETY: a device list keeps the device alive. The device belongs to mlx5, as checked
+        // above. The provider checked that the library uses the same libibverbs. The attributes
+        // are initialised.
         let context = unsafe { open(raw.as_ptr(), &raw mut attr) };
         let Some(context) = NonNull::new(context) else {
             let source = io::Error::last_os_error();

@@ -165,9 +165,8 @@ impl DcInitiatorBuilder {
         let operations = unsafe { Operations::of(&self.direct, &pair, self.operations, max_memcpy)? };
         let qp = operations.qp;
         let streams = self.streams.is_some();
-        // SAFETY: the pair was made just now, with these operations; the field is as old as
-        // the
-        // function.
+        // SAFETY: the library made the pair just now, with these operations. The field is as old as
+        // the function.
         let set = unsafe {
             field::read(qp.as_ptr(), offset_of!(mlx5dv_qp_ex, wr_set_dc_addr), |qp| &qp.wr_set_dc_addr)
         };
@@ -175,8 +174,8 @@ impl DcInitiatorBuilder {
             return Err(incomplete("wr_set_dc_addr"));
         }
         let place = offset_of!(mlx5dv_qp_ex, wr_set_dc_addr_stream);
-        // SAFETY: the pair was made just now, with these operations; the field is as old as the
-        // function; a library that made a pair with streams has the field.
+        // SAFETY: the library made the pair just now. A library that made a pair with streams has
+        // the field.
         if streams && unsafe { field::read(qp.as_ptr(), place, |qp| &qp.wr_set_dc_addr_stream) }.is_none() {
             return Err(incomplete("wr_set_dc_addr_stream"));
         }

@@ -188,11 +188,9 @@ impl<'a> MKeyConfiguration<'a> {
     unsafe fn append(&self, qp: *mut mlx5dv_qp_ex, mkey: &mut MKey) {
         let conf_flags = if self.reset_signature { F::MLX5DV_MKEY_CONF_FLAG_RESET_SIG_ATTR.0 } else { 0 };
         let mut attr = mlx5dv_mkey_conf_attr { conf_flags, comp_mask: 0 };
-        // SAFETY: the caller guarantees (`# Safety`) that a list of the pair is open; it has the
-        // operations, and that about encryption if there is any here; the key lives, and nobody else
-        // uses it; and it passed the check; an open list with these operations announced.
-        // live key. The
-        // number of setter calls equals the announced The The lengths fit, being at most `max_entries`.
+        // SAFETY: the caller guarantees (`# Safety`) an open list, a pair with these operations,
+        // and a live key that passed the check. `setters` announces as many setter calls as follow,
+        // and they only read their arguments. The lengths fit, being at most `max_entries`.
         unsafe {
             mlx5dv::mlx5dv_wr_mkey_configure(qp, mkey.as_raw().as_ptr(), self.setters(), &raw mut attr);
             if let Some(access) = self.access {
@@ -301,9 +299,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     ) where
         G: DirectGuard<'queue>,
     {
-        // SAFETY: the caller guarantees (`# Safety`) that the memory of the layout stays registered
-        // while the key leads there; The key is borrowed for as long as the
-        // guard borrows its queue.
+        // SAFETY: the caller keeps this function's contract (`# Safety`). The key is borrowed for
+        // as long as the guard borrows its queue.
         unsafe {
             append(
                 DirectRequest::of(self),
@@ -455,8 +452,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             (true, true) => Ok(()),
         };
         let key = mkey.lkey();
-        // SAFETY: one request, whose operation exists; the caller guarantees (`# Safety`) a place
-        // in the send queue.
+        // SAFETY: the closure appends one request, and `check` refuses a pair without the
+        // operation. The caller guarantees (`# Safety`) a free place in the send queue.
         unsafe { request.append_with(1, false, check, |qp| verbs::ibv_wr_local_inv(qp, key)) }
     }
 }
@@ -478,7 +475,7 @@ unsafe fn append(
         true => check(mkey),
         false => Err(DirectRefusal::OtherContext),
     };
-    // SAFETY: the closure appends one request, whose operation exists (head of this file); the caller guarantees
-    // (`setup_mkey_configure`) its memory and its places in the send queue.
+    // SAFETY: the caller guarantees (`# Safety`) that `request` appends one request by `operation`,
+    // and that its memory and its places in the send queue exist.
     unsafe { list.append(operation, places(mkey), |_| found, |qp| request(qp, mkey)) }
 }

@@ -109,8 +109,7 @@ pub struct MKey {
 // SAFETY: the keys are plain values. The library's data behind the object is changed through `&mut`
 // only, except as `check`'s contract describes.
 unsafe impl Send for MKey {}
-// SAFETY: a key is a number; what the library keeps behind it is changed with `&mut` only, but for
-// what `check` asks about; `&self` reads only data that does not change.
+// SAFETY: `&self` reads only data that does not change, except as `check`'s contract describes.
 unsafe impl Sync for MKey {}
 
 impl DirectVerbs {

@@ -247,10 +247,8 @@ impl<'list, 'queue> DirectRequest<'list, 'queue> {
         // A library treats a layout behind a key as inline data. It ignores the flag for other
         // requests.
         let inline = operation.intersects(LAYOUTS);
-        // SAFETY: the caller guarantees (`# Safety`) that if the pair has `operation` and `check`
-        // has found nothing, `append` appends one whole request, which takes at most `places` places;
-        // the queue has as many; the request and its places; the operation was checked
-        // above.
+        // SAFETY: the caller guarantees (`# Safety`) that `append` appends one whole request, and
+        // that the queue has `places` free places. `check` refuses a pair without the operation.
         unsafe { self.append_with(places, inline, check, |_| append(operations.qp.as_ptr())) }
     }
 
@@ -273,8 +271,8 @@ impl<'list, 'queue> DirectRequest<'list, 'queue> {
             return;
         }
         own.further += places - 1;
-        // SAFETY: the caller guarantees (`# Safety` of `append`) that `append` appends one whole request of
-        // at most `places` places, and that the queue has as many.
+        // SAFETY: the caller guarantees (`# Safety` of `append`) that `append` appends one whole
+        // request of at most `places` places, and that the queue has as many.
         unsafe { list.append_by(wr_id, flags, inline, append) };
     }
 }
@@ -347,8 +345,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             given if (1..=of.max_memcpy).contains(&given) => Ok(()),
             given => Err(DirectRefusal::Of(DirectRequestError::MemcpyLength { given, limit: of.max_memcpy })),
         };
-        // SAFETY: the closure appends one request, whose operation exists (head of this file); the caller guarantees
-        // (`# Safety`) the memory and a place in the send queue.
+        // SAFETY: the closure appends one request, whose operation is not null (head of this file).
+        // The caller guarantees (`# Safety`) the memory and a free place in the send queue.
         unsafe {
             DirectRequest::of(self).append(DirectOperationFlags::Memcpy, 1, check, |qp| {
                 mlx5dv::mlx5dv_wr_memcpy(qp, dest_lkey, dest_addr, src_lkey, src_addr, length);

@@ -250,8 +250,7 @@ impl From<&Address> for RawAddress {
 /// during the call.
 pub(super) unsafe fn copy_storage(from: *const sockaddr_storage) -> RawAddress {
     // SAFETY: the caller guarantees (`# Safety`) that `from` is readable for a whole
-    // `sockaddr_storage`, initialised, and nobody writes to it meanwhile; that `from` is readable and initialised; all byte values are an
-    // address.
+    // `sockaddr_storage` and initialised, and that nobody writes to it. All byte values are valid.
     RawAddress { bytes: unsafe { from.cast::<[u8; size_of::<sockaddr_storage>()]>().read() } }
 }
 
@@ -268,9 +267,9 @@ pub(super) unsafe fn copy_bytes(from: *const sockaddr, length: usize) -> Option<
     }
     let mut bytes = [0; size_of::<sockaddr_storage>()];
     let length = length.min(bytes.len());
-    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
-    // bytes, initialised, and nobody writes to it meanwhile, that `from` is readable for `length` bytes, and `length` was
-    // limited to the size of `bytes`.
+    // SAFETY: `from` is not null, as checked above. So the caller guarantees (`# Safety`) that
+    // `from` is readable for `length` bytes and initialised, and that nobody writes to it. `length`
+    // was limited to the size of `bytes`.
     unsafe { from.cast::<u8>().copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
     RawAddress { bytes }.get()
 }

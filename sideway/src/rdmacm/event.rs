@@ -153,9 +153,9 @@ unsafe fn copy_private_data(from: *const core::ffi::c_void, length: u8) -> Box<[
     if from.is_null() || length == 0 {
         return Box::default();
     }
-    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
-    // bytes; that `from` is readable for `length` bytes. The memory belongs
-    // to the event, so nobody writes to it.
+    // SAFETY: `from` is not null, as checked above. So the caller guarantees (`# Safety`) that
+    // `from` is readable for `length` bytes. The memory belongs to the event, so nobody writes to
+    // it.
     unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length.into()) }.into()
 }
 
@@ -256,8 +256,9 @@ impl EventContents {
     /// say whether its identifier is for datagrams.
     #[inline]
     pub(super) unsafe fn copy(&mut self, raw: *const rdma_cm_event, datagram: bool) {
-        // SAFETY: the caller guarantees a live event, to it: `take` holds the channel's lock. The whole union is
-        // initialised for every type, and its members are integers and pointers.
+        // SAFETY: the caller guarantees (`# Safety`) a live event. Nobody writes to it, because
+        // `take` holds the channel's lock. The whole union is initialised for every type, and its
+        // members are integers and pointers.
         (self.event_type, self.status) =
             unsafe { (EventType::from_raw((*raw).event.0), EventStatus((*raw).status)) };
         match self.event_type {
@@ -265,11 +266,11 @@ impl EventContents {
             EventType::AddressResolved | EventType::RouteResolved => return,
             EventType::ConnectRequest | EventType::ConnectResponse | EventType::Established => {
                 self.parameters = match datagram {
-                    // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
-                    // is initialised, whichever member was meant, and these are integers and pointers.
+                    // SAFETY: as above, the event is alive, nobody writes to it, and the whole
+                    // union is initialised.
                     true => EventParameters::Datagram(DatagramInfo::new(unsafe { &(*raw).param.ud })),
-                    // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
-                    // is initialised, whichever member was meant, and these are integers and pointers.
+                    // SAFETY: as above, the event is alive, nobody writes to it, and the whole
+                    // union is initialised.
                     false => EventParameters::Connection(ConnectionInfo::new(unsafe { &(*raw).param.conn })),
                 };
             }
@@ -277,21 +278,21 @@ impl EventContents {
             // The pointer is the token that was given to the join. The length field beside it has
             // no meaning.
             EventType::MulticastJoin => {
-                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
-                // initialised, whichever member was meant, and these are integers and pointers.
+                // SAFETY: as above, the event is alive, nobody writes to it, and the whole union is
+                // initialised.
                 self.parameters = EventParameters::Multicast(MulticastInfo::new(unsafe { &(*raw).param.ud }));
                 return;
             }
             EventType::MulticastError => {
-                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
-                // initialised, whichever member was meant, and these are integers and pointers.
+                // SAFETY: as above, the event is alive, nobody writes to it, and the whole union is
+                // initialised.
                 let context = unsafe { (*raw).param.ud.private_data }.addr();
                 self.parameters = EventParameters::MulticastFailure { context };
                 return;
             }
             EventType::User => {
-                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
-                // initialised, whichever member was meant, and these are integers and pointers.
+                // SAFETY: as above, the event is alive, nobody writes to it, and the whole union is
+                // initialised.
                 self.parameters = EventParameters::User { argument: unsafe { (*raw).param.arg } };
                 return;
             }

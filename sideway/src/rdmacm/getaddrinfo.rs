@@ -200,7 +200,7 @@ impl AddressInfo {
         while let Some(raw) = next {
             // SAFETY: the list is freed only after this loop.
             found.push(unsafe { Self::copy(raw) });
-            // SAFETY: the list is not freed yet.
+            // SAFETY: the list is freed only after this loop.
             next = NonNull::new(unsafe { (&raw const (*raw.as_ptr()).ai_next).read() });
         }
         if !list.is_null() {
@@ -355,7 +355,7 @@ pub fn getaddrinfo_of(
 fn reason(code: c_int) -> String {
     // SAFETY: the function accepts any code and returns a static string.
     let text = unsafe { libc::gai_strerror(code) };
-    // SAFETY: there is no condition; the string is static.
+    // SAFETY: the string is static, and zero-terminated.
     unsafe { name(text) }.map_or_else(String::new, |text| text.to_string_lossy().into_owned())
 }
 

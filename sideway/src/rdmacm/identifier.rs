@@ -165,8 +165,8 @@ const _: () = assert!(size_of::<Inner>() + 2 * size_of::<usize>() <= 88);
 // SAFETY: calls of the library for an identifier, and reads of its C struct, run under its
 // channel's lock.
 unsafe impl Send for Inner {}
-// SAFETY: the library is called for an identifier under its channel's lock, and its C struct is
-// read under it.
+// SAFETY: calls of the library for an identifier, and reads of its C struct, run under its
+// channel's lock.
 unsafe impl Sync for Inner {}
 
 /// Data that few identifiers have, allocated on demand to keep the others small.
@@ -213,8 +213,8 @@ impl Inner {
             user_data: AtomicU64::new(0),
         });
         let own = Weak::into_raw(Arc::downgrade(&inner));
-        // SAFETY: the identifier lives, and nobody writes to it; the fields are in every release's
-        // struct; nobody else knows it.
+        // SAFETY: the caller guarantees (`# Safety`) that the identifier was made just now, so it
+        // is alive and nobody else knows it. Every release's struct has this field.
         unsafe { (&raw mut (*id.as_ptr()).context).write(own.cast_mut().cast()) };
         inner
     }
@@ -301,33 +301,32 @@ struct Fields(NonNull<rdma_cm_id>);
 
 impl Fields {
     fn verbs(&self) -> Option<NonNull<ibv_context>> {
-        // SAFETY: the identifier, to which nobody
-        // writes to it: its channel is locked where
-        // `Inner::fields` makes this.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes.
         NonNull::new(unsafe { (&raw const (*self.0.as_ptr()).verbs).read() })
     }
 
     fn port_num(&self) -> u8 {
-        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
-        // `Inner::fields` makes this.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes.
         unsafe { (&raw const (*self.0.as_ptr()).port_num).read() }
     }
 
     fn local(&self) -> Option<Address> {
-        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
-        // `Inner::fields` makes this.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes.
         unsafe { copy_storage((&raw const (*self.0.as_ptr()).route.addr.__bindgen_anon_1).cast()) }.get()
     }
 
     fn peer(&self) -> Option<Address> {
-        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
-        // `Inner::fields` makes this.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes.
         unsafe { copy_storage((&raw const (*self.0.as_ptr()).route.addr.__bindgen_anon_2).cast()) }.get()
     }
 
     fn infiniband(&self) -> rdma_ib_addr {
-        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
-        // `Inner::fields` makes this; all initialised bytes are a valid address.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes. All initialised bytes are a valid address.
         unsafe { (&raw const (*self.0.as_ptr()).route.addr.addr.ibaddr).read() }
     }
 }
@@ -650,8 +649,8 @@ impl Identifier {
 pub(super) struct NoDevice {
     local: Option<Address>,
     state: IdentifierState,
-    /// Whether both refer to the library reported success, and named no device: it finds a device by its node GUID, and takes 0
-    /// for none.
+    /// Whether the library reported success, but named no device. It finds a device by its node
+    /// GUID, and treats 0 as no device.
     lacks_guid: bool,
 }
 

@@ -95,7 +95,7 @@ fn say<Q: QpFlavour>(from: &mut CmNode<Q>, to: &mut CmNode<Q>, seed: u8) {
     assert_eq!(to.memory.get(0, 2000), sent);
 }
 
-/// As a program with one thread has it.
+/// A program with one thread.
 fn both_sides_on_one_channel(test_device: &TestDevice) -> Outcome {
     let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
@@ -136,7 +136,7 @@ fn sides_without_events_connect_and_part(test_device: &TestDevice) -> Outcome {
         a.run(Op::Send, Data::At(0, 5));
         connection.disconnect().unwrap();
     });
-    // And one that is not wanted.
+    // A request that is rejected.
     let to = cm_device.at(listener.local_addr().unwrap().port().unwrap());
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -247,7 +247,7 @@ fn an_address_can_be_chosen_to_connect_from(test_device: &TestDevice) -> Outcome
     Ok(())
 }
 
-/// One thread, one channel, and its descriptor.
+/// Uses one thread, one channel, and its descriptor.
 fn many_connections_come_in_at_one_listener(test_device: &TestDevice) -> Outcome {
     const COUNT: usize = 40;
     let cm_device = CmTestDevice::of(test_device)?;

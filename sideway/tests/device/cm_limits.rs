@@ -58,7 +58,7 @@ fn addresses_that_are_not_to_be_had(test_device: &TestDevice) -> Outcome {
         Err(error) => assert_error(&error, ErrorKind::AddressInUse, &[("address", &taken)]),
         other => panic!("{other:?}"),
     }
-    // And it can still be bound.
+    // The identifier can still be bound.
     id.bind_addr(cm_device.at(0)).unwrap();
     assert_eq!(id.state(), IdentifierState::Bound);
     match id.bind_addr(cm_device.at(0)) {
@@ -289,7 +289,7 @@ fn a_datagram_service_is_found_and_used(test_device: &TestDevice) -> Outcome {
     a.sent(1);
     assert_eq!(b.received(1)[0].byte_len, Some(140));
     assert_eq!(b.memory.get(40, 100), [42; 100]);
-    // One that is not there is said to be unreachable.
+    // A missing listener is reported as unreachable.
     let lonely = cm_device.resolved(&here, &listener);
     drop((listener, passive));
     lonely.connect(ConnectionParameter::new().setup_qp_number(1)).unwrap();

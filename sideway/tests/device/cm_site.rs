@@ -21,7 +21,7 @@ pub(crate) const RESOLUTION: Duration = Duration::from_secs(5);
 
 pub(crate) type CmNode<Q> = Node<Q, GenericCompletionQueue>;
 
-/// Where identifiers of a test_device meet.
+/// The address and provider that the identifiers of a test use.
 pub(crate) struct CmTestDevice {
     ip: IpAddr,
     scope: u32,
@@ -29,7 +29,7 @@ pub(crate) struct CmTestDevice {
 }
 
 impl CmTestDevice {
-    /// The rig's device, if its provider has a connection manager.
+    /// The test device's address, if its provider has a connection manager.
     pub(crate) fn of(test_device: &TestDevice) -> Result<Self, Skip> {
         match EventChannel::new() {
             Ok(_) => {}

@@ -68,7 +68,7 @@ fn an_empty_queue_yields_nothing<C: CqFlavour>(test_device: &TestDevice) -> Outc
     Ok(())
 }
 
-/// A pair whose node `a` has sent as many empty messages, which have all completed by now.
+/// A pair whose node `a` has sent `count` empty messages, all of which have completed.
 fn completed<C: CqFlavour>(test_device: &TestDevice, count: u64, batch: u32) -> Pair<GenericQueuePair, C> {
     let mut pair = Pair::<GenericQueuePair, C>::with(test_device, |options| options.batch = batch);
     let target = pair.b.remote(0);

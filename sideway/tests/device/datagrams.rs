@@ -185,7 +185,7 @@ fn an_answer_goes_by_the_completion<Q: QpFlavour>(test_device: &TestDevice) -> O
     Ok(())
 }
 
-/// Each flavour of completion queues.
+/// Runs for each kind of completion queue.
 fn any_kind_of_completion_leads_back(test_device: &TestDevice) -> Outcome {
     fn origin(test_device: &TestDevice, visit: impl Fn(&CompletionQueueBuilder) -> Box<dyn ReceivedFrom>) {
         let mut a = node::<GenericQueuePair>(test_device);
@@ -215,7 +215,7 @@ fn any_kind_of_completion_leads_back(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A completion queue of any flavour, as far as this file needs one.
+/// A completion queue of any kind, with the operations that these tests need.
 trait ReceivedFrom {
     fn pair(&self, builder: &mut QueuePairBuilder) -> GenericQueuePair;
     /// Waits for the next completion. Returns its origin and the sender's number.

@@ -180,7 +180,8 @@ fn a_path_by_a_wrong_index_is_an_error(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Every address of the port that stands for an address of an interface leads back to it, or to one with the same address.
+/// For every GID of the port that maps an interface address, a lookup of that address finds a port
+/// with the same address.
 fn a_device_is_found_by_its_address(test_device: &TestDevice) -> Outcome {
     let (list, context) = (test_device.list(), test_device.open());
     let mut tried = 0;
@@ -234,7 +235,7 @@ fn a_device_outlives_its_list(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Each goes by the functions of its own provider, and their objects do not meet.
+/// Each device uses its provider's functions, and their objects cannot be mixed.
 fn devices_of_two_providers_are_open_at_once(test_device: &TestDevice) -> Outcome {
     let fake = Fake::new();
     let (ours, theirs) = (test_device.open(), fake.context());

@@ -47,7 +47,8 @@ pub(crate) fn cases(suite: &mut Suite) {
 const PATIENCE: Duration = Duration::from_secs(20);
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// A connected pair; the second one's receives complete into a queue with a channel, and 7 as its context.
+/// A connected pair. The second node's receives complete into a queue with a channel and the
+/// context 7.
 fn with_channel<C: CqFlavour>(test_device: &TestDevice) -> (Pair<GenericQueuePair, C>, CompletionChannel) {
     let (options, context) = (NodeOptions::default(), test_device.open());
     let a = Node::new(&context, test_device.port, &options);
@@ -218,7 +219,7 @@ fn a_closed_channel_stays_closed(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Taken and not acknowledged, and not taken.
+/// One event is taken but not acknowledged, another is not taken.
 fn a_queue_goes_with_events_pending(test_device: &TestDevice) -> Outcome {
     let context = test_device.open();
     let mut channel = context.create_comp_channel().unwrap();
@@ -245,7 +246,7 @@ fn queues_go_while_another_thread_waits(test_device: &TestDevice) -> Outcome {
     thread::scope(|scope| {
         let (made, to_make) = std::sync::mpsc::channel();
         let shared = &context;
-        // The queues are made for the channel before it goes to the other thread.
+        // The queues are made before the channel moves to the other thread.
         let rounds: Vec<_> = (0..20).map(|_| crowd(test_device, shared, &channel, 2)).collect();
         let waiter = scope.spawn(move || {
             made.send(()).unwrap();
@@ -292,7 +293,7 @@ fn a_channel_is_readable_while_there_are_events(test_device: &TestDevice) -> Out
     Ok(())
 }
 
-/// A peer that sends whenever it likes, to one that arms, drains and sleeps.
+/// One side sends at random times; the other arms, drains and sleeps.
 fn no_event_is_missed_at_any_moment(test_device: &TestDevice) -> Outcome {
     const MESSAGES: u64 = 2000;
     const DEPTH: u64 = 32;
@@ -324,7 +325,7 @@ fn no_event_is_missed_at_any_moment(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_modify_cq`: so many completions an event, or so much time.
+/// `man ibv_modify_cq`: an event comes after a number of completions, or after a period.
 fn moderated_queues_wake_who_waits(test_device: &TestDevice) -> Outcome {
     let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(test_device);
     match pair.b.recv_cq.moderate(4, Duration::from_millis(1)) {
@@ -481,7 +482,7 @@ fn an_overrun_is_an_event_with_its_queue(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// In C, destroying it would wait for the acknowledgement of the event that is held here.
+/// In C, destroying the pair would wait for the acknowledgement of the event that is held here.
 fn events_do_not_keep_pairs_alive(test_device: &TestDevice) -> Outcome {
     let context = test_device.open();
     let cq = context.create_cq_builder().setup_cqe(1).build_ex().unwrap();

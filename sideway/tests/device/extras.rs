@@ -1,4 +1,4 @@
-//! Domains, groups, options, imports and what a device says of itself, over a device.
+//! Tests of domains, multicast groups, options, imports and capabilities on a device.
 
 use sideway::ErrorKind;
 use sideway::ibverbs::AccessFlags;
@@ -104,7 +104,8 @@ fn all_attributes_have_values(test_device: &TestDevice) -> Outcome {
 fn forks_are_safe(test_device: &TestDevice) -> Outcome {
     let provider = test_device.open().provider();
     match fork_init(provider) {
-        // `man ibv_fork_init`: before all else, and other tests of this process have registered memory.
+        // `man ibv_fork_init` requires the call before any registration, but other tests of this
+        // process have registered memory.
         Err(error) if !test_device.open().is_soft() && error.errno() == Some(libc::EINVAL) => {
             skip!("{error}")
         }
@@ -156,7 +157,7 @@ fn a_parent_domain_is_a_domain(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Whatever is dropped first.
+/// Holds for any order of drops.
 fn a_domain_that_is_extended_lives_as_long_as_its_parent(test_device: &TestDevice) -> Outcome {
     let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
@@ -300,7 +301,7 @@ fn imported_objects_name_the_same_object(test_device: &TestDevice) -> Outcome {
     // SAFETY: domain and region outlive the imports.
     let (same_pd, nowhere) = unsafe { (other.import_pd(pd.handle()).unwrap(), other.import_pd(0x7fff_fff0)) };
     assert!(same_pd.is_imported() && nowhere.is_err());
-    // SAFETY: domain and region outlive what is imported.
+    // SAFETY: domain and region outlive the imports.
     let same_mr = unsafe { same_pd.import_mr(mr.handle()) }.unwrap();
     assert_eq!((same_mr.lkey(), same_mr.rkey(), same_mr.region_len()), (mr.lkey(), mr.rkey(), 4096));
     // Any order is allowed, as long as imports are dropped before their owners.

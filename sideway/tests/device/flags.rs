@@ -25,7 +25,7 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const NONE: WorkRequestFlags = WorkRequestFlags::empty();
 
-/// A pair that takes inline data, where the flavour has any on this device.
+/// A pair with inline data, if this kind of pair supports it on this device.
 fn inline_pair<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice, bytes: u32) -> Result<Pair<Q, C>, Skip> {
     let pair = Pair::<Q, C>::with(test_device, |options| options.inline = bytes);
     if pair.a.qp.control().capability().max_inline_data < bytes {
@@ -76,7 +76,7 @@ fn inline_data_of_every_length(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A pair that takes several pieces, where the flavour does on this device.
+/// A pair with several scatter/gather entries, if this kind of pair supports them on this device.
 fn list_pair<Q: QpFlavour>(test_device: &TestDevice) -> Result<Pair<Q, AnyCq>, Skip> {
     let pair = Pair::<Q, AnyCq>::with(test_device, |options| options.send_sge = 4);
     if pair.a.qp.control().capability().max_send_sge < 4 {
@@ -193,7 +193,7 @@ fn all_requests_complete_where_the_pair_says_so<Q: QpFlavour>(test_device: &Test
     Ok(())
 }
 
-/// What a READ fetched is sent on by the next request, which therefore must wait.
+/// The next request sends the data that a READ fetched, so it must wait for the READ.
 fn a_fence_waits_for_reads<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     let mut pair = Pair::<Q, AnyCq>::new(test_device);
     for round in 0..20u8 {

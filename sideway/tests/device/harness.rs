@@ -16,7 +16,7 @@ const DEVICE: &str = "SIDEWAY_TEST_DEVICE";
 /// The maximum duration of a test. Every wait in a test has a shorter limit.
 const CASE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Cases over a test_device.
+/// Tests that run on a device.
 pub(crate) type Suite = test_harness::Suite<TestDevice>;
 
 /// Adds a generic test once for each kind of queue pair.
@@ -76,7 +76,7 @@ pub(crate) fn run(suite: Suite) -> ExitCode {
     suite.run(&test_harness::arguments(), &TestDevice::find(), terms)
 }
 
-/// The device that the cases use, and another one to talk to if there is one.
+/// The device that the tests use, and a second one as its peer if available.
 #[derive(Clone, Debug)]
 pub(crate) struct TestDevice {
     pub(crate) name: String,

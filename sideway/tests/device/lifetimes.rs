@@ -92,7 +92,7 @@ fn halves_outlive_everything_else(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Nothing is left behind: otherwise some limit is reached.
+/// Leaked objects would exhaust some limit.
 fn everything_is_made_again_and_again(test_device: &TestDevice) -> Outcome {
     for _ in 0..100 {
         let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());

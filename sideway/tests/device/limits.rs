@@ -123,7 +123,7 @@ fn fill<Q: QpFlavour, C: CqFlavour>(pair: &mut Pair<Q, C>, list: u64) -> (u64, P
     }
 }
 
-/// What was posted completes once there are receives, and nothing else does.
+/// Exactly the posted requests complete once receives are posted.
 fn a_full_queue_says_how_far_it_came<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| {
         (options.send_wr, options.recv_wr, options.cqe) = (16, 64, 1024);
@@ -155,7 +155,7 @@ fn drain<Q: QpFlavour, C: CqFlavour>(pair: &mut Pair<Q, C>, posted: u64) {
     assert_eq!(pair.a.send_cq.poll(&mut |wc| panic!("{wc:?}")).unwrap(), 0);
 }
 
-/// The classic path posts the beginning of a list: its index is where the list broke off.
+/// The classic path posts the beginning of a list, and reports the index at which it stopped.
 fn a_full_classic_queue_has_posted_what_it_says(test_device: &TestDevice) -> Outcome {
     let mut pair = Pair::<BasicQueuePair, AnyCq>::with(test_device, |options| {
         (options.send_wr, options.recv_wr, options.cqe) = (16, 64, 1024);
@@ -210,7 +210,7 @@ fn receives_with_too_many_pieces_are_refused<Q: QpFlavour>(test_device: &TestDev
     Ok(())
 }
 
-/// A pair in the reset state takes no requests; not every library looks.
+/// A pair in the reset state accepts no requests, but not every library checks that.
 fn a_pair_that_is_not_ready_says_so_or_waits(test_device: &TestDevice) -> Outcome {
     let options = crate::node::NodeOptions::default();
     let mut node =

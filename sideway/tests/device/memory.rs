@@ -47,13 +47,13 @@ fn every_useful_permission_is_granted(test_device: &TestDevice) -> Outcome {
         // SAFETY: the memory outlives the region, and no reference to it is made.
         drop(unsafe { pd.reg_mr(memory.start(), 4096, access).unwrap() });
     }
-    // SAFETY: the memory outlives the region and is not referred to.
+    // SAFETY: the memory outlives the region, and no reference to it is made.
     drop(unsafe { pd.reg_mr(memory.start(), 4096, AccessFlags::empty()).unwrap() });
-    // SAFETY: the memory outlives the region and is not referred to.
+    // SAFETY: the memory outlives the region, and no reference to it is made.
     drop(unsafe { pd.reg_mr(memory.start(), 4096, AccessFlags::RemoteRead).unwrap() });
     // A hint, which devices that do not know it must ignore.
     let relaxed = AccessFlags::LocalWrite | AccessFlags::RelaxedOrdering;
-    // SAFETY: the memory outlives the region and is not referred to.
+    // SAFETY: the memory outlives the region, and no reference to it is made.
     drop(unsafe { pd.reg_mr(memory.start(), 4096, relaxed).unwrap() });
     Ok(())
 }
@@ -93,7 +93,7 @@ fn regions_may_overlap(test_device: &TestDevice) -> Outcome {
     let memory = Memory::new(8192);
     // SAFETY: the memory outlives the regions, and no reference to it is made.
     let one = unsafe { pd.reg_mr(memory.start(), 8192, AccessFlags::LocalWrite).unwrap() };
-    // SAFETY: the memory outlives the regions and is not referred to.
+    // SAFETY: the memory outlives the regions, and no reference to it is made.
     let two = unsafe { pd.reg_mr(memory.start().wrapping_add(100), 5000, AccessFlags::RemoteRead).unwrap() };
     assert_ne!(one.lkey(), two.lkey());
     drop(one);

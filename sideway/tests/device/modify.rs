@@ -188,7 +188,7 @@ fn datagram_pairs_say_what_is_too_much(test_device: &TestDevice) -> Outcome {
     too_much(test_device, UD)
 }
 
-/// Port given, timer and depth forgotten.
+/// The mask contains the port, which is not allowed, and lacks the timer and the depth.
 fn the_example_of_the_manual_is_diagnosed(test_device: &TestDevice) -> Outcome {
     let node = node(test_device, RC);
     let [(init, for_init), (receive, for_receive), _] = ladder(RC);
@@ -235,7 +235,7 @@ fn impossible_transitions_are_named(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The mask is right and the value is not: the error does not blame the mask.
+/// With a correct mask and a wrong value, the error must not blame the mask.
 fn a_value_out_of_range_is_an_error(test_device: &TestDevice) -> Outcome {
     let node = node(test_device, RC);
     let mut attr = attributes(&node, S::Init, ladder(RC)[0].1);
@@ -247,8 +247,8 @@ fn a_value_out_of_range_is_an_error(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A node in the state before the address is resolved, and the attributes for it with this address; none if
-/// the port has no RoCE address of this family.
+/// A node in the state before the address is resolved, and the attributes for the next state with
+/// this address. `None` if the port has no RoCE address of this family.
 fn towards(test_device: &TestDevice, address: &str) -> Option<(AnyNode, u8, Gid, QueuePairAttribute)> {
     let node = node(test_device, RC);
     let gid: Gid = address.parse().unwrap();
@@ -273,8 +273,9 @@ fn towards(test_device: &TestDevice, address: &str) -> Option<(AnyNode, u8, Gid,
 }
 
 fn an_unreachable_network_is_named(test_device: &TestDevice) -> Outcome {
-    // A network for documentation, which no route but a default one leads to. In IPv6: the kernel takes every
-    // IPv4 address to be on the link when it looks for a route through one interface.
+    // A network reserved for documentation, to which only a default route can lead. It is IPv6
+    // because the kernel treats every IPv4 address as on-link when it looks for a route through one
+    // interface.
     let Some((node, index, expected, attr)) = towards(test_device, "2001:db8::1") else {
         skip!("the device has no RoCE address of IPv6");
     };
@@ -380,7 +381,7 @@ fn attributes_the_device_lacks_are_unsupported(test_device: &TestDevice) -> Outc
             Err(ModifyQueuePairError::Unsupported(error)) => {
                 assert_eq!((error.verb, &*error.capability), ("ibv_modify_qp", "resizing of queue pairs"));
             }
-            // SoftRoCE of later kernels takes what is as it was.
+            // SoftRoCE of later kernels accepts values that do not change.
             result => assert!(result.is_ok() && test_device.is_softroce(), "{result:?}"),
         }
     }
@@ -427,7 +428,7 @@ fn a_drained_pair_says_that_it_is(test_device: &TestDevice) -> Outcome {
     assert_eq!(attr.sqd_async_notify(), Some(true));
     let (now, _) = pair.a.qp.query(M::State).unwrap();
     assert_eq!(now.state(), Some(S::SendQueueDrained));
-    // SoftRoCE of later kernels says for a while that a pair drains through which nothing was sent.
+    // SoftRoCE of later kernels reports for a while that an unused pair is draining.
     if !test_device.is_softroce() {
         assert_eq!(now.is_draining(), Some(false));
     }

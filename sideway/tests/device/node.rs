@@ -23,7 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) const SIGNALED: WorkRequestFlags = WorkRequestFlags::Signaled;
 
-/// How two nodes are made and connected.
+/// The options with which two nodes are made and connected.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeOptions {
     pub(crate) qp_type: QueuePairType,
@@ -129,7 +129,7 @@ pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|n| (n as u8).wrapping_mul(31).wrapping_add((n >> 8) as u8).wrapping_add(seed)).collect()
 }
 
-/// A place in a node's memory, for the other node.
+/// An address in a node's memory, for use by the other node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RemoteBuffer {
     pub(crate) rkey: u32,
@@ -207,7 +207,7 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
         Endpoint::new(&self.qp, &self.path, psn)
     }
 
-    /// Where the other node finds this place of the memory.
+    /// The remote address and key of an offset in this node's memory.
     pub(crate) fn remote(&self, offset: usize) -> RemoteBuffer {
         RemoteBuffer { rkey: self.mr.rkey(), addr: self.mr.get_ptr() as u64 + offset as u64 }
     }
@@ -244,7 +244,8 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
                             let addr = self.mr.get_ptr() as u64 + offset as u64;
                             $handle.setup_sge(self.mr.lkey(), addr, len as u32);
                         },
-                        // SAFETY: the node's memory outlives its pair, and is never referred to.
+                        // SAFETY: the node's memory outlives its pair, and no reference to it is
+                        // made.
                         Data::List(_) | Data::Entry(_) => unsafe { $handle.setup_sge_list(list) },
                         _ => {
                             let _no_buffer = $handle;

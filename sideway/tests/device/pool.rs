@@ -303,7 +303,8 @@ fn every_kind_of_memory_is_sliced(test_device: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A pool that goes while a peer sends into it: the device refuses, and nothing else comes of it.
+/// A pool is dropped while a peer sends into it: the device rejects the messages, with no other
+/// effect.
 fn pools_come_and_go_with_messages_under_way(test_device: &TestDevice) -> Outcome {
     for n in 0..10 {
         let Pair { mut a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);

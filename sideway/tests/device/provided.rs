@@ -110,7 +110,7 @@ fn a_description_makes_regions(test_device: &TestDevice) -> Outcome {
     // SAFETY: the read is within the memory, and the device is done with it.
     assert_eq!(unsafe { memory.as_ptr().add(63).read_volatile() }, 9);
     drop(region);
-    // The same description, of the provider's memory: of a dma-buf it may refuse the address.
+    // The same builder for the provider's memory; if that is a dma-buf, it may reject the address.
     let buffer = allocate(test_device, &pair.b.pd, 8192)?;
     let mut builder = pair.b.pd.create_mr_builder();
     let region = builder.setup_access(ACCESS).build_of_buffer(&buffer, 100, 64).unwrap();

@@ -53,7 +53,7 @@ fn entry(mr: &MemoryRegion, offset: u64, len: u32) -> ScatterGatherEntry {
     ScatterGatherEntry::new(mr.lkey(), mr.iova() + offset, len)
 }
 
-/// How a WRITE of 8 bytes ends.
+/// The completion status of a WRITE of 8 bytes.
 fn write_ends(pair: &mut AnyPair, to: RemoteBuffer) -> WorkCompletionStatus {
     pair.a.post(&[(1, crate::node::SIGNALED, Op::Write(to), Data::At(0, 8))]).unwrap();
     pair.a.sent(1)[0].status
@@ -89,7 +89,7 @@ fn change(
     let mr = unsafe { pair.b.pd.reg_mr(memory.start(), 4096, everything()) }.unwrap();
     let mut change = MemoryRegionChange::new();
     setup(&mut change);
-    // SAFETY: the memory outlives the region and is not referred to, and so does the new memory; no reference to either is
+    // SAFETY: the memory outlives the region, and so does the new memory. No reference to either is
     // made.
     match unsafe { mr.rereg_mr(&change) } {
         Ok(mr) => Ok(mr),
@@ -121,7 +121,7 @@ fn a_region_is_changed(test_device: &TestDevice) -> Outcome {
     pair.a.run(Op::Read(remote(&mr, 0)), Data::At(0, 64));
     assert_eq!(write_ends(&mut pair, remote(&mr, 0)), WorkCompletionStatus::RemoteAccessError);
     drop(mr);
-    // The domain, which the region keeps.
+    // Changes the domain, which the region keeps alive.
     let mut pair = AnyPair::new(test_device);
     let other = pair.b.context.alloc_pd().unwrap();
     let mr = change(test_device, &pair, &old, |change| {
@@ -164,7 +164,7 @@ fn a_failed_change_leaves_what_can_be_closed(test_device: &TestDevice) -> Outcom
         let mut change = MemoryRegionChange::new();
         // Remote write access requires local write access.
         change.setup_access(AccessFlags::RemoteWrite);
-        // SAFETY: the memory outlives the region and is not referred to.
+        // SAFETY: the memory outlives the region, and no reference to it is made.
         let region = match unsafe { mr.rereg_mr(&change) }.unwrap_err() {
             ReregisterMemoryRegionError::Unusable { region, source } => {
                 assert!(source.raw_os_error().is_some());
@@ -442,8 +442,8 @@ fn flags_of_the_memory_are_taken(test_device: &TestDevice) -> Outcome {
     }
     let memory = Memory::new(8192);
     let register = |access: AccessFlags| {
-        // SAFETY: the memory outlives the region and is not referred to. It is not on huge pages,
-        // which does not matter to a device that copies.
+        // SAFETY: the memory outlives the region, and no reference to it is made. It is not on huge
+        // pages, which does not matter to a device that copies.
         unsafe { pair.b.pd.reg_mr(memory.start(), 8192, everything() | access) }.unwrap()
     };
     drop(register(AccessFlags::HugeTlb | AccessFlags::OnDemand));
@@ -477,11 +477,11 @@ fn no_region_leaves_anything(test_device: &TestDevice) -> Outcome {
         let mr = unsafe { pd.reg_mr(memory.start(), 4096, everything()) }.unwrap();
         let mut change = MemoryRegionChange::new();
         change.setup_access(AccessFlags::LocalWrite);
-        // SAFETY: the memory outlives the regions and is not referred to.
+        // SAFETY: the memory outlives the regions, and no reference to it is made.
         drop(unsafe { mr.rereg_mr(&change) });
         let mut wrong = MemoryRegionChange::new();
         wrong.setup_access(AccessFlags::RemoteWrite);
-        // SAFETY: the memory outlives the regions and is not referred to.
+        // SAFETY: the memory outlives the regions, and no reference to it is made.
         drop(unsafe { pd.reg_mr(memory.start(), 4096, everything()).unwrap().rereg_mr(&wrong) });
         drop(pd.alloc_null_mr());
         if let Ok(dm) = context.alloc_dm(8192, 0) {

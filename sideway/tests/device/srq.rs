@@ -32,7 +32,7 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 type AnyNode<Q> = Node<Q, GenericCompletionQueue>;
 
-/// A server that shares a queue of this length among so many pairs, and its clients.
+/// A server whose pairs share one receive queue, and its clients.
 struct SrqServer<Q> {
     /// The first pair's node owns the memory and the completion queue of all.
     pairs: Vec<AnyNode<Q>>,

@@ -1,4 +1,4 @@
-//! Memory windows, invalidations, atomic write and flush, over a device.
+//! Tests of memory windows, invalidation, atomic write and flush on a device.
 
 use sideway::ErrorKind;
 use sideway::ibverbs::AccessFlags;
@@ -153,7 +153,7 @@ fn a_window_of_type_1_is_bound_and_unbound<Q: QpFlavour>(test_device: &TestDevic
     Ok(())
 }
 
-/// A list whose guard was forgotten may hold its library's lock.
+/// A list whose guard was leaked may hold its library's lock.
 fn a_leaked_list_does_not_keep_a_window_from_being_bound<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     let mut pair = pair::<Q>(test_device)?;
     let mut window = pair.b.pd.alloc_mw(TYPE_1).unwrap();
@@ -176,7 +176,8 @@ fn a_message_invalidates_a_window<Q: QpFlavour>(test_device: &TestDevice) -> Out
     unsafe { guard.construct_wr(4, SIGNALED).setup_send_inv(rkey).setup_sge(lkey, addr, 48) };
     guard.post().unwrap();
     assert_eq!(completion(&mut pair.a.send_cq), (4, Status::Success, Some(Opcode::Send), None));
-    // Its library takes the kernel's number for the flag of an invalidated key.
+    // SoftRoCE's library passes the kernel's value on, which does not match the flag of an
+    // invalidated key.
     let told = (!test_device.is_softroce()).then_some(rkey);
     assert_eq!(completion(&mut pair.b.recv_cq), (3, Status::Success, Some(Opcode::Receive), told));
     assert_eq!(pair.b.memory.get(8192, 48), pattern(6, 48));

@@ -24,8 +24,8 @@ pub(crate) fn cases(suite: &mut Suite) {
     suite.add(module_path!(), "a_prepared_list_moves_what_is_there_each_time", "", prepared_lists);
 }
 
-/// Polls one or a few completions at a time, so that the queue is found empty again and again: where a library
-/// loses or repeats a completion, this shows it.
+/// Polls a few completions at a time, so that the queue is often found empty. This shows if a
+/// library loses or repeats a completion.
 fn every_number_comes_back_once_and_in_order<Q: QpFlavour, C: CqFlavour>(
     test_device: &TestDevice,
 ) -> Outcome {
@@ -61,7 +61,7 @@ fn every_number_comes_back_once_and_in_order<Q: QpFlavour, C: CqFlavour>(
     Ok(())
 }
 
-/// Both ends prepare: what is sent, and what it goes to.
+/// Both ends use prepared lists, for sends and for receives.
 fn prepared_lists(test_device: &TestDevice) -> Outcome {
     let Pair { mut a, mut b } = Pair::<BasicQueuePair, AnyCq>::new(test_device);
     let (from, to) = ([a.entry(0, 8), a.entry(64, 8)], b.entry(256, 8));
@@ -70,16 +70,14 @@ fn prepared_lists(test_device: &TestDevice) -> Outcome {
     let write = guard.construct_wr(7, WorkRequestFlags::empty()).setup_write(target.rkey, target.addr);
     // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
     unsafe { write.setup_sge_list(&from[..1]) };
-    // SAFETY: the memory lives as long as the pair does, and is written to only between two times.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
     unsafe { guard.construct_wr(8, SIGNALED).setup_send().setup_sge_list(&from[1..]) };
-    // SAFETY: the memory lives as long as the pair does, and is written to only between two times.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
     let mut sends = unsafe { guard.prepare().unwrap() };
     let mut guard = b.qp.start_post_recv();
-    // SAFETY: the memory lives as long as the pair does, and is written to only between two times,
-    // and is read only between two rounds.
+    // SAFETY: the memory lives as long as the pair does, and is read only between two rounds.
     unsafe { guard.construct_wr(9).setup_sge_list(&[to]) };
-    // SAFETY: the memory lives as long as the pair does, and is written to only between two times,
-    // and it is read only between two times.
+    // SAFETY: the memory lives as long as the pair does, and is read only between two rounds.
     let mut receives = unsafe { guard.prepare().unwrap() };
     for round in 1..=20u64 {
         a.memory.set(0, &round.to_ne_bytes());
@@ -158,7 +156,7 @@ fn a_leaked_list_never_happened<Q: QpFlavour>(test_device: &TestDevice) -> Outco
     given_up::<Q>(test_device, true)
 }
 
-/// A list that is given up costs no place in the queue and leaves no trace.
+/// A list that is not posted uses no place in the queue and has no effect.
 fn given_up<Q: QpFlavour>(test_device: &TestDevice, leak: bool) -> Outcome {
     let mut pair = Pair::<Q, AnyCq>::new(test_device);
     for _ in 0..50 {

@@ -12,7 +12,8 @@ use super::{FakeSetup, SIGNALED};
 
 const ROUNDS: u64 = if cfg!(miri) { 20 } else { 10_000 };
 
-/// Every way to give a buffer, in one list, and the receives; then all of it is polled, and the empty queue.
+/// Posts requests with every kind of buffer in one list, and the receives. Then polls all
+/// completions, and the empty queue.
 fn round<Q: QpFlavour, C: CqFlavour>(setup: &mut FakeSetup<Q, C>, n: u64, bytes: &[u8]) {
     let (lkey, addr) = (setup.mr.lkey(), setup.mr.get_ptr() as u64);
     let entries = [ScatterGatherEntry::new(lkey, addr, 8), ScatterGatherEntry::new(lkey, addr + 8, 8)];

@@ -1,4 +1,4 @@
-//! The connection manager: everything that can fail does, and says with what.
+//! Connection manager errors: every function fails, and the error contains the reason.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -73,7 +73,7 @@ fn an_event_that_is_not_there_is_an_error() {
     assert_eq!(fake.world.cm.live()[1], 0);
 }
 
-/// Calls each function of an identifier once, with every number.
+/// Makes each function of an identifier fail once with every error number.
 fn each_fails<T>(
     state: impl Fn(&EventChannel) -> Identifier,
     call: impl Fn(&Identifier) -> Result<T, Error>,

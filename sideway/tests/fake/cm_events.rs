@@ -257,7 +257,7 @@ fn a_group_is_not_left_before_its_join_is_answered() {
     assert_eq!(fake.world.cm.groups(raw), 0);
 }
 
-/// One that cannot be left is forgotten by the library all the same.
+/// The library frees the membership even if leaving the group fails.
 #[test]
 #[cfg_attr(miri, ignore = "looks at descriptors")]
 fn events_of_a_group_that_cannot_be_left_are_not_delivered() {

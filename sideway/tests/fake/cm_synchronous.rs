@@ -114,7 +114,7 @@ fn a_datagram_service_is_found() {
     assert!(there.datagram().is_some());
 }
 
-/// Nobody says that it has ended.
+/// No event reports the end of the connection.
 #[test]
 #[cfg_attr(miri, ignore = "waits for descriptors")]
 fn disconnect_returns_at_once_without_a_connection() {
@@ -132,7 +132,7 @@ fn disconnect_returns_at_once_without_a_connection() {
     }
 }
 
-/// Closes a connection while something happens. Whoever does not come back is woken by an error.
+/// Closes a connection while `something` runs. If the close hangs, an error wakes it.
 fn disconnect_while(connection: Connection, something: impl FnOnce()) -> Result<(), ConnectError> {
     let channel = connection.id().event_channel();
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Domains, groups, options, imports, flows and counters: their errors, their bytes, and what has to outlive what.
+//! Tests of domains, multicast groups, options, imports, flows and counters: errors, C structs, and
+//! lifetimes.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -237,7 +238,7 @@ fn imported_objects_are_unimported_on_drop() {
     let pd = unsafe { context.import_pd(77) }.unwrap();
     assert!(pd.is_imported());
     assert_eq!(pd.handle(), 77);
-    // SAFETY: the fake imports anything.
+    // SAFETY: the fake can import any handle.
     let mr = unsafe { pd.import_mr(78) }.unwrap();
     assert_eq!((mr.handle(), mr.region_len()), (78, 99));
     assert_ne!(mr.lkey(), mr.rkey());
@@ -282,7 +283,8 @@ fn unwrapped_verbs_are_reached_by_raw_handles_and_unwrapped_options_are_refused(
     let context = fake.context();
     let raw = context.as_raw().as_ptr();
     let (mut wq, mut table, mut esp) = Default::default();
-    // SAFETY: the context is open, the attributes are valid places, and they name no queue and no key.
+    // SAFETY: the context is open. The attributes are local variables, and name no queue and no
+    // key.
     let made = unsafe {
         [
             verbs::ibv_create_wq(raw, &raw mut wq).is_null(),

@@ -157,7 +157,7 @@ fn generic_falls_back_to_classic_where_there_is_nothing_extended() {
     }
 }
 
-/// SoftRoCE's extended pairs get inline data and lists of entries wrong, and its classic ones do not.
+/// SoftRoCE's extended pairs mishandle inline data and lists of entries; its classic pairs do not.
 #[test]
 fn build_generic_avoids_extended_pairs_with_known_defects() {
     for (inline, entries, extended) in [(0, 1, true), (1, 1, false), (0, 2, false)] {

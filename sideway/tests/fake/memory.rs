@@ -1,4 +1,4 @@
-//! Memory that is owned together with its registration: it is freed after that, or not at all.
+//! Tests of memory that is owned with its registration: it is freed after deregistration, or never.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};

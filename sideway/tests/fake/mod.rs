@@ -1,6 +1,6 @@
-//! Every safe function against a device that lies, and against one that watches whether the rules of the C
-//! interface are kept. Needs no RDMA device, and runs under Miri:
-//! `cargo +nightly miri test -p sideway --test main fake::`.
+//! Tests of every safe function on a fake device. It returns errors and wrong values, and checks
+//! that its caller keeps the rules of the C interface. The tests need no RDMA device, and run under
+//! Miri: `cargo +nightly miri test -p sideway --test main fake::`.
 
 mod allocations;
 mod cm_errors;

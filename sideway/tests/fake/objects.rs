@@ -1,4 +1,5 @@
-//! Address handles and shared receive queues: their errors, what has to outlive what, and where datagrams go.
+//! Tests of address handles and shared receive queues: errors, lifetimes, and destinations of
+//! datagrams.
 
 use sideway::ErrorKind;
 use sideway::ibverbs::Unsupported;

@@ -485,7 +485,8 @@ fn the_memory_goes_with_the_last_handle() {
     assert!(live < 6400, "{live} bytes are left");
 }
 
-/// What the device has does not keep the memory: the registration ends first, and then the device has it no more.
+/// Requests with the device do not keep the memory alive: the registration ends first, after which
+/// the device cannot access it.
 #[test]
 fn slices_in_flight_keep_no_handle_alive() {
     let fake = Fake::new();

@@ -141,8 +141,8 @@ fn inline_data_without_its_operations_is_an_error() {
     assert!(matches!(guard.post(), Err(PostSendError::InlineDataTooLong { limit: 0, .. })));
 }
 
-/// A library that writes over an outstanding request when its queue is full is given nothing by safe code: of one device's
-/// extended pairs that is known, and of a device of which nobody knows what it is, feared.
+/// A library that overwrites outstanding requests in a full queue gets no requests from safe code.
+/// This applies to one device's extended pairs, and to unknown devices.
 #[test]
 fn requests_that_could_overfill_an_unchecked_queue_are_refused() {
     type Append<Q> = fn(&mut <<Q as QueuePair>::SendQueue as SendQueue>::Guard<'_>);

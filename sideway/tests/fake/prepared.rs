@@ -84,7 +84,7 @@ fn an_empty_list_is_never_given_to_the_library() {
     // SAFETY: the list has no buffers.
     let mut list = unsafe { setup.qp.start_post_send().prepare().unwrap() };
     list.post().unwrap();
-    // SAFETY: there is no buffer.
+    // SAFETY: the list has no buffers.
     let mut list = unsafe { setup.qp.start_post_recv().prepare().unwrap() };
     list.post().unwrap();
     assert_eq!(fake.world.posted.load(Relaxed) + fake.world.received.load(Relaxed), 0);

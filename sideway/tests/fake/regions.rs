@@ -75,7 +75,7 @@ fn a_library_that_is_too_old_is_named() {
     // SAFETY: no bytes are registered.
     let error = unsafe { pd.reg_mr_iova(std::ptr::null_mut(), 0, 0x1000, ACCESS) }.unwrap_err();
     assert!(matches!(error, RegisterMemoryRegionError::Unsupported(_)), "{error}");
-    // SAFETY: no bytes are registered; its own bytes are registered. Every library supports a region at its own address.
+    // SAFETY: no bytes are registered. Every library supports a region at its own address.
     unsafe { pd.reg_mr_iova(std::ptr::null_mut(), 0, 0, ACCESS) }.unwrap();
 }
 

@@ -299,7 +299,7 @@ fn a_pair_that_cannot_name_a_queue_is_not_made() {
     builder.setup_qp_type(QueuePairType::ReliableConnection).build_ex().unwrap();
 }
 
-/// A library would take what is of another context for its own.
+/// A library would not notice objects of another context.
 #[test]
 fn objects_of_different_contexts_are_refused() {
     let fake = Fake::new();

@@ -40,27 +40,27 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         grow(layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`, and the call is passed on unchanged.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the same for `System`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
         grow(layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`, and the call is passed on unchanged.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the same for `System`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
         grow(new_size as i64 - layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`, and the call is passed on unchanged.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the same for `System`.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         grow(-(layout.size() as i64));
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`, and the call is passed on unchanged.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the same for `System`.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! The flavours of queues and queue pairs, to run one test over all of them.
+//! Traits over the kinds of queues and queue pairs, to run one test with all of them.
 
 use sideway::Error;
 use sideway::ibverbs::completion::{
@@ -56,7 +56,7 @@ pub trait CqFlavour: CompletionQueue + Sized {
     /// Polls with a poller that is dropped without `finish`. Returns whether it yielded nothing.
     fn is_drained_by_a_dropped_poller(&mut self) -> bool;
 
-    /// Arms, and polls until the poller says that the queue is empty.
+    /// Arms the queue, and polls until it is empty.
     fn arm_and_poll(&mut self, notify: Notify, visit: &mut dyn FnMut(Completion)) -> Result<usize, Error>;
 
     fn resize_to(&mut self, cqe: u32) -> Result<(), Error>;

@@ -1,9 +1,8 @@
 //! Runs a suite of device tests on each available kind of device.
 //!
 //! The provider and the mode of a software device are process-wide. So a suite's program runs
-//! itself once for each configuration below, unless `SIDEWAY_PROVIDER` selects
-//! the devices. Every machine has a software device, so a suite that runs no test on one has
-//! failed.
+//! itself once for each configuration below, unless `SIDEWAY_PROVIDER` selects the devices. Every
+//! machine has a software device, so a suite that runs no test on one has failed.
 
 use std::env;
 use std::process::ExitCode;

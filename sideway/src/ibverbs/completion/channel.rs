@@ -108,8 +108,8 @@ struct ChannelQueue {
 // SAFETY: libibverbs allows a channel to be used from several threads. A member's `cq` is given
 // only to `ibv_ack_cq_events`, under the lock, while the queue lives.
 unsafe impl Send for ChannelInner {}
-// SAFETY: a channel may be used from any thread, also by several; `cq` of a member is only given to
-// `ibv_ack_cq_events`, under the lock, while the queue lives.
+// SAFETY: the same holds for shared references: `members` is behind a lock, and the C channel
+// allows several threads.
 unsafe impl Sync for ChannelInner {}
 
 impl ChannelInner {

@@ -79,7 +79,7 @@ impl ExtendedCompletionQueue {
         }
         let end_after_each = inner.context().quirks().end_poll_after_each;
         let cq: NonNull<ibv_cq_ex> = inner.as_raw().cast();
-        // SAFETY: the caller says that it is an `ibv_cq_ex`, made with these fields.
+        // SAFETY: the caller guarantees an `ibv_cq_ex` that was made with these fields.
         let calls = unsafe {
             (
                 cq_ex_op!(cq.as_ptr(), next_poll, wanted.bits()),

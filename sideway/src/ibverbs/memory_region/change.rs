@@ -1,8 +1,8 @@
 //! Reregistration: changes a region in place (`ibv_rereg_mr`).
 //!
 //! A failed `ibv_rereg_mr` leaves the region unchanged, changed, or in an unknown state. C tells
-//! the three apart by an error number. Here they are variants of
-//! the error, and in the unknown state the region comes back as an [`UnusableMemoryRegion`].
+//! the three apart by an error number. Here they are variants of the error, and in the unknown
+//! state the region comes back as an [`UnusableMemoryRegion`].
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ pub struct MemoryRegionChange {
 
 // SAFETY: the pointer is a plain value here, which only the unsafe `rereg_mr` passes on.
 unsafe impl Send for MemoryRegionChange {}
-// SAFETY: the pointer is only handed on, by an unsafe function.
+// SAFETY: the pointer is a plain value here, which only the unsafe `rereg_mr` passes on.
 unsafe impl Sync for MemoryRegionChange {}
 
 impl MemoryRegionChange {

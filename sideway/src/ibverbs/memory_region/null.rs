@@ -34,7 +34,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// Fails if the device does not support it ([`Unsupported`](crate::ibverbs::Unsupported)), or has no more regions.
+    /// Fails if the device does not support it ([`Unsupported`](crate::ibverbs::Unsupported)), or
+    /// has no more regions.
     ///
     /// # References
     ///

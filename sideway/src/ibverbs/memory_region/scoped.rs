@@ -36,9 +36,9 @@ impl ProtectionDomain {
         access: AccessFlags,
         with: impl FnOnce(&MemoryRegion) -> R,
     ) -> Result<R, RegisterMemoryRegionError> {
-        // SAFETY: the memory is borrowed until `ScopedRegion` has deregistered it, which happens before
-        // this returns or unwinds, or else the process aborts. Until then nobody uses a reference
-        // to the memory.
+        // SAFETY: `memory` is borrowed until this returns or unwinds. Before that, `ScopedRegion`
+        // deregisters the region, or the process aborts. So nobody else uses a reference to the
+        // memory while it is registered.
         let region = unsafe { self.reg_mr(memory.as_mut_ptr(), memory.len(), access) }?;
         let scope = ScopedRegion(Some(region));
         Ok(with(scope.region()))

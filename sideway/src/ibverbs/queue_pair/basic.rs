@@ -102,8 +102,8 @@ const _: () = assert!(size_of::<RequestSlot>() == offset_of!(RequestSlot, entry)
 /// slot's inline data.
 ///
 /// Then a request does not have to store that address again. The values are 0 once any slot had
-/// another buffer, and for the less frequent operations, which [`InlineLimits`] decides. They are 16
-/// bits wide so that one store clears all of them.
+/// another buffer, and for the less frequent operations, which [`InlineLimits`] decides. They are
+/// 16 bits wide so that one store clears all of them.
 #[derive(Clone, Copy, Debug)]
 struct PresetInline([u16; 4]);
 
@@ -517,10 +517,12 @@ impl<'queue> BasicPostSendGuard<'queue> {
     ///     let flags = if last { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
     ///
     ///     let write = guard.construct_wr(number, flags).setup_write(rkey, remote);
-    ///     // SAFETY: the region covers the bytes, and lives until the last completion has been polled.
+    ///     // SAFETY: the region covers the bytes, and lives until the last completion has been
+    ///     // polled.
     ///     unsafe { write.setup_sge(mr.lkey(), mr.get_ptr() as u64, 64) };
     /// }
-    /// // SAFETY: nobody writes to the region while the list may be posted, until the last completion.
+    /// // SAFETY: nobody writes to the region while the list may be posted, until the last
+    /// // completion.
     /// let mut list = unsafe { guard.prepare()? };
     /// for _ in 0..1000 {
     ///     list.post()?;
@@ -653,14 +655,10 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     unsafe fn append_bufferless(&mut self, _: Step, request: BufferlessRequest) {
-        // SAFETY: the guard's queue keeps the pair alive, and the the object that the
-        // request names, because the
-        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the request are alive. every
-        // release's struct has this field.
+        // SAFETY: the guard's queue keeps the pair alive. Every release's struct has this field.
         let context = unsafe { (*self.queue.qp.as_ptr()).context };
-        // SAFETY: the pair lives, and so does the object that the request names, because the
-        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
-        // release's struct.
+        // SAFETY: the caller guarantees (`# Safety` of the trait's method) that the objects of the
+        // request are alive.
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, context) } {
             return self.fail(failure);
         }
@@ -674,8 +672,8 @@ impl Build for BasicPostSendGuard<'_> {
         }
         let mut slot = self.next;
         if slot.is_null() {
-            // SAFETY: `next` is null only behind a slot that was taken, which is `last`; the guard borrows the queue. The guard
-            // borrows the queue mutably.
+            // SAFETY: `next` is null only after a slot was taken, and `last` is that slot. The
+            // guard borrows the queue mutably.
             slot = unsafe { self.queue.slots.link(self.last) };
             if slot.is_null() {
                 return self.fail(Failure::NoPlace);

@@ -523,10 +523,9 @@ impl Build for ExtendedPostSendGuard<'_> {
 
     unsafe fn append_bufferless(&mut self, _: Step, request: BufferlessRequest) {
         let qp = self.qp.as_ptr();
-        // SAFETY: the guard's queue keeps the pair alive, and the the object that the
-        // request names, because the
-        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the request are alive. every
-        // release's struct has this field.
+        // SAFETY: the guard's queue keeps the pair alive, and every release's struct has this
+        // field. The caller guarantees (`# Safety` of the trait's method) that the objects of the
+        // request are alive.
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, (*qp).qp_base.context) } {
             return self.fail(failure);
         }

@@ -108,8 +108,8 @@ impl ReceiveList {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<Self, NoRoom> {
-        // SAFETY: the functions differ in what their first argument points to only, which is what
-        // it was made for.
+        // SAFETY: the two types differ only in the target of the first pointer, and `object` points
+        // to an `ibv_srq`.
         let verb = unsafe { core::mem::transmute::<PostReceives<ibv_srq>, PostReceives<c_void>>(verb) };
         Self::new(srq.cast(), verb, max_wr, max_sge)
     }

@@ -203,8 +203,8 @@ pub struct BufferlessRequest {
     pub(super) operation: BufferlessOperation,
 }
 
-/// An operation without a buffer, with its arguments. It is separate from [`SendOperation`], so that
-/// operations with a buffer pay nothing for these.
+/// An operation without a buffer, with its arguments. It is separate from [`SendOperation`], so
+/// that operations with a buffer pay nothing for these.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BufferlessOperation {
     LocalInvalidate { rkey: u32 },
@@ -253,7 +253,8 @@ impl BufferlessOperation {
             if of_window != context || of_region != context {
                 return Err(Failure::OtherContext);
             }
-            // SAFETY: the caller says that they live; the fields are in every release's struct.
+            // SAFETY: the caller guarantees (`# Safety`) that the window is alive, and every
+            // release's struct has this field.
             if unsafe { (*mw.as_ptr()).type_ } != ibv_mw_type::IBV_MW_TYPE_2 {
                 return Err(Failure::WindowOfType1);
             }

@@ -23,8 +23,7 @@ struct Inner {
 
 // SAFETY: CUDA allows a context in several threads at a time; each call makes it current first.
 unsafe impl Send for Inner {}
-// SAFETY: a context may be used by any thread, by several at a time; it is made current for each
-// call.
+// SAFETY: CUDA allows a context in several threads at a time; each call makes it current first.
 unsafe impl Sync for Inner {}
 
 impl CudaDevice {
@@ -47,7 +46,7 @@ impl CudaDevice {
         // SAFETY: the driver is initialised, and `device` is a local variable.
         let result = unsafe { (driver.device_get)(&raw mut device, ordinal.cast_signed()) };
         driver.check("cuDeviceGet", result)?;
-        // SAFETY: the driver is initialised, and the place is this function's own.
+        // SAFETY: the driver returned the device just now, and `context` is a local variable.
         let result = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", result)?;
         Ok(Self(Arc::new(Inner { driver, ordinal, device, context })))

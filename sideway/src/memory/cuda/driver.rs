@@ -45,8 +45,8 @@ macro_rules! driver {
                         };
                         *symbol.map_err(|_| CudaError::MissingSymbol { symbol: $symbol, since: "418 or later" })?
                     },)*
-                    // SAFETY: the function has this prototype in every release that has this
-                    // symbol.
+                    // SAFETY: the caller guarantees the CUDA driver, and this symbol has the same
+                    // prototype in all releases that export it.
                     mem_get_handle: unsafe { library.get(c"cuMemGetHandleForAddressRange".to_bytes_with_nul()) }
                         .ok()
                         .map(|symbol| *symbol),

@@ -27,8 +27,8 @@ pub struct CudaRegion {
 
 // SAFETY: the keys are plain values, and only the driver's copies access the memory.
 unsafe impl Send for CudaRegion {}
-// SAFETY: a region is a pair of keys; the memory is reached by the driver's copies only; copies
-// into the memory need `&mut`.
+// SAFETY: `&self` only reads plain values. Only the driver's copies access the memory, and copies
+// into it need `&mut self`.
 unsafe impl Sync for CudaRegion {}
 
 impl CudaBuffer {

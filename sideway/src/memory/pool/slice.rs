@@ -131,16 +131,16 @@ impl Slice {
     #[inline]
     pub fn copy_to_slice(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfSlice> {
         let start = self.range(offset, bytes.len())?;
-        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
-        // nobody has a reference (`memory/pool/mod.rs`).
+        // SAFETY: the range is within the pool's memory, which stays mapped while this slice
+        // exists. No reference to that memory exists (`memory/pool/mod.rs`).
         unsafe { bytes::copy_out(bytes, start) };
         Ok(())
     }
 
     /// Fills the slice with a byte.
     pub fn fill(&mut self, byte: u8) {
-        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
-        // nobody has a reference (`memory/pool/mod.rs`).
+        // SAFETY: the whole slice is within the pool's memory, which stays mapped while this slice
+        // exists. No reference to that memory exists (`memory/pool/mod.rs`).
         unsafe { bytes::fill(self.as_ptr(), byte, self.len()) };
     }
 
@@ -156,8 +156,8 @@ impl Slice {
     #[inline]
     pub fn read<W: Word>(&self, offset: usize) -> Result<W, OutOfSlice> {
         let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
-        // nobody has a reference (`memory/pool/mod.rs`).
+        // SAFETY: the word is within the pool's memory, which stays mapped while this slice exists.
+        // No reference to that memory exists (`memory/pool/mod.rs`).
         Ok(unsafe { W::load(start) })
     }
 
@@ -169,8 +169,8 @@ impl Slice {
     #[inline]
     pub fn write<W: Word>(&mut self, offset: usize, value: W) -> Result<(), OutOfSlice> {
         let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
-        // nobody has a reference (`memory/pool/mod.rs`).
+        // SAFETY: the word is within the pool's memory, which stays mapped while this slice exists.
+        // No reference to that memory exists (`memory/pool/mod.rs`).
         unsafe { value.store(start) };
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::keys::OwnRequest;
 use super::DirectSetup;
 
-/// A pair with operations of mlx5's own.
+/// A pair with mlx5 operations.
 fn pair(parts: &DirectSetup, operations: DirectOperationFlags) -> DirectQueuePair {
     let mut builder = parts.mlx5().create_qp_builder(&parts.description());
     builder.setup_direct_send_ops_flags(operations).build_direct().unwrap()
@@ -66,9 +66,8 @@ fn a_copy_is_as_long_as_the_device_copies() {
     let mut pair = pair(&parts, DirectOperationFlags::Memcpy);
     for given in [0, 4097, usize::MAX] {
         let mut guard = pair.start_post_send();
-        // SAFETY: the fake device touches no memory, and there are places; the second list
-        // is not
-        // posted.
+        // SAFETY: the fake device touches no memory, and the queue has free places. The second list
+        // is not posted.
         unsafe {
             guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8);
             guard.construct_wr(2, SIGNALED).setup_memcpy(1, 2, 3, 4, given);
@@ -89,7 +88,7 @@ fn a_copy_is_as_long_as_the_device_copies() {
 
 #[test]
 fn a_device_that_does_not_copy_says_so() {
-    // It copies none, or its library does not know.
+    // The device does not copy, or its library does not know the capability.
     for parts in [
         DirectSetup::new(),
         DirectSetup::lying(|l| (l.max_memcpy, l.missing) = (64, &["max_wr_memcpy_length"])),
@@ -333,7 +332,7 @@ fn a_list_that_is_not_posted_never_happened() {
     let mut guard = pair.start_post_send();
     drop(guard.construct_wr(1, SIGNALED).setup_send());
     assert_eq!(guard.post(), Err(PostSendError::FullQueueUnnoticed { index: 0 }));
-    // The library may refuse the whole.
+    // The library may reject the whole list.
     let parts = DirectSetup::lying(|l| (l.max_memcpy, l.wr_complete) = (64, libc::EINVAL));
     let mut pair = self::pair(&parts, DirectOperationFlags::Memcpy);
     let mut guard = pair.start_post_send();

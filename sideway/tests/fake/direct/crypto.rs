@@ -1,4 +1,4 @@
-//! mlx5's data encryption keys, and memory keys that encrypt.
+//! Tests of mlx5's data encryption keys, and of memory keys with encryption.
 
 use sideway::ErrorKind;
 use sideway::ibverbs::queue_pair::{PostSendError, PostSendGuard, QueuePair};

@@ -1,4 +1,4 @@
-//! Requests of DC initiators.
+//! Tests of DC initiators' requests.
 
 use sideway::ibverbs::queue_pair::{PostSendError, PostSendGuard, QueuePair, WorkRequestOperationType};
 use sideway::mlx5::DciStreams;
@@ -99,12 +99,12 @@ fn a_request_without_its_target_is_refused() {
     drop(parts.addresses());
     let mut guard = initiator.start_post_send();
     let send = guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send();
-    // SAFETY: no memory is named; a list that is too long is not posted.
+    // SAFETY: the requests have no memory; a list that is too long is not posted.
     unsafe { send.setup_sge_list(&[]) };
     std::mem::forget(guard);
     let mut guard = initiator.start_post_send();
     let send = guard.construct_wr(2, SIGNALED).setup_dc_address(&ah, 2, 2).setup_send();
-    // SAFETY: no memory is named; a list that is too long is not posted.
+    // SAFETY: the requests have no memory; a list that is too long is not posted.
     unsafe { send.setup_sge_list(&[]) };
     guard.post().unwrap();
     assert_eq!(parts.fake.world.posted.load(std::sync::atomic::Ordering::Relaxed), 1);

@@ -1,4 +1,4 @@
-//! dma-bufs through mlx5's data-direct engine.
+//! Tests of dma-buf registration through mlx5's data-direct engine.
 
 use sideway::ErrorKind;
 use sideway::ibverbs::AccessFlags;
@@ -33,7 +33,7 @@ fn a_dmabuf_is_registered_as_it_is_described() {
     assert_eq!(parts.fake.world.direct.dmabuf.lock().unwrap().take(), Some(expected));
     mr.close().unwrap();
     let other = parts.fake.pd();
-    // SAFETY: it is no dma-buf, and nobody posts to it.
+    // SAFETY: the descriptor is not a dma-buf, and no request uses the region.
     let error = unsafe { mlx5.reg_dmabuf_mr(&other, range, access, DmabufAccess::empty()) }.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OtherContext);
     let path = mlx5.data_direct_sysfs_path().unwrap();
@@ -41,7 +41,7 @@ fn a_dmabuf_is_registered_as_it_is_described() {
     for errno in ERRNOS.into_iter().chain([libc::ENODEV]) {
         let parts = DirectSetup::lying(|l| l.direct = errno);
         let mlx5 = parts.mlx5();
-        // SAFETY: it is no dma-buf, and nobody posts to it.
+        // SAFETY: the descriptor is not a dma-buf, and no request uses the region.
         match unsafe { mlx5.reg_dmabuf_mr(&parts.pd, range, access, DmabufAccess::DataDirect) }.unwrap_err() {
             error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));

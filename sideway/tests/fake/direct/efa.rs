@@ -1,4 +1,4 @@
-//! EFA's queue pairs and completions, and what it tells of its objects.
+//! Tests of EFA's queue pairs, completions and object attributes.
 
 use sideway::efa::{CompletionFields, InterconnectIds, SrdFlags};
 use sideway::ibverbs::completion::CreateCompletionQueueError;
@@ -14,7 +14,7 @@ use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::{DRIVER, DirectSetup, EXTENDED};
 
-/// An SRD pair of a device that can do all of this.
+/// An SRD pair on a device with all features.
 fn srd(parts: &DirectSetup, flags: SrdFlags) -> ExtendedQueuePair {
     let mut builder = parts.efa().create_srd_builder(&parts.description());
     builder.setup_flags(flags).setup_service_level(3).build().unwrap()
@@ -55,7 +55,7 @@ fn an_srd_pair_is_made_as_it_is_described() {
             error => assert_says(&error, errno),
         }
     }
-    // Every request needs its address, so that a pair is not made without.
+    // Every request needs an address, so a pair without that operation cannot be made.
     let parts = DirectSetup::lying(|l| l.missing = &["wr_set_ud_addr"]);
     let error = parts.efa().create_srd_builder(&parts.description()).build().unwrap_err();
     assert!(error.to_string().contains("wr_set_ud_addr"), "{error}");
@@ -86,7 +86,7 @@ fn a_request_of_an_srd_pair_goes_where_it_is_addressed() {
     let mut guard = pair.start_post_send();
     guard.construct_wr(1, SIGNALED).setup_srd_address(&ah, 5, 6).setup_write(1, 2).setup_inline_data(&[1]);
     guard.post().unwrap();
-    // A pair that has no WRITE.
+    // A pair without WRITE.
     let parts = DirectSetup::new();
     let mut pair = srd(&parts, SrdFlags::empty());
     let ah = parts.address();

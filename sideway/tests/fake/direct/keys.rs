@@ -1,4 +1,4 @@
-//! mlx5's memory keys: making them, and the requests that configure them.
+//! Tests of mlx5's memory keys: creation, and the requests that configure them.
 
 use sideway::ErrorKind;
 use sideway::ibverbs::AccessFlags;
@@ -24,7 +24,7 @@ const LAYOUTS: DirectOperationFlags = DirectOperationFlags::MKeyConfigure
     .union(DirectOperationFlags::MrList)
     .union(DirectOperationFlags::MrInterleaved);
 
-/// A pair with all requests about keys.
+/// A pair with all operations for memory keys.
 fn pair(parts: &DirectSetup) -> DirectQueuePair {
     let mut description = parts.description();
     let operations = SendOperationFlags::Write | SendOperationFlags::LocalInvalidate;
@@ -202,7 +202,7 @@ fn the_short_ways_reach_the_device_as_they_are() {
     assert_eq!(parts.own_requests(), expected);
     // Invalidates the key again.
     let mut guard = pair.start_post_send();
-    // SAFETY: the fake device touches no memory, and there are places.
+    // SAFETY: the fake device touches no memory, and the queue has free places.
     unsafe {
         guard.construct_wr(3, SIGNALED).setup_invalidate_mkey(&mut two);
         guard.construct_wr(4, SIGNALED).setup_invalidate_mkey(&mut one);
@@ -363,7 +363,7 @@ fn a_layout_is_as_large_as_the_key() {
     // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &pieces) };
     assert_eq!(guard.post(), too_many);
-    // The request itself may have no room: that the library says.
+    // The request itself may lack room, which the library reports.
     let parts = DirectSetup::lying(|l| l.wr_complete = libc::ENOMEM);
     let (mut pair, mut key) = (self::pair(&parts), self::key(&parts, MKeyFlags::empty()));
     let error = configure(&mut pair, &mut key, MKeyConfiguration::new().setup_layout_list(&pieces[..4]));

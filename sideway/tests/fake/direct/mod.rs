@@ -29,7 +29,8 @@ const EXTENDED: u32 =
     ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
 const DRIVER: u32 = ibv_qp_type::IBV_QPT_DRIVER.0;
 
-/// What a pair is made of. The device goes last, and looks whether anything was left behind.
+/// The objects that a pair needs. The device is dropped last, and checks that nothing was left
+/// behind.
 struct DirectSetup {
     pd: ProtectionDomain,
     cq: ExtendedCompletionQueue,

@@ -100,7 +100,7 @@ fn a_target_is_made_as_it_is_described() {
     assert_eq!(target.state().unwrap(), QueuePairState::ReadyToReceive);
     target.modify(attr.setup_state(QueuePairState::Error)).unwrap();
     assert_eq!(target.dct_number(), None);
-    // It keeps what it is made of.
+    // The target keeps its objects alive.
     let DirectSetup { fake, pd, cq } = parts;
     drop((srq, pd, cq, description, builder, mlx5));
     assert!(fake.world.destroyed.lock().unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Whose a device is, and what it says of itself.
+//! Tests of device detection and capabilities.
 
 use sideway::ErrorKind;
 use sideway::efa::Capabilities;

@@ -35,7 +35,7 @@ const CAPACITY: usize = 4096;
 impl Cq {
     /// # Safety
     ///
-    /// The queue lives.
+    /// The queue must be alive.
     pub(super) unsafe fn of<'a>(cq: *mut ibv_cq) -> (&'a FakeWorld, MutexGuard<'a, State>) {
         // SAFETY: every queue of this provider is a `Cq`. Only fields that callers never access are
         // borrowed.
@@ -117,7 +117,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     let ex = unsafe { &raw mut (*cq).ex };
     macro_rules! set {
         ($($member:ident),*) => {
-            // SAFETY: the queue was made just now.
+            // SAFETY: the queue was made just now, so nobody else uses it.
             $(if world.has(stringify!($member)) { unsafe { (*ex).$member = Some($member) }; })*
         };
     }
@@ -195,7 +195,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
     count
 }
 
-/// Moves the cursor on, and shows the completion in the struct's own fields.
+/// Moves the cursor, and writes the completion into the struct's fields.
 unsafe fn advance(cq: *mut ibv_cq_ex, world: &FakeWorld, state: &mut State) -> c_int {
     state.current = take(world, state);
     let Some(wc) = state.current else { return libc::ENOENT };
@@ -213,7 +213,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) ->
     world.check(!state.open, "ibv_start_poll while a poll is open");
     let result = match world.lies.start_poll {
         Some(result) => result,
-        // SAFETY: the queue lives.
+        // SAFETY: the caller passes a live queue, as C requires.
         None => unsafe { advance(cq, world, &mut state) },
     };
     state.open = result == 0;
@@ -232,7 +232,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
             state.current = None;
             result
         }
-        // SAFETY: the queue lives.
+        // SAFETY: the caller passes a live queue, as C requires.
         _ => unsafe { advance(cq, world, &mut state) },
     };
     state.at_end = result != 0;

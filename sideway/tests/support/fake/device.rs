@@ -57,11 +57,11 @@ struct Context {
     device: *mut ibv_device,
 }
 
-/// The world that an object's context belongs to.
+/// The world of a context.
 ///
 /// # Safety
 ///
-/// The context is open.
+/// The context must be open.
 pub(super) unsafe fn world_of(context: *mut ibv_context) -> Arc<FakeWorld> {
     let offset = offset_of!(Context, verbs) + offset_of!(verbs_context, context);
     // SAFETY: every context of this provider is inside a `Context`.
@@ -193,7 +193,7 @@ unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     _: usize,
 ) -> c_int {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe {
         if let Some([khz, mask, _]) = world_of(context).lies.clock {
             (*attr).hca_core_clock = khz;
@@ -219,7 +219,7 @@ unsafe extern "C" fn query_port_ex(
     attr: *mut ibv_port_attr,
     _: usize,
 ) -> c_int {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { fill_port(context, port, attr) }
 }
 
@@ -342,7 +342,7 @@ unsafe extern "C" fn reg_mr_iova2(
     _: u64,
     access: std::ffi::c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { reg_mr(pd, addr, length, access as c_int) }
 }
 

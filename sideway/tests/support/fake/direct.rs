@@ -91,8 +91,7 @@ pub(super) unsafe fn provider(name: &'static str, verbs: Verbs) -> Provider {
         efadv_cq_from_ibv_cq_ex: Some(cq_from_ibv_cq_ex),
         ..Efadv::unsupported()
     };
-    // SAFETY: as `Provider::from_tables` demands; the contract of `Provider::from_tables`. These functions
-    // behave like
+    // SAFETY: the caller keeps the contract of `Provider::from_tables`. These functions behave like
     // the real ones, as far as callers can rely on it.
     unsafe {
         Provider::from_tables_with_direct(name, verbs, Some(super::cm::table()), Some(mlx5dv), Some(efadv))
@@ -112,8 +111,7 @@ pub(super) unsafe fn old_provider(name: &'static str, verbs: Verbs) -> Provider 
     };
     let efadv = Efadv { efadv_query_device: Some(query_efa), ..Efadv::unsupported() };
     // SAFETY: the caller keeps the contract of `Provider::from_tables`. These functions behave like
-    // the real ones, as `Provider::from_tables` demands; these functions
-    // do what the real ones do, as far as a caller can rely on it.
+    // the real ones, as far as callers can rely on it.
     unsafe {
         Provider::from_tables_with_direct(
             name,
@@ -129,7 +127,7 @@ fn note<T>(place: &Mutex<Option<T>>, value: T) {
     *place.lock().unwrap() = Some(value);
 }
 
-/// The world of a context whose device is asked for something of its own.
+/// The world of a context, for a vendor's function.
 unsafe fn own(context: *mut ibv_context) -> Arc<FakeWorld> {
     // SAFETY: the caller passes an open context, as C requires.
     let world = unsafe { world_of(context) };
@@ -243,7 +241,7 @@ fn pair_of(qp: *mut mlx5dv_qp_ex) -> *mut ibv_qp {
 }
 
 unsafe extern "C" fn wr_set_dc_addr(qp: *mut mlx5dv_qp_ex, ah: *mut ibv_ah, number: u32, access_key: u64) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { set_dc_addr(pair_of(qp), ah, DcAddress { number, access_key, stream: None }) };
 }
 
@@ -254,7 +252,7 @@ unsafe extern "C" fn wr_set_dc_addr_stream(
     access_key: u64,
     stream: u16,
 ) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { set_dc_addr(pair_of(qp), ah, DcAddress { number, access_key, stream: Some(stream) }) };
 }
 

@@ -376,7 +376,7 @@ unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
         return world.lies.destroy;
     }
     world.goes(counters, "set of counters");
-    // SAFETY: the counters was boxed, and its owner destroys it once.
+    // SAFETY: the counters were boxed, and their owner destroys them once.
     drop(unsafe { Box::from_raw(counters) });
     0
 }

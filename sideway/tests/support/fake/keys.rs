@@ -98,7 +98,7 @@ pub(super) fn add_to(table: Mlx5dv) -> Mlx5dv {
     }
 }
 
-/// Gives a pair the operations that were asked for.
+/// Sets the requested operations of a pair.
 pub(super) fn install(dv: &mut mlx5dv_qp_ex, asked: u64, world: &FakeWorld) {
     macro_rules! set {
         ($($flag:ident => $($member:ident),+;)+) => {$(
@@ -266,7 +266,7 @@ unsafe extern "C" fn wr_mr_interleaved(
     count: u16,
     data: *mut mlx5dv_mr_interleaved,
 ) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe {
         let lkey = configures(qp, mkey, 0);
         note(qp, OwnRequest::MrInterleaved { lkey, access, repeat_count, steps: steps(count, data) });
@@ -280,7 +280,7 @@ unsafe extern "C" fn wr_mr_list(
     count: u16,
     list: *mut ibv_sge,
 ) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe {
         let lkey = configures(qp, mkey, 0);
         note(qp, OwnRequest::MrList { lkey, access, pieces: pieces(count, list) });
@@ -293,7 +293,7 @@ unsafe extern "C" fn wr_mkey_configure(
     setters: u8,
     attr: *mut mlx5dv_mkey_conf_attr,
 ) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe {
         let lkey = configures(qp, mkey, setters);
         let world = Arc::clone(&(*mkey.cast::<Key>()).world);
@@ -311,12 +311,12 @@ unsafe fn sets(qp: *mut mlx5dv_qp_ex, request: OwnRequest) {
 }
 
 unsafe extern "C" fn wr_set_mkey_access_flags(qp: *mut mlx5dv_qp_ex, access: u32) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { sets(qp, OwnRequest::Access(access)) };
 }
 
 unsafe extern "C" fn wr_set_mkey_layout_list(qp: *mut mlx5dv_qp_ex, count: u16, list: *const ibv_sge) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { sets(qp, OwnRequest::LayoutList(pieces(count, list))) };
 }
 
@@ -326,7 +326,7 @@ unsafe extern "C" fn wr_set_mkey_layout_interleaved(
     count: u16,
     data: *const mlx5dv_mr_interleaved,
 ) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { sets(qp, OwnRequest::LayoutInterleaved { repeat_count, steps: steps(count, data) }) };
 }
 
@@ -347,7 +347,7 @@ unsafe fn domain(world: &FakeWorld, domain: *const mlx5dv_sig_block_domain) -> O
 }
 
 unsafe extern "C" fn wr_set_mkey_sig_block(qp: *mut mlx5dv_qp_ex, attr: *const mlx5dv_sig_block_attr) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe {
         let mlx5dv_sig_block_attr { mem, wire, flags, check_mask, copy_mask, comp_mask } = *attr;
         let world = Qp::of(pair_of(qp)).world;
@@ -358,7 +358,7 @@ unsafe extern "C" fn wr_set_mkey_sig_block(qp: *mut mlx5dv_qp_ex, attr: *const m
 }
 
 unsafe extern "C" fn wr_set_mkey_crypto(qp: *mut mlx5dv_qp_ex, attr: *const mlx5dv_crypto_attr) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe {
         let attr = *attr;
         // Accesses the key, which must be alive.
@@ -385,7 +385,7 @@ unsafe extern "C" fn wr_memcpy(
     src_addr: u64,
     length: usize,
 ) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe {
         own_operation(pair_of(qp), ibv_wc_opcode::IBV_WC_DRIVER3, 0);
         note(qp, OwnRequest::Memcpy { dest: (dest_lkey, dest_addr), src: (src_lkey, src_addr), length });
@@ -393,7 +393,7 @@ unsafe extern "C" fn wr_memcpy(
 }
 
 unsafe extern "C" fn wr_raw_wqe(qp: *mut mlx5dv_qp_ex, wqe: *const c_void) {
-    // SAFETY: sideway calls it as the manual page demands; the contract of the C function: the request has the stated length,
+    // SAFETY: the caller keeps the contract of the C function: the request has the stated length,
     // and is aligned for words.
     unsafe {
         own_operation(pair_of(qp), ibv_wc_opcode::IBV_WC_DRIVER2, 0);

@@ -1,11 +1,12 @@
-//! A device that is not there: a provider whose functions are Rust.
+//! A fake device: a provider whose functions are written in Rust.
 //!
-//! It connects nothing and moves no bytes: a posted request completes at once. What it is good for:
+//! It connects nothing and moves no bytes: a posted request completes at once. It serves two
+//! purposes:
 //!
-//! - It **lies** on request: every function can be told to fail or to answer nonsense ([`Faults`]).
-//! - It **watches** its caller: every rule of the C interface that safe Rust must keep (polls and lists are
-//!   opened once and closed, every request gets one buffer, objects go in the right order, ...) is checked,
-//!   and [`Fake`] fails the test that broke one.
+//! - It **injects faults**: every function can be made to fail or to return nonsense ([`Faults`]).
+//! - It **checks its caller**: it verifies every rule of the C interface that safe Rust must keep.
+//!   For example, polls and lists are opened once and closed, every request gets one buffer, and
+//!   objects are destroyed in the right order. [`Fake`] fails a test that breaks a rule.
 
 pub mod cm;
 mod completion;
@@ -35,7 +36,7 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::sys::Verbs;
 
-/// How the device misbehaves. A number is an `errno` to fail with, where 0 means to work.
+/// The faults of the device. A number is an `errno` to fail with; 0 means success.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     pub get_device_list: i32,
@@ -163,7 +164,7 @@ pub struct Faults {
     pub cm_getaddrinfo: (i32, i32),
 }
 
-/// The name by which `seed.rs` knows [`Faults`].
+/// The name of [`Faults`] in `seed.rs`.
 pub type Lies = Faults;
 
 /// The position at which a list stopped, as the library reports it.
@@ -177,7 +178,7 @@ pub enum BadRequest {
     Address(usize),
 }
 
-/// One device and all that was made from it.
+/// One device and all objects made from it.
 #[derive(Debug, Default)]
 pub struct FakeWorld {
     pub lies: Faults,
@@ -258,7 +259,7 @@ impl FakeWorld {
 }
 
 thread_local! {
-    /// What `ibv_get_device_list`, which has no argument, answers for.
+    /// The world for `ibv_get_device_list`, which has no argument.
     static WORLD: RefCell<Arc<FakeWorld>> = RefCell::default();
 }
 
@@ -279,7 +280,7 @@ impl Fake {
         Self::lying(|_| {})
     }
 
-    /// A device that lies.
+    /// A device with faults.
     pub fn lying(about: impl FnOnce(&mut Faults)) -> Self {
         let mut lies = Faults::default();
         about(&mut lies);
@@ -327,7 +328,7 @@ pub fn provider() -> Provider {
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
     return *PROVIDER
         .get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), Some(cm::table())) });
-    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::provider("fake", device::table()) })
 }
@@ -360,11 +361,11 @@ pub fn old_provider() -> Provider {
         _ibv_query_comp_cntr_caps: None,
         ..device::table()
     };
-    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
     return *PROVIDER
         .get_or_init(|| unsafe { Provider::from_tables("old fake", table(), Some(cm::old_table())) });
-    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
+    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::old_provider("old fake", table()) })
 }

@@ -119,7 +119,7 @@ unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -
 
 /// # Safety
 ///
-/// The domain lives.
+/// The domain must be alive.
 pub(super) unsafe fn new_srq(world: &FakeWorld, pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> *mut Srq {
     if let Some(null) = refuses(world.lies.create_srq) {
         return null;

@@ -162,7 +162,7 @@ pub(super) unsafe extern "C" fn post_send(
     }
 }
 
-/// Reads all that a library would read of a request's buffers.
+/// Reads the parts of a request's buffers that a library would read.
 unsafe fn read_entries(world: &FakeWorld, wr: &ibv_send_wr, cap: ibv_qp_cap) {
     let inline = wr.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0;
     let mut total = 0;
@@ -210,7 +210,7 @@ pub(super) unsafe extern "C" fn post_recv(
     0
 }
 
-/// Gives an extended pair its operations: as drivers do, only those that were asked for.
+/// Sets the operations of an extended pair. Like drivers, it sets only the requested ones.
 pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &FakeWorld) {
     macro_rules! set {
         ($($member:ident),*) => {$(
@@ -330,7 +330,7 @@ pub(super) unsafe fn own_setter(qp: *mut ibv_qp) {
 macro_rules! operations {
     ($($name:ident($($arg:ty),*) = $opcode:ident;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, _: $arg)*) {
-            // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+            // SAFETY: the caller keeps the contract of the C function: the pair is alive.
             unsafe { operation(qp, ibv_wr_opcode::$opcode) };
         }
     )*};
@@ -348,7 +348,7 @@ operations! {
 
 /// Local invalidate, which has no buffer.
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { operation(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV) };
     // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
@@ -396,12 +396,13 @@ pub(super) unsafe fn set_dc_addr(qp: *mut ibv_qp, ah: *mut ibv_ah, to: super::di
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, _: u32, _: u64, _: u32) {
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { buffer(qp, 1, 0) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: sideway calls it as the manual page demands; the list has this many entries.
+    // SAFETY: the caller keeps the contract of the C function: the pair is alive, and the list has
+    // this many entries.
     unsafe {
         for n in 0..count {
             let _ = list.add(n).read();
@@ -411,7 +412,8 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: sideway calls it as the manual page demands; the bytes are readable.
+    // SAFETY: the caller keeps the contract of the C function: the pair is alive, and the bytes are
+    // readable.
     unsafe {
         let bytes = std::slice::from_raw_parts(addr.cast::<u8>(), length);
         buffer(qp, 0, bytes.iter().map(|_| 1).sum());
@@ -421,7 +423,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
     let mut total = 0;
     for n in 0..count {
-        // SAFETY: sideway calls it as the manual page demands; the list has this many pieces,
+        // SAFETY: the caller keeps the contract of the C function: the list has this many pieces,
         // whose bytes are readable.
         unsafe {
             let piece = list.add(n).read();
@@ -429,6 +431,6 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, l
             total += bytes.iter().map(|_| 1).sum::<usize>();
         }
     }
-    // SAFETY: sideway calls it as the manual page demands; the list has that many pieces and each its bytes.
+    // SAFETY: the caller keeps the contract of the C function: the pair is alive.
     unsafe { buffer(qp, 0, total) };
 }

@@ -116,7 +116,7 @@ unsafe extern "C" fn reg_buf_mr(
     use ibv_mr_init_attr_mask as M;
     let comp_mask = u64::from(M::IBV_REG_MR_MASK_ADDR.0 | M::IBV_REG_MR_MASK_BUF.0);
     let mut attr = ibv_mr_init_attr { length, access, comp_mask, addr, buf, ..Default::default() };
-    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
+    // SAFETY: the caller keeps the contract of the C function: live objects and valid pointers.
     unsafe { reg_mr_ex(pd, &raw mut attr) }
 }
 
@@ -139,7 +139,7 @@ unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> 
         world.uses(attr.buf, mr);
     }
     if has(M::IBV_REG_MR_MASK_DMAH) {
-        // SAFETY: the mask says that there is one, and it lives.
+        // SAFETY: the mask says that a DMA handle is set, and it is alive.
         let of = unsafe { (*attr.dmah.cast::<Handle>()).context };
         // SAFETY: the caller passes a live domain, as C requires.
         world.check(of == unsafe { (*pd).context }, "a DMA handle is of the region's context");
@@ -150,7 +150,7 @@ unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> 
     mr
 }
 
-/// A descriptor of something, or -1 and `errno`.
+/// Any descriptor, or -1 with `errno`.
 fn descriptor(world: &FakeWorld) -> c_int {
     if world.lies.extras != 0 {
         set_errno(world.lies.extras);

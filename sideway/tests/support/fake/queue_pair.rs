@@ -69,7 +69,7 @@ impl Qp {
 
 /// # Safety
 ///
-/// Domain and queues live.
+/// Domain and queues must be alive.
 pub(super) unsafe fn new_qp(world: Arc<FakeWorld>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> *mut Qp {
     world.born();
     if let Some(granted) = world.lies.granted {
@@ -177,9 +177,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     }
     world.leaves_no_group(qp);
     world.is_no_target(qp);
-    // SAFETY: the pair lives, and so do its queues; was boxed, and its owner destroys it once. Its queues are alive; a target
-    // has no
-    // queues.
+    // SAFETY: the pair was boxed, and its owner destroys it once. Its queues are alive; a target
+    // has no queues.
     unsafe {
         for cq in [send_cq, recv_cq].into_iter().filter(|cq| !cq.is_null()) {
             Cq::of(cq).1.remove_user();

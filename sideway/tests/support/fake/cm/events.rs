@@ -33,8 +33,7 @@ pub(super) unsafe extern "C" fn get_cm_event(
         (rdma_cm_event { id: owner.cast(), ..rdma_cm_event::default() }, datagram)
     };
     if is_request {
-        // SAFETY: events of identifiers that are gone are forgotten, so it lives. is alive one
-        // the same reason. The new identifier inherits its
+        // SAFETY: the listener is alive for the same reason. The new identifier inherits its
         // context.
         let inherited = unsafe { (*owner).c };
         let template = rdma_cm_id { verbs: ptr::null_mut(), ..inherited };

@@ -259,7 +259,7 @@ fn close(context: Option<usize>) {
     }
 }
 
-/// That a thread is in a function.
+/// A guard that records that a thread runs a function.
 struct Inside(Arc<FakeWorld>, usize);
 
 impl Inside {
@@ -291,11 +291,11 @@ fn fail(error: c_int) -> c_int {
     -1
 }
 
-/// Begins a function of an identifier.
+/// Starts a function of an identifier.
 ///
 /// # Safety
 ///
-/// The identifier lives.
+/// The identifier must be alive.
 unsafe fn begin(id: *mut rdma_cm_id) -> (*mut Id, Arc<FakeWorld>, Inside, c_int) {
     let id: *mut Id = id.cast();
     // SAFETY: the caller passes a live identifier, as C requires.
@@ -314,7 +314,7 @@ unsafe fn begin(id: *mut rdma_cm_id) -> (*mut Id, Arc<FakeWorld>, Inside, c_int)
 
 /// # Safety
 ///
-/// The address is valid as C has it.
+/// The address must be valid as in C.
 unsafe fn note_address(world: &FakeWorld, address: *const sockaddr) -> [u8; 32] {
     // SAFETY: the shortest address has 16 bytes; others are read up to the length of their family.
     let bytes = unsafe {

@@ -28,7 +28,7 @@ pub(super) unsafe extern "C" fn query_addrinfo(id: *mut rdma_cm_id, info: *mut *
     0
 }
 
-/// Two entries: one with everything, one with nothing.
+/// Two entries: one with all fields set, one empty.
 pub(super) fn new_addrinfo(world: &FakeWorld, hints: *const rdma_addrinfo) -> *mut rdma_addrinfo {
     world.born();
     let mut first = rdma_addrinfo { ai_family: 4242, ai_port_space: 77, ..rdma_addrinfo::default() };
