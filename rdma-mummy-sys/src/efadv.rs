@@ -18,9 +18,9 @@ use crate::types::*;
 ///   exists and is not null.
 #[inline]
 pub unsafe fn efadv_wr_set_processing_hints(efadv_qp: *mut efadv_qp, hints: u32) {
-    // SAFETY: the caller guarantees (`# Safety`) live `efadv_qp` belongs to a live extended queue
-    // pair of an EFA device, which has an open batch of work requests, and no other thread (`# posting
-    // to it; it was created with `EFADV_WR_EX_WITH_PROCESSING_HINTS`.
+    // SAFETY: the caller guarantees (`# Safety`) that the extended queue pair is live and has an
+    // open batch, and no other thread posts to it. `EFADV_WR_EX_WITH_PROCESSING_HINTS` at its
+    // creation makes the operation exist.
     unsafe { operation!(efadv_qp, efadv_qp, wr_set_processing_hints)(efadv_qp, hints) }
 }
 
@@ -35,9 +35,9 @@ pub unsafe fn efadv_wr_set_processing_hints(efadv_qp: *mut efadv_qp, hints: u32)
 /// - `sgid` is valid for writing.
 #[inline]
 pub unsafe fn efadv_wc_read_sgid(efadv_cq: *mut efadv_cq, sgid: *mut ibv_gid) -> c_int {
-    // SAFETY: the caller guarantees (`# Safety`) and `efadv_cq` belongs to a live extended
-    // completion queue of an EFA device, whose cursor (`# on a completion, and no other thread is
-    // polling it; it was created with `EFADV_WC_EX_WITH_SGID`; `sgid` is valid for writing.
+    // SAFETY: the caller guarantees (`# Safety`) that the extended completion queue is live, its
+    // cursor is on a completion, and no other thread polls it. `EFADV_WC_EX_WITH_SGID` at its
+    // creation makes the operation exist. `sgid` is valid for writing.
     unsafe { operation!(efadv_cq, efadv_cq, wc_read_sgid)(efadv_cq, sgid) }
 }
 
@@ -52,8 +52,8 @@ pub unsafe fn efadv_wc_read_sgid(efadv_cq: *mut efadv_cq, sgid: *mut ibv_gid) ->
 ///   is not null.
 #[inline]
 pub unsafe fn efadv_wc_is_unsolicited(efadv_cq: *mut efadv_cq) -> bool {
-    // SAFETY: the caller guarantees (`# Safety`) and `efadv_cq` belongs to a live extended
-    // completion queue of an EFA device, whose cursor (`# on a completion, and no other thread is
-    // polling it; it was created with `EFADV_WC_EX_WITH_IS_UNSOLICITED`.
+    // SAFETY: the caller guarantees (`# Safety`) that the extended completion queue is live, its
+    // cursor is on a completion, and no other thread polls it. `EFADV_WC_EX_WITH_IS_UNSOLICITED` at
+    // its creation makes the operation exist.
     unsafe { operation!(efadv_cq, efadv_cq, wc_is_unsolicited)(efadv_cq) }
 }

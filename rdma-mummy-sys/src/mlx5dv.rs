@@ -27,10 +27,9 @@ macro_rules! mlx5_wr_functions {
         /// - Every other pointer is valid for what the manual page says the function does with it.
         #[inline]
         pub unsafe fn $name($mqp: *mut mlx5dv_qp_ex $(, $arg: $ty)*) {
-            // SAFETY: the caller guarantees (`# Safety`) live `mqp` belongs to a live extended
-            // queue pair of an mlx5 device, which has an open batch of work requests, and no other
-            // thread is posting to it; the operation
-            // and not null; every other pointer is valid for what the manual page says.
+            // SAFETY: the caller guarantees (`# Safety`) that the extended queue pair is live and
+            // has an open batch, and no other thread posts to it. The operation exists and is not
+            // null. Every other pointer is valid for the function.
             unsafe { operation!($mqp, mlx5dv_qp_ex, $op)($mqp $(, $arg)*) }
         }
     )*};
@@ -141,8 +140,8 @@ pub unsafe fn mlx5dv_mkey_check(
     err_info: *mut mlx5dv_mkey_err,
 ) -> c_int {
     match lib._mlx5dv_mkey_check {
-        // SAFETY: key caller guarantees (`# Safety`) that `mkey` is a live key of `lib`; `err_info`
-        // is valid for writing; the size is the struct's.
+        // SAFETY: the caller guarantees (`# Safety`) that `mkey` is a live key of `lib`, and
+        // `err_info` is valid for writing. The size is the struct's.
         Some(check) => unsafe { check(mkey, err_info, size_of::<mlx5dv_mkey_err>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
@@ -165,10 +164,9 @@ pub unsafe fn mlx5dv_create_flow(
     actions_attr: *mut mlx5dv_flow_action_attr,
 ) -> *mut ibv_flow {
     match lib.__mlx5dv_create_flow {
-        // SAFETY: matcher, caller guarantees (`# Safety`) that `matcher` is a live matcher of `lib`,
-        // `match_value` is valid for it; `actions_attr` points to `num_actions` valid actions; the
-        // are valid (`# Safety`), and one action has
-        // this size.
+        // SAFETY: the caller guarantees (`# Safety`) that `matcher` is a live matcher of `lib`, and
+        // `match_value` is valid for it. `actions_attr` points to `num_actions` valid actions, and
+        // one action has this size.
         Some(create) => unsafe {
             create(matcher, match_value, num_actions, actions_attr, size_of::<mlx5dv_flow_action_attr>())
         },
@@ -192,9 +190,9 @@ pub unsafe fn mlx5dv_query_port(
     info: *mut mlx5dv_port,
 ) -> c_int {
     match lib._mlx5dv_query_port {
-        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of an mlx5
-        // device, of the libibverbs that `lib` works on; `info` is valid for reading and writing; the
-        // size is that of the struct.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of an mlx5
+        // device, of the libibverbs that `lib` works on. `info` is valid for reading and writing,
+        // and the size is the struct's.
         Some(query) => unsafe { query(context, port_num, info, size_of::<mlx5dv_port>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
@@ -210,8 +208,7 @@ pub unsafe fn mlx5dv_query_port(
 #[inline]
 pub unsafe fn mlx5dv_get_export_sizes(lib: &Mlx5dv, sizes: *mut mlx5dv_export_sizes) {
     match lib._mlx5dv_get_export_sizes {
-        // SAFETY: the caller guarantees (`# Safety`) that `sizes` is valid for writing; the size is
-        // the struct's.
+        // SAFETY: the caller guarantees (`# Safety`) that `sizes` is valid for writing.
         Some(get) => unsafe { get(sizes, size_of::<mlx5dv_export_sizes>()) },
         None => {
             // SAFETY: the caller guarantees (`# Safety`) that `sizes` is valid for writing.
@@ -261,8 +258,8 @@ const fn place(bit_off: usize, bit_sz: usize) -> (u32, u32) {
 #[inline]
 pub unsafe fn devx_set(p: *mut c_void, value: u32, bit_off: usize, bit_sz: usize) {
     let (shift, mask) = place(bit_off, bit_sz);
-    // SAFETY: the caller guarantees (`# Safety`) that the field lies within one 32-bit word, which
-    // is valid for reading and writing; valid for reading and writing (`# Safety`); the accesses are unaligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the word of the field is valid for reading
+    // and writing. The accesses are unaligned.
     unsafe {
         let word = p.cast::<u32>().add(bit_off / 32);
         let others = u32::from_be(word.read_unaligned()) & !(mask << shift);
@@ -278,8 +275,8 @@ pub unsafe fn devx_set(p: *mut c_void, value: u32, bit_off: usize, bit_sz: usize
 #[inline]
 pub unsafe fn devx_get(p: *const c_void, bit_off: usize, bit_sz: usize) -> u32 {
     let (shift, mask) = place(bit_off, bit_sz);
-    // SAFETY: the caller guarantees (`# Safety`) that the field lies within one 32-bit word, which
-    // is valid for reading; for reading (`# Safety`); the access is unaligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the word of the field is valid for reading.
+    // The access is unaligned.
     let word = unsafe { p.cast::<u32>().add(bit_off / 32).read_unaligned() };
     (u32::from_be(word) >> shift) & mask
 }
@@ -291,8 +288,8 @@ pub unsafe fn devx_get(p: *const c_void, bit_off: usize, bit_sz: usize) -> u32 {
 /// - The 64-bit word that `bit_off` lies in is valid for writing.
 #[inline]
 pub unsafe fn devx_set64(p: *mut c_void, v: u64, bit_off: usize) {
-    // SAFETY: the caller guarantees (`# Safety`) that the 64-bit word that `bit_off` lies in is
-    // valid for writing; valid for writing (`# Safety`); the access is unaligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the 64-bit word is valid for writing. The
+    // access is unaligned.
     unsafe { p.cast::<u64>().add(bit_off / 64).write_unaligned(v.to_be()) }
 }
 
@@ -303,7 +300,7 @@ pub unsafe fn devx_set64(p: *mut c_void, v: u64, bit_off: usize) {
 /// - The 64-bit word that `bit_off` lies in is valid for reading.
 #[inline]
 pub unsafe fn devx_get64(p: *const c_void, bit_off: usize) -> u64 {
-    // SAFETY: the caller guarantees (`# Safety`) that the 64-bit word that `bit_off` lies in is
-    // valid for reading; valid for reading (`# Safety`); the access is unaligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the 64-bit word is valid for reading. The
+    // access is unaligned.
     u64::from_be(unsafe { p.cast::<u64>().add(bit_off / 64).read_unaligned() })
 }

@@ -86,9 +86,8 @@ impl Provider {
     /// process lives. The objects that it returns are valid according to the manual, and so are the
     /// operations in their structs.
     pub unsafe fn from_tables(name: &'static str, verbs: Verbs, rdmacm: Option<RdmaCm>) -> Self {
-        // SAFETY: the caller guarantees (`# Safety`) that each function does what the C function of
-        // the same name does; it for these tables (`# Safety`). The absent ones have no
-        // functions.
+        // SAFETY: the caller guarantees (`# Safety`) that each function in these tables does what
+        // the C function of the same name does. The absent tables have no functions.
         unsafe { Self::from_tables_with_direct(name, verbs, rdmacm, None, None) }
     }
 

@@ -123,7 +123,7 @@ context_functions! {
 /// - `num_devices` is null or valid for writing.
 #[inline]
 pub unsafe fn ibv_get_device_list(lib: &Verbs, num_devices: *mut c_int) -> *mut *mut ibv_device {
-    // SAFETY: the caller guarantees (`# Safety`) or `num_devices` is null or valid for writing.
+    // SAFETY: the caller guarantees (`# Safety`) that `num_devices` is null or valid for writing.
     unsafe { (lib.ibv_get_device_list)(num_devices) }
 }
 
@@ -210,8 +210,8 @@ pub unsafe fn ibv_query_gid_ex(
     flags: u32,
 ) -> c_int {
     match lib._ibv_query_gid_ex {
-        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of `lib`;
-        // `entry` is valid for writing; the size is the entry's.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of `lib`, and
+        // `entry` is valid for writing. The size is the entry's.
         Some(query) => unsafe {
             query(context, port_num, gid_index, entry, flags, size_of::<ibv_gid_entry>())
         },
@@ -236,8 +236,8 @@ pub unsafe fn ibv_query_gid_table(
     flags: u32,
 ) -> isize {
     match lib._ibv_query_gid_table {
-        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of `lib`;
-        // `entries` is valid for writing `max_entries` entries; are valid (`# Safety`), and one entry has this size.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of `lib`, and
+        // `entries` is valid for writing `max_entries` entries. One entry has this size.
         Some(query) => unsafe { query(context, entries, max_entries, flags, size_of::<ibv_gid_entry>()) },
         None => {
             crate::table::set_errno(libc::EOPNOTSUPP);
@@ -261,8 +261,8 @@ pub unsafe fn ibv_query_comp_cntr_caps(
     caps: *mut ibv_comp_cntr_caps,
 ) -> c_int {
     match lib._ibv_query_comp_cntr_caps {
-        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of `lib`;
-        // `caps` is valid for writing; the size is the struct's.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of `lib`, and
+        // `caps` is valid for writing. The size is the struct's.
         Some(query) => unsafe { query(context, caps, size_of::<ibv_comp_cntr_caps>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }

@@ -78,9 +78,8 @@ pub unsafe fn ibv_reg_mr_iova(
         // `access` lets the device do.
         Some(register) => unsafe { register(pd, addr, length, iova, access) },
         // SAFETY: the caller guarantees (`# Safety`) that `pd` is a live protection domain of
-        // `lib`; `addr` is valid for `length` bytes, until the region is deregistered, for all that
-        // `access` lets the device do; live and the memory valid (`# Safety`). Plain registration uses the
-        // memory's own address.
+        // `lib`. Until the region is deregistered, `addr` is valid for `length` bytes, for all that
+        // `access` lets the device do. Plain registration uses the memory's own address.
         None if iova == addr.addr() as u64 => unsafe { (lib.ibv_reg_mr)(pd, addr, length, access) },
         None => Unsupported::unsupported(0),
     }
@@ -145,7 +144,7 @@ pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw
     }
     // SAFETY: the window is live (`# Safety`), and with it its context.
     match unsafe { field!(field!(mw, ibv_mw, context), ibv_context, ops.bind_mw) } {
-        // SAFETY: queue caller guarantees (`# Safety`) that `qp` and `mw` are live and of one device;
+        // SAFETY: the caller guarantees (`# Safety`) that `qp` and `mw` are live and of one device.
         // `mw_bind` is valid, and its region is null or live.
         Some(operation) => unsafe { operation(qp, mw, mw_bind) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),

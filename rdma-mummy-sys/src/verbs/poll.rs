@@ -69,9 +69,9 @@ macro_rules! cq_functions {
         /// - Every other pointer is valid for what the manual page says the function does with it.
         #[inline]
         pub unsafe fn $name($cq: *mut ibv_cq_ex $(, $arg: $ty)*) $(-> $ret)? {
-            // SAFETY: the caller guarantees (`# Safety`) and `cq` is a live extended completion
-            // queue, and no other thread is polling it; the operation
-            // and not null; every other pointer is valid for what the manual page says.
+            // SAFETY: the caller guarantees (`# Safety`) that `cq` is a live extended completion
+            // queue, and no other thread polls it. The operation exists and is not null. Every
+            // other pointer is valid for the function.
             unsafe { operation!($cq, ibv_cq_ex, $op)($cq $(, $arg)*) }
         }
     )*};

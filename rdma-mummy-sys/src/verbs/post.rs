@@ -64,9 +64,9 @@ macro_rules! wr_functions {
         /// - Every other pointer is valid for what the manual page says the function does with it.
         #[inline]
         pub unsafe fn $name($qp: *mut ibv_qp_ex $(, $arg: $ty)*) $(-> $ret)? {
-            // SAFETY: the caller guarantees (`# Safety`) live `qp` is a live extended queue pair,
-            // and no other thread is posting to it; the operation
-            // and not null; every other pointer is valid for what the manual page says.
+            // SAFETY: the caller guarantees (`# Safety`) that `qp` is a live extended queue pair,
+            // and no other thread posts to it. The operation exists and is not null. Every other
+            // pointer is valid for the function.
             unsafe { operation!($qp, ibv_qp_ex, $op)($qp $(, $arg)*) }
         }
     )*};
@@ -189,9 +189,9 @@ macro_rules! post_functions {
         /// - The last argument is valid for writing.
         #[inline]
         pub unsafe fn $name($object: *mut $Object $(, $arg: $ty)*) -> c_int {
-            // SAFETY: the caller guarantees (`# Safety`) that the object lives and its context has the
-            // operation; the list of requests and all they point to are valid; the buffers stay untouched by others until the requests are
-            // complete; the last argument is valid for writing.
+            // SAFETY: the caller guarantees (`# Safety`) that the object is live and its context
+            // has the operation. The requests are valid, and nothing else touches their buffers
+            // until they complete. The last argument is valid for writing.
             unsafe { operation!(field!($object, $Object, context), ibv_context, ops.$op)($object $(, $arg)*) }
         }
     )*};
@@ -226,8 +226,8 @@ pub unsafe fn ibv_post_wq_recv(
     bad_recv_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the caller guarantees (`# Safety`) that `wq` is live, and its `post_recv` is not
-    // null; the list of requests and all they point to are valid; the buffers stay untouched by others
-    // until the requests are complete; `bad_recv_wr` is valid for writing.
+    // null. The requests are valid, and nothing else touches their buffers until they complete.
+    // `bad_recv_wr` is valid for writing.
     unsafe { operation!(wq, ibv_wq, post_recv)(wq, recv_wr, bad_recv_wr) }
 }
 
@@ -253,8 +253,7 @@ pub unsafe fn ibv_post_srq_ops(
         // to are valid; `bad_op` is valid for writing.
         Some(operation) => unsafe { operation(srq, op, bad_op) },
         None => {
-            // SAFETY: `bad_op` caller guarantees (`# Safety`) that `srq` is live; the list and all it
-            // points to are valid; `bad_op` is valid for writing.
+            // SAFETY: the caller guarantees (`# Safety`) that `bad_op` is valid for writing.
             unsafe { bad_op.write(op) };
             crate::table::Unsupported::unsupported(libc::EOPNOTSUPP)
         }

@@ -67,8 +67,8 @@ pub unsafe fn ibv_create_qp_ex(
     }
     // SAFETY: the context is live (`# Safety`).
     match unsafe { verbs_get_ctx_op!(context, create_qp_ex) } {
-        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of `lib`;
-        // `qp_init_attr_ex` is valid, and what it points to belongs to that context.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of `lib`. The
+        // attributes are valid, and what they point to belongs to that context.
         Some(operation) => unsafe { operation(context, qp_init_attr_ex) },
         None => Unsupported::unsupported(0),
     }
@@ -102,8 +102,8 @@ pub unsafe fn ibv_create_srq_ex(
     }
     // SAFETY: the context is live (`# Safety`).
     match unsafe { verbs_get_ctx_op!(context, create_srq_ex) } {
-        // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context of `lib`;
-        // `srq_init_attr_ex` is valid, and what it points to belongs to that context.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of `lib`. The
+        // attributes are valid, and what they point to belongs to that context.
         Some(operation) => unsafe { operation(context, srq_init_attr_ex) },
         None => Unsupported::unsupported(0),
     }
@@ -123,8 +123,8 @@ pub unsafe fn ibv_create_wq(context: *mut ibv_context, wq_init_attr: *mut ibv_wq
     let Some(operation) = (unsafe { verbs_get_ctx_op!(context, create_wq) }) else {
         return Unsupported::unsupported(0);
     };
-    // SAFETY: context caller guarantees (`# Safety`) that `context` is a live context; `wq_init_attr`
-    // is valid, and what it points to belongs to that context.
+    // SAFETY: the caller guarantees (`# Safety`) that `context` is live. `wq_init_attr` is valid,
+    // and its objects belong to that context.
     let wq = unsafe { operation(context, wq_init_attr) };
     if wq.is_null() {
         return wq;

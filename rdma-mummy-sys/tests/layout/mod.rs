@@ -6,7 +6,8 @@
 //! may be left out. `RDMA_HEADERS` names another include folder, such as the pinned one:
 //!
 //! ```sh
-//! RDMA_HEADERS=target/bindings/headers/usr/include cargo test -p rdma-mummy-sys --test main layout:: -- --nocapture
+//! RDMA_HEADERS=target/bindings/headers/usr/include \
+//!     cargo test -p rdma-mummy-sys --test main layout:: -- --nocapture
 //! ```
 //!
 //! Without a C compiler or headers it prints `layout: SKIPPED` and the reason.

@@ -1,5 +1,4 @@
-//! The address table: the device and port which may belong to
-//! an IP address.
+//! The address table: the device and the port to which an IP address belongs or may belong.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

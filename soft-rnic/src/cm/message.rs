@@ -1,4 +1,4 @@
-//! CM messages (MADs): encoding and decoding (InfiniBand InfiniBand specification, chapter 12).
+//! CM messages (MADs): encoding and decoding (InfiniBand specification, chapter 12).
 //!
 //! A message comes from another process of this user. It is decoded as a whole or rejected, and no
 //! field in it is trusted.

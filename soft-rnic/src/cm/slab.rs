@@ -1,7 +1,6 @@
-//! A slab: values by number, where a number carries its slot's generation.
+//! A slab: values by number.
 //!
-//! A number contains the generation of its slot, so that it never names a
-//! second value.
+//! A number contains the generation of its slot, so that it never names a second value.
 
 /// Values by number.
 #[derive(Debug)]

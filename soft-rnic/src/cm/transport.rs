@@ -1,5 +1,4 @@
-//! The transport of the connection manager: messages to other processes, ports, and
-//! time.
+//! The environment of the connection manager: messages to other processes, ports, and time.
 
 use std::ffi::c_int;
 use std::io;

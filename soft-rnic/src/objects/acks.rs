@@ -1,4 +1,5 @@
-//! Counts of events that the program an object cannot not acknowledged.
+//! Counts of the events that the program has not acknowledged. An object waits for them before it
+//! goes.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Completion channels: a descriptor that is readable while completion queue have events.
+//! Completion channels: a descriptor that is readable while a completion queue has an event.
 
 use std::collections::VecDeque;
 use std::io;

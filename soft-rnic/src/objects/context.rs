@@ -1,4 +1,4 @@
-//! Device contexts: an device context (`ibv_context`): one opened device, its objects and its limits.
+//! A device context (`ibv_context`): one opened device, its objects and its limits.
 
 use std::ffi::c_int;
 use std::io;

@@ -1,4 +1,4 @@
-//! `ibv_advise_mr`: on-demand paged memory is memory present.
+//! `ibv_advise_mr`: makes memory that is paged on demand present before it is needed.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The software RNIC of the device in this process, shared by all contexts.
+//! The software RNIC of this process: one for all contexts.
 
 use std::io;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! The configuration and the devices, settled once a process. It is made once.
+//! The configuration and the devices, which a process settles once.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 

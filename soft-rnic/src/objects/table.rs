@@ -1,4 +1,4 @@
-//! Tables of objects by objects by index. The the index names the object in the segment.
+//! Tables of objects by index. The index also names the object in the segment.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -1,4 +1,4 @@
-//! A counted reference: an object that object that has in use cannot be destroyed.
+//! A counted reference to an object. An object in use cannot be destroyed.
 
 use std::ops::Deref;
 use std::sync::Arc;

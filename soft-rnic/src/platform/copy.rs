@@ -3,8 +3,8 @@
 //! Other threads and processes may read and write payload at any time, and programs do poll for its
 //! last byte. This module therefore reaches payload only by raw pointers, moves it with the C
 //! library, and ends with an *ordered tail*: up to eight bytes, naturally aligned, which one
-//! release store makes visible after everything before. `docs/internals/soft-rnic-ordering.md` explains why
-//! that is enough.
+//! release store makes visible after everything before.
+//! `docs/internals/soft-rnic-ordering.md` explains why that is enough.
 //!
 //! A race on payload is the program's responsibility, as it is with hardware: the program gets some
 //! mixture of the bytes. Nothing here depends on their values. Miri cannot see into the C library,

@@ -1,4 +1,4 @@
-//! Forks: a child closes its parent's descriptors and has does not inherit its device.
+//! Forks: a child process does not inherit its parent's device.
 //!
 //! A child inherits descriptors, and while it holds them no peer notices that the parent died. The
 //! child therefore closes the descriptors that represent the parent's life before any code of the

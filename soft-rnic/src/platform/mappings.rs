@@ -1,4 +1,4 @@
-//! `/proc/self/maps`: the mappings of memory process and their files.
+//! `/proc/self/maps`: the memory mappings of this process and their files.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! Memory of null regions: reads give zero, writes a lost.
+//! The memory behind a null region (`ibv_alloc_null_mr`): a source of zeros and a sink for writes.
 //!
 //! Both are as long as the longest message and cost almost no memory: the source maps the system's
 //! page of zeroes repeatedly, and the sink maps one small file repeatedly. The copying code

@@ -1,4 +1,4 @@
-//! A peer process and the proof of its death (pidfd, or start time).
+//! A peer process and the proof of its death (pidfd or start time).
 
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;

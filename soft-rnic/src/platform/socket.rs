@@ -1,4 +1,4 @@
-//! Unix sockets of type SEQPACKET: packets, for packets that travel file descriptors.
+//! Unix sockets of type SEQPACKET, for packets and the file descriptors that travel with them.
 //!
 //! They are Unix sockets with abstract names: they leave no file behind, and the kernel frees a
 //! name with its last user. No call waits, and none raises SIGPIPE.

@@ -1,4 +1,4 @@
-//! Checks and populates memory which a program registers.
+//! Checks that memory which a program registers is mapped, and makes its pages present.
 
 use std::io;
 

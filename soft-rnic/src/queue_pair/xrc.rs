@@ -1,5 +1,4 @@
-//! XRC: initiator and target queue pairs, and the receiver of behind shared
-//! receive queue.
+//! XRC: initiator and target queue pairs, and the receiver behind a shared receive queue.
 //!
 //! A target has no receives. A request names a shared receive queue by its number, and that queue
 //! may belong to another process than the target. Therefore the number is a queue pair number: an

@@ -1,4 +1,5 @@
-//! The shared entry of a completion queue's entry: ready bits, the arming, and the count that detects an overrun.
+//! The shared entry of a completion queue: ready bits, the arming, and the count that detects an
+//! overrun.
 
 use crate::sync::{
     AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence, fence_after_change,

@@ -1,5 +1,4 @@
-//! A multi-producer ring of slot numbers: the
-//! order in which messages arrived.
+//! A ring of slot numbers with several producers: the order in which messages arrived.
 //!
 //! A ring has one consumer, the owner, and any number of producers: a connected queue pair has one
 //! peer, a datagram queue pair has many. Each word contains its number's lap, so that writing the

@@ -1,4 +1,4 @@
-//! The layout of the control segment: the layout of its tables, and checked access to them.
+//! The control segment: the layout of its tables, and checked access to them.
 //!
 //! A new segment is all zero, and zero means "nothing there" in every table. The layout is the same
 //! for every process, so processes exchange only offsets within the heap, which [`Segment::slot`]

@@ -1,4 +1,4 @@
-//! Statistics: what a process: its open objects, and the paths that its payload takes.
+//! Statistics of a process: its open objects, and the paths that its payload takes.
 //!
 //! [`statistics`](crate::statistics) returns those of this process. [`processes`] asks all
 //! reachable processes of this user: those that have, or had, a queue pair on a device that is

@@ -1,4 +1,4 @@
-//! Shared setup for tests device that device.
+//! Shared setup for tests of the device.
 
 use std::ffi::c_int;
 use std::ptr;

@@ -1,4 +1,5 @@
-//! Chunks: chunk: a large pieces its registration (memory that are carved into blocks.
+//! A chunk: one large piece of memory that is carved into blocks, and its registration (memory
+//! region).
 
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};

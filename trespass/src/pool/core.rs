@@ -1,4 +1,4 @@
-//! The shared core of a pool's handles: lending, returning, and growing. A pool's handles share it.
+//! The shared core of a pool's handles: lending, returning, and growing.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

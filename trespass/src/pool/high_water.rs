@@ -1,4 +1,5 @@
-//! High-water callbacks: notifications is called when nearly exhausted, or has recovered.
+//! High-water notifications: a callback runs when a pool is nearly exhausted, and when it has
+//! recovered.
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -1,5 +1,4 @@
-//! A chunk's memory with RDMA: shared memory, registered if the pool has a protection
-//! domain.
+//! A chunk's memory with RDMA: shared memory, registered if the pool has a protection domain.
 //!
 //! It is shared memory even for a NIC that accepts any memory. It is not present before it is
 //! touched, a forked child does not take it from the device, and the pool can be created before its

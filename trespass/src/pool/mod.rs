@@ -1,4 +1,4 @@
-//! Pools of buffer pool: registered memory, in blocks of a few sizes, for messages.
+//! The buffer pool: registered memory for messages, in blocks of a few sizes.
 //!
 //! A [`Pool`] allocates memory in large chunks, carves them into blocks of a few sizes, and lends
 //! these. It starts with [`PoolConfig::initial`] bytes, grows as needed, and never exceeds

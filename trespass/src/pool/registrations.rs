@@ -1,5 +1,4 @@
-//! Registrations of the memory bounded cache of registrations over
-//! ([`Pool::adopt`](super::Pool::adopt)).
+//! A bounded cache of registrations of adopted memory ([`Pool::adopt`](super::Pool::adopt)).
 //!
 //! Registering memory for each message costs more than a copy, and keeping every registration pins
 //! memory without bound. A block is therefore registered when it is first lent, and stays

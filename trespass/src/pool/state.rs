@@ -1,4 +1,5 @@
-//! The part of a pool behind its lock: the free chunks, their each chunk.
+//! The part of a pool that its lock guards: the chunks, the free blocks of each chunk, and the
+//! counts.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Copies copies, for memory that another core reads next.
+//! Streaming copies, for memory that another core reads next.
 //!
 //! Over a software device the peer's processor reads the data, and its caches then hold the lines.
 //! Writing there again by ordinary stores costs a message between the cores for each line, one

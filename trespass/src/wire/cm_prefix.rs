@@ -1,6 +1,6 @@
-//! CM_PREFIX: the beginning of a HELLO for connections that start with the connection manager. A
-//! rdma_cm request carries (56 bytes). of private data; the HELLO itself follows over the queue
-//! pair.
+//! CM_PREFIX: the beginning of a HELLO, for connections that start with the connection manager. An
+//! rdma_cm request carries it in its 56 bytes of private data. The HELLO itself follows over the
+//! queue pair.
 
 use super::hello::{Features, Hello, Kind, Role};
 use super::limits::Limits;
@@ -11,7 +11,8 @@ use super::{REQUEST_DATA, WireError};
 /// Length of the fixed part without the preamble.
 ///
 /// ```text
-/// 16 features u64 | 24 connection u64 | 32 generation u32 | 36 role u8 | 37 kind u8 | 38 slot_size as a power of two u8 | 39 0 u8
+/// 16 features u64 | 24 connection u64 | 32 generation u32 | 36 role u8 | 37 kind u8
+/// 38 slot_size as a power of two u8 | 39 0 u8
 /// 40 rx_slots u16 | 42 length of the HELLO u16 | 44 0 u32
 /// ```
 const FIXED: usize = 32;

@@ -1,5 +1,5 @@
-//! Golden bytes These never change: a failing test means that deployed peers are not
-//! understood longer understood.
+//! Golden bytes of the messages. These never change: a failing test means that deployed peers are
+//! no longer understood.
 
 use super::preamble::PREAMBLE;
 use super::*;

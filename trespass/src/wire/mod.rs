@@ -1,4 +1,4 @@
-//! The handshake messages in bytes: the messages before both first frame.
+//! The handshake messages in bytes: the messages that both sides exchange before the first frame.
 //!
 //! Every message begins with the same 16 bytes, which no version ever changes ([`Preamble`]), so
 //! that peers of any two versions can at least explain their incompatibility ([`Reject`]):

@@ -1,4 +1,4 @@
-//! Pages of `docs/generated/performance`: a run rewrites its own section and keeps the others
+//! Pages of `docs/generated/performance`: a run rewrites its own section and leaves the others
 //! alone.
 
 use std::path::Path;

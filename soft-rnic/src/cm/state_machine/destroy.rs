@@ -1,4 +1,4 @@
-//! Destroying removing a device.
+//! Destroying ids, and removing a device.
 
 use std::ffi::c_int;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! An event queue: a linked list of all event list of a channel: with order of arrival, with a chain for it. So an id.
+//! An event queue: a linked list of all events of a channel in order of arrival. A second chain
+//! links the events of each id, so that they are found without visits to other ids' events.
 
 use crate::cm::types::CmEvent;
 

@@ -1,4 +1,4 @@
-//! Send completions: the queue that completions that this process generates.
+//! The completions that this process generates, in a queue.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

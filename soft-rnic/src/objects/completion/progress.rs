@@ -1,4 +1,4 @@
-//! The progress list: queue pairs whose pending requests make progress when the a poll drives them.
+//! The progress list: queue pairs whose pending requests progress when a poll drives them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! Completion sources: which order in which a poll asks queue pairs, and fairness.
+//! Completion sources: the order in which a poll asks queue pairs, and fairness.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
