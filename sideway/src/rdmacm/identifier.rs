@@ -665,8 +665,7 @@ impl NoDevice {
             true => (
                 "librdmacm gave the identifier no device, because the device's node GUID is 0, which librdmacm \
                  takes for none",
-                "give the device a GUID (`rdma dev`, the driver's settings; SoftRoCE takes
-    /// it from the network \
+                "give the device a GUID (`rdma dev`, the driver's settings; SoftRoCE takes it from the network \
                  interface's MAC address, so use one that has one), or open the device by its name",
             ),
         };
