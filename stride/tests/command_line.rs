@@ -48,7 +48,7 @@ fn flags_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn what_an_operation_does_not_have_is_refused() {
+fn flags_of_other_operations_are_refused() {
     refused("atomic bw -s 16", &["-s 16", "8 bytes", "leave it out"]);
     refused("atomic lat -a", &["-a", "8 bytes"]);
     refused("atomic bw --atomic-type xor", &["'xor'", "fetch-add", "compare-swap"]);

@@ -122,7 +122,7 @@ fn our_flags(help: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_said_to_be_ours_is() {
+fn the_parity_table_names_existing_flags() {
     let mut helps = BTreeMap::new();
     for flag in parity().flag {
         let Some(ours) = &flag.ours else { continue };

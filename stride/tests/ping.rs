@@ -153,7 +153,7 @@ fn whoever_has_seen_enough_gets_a_summary() {
 }
 
 #[test]
-fn what_is_no_ping_is_refused() {
+fn invalid_ping_flags_are_refused() {
     for (flags, words) in [
         ("--loopback --json a.json", ["ping writes no results", "--json", "send lat"]),
         ("--loopback --interval 31", ["--interval 31", "0 to 30", "--interval 1"]),

@@ -230,7 +230,7 @@ fn standard_output_is_the_files_alone() {
 }
 
 #[test]
-fn what_is_there_is_not_overwritten_unless_by_force() {
+fn existing_files_are_overwritten_only_by_force() {
     let folder = Folder::new("there");
     for (flag, name) in [("--json", "a.json"), ("--csv", "a.csv"), ("--hgrm", "a.hgrm")] {
         fs::write(folder.0.join(name), "precious").unwrap();
@@ -336,7 +336,7 @@ fn a_disk_that_gets_full_keeps_the_lines_that_fit() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn conflicting_output_flags_are_refused() {
     let folder = Folder::new("together");
     for (flags, words) in [
         ("--json - --csv -", ["--json", "--csv", "standard output"]),

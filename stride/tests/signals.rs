@@ -32,7 +32,7 @@ fn is_interrupted(ended: &Ended) {
 }
 
 #[test]
-fn what_was_measured_so_far_is_kept() {
+fn measurements_so_far_are_kept() {
     let path = std::env::temp_dir().join(format!("stride-signals-{}.json", std::process::id()));
     let _ = std::fs::remove_file(&path);
     // The last sizes take minutes. If two polling threads share a processor, each message takes a

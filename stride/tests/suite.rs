@@ -115,7 +115,7 @@ fn a_server_that_stays_serves_them_all() {
 }
 
 #[test]
-fn what_cannot_be_had_is_skipped_and_counted() {
+fn unavailable_tests_are_skipped_and_counted() {
     let ended = run("suite blog-bw --loopback -n 10 --max-msg-size 1K");
     let (counts, lines) = summary(&ended);
     // Without the flag, or without a GPU.
@@ -196,7 +196,7 @@ run = \"write bw -n 5\"
 }
 
 #[test]
-fn what_is_wrong_is_told_before_anything_runs() {
+fn errors_are_reported_before_anything_runs() {
     let folder = Folder::new("wrong");
     let bad = folder.suite("bad.toml", "title = \"bad\"\n[[test]]\nname = \"a\"\nrun = \"write bw -n 5\"\n[[test]]\nname = \"b\"\nrun = \"write bw -n 1\"\n");
     let two = folder.suite("two.toml", TWO);

@@ -94,7 +94,7 @@ fn results_are_as_those_of_other_tests() {
 }
 
 #[test]
-fn what_has_no_effect_is_told() {
+fn flags_without_effect_are_reported() {
     let ended = run("tcp bw --loopback -n 5 -d mlx5_0 -x 3").succeeded();
     assert!(ended.stderr.contains("warning: -d, -x have no effect on tcp"), "{ended:#?}");
     let ended = run("tcp bw --loopback -n 1");

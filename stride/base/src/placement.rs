@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_sleeps_is_no_processor_time() {
+    fn sleep_is_no_processor_time() {
         let before = processor_time();
         std::thread::sleep(std::time::Duration::from_millis(50));
         let slept = processor_time() - before;

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_through_is_that_of_all_threads() {
+    fn progress_sums_all_threads() {
         let progress = TestProgress::of_threads(3);
         assert_eq!(progress.get(), 0);
         progress.of(0).set(5);

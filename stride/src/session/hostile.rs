@@ -188,7 +188,7 @@ mod tests {
 
     /// Inputs that fuzzing found stay in the corpus.
     #[test]
-    fn what_fuzzing_found_stays_found() {
+    fn the_corpus_passes() {
         corpus().iter().for_each(|input| run(input));
     }
 

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_how_much_and_what_raises_it() {
+    fn a_refusal_names_the_amount_and_the_limit() {
         let asked = MemoryEstimate::of(&test("write bw -s 8M -q 100"));
         assert_eq!(asked.check(asked.sum()), Ok(()));
         let text = asked.check(asked.sum() - 1).unwrap_err().to_string();

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_looks_for_as_long_as_there_is_and_others_as_trespass_has_it() {
+    fn polling_sets_the_spin_time() {
         let builder = || Builder::new().policy(Policy::RequireRdma).rcvbuf(RECEIVE_BUFFER);
         let built = builder().build().unwrap();
         let polling = builder().spin(Duration::from_secs(1)).build().unwrap();

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_suite_is_told_with_its_line() {
+    fn an_invalid_suite_is_refused_with_its_line() {
         for (text, words) in [
             ("title = 5", "line 1"),
             ("title = \"t\"\n[[test]]\nname = \"a\"\nruns = \"x\"\n", "line 4: unknown field `runs`"),

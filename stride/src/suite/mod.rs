@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_goes_before_the_tests_own() {
+    fn given_flags_override_those_of_the_test() {
         let (plan, _) = prepared("write bw -n 100000 -s 64", "", "--loopback -n 7").unwrap().what.unwrap();
         assert_eq!((plan.test.iterations, plan.role), (7, SideRole::Loopback));
         let (plan, files) = prepared("write lat --json a.json", "", "server -p 5").unwrap().what.unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_before_anything_runs() {
+    fn errors_are_reported_before_anything_runs() {
         for (words, given, part) in [
             ("write bw", "", "no server is named"),
             ("write bw -n 1", "--loopback", "-n 1 is below"),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_and_not_there_is_a_reason_to_skip() {
+    fn a_missing_requirement_skips_the_test() {
         let skipped = prepared("write bw", "--no-such-memory 0", "--loopback").unwrap().what.unwrap_err();
         assert!(skipped.contains("--no-such-memory 0"), "{skipped}");
         assert!(prepared("write bw --nonsense", "--no-such-memory 0", "--loopback").is_err());

@@ -15,13 +15,13 @@ pub(crate) const TESTS: &[Test] = &[
     ("threads_measure_one_latency", threads_measure_one_latency),
     ("threads_for_a_time", threads_for_a_time),
     ("threads_and_depth_are_chosen_and_printed", threads_and_depth_are_chosen_and_printed),
-    ("what_is_warmed_up_does_not_count", what_is_warmed_up_does_not_count),
+    ("warm_up_messages_do_not_count", warm_up_messages_do_not_count),
     ("a_warm_up_of_both_sides", a_warm_up_of_both_sides),
     ("a_rate_is_not_exceeded", a_rate_is_not_exceeded),
     ("latency_counts_from_the_intended_start", latency_counts_from_the_intended_start),
     ("a_rate_for_a_time", a_rate_for_a_time),
     ("reads_and_writes_in_one_test", reads_and_writes_in_one_test),
-    ("what_a_message_costs_is_known", what_a_message_costs_is_known),
+    ("the_cost_of_a_message_is_reported", the_cost_of_a_message_is_reported),
     ("both_sides_figures_are_kept", both_sides_figures_are_kept),
     ("several_devices_share_the_threads", several_devices_share_the_threads),
     ("the_devices_clock_takes_the_time", the_devices_clock_takes_the_time),
@@ -128,7 +128,7 @@ fn threads_and_depth_are_chosen_and_printed(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-fn what_is_warmed_up_does_not_count(device: &Device) -> Outcome {
+fn warm_up_messages_do_not_count(device: &Device) -> Outcome {
     for operation in ALL {
         let size = size_of(operation);
         for warm_up in ["--warmup 7", "--warmup 1000", "--perform_warm_up"] {
@@ -255,7 +255,7 @@ fn reads_and_writes_in_one_test(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-fn what_a_message_costs_is_known(device: &Device) -> Outcome {
+fn the_cost_of_a_message_is_reported(device: &Device) -> Outcome {
     for flags in ["write bw -s 64 -n 500 --threads 2", "send lat -n 50", "write bw -s 64 -n 50 --rate 1000"] {
         let (ended, document) = with_document(device, "cost", flags);
         let cost = document["results"][0]["cpu_ns_per_msg"].as_f64().unwrap();

@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("many_queue_pairs", many_queue_pairs),
     ("both_ways", both_ways),
     ("limits_of_the_device_are_named", limits_of_the_device_are_named),
-    ("what_arrives_is_what_was_sent", what_arrives_is_what_was_sent),
+    ("received_data_equals_sent_data", received_data_equals_sent_data),
     ("unreliable_connections", unreliable_connections),
     ("datagrams", datagrams),
     ("datagrams_are_as_long_as_the_mtu", datagrams_are_as_long_as_the_mtu),
@@ -218,7 +218,7 @@ fn limits_of_the_device_are_named(device: &Device) -> Outcome {
 
 /// Validates the bytes of every operation: in one memory and in two, with repeated locations, in
 /// lists, inline, over many queue pairs, and in both directions.
-fn what_arrives_is_what_was_sent(device: &Device) -> Outcome {
+fn received_data_equals_sent_data(device: &Device) -> Outcome {
     for (operation, _) in ALL {
         let sizes: &[&str] = match operation.split(' ').next() {
             Some("atomic") => &["-s 8"],

@@ -10,7 +10,7 @@ use crate::harness::{Device, Outcome, Test};
 pub(crate) const TESTS: &[Test] = &[
     ("a_server_with_a_secret_serves_who_knows_it", a_server_with_a_secret_serves_who_knows_it),
     ("both_sides_of_one_test_share_a_secret", both_sides_of_one_test_share_a_secret),
-    ("what_is_no_secret_is_refused_at_once", what_is_no_secret_is_refused_at_once),
+    ("an_invalid_secret_is_refused_at_once", an_invalid_secret_is_refused_at_once),
 ];
 
 const OURS: &str = "correct horse battery staple";
@@ -117,7 +117,7 @@ fn both_sides_of_one_test_share_a_secret(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-fn what_is_no_secret_is_refused_at_once(device: &Device) -> Outcome {
+fn an_invalid_secret_is_refused_at_once(device: &Device) -> Outcome {
     for (flags, secret, words) in [
         ("", Some("short"), ["STRIDE_SECRET", "5 bytes", "head -c 32 /dev/urandom"]),
         ("", Some(""), ["STRIDE_SECRET", "0 bytes", "unset it"]),

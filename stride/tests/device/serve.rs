@@ -23,7 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("clients_are_served_at_the_same_time", clients_are_served_at_the_same_time),
     ("a_client_that_stops_keeps_no_place", a_client_that_stops_keeps_no_place),
     ("a_server_gives_only_what_it_was_told_to", a_server_gives_only_what_it_was_told_to),
-    ("what_a_server_cannot_know_is_refused", what_a_server_cannot_know_is_refused),
+    ("client_flags_are_refused_by_a_server", client_flags_are_refused_by_a_server),
 ];
 
 /// A server, and its port.
@@ -264,7 +264,7 @@ fn a_server_gives_only_what_it_was_told_to(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-fn what_a_server_cannot_know_is_refused(device: &Device) -> Outcome {
+fn client_flags_are_refused_by_a_server(device: &Device) -> Outcome {
     for (flags, words) in [
         ("--json a.json", ["--json", "one run", "--jsonl"]),
         ("--expect-bw 5", ["--expect-bw", "the client", "knows the test"]),

@@ -9,7 +9,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("each_thread_shares_its_own_receives", each_thread_shares_its_own_receives),
     ("threads_over_extended_connections", threads_over_extended_connections),
     ("rates_over_every_kind_of_queue", rates_over_every_kind_of_queue),
-    ("what_is_warmed_up_goes_the_way_that_was_asked_for", what_is_warmed_up_goes_the_way_that_was_asked_for),
+    ("warm_up_uses_the_requested_direction", warm_up_uses_the_requested_direction),
 ];
 
 fn each_thread_sleeps_for_its_own_completions(device: &Device) -> Outcome {
@@ -97,7 +97,7 @@ fn without_pairs(way: &str) -> String {
     way.replace("-q 3", "").replace("-q 2", "")
 }
 
-fn what_is_warmed_up_goes_the_way_that_was_asked_for(device: &Device) -> Outcome {
+fn warm_up_uses_the_requested_direction(device: &Device) -> Outcome {
     let mut ways = vec!["-e", "-m 256", "--cqe-poll 3"];
     ways.extend((device.max_srq > 0).then_some("--use-srq -q 4"));
     ways.extend(device.has_xrc.then_some("-c XRC -q 4"));

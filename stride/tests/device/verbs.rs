@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("rdma_cm_needs_an_address", rdma_cm_needs_an_address),
     ("completions_may_be_slept_for", completions_may_be_slept_for),
-    ("who_sleeps_takes_no_time", who_sleeps_takes_no_time),
+    ("a_sleeping_side_uses_no_processor_time", a_sleeping_side_uses_no_processor_time),
     ("messages_may_be_in_pieces", messages_may_be_in_pieces),
     ("memory_may_be_of_any_kind", memory_may_be_of_any_kind),
     ("memory_on_the_device", memory_on_the_device),
@@ -167,7 +167,7 @@ fn used(pid: u32) -> u64 {
 }
 
 /// A stopped client keeps its server waiting.
-fn who_sleeps_takes_no_time(device: &Device) -> Outcome {
+fn a_sleeping_side_uses_no_processor_time(device: &Device) -> Outcome {
     let mut server = Running::start(&mut command(&device.flags("send lat -p 0")));
     let waiting = server.await_line("waiting for a client on TCP port");
     let port = waiting.rsplit(' ').next().unwrap();

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_early_does_not_wait() {
+    fn an_early_end_does_not_wait() {
         let start = Instant::now();
         PhaseClock::during(3600, |pace| assert!(!pace.is_past(TestPhase::WarmUp)));
         assert!(start.elapsed() < Duration::from_secs(600));

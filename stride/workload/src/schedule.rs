@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_due_does_not_wrap() {
+    fn a_time_that_is_never_due_does_not_wrap() {
         let mut schedule = Schedule::new(u64::MAX - 5, 1e300, 1);
         schedule.advance();
         schedule.advance();

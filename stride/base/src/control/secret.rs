@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_secret_is_served_and_who_has_none_where_there_is_none() {
+    fn the_server_accepts_clients_with_its_secret() {
         for own in [Some(OURS), None] {
             let (server, client) = meet(own, with(own));
             assert_eq!(server.unwrap(), ControlMessage::Done);

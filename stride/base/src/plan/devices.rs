@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_device_is_refused() {
+    fn invalid_device_names_are_refused() {
         let refused = |flags: &str| plan(flags).unwrap_err().to_string();
         for flags in ["bw -d a,", "bw -d ,", "bw -d :1", "bw -d a:0,b", "bw -d a:x", "bw -d a:256"] {
             assert!(refused(flags).contains("NAME or NAME:PORT"), "{flags}");

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_what_a_queue_pair_is_told() {
+    fn requested_options_reach_the_queue_pair() {
         let path = test("write bw -m 512 -S 3 --tclass 106 --pkey_index 2 -u 0 --retry-count 1").path_options;
         let options = path.applied_to(ConnectOptions::default());
         assert_eq!(options.mtu, Some(Mtu::Mtu512));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_port_has_not_is_refused() {
+    fn options_that_the_port_lacks_are_refused() {
         let refused = |line: &str| test(line).check(&limits()).expect_err(line).to_string();
         assert_eq!(
             refused("write bw -m 2048"),

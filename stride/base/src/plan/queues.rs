@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_event_is_not_waited_for_by_one() {
+    fn tests_without_events_refuse_the_events_flag() {
         for line in
             ["write lat -e --imm", "write lat -e --latency completion", "send lat --events", "write bw -e"]
         {

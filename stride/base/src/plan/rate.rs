@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_is_refused() {
+    fn invalid_rates_are_refused() {
         let refused = |flags: &str| test(flags).unwrap_err().to_string();
         assert!(
             refused("write bw --rate 0")

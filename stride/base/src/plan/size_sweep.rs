@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ladder_is_refused() {
+    fn invalid_size_sweeps_are_refused() {
         assert_eq!(BY_STEPS.validate(), Ok(()));
         for (sweep, error) in [
             (SizeSweep { min: 0, ..BY_STEPS }, SizeSweepError::Zero),

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_told_and_what_cannot_be_is_refused() {
+    fn flags_without_effect_are_reported_and_impossible_ones_refused() {
         assert!(plan("bw").unwrap().warnings.is_empty());
         let warnings = plan("bw -d mlx5_0 -t 5").unwrap().warnings;
         assert!(warnings[0].starts_with("-d, -t have no effect on tcp"), "{warnings:?}");

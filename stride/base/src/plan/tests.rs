@@ -277,7 +277,7 @@ fn sends_have_perftests_receives() {
 }
 
 #[test]
-fn what_the_peer_does_not_notice_has_one_latency() {
+fn one_sided_operations_have_one_latency() {
     for operation in ["read", "atomic"] {
         assert_eq!(test_of(operation, "lat").measure, Measure::Latency(LatencyDefinition::Completion));
         let text = refused_of(operation, "lat --latency pingpong");

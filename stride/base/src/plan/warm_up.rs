@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_at_is_known() {
+    fn warm_up_refuses_invalid_combinations() {
         let refused = |flags: &str| test(flags).unwrap_err().to_string();
         assert!(refused("write bw --warmup 0").starts_with("--warmup 0 is below"));
         assert!(refused("write bw --warmup 0s").starts_with("--warmup 0 is below"));

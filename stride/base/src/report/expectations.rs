@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_figure_could_be_held_against_is_refused() {
+    fn expectations_without_a_figure_are_refused() {
         let text = expectations("lat --expect-bw 5").unwrap_err().to_string();
         assert!(text.contains("--expect-bw") && text.contains("give --expect-p99"), "{text}");
         let text = expectations("bw --expect-p99 5").unwrap_err().to_string();

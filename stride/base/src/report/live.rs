@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_through_is_kept_and_nothing_is_nothing() {
+    fn intervals_count_completed_messages() {
         assert_eq!(live("bw").interrupted(), None);
         let bandwidth = live("bw -s 64");
         bandwidth.progress.of(1).set(7);

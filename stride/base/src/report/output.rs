@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_when_the_run_was_ended_is_in_no_table() {
+    fn an_interrupted_measurement_is_in_no_table() {
         let (sender, written) = mpsc::channel();
         let mut output = Output::over(Box::new(ChannelWriter(sender)), Box::new(io::sink()), None);
         let row = ResultRow::Bandwidth(BandwidthRow {

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_the_difference() {
+    fn counters_report_differences() {
         let port = std::env::temp_dir().join(format!("stride-counters-{}", std::process::id()));
         let set = |name: &str, value: &str| fs::write(port.join(name), value).unwrap();
         let below = |prefix: &str| PortCounters::below(vec![(prefix.to_owned(), port.clone())]);

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_threads_recorded_is_as_if_one_had() {
+    fn threads_records_merge() {
         let samples: Vec<u64> = noise(7).map(|x| 1 << (x % 40)).take(3000).collect();
         let mut one = LatencyRecorder::new();
         samples.iter().for_each(|sample| one.record(*sample));
