@@ -44,11 +44,11 @@ use sideway::rdmacm::{
 /// rdma-core's rping.
 #[derive(Clone, Parser)]
 struct Arguments {
-    /// Be the server.
+    /// Be the server: listen for clients, and read and write their memory.
     #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
     server: bool,
 
-    /// Be the client.
+    /// Be the client: connect to a server, and let it read and write memory.
     #[arg(short, long, requires = "address")]
     client: bool,
 

@@ -329,7 +329,7 @@ pub struct StepJob {
 pub enum StepTask {
     /// Resolves the address.
     ResolveAddr,
-    /// Resolves the route.
+    /// Resolves the route, once the address is resolved.
     ResolveRoute,
     /// Creates a queue pair.
     CreateQp,
@@ -339,7 +339,7 @@ pub enum StepTask {
     Establish,
     /// Accepts the peer's request.
     Accept,
-    /// Disconnects.
+    /// Ends the connection before the peer does.
     Disconnect,
     /// Disconnects after the peer did.
     HangUp,

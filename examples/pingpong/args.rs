@@ -249,7 +249,7 @@ pub struct PingPongPlan {
     pub rx_depth: u32,
     /// The number of exchanges.
     pub iters: u32,
-    /// The service level.
+    /// The service level of packets (`-l`), 0 by default.
     pub service_level: u8,
     /// The index of the local GID.
     pub gid_index: Option<u8>,

@@ -25,7 +25,7 @@ context_functions! {
     /// Destroys an action: 0 or an error number.
     fn ibv_destroy_flow_action(action: *mut ibv_flow_action) -> c_int = destroy_flow_action of action.context;
 
-    /// Creates a set of counters.
+    /// Creates a set of counters for the packets of flows: null and `errno` if it fails.
     fn ibv_create_counters(
         context: *mut ibv_context,
         init_attr: *mut ibv_counters_init_attr,

@@ -179,7 +179,6 @@ objects! {
     ibv_wq ibv_xrcd
 }
 
-/// A recorded call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RecordedCall {
     pub(crate) operation: &'static str,

@@ -31,7 +31,6 @@ impl Probe {
         Self::Constant(name.to_owned())
     }
 
-    /// As a C expression.
     fn expression(&self) -> String {
         match self {
             Self::Size(ty) => format!("sizeof({ty})"),

@@ -79,21 +79,21 @@ impl fmt::Debug for DirectVerbs {
 c_flags! {
     /// Optional features of a device (`device_caps`).
     pub struct Capabilities(u32) {
-        /// RDMA READ.
+        /// Pairs can READ from remote memory (`EFADV_DEVICE_ATTR_CAPS_RDMA_READ`).
         RdmaRead = EFADV_DEVICE_ATTR_CAPS_RDMA_READ,
         /// The RNR retry count of an SRD pair can be set.
         RnrRetry = EFADV_DEVICE_ATTR_CAPS_RNR_RETRY,
         /// Completions can contain the GID of an unknown sender
         /// ([`CompletionFields`](super::CompletionFields)).
         CqWithSgid = EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID,
-        /// RDMA WRITE.
+        /// Pairs can WRITE to remote memory (`EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE`).
         RdmaWrite = EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE,
         /// WRITEs with immediate data can complete without a receive
         /// ([`SrdFlags`](super::SrdFlags)).
         UnsolicitedWriteReceive = EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV,
         /// Completion queues can lie in a dma-buf.
         CqInDmabuf = EFADV_DEVICE_ATTR_CAPS_CQ_WITH_EXT_MEM_DMABUF,
-        /// Completion counters.
+        /// Counters can count completions (`EFADV_DEVICE_ATTR_CAPS_COMP_CNTR`).
         CompletionCounters = EFADV_DEVICE_ATTR_CAPS_COMP_CNTR,
     }
 }

@@ -28,9 +28,9 @@ const WHAT: &str = "completion counters";
 c_enum! {
     /// The unit that a counter counts in (`ibv_comp_cntr_type`).
     pub struct CompletionCounterType(u32) {
-        /// Requests.
+        /// Adds one for each completed request (`IBV_COMP_CNTR_TYPE_WRS`).
         WorkRequests = ibv_comp_cntr_type::IBV_COMP_CNTR_TYPE_WRS.0,
-        /// Bytes.
+        /// Adds the length of each completed request (`IBV_COMP_CNTR_TYPE_BYTES`).
         Bytes = ibv_comp_cntr_type::IBV_COMP_CNTR_TYPE_BYTES.0,
     }
 }
@@ -40,7 +40,7 @@ display_as_debug!(CompletionCounterType);
 c_flags! {
     /// The operations whose completions are counted (`ibv_qp_attach_comp_cntr_op`).
     pub struct CompletionCounterOperations(u32) {
-        /// Sends.
+        /// SENDs of the local side.
         Send = Op::IBV_QP_ATTACH_COMP_CNTR_OP_SEND.0,
         /// Receives.
         Recv = Op::IBV_QP_ATTACH_COMP_CNTR_OP_RECV.0,

@@ -180,7 +180,7 @@ pub enum ConnectError {
     /// One side is on InfiniBand and the other on Ethernet.
     #[error("this side is on {}, the peer on {}: they cannot reach one another", layer(!.peer_ethernet), layer(*.peer_ethernet))]
     OtherLinkLayer {
-        /// Whether the peer is on Ethernet.
+        /// True: the peer is on Ethernet and this side on InfiniBand. False: the reverse.
         peer_ethernet: bool,
     },
     /// Global addressing is needed, and one side has no GID.

@@ -30,9 +30,9 @@ const WHAT: &str = "counters";
 c_enum! {
     /// The unit that a counter counts in (`ibv_counter_description`).
     pub struct CounterDescription(u32) {
-        /// Packets.
+        /// Adds one for each packet (`IBV_COUNTER_PACKETS`).
         Packets = ibv_counter_description::IBV_COUNTER_PACKETS.0,
-        /// Bytes.
+        /// Adds the length of each packet (`IBV_COUNTER_BYTES`).
         Bytes = ibv_counter_description::IBV_COUNTER_BYTES.0,
     }
 }

@@ -299,15 +299,15 @@ fn about_rights(source: &io::Error) -> &'static str {
 c_enum! {
     /// The kind of a node (`ibv_node_type`).
     pub struct NodeType(i32) {
-        /// A channel adapter.
+        /// A host's InfiniBand adapter, an HCA (`IBV_NODE_CA`).
         ChannelAdapter = 1,
-        /// A switch.
+        /// An InfiniBand switch (`IBV_NODE_SWITCH`).
         Switch = 2,
-        /// A router.
+        /// An InfiniBand router between subnets (`IBV_NODE_ROUTER`).
         Router = 3,
         /// An RDMA-capable Ethernet NIC.
         Rnic = 4,
-        /// usNIC.
+        /// Cisco's usNIC (`IBV_NODE_USNIC`).
         Usnic = 5,
         /// usNIC over UDP.
         UsnicUdp = 6,
@@ -319,5 +319,5 @@ display_as_debug!(NodeType);
 /// The error of [`DeviceList::new`].
 pub type GetDeviceListError = Error;
 
-/// The error of [`Device::open`].
+/// Why [`Device::open`] failed.
 pub type OpenDeviceError = Error;

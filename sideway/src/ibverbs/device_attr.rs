@@ -77,7 +77,7 @@ impl DeviceAttr {
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     }
 
-    /// The node GUID.
+    /// The GUID that identifies the adapter as a whole, not one port.
     pub fn node_guid(&self) -> Guid {
         Guid::from_be(self.attr.orig_attr.node_guid)
     }
@@ -470,7 +470,7 @@ c_flags! {
         FlushGlobal = 1_u64 << 38,
         /// Flush to persistence.
         FlushPersistent = 1_u64 << 39,
-        /// Atomic write.
+        /// RDMA ATOMIC WRITE of 8 bytes.
         AtomicWrite = 1_u64 << 40,
     }
 }
@@ -488,7 +488,7 @@ c_flags! {
 c_flags! {
     /// Operations that work on memory that is not pinned (`ibv_odp_transport_cap_bits`).
     pub struct OnDemandPagingTransport(u32) {
-        /// SEND.
+        /// SEND from memory that is not pinned (`IBV_ODP_SUPPORT_SEND`).
         Send = T::IBV_ODP_SUPPORT_SEND.0,
         /// Receive.
         Recv = T::IBV_ODP_SUPPORT_RECV.0,
@@ -496,13 +496,13 @@ c_flags! {
         Write = T::IBV_ODP_SUPPORT_WRITE.0,
         /// RDMA READ.
         Read = T::IBV_ODP_SUPPORT_READ.0,
-        /// Atomics.
+        /// Compare-and-swap and fetch-and-add (`IBV_ODP_SUPPORT_ATOMIC`).
         Atomic = T::IBV_ODP_SUPPORT_ATOMIC.0,
         /// Receive through a shared receive queue.
         SrqRecv = T::IBV_ODP_SUPPORT_SRQ_RECV.0,
-        /// Flush.
+        /// RDMA FLUSH (`IBV_ODP_SUPPORT_FLUSH`).
         Flush = T::IBV_ODP_SUPPORT_FLUSH.0,
-        /// Atomic write.
+        /// RDMA ATOMIC WRITE of 8 bytes (`IBV_ODP_SUPPORT_ATOMIC_WRITE`).
         AtomicWrite = T::IBV_ODP_SUPPORT_ATOMIC_WRITE.0,
     }
 }
@@ -578,7 +578,7 @@ c_flags! {
 c_flags! {
     /// Functions that hash received packets (`ibv_rx_hash_function_flags`).
     pub struct ReceiveHashFunctions(u8) {
-        /// Toeplitz.
+        /// The Toeplitz hash, with a key from the program (`IBV_RX_HASH_FUNC_TOEPLITZ`).
         Toeplitz = F::IBV_RX_HASH_FUNC_TOEPLITZ.0,
     }
 }
@@ -628,7 +628,7 @@ c_flags! {
 c_flags! {
     /// Queue pair types with tag matching (`ibv_tm_cap_flags`).
     pub struct TagMatchingFlags(u32) {
-        /// Reliable connections.
+        /// RC pairs match tags (`IBV_TM_CAP_RC`).
         ReliableConnection = M::IBV_TM_CAP_RC.0,
     }
 }
@@ -665,10 +665,10 @@ c_flags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PciAtomicCapabilities {
-    /// Fetch-and-add.
+    /// Operand sizes of fetch-and-add.
     pub fetch_add: PciAtomicSizes,
-    /// Swap.
+    /// Operand sizes of an unconditional swap.
     pub swap: PciAtomicSizes,
-    /// Compare-and-swap.
+    /// Operand sizes of compare-and-swap.
     pub compare_swap: PciAtomicSizes,
 }

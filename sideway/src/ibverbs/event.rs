@@ -142,21 +142,21 @@ enum ElementKind {
 pub enum AsyncElement {
     /// A completion queue ([`CompletionQueue::id`](super::completion::CompletionQueue::id)).
     CompletionQueue(CompletionQueueId),
-    /// A queue pair.
+    /// A queue pair, by its number.
     QueuePair {
         /// The queue pair number.
         qp_num: u32,
     },
     /// A shared receive queue ([`SharedReceiveQueue::id`](super::srq::SharedReceiveQueue::id)).
     SharedReceiveQueue(SharedReceiveQueueId),
-    /// A work queue.
+    /// A work queue, by its number.
     WorkQueue {
         /// The work queue number.
         wq_num: u32,
     },
     /// A port, counted from 1.
     Port(u8),
-    /// The device.
+    /// The device as a whole, not one of its objects.
     Device,
     /// The event's type is unknown, and so is its object.
     Unknown,
@@ -170,7 +170,7 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// The type of the event.
+    /// The kind of event (`event_type` in C).
     pub fn event_type(&self) -> AsyncEventType {
         self.event_type
     }

@@ -100,7 +100,7 @@ pub struct EthernetFilter {
     pub src_mac: [u8; 6],
     /// The Ethertype after the last VLAN tag.
     pub ether_type: u16,
-    /// The VLAN tag.
+    /// The VLAN tag: priority, drop eligible bit, and in the low 12 bits the VLAN ID.
     pub vlan_tag: u16,
 }
 
@@ -137,13 +137,13 @@ pub struct Ipv6Filter {
     pub src_ip: [u8; 16],
     /// The destination address.
     pub dst_ip: [u8; 16],
-    /// The flow label.
+    /// The flow label, 20 bits.
     pub flow_label: u32,
     /// The next header.
     pub next_hdr: u8,
-    /// The traffic class.
+    /// The traffic class: DSCP in the upper 6 bits, ECN in the lower 2.
     pub traffic_class: u8,
-    /// The hop limit.
+    /// The hop limit, which each router decrements.
     pub hop_limit: u8,
 }
 
@@ -170,7 +170,7 @@ pub struct GreFilter {
     pub c_ks_res0_ver: u16,
     /// The protocol of the payload.
     pub protocol: u16,
-    /// The key.
+    /// The key, if the flag K is set.
     pub key: u32,
 }
 
@@ -194,25 +194,25 @@ pub struct EspFilter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlowSpec {
-    /// Ethernet.
+    /// The Ethernet header (`IBV_FLOW_SPEC_ETH`).
     Ethernet(Match<EthernetFilter>),
-    /// IPv4.
+    /// The IPv4 addresses (`IBV_FLOW_SPEC_IPV4`).
     Ipv4(Match<Ipv4Filter>),
     /// IPv4, with more fields.
     Ipv4Ext(Match<Ipv4ExtFilter>),
-    /// IPv6.
+    /// The IPv6 header (`IBV_FLOW_SPEC_IPV6`).
     Ipv6(Match<Ipv6Filter>),
-    /// TCP.
+    /// The TCP ports (`IBV_FLOW_SPEC_TCP`).
     Tcp(Match<PortFilter>),
-    /// UDP.
+    /// The UDP ports (`IBV_FLOW_SPEC_UDP`).
     Udp(Match<PortFilter>),
-    /// VXLAN.
+    /// The VXLAN header (`IBV_FLOW_SPEC_VXLAN_TUNNEL`).
     VxlanTunnel(Match<TunnelFilter>),
-    /// GRE.
+    /// The GRE header (`IBV_FLOW_SPEC_GRE`).
     Gre(Match<GreFilter>),
     /// MPLS; its position among the parts is its position in the packet.
     Mpls(Match<MplsFilter>),
-    /// ESP.
+    /// The ESP header: SPI and sequence number (`IBV_FLOW_SPEC_ESP`).
     Esp(Match<EspFilter>),
     /// Action: the packets get a tag, which completions report.
     Tag(u32),

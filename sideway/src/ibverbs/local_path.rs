@@ -254,7 +254,7 @@ pub enum ChoosePathError {
     NoGidOfAddress {
         /// The address that was asked for.
         address: IpAddr,
-        /// The interface that has it.
+        /// The interface with this address; `None` if no interface of this host has it.
         interface: Option<String>,
         /// The devices that were looked at, in words.
         seen: Vec<String>,

@@ -123,7 +123,7 @@ impl MulticastMembership {
         self.lid
     }
 
-    /// The queue pair.
+    /// The control of the queue pair that joined the group.
     pub fn queue_pair(&self) -> &QueuePairControl {
         &self.control
     }

@@ -200,9 +200,9 @@ c_flags! {
     pub struct PortCapabilityFlags(u32) {
         /// The port runs a subnet manager.
         SubnetManager = C::IBV_PORT_SM.0,
-        /// Notices.
+        /// The port supports notices (`IsNoticeSupported`).
         Notice = C::IBV_PORT_NOTICE_SUP.0,
-        /// Traps.
+        /// The port can report events to the subnet manager by traps (`IsTrapSupported`).
         Trap = C::IBV_PORT_TRAP_SUP.0,
         /// Inter-packet delays.
         OptionalIpd = C::IBV_PORT_OPT_IPD_SUP.0,
@@ -220,25 +220,26 @@ c_flags! {
         SystemImageGuid = C::IBV_PORT_SYS_IMAGE_GUID_SUP.0,
         /// Traps of wrong partition keys at switches' external ports.
         PkeySwitchExternalPortTrap = C::IBV_PORT_PKEY_SW_EXT_PORT_TRAP_SUP.0,
-        /// Extended speeds.
+        /// The port supports link speeds beyond QDR (`IsExtendedSpeedsSupported`).
         ExtendedSpeeds = C::IBV_PORT_EXTENDED_SPEEDS_SUP.0,
         /// Further flags exist ([`PortCapabilityFlags2`]).
         CapMask2 = C::IBV_PORT_CAP_MASK2_SUP.0,
-        /// Communication management.
+        /// The node answers management datagrams that open connections
+        /// (`IsCommunicationManagementSupported`).
         CommunicationManagement = C::IBV_PORT_CM_SUP.0,
         /// SNMP through a tunnel.
         SnmpTunnel = C::IBV_PORT_SNMP_TUNNEL_SUP.0,
         /// Reinitialisation.
         Reinit = C::IBV_PORT_REINIT_SUP.0,
-        /// Device management.
+        /// The node answers device management datagrams (`IsDeviceManagementSupported`).
         DeviceManagement = C::IBV_PORT_DEVICE_MGMT_SUP.0,
         /// Vendor-specific management.
         VendorClass = C::IBV_PORT_VENDOR_CLASS_SUP.0,
-        /// Notices by directed route.
+        /// The port supports notices by directed route (`IsDRNoticeSupported`).
         DirectedRouteNotice = C::IBV_PORT_DR_NOTICE_SUP.0,
         /// Notices of changed capabilities.
         CapMaskNotice = C::IBV_PORT_CAP_MASK_NOTICE_SUP.0,
-        /// Boot management.
+        /// The node answers boot management datagrams (`IsBootManagementSupported`).
         BootManagement = C::IBV_PORT_BOOT_MGMT_SUP.0,
         /// The round-trip latency of the link is known.
         LinkLatency = C::IBV_PORT_LINK_LATENCY_SUP.0,
@@ -262,11 +263,11 @@ c_flags! {
         SwitchPortStateTable = C2::IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP.0,
         /// A link width of two lanes.
         LinkWidth2X = C2::IBV_PORT_LINK_WIDTH_2X_SUP.0,
-        /// The link speed HDR.
+        /// HDR: 50 Gbit/s per lane.
         LinkSpeedHdr = C2::IBV_PORT_LINK_SPEED_HDR_SUP.0,
-        /// The link speed NDR.
+        /// NDR: 100 Gbit/s per lane.
         LinkSpeedNdr = C2::IBV_PORT_LINK_SPEED_NDR_SUP.0,
-        /// The link speed XDR.
+        /// XDR: 200 Gbit/s per lane.
         LinkSpeedXdr = C2::IBV_PORT_LINK_SPEED_XDR_SUP.0,
     }
 }
@@ -391,7 +392,7 @@ c_enum! {
         Disabled = 3,
         /// The port trains the link.
         PortConfigurationTraining = 4,
-        /// The link is up.
+        /// The link is trained and can carry packets.
         LinkUp = 5,
         /// The link recovers from an error.
         LinkErrorRecovery = 6,

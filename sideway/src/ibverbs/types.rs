@@ -41,9 +41,9 @@ c_enum! {
         Unspecified = -1,
         /// InfiniBand, and RoCE.
         InfiniBand = 0,
-        /// iWARP.
+        /// RDMA over TCP (`IBV_TRANSPORT_IWARP`).
         Iwarp = 1,
-        /// usNIC.
+        /// Cisco's usNIC (`IBV_TRANSPORT_USNIC`).
         Usnic = 2,
         /// usNIC over UDP.
         UsnicUdp = 3,

@@ -28,7 +28,7 @@ c_flags! {
     pub struct CryptoEngines(u8) {
         /// AES-XTS, one block at a time.
         AesXtsSingleBlock = E::MLX5DV_CRYPTO_ENGINES_CAP_AES_XTS_SINGLE_BLOCK.0 as u8,
-        /// AES-XTS.
+        /// AES-XTS, several blocks in one operation.
         AesXtsMultiBlock = E::MLX5DV_CRYPTO_ENGINES_CAP_AES_XTS_MULTI_BLOCK.0 as u8,
     }
 }

@@ -449,7 +449,7 @@ pub enum DirectRequestError {
         InterleavedEntry::LONGEST
     )]
     InterleavedTooLong {
-        /// Which entry, from 0.
+        /// The position of the entry in the list, from 0.
         entry: usize,
         /// How many bytes it takes and skips.
         given: u64,

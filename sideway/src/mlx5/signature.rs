@@ -172,9 +172,9 @@ pub struct Crc {
 /// The signature after each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
-    /// T10-DIF.
+    /// 8 bytes: a guard, an application tag and a reference tag.
     T10Dif(T10Dif),
-    /// A CRC.
+    /// A CRC alone: 4 or 8 bytes.
     Crc(Crc),
 }
 
@@ -183,7 +183,7 @@ pub enum Signature {
 pub struct SignatureDomain {
     /// The signature after each block.
     pub signature: Signature,
-    /// The size of a block.
+    /// How many bytes of data each signature covers.
     pub block_size: BlockSize,
 }
 
@@ -192,11 +192,11 @@ c_flags! {
     /// (guard, application tag, reference tag). A CRC of 32 bits uses bits 4 to 7.
     /// `from_bits_retain` makes sets of single bytes.
     pub struct SignatureMask(u8) {
-        /// The guard of T10-DIF.
+        /// Bits 6 and 7: the guard.
         T10DifGuard = M::MLX5DV_SIG_MASK_T10DIF_GUARD.0 as u8,
-        /// The application tag of T10-DIF.
+        /// Bits 4 and 5: the application tag.
         T10DifApplicationTag = M::MLX5DV_SIG_MASK_T10DIF_APPTAG.0 as u8,
-        /// The reference tag of T10-DIF.
+        /// Bits 0 to 3: the reference tag.
         T10DifReferenceTag = M::MLX5DV_SIG_MASK_T10DIF_REFTAG.0 as u8,
         /// A CRC-32.
         Crc32 = M::MLX5DV_SIG_MASK_CRC32.0 as u8,

@@ -17,7 +17,7 @@ c_enum! {
         AddressResolved = E::RDMA_CM_EVENT_ADDR_RESOLVED.0,
         /// The address could not be resolved.
         AddressError = E::RDMA_CM_EVENT_ADDR_ERROR.0,
-        /// The route is resolved.
+        /// A path to the peer is known: the identifier can connect.
         RouteResolved = E::RDMA_CM_EVENT_ROUTE_RESOLVED.0,
         /// The route could not be resolved.
         RouteError = E::RDMA_CM_EVENT_ROUTE_ERROR.0,
@@ -363,7 +363,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// The type of the event.
+    /// The kind of event (`event` in C).
     pub fn event_type(&self) -> EventType {
         self.contents.event_type
     }

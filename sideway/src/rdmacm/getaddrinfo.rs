@@ -77,7 +77,7 @@ impl AddressInfoHints {
         self
     }
 
-    /// Sets the port space.
+    /// Limits the results to one port space (`ai_port_space`).
     pub fn setup_port_space(&mut self, port_space: PortSpace) -> &mut Self {
         self.port_space = Some(port_space);
         self

@@ -45,15 +45,15 @@ pub enum IdentifierState {
     Idle,
     /// It has a local address.
     Bound,
-    /// It listens.
+    /// It takes connection requests at its local address.
     Listening,
     /// The address is being resolved.
     ResolvingAddress,
-    /// The address is resolved.
+    /// The peer's address and the local device are known.
     AddressResolved,
     /// The route is being resolved.
     ResolvingRoute,
-    /// The route is resolved.
+    /// A path to the peer is known: it can connect.
     RouteResolved,
     /// It belongs to a request that is not answered yet.
     Requested,
@@ -526,7 +526,7 @@ impl Identifier {
         self.0.channel().provider()
     }
 
-    /// The port space.
+    /// The port space that was given at creation.
     pub fn port_space(&self) -> PortSpace {
         self.0.port_space
     }

@@ -9,7 +9,6 @@ use super::types::PortSpace;
 /// The owner of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PortLocation {
-    /// This process.
     ThisProcess,
     /// Another process, which has this block.
     Block(u16),

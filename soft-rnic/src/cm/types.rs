@@ -12,7 +12,7 @@ use crate::objects::device::Device;
 /// The most private data of any call or event.
 pub(crate) const MAX_DATA: usize = 255;
 
-/// Private data.
+/// At most [`MAX_DATA`] bytes.
 pub(crate) type PrivateData = ArrayVec<u8, MAX_DATA>;
 
 /// An id. The number of a destroyed id is never reused.

@@ -54,7 +54,7 @@ pub(crate) struct RpcCell {
     /// Distinguishes one request from the next.
     ticket: AtomicU64,
     value: AtomicU64,
-    /// ... its claim, ...
+    /// ... the sender's claim of it, ...
     claim: AtomicU64,
     /// ... and the index of its shared receive queue plus one, or 0.
     shared_queue: AtomicU64,

@@ -88,7 +88,6 @@ pub(crate) const CALL_PAYLOAD: usize = 64 << 10;
 /// Bytes of a call cell, the distance from one transfer slot's call to the next.
 pub(crate) const CALL_CELL: usize = CALL_HEADER + CALL_PAYLOAD;
 
-/// The settings of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeSettings {
     /// The name of the fabric. Processes of different fabrics do not see each other.

@@ -16,10 +16,8 @@ const BUSY: Duration = Duration::from_millis(2);
 /// The most concurrent lookups, because each needs a descriptor. Further lookups wait.
 const AT_A_TIME: usize = 128;
 
-/// The owner of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortOwner {
-    /// This process.
     ThisProcess,
     /// The process with this block.
     Block(u16),

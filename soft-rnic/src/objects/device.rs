@@ -35,7 +35,6 @@ pub(crate) struct Gid {
     pub(crate) interface: u32,
 }
 
-/// A port of a device.
 #[derive(Debug)]
 pub(crate) struct DevicePort {
     /// Counts from 1.

@@ -24,7 +24,6 @@ struct PostedRecv {
     bytes: u64,
 }
 
-/// A receive queue.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     node: Arc<Node>,

@@ -42,7 +42,6 @@ pub(crate) enum PayloadKind {
     Inline,
 }
 
-/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DatagramDestination {
     /// The protection domain of the address handle.

@@ -50,7 +50,6 @@ impl RsHello {
     }
 }
 
-/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RsMessageKind {

@@ -145,7 +145,7 @@ impl FoundSockets {
         Ok(Some(StatusQuery { socket, pid, fabric }))
     }
 
-    /// Waits for the answers.
+    /// Waits until all have answered or `ANSWER` has passed. The silent ones count as late.
     fn wait_for_answers(&mut self, mut waiting: Vec<StatusQuery>) -> io::Result<()> {
         let deadline = Instant::now() + ANSWER;
         let mut buffer = vec![0; REPLY];

@@ -44,7 +44,7 @@ pub struct Statistics {
     pub former: Traffic,
 }
 
-/// A device that is open.
+/// A device of which the process has open contexts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenDevice {

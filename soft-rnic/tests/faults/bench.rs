@@ -139,7 +139,6 @@ pub(crate) struct FaultEndpoint {
     pub(crate) lost: bool,
 }
 
-/// The options of an endpoint.
 #[derive(Clone, Copy)]
 pub(crate) struct EndpointOptions {
     pub(crate) qp_type: ibv_qp_type,

@@ -42,7 +42,6 @@ pub(crate) fn good(result: i32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// An id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Id(pub(crate) *mut rdma_cm_id);
 

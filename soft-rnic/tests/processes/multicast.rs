@@ -157,7 +157,6 @@ impl MemberRoles {
     }
 }
 
-/// A sender to the group.
 struct GroupSender {
     end: UdEndpoint,
     ah: *mut ibv_ah,

@@ -145,7 +145,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// The owner of the memory.
 struct MemoryOwner {
     memory: TestMemory,
     other: TestMemory,

@@ -35,7 +35,6 @@ struct SuiteEntry {
     needs: Option<String>,
 }
 
-/// A test of a suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SuiteTest {
     pub(super) name: String,

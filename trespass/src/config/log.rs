@@ -63,7 +63,6 @@ impl<W: Write + Send + 'static> Subscriber for StderrSubscriber<W> {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event as text.
 struct EventText {
     message: String,
     fields: String,

@@ -58,7 +58,7 @@ pub enum HandshakeError {
     /// The peer rejects the connection.
     #[error("the peer (version {major}.{minor}) rejected the connection: {text}")]
     Rejected {
-        /// The reason.
+        /// The peer's reason as a code.
         reason: RejectReason,
         /// The peer's text.
         text: String,

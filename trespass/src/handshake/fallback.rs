@@ -31,7 +31,7 @@ impl fmt::Display for Transport {
 pub enum Side {
     /// This side.
     Local,
-    /// The peer.
+    /// The other end of the connection.
     Peer,
 }
 
@@ -59,7 +59,7 @@ impl FallbackReason {
         self.side
     }
 
-    /// The cause.
+    /// The kind of failure, without details.
     pub fn cause(&self) -> Cause {
         self.cause
     }

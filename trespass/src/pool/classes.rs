@@ -42,7 +42,6 @@ pub(super) const GROUPS: usize = 4;
 /// The largest block in bytes.
 pub const LARGEST_BLOCK: usize = 1 << 20;
 
-/// The use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockUse {
     /// By the program, or for sent data.

@@ -41,7 +41,6 @@ pub(super) struct PoolState {
     pub(super) self_ref: Option<Arc<PoolCore>>,
 }
 
-/// The counts of a class.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ClassCount {
     pub(super) blocks: usize,
@@ -89,7 +88,6 @@ impl ChunkEntry {
     }
 }
 
-/// The limits of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolLimits {
     pub(super) max: usize,

@@ -14,7 +14,6 @@ enum HalfState {
     Acked,
 }
 
-/// The state of closing.
 #[derive(Debug)]
 pub(crate) struct CloseState {
     /// This side's direction: FIN sent, FIN_ACK received.

@@ -36,7 +36,6 @@ pub(crate) enum ConnectionEvent<B> {
     Closed,
 }
 
-/// The counters of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionCounters {
     pub(crate) frames_sent: u64,

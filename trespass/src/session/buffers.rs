@@ -56,7 +56,7 @@ pub struct SendRefused {
     /// The reason.
     #[source]
     pub error: io::Error,
-    /// The block.
+    /// The block that was not sent. The program may send it again.
     pub block: Block,
 }
 

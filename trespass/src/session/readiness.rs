@@ -98,7 +98,7 @@ pub(crate) struct Poller {
     poll: Poll,
     events: Events,
     wake_handle: Arc<WakeHandle>,
-    /// The waker as a task's waker.
+    /// Made once from `wake_handle`.
     task_waker: std::task::Waker,
     /// Whether the program has the set's descriptor. Otherwise nobody needs a wake-up.
     exported: Cell<bool>,

@@ -12,9 +12,9 @@ pub struct Stats {
     pub bytes_sent: u64,
     /// Payload bytes received, with the length fields of messages that share a frame.
     pub bytes_received: u64,
-    /// Frames sent.
+    /// Frames sent of every kind, credit grants included.
     pub frames_sent: u64,
-    /// Frames received.
+    /// Frames received of every kind, credit grants included.
     pub frames_received: u64,
     /// Frames sent only to grant credits.
     pub credits_sent: u64,

@@ -68,7 +68,6 @@ struct QueuePair {
     gone: bool,
 }
 
-/// The depths of the queues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueDepths {
     pub(super) send: usize,

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// The content of a freed or fresh block, which makes stale reads visible.
 const POISON: u8 = 0xdd;
 
-/// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockOwner {
     /// The connection or the program, with all rights.

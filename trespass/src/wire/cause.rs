@@ -14,7 +14,7 @@ pub enum Cause {
     NoDevice,
     /// No device or port matches the configuration.
     DeviceNotFound,
-    /// The port is not active.
+    /// The port is down, or its link is not yet up.
     PortNotActive,
     /// No GID equals the socket's address.
     NoGid,

@@ -39,7 +39,6 @@ pub(crate) struct Endpoint {
 pub(crate) enum LinkLayer {
     /// InfiniBand.
     InfiniBand,
-    /// Ethernet.
     Ethernet,
 }
 

@@ -56,7 +56,6 @@ pub(crate) const REQUEST_DATA: usize = 56;
 /// Length of the private data in a rejection.
 pub(crate) const REJECT_DATA: usize = 148;
 
-/// A message of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HandshakeMessage {
     /// A side's identity and features.

@@ -119,7 +119,7 @@ impl InstructionCounts {
         counts
     }
 
-    /// The total.
+    /// Instructions of all functions.
     pub(super) fn total(&self) -> f64 {
         self.own.values().sum()
     }

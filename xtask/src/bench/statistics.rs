@@ -1,6 +1,6 @@
 //! Medians, and the interval of a geometric mean.
 
-/// The median.
+/// NaN without values. Of an even number, the mean of the middle two.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {

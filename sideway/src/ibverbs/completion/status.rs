@@ -121,25 +121,25 @@ impl fmt::Display for WorkCompletionStatus {
 c_enum! {
     /// The kind of work request that ended (`ibv_wc_opcode`).
     pub struct WorkCompletionOperationType(u32) {
-        /// A SEND.
+        /// A SEND of any kind (`IBV_WC_SEND`).
         Send = O::IBV_WC_SEND.0,
-        /// An RDMA WRITE.
+        /// An RDMA WRITE, with immediate data or without (`IBV_WC_RDMA_WRITE`).
         RdmaWrite = O::IBV_WC_RDMA_WRITE.0,
-        /// An RDMA READ.
+        /// An RDMA READ: the data is in local memory (`IBV_WC_RDMA_READ`).
         RdmaRead = O::IBV_WC_RDMA_READ.0,
-        /// A compare-and-swap.
+        /// A compare-and-swap: the old value is in local memory (`IBV_WC_COMP_SWAP`).
         CompareAndSwap = O::IBV_WC_COMP_SWAP.0,
-        /// A fetch-and-add.
+        /// A fetch-and-add: the old value is in local memory (`IBV_WC_FETCH_ADD`).
         FetchAndAdd = O::IBV_WC_FETCH_ADD.0,
-        /// A memory window bind.
+        /// A memory window was bound (`IBV_WC_BIND_MW`).
         BindMemoryWindow = O::IBV_WC_BIND_MW.0,
         /// An invalidation of a local key.
         LocalInvalidate = O::IBV_WC_LOCAL_INV.0,
         /// A segmented TCP send.
         TcpSegmentationOffload = O::IBV_WC_TSO.0,
-        /// A flush.
+        /// An RDMA FLUSH of earlier writes (`IBV_WC_FLUSH`).
         Flush = O::IBV_WC_FLUSH.0,
-        /// An atomic write.
+        /// An RDMA ATOMIC WRITE of 8 bytes (`IBV_WC_ATOMIC_WRITE`).
         AtomicWrite = O::IBV_WC_ATOMIC_WRITE.0,
         /// A message was received.
         Receive = O::IBV_WC_RECV.0,

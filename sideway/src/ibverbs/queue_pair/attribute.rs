@@ -30,9 +30,9 @@ c_flags! {
         QueueKey = C::IBV_QP_QKEY.0,
         /// `ah_attr`
         AddressVector = C::IBV_QP_AV.0,
-        /// `path_mtu`
+        /// `path_mtu`, the largest payload of a packet (RC, UC)
         PathMtu = C::IBV_QP_PATH_MTU.0,
-        /// `timeout`
+        /// `timeout`, the wait for an acknowledgement (RC)
         Timeout = C::IBV_QP_TIMEOUT.0,
         /// `retry_cnt`
         RetryCount = C::IBV_QP_RETRY_CNT.0,
@@ -56,7 +56,7 @@ c_flags! {
         Capabilities = C::IBV_QP_CAP.0,
         /// `dest_qp_num`
         DestinationQueuePairNumber = C::IBV_QP_DEST_QPN.0,
-        /// `rate_limit`
+        /// `rate_limit` in kb/s
         RateLimit = C::IBV_QP_RATE_LIMIT.0,
     }
 }
@@ -126,7 +126,7 @@ impl QueuePairAttribute {
         self
     }
 
-    /// The alternate path.
+    /// The alternate path, if the [`mask`](Self::mask) includes it.
     pub fn alternate_path(&self) -> Option<AlternatePath> {
         self.mask.contains(QueuePairAttributeMask::AlternatePath).then(|| AlternatePath {
             address_vector: AddressHandleAttribute::from_raw(self.attr.alt_ah_attr),
@@ -233,7 +233,7 @@ attributes! {
         |a: AccessFlags| a.bits(), AccessFlags::from_bits_retain;
     /// The queue key (UD).
     qkey, setup_qkey: u32, QueueKey, qkey, same, same;
-    /// The path MTU.
+    /// The path MTU: the largest payload of a packet (RC, UC).
     path_mtu, setup_path_mtu: Mtu, PathMtu, path_mtu, |m: Mtu| ibv_mtu(m.raw()), |m: ibv_mtu| Mtu::from_raw(m.0);
     /// The number of the peer's queue pair.
     dest_qp_num, setup_dest_qp_num: u32, DestinationQueuePairNumber, dest_qp_num, same, same;

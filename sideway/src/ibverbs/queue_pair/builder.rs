@@ -33,25 +33,25 @@ c_flags! {
         Write = C::IBV_QP_EX_WITH_RDMA_WRITE.0,
         /// RDMA WRITE with immediate data.
         WriteWithImmediate = C::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0,
-        /// SEND.
+        /// SEND without immediate data.
         Send = C::IBV_QP_EX_WITH_SEND.0,
         /// SEND with immediate data.
         SendWithImmediate = C::IBV_QP_EX_WITH_SEND_WITH_IMM.0,
         /// RDMA READ.
         Read = C::IBV_QP_EX_WITH_RDMA_READ.0,
-        /// Compare and swap.
+        /// Compare and swap of 8 bytes in remote memory.
         AtomicCompareAndSwap = C::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0,
-        /// Fetch and add.
+        /// Fetch and add of 8 bytes in remote memory.
         AtomicFetchAndAdd = C::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0,
         /// Local invalidate: invalidates a local key.
         LocalInvalidate = C::IBV_QP_EX_WITH_LOCAL_INV.0,
-        /// Bind: binds a memory window.
+        /// Binds a memory window to a range of a region.
         BindMemoryWindow = C::IBV_QP_EX_WITH_BIND_MW.0,
         /// SEND that invalidates a key of the peer.
         SendWithInvalidate = C::IBV_QP_EX_WITH_SEND_WITH_INV.0,
-        /// Flush.
+        /// RDMA FLUSH: makes earlier writes visible or persistent.
         Flush = C::IBV_QP_EX_WITH_FLUSH.0,
-        /// Atomic write.
+        /// RDMA ATOMIC WRITE of 8 bytes.
         AtomicWrite = C::IBV_QP_EX_WITH_ATOMIC_WRITE.0,
     }
 }

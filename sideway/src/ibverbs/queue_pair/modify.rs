@@ -85,7 +85,7 @@ pub enum ModifyQueuePairError {
     /// A value beyond what the attribute can have.
     #[error("{attribute:?} is {value}, and can be {limit} at most ({source})")]
     ValueOutOfRange {
-        /// Which attribute.
+        /// The attribute whose value is too high.
         attribute: QueuePairAttributeMask,
         /// What it was to be.
         value: u32,

@@ -50,25 +50,25 @@ c_enum! {
         Write = O::IBV_WR_RDMA_WRITE.0,
         /// RDMA WRITE with immediate data.
         WriteWithImmediate = O::IBV_WR_RDMA_WRITE_WITH_IMM.0,
-        /// SEND.
+        /// SEND without immediate data (`IBV_WR_SEND`).
         Send = O::IBV_WR_SEND.0,
         /// SEND with immediate data.
         SendWithImmediate = O::IBV_WR_SEND_WITH_IMM.0,
         /// RDMA READ.
         Read = O::IBV_WR_RDMA_READ.0,
-        /// Compare and swap.
+        /// Compare and swap of 8 bytes in remote memory (`IBV_WR_ATOMIC_CMP_AND_SWP`).
         AtomicCompareAndSwap = O::IBV_WR_ATOMIC_CMP_AND_SWP.0,
-        /// Fetch and add.
+        /// Fetch and add of 8 bytes in remote memory (`IBV_WR_ATOMIC_FETCH_AND_ADD`).
         AtomicFetchAndAdd = O::IBV_WR_ATOMIC_FETCH_AND_ADD.0,
         /// Local invalidate: invalidates a local key.
         LocalInvalidate = O::IBV_WR_LOCAL_INV.0,
-        /// Bind: binds a memory window.
+        /// Binds a memory window to a range of a region (`IBV_WR_BIND_MW`).
         BindMemoryWindow = O::IBV_WR_BIND_MW.0,
         /// SEND that invalidates a key of the peer.
         SendWithInvalidate = O::IBV_WR_SEND_WITH_INV.0,
-        /// Flush.
+        /// RDMA FLUSH: makes earlier writes visible or persistent (`IBV_WR_FLUSH`).
         Flush = O::IBV_WR_FLUSH.0,
-        /// Atomic write.
+        /// RDMA ATOMIC WRITE of 8 bytes (`IBV_WR_ATOMIC_WRITE`).
         AtomicWrite = O::IBV_WR_ATOMIC_WRITE.0,
     }
 }
@@ -382,7 +382,7 @@ impl DestinationLimits {
 /// A request's position in a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListPosition {
-    /// The index, from 0.
+    /// Counts from 0.
     pub(super) index: usize,
     /// The number of requests that the queue holds.
     pub(super) limit: usize,

@@ -40,7 +40,7 @@ pub enum CudaError {
     NoDmaBuf {
         /// The GPU's number.
         ordinal: u32,
-        /// Its name.
+        /// The GPU's name, as the driver reports it.
         name: String,
     },
     /// A call of the driver failed.

@@ -31,7 +31,6 @@ pub(crate) const TCP: u8 = 0;
 const UDP: u8 = 1;
 const IB: u8 = 2;
 
-/// A server and its client.
 struct ServerAndClient {
     programs: [&'static str; 2],
     /// Flags of both, before those of each: `PORT` stands for a port.

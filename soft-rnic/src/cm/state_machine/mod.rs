@@ -160,7 +160,6 @@ impl CmConnection {
     }
 }
 
-/// An id.
 struct CmId {
     queue: ChannelNumber,
     uid: u64,

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// A count, or `auto`.
+/// The value of a flag that takes a number or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountOrAuto {
     /// The program chooses, and prints its choice.

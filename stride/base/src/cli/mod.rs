@@ -265,7 +265,7 @@ pub enum TransportArg {
     Auto,
     /// RDMA; fail if it does not work
     Rdma,
-    /// TCP
+    /// TCP, even if RDMA would work
     Tcp,
 }
 

@@ -70,7 +70,7 @@ pub struct ServeArgs {
     #[arg(help_heading = heading::CONNECTION, short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
     pub port: u16,
 
-    /// The memory.
+    /// Flags that choose the memory of messages.
     #[command(flatten)]
     pub memory: MemoryArgs,
 

@@ -16,7 +16,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(60);
 /// The time that a peer has to read why this side gave up.
 pub(super) const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
-/// A transport of frames.
+/// Carries the control frames between two sides.
 pub trait FrameTransport {
     /// Sends a frame.
     ///

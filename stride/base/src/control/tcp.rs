@@ -77,7 +77,7 @@ impl Tcp {
         self.shared.stream.local_addr()
     }
 
-    /// The peer's address.
+    /// The peer's IP address and TCP port.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
         self.shared.stream.peer_addr()
     }

@@ -107,7 +107,7 @@ pub enum SuiteError {
         test: String,
         /// The words of the command line.
         words: String,
-        /// The reason.
+        /// What is wrong with the words.
         reason: String,
     },
     /// A result file exists already.

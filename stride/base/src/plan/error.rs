@@ -41,10 +41,10 @@ pub enum PlanError {
         /// The number that the user gave.
         given: u64,
     },
-    /// A count is 0.
+    /// The user gave 0, and the least count is 1.
     #[error("{flag} 0 is below the least count, 1: give {flag} 1 or more")]
     ZeroCount {
-        /// Its flag.
+        /// The flag that got the 0.
         flag: &'static str,
     },
     /// Port numbers start at 1.
@@ -348,7 +348,7 @@ pub enum PlanError {
     NotWithRate {
         /// The conflicting flag.
         flag: String,
-        /// The remedy.
+        /// What the user can do, in the imperative.
         remedy: &'static str,
     },
     /// Two flags give a warm-up.

@@ -150,10 +150,10 @@ impl fmt::Display for ConnectionType {
 /// the queue pair.
 pub(super) const MOST_MESSAGES: u64 = 1 << 47;
 
-/// The tasks of a side.
+/// What one side does in a test. In a bidirectional test, each side does both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SideTasks {
-    /// Whether it measures.
+    /// Whether it takes the figures.
     pub measures: bool,
     /// Whether it answers the peer, which measures.
     pub serves: bool,

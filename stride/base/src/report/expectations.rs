@@ -17,7 +17,7 @@ pub enum ExpectationsError {
         of: &'static str,
         /// The quantity that the test measures.
         measure: String,
-        /// The remedy.
+        /// What the user can do, in the imperative.
         remedy: &'static str,
     },
     /// Only a client checks expectations.

@@ -24,7 +24,7 @@ pub struct DeviceInfo {
     pub vendor_id: u32,
     /// The vendor's part number.
     pub vendor_part_id: u32,
-    /// The hardware's revision.
+    /// `hw_ver` of the device, a number of the vendor.
     pub hardware_revision: u32,
     /// The device's NUMA node, if the system reports one.
     pub numa_node: Option<i64>,

@@ -46,7 +46,6 @@ pub(super) const DRAIN_POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// connections.
 const WORKER_DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The request that has completed.
 pub(super) enum CompletedRequest<B> {
     /// A send, a send of the handshake, or a receive from the pair's private receive queue.
     Own(WrId),

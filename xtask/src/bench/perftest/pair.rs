@@ -107,7 +107,6 @@ pub(super) enum Tool {
 }
 
 impl Measure {
-    /// Its name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bandwidth => "bw",

@@ -70,7 +70,6 @@ pub(super) enum Carrier {
     Memory,
 }
 
-/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunResult {
     /// Messages per microsecond, microseconds, or requests per second.
