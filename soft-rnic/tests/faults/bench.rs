@@ -410,7 +410,7 @@ impl FaultEndpoint {
             qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
             ..Default::default()
         };
-        // SAFETY: everything is live.
+        // SAFETY: `self` owns the objects, which live until `destroy`; a test calls this before it.
         let failed = unsafe {
             match call {
                 "open_xrcd" => open_domain(self.context).is_null(),
