@@ -14,8 +14,9 @@ const PRIVATE_NAMES: &str = include_str!("../../src/libibverbs/private.txt");
 
 const SONAME: &str = "libibverbs.so.1";
 pub(crate) const RDMACM: &str = "librdmacm.so.1";
-/// The node in which our librdmacm finds the functions that it jumps to, and what their names begin with there.
+/// The version node that holds the functions to which our librdmacm jumps.
 const FORWARD_NODE: &str = "SOFT_RNIC_RDMACM";
+/// The prefix of those functions' names.
 const FORWARD: &str = "soft_rnic_";
 
 /// The libraries that import from libibverbs.
@@ -180,7 +181,8 @@ fn same_versions(soname: &str, theirs: &Path, at_least: usize) -> Result<(), Str
     Ok(())
 }
 
-/// Fails if a file imports something of libibverbs or librdmacm that ours lack; says how many symbols it imports.
+/// Returns how many symbols the file imports. Fails if our libraries lack a symbol of libibverbs or
+/// librdmacm that the file imports.
 fn imports(file: &Path) -> Result<usize, String> {
     let mut ours = elf::symbols(&library()?)?.exported;
     ours.extend(elf::symbols(&shared_object(RDMACM)?)?.exported);
