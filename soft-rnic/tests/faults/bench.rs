@@ -3,9 +3,9 @@
 //!
 //! # Safety
 //!
-//! All unsafe code of the test is here. A [`FaultEndpoint`] owns its objects from its creation to its
-//! drop, and nobody else destroys them. Requests are built on the stack and posted by value. The
-//! device accesses only `memory`, which outlives the objects.
+//! All unsafe code of the test is here. A [`FaultEndpoint`] owns its objects from its creation to
+//! its drop, and nobody else destroys them. Requests are built on the stack and posted by value.
+//! The device accesses only `memory`, which outlives the objects.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
