@@ -46,7 +46,7 @@ fn post<Q: QueuePair>(qp: &mut Q, rmr: &MemoryRegion, lmr: &MemoryRegion) -> Res
     let write_handle =
         guard.construct_wr(233, WorkRequestFlags::Signaled).setup_write(rmr.rkey(), rmr.get_ptr() as _);
 
-    // SAFETY: the device that is not there touches no memory.
+    // SAFETY: the device is a fake, which accesses no registered memory.
     unsafe { write_handle.setup_sge(lmr.lkey(), lmr.get_ptr() as _, 4096) };
 
     // Before actual post, you could construct more WRs and then post them at once,
@@ -173,7 +173,7 @@ fn refusing(errno: i32) -> (Fake, GenericQueuePair) {
     (fake, qp)
 }
 
-/// What the announcement's example sets, with `setup_port` for two others.
+/// The attributes that the announcement's example sets, with `setup_port` in place of two others.
 fn the_examples_attributes(address: &AddressHandleAttribute) -> QueuePairAttribute {
     let mut attr = QueuePairAttribute::new();
     attr.setup_state(QueuePairState::ReadyToReceive)

@@ -8,7 +8,7 @@ use std::thread;
 
 use libtest_mimic::Arguments;
 
-/// Tells a run which of those beside it it is: `INDEX/COUNT`.
+/// The variable with a run's position among the concurrent runs: `INDEX/COUNT`.
 const SHARE: &str = "TEST_HARNESS_SHARE";
 
 /// A run of the test program with an environment that chooses a part of it.
@@ -48,10 +48,10 @@ impl Run {
     }
 }
 
-/// Runs all of them with this program's arguments; whether each succeeded.
+/// Runs all of them with this program's arguments. Returns whether each succeeded.
 ///
-/// Most tests wait more than they work, so that two processors are kept busy by two runs at a time. What a run prints is shown when
-/// it has ended; a single run, and a list of tests, is shown at once.
+/// Most tests wait more than they work, so two runs at a time keep two processors busy. The output
+/// of a run is shown when the run has ended. A single run, or a list of tests, is shown at once.
 #[must_use]
 pub fn run_all(runs: &[Run]) -> bool {
     let lists = Arguments::from_args().list;
@@ -72,7 +72,7 @@ pub fn run_all(runs: &[Run]) -> bool {
             scope.spawn(|| {
                 while let Some((index, run)) = next() {
                     let output = run.command().env(SHARE, format!("{index}/{}", runs.len())).output();
-                    // Holding it keeps the words of two runs apart.
+                    // The lock separates the output of two runs.
                     let mut passed = passed.lock().unwrap_or_else(PoisonError::into_inner);
                     println!("\n--- {}", run.title);
                     *passed &= conclude(run, lists, output.and_then(show));
@@ -83,7 +83,7 @@ pub fn run_all(runs: &[Run]) -> bool {
     passed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Shows what a run has printed; whether it succeeded.
+/// Shows the output of a run. Returns whether it succeeded.
 fn show(output: Output) -> io::Result<bool> {
     io::stderr().write_all(&output.stderr)?;
     io::stdout().write_all(&output.stdout)?;
@@ -100,7 +100,8 @@ fn conclude(run: &Run, lists: bool, passed: io::Result<bool>) -> bool {
     false
 }
 
-/// Whether this process may choose this number, of a port or the like, while others run beside it: each has its share.
+/// Whether this process may choose this number, for example a port, while other runs are active.
+/// Each run has its share of the numbers.
 #[must_use]
 pub fn may_choose(number: u16) -> bool {
     let share = env::var(SHARE).ok();

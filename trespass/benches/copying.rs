@@ -1,4 +1,5 @@
-//! How much longer a copy takes whose destination lies a few bytes further in its page than the source: by the C library, and by trespass.
+//! Compares the C library's copy with trespass's when the destination lies a few bytes further in
+//! its page than the source. The unit is the time of a copy to the same place in a page.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,7 +14,7 @@ const PAGE: usize = 4096;
 fn main() {
     let (from, mut to) = (vec![1_u8; LEN], vec![0_u8; LEN + 2 * PAGE]);
     let same = from.as_ptr().addr().wrapping_sub(to.as_ptr().addr()) % PAGE;
-    // The best of many turns, as others use the processor as well.
+    // Keeps the best of many turns, because other processes use the processor too.
     let mut seconds = |ahead: usize, copy: fn(&mut [u8], &[u8])| {
         let to = &mut to[same + ahead..][..LEN];
         let turn = |_| {

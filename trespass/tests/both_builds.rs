@@ -97,7 +97,7 @@ fn builder() -> Builder {
 }
 
 fn listener(builder: Builder) -> (Listener, String) {
-    // It is built before anyone waits for it: a listener waits for a minute, and a build may take longer.
+    // Builds the program first, because a listener waits for a minute, and a build may take longer.
     program();
     let listener = builder.bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();

@@ -1,7 +1,8 @@
-//! The integration tests of trespass that run under the standard harness. One program, because each costs seconds to link.
+//! The integration tests of trespass that run under the standard harness. They are one program,
+//! because each program takes seconds to link.
 //!
-//! A test that needs a process without others begins with `alone!`: a process has one configuration of the software device, and its
-//! faults, mappings and descriptors are counted for all of it.
+//! A test that needs a process to itself begins with `alone!`. A process has one configuration of
+//! the software device. Its faults, mappings and descriptors are counted for the whole process.
 
 #[cfg(feature = "rdma")]
 #[macro_use]

@@ -1,5 +1,6 @@
-//! A pool's memory and a device: who can reach which blocks, with which keys. Over soft0, both ends in this process; each test is
-//! alone in its process, because faults and the count of mappings are the whole process's.
+//! Tests of a pool's memory and a device: which connection can reach which blocks, and with which
+//! keys. Both ends run over soft0 in one process. Each test has a process to itself, because faults
+//! and the count of mappings belong to the whole process.
 
 use std::time::{Duration, Instant};
 
@@ -85,7 +86,7 @@ impl RegisteredPair {
         guard.post().unwrap();
         let mut guard = self.here.start_post_send();
         let send = guard.construct_wr(1, WorkRequestFlags::Signaled).setup_send();
-        // SAFETY: `from` is borrowed until the SEND has completed, and has so many bytes.
+        // SAFETY: `from` is borrowed until the SEND has completed, and has `from.len()` bytes.
         unsafe { send.setup_sge(from.lkey().unwrap(), from.as_ptr() as u64, from.len() as u32) };
         guard.post().unwrap();
         assert!(self.wait(2).iter().all(|(_, status)| *status == WorkCompletionStatus::Success));
@@ -150,7 +151,7 @@ fn no_peer_reads_a_slot() {
         assert_eq!(status, WorkCompletionStatus::RemoteAccessError, "{key:#x}");
         assert!(is_all(&into, 64 * KIB, 1));
     }
-    // Nor does it write what it may read.
+    // A peer cannot write a block that it may only read.
     let mut link = RegisteredPair::new(&here, &there);
     let from = mine.take(1).unwrap();
     let mut guard = link.here.start_post_send();

@@ -3,7 +3,8 @@
 //! connections that end normally both sides compare hashes. The survivor of a kill learns in
 //! bounded time that its connections ended, and nothing of them remains.
 //!
-//!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test main -- --ignored --nocapture as_long_as_is_asked_for
+//!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test main -- \
+//!         --ignored --nocapture as_long_as_is_asked_for
 
 #[allow(dead_code, reason = "cases of other suites use the rest")]
 #[path = "suite/fixture.rs"]

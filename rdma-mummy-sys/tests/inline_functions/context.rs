@@ -105,7 +105,8 @@ tests! {
         for (release, input) in RELEASES.into_iter().zip([&raw const input, core::ptr::null()]) {
             let context = FakeContext::shorter_by(release.verbs_context);
             let attr = ones::<ibv_device_attr_ex>();
-            // SAFETY: everything is live.
+            // SAFETY: `context` and `attr` live until the end of the loop body, and `input`
+            // outlives the loop or is null.
             let call = |input| unsafe { verbs::ibv_query_device_ex(&lib, context.ptr(), input, attr.ptr()) };
             let size = size_of::<ibv_device_attr_ex>().word();
             let asked = [context.ptr().word(), input.word(), attr.ptr().word(), size];
@@ -141,7 +142,7 @@ tests! {
         for release in RELEASES {
             let context = FakeContext::shorter_by(release.verbs_context);
             let attr = ones::<ibv_port_attr>();
-            // SAFETY: everything is live.
+            // SAFETY: `context` and `attr` live until the end of the loop body.
             let call = || unsafe { verbs::ibv_query_port(&lib, context.ptr(), 3, attr.ptr()) };
             let (asked, port) = (context.ptr().word(), attr.ptr().word());
 
@@ -164,7 +165,7 @@ tests! {
         // A library older than the operation.
         let context = FakeContext::shorter_by(offset_of!(verbs_context, query_port) + 8);
         let attr = ones::<ibv_port_attr>();
-        // SAFETY: everything is live.
+        // SAFETY: `context` and `attr` live until the end of the function.
         assert_eq!(unsafe { verbs::ibv_query_port(&lib, context.ptr(), 3, attr.ptr()) }, RESULT as c_int);
         assert_called("ibv_query_port", &[context.ptr().word(), 3, attr.ptr().word()]);
     }

@@ -271,14 +271,16 @@ fn two_providers_are_open_at_once() {
 fn a_provider_without_a_library_says_so() {
     let folder = Folder::new("verbs_only");
     isolated("a_provider_without_a_library_says_so", None, || {
-        // SAFETY: every function refuses.
+        // SAFETY: every function of `Verbs::unsupported` fails without an access to its arguments,
+        // so the contract of C holds.
         let own = unsafe { Provider::from_tables("own", Verbs::unsupported(), None) };
         let error = own.rdmacm().expect_err("none was given");
         assert_eq!(error, &LoadError::NotProvided { library: RDMACM, provider: "own" });
         assert_eq!(error.to_string(), "the provider `own` has no librdmacm.so.1");
         assert_eq!(own.mlx5dv().expect_err("none").library(), Mlx5dv::LIBRARY);
         assert_eq!(own.efadv().expect_err("none").library(), "libefa.so.1");
-        // SAFETY: every function refuses.
+        // SAFETY: every function of `unsupported` fails without an access to its arguments, so the
+        // contract of C holds.
         let with =
             unsafe { Provider::from_tables("with", Verbs::unsupported(), Some(RdmaCm::unsupported())) };
         assert!(with.rdmacm().is_ok());

@@ -254,7 +254,7 @@ fn importing_objects_can_fail() {
         // SAFETY: the import fails, so nothing is imported.
         let error = unsafe { context.import_pd(77) }.unwrap_err();
         assert_fails!(errno, "ibv_import_pd", error);
-        // SAFETY: nothing is imported.
+        // SAFETY: the import fails, so no region refers to memory of another object.
         let error = unsafe { context.alloc_pd().unwrap().import_mr(78) }.unwrap_err();
         assert_fails!(errno, "ibv_import_mr", error);
     }

@@ -3,9 +3,9 @@
 //!
 //! # Safety
 //!
-//! All unsafe code of the test is here. A [`FaultEndpoint`] owns its objects from its creation to its
-//! drop, and nobody else destroys them. Requests are built on the stack and posted by value. The
-//! device accesses only `memory`, which outlives the objects.
+//! All unsafe code of the test is here. A [`FaultEndpoint`] owns its objects from its creation to
+//! its drop, and nobody else destroys them. Requests are built on the stack and posted by value.
+//! The device accesses only `memory`, which outlives the objects.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
@@ -409,7 +409,7 @@ impl FaultEndpoint {
             qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
             ..Default::default()
         };
-        // SAFETY: everything is live.
+        // SAFETY: `self` owns the objects, which live until `destroy`; a test calls this before it.
         let failed = unsafe {
             match call {
                 "open_xrcd" => open_domain(self.context).is_null(),

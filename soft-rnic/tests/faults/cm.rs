@@ -164,7 +164,8 @@ impl CmPair {
 
     fn establish(&mut self) -> *mut rdma_cm_id {
         let id = self.here.expect(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
-        // SAFETY: the id lives.
+        // SAFETY: the event names a live id, because only `CmChannel` destroys its ids, in
+        // `destroy` or on drop.
         good(unsafe { cm().rdma_establish.expect("soft-rnic has rdma_establish")(id) });
         id
     }
@@ -190,7 +191,7 @@ impl CmPair {
 }
 
 fn disconnect(id: *mut rdma_cm_id) {
-    // SAFETY: the id lives.
+    // SAFETY: callers pass an id of a `CmChannel`, which destroys it only in `destroy` or on drop.
     good(unsafe { (cm().rdma_disconnect)(id) });
 }
 
@@ -399,7 +400,7 @@ fn every_attempt_comes_to_something() {
             match sides.here.next(20_000).expect("a reply, or a timeout") {
                 (Kind::RDMA_CM_EVENT_CONNECT_RESPONSE, id, 0) => {
                     assert_eq!(id, active);
-                    // SAFETY: the id lives.
+                    // SAFETY: `sides.here` owns the id, and has not destroyed it.
                     good(unsafe { cm().rdma_establish.unwrap()(id) });
                     let (told, id, _) = sides.there.next(20_000).expect("RTU, or a timeout");
                     assert!(

@@ -82,7 +82,7 @@ impl CmChannel {
 
     pub(crate) fn try_id(self) -> Result<Id, i32> {
         let mut id = ptr::null_mut();
-        // SAFETY: the channel lives.
+        // SAFETY: `new` made the channel, which lives until `destroy`; nobody uses it afterwards.
         outcome(unsafe {
             (cm().rdma_create_id)(self.0, &raw mut id, ptr::null_mut(), rdma_port_space::RDMA_PS_TCP)
         })
@@ -93,14 +93,15 @@ impl CmChannel {
     pub(crate) fn event(self, time: Duration) -> Option<Event> {
         let deadline = Instant::now() + time;
         let mut event = ptr::null_mut();
-        // SAFETY: the channel lives.
+        // SAFETY: `new` made the channel, which lives until `destroy`; nobody uses it afterwards.
         while let Err(error) = outcome(unsafe { (cm().rdma_get_cm_event)(self.0, &raw mut event) }) {
             assert_eq!(error, libc::EAGAIN, "rdma_get_cm_event");
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return None;
             }
-            // SAFETY: the channel lives.
+            // SAFETY: `new` made the channel, which lives until `destroy`; nobody uses it
+            // afterwards.
             let mut file = libc::pollfd { fd: unsafe { (*self.0).fd }, events: libc::POLLIN, revents: 0 };
             // SAFETY: the array has one descriptor.
             unsafe { libc::poll(&raw mut file, 1, left.as_millis() as i32 + 1) };
@@ -142,7 +143,7 @@ impl Id {
 
     /// The local port and the remote port.
     pub(crate) fn ports(self) -> (u16, u16) {
-        // SAFETY: the id lives.
+        // SAFETY: an `Id` names a live id until `destroy`, and nobody uses it afterwards.
         unsafe {
             (u16::from_be((cm().rdma_get_src_port)(self.0)), u16::from_be((cm().rdma_get_dst_port)(self.0)))
         }
@@ -155,7 +156,7 @@ impl Id {
     }
 
     pub(crate) fn resolve_route(self) -> Result<(), i32> {
-        // SAFETY: the id lives.
+        // SAFETY: an `Id` names a live id until `destroy`, and nobody uses it afterwards.
         outcome(unsafe { (cm().rdma_resolve_route)(self.0, 2000) })
     }
 
@@ -172,12 +173,13 @@ impl Id {
             qp_type: ibv_qp_type::IBV_QPT_RC,
             ..Default::default()
         };
-        // SAFETY: the id lives.
+        // SAFETY: an `Id` names a live id until `destroy`, and nobody uses it afterwards; `attr` is
+        // a local.
         outcome(unsafe { (cm().rdma_create_qp)(self.0, ptr::null_mut(), &raw mut attr) })
     }
 
     pub(crate) fn has_qp(self) -> bool {
-        // SAFETY: the id lives.
+        // SAFETY: an `Id` names a live id until `destroy`, and nobody uses it afterwards.
         unsafe { !(*self.0).qp.is_null() }
     }
 
@@ -196,7 +198,7 @@ impl Id {
     /// `rdma_establish`, for an id whose queue pair the library does not manage.
     pub(crate) fn establish(self) -> Result<(), i32> {
         let establish = cm().rdma_establish.expect("it is there");
-        // SAFETY: the id lives.
+        // SAFETY: an `Id` names a live id until `destroy`, and nobody uses it afterwards.
         outcome(unsafe { establish(self.0) })
     }
 
@@ -207,7 +209,7 @@ impl Id {
     }
 
     pub(crate) fn disconnect(self) -> Result<(), i32> {
-        // SAFETY: the id lives.
+        // SAFETY: an `Id` names a live id until `destroy`, and nobody uses it afterwards.
         outcome(unsafe { (cm().rdma_disconnect)(self.0) })
     }
 

@@ -1,8 +1,9 @@
-//! The parts of `stride-perf` around a measurement: the command line ([`cli`]), the validated [`plan`], the [`control`]
-//! connection, the [`device`] and its [`memory`], [`statistics`], the [`report`] and the files of the [`result`].
+//! The parts of `stride-perf` around a measurement: the command line ([`cli`]), the validated
+//! [`plan`], the [`control`] connection, the [`device`] and its [`memory`], [`statistics`], the
+//! [`report`] and the files of the [`result`].
 //!
-//! `stride-workload` moves the messages. This crate is apart from it so that it can be compiled at a lower optimisation level:
-//! nothing of it runs once for each message but what is inline.
+//! `stride-workload` moves the messages. This crate is separate, so that cargo can compile it at a
+//! lower optimisation level: only its inline functions run once for each message.
 
 #![deny(unsafe_code)]
 

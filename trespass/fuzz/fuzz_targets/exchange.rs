@@ -1,5 +1,6 @@
-//! Either side of a handshake by the connection manager, with a peer that says anything. The target itself, and the tests that run it on a
-//! stable compiler, are in `trespass/src/handshake/hostile_cm.rs`.
+//! Fuzzes either side of a handshake by the connection manager with any input from the peer. The
+//! code of the target is in `trespass/src/handshake/hostile_cm.rs`, with tests that run it on a
+//! stable compiler.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A peer whose frames say anything. The target itself, and the tests that run it on a stable compiler, are in
-//! `trespass/src/protocol/hostile.rs`.
+//! Fuzzes a connection with any frames from the peer. The code of the target is in
+//! `trespass/src/protocol/hostile.rs`, with tests that run it on a stable compiler.
 
 #![no_main]
 

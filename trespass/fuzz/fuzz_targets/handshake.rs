@@ -1,5 +1,5 @@
-//! A peer that says anything while a connection is made. The target itself, and the tests that run it on a stable compiler, are in
-//! `trespass/src/handshake/hostile.rs`.
+//! Fuzzes a handshake with any input from the peer. The code of the target is in
+//! `trespass/src/handshake/hostile.rs`, with tests that run it on a stable compiler.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! One message of the handshake, of any bytes. The target itself, and the tests that run it on a stable compiler, are in
-//! `trespass/src/wire/hostile.rs`.
+//! Fuzzes the decoding of one handshake message with any bytes. The code of the target is in
+//! `trespass/src/wire/hostile.rs`, with tests that run it on a stable compiler.
 
 #![no_main]
 

@@ -120,7 +120,9 @@ pub enum Event {
 ///                 match worker.recv(key, &mut message) {
 ///                     Ok(len) => worker.send(key, &message[..len])?,
 ///                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-///                     Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(worker.close(key)),
+///                     Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+///                         return Ok(worker.close(key));
+///                     }
 ///                     Err(error) => return Err(error),
 ///                 }
 ///             }

@@ -4,7 +4,8 @@
 //! ```text
 //! client                                             server
 //! request, with its CM_PREFIX ----------------------------->
-//!                                                    make a queue pair, connect it, post receives for the client's HELLO
+//!                                                    make a queue pair, connect it,
+//!                                                    post receives for the client's HELLO
 //!    <-------------------------- answer, with its CM_PREFIX
 //! connect the queue pair, post all receives
 //! HELLO ================== over RDMA =================>

@@ -158,8 +158,8 @@ pub(crate) enum Blocked {
     Nothing,
 }
 
-/// A [`ConnectionSetup`](super::ConnectionSetup) with impossible values; a driver gets it only if it skipped
-/// a check.
+/// A [`ConnectionSetup`](super::ConnectionSetup) with impossible values. A driver gets it only if
+/// it skipped a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the parameter {name} is {value}; it must be from {least} to {most}")]
 pub(crate) struct InvalidSetup {

@@ -118,7 +118,8 @@ pub(crate) struct ConnectionSetup {
     pub(crate) read_piece: usize,
     /// Lent blocks that a frame may have beside its header: what the device takes in one request.
     pub(crate) gather: usize,
-    /// The domain of the device, as the blocks' registrations name it ([`Block::is_reachable`](super::Block::is_reachable)).
+    /// The device's domain, with the same number as in the blocks' registrations
+    /// ([`Block::is_reachable`](super::Block::is_reachable)).
     pub(crate) domain: usize,
     /// How long a close may take.
     pub(crate) linger: Duration,
@@ -181,11 +182,17 @@ impl ConnectionSetup {
 
     /// Bytes of slots that receiving may use at a time over a queue pair.
     ///
-    /// A receive is posted anew for each frame that is kept as long as less than `rcvbuf` is kept, and for a message that is to be taken
-    /// whole (at most `rcvbuf` long) as long as less than twice that is, as its frames may be half empty. So posted and kept are at
-    /// most `rx_slots` and `2 * rcvbuf`, and a slot, for the last frame may go beyond. READs begin within the same bounds, and go slot
-    /// by slot where there is nothing larger; the last may go beyond by a piece. The other slot beside is for what must go out so that
-    /// something comes back: the heads of frames without inline data, a lent block that is out of the device's reach, or an RTS of many ranges.
+    /// Posted receives use at most `rx_slots` slots, and kept frames at most `2 * rcvbuf` bytes. A
+    /// new receive is posted for each kept frame while less than `rcvbuf` is kept. For a message
+    /// that is taken whole (at most `rcvbuf` long) the limit is twice that, because its frames may
+    /// be half empty. The last frame may exceed the limit by a slot.
+    ///
+    /// READs begin within the same limits, and use single slots if no larger block is free. The
+    /// last READ may exceed the limit by a piece.
+    ///
+    /// One more slot is for what must be sent before the peer sends again. This may be the head of
+    /// a frame without inline data, a lent block out of the device's reach, or an RTS of many
+    /// ranges.
     pub(crate) fn receive_slots(&self) -> usize {
         (self.own.rx_slots as usize + 2) * self.own.slot_size as usize + 2 * self.rcvbuf + self.read_piece
     }

@@ -66,6 +66,7 @@ pub(crate) enum TransmitItem<B> {
     Send(Frame<B>),
     /// A READ of the peer's memory.
     Read(ReadRequest<B>),
-    /// Nothing that the peer's program notices, but whose completion shows that the peer is there: a WRITE of no bytes.
+    /// A WRITE of no bytes, which the peer's program does not notice. Its completion shows that the
+    /// peer is alive.
     Probe,
 }

@@ -9,7 +9,8 @@ use crate::wire::{Cause, Unavailable};
 /// The reason for refusing a connection. Every version can read it.
 ///
 /// ```text
-/// 16 reason u16 | 18 major u8 | 19 minor u8 | 20 peer's major u8 | 21 peer's minor u8 | 22 length of the text u16 | 24 text
+/// 16 reason u16 | 18 major u8 | 19 minor u8 | 20 peer's major u8 | 21 peer's minor u8
+/// 22 length of the text u16 | 24 text
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reject {
@@ -116,7 +117,8 @@ impl Reject {
 /// else TCP.
 ///
 /// ```text
-/// 16 connection u64 | 24 generation u32 | 28 outcome u8 | 29 role u8 | 30 cause u16 | 32 length of the text u16 | 34 0 [6] | 40 text
+/// 16 connection u64 | 24 generation u32 | 28 outcome u8 | 29 role u8 | 30 cause u16
+/// 32 length of the text u16 | 34 0 [6] | 40 text
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {

@@ -6,7 +6,8 @@ use super::{WireError, preamble::Writer, tlv};
 /// Length of an endpoint; a newer version may append.
 ///
 /// ```text
-///  0 queue pair u32 | 4 first PSN u32 | 8 GID [16] | 24 LID u16 | 26 MTU u8 | 27 link u8 | 28 SL u8 | 29 traffic class u8 | 30 0 u16 | 32 device u64
+///  0 queue pair u32 | 4 first PSN u32 | 8 GID [16] | 24 LID u16 | 26 MTU u8 | 27 link u8
+/// 28 SL u8 | 29 traffic class u8 | 30 0 u16 | 32 device u64
 /// ```
 const BYTES: usize = 40;
 

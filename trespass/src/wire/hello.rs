@@ -12,8 +12,9 @@ use crate::wire::{Cause, Unavailable};
 /// Length of the fixed part without the preamble.
 ///
 /// ```text
-/// 16 features u64 | 24 connection u64 | 32 generation u32 | 36 role u8 | 37 kind u8 | 38 policy u8 | 39 0 u8
-/// 40 slot_size u32 | 44 rx_slots u32 | 48 eager_max u32 | 52 max_rts u16 | 54 rd_atomic in u8 | 55 out u8 | 56 max_msg u64 | 64 TLVs
+/// 16 features u64 | 24 connection u64 | 32 generation u32 | 36 role u8 | 37 kind u8 | 38 policy u8
+/// 39 0 u8 | 40 slot_size u32 | 44 rx_slots u32 | 48 eager_max u32 | 52 max_rts u16
+/// 54 rd_atomic in u8 | 55 out u8 | 56 max_msg u64 | 64 TLVs
 /// ```
 const FIXED: usize = 48;
 

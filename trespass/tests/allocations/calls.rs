@@ -1,5 +1,6 @@
-//! Calls of the hot path allocate nothing as they go on, all that is below them included: sockets and workers, over TCP and over queue pairs of the software
-//! device, which is in this process. Each thread counts its own.
+//! Tests that a steady sequence of hot path calls allocates nothing, at any level below them. The
+//! tests cover sockets and workers, over TCP and over queue pairs of the software device in this
+//! process. Each thread counts its own allocations.
 
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,8 +17,9 @@ const LONG: Duration = Duration::from_secs(60);
 /// Warm-up rounds, after which queues, pools and the system's lists have their final size.
 const BEFORE: usize = 500;
 const COUNTED: usize = 500;
-/// What happens once, and may do so late: a queue has something in it for the first time, as nobody waited, or a thread takes its first slot of the
-/// pool. (That queues which have their size allocate nothing at all is in `protocol_alone`.)
+/// Allocations that happen once, perhaps late: a queue holds something for the first time, or a
+/// thread takes its first slot of the pool. `protocol_alone` tests that queues of their final size
+/// allocate nothing at all.
 const ONCE: u64 = 8;
 
 /// Runs `round` repeatedly, and returns this thread's allocations after the warm-up.
@@ -28,13 +30,13 @@ fn allocations(mut round: impl FnMut()) -> u64 {
     allocated() - before
 }
 
-/// What one side of a connection does in a round, and the other.
+/// What each side of a connection does in a round.
 struct PeerClosures<A, B> {
     client: A,
     server: B,
 }
 
-/// Sees that neither side allocates.
+/// Checks that neither side allocates.
 fn expect_none<A: FnMut() + Send, B: FnMut() + Send>(what: &str, sides: PeerClosures<A, B>) {
     let PeerClosures { client, server } = sides;
     let counts = thread::scope(|scope| {
@@ -145,7 +147,7 @@ fn bytes(over_rdma: bool, len: usize) {
     );
 }
 
-/// An echoing worker and an asking one, until each has completed its rounds.
+/// Runs an echoing worker and an asking worker until each has completed its rounds.
 fn workers(over_rdma: bool, len: usize) {
     let config = builder(over_rdma).build().unwrap();
     let (tell, told) = std::sync::mpsc::channel::<SocketAddr>();

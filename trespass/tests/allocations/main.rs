@@ -1,4 +1,5 @@
-//! The hot path allocates nothing: shown by an allocator that counts. Without the harness, so that nothing but what is counted runs.
+//! Tests, with an allocator that counts, that the hot path allocates nothing. The program has no
+//! test harness, so that only the counted code runs.
 
 #![allow(
     unused_imports,
@@ -29,16 +30,19 @@ fn allocated() -> u64 {
 
 struct CountingAllocator;
 
-// SAFETY: every call is handed on to the system's allocator as it came; the counter is apart from the memory, and has no destructor.
+// SAFETY: every call goes unchanged to the system's allocator, which keeps the contract. The
+// counter lies outside the allocated memory, and has no destructor.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: `GlobalAlloc::alloc` requires a layout that is not empty, which is all that `System` requires.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`: the layout is not empty.
+        // `System` requires nothing else.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `GlobalAlloc::dealloc` requires memory of this allocator with its layout, and `alloc` above took it from `System`.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`: the memory is from
+        // `alloc` above, with this layout. `alloc` took it from `System`.
         unsafe { System.dealloc(memory, layout) }
     }
 }

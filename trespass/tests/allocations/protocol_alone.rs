@@ -1,5 +1,6 @@
-//! The hot path of the protocol allocates nothing: shown by counting the allocations of messages, streams, rendezvous and lent blocks between two
-//! connections, once their queues have their size.
+//! Tests that the hot path of the protocol allocates nothing once its queues have their final size.
+//! The tests count the allocations of messages, streams, rendezvous and lent blocks between two
+//! connections.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -12,7 +13,7 @@ use crate::protocol::{
     Purpose, RemoteAddress, TransmitItem,
 };
 
-/// A block that goes back to its pool.
+/// A block that returns to its pool.
 struct TestBlock {
     bytes: Option<Box<[u8]>>,
     home: Arc<Mutex<Vec<Box<[u8]>>>>,
@@ -79,7 +80,7 @@ impl TestPeer {
         TestPeer { connection, pool: TestBlocks::new(), queue: PostedSends::new(128), posted, returned: None }
     }
 
-    /// Sends all that can go straight into the peer, and completes it.
+    /// Sends everything possible straight to the peer, and completes the requests.
     fn turn(&mut self, peer: &mut TestPeer, now: Instant) {
         self.connection.slots_posted(self.connection.slots_wanted());
         while let Some(transmit) = self.connection.transmit(now, &mut self.pool, self.queue.room()) {
@@ -117,7 +118,7 @@ impl std::fmt::Debug for TestBlock {
     }
 }
 
-/// Runs `round` often, and counts the allocations once it has run some times.
+/// Runs `round` repeatedly, and counts the allocations after 100 rounds.
 fn count(name: &str, setup: &ConnectionSetup, mut round: impl FnMut(&mut TestPeer, &mut TestPeer, Instant)) {
     let (mut a, mut b, now) = (TestPeer::new(setup), TestPeer::new(setup), Instant::now());
     (0..100).for_each(|_| round(&mut a, &mut b, now));

@@ -1,7 +1,7 @@
 //! Both ends of a connection: one echoes, and the other verifies the echo. `both_builds.rs`
 //! includes this file, and also builds it as a program without the feature `rdma`:
 //!
-//!     peer listen KIND            prints `listening at ADDR`, and echoes for the first client that connects
+//!     peer listen KIND            prints `listening at ADDR`, and echoes for the first client
 //!     peer connect KIND ADDR      sends bytes or messages and verifies the echo
 //!     peer require                builds a configuration that requires RDMA
 //!

@@ -1,7 +1,8 @@
-//! Cases that hold over every transport, over each of them; and those over a disturbed device or network.
+//! Test cases that run over every transport, and cases for a disturbed device or network.
 //!
-//! The program has parts, each in a process of its own, because a process has one configuration of the software device. `TRESPASS_SUITE`
-//! names the only one to run, and so does a filter that begins with it: `cargo test -p trespass --test suite -- soft::i9`.
+//! The program has several parts. Each runs in a process of its own, because a process has one
+//! configuration of the software device. `TRESPASS_SUITE` names the only part to run. So does a
+//! filter that begins with its name: `cargo test -p trespass --test suite -- soft::i9`.
 //!
 //! | part | runs over |
 //! | --- | --- |
@@ -14,7 +15,8 @@
 //! | `faults` | a software device with faults (`faults.rs`) |
 //! | `netem` | two SoftRoCE devices with a disturbed network between them (`netem.rs`); skipped without them |
 //!
-//! A case gets a [`Fixture`], which makes listeners and connections of its part's transport, and sees that it is that transport which they got.
+//! A case gets a [`Fixture`], which makes listeners and connections of the part's transport. The
+//! fixture checks that they use that transport.
 
 #[cfg(feature = "rdma")]
 mod bare;
@@ -69,7 +71,8 @@ const PARTS: &[&str] = if cfg!(feature = "rdma") {
     &["tcp"]
 };
 
-/// How long a case may take, also in a virtual machine without hardware support. Everything in a case that waits has a shorter limit of its own.
+/// The time limit of a case, also in a virtual machine without hardware support. Each wait in a
+/// case has a shorter limit.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
@@ -90,8 +93,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs the cases over software devices that only this process sees, and the children of its cases: others' comings and goings cost
-/// descriptors.
+/// Runs the cases over software devices that only this process and the children of its cases see.
+/// Other processes that come and go would cost descriptors.
 fn over_soft(part: &'static str, target: Target, mode: Mode) -> ExitCode {
     let of = if death::is_child() { std::os::unix::process::parent_id() } else { std::process::id() };
     let mut config = soft::Config::from_env().expect("a valid environment");
@@ -119,8 +122,8 @@ fn run(part: &'static str, target: Target) -> ExitCode {
     run_at(part, target, &Ok(Ipv4Addr::LOCALHOST.into()), terms)
 }
 
-/// Runs the cases at an address of the host, if there is one for that transport. A child that a case made does its part, and nothing
-/// else.
+/// Runs the cases at an address of the host, if that transport has one. A process that is the child
+/// of a case does only its part.
 fn run_at(
     part: &'static str,
     target: Target,

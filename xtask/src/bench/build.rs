@@ -1,4 +1,5 @@
-//! `cargo xtask bench build`: the time of a first build in CPU seconds, and the size of what it makes.
+//! `cargo xtask bench build`: the time of a first build in CPU seconds, and the size of what it
+//! makes.
 //!
 //! Each build starts from a fresh clone of a commit, with an empty target folder and with the
 //! dependencies downloaded. This program is the `RUSTC_WRAPPER` of the builds, so that it sees what
@@ -149,7 +150,8 @@ pub(crate) fn rustc() -> Option<ExitCode> {
     Some(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// The user and system time of the processes that this one has waited for, and of those that they did.
+/// The user and system time of the processes that this one has waited for, and of those that they
+/// did.
 fn children_seconds() -> Result<f64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     // The second field is a name in parentheses, which may have spaces in it.

@@ -1,9 +1,9 @@
 //! A checker of the words in documents and comments: `cargo xtask prose`.
 //!
-//! Some habits make a text hard to read for an engineer who meets it first: a clause as the subject, a
-//! sentence of fifty words, a comment that repeats the name below it. Each rule here finds one of
-//! them and names the file and the line. The limits are counts per 1,000 words, because a phrase
-//! that is wrong as a habit may be right once.
+//! Some habits make a text hard to read for an engineer who meets it first: a clause as the
+//! subject, a sentence of fifty words, a comment that repeats the name below it. Each rule here
+//! finds one of them and names the file and the line. The limits are counts per 1,000 words,
+//! because a phrase that is wrong as a habit may be right once.
 
 mod items;
 mod phrases;

@@ -67,7 +67,8 @@ struct Sentence {
     text: String,
 }
 
-/// The sentences of a document's paragraphs and list items; headings, tables and quotations have none.
+/// The sentences of a document's paragraphs and list items; headings, tables and quotations have
+/// none.
 fn sentences(file: &File) -> Vec<Sentence> {
     let mut found = Vec::new();
     let mut paragraph: Option<(usize, String)> = None;

@@ -80,7 +80,8 @@ impl Programs {
 
     /// Builds every program and example, and the integration tests of these packages.
     ///
-    /// Both commands select the same packages, so that cargo unifies features alike and builds nothing twice.
+    /// Both commands select the same packages, so that cargo unifies features in the same way and
+    /// builds nothing twice.
     pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
         let programs = self.build_all()?;
         eprintln!("softroce: building the tests");

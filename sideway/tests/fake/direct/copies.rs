@@ -182,7 +182,7 @@ fn operations_a_pair_was_not_created_with_are_not_called() {
     let parts = copying();
     let mut pair = pair(&parts, DirectOperationFlags::Memcpy);
     let mut guard = pair.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request and accesses no memory.
     unsafe { guard.construct_wr(1, SIGNALED).setup_raw_wqe(&raw(16, 1)) };
     let error = guard.post().unwrap_err();
     let reason = DirectRequestError::UnsupportedOperation { operation: DirectOperationFlags::RawWqe };
@@ -191,7 +191,7 @@ fn operations_a_pair_was_not_created_with_are_not_called() {
     // The same for an initiator.
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
     let mut guard = initiator.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request and accesses no memory.
     unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
     let reason = DirectRequestError::UnsupportedOperation { operation: DirectOperationFlags::Memcpy };
     assert_eq!(guard.post(), Err(PostSendError::Direct { index: 0, reason }));
@@ -219,7 +219,7 @@ fn an_initiator_copies_without_a_target() {
     assert_eq!((parts.addresses().len(), parts.posted()), (1, 3));
     // The target of a copy request does not carry over to the next request.
     let mut guard = initiator.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request and accesses no memory.
     unsafe {
         guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 7, 8).setup_memcpy(1, 2, 3, 4, 8);
         guard.construct_wr(2, SIGNALED).setup_write(1, 2).setup_sge(3, 4, 5);
@@ -257,7 +257,8 @@ fn a_raw_request_is_as_long_as_it_says() {
         (64 * 16, 63, Some(63 * 16)),
     ] {
         let mut guard = pair.start_post_send();
-        // SAFETY: nothing is posted.
+        // SAFETY: `post` below refuses the list, so the device gets no request and accesses no
+        // memory.
         unsafe { guard.construct_wr(1, SIGNALED).setup_raw_wqe(&raw(bytes, units)) };
         let reason = DirectRequestError::RawLength { given: bytes, stated };
         let error = guard.post().unwrap_err();

@@ -142,7 +142,8 @@ fn encryption_reaches_the_device_as_it_is() {
     let mut plain = mlx5.create_mkey(&parts.pd, 4, MKeyFlags::BlockSignature).unwrap();
     let mut guard = pair.start_post_send();
     let request = guard.construct_wr(1, SIGNALED);
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request, and `plain` stays as it
+    // is.
     unsafe { request.setup_mkey_configure(&mut plain, MKeyConfiguration::new().setup_crypto(crypto)) };
     let reason = DirectRequestError::KeyWithout { missing: MKeyFlags::Crypto };
     assert_eq!(guard.post(), Err(PostSendError::Direct { index: 0, reason }));
@@ -168,7 +169,8 @@ fn a_data_encryption_key_of_another_context_is_refused() {
     };
     let mut guard = pair.start_post_send();
     let request = guard.construct_wr(1, SIGNALED);
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request, and `mkey` stays as it
+    // is.
     unsafe { request.setup_mkey_configure(&mut mkey, MKeyConfiguration::new().setup_crypto(crypto)) };
     assert_eq!(guard.post(), Err(PostSendError::OtherContext { index: 0 }));
     assert_eq!(parts.own_requests(), []);

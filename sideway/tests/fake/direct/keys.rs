@@ -353,14 +353,16 @@ fn a_layout_is_as_large_as_the_key() {
             configure(&mut pair, &mut key, MKeyConfiguration::new().setup_layout_interleaved(1, &steps));
         assert_eq!(result, expected);
         let mut guard = pair.start_post_send();
-        // SAFETY: nothing is posted.
+        // SAFETY: `post` below refuses the list, so the device gets no request, and `key` stays as
+        // it is.
         unsafe {
             guard.construct_wr(1, SIGNALED).setup_mr_interleaved(&mut key, AccessFlags::empty(), 1, &steps)
         };
         assert_eq!(guard.post(), expected);
     }
     let mut guard = pair.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request, and `key` stays as it
+    // is.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &pieces) };
     assert_eq!(guard.post(), too_many);
     // The request itself may lack room, which the library reports.
@@ -383,16 +385,19 @@ fn a_pair_without_these_requests_refuses_them() {
     let result = configure(&mut pair, &mut key, &MKeyConfiguration::new());
     assert_eq!(result, without(DirectOperationFlags::MKeyConfigure));
     let mut guard = pair.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request, and `key` stays as it
+    // is.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &[]) };
     assert_eq!(guard.post(), without(DirectOperationFlags::MrList));
     let mut guard = initiator.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request, and `key` stays as it
+    // is.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_interleaved(&mut key, AccessFlags::empty(), 1, &[]) };
     assert_eq!(guard.post(), without(DirectOperationFlags::MrInterleaved));
     let operation = WorkRequestOperationType::LocalInvalidate;
     let mut guard = pair.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request, and `key` stays as it
+    // is.
     unsafe { guard.construct_wr(1, SIGNALED).setup_invalidate_mkey(&mut key) };
     assert_eq!(guard.post(), Err(PostSendError::UnsupportedOperation { index: 0, operation }));
     assert_eq!((parts.own_requests(), parts.posted()), (vec![], 0));
@@ -416,11 +421,13 @@ fn a_key_of_another_context_is_refused() {
     let other = Err(PostSendError::OtherContext { index: 0 });
     assert_eq!(configure(&mut pair, &mut key, &MKeyConfiguration::new()), other);
     let mut guard = pair.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request, and `key` stays as it
+    // is.
     unsafe { guard.construct_wr(1, SIGNALED).setup_invalidate_mkey(&mut key) };
     assert_eq!(guard.post(), other);
     let mut guard = pair.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: `post` below refuses the list, so the device gets no request, and `key` stays as it
+    // is.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &[]) };
     assert_eq!(guard.post(), other);
     assert_eq!(parts.own_requests(), []);
@@ -457,11 +464,11 @@ fn a_list_about_a_key_can_be_forgotten() {
     let mut configuration = MKeyConfiguration::new();
     configuration.setup_layout_list(&pieces);
     let mut guard = pair.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: the guard is dropped without `post`, so the device gets no request for `key`.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mkey_configure(&mut key, &configuration) };
     drop(guard);
     let mut guard = pair.start_post_send();
-    // SAFETY: nothing is posted.
+    // SAFETY: the guard is leaked without `post`, so the device gets no request for `key`.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mkey_configure(&mut key, &configuration) };
     std::mem::forget(guard);
     // The key may be dropped before the leaked list is closed by the next list or by the pair's

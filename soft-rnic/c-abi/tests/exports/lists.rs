@@ -14,8 +14,9 @@ const PRIVATE_NAMES: &str = include_str!("../../src/libibverbs/private.txt");
 
 const SONAME: &str = "libibverbs.so.1";
 pub(crate) const RDMACM: &str = "librdmacm.so.1";
-/// The node in which our librdmacm finds the functions that it jumps to, and what their names begin with there.
+/// The version node that holds the functions to which our librdmacm jumps.
 const FORWARD_NODE: &str = "SOFT_RNIC_RDMACM";
+/// The prefix of those functions' names.
 const FORWARD: &str = "soft_rnic_";
 
 /// The libraries that import from libibverbs.
@@ -29,7 +30,7 @@ const PROVIDERS: [&str; 7] = [
     "librdmacm.so.1",
 ];
 
-/// The programs of ibverbs-utils, perftest and rdmacm-utils that import from libibverbs or librdmacm.
+/// The programs of ibverbs-utils, perftest and rdmacm-utils that import libibverbs or librdmacm.
 const PROGRAMS: [&str; 31] = [
     "ibv_asyncwatch",
     "ibv_devices",
@@ -158,7 +159,8 @@ pub(crate) fn default_versions_are_the_newest_rdma_cores() -> CheckResult {
     same_versions(RDMACM, &pinned().join(RDMACM), 60).map(Ok)
 }
 
-/// Fails if ours lacks a public function of theirs, has it in another version, or lacks a private one.
+/// Fails if our library lacks a public function of theirs, has it in another version, or lacks a
+/// private function.
 fn same_versions(soname: &str, theirs: &Path, at_least: usize) -> Result<(), String> {
     let ours = elf::symbols(&shared_object(soname)?)?.exported;
     let found = elf::symbols(theirs)?.exported;
@@ -180,7 +182,8 @@ fn same_versions(soname: &str, theirs: &Path, at_least: usize) -> Result<(), Str
     Ok(())
 }
 
-/// Fails if a file imports something of libibverbs or librdmacm that ours lack; says how many symbols it imports.
+/// Returns how many symbols the file imports. Fails if our libraries lack a symbol of libibverbs or
+/// librdmacm that the file imports.
 fn imports(file: &Path) -> Result<usize, String> {
     let mut ours = elf::symbols(&library()?)?.exported;
     ours.extend(elf::symbols(&shared_object(RDMACM)?)?.exported);
@@ -211,7 +214,8 @@ pub(crate) fn imports_of_the_newest_providers() -> CheckResult {
     imports_in(&pinned()).map(Ok)
 }
 
-/// Checks the provider libraries of a folder, and their plug-ins where those are files of their own.
+/// Checks the provider libraries of a folder, and their plug-ins where those are files of their
+/// own.
 fn imports_in(folder: &Path) -> Result<(), String> {
     let libraries = PROVIDERS.iter().map(|name| folder.join(name));
     let plugins = std::fs::read_dir(folder.join("libibverbs")).into_iter().flatten().flatten();

@@ -1,6 +1,7 @@
 //! What the shared objects export, and that what programs and providers import is there.
 //!
-//! A check of programs that this machine lacks is listed and counted as ignored, with what it lacks.
+//! A check of programs that this machine lacks is listed and counted as ignored, with what it
+//! lacks.
 
 mod calls;
 mod elf;

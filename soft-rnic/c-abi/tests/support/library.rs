@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// The folder with `libibverbs.so.1` and `librdmacm.so.1`, built once a run. Also used by the tests of `soft-rnic-cli`.
+/// The folder with `libibverbs.so.1` and `librdmacm.so.1`, built once a run. The tests of
+/// `soft-rnic-cli` use it too.
 pub(crate) fn folder() -> Result<&'static Path, String> {
     static FOLDER: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("soft-libs");

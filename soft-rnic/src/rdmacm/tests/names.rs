@@ -100,7 +100,7 @@ fn failed_name_lookup_is_reported() {
     assert_eq!(errno(), libc::EINVAL);
     let numeric = rdma_addrinfo { ai_flags: RAI_NUMERICHOST as c_int, ..rdma_addrinfo::default() };
     assert_eq!(info(Some("no.number"), None, Some(numeric)), Err(libc::EAI_NONAME));
-    // SAFETY: null is allowed.
+    // SAFETY: the argument is null, for which `rdma_freeaddrinfo` does nothing.
     unsafe { (cm().rdma_freeaddrinfo)(ptr::null_mut()) };
 }
 

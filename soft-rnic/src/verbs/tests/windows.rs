@@ -78,7 +78,7 @@ impl<'a> WindowsFixture<'a> {
 
 /// The key that a window of type 2 can be bound with next.
 fn next(mw: *mut ibv_mw) -> u32 {
-    // SAFETY: the window lives.
+    // SAFETY: callers pass a window of `window`, which lives until `dealloc`.
     verbs::ibv_inc_rkey(unsafe { (*mw).rkey })
 }
 
@@ -178,7 +178,7 @@ fn peer_cannot_invalidate_a_foreign_window() {
     bench.connect([neighbours_peer, neighbour]);
     let (of_another_pair, pairs_key) = fixture.bound(user[1]);
     let (of_another_domain, domains_key) = elsewhere.bound(neighbour);
-    // SAFETY: the region lives.
+    // SAFETY: `bench` owns the region, which lives until the end of the test.
     let regions_key = unsafe { (*bench.mr).rkey };
     let of_type_1 = fixture.window(ibv_mw_type::IBV_MW_TYPE_1);
     let type_1_key = next(of_type_1);
@@ -242,7 +242,7 @@ fn bind_ignores_a_new_window_with_the_same_index() {
     let fixture = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
     let first = fixture.window(ibv_mw_type::IBV_MW_TYPE_2);
-    // SAFETY: the window lives.
+    // SAFETY: `window` made it just now, and it lives until `dealloc`.
     let index = unsafe { mw_of(first) }.index();
     // No receive is posted yet, so the request behind must wait.
     assert_eq!(bench.send(one, 10, 8, |_| {}), 0);
@@ -252,7 +252,7 @@ fn bind_ignores_a_new_window_with_the_same_index() {
     // Indices come back in turn, after as many as rest or are in use in all tests.
     let second = (0..10_000).find_map(|_| {
         let mw = fixture.window(ibv_mw_type::IBV_MW_TYPE_2);
-        // SAFETY: the window lives.
+        // SAFETY: `window` made it just now, and it lives until `dealloc`.
         let found = unsafe { mw_of(mw) }.index() == index;
         if !found {
             dealloc(mw);

@@ -137,7 +137,8 @@ fn invalid_xrc_calls_are_refused() {
         qp_type: ibv_qp_type::IBV_QPT_RC,
         ..ibv_qp_init_attr::default()
     };
-    // SAFETY: everything is live.
+    // SAFETY: `bench` and `ends` own the domain and the queues, which live until `ends.end`; `init`
+    // is a local.
     let refused = unsafe { (table().ibv_create_qp)(bench.pd, &raw mut init) };
     assert_eq!((refused.is_null(), errno()), (true, libc::EINVAL));
     // An initiator cannot be created with operations that it cannot post.
@@ -153,13 +154,14 @@ fn invalid_xrc_calls_are_refused() {
             send_ops_flags: operation.0.into(),
             ..ibv_qp_init_attr_ex::default()
         };
-        // SAFETY: everything is live.
+        // SAFETY: `bench` and `ends` own the objects that `init` names, which live until
+        // `ends.end`.
         let refused = unsafe { verbs::ibv_create_qp_ex(table(), bench.opened.0, &raw mut init) };
         assert_eq!((refused.is_null(), errno()), (true, libc::EOPNOTSUPP));
     }
     let basic = bench.srq(4);
     let mut none = 0;
-    // SAFETY: everything is live.
+    // SAFETY: `bench` made `basic` just now, and the last call destroys it once.
     unsafe {
         assert_eq!(verbs::ibv_get_srq_num(basic, &raw mut none), libc::EINVAL);
         assert_eq!((table().ibv_destroy_srq)(basic), 0);
@@ -212,7 +214,8 @@ fn every_handle_gets_the_events() {
         qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
         ..ibv_qp_open_attr::default()
     };
-    // SAFETY: everything is live.
+    // SAFETY: `bench` owns the context and `ends` the XRC domain; both live until the end of the
+    // test.
     let opened = unsafe { verbs::ibv_open_qp(bench.opened.0, &raw mut open) };
     assert!(!opened.is_null(), "errno {}", errno());
     // No queue has this number, which belongs to this process, so the target fails.

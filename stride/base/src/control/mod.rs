@@ -5,14 +5,14 @@
 //! client                                server
 //!   Request: the client's test     ->
 //!                                  <-     Accept: the server's test
-//!   Resources                     <->     Resources      for each queue pair: its address, and its memory's
-//!                                  <-     Meeting        with rdma_cm: the address where the server listens
+//!   Resources                     <->     Resources      per queue pair: address and memory
+//!                                  <-     Meeting        with rdma_cm: the server's address
 //!   Ready                         <->     Ready          both queue pairs can send
-//!   Begin                         <->     Begin          for each size: both are about to measure
-//!   Row                            ->                    for each size: the client's measurement; if both measure,
-//!                                  <-     Row            the server's, too
-//!   Arrived                       <->     Arrived        for each size, on request: the number of messages received
-//!   Done                          <->     Done           neither side needs the other's memory any more
+//!   Begin                         <->     Begin          per size: both are about to measure
+//!   Row                            ->                    per size: the client's measurement
+//!                                  <-     Row            per size: the server's, if both measure
+//!   Arrived                       <->     Arrived        on request: messages received
+//!   Done                          <->     Done           neither needs the other's memory
 //! ```
 //!
 //! A test of TCP measures a separate connection: in place of `Resources` and `Ready` the server

@@ -1,10 +1,11 @@
-//! The time of day as results write it.
+//! The time of day in the format of the results.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// This time in UTC as RFC 3339 writes it, with nanoseconds; times before 1970 read as its first moment.
+/// This time in UTC in the format of RFC 3339, with nanoseconds. A time before 1970 becomes the
+/// first moment of 1970.
 pub(super) fn rfc_3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let (days, second) = (since.as_secs() / DAY, since.as_secs() % DAY);
@@ -15,8 +16,9 @@ pub(super) fn rfc_3339(time: SystemTime) -> String {
 
 /// The year, month and day in the Gregorian calendar, this many days after 1970-01-01.
 ///
-/// Years begin with March here, so that the leap day is the last of a year: then each month begins on day
-/// `(153 * month + 2) / 5`, where March is month 0. An era is 400 years, after which the calendar repeats.
+/// Here a year begins in March, so that the leap day is its last day. Each month then begins on day
+/// `(153 * month + 2) / 5`, where March is month 0. An era is 400 years, after which the calendar
+/// repeats.
 fn date(days_since_1970: u64) -> (u64, u64, u64) {
     const DAYS_OF_ERA: u64 = 146_097;
     const FROM_MARCH_OF_YEAR_0_TO_1970: u64 = 719_468;

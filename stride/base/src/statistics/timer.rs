@@ -1,10 +1,11 @@
-//! The clock of the measurements: the processor's counter where it runs at a constant rate, else the system's clock.
+//! The clock of the measurements: the processor's counter if it runs at a constant rate, else the
+//! system's clock.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long the calibration watches the counter. The two readings at its ends are each exact to some 20 ns, so that the length
-/// of a tick is exact to a millionth.
+/// The time for which the calibration watches the counter. The reading at each end is exact to
+/// about 20 ns, so the length of a tick is exact to a millionth.
 const CALIBRATION: Duration = Duration::from_millis(40);
 
 /// How many readings are taken at each end of it, of which the quickest counts.
@@ -79,7 +80,8 @@ impl Counter {
         (end - start).as_nanos() as f64 / (last - first).max(1) as f64
     }
 
-    /// Both clocks at the same moment: the quickest of some readings, the counter's in the middle of the system's.
+    /// Reads both clocks at the same moment. It keeps the quickest of several readings, and takes
+    /// the middle of the two counter values around the system's time.
     fn reading(self) -> (Instant, u64) {
         let read = |_| {
             let before = self.read();
@@ -96,15 +98,16 @@ impl Counter {
 ///
 /// # Safety
 ///
-/// Reading it touches no memory. A process can be forbidden to (`PR_SET_TSC`), which ends it; then it ended when the clock was
-/// made, as that reads it too.
+/// A read of the counter touches no memory. The kernel can forbid it (`PR_SET_TSC`), and then a
+/// read ends the process. Such a process has already ended when it made the clock, which reads the
+/// counter too.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod instruction {
     use std::arch::x86_64::{__cpuid, _rdtsc};
 
-    /// The leaf of features that has the bit of RDTSCP, and the one of power management that has the bit of a counter that
-    /// neither stops nor changes its rate ("invariant TSC").
+    /// The CPUID leaves, each with a bit of EDX: the processor has RDTSCP, and its counter neither
+    /// stops nor changes its rate ("invariant TSC").
     const FEATURES: (u32, u32) = (0x8000_0001, 1 << 27);
     const POWER: (u32, u32) = (0x8000_0007, 1 << 8);
 

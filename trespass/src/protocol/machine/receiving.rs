@@ -33,8 +33,8 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     /// Like [`received`](Self::received), while a call waits: its `sink` takes the frame's bytes if
-    /// they are what it waits for. With [immediate data](crate::protocol::Frame::immediate) in place of the header,
-    /// all `len` bytes are payload.
+    /// the call waits for them. If [immediate data](crate::protocol::Frame::immediate) replaces the
+    /// header, all `len` bytes are payload.
     #[inline(always)]
     pub(crate) fn received_for(
         &mut self,

@@ -3,7 +3,8 @@
 use super::*;
 
 impl TestPeer {
-    /// Takes a frame off the link for a call that waits with room for so many bytes. What that call has then.
+    /// Takes a frame off the link for a call that waits with room for `room` bytes. Returns the
+    /// bytes that the call then has.
     fn deliver_for(&mut self, room: usize) -> Option<Vec<u8>> {
         let mut buffer = vec![0; room];
         let mut sink = CallBuffer::new(&mut buffer);
