@@ -95,7 +95,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::handshake::{Side, Step};
+    use crate::handshake::{HandshakeStep, Side};
     use crate::session::cm_error::CmError;
     use crate::session::{blocking, buffers};
     use crate::wire::{Cause, Unavailable};
@@ -106,7 +106,7 @@ mod tests {
 
     fn handshake_errors() -> Vec<(HandshakeError, io::ErrorKind)> {
         use HandshakeError as E;
-        let step = Step::Hello;
+        let step = HandshakeStep::Hello;
         let reason = Unavailable::new(Cause::NoDevice, "").on(Side::Peer);
         let rejected = E::Rejected { reason: RejectReason::Busy, text: "later".into(), major: 1, minor: 0 };
         vec![

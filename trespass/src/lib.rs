@@ -146,7 +146,7 @@ mod wire;
 pub use api::{Event, Incoming, Key, Listener, SeqPacket, Stream, Worker};
 pub use config::{Bootstrap, Builder, Config, ConfigError};
 pub use error::ConnectError;
-pub use handshake::{FallbackReason, HandshakeError, Side, Step, Transport};
+pub use handshake::{FallbackReason, HandshakeError, HandshakeStep, Side, Transport};
 pub use pool::{Block, Pool, PoolConfig, PoolError, PoolStats};
 pub use session::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
 pub use session::readiness::Readiness;

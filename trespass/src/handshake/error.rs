@@ -9,7 +9,7 @@ use crate::wire::{Kind, Reject, RejectReason, WireError};
 
 /// The step that a side is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum HandshakeStep {
     /// rdma_cm resolves the peer's address.
     Address,
     /// rdma_cm resolves a route to the peer.
@@ -24,7 +24,7 @@ pub enum Step {
     Ready,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for HandshakeStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Address => "the device that leads to the peer's address",
@@ -92,7 +92,7 @@ pub enum HandshakeError {
     )]
     TimedOut {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// The time limit.
         after: Duration,
     },
@@ -102,13 +102,13 @@ pub enum HandshakeError {
     )]
     Closed {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
     },
     /// TCP failed.
     #[error("TCP failed while waiting for {step}: {source}")]
     Io {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// The system's error.
         source: io::Error,
     },

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::fake::{ATTEMPT, FakeNetwork, FakePath, PathFaults, terms};
-use super::{HandshakeError, NoPath, Step, TcpHandshake, Terms, Transport};
+use super::{HandshakeError, HandshakeStep, NoPath, TcpHandshake, Terms, Transport};
 use crate::wire::{Cause, Unavailable};
 use crate::wire::{HandshakeMessage, Policy, Ready, Reject, RejectReason, Role};
 
@@ -155,7 +155,7 @@ fn hostile() -> Vec<Hostile> {
     let case = |name, sends, closes, refused, told| Hostile { name, sends, closes, refused, told };
     use HandshakeError as E;
     vec![
-        case("nothing", vec![], true, |e| matches!(e, E::Closed { step: Step::Hello }), None),
+        case("nothing", vec![], true, |e| matches!(e, E::Closed { step: HandshakeStep::Hello }), None),
         case(
             "another protocol",
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
@@ -205,7 +205,7 @@ fn hostile() -> Vec<Hostile> {
             "HELLO, then nothing",
             hello.clone(),
             true,
-            |e| matches!(e, E::Closed { step: Step::Ready }),
+            |e| matches!(e, E::Closed { step: HandshakeStep::Ready }),
             None,
         ),
         case("a rejection", reject, false, |e| matches!(e, E::Rejected { .. }), None),
@@ -249,7 +249,7 @@ fn a_client_outlives_hostile_servers() {
     let own = Ready { conn_id: ATTEMPT.conn_id, generation: 3, role: Role::Server, verdict: Ok(()) }.encode();
     let strange: Vec<u8> = (0..17).flat_map(|_| hello_bytes_of(ATTEMPT.conn_id ^ 1)).collect();
     let cases: [Refused; 7] = [
-        ("nothing", vec![], |e| matches!(e, E::Closed { step: Step::Hello })),
+        ("nothing", vec![], |e| matches!(e, E::Closed { step: HandshakeStep::Hello })),
         (
             "a web server",
             b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
@@ -267,7 +267,9 @@ fn a_client_outlives_hostile_servers() {
             strange,
             |e| matches!(e, E::Malformed(text) if text.ends_with("came where it must not")),
         ),
-        ("half a HELLO", hello_bytes()[..40].to_vec(), |e| matches!(e, E::Closed { step: Step::Hello })),
+        ("half a HELLO", hello_bytes()[..40].to_vec(), |e| {
+            matches!(e, E::Closed { step: HandshakeStep::Hello })
+        }),
     ];
     for (name, sends, refused) in cases {
         let (_listener, client, mut server) = pair();
@@ -292,7 +294,7 @@ fn a_slow_client_is_dropped_at_the_deadline() {
         client
     });
     let error = serve(&server, short(300)).expect_err("too slow");
-    assert!(matches!(error, HandshakeError::TimedOut { step: Step::Hello, .. }), "{error:?}");
+    assert!(matches!(error, HandshakeError::TimedOut { step: HandshakeStep::Hello, .. }), "{error:?}");
     drop(server);
     slow.join().expect("no panic");
 }
@@ -301,14 +303,14 @@ fn a_slow_client_is_dropped_at_the_deadline() {
 fn a_silent_peer_is_dropped_at_the_deadline() {
     let (_listener, client, server) = pair();
     let error = serve(&server, short(50)).expect_err("nothing comes");
-    assert!(matches!(error, HandshakeError::TimedOut { step: Step::Hello, .. }), "{error:?}");
+    assert!(matches!(error, HandshakeError::TimedOut { step: HandshakeStep::Hello, .. }), "{error:?}");
     assert_eq!(std::io::Error::from(error).kind(), ErrorKind::TimedOut);
     // The client receives the rejection.
     let error = connect(&client, short(10_000)).expect_err("refused");
     assert!(matches!(error, HandshakeError::Rejected { reason: RejectReason::TimedOut, .. }), "{error:?}");
     let (_listener, client, _server) = pair();
     let error = connect(&client, short(50)).expect_err("nothing comes");
-    assert!(matches!(error, HandshakeError::TimedOut { step: Step::Hello, .. }), "{error:?}");
+    assert!(matches!(error, HandshakeError::TimedOut { step: HandshakeStep::Hello, .. }), "{error:?}");
 }
 
 /// Bytes that arrive one at a time have the same result as bytes that arrive together.

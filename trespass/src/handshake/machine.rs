@@ -9,7 +9,7 @@
 use std::task::Poll;
 use std::time::Instant;
 
-use super::error::{HandshakeError, Step};
+use super::error::{HandshakeError, HandshakeStep};
 use super::fallback::{self, FallbackReason, Side, Verdict};
 use super::{Agreed, Attempt, DataPath, Established, Terms};
 use crate::wire::{
@@ -30,7 +30,7 @@ pub(super) struct HandshakeMachine<D> {
     spent: Option<D>,
     /// This side's endpoint, once the path is prepared.
     endpoint: Option<Endpoint>,
-    step: Step,
+    step: HandshakeStep,
     agreed: Option<Agreed>,
     peer_policy: Policy,
     own_verdict: Option<Verdict>,
@@ -77,7 +77,7 @@ impl<D: DataPath> HandshakeMachine<D> {
             path,
             spent: None,
             endpoint: None,
-            step: Step::Hello,
+            step: HandshakeStep::Hello,
             agreed: None,
             peer_policy: Policy::Auto,
             own_verdict: None,
@@ -97,7 +97,7 @@ impl<D: DataPath> HandshakeMachine<D> {
     }
 
     /// The step that is waited for.
-    pub(super) fn step(&self) -> Step {
+    pub(super) fn step(&self) -> HandshakeStep {
         self.step
     }
 
@@ -299,7 +299,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         let server = self.attempt.role == Role::Server;
         match verdict {
             Ok(()) => {
-                self.step = Step::Probe;
+                self.step = HandshakeStep::Probe;
                 self.probe_until = Some(now + self.terms.probe_timeout);
                 if server {
                     self.send_hello();
@@ -318,7 +318,7 @@ impl<D: DataPath> HandshakeMachine<D> {
 
     fn send_ready(&mut self, verdict: Verdict) {
         self.probe_until = None;
-        self.step = Step::Ready;
+        self.step = HandshakeStep::Ready;
         let told = match &verdict {
             Ok(()) => Ok(()),
             Err(reason) if reason.side() == Side::Peer => Err(Unavailable::new(Cause::PeerGaveUp, "")),

@@ -53,7 +53,7 @@ pub(crate) use tcp::TcpHandshake;
 
 pub(crate) use terms::Terms;
 
-pub use error::{HandshakeError, Step};
+pub use error::{HandshakeError, HandshakeStep};
 pub use fallback::{FallbackReason, Side, Transport};
 
 use crate::wire::{Endpoint, Role, Unavailable};

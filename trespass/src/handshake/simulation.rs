@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::fake::{ATTEMPT, FakeNetwork, FakePath};
 use super::machine::HandshakeMachine;
-use super::{Established, HandshakeError, Step, Terms};
+use super::{Established, HandshakeError, HandshakeStep, Terms};
 use crate::wire::Unavailable;
 use crate::wire::{PREAMBLE, Preamble, Role};
 
@@ -170,7 +170,7 @@ impl SimulatedSide {
     /// The time of the next event.
     fn next(&self, now: Instant) -> Option<Instant> {
         let machine = self.machine.as_ref()?;
-        let probing = (machine.step() == Step::Probe).then_some(now + HOP);
+        let probing = (machine.step() == HandshakeStep::Probe).then_some(now + HOP);
         let handshake = self.inbox.front().map(|(at, _)| *at);
         [probing, handshake, Some(machine.deadline())].into_iter().flatten().min()
     }

@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::error::{HandshakeError, Step};
+use super::error::{HandshakeError, HandshakeStep};
 use super::machine::HandshakeMachine;
 use super::{Attempt, DataPath, Established, Terms};
 use crate::wire::Unavailable;
@@ -74,7 +74,7 @@ impl<D: DataPath> TcpHandshake<D> {
     pub(crate) fn waits_for(&mut self) -> WaitFor {
         WaitFor {
             write: !self.machine.outgoing().is_empty(),
-            path: self.machine.step() == Step::Probe && !self.machine.is_over(),
+            path: self.machine.step() == HandshakeStep::Probe && !self.machine.is_over(),
             deadline: self.machine.deadline(),
         }
     }
@@ -131,7 +131,7 @@ impl<D: DataPath> TcpHandshake<D> {
         }
         let restored = waiting.restore();
         let established = result?;
-        restored.map_err(|source| HandshakeError::Io { step: Step::Ready, source })?;
+        restored.map_err(|source| HandshakeError::Io { step: HandshakeStep::Ready, source })?;
         Ok(established)
     }
 

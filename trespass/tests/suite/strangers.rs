@@ -14,7 +14,8 @@ use sideway::rdmacm::{self, ConnectionParameter, Connector, EventError};
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{
-    Bootstrap, Builder, Cause, ConnectError, HandshakeError, Listener, Policy, RejectReason, Side, Step,
+    Bootstrap, Builder, Cause, ConnectError, HandshakeError, HandshakeStep, Listener, Policy, RejectReason,
+    Side,
 };
 
 use super::fixture::{Fixture, LONG, below, greet, random};
@@ -378,7 +379,7 @@ fn a_server_that_does_not_answer_is_given_up(fixture: &Fixture) -> Outcome {
     };
     let (listener, addr) = stranger(fixture);
     let error = impatient().connect(addr).unwrap_err();
-    assert_eq!(timed_out(&error), Step::Answer, "{error}");
+    assert_eq!(timed_out(&error), HandshakeStep::Answer, "{error}");
     drop(listener);
     let (listener, addr) = stranger(fixture);
     let (error, _connected) = thread::scope(|scope| {
@@ -390,7 +391,7 @@ fn a_server_that_does_not_answer_is_given_up(fixture: &Fixture) -> Outcome {
         });
         (impatient().connect(addr).unwrap_err(), accepting.join().unwrap())
     });
-    assert_eq!(timed_out(&error), Step::Hello, "{error}");
+    assert_eq!(timed_out(&error), HandshakeStep::Hello, "{error}");
     Ok(())
 }
 

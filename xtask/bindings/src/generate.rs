@@ -205,7 +205,7 @@ fn run_bindgen(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Re
 
 /// The first line of every generated file.
 pub(crate) fn header(inputs: &Inputs) -> String {
-    format!("// Made by `cargo xtask bindings` from {}. Do not edit.\n\n", inputs.described)
+    format!("// By `cargo xtask bindings` of {}. Do not edit.\n\n", inputs.described)
 }
 
 fn print(inputs: &Inputs, note: &str, items: Vec<Item>) -> String {

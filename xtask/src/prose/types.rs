@@ -12,10 +12,22 @@ const MOST_CRATES: usize = 2;
 /// Names that stand for the same concept in every crate that defines them.
 const SAME_CONCEPT: &[(&str, &str)] = &[
     ("Args", "a program's or a command's arguments, as clap names them"),
+    ("AsyncEvent", "an asynchronous event of a device"),
     ("Cli", "a program's command line, as clap names it"),
     ("Command", "a program's subcommands, as clap names them"),
+    ("Connection", "one end of a connection"),
+    ("Cq", "a completion queue"),
+    ("Device", "an RDMA device"),
+    ("Dm", "device memory"),
     ("Error", "a crate's error"),
+    ("Event", "an event of the connection manager or of a worker"),
+    ("Node", "a host or process with a device"),
+    ("Qp", "a queue pair"),
+    ("RemoteBuffer", "an address and a key of the peer's memory"),
     ("Result", "a crate's result"),
+    ("Srq", "a shared receive queue"),
+    ("Suite", "tests that run together"),
+    ("TestDevice", "a device that tests run on"),
 ];
 
 pub(super) fn check(files: &[File]) -> anyhow::Result<Verdict> {

@@ -1,4 +1,4 @@
-/* Made by `cargo xtask bindings` from rdma-core 65.0-1.1, bindgen 0.73.2, libclang 18.1.1. Do not edit. */
+/* By `cargo xtask bindings` of rdma-core 65.0-1.1, bindgen 0.73.2, libclang 18.1.1. Do not edit. */
 
     private __ioctl_final_num_attrs, 34, null
     private __ioctl_final_num_attrs, 57, null

@@ -17,7 +17,7 @@ use sideway::rdmacm::{
 
 use crate::config::Config;
 use crate::error::ConnectError;
-use crate::handshake::{Agreed, Attempt, CmExchange, HandshakeError, Side, Step, rejection_message};
+use crate::handshake::{Agreed, Attempt, CmExchange, HandshakeError, HandshakeStep, Side, rejection_message};
 use crate::pool::Pool;
 use crate::session::cm_error::CmError;
 use crate::session::connection::Connection;
@@ -47,7 +47,7 @@ pub(crate) struct PendingCmHandshake {
     exchange: CmExchange,
     /// A client's request, until the server answers it.
     request: Option<ConnectRequest>,
-    step: Step,
+    step: HandshakeStep,
     /// This side's HELLO was sent.
     hello_sent: bool,
     /// rdma_cm has reported the connection as established. The client notifies it.
@@ -91,7 +91,7 @@ impl PendingCmHandshake {
         let channel =
             alone().map_err(|source| ConnectError::RdmaCm { address: peer, source: source.into() })?;
         let exchange = CmExchange::server(config.terms(kind));
-        let step = Step::Hello;
+        let step = HandshakeStep::Hello;
         Ok(Self { request: Some(request), ..Self::new(Role::Server, id, channel, peer, exchange, step) })
     }
 
@@ -105,7 +105,7 @@ impl PendingCmHandshake {
         let (channel, id) =
             resolving().map_err(|source| ConnectError::RdmaCm { address: peer, source: source.into() })?;
         let exchange = CmExchange::client(config.terms(kind), Attempt::first()?);
-        Ok(Self::new(Role::Client, id, channel, peer, exchange, Step::Address))
+        Ok(Self::new(Role::Client, id, channel, peer, exchange, HandshakeStep::Address))
     }
 
     fn new(
@@ -114,7 +114,7 @@ impl PendingCmHandshake {
         channel: EventChannel,
         peer: SocketAddr,
         exchange: CmExchange,
-        step: Step,
+        step: HandshakeStep,
     ) -> Self {
         Self {
             pair: None,
@@ -229,7 +229,7 @@ impl PendingCmHandshake {
         let left = (self.began + config.handshake_deadline).saturating_duration_since(now);
         match event.event_type() {
             EventType::AddressResolved => {
-                self.step = Step::Route;
+                self.step = HandshakeStep::Route;
                 self.id.resolve_route(left)?;
             }
             EventType::RouteResolved => self.send_request(config, pool)?,
@@ -256,7 +256,7 @@ impl PendingCmHandshake {
         let depths = (limits.rd_atomic_in, limits.rd_atomic_out);
         let parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
         self.pair = Some(pair);
-        self.step = Step::Answer;
+        self.step = HandshakeStep::Answer;
         self.id.connect(&parameter).map_err(|error| CmError::Failed(error.to_string()))?;
         Ok(())
     }
@@ -277,7 +277,7 @@ impl PendingCmHandshake {
             self.id.establish().map_err(|error| CmError::Failed(error.to_string()))?;
         }
         self.established = true;
-        self.step = Step::Hello;
+        self.step = HandshakeStep::Hello;
         pair.send(&self.exchange.hello_bytes(), self.exchange.piece())?;
         self.hello_sent = true;
         Ok(())
@@ -303,7 +303,7 @@ impl PendingCmHandshake {
                 self.stale.push(pair);
             }
             self.id = resolve(&self.channel, self.peer, left, config)?;
-            self.step = Step::Address;
+            self.step = HandshakeStep::Address;
             return Ok(());
         }
         match HandshakeMessage::decode_private(event.private_data()) {
@@ -372,7 +372,7 @@ impl PendingCmHandshake {
         }
         if self.agreed.is_some() && !self.hello_sent {
             pair.post(0, true)?;
-            self.step = Step::Probe;
+            self.step = HandshakeStep::Probe;
             pair.send(&self.exchange.hello_bytes(), self.exchange.piece())?;
             self.hello_sent = true;
             return self.exchange_hellos();

@@ -1,4 +1,4 @@
-/* Made by `cargo xtask bindings` from rdma-core 65.0-1.1, bindgen 0.73.2, libclang 18.1.1. Do not edit. */
+/* By `cargo xtask bindings` of rdma-core 65.0-1.1, bindgen 0.73.2, libclang 18.1.1. Do not edit. */
 
 #ifndef RDMA_MUMMY_ABI_RDMA_VERBS_H
 #define RDMA_MUMMY_ABI_RDMA_VERBS_H
