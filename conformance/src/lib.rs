@@ -10,7 +10,7 @@
 //! transport verbs) and topic. A section number is given only where public sources repeat it: the
 //! kernel's comments and patches, or the RoCE v2 annex.
 //!
-//! `docs/soft-rnic-conformance.md` lists every difference, and [`page`] checks that list against
+//! `docs/soft-rnic-conformance.md` lists every difference, and `page` checks that list against
 //! the cases.
 //!
 //! The test program has three parts. Each runs in a separate process, because a process has one
@@ -26,7 +26,7 @@
 //! device a failure. `--include-ignored` also runs the cases that SoftRoCE is known to fail, which
 //! shows whether it still does.
 //!
-//! Modules depend downwards only: `runner` and `cases` use [`kit`], which wraps the verbs so that a
+//! Modules depend downwards only: `runner` and `cases` use `kit`, which wraps the verbs so that a
 //! case needs no unsafe code and about ten lines.
 
 use std::process::ExitCode;
