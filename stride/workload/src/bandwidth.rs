@@ -74,36 +74,53 @@ impl MeasuredLoop for BandwidthRun<'_, '_> {
     }
 }
 
-/// Sends all of a stream, and receives the peer's messages at the same time.
+/// Sends all of a stream, and receives the peer's messages at the same time if it sends any.
 fn follow<P: Posting, C: Completions>(
-    mut stream: SendStream<'_, P, C>,
+    stream: SendStream<'_, P, C>,
     drain: Option<Drain<'_, C>>,
     pace: &PhaseClock,
     watch: &mut Watch<'_>,
 ) -> Result<SendTotals, Error> {
-    let mut window = CountedWindow::new(pace, watch.now());
     match drain {
-        None => {
-            while !stream.is_done() {
-                match stream.turn()? {
-                    0 => watch.idle(|sleeper| sleeper.rest(stream.completions))?,
-                    _ => watch.passed(stream.completed()),
-                }
-                if window.follow(stream.completed(), watch) {
-                    stream.stop();
-                }
-            }
+        None => send_all(stream, pace, watch),
+        Some(drain) => send_and_receive(stream, drain, pace, watch),
+    }
+}
+
+#[inline(never)]
+fn send_all<P: Posting, C: Completions>(
+    mut stream: SendStream<'_, P, C>,
+    pace: &PhaseClock,
+    watch: &mut Watch<'_>,
+) -> Result<SendTotals, Error> {
+    let mut window = CountedWindow::new(pace, watch.now());
+    while !stream.is_done() {
+        match stream.turn()? {
+            0 => watch.idle(|sleeper| sleeper.rest(stream.completions))?,
+            _ => watch.passed(stream.completed()),
         }
-        Some(mut drain) => {
-            while !stream.is_done() {
-                match drain.turn()? + stream.turn()? {
-                    0 => watch.idle(|sleeper| sleeper.rest_by(stream.completions, drain.completions))?,
-                    _ => watch.passed(stream.completed()),
-                }
-                if window.follow(stream.completed(), watch) {
-                    stream.stop();
-                }
-            }
+        if window.follow(stream.completed(), watch) {
+            stream.stop();
+        }
+    }
+    Ok(window.close(stream.completed(), watch.now()))
+}
+
+#[inline(never)]
+fn send_and_receive<P: Posting, C: Completions>(
+    mut stream: SendStream<'_, P, C>,
+    mut drain: Drain<'_, C>,
+    pace: &PhaseClock,
+    watch: &mut Watch<'_>,
+) -> Result<SendTotals, Error> {
+    let mut window = CountedWindow::new(pace, watch.now());
+    while !stream.is_done() {
+        match drain.turn()? + stream.turn()? {
+            0 => watch.idle(|sleeper| sleeper.rest_by(stream.completions, drain.completions))?,
+            _ => watch.passed(stream.completed()),
+        }
+        if window.follow(stream.completed(), watch) {
+            stream.stop();
         }
     }
     Ok(window.close(stream.completed(), watch.now()))

@@ -1,7 +1,5 @@
 //! A test channel: connected queue pairs, their completion queues, and both sides' memory.
 
-use std::cell::Cell;
-
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::{BasicCompletionQueue, ExtendedCompletionQueue};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, GenericSendQueue, QueuePair};
@@ -11,8 +9,8 @@ use super::Completions;
 use super::completion::TypedCompletionQueue;
 use super::post::{ReceivePoster, ReceiveState, ReceiveTarget, SendPoster, Tag, VerbPoster};
 use super::request::{
-    CompareSwap, Extent, FetchAdd, MessageLocation, MessagePieces, Payload, Read, ReadsAndWrites, Send,
-    SendImm, SendImmTo, SendTo, ToQueue, Verb, Write, WriteImm,
+    AnyVerb, CompareSwap, Extent, FetchAdd, Inline, MessageLocation, MessagePieces, Payload, Read,
+    ReadsAndWrites, Send, SendImm, SendImmTo, SendTo, ToQueue, Verb, Write, WriteImm,
 };
 use super::xrc::XrcReceivers;
 use stride_base::buffers::{BufferLayout, Cycle, Flag};
@@ -210,14 +208,12 @@ impl TestChannel {
                 (None, None) => To::Peer,
             },
             swap: self.swap,
-            payload: match inline {
-                Some(bytes) if !self.operation.fetches() => {
-                    Payload::Inline(Cell::from_mut(&mut bytes[..]).as_slice_of_cells())
-                }
+            payload: match inline.as_mut().and_then(|bytes| Inline::new(bytes)) {
+                Some(inline) if !self.operation.fetches() => AnyPayload::Inline(inline),
                 _ if self.entries > 1 => {
-                    Payload::Pieces(MessagePieces::new(memory.lkey(), self.size, self.entries))
+                    AnyPayload::Pieces(MessagePieces::new(memory.lkey(), self.size, self.entries))
                 }
-                _ => Payload::Entry(Extent::new(memory.lkey(), self.size)),
+                _ => AnyPayload::Extent(Extent::new(memory.lkey(), self.size)),
             },
             last: memory.flag(u64::from(self.size) - 1),
         };
@@ -288,7 +284,7 @@ struct Message<'a> {
     operation: TestOperation,
     to: To<'a>,
     swap: CompareSwap,
-    payload: Payload<'a>,
+    payload: AnyPayload<'a>,
     /// The last byte of the first message in registered memory.
     last: Flag<'a>,
 }
@@ -301,43 +297,76 @@ impl<'a> Message<'a> {
         location: MessageLocation,
         tag: Tag,
     ) -> Box<dyn SendPoster + 'a> {
-        let post = Post { queue, location, tag, payload: self.payload, last: self.last };
+        let post = Post { queue, location, tag, last: self.last };
+        let verb = self.verb();
+        match (self.to, self.payload) {
+            (To::Queue, AnyPayload::Extent(extent)) => post.with(ToQueue(verb), extent),
+            (To::Queue, AnyPayload::Pieces(pieces)) => post.with(ToQueue(verb), pieces),
+            (To::Queue, AnyPayload::Inline(inline)) => post.with(ToQueue(verb), inline),
+            (_, AnyPayload::Pieces(pieces)) => post.with(verb, pieces),
+            (_, AnyPayload::Inline(inline)) => match verb {
+                AnyVerb::Write(verb) => post.with(verb, inline),
+                AnyVerb::WriteImm(verb) => post.with(verb, inline),
+                AnyVerb::Send(verb) => post.with(verb, inline),
+                AnyVerb::SendImm(verb) => post.with(verb, inline),
+                AnyVerb::SendTo(verb) => post.with(verb, inline),
+                AnyVerb::SendImmTo(verb) => post.with(verb, inline),
+                AnyVerb::Read(_)
+                | AnyVerb::FetchAdd(_)
+                | AnyVerb::CompareSwap(_)
+                | AnyVerb::ReadsAndWrites(_) => post.with(verb, inline),
+            },
+            (_, AnyPayload::Extent(extent)) => match verb {
+                AnyVerb::Write(verb) => post.with(verb, extent),
+                AnyVerb::WriteImm(verb) => post.with(verb, extent),
+                AnyVerb::Send(verb) => post.with(verb, extent),
+                AnyVerb::SendImm(verb) => post.with(verb, extent),
+                AnyVerb::SendTo(verb) => post.with(verb, extent),
+                AnyVerb::SendImmTo(verb) => post.with(verb, extent),
+                AnyVerb::Read(verb) => post.with(verb, extent),
+                AnyVerb::FetchAdd(verb) => post.with(verb, extent),
+                AnyVerb::CompareSwap(verb) => post.with(verb, extent),
+                AnyVerb::ReadsAndWrites(verb) => post.with(verb, extent),
+            },
+        }
+    }
+
+    fn verb(self) -> AnyVerb<'a> {
         match (self.operation, self.to) {
-            (TestOperation::Send, To::Address(address)) => post.with(SendTo(address)),
-            (TestOperation::SendImm, To::Address(address)) => post.with(SendImmTo(address)),
-            (TestOperation::Write, to) => post.over(Write, to),
-            (TestOperation::WriteImm, to) => post.over(WriteImm, to),
-            (TestOperation::Send, to) => post.over(Send, to),
-            (TestOperation::SendImm, to) => post.over(SendImm, to),
-            (TestOperation::Read, to) => post.over(Read, to),
-            (TestOperation::Mix(mix), to) => post.over(ReadsAndWrites::new(mix), to),
-            (TestOperation::FetchAdd, to) => post.over(FetchAdd, to),
-            (TestOperation::CompareSwap, to) => post.over(self.swap, to),
+            (TestOperation::Send, To::Address(address)) => AnyVerb::SendTo(SendTo(address)),
+            (TestOperation::SendImm, To::Address(address)) => AnyVerb::SendImmTo(SendImmTo(address)),
+            (TestOperation::Write, _) => AnyVerb::Write(Write),
+            (TestOperation::WriteImm, _) => AnyVerb::WriteImm(WriteImm),
+            (TestOperation::Send, _) => AnyVerb::Send(Send),
+            (TestOperation::SendImm, _) => AnyVerb::SendImm(SendImm),
+            (TestOperation::Read, _) => AnyVerb::Read(Read),
+            (TestOperation::Mix(mix), _) => AnyVerb::ReadsAndWrites(ReadsAndWrites::new(mix)),
+            (TestOperation::FetchAdd, _) => AnyVerb::FetchAdd(FetchAdd),
+            (TestOperation::CompareSwap, _) => AnyVerb::CompareSwap(self.swap),
             (TestOperation::Messages(_) | TestOperation::Tcp, _) => unreachable!("they have no queue pairs"),
         }
     }
 }
 
-/// The parameters of a post function, without the verb.
+/// The payload of a channel's messages.
+#[derive(Clone, Copy)]
+enum AnyPayload<'a> {
+    Extent(Extent),
+    Pieces(MessagePieces),
+    Inline(Inline<'a>),
+}
+
+/// The parameters of a post function, without the verb and the payload.
 struct Post<'a> {
     queue: &'a mut GenericSendQueue,
     location: MessageLocation,
     tag: Tag,
-    payload: Payload<'a>,
     last: Flag<'a>,
 }
 
 impl<'a> Post<'a> {
-    /// Adds the verb, for the connected peer or for its shared receive queue.
-    fn over(self, verb: impl Verb + 'a, to: To<'_>) -> Box<dyn SendPoster + 'a> {
-        match to {
-            To::Queue => self.with(ToQueue(verb)),
-            To::Peer | To::Address(_) => self.with(verb),
-        }
-    }
-
-    fn with(self, verb: impl Verb + 'a) -> Box<dyn SendPoster + 'a> {
-        let Self { queue, location, tag, payload, last } = self;
+    fn with(self, verb: impl Verb + 'a, payload: impl Payload + 'a) -> Box<dyn SendPoster + 'a> {
+        let Self { queue, location, tag, last } = self;
         match queue {
             GenericSendQueue::Basic(queue) => {
                 Box::new(VerbPoster { queue, location, tag, verb, payload, last })

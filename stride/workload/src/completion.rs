@@ -35,6 +35,15 @@ pub(super) trait Completions {
 
     /// Handles an event, which may belong to another queue.
     fn wake(&mut self, event: CompletionEvent);
+
+    /// The queue by its flavour.
+    fn any(&mut self) -> AnyCompletions<'_>;
+}
+
+/// A completion queue, by its flavour.
+pub(super) enum AnyCompletions<'a> {
+    Basic(&'a mut TypedCompletionQueue<BasicCompletionQueue>),
+    Extended(&'a mut TypedCompletionQueue<ExtendedCompletionQueue>),
 }
 
 /// A completion queue for work requests of one kind.
@@ -56,7 +65,7 @@ impl<C> TypedCompletionQueue<C> {
 
 /// A macro, because the pollers of both flavours have the same methods but no common trait.
 macro_rules! impl_completions {
-    ($Queue:ty) => {
+    ($Queue:ty, $Flavour:ident) => {
         impl Completions for TypedCompletionQueue<$Queue> {
             #[inline(always)]
             fn poll(
@@ -112,12 +121,16 @@ macro_rules! impl_completions {
                     self.is_armed = false;
                 }
             }
+
+            fn any(&mut self) -> AnyCompletions<'_> {
+                AnyCompletions::$Flavour(self)
+            }
         }
     };
 }
 
-impl_completions!(BasicCompletionQueue);
-impl_completions!(ExtendedCompletionQueue);
+impl_completions!(BasicCompletionQueue, Basic);
+impl_completions!(ExtendedCompletionQueue, Extended);
 
 #[cold]
 fn failed(

@@ -3,7 +3,9 @@
 use sideway::ibverbs::queue_pair::{PreparedReceiveList, PreparedSendList};
 
 use super::post::{PostItem, ReceivePoster, ReceiveState, SendPoster};
-use super::{Completions, MeasuredLoop, PhaseClock, Receiver, SampleTimes, Sender, TestPhase, Watch};
+use super::{
+    AnyCompletions, Completions, MeasuredLoop, PhaseClock, Receiver, SampleTimes, Sender, TestPhase, Watch,
+};
 use stride_base::buffers::Flag;
 use stride_base::error::{CompletionError, Error};
 use stride_base::statistics::LatencyRecorder;
@@ -53,19 +55,57 @@ impl MeasuredLoop for LatencyRun<'_, '_> {
         let traits = poster.traits();
         // An inline request contains the mark, so it differs each time.
         if traits.is_marked {
-            let own = BuiltSend { poster, completions };
-            return match part {
-                LatencyPart::Complete => samples.take(own, watch),
-                _ => meet(part, own, arrival, samples, watch),
-            };
+            let completions = completions.any();
+            return poster.run_marked(MarkedRun { part, completions, arrival, samples, watch });
         }
         let receiver = receiver
             .and_then(|Receiver { posters, completions }| Some((posters.into_iter().next()?, completions)));
         let receiver = receiver.filter(|_| traits.takes_receives);
         match poster.prepare(1, &mut || PostItem { number: 0, signaled: true, offset: 0 }) {
             Some(list) => run(part, RepeatedSend { list: list?, completions }, receiver, samples, watch),
-            None => run(part, BuiltSend { poster, completions }, receiver, samples, watch),
+            None => {
+                let poster = &mut *poster;
+                run(part, BuiltSend { poster, completions }, receiver, samples, watch)
+            }
         }
+    }
+}
+
+/// A latency test of messages that the peer notices by their last byte. The mark may be copied into
+/// the request, so that each request is built.
+pub(super) struct MarkedRun<'a, 'link> {
+    part: LatencyPart,
+    completions: AnyCompletions<'a>,
+    arrival: Flag<'a>,
+    samples: Samples<'a>,
+    watch: &'a mut Watch<'link>,
+}
+
+impl MarkedRun<'_, '_> {
+    /// Runs it with a post function.
+    pub(super) fn with<P: SendPoster + ?Sized>(self, poster: &mut P) -> Result<(), Error> {
+        let Self { part, completions, arrival, samples, watch } = self;
+        match completions {
+            AnyCompletions::Basic(completions) => {
+                run_marked(part, BuiltSend { poster, completions }, arrival, samples, watch)
+            }
+            AnyCompletions::Extended(completions) => {
+                run_marked(part, BuiltSend { poster, completions }, arrival, samples, watch)
+            }
+        }
+    }
+}
+
+fn run_marked(
+    part: LatencyPart,
+    own: impl Exchange,
+    arrival: Flag<'_>,
+    samples: Samples<'_>,
+    watch: &mut Watch<'_>,
+) -> Result<(), Error> {
+    match part {
+        LatencyPart::Complete => complete(own, samples, watch),
+        _ => meet(part, own, arrival, samples, watch),
     }
 }
 
@@ -78,7 +118,7 @@ fn run<'a, C: Completions>(
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
     if part == LatencyPart::Complete {
-        return samples.take(own, watch);
+        return complete(own, samples, watch);
     }
     let Some((mut poster, completions)) = receiver else { unreachable!("nobody answers it") };
     if poster.receives.list > 1 {
@@ -88,8 +128,15 @@ fn run<'a, C: Completions>(
     meet(part, own, RepeatedReceive { list, receives, completions }, samples, watch)
 }
 
+/// Measures the time until a completion. A function, like [`meet`], so that the compiler allocates
+/// registers for one loop at a time.
+#[inline(never)]
+fn complete(own: impl Exchange, samples: Samples<'_>, watch: &mut Watch<'_>) -> Result<(), Error> {
+    samples.take(own, watch)
+}
+
 /// Runs the part of a side that asks or answers.
-#[inline(always)]
+#[inline(never)]
 fn meet(
     part: LatencyPart,
     own: impl Exchange,
@@ -117,12 +164,12 @@ trait AwaitMessage {
 }
 
 /// Sends a message, which is built each time, and waits for its completion.
-struct BuiltSend<'a, C> {
-    poster: Box<dyn SendPoster + 'a>,
+struct BuiltSend<'a, P: ?Sized, C> {
+    poster: &'a mut P,
     completions: &'a mut C,
 }
 
-impl<C: Completions> Exchange for BuiltSend<'_, C> {
+impl<P: SendPoster + ?Sized, C: Completions> Exchange for BuiltSend<'_, P, C> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         self.poster.post_marked(number, mark(number))?;
@@ -201,7 +248,7 @@ struct BuiltReceive<'a, C> {
 }
 
 impl<C: Completions> AwaitMessage for BuiltReceive<'_, C> {
-    #[inline(always)]
+    #[inline(never)]
     fn wait(&mut self, _: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch)?;
         Ok(self.poster.take()?)
@@ -216,7 +263,7 @@ struct RepeatedReceive<'a, C> {
 }
 
 impl<C: Completions> AwaitMessage for RepeatedReceive<'_, C> {
-    #[inline(always)]
+    #[inline(never)]
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch).map_err(|error| numbered(error, number))?;
         let receives = &mut *self.receives;
@@ -240,11 +287,23 @@ struct Samples<'a> {
 impl Samples<'_> {
     /// Measures each exchange. Properties of the test are checked here, and not once per message.
     #[inline(always)]
-    fn take(self, exchange: impl Exchange, watch: &mut Watch<'_>) -> Result<(), Error> {
+    fn take(self, mut exchange: impl Exchange, watch: &mut Watch<'_>) -> Result<(), Error> {
         match watch.counter() {
-            Some(counter) if self.pace.is_steady() => self.each::<false>(exchange, watch, |_| counter.read()),
-            _ => self.each::<true>(exchange, watch, |watch| watch.now()),
+            Some(counter) if self.pace.is_steady() => {
+                self.each::<false>(&mut exchange, watch, |_| counter.read())
+            }
+            _ => {
+                // Moved, so that the loop above can keep it in registers.
+                let mut exchange = exchange;
+                self.take_in_phases(&mut exchange, watch)
+            }
         }
+    }
+
+    /// The same for tests with phases or without a counter: one loop for all exchanges.
+    #[inline(never)]
+    fn take_in_phases(self, exchange: &mut dyn Exchange, watch: &mut Watch<'_>) -> Result<(), Error> {
+        self.each::<true>(exchange, watch, |watch| watch.now())
     }
 
     /// Reads the clock once per message. The loop only stores times; samples are counted when the
@@ -253,7 +312,7 @@ impl Samples<'_> {
     #[inline(always)]
     fn each<const HAS_PHASES: bool>(
         self,
-        mut exchange: impl Exchange,
+        exchange: &mut (impl Exchange + ?Sized),
         watch: &mut Watch<'_>,
         now: impl Fn(&Watch<'_>) -> u64,
     ) -> Result<(), Error> {

@@ -32,7 +32,7 @@ mod xrc;
 use chain::Chain;
 use channel::{MeasuredLoop, Receiver, Sender, TestChannel};
 pub use cm_connector::CmConnector;
-use completion::Completions;
+use completion::{AnyCompletions, Completions};
 pub use messages::Messages;
 use phase_clock::{PhaseClock, TestPhase};
 use sample_times::SampleTimes;

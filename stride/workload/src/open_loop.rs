@@ -5,7 +5,7 @@
 //! the clock once per turn, and once for the completions that a turn finds.
 
 use super::bandwidth::{CountedWindow, SendTotals};
-use super::post::{PostItem, SendPoster, Tag};
+use super::post::{SendPoster, Tag};
 use super::schedule::Schedule;
 use super::{Completions, MeasuredLoop, PhaseClock, Receiver, Sender, Watch};
 use stride_base::buffers::Cycle;
@@ -114,8 +114,7 @@ impl RatedPair<'_> {
         let (number, place) = (self.posted, self.place(self.posted));
         self.meant[place] = meant;
         self.posted += 1;
-        let message = PostItem { number, signaled: true, offset: self.cycle.advance() };
-        Ok(self.poster.post_one(message)?)
+        Ok(self.poster.post_one(number, self.cycle.advance())?)
     }
 
     /// Completes a message; returns its scheduled time.

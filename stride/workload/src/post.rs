@@ -16,8 +16,10 @@ use sideway::ibverbs::queue_pair::{
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::Chain;
+use super::latency::MarkedRun;
 use super::request::{MessageLocation, Payload, Verb, VerbTraits};
 use stride_base::buffers::{Cycle, Flag};
+use stride_base::error::Error;
 
 /// The `wr_id` of a work request: its number and its queue pair's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +104,8 @@ pub(super) trait SendPoster: Debug {
     /// Posts the next list of a chain with one doorbell.
     fn post_list(&mut self, chain: &mut Chain) -> Result<(), PostSendError>;
 
-    /// Posts one message.
-    fn post_one(&mut self, item: PostItem) -> Result<(), PostSendError>;
+    /// Posts one signaled message.
+    fn post_one(&mut self, number: u64, offset: u64) -> Result<(), PostSendError>;
 
     /// Posts the first message in the memory, with `mark` as its last byte if the verb is marked.
     fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError>;
@@ -115,25 +117,28 @@ pub(super) trait SendPoster: Debug {
         count: u32,
         next: &mut dyn FnMut() -> PostItem,
     ) -> Option<Result<PreparedSendList<'_>, PostSendError>>;
+
+    /// Runs a latency loop of messages that are marked.
+    fn run_marked(&mut self, run: MarkedRun<'_, '_>) -> Result<(), Error>;
 }
 
-/// The [`SendPoster`] of a flavour of queues and a verb.
+/// The [`SendPoster`] of a flavour of queues, a verb and a payload.
 #[derive(Debug)]
-pub(super) struct VerbPoster<'a, Q, V> {
+pub(super) struct VerbPoster<'a, Q, V, P> {
     pub(super) queue: &'a mut Q,
     /// The first message's location.
     pub(super) location: MessageLocation,
     pub(super) tag: Tag,
     pub(super) verb: V,
-    pub(super) payload: Payload<'a>,
+    pub(super) payload: P,
     /// The last byte of the first message in registered memory.
     pub(super) last: Flag<'a>,
 }
 
-impl<Q: ListQueue, V: Verb> VerbPoster<'_, Q, V> {
+impl<Q: ListQueue, V: Verb, P: Payload> VerbPoster<'_, Q, V, P> {
     #[inline(always)]
-    fn build(&mut self, count: u32, mut next: impl FnMut() -> PostItem) -> Q::Guard<'_> {
-        let Self { queue, location: first, tag, verb, payload, .. } = self;
+    fn build(&mut self, tag: Tag, count: u32, mut next: impl FnMut() -> PostItem) -> Q::Guard<'_> {
+        let Self { queue, location: first, verb, payload, .. } = self;
         let mut guard = queue.start_post_send();
         for _ in 0..count {
             let PostItem { number, signaled, offset } = next();
@@ -146,32 +151,32 @@ impl<Q: ListQueue, V: Verb> VerbPoster<'_, Q, V> {
     }
 }
 
-impl<Q: ListQueue, V: Verb> SendPoster for VerbPoster<'_, Q, V> {
+impl<Q: ListQueue, V: Verb, P: Payload> SendPoster for VerbPoster<'_, Q, V, P> {
     fn traits(&self) -> VerbTraits {
-        V::TRAITS
+        self.verb.traits()
     }
 
     fn post_list(&mut self, chain: &mut Chain) -> Result<(), PostSendError> {
         chain.begin_list();
-        self.build(chain.list, || chain.next()).post()
+        self.build(self.tag, chain.list, || chain.next()).post()
     }
 
-    fn post_one(&mut self, item: PostItem) -> Result<(), PostSendError> {
-        self.build(1, || item).post()
+    #[inline(never)]
+    fn post_one(&mut self, number: u64, offset: u64) -> Result<(), PostSendError> {
+        self.build(self.tag, 1, || PostItem { number, signaled: true, offset }).post()
     }
 
+    #[inline(always)]
     fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError> {
-        if V::TRAITS.is_marked {
-            match self.payload {
-                Payload::Inline(bytes) => {
-                    if let Some(last) = bytes.last() {
-                        last.set(mark);
-                    }
-                }
-                _ => self.last.store(mark),
+        if !V::HAS_LOOP {
+            if self.verb.traits().is_marked {
+                self.payload.mark(mark, self.last);
             }
+            return self.post_one(number, 0);
         }
-        self.build(1, || PostItem { number, signaled: true, offset: 0 }).post()
+        self.payload.mark(mark, self.last);
+        // A latency test has one queue pair, and does not distinguish completions.
+        self.build(Tag::of_pair(0), 1, || PostItem { number, signaled: true, offset: 0 }).post()
     }
 
     fn prepare(
@@ -179,12 +184,20 @@ impl<Q: ListQueue, V: Verb> SendPoster for VerbPoster<'_, Q, V> {
         count: u32,
         next: &mut dyn FnMut() -> PostItem,
     ) -> Option<Result<PreparedSendList<'_>, PostSendError>> {
-        if !Q::KEEPS || !V::TRAITS.repeats {
+        if !Q::KEEPS || !self.verb.traits().repeats {
             return None;
         }
         // SAFETY: the memory outlives the queue pair, and no code writes to a message that is being
         // sent (head of `request`).
-        Some(unsafe { Q::prepare(self.build(count, next)) })
+        Some(unsafe { Q::prepare(self.build(self.tag, count, next)) })
+    }
+
+    fn run_marked(&mut self, run: MarkedRun<'_, '_>) -> Result<(), Error> {
+        if V::HAS_LOOP {
+            return run.with(self);
+        }
+        let poster: &mut dyn SendPoster = self;
+        run.with(poster)
     }
 }
 

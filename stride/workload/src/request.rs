@@ -22,6 +22,7 @@ use sideway::ibverbs::queue_pair::{
     Borrows, LocalBufferHandle, PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
 };
 
+use stride_base::buffers::Flag;
 use stride_base::plan::{MIX_PERIOD, MOST_ENTRIES, Mix};
 
 /// The location of a message on both sides.
@@ -49,14 +50,17 @@ pub(super) struct VerbTraits {
     pub(super) takes_receives: bool,
 }
 
-/// An operation of a queue pair. Each is a type, so that a post function compiles to straight code.
+/// An operation of a queue pair. Most are types, so that a post function compiles to straight code.
 pub(super) trait Verb: Copy + Debug {
-    const TRAITS: VerbTraits;
+    /// Whether a latency loop of its own is compiled for it.
+    const HAS_LOOP: bool = false;
+
+    fn traits(&self) -> VerbTraits;
 
     /// Builds the request of a message with this number at this location.
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
-        payload: &Payload<'_>,
+        payload: &impl Payload,
         request: WorkRequestHandle<'_, G>,
         location: MessageLocation,
         number: u64,
@@ -64,50 +68,17 @@ pub(super) trait Verb: Copy + Debug {
 }
 
 /// The source or destination of a message's bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Payload<'a> {
-    /// One piece of registered memory.
-    Entry(Extent),
-    /// Several pieces.
-    Pieces(MessagePieces),
-    /// The request itself (inline data).
-    Inline(&'a [Cell<u8>]),
-}
-
-impl Payload<'_> {
+pub(super) trait Payload: Copy + Debug {
     /// Completes a request that sends the message at this address.
-    #[inline(always)]
-    fn send(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, address: u64) {
-        match self {
-            // SAFETY: the memory outlives the queue pair, and no code writes to the message until
-            // its completion (head of this file). The device refuses addresses outside of the
-            // region.
-            Self::Entry(extent) => unsafe { request.setup_sge(extent.lkey(), address, extent.size()) },
-            // SAFETY: the memory outlives the queue pair, and no code writes to the message until
-            // its completion (head of this file). The device refuses addresses outside of the
-            // region.
-            Self::Pieces(pieces) => pieces.list(address, |list| unsafe { request.setup_sge_list(list) }),
-            Self::Inline(bytes) => {
-                // SAFETY: a cell has the layout of its byte. The slice lives for this call only,
-                // which copies the bytes. The posting thread writes marks between calls, and cells
-                // are not shared with other threads.
-                request.setup_inline_data(unsafe { &*(std::ptr::from_ref(*bytes) as *const [u8]) });
-            }
-        }
-    }
+    fn send(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, address: u64);
 
     /// Completes a request that brings the message to this address.
+    fn fetch(&self, request: ReadBufferHandle<'_, impl PostSendGuard>, address: u64);
+
+    /// Sets the last byte of the first message; `last` is where it is in registered memory.
     #[inline(always)]
-    fn fetch(&self, request: ReadBufferHandle<'_, impl PostSendGuard>, address: u64) {
-        match self {
-            // SAFETY: the memory outlives the queue pair, and no code here accesses it until the
-            // completion (head of this file). The device refuses addresses outside of the region.
-            Self::Entry(extent) => unsafe { request.setup_sge(extent.lkey(), address, extent.size()) },
-            // SAFETY: the memory outlives the queue pair, and no code here accesses it until the
-            // completion (head of this file). The device refuses addresses outside of the region.
-            Self::Pieces(pieces) => pieces.list(address, |list| unsafe { request.setup_sge_list(list) }),
-            Self::Inline(_) => unreachable!("the peer's bytes are copied into no request"),
-        }
+    fn mark(&self, mark: u8, last: Flag<'_>) {
+        last.store(mark);
     }
 }
 
@@ -129,6 +100,23 @@ impl Extent {
     #[inline(always)]
     fn size(self) -> u32 {
         self.0 as u32
+    }
+}
+
+/// One piece of registered memory.
+impl Payload for Extent {
+    #[inline(always)]
+    fn send(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, address: u64) {
+        // SAFETY: the memory outlives the queue pair, and no code writes to the message until its
+        // completion (head of this file). The device refuses addresses outside of the region.
+        unsafe { request.setup_sge(self.lkey(), address, self.size()) }
+    }
+
+    #[inline(always)]
+    fn fetch(&self, request: ReadBufferHandle<'_, impl PostSendGuard>, address: u64) {
+        // SAFETY: the memory outlives the queue pair, and no code here accesses it until the
+        // completion (head of this file). The device refuses addresses outside of the region.
+        unsafe { request.setup_sge(self.lkey(), address, self.size()) }
     }
 }
 
@@ -162,6 +150,58 @@ impl MessagePieces {
         entries[count as usize - 1].write(ScatterGatherEntry::new(lkey, at, last));
         // SAFETY: the loop above initialised the first `count` entries.
         give(unsafe { std::slice::from_raw_parts(entries.as_ptr().cast(), count as usize) })
+    }
+}
+
+/// Several pieces of registered memory.
+impl Payload for MessagePieces {
+    #[inline(always)]
+    fn send(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, address: u64) {
+        // SAFETY: the memory outlives the queue pair, and no code writes to the message until its
+        // completion (head of this file). The device refuses addresses outside of the region.
+        self.list(address, |list| unsafe { request.setup_sge_list(list) });
+    }
+
+    #[inline(always)]
+    fn fetch(&self, request: ReadBufferHandle<'_, impl PostSendGuard>, address: u64) {
+        // SAFETY: the memory outlives the queue pair, and no code here accesses it until the
+        // completion (head of this file). The device refuses addresses outside of the region.
+        self.list(address, |list| unsafe { request.setup_sge_list(list) });
+    }
+}
+
+/// The request itself (inline data), into which a message is copied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inline<'a> {
+    bytes: &'a [Cell<u8>],
+    last: &'a Cell<u8>,
+}
+
+impl<'a> Inline<'a> {
+    /// These bytes, if there are any.
+    pub(super) fn new(bytes: &'a mut [u8]) -> Option<Self> {
+        let bytes = Cell::from_mut(bytes).as_slice_of_cells();
+        Some(Self { bytes, last: bytes.last()? })
+    }
+}
+
+impl Payload for Inline<'_> {
+    #[inline(always)]
+    fn send(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, _: u64) {
+        // SAFETY: a cell has the layout of its byte. The slice lives for this call only, which
+        // copies the bytes. The posting thread writes marks between calls, and cells are not shared
+        // with other threads.
+        request.setup_inline_data(unsafe { &*(std::ptr::from_ref(self.bytes) as *const [u8]) });
+    }
+
+    #[cold]
+    fn fetch(&self, _: ReadBufferHandle<'_, impl PostSendGuard>, _: u64) {
+        unreachable!("the peer's bytes are copied into no request")
+    }
+
+    #[inline(always)]
+    fn mark(&self, mark: u8, _: Flag<'_>) {
+        self.last.set(mark);
     }
 }
 
@@ -218,12 +258,17 @@ macro_rules! verbs {
     ($($Verb:ty, $TRAITS:ident, $payload:ident:
         |$this:ident, $request:ident, $location:ident, $number:ident| $call:expr;)*) => {
         $(impl Verb for $Verb {
-            const TRAITS: VerbTraits = $TRAITS;
+            const HAS_LOOP: bool = $TRAITS.is_marked;
+
+            #[inline(always)]
+            fn traits(&self) -> VerbTraits {
+                $TRAITS
+            }
 
             #[inline(always)]
             fn build<'queue, G: Borrows<'queue>>(
                 &'queue $this,
-                payload: &Payload<'_>,
+                payload: &impl Payload,
                 $request: WorkRequestHandle<'_, G>,
                 $location: MessageLocation,
                 $number: u64,
@@ -271,12 +316,15 @@ impl ReadsAndWrites {
 }
 
 impl Verb for ReadsAndWrites {
-    const TRAITS: VerbTraits = VerbTraits { repeats: false, ..UNNOTICED };
+    #[inline(always)]
+    fn traits(&self) -> VerbTraits {
+        VerbTraits { repeats: false, ..UNNOTICED }
+    }
 
     #[inline(always)]
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
-        payload: &Payload<'_>,
+        payload: &impl Payload,
         request: WorkRequestHandle<'_, G>,
         location: MessageLocation,
         number: u64,
@@ -289,17 +337,69 @@ impl Verb for ReadsAndWrites {
     }
 }
 
-/// A verb of an extended connection, addressed to a shared receive queue.
+/// Any verb, chosen for each message: for extended connections, and for messages in several pieces.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ToQueue<V>(pub(super) V);
+pub(super) enum AnyVerb<'a> {
+    Write(Write),
+    WriteImm(WriteImm),
+    Send(Send),
+    SendImm(SendImm),
+    SendTo(SendTo<'a>),
+    SendImmTo(SendImmTo<'a>),
+    Read(Read),
+    FetchAdd(FetchAdd),
+    CompareSwap(CompareSwap),
+    ReadsAndWrites(ReadsAndWrites),
+}
 
-impl<V: Verb> Verb for ToQueue<V> {
-    const TRAITS: VerbTraits = V::TRAITS;
+/// Calls a method of the verb.
+macro_rules! of_any_verb {
+    ($verb:expr, $method:ident($($argument:expr),*)) => {
+        match $verb {
+            AnyVerb::Write(verb) => verb.$method($($argument),*),
+            AnyVerb::WriteImm(verb) => verb.$method($($argument),*),
+            AnyVerb::Send(verb) => verb.$method($($argument),*),
+            AnyVerb::SendImm(verb) => verb.$method($($argument),*),
+            AnyVerb::SendTo(verb) => verb.$method($($argument),*),
+            AnyVerb::SendImmTo(verb) => verb.$method($($argument),*),
+            AnyVerb::Read(verb) => verb.$method($($argument),*),
+            AnyVerb::FetchAdd(verb) => verb.$method($($argument),*),
+            AnyVerb::CompareSwap(verb) => verb.$method($($argument),*),
+            AnyVerb::ReadsAndWrites(verb) => verb.$method($($argument),*),
+        }
+    };
+}
+
+impl Verb for AnyVerb<'_> {
+    fn traits(&self) -> VerbTraits {
+        of_any_verb!(self, traits())
+    }
 
     #[inline(always)]
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
-        payload: &Payload<'_>,
+        payload: &impl Payload,
+        request: WorkRequestHandle<'_, G>,
+        location: MessageLocation,
+        number: u64,
+    ) {
+        of_any_verb!(self, build(payload, request, location, number));
+    }
+}
+
+/// The same over an extended connection, for the peer's shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToQueue<'a>(pub(super) AnyVerb<'a>);
+
+impl Verb for ToQueue<'_> {
+    fn traits(&self) -> VerbTraits {
+        self.0.traits()
+    }
+
+    #[inline(always)]
+    fn build<'queue, G: Borrows<'queue>>(
+        &'queue self,
+        payload: &impl Payload,
         request: WorkRequestHandle<'_, G>,
         location: MessageLocation,
         number: u64,
