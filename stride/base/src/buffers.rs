@@ -307,7 +307,7 @@ mod tests {
     fn more_than_there_is_is_an_error() {
         for kind in [BufferKind::Private, BufferKind::Shared] {
             let error = BufferLayout::new(u64::MAX, 1).allocate(kind).unwrap_err().to_string();
-            assert!(error.contains("cannot allocate 18446744073709551615 bytes"), "{error}");
+            assert!(error.contains("len 18446744073709551615"), "{error}");
             assert!(error.contains("give a smaller -s"), "{error}");
         }
     }
