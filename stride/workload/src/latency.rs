@@ -2,7 +2,7 @@
 
 use sideway::ibverbs::queue_pair::{PreparedReceiveList, PreparedSendList};
 
-use super::post::{PostItem, ReceivePoster, ReceiveState, SendPoster};
+use super::post::{PostItem, PostMarked, ReceivePoster, ReceiveState};
 use super::{
     AnyCompletions, Completions, MeasuredLoop, PhaseClock, Receiver, SampleTimes, Sender, TestPhase, Watch,
 };
@@ -83,7 +83,7 @@ pub(super) struct MarkedRun<'a, 'link> {
 
 impl MarkedRun<'_, '_> {
     /// Runs it with a post function.
-    pub(super) fn with<P: SendPoster + ?Sized>(self, poster: &mut P) -> Result<(), Error> {
+    pub(super) fn with(self, poster: impl PostMarked) -> Result<(), Error> {
         let Self { part, completions, arrival, samples, watch } = self;
         match completions {
             AnyCompletions::Basic(completions) => {
@@ -164,12 +164,12 @@ trait AwaitMessage {
 }
 
 /// Sends a message, which is built each time, and waits for its completion.
-struct BuiltSend<'a, P: ?Sized, C> {
-    poster: &'a mut P,
+struct BuiltSend<'a, P, C> {
+    poster: P,
     completions: &'a mut C,
 }
 
-impl<P: SendPoster + ?Sized, C: Completions> Exchange for BuiltSend<'_, P, C> {
+impl<P: PostMarked, C: Completions> Exchange for BuiltSend<'_, P, C> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         self.poster.post_marked(number, mark(number))?;
@@ -233,7 +233,7 @@ impl<O: Exchange, A: AwaitMessage> Exchange for PingPong<O, A> {
 impl AwaitMessage for Flag<'_> {
     #[inline(always)]
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
-        watch.begin();
+        // No `watch.begin()`: the looks of this wait count with those of the last completion's.
         while self.load() != mark(number) {
             watch.spin()?;
         }
@@ -248,7 +248,7 @@ struct BuiltReceive<'a, C> {
 }
 
 impl<C: Completions> AwaitMessage for BuiltReceive<'_, C> {
-    #[inline(never)]
+    #[inline(always)]
     fn wait(&mut self, _: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch)?;
         Ok(self.poster.take()?)
@@ -263,7 +263,7 @@ struct RepeatedReceive<'a, C> {
 }
 
 impl<C: Completions> AwaitMessage for RepeatedReceive<'_, C> {
-    #[inline(never)]
+    #[inline(always)]
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch).map_err(|error| numbered(error, number))?;
         let receives = &mut *self.receives;

@@ -122,6 +122,28 @@ pub(super) trait SendPoster: Debug {
     fn run_marked(&mut self, run: MarkedRun<'_, '_>) -> Result<(), Error>;
 }
 
+/// The part of a [`SendPoster`] that latency loops use, by value or through a pointer.
+pub(super) trait PostMarked {
+    /// As [`SendPoster::post_marked`].
+    fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError>;
+}
+
+impl PostMarked for &mut (dyn SendPoster + '_) {
+    #[inline(always)]
+    fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError> {
+        SendPoster::post_marked(&mut **self, number, mark)
+    }
+}
+
+impl<Q: ListQueue, V: Verb, P: Payload> PostMarked for VerbPoster<'_, Q, V, P> {
+    #[inline(always)]
+    fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError> {
+        self.payload.mark(mark, self.last);
+        // A latency test has one queue pair, and does not distinguish completions.
+        self.build(Tag::of_pair(0), 1, || PostItem { number, signaled: true, offset: 0 }).post()
+    }
+}
+
 /// The [`SendPoster`] of a flavour of queues, a verb and a payload.
 #[derive(Debug)]
 pub(super) struct VerbPoster<'a, Q, V, P> {
@@ -166,17 +188,11 @@ impl<Q: ListQueue, V: Verb, P: Payload> SendPoster for VerbPoster<'_, Q, V, P> {
         self.build(self.tag, 1, || PostItem { number, signaled: true, offset }).post()
     }
 
-    #[inline(always)]
     fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError> {
-        if !V::HAS_LOOP {
-            if self.verb.traits().is_marked {
-                self.payload.mark(mark, self.last);
-            }
-            return self.post_one(number, 0);
+        if self.verb.traits().is_marked {
+            self.payload.mark(mark, self.last);
         }
-        self.payload.mark(mark, self.last);
-        // A latency test has one queue pair, and does not distinguish completions.
-        self.build(Tag::of_pair(0), 1, || PostItem { number, signaled: true, offset: 0 }).post()
+        self.post_one(number, 0)
     }
 
     fn prepare(
@@ -193,11 +209,13 @@ impl<Q: ListQueue, V: Verb, P: Payload> SendPoster for VerbPoster<'_, Q, V, P> {
     }
 
     fn run_marked(&mut self, run: MarkedRun<'_, '_>) -> Result<(), Error> {
-        if V::HAS_LOOP {
-            return run.with(self);
+        if !V::HAS_LOOP {
+            let poster: &mut dyn SendPoster = self;
+            return run.with(poster);
         }
-        let poster: &mut dyn SendPoster = self;
-        run.with(poster)
+        let Self { queue, location, tag, verb, payload, last } = self;
+        let (location, tag, verb, payload, last) = (*location, *tag, *verb, *payload, *last);
+        run.with(VerbPoster { queue: &mut **queue, location, tag, verb, payload, last })
     }
 }
 
