@@ -250,6 +250,7 @@ impl BasicPoller<'_> {
     /// # Errors
     ///
     /// Fails if the device failed.
+    #[inline]
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
         if self.queue.failure == 0 { Ok(()) } else { Err(self.queue.take_failure()) }
     }
