@@ -28,10 +28,12 @@ c_flags! {
 /// Describes an SRD pair. One builder can make any number of them.
 ///
 /// An SRD pair has no peer: each of its requests has a
-/// [destination](crate::ibverbs::queue_pair::WorkRequestHandle::setup_srd_address). Every message arrives once, or
-/// its request fails; messages may overtake each other. The pair is brought up like a datagram
-/// pair, with a `setup_qkey`. On the way to RTS, `setup_rnr_retry` sets the number of retries while
-/// a peer has no receive posted, if [the device supports it](Capabilities::RnrRetry).
+/// [destination]. Every message arrives once, or its request fails; messages may overtake each
+/// other. The pair is brought up like a datagram pair, with a `setup_qkey`. On the way to RTS,
+/// `setup_rnr_retry` sets the number of retries while a peer has no receive posted, if
+/// [the device supports it](Capabilities::RnrRetry).
+///
+/// [destination]: crate::ibverbs::queue_pair::WorkRequestHandle::setup_srd_address
 #[derive(Clone, Debug)]
 pub struct SrdBuilder {
     direct: DirectVerbs,

@@ -109,7 +109,8 @@ impl RawEnd {
                     unsafe { read.setup_sge(own.key, own.span(BufferArea::Read, number), SPAN as u32) };
                 }
                 let write = list.construct_wr(DEPTH as u64, WorkRequestFlags::empty());
-                // SAFETY: the span is within the memory, which outlives the queue pair's work, and nobody writes to it meanwhile.
+                // SAFETY: the span is within the memory, which outlives the queue pair's work, and
+                // no code writes to it until the completion.
                 unsafe { write.setup_write(peer.key, target).setup_sge(own.key, written, 300) };
             }
         }
