@@ -116,6 +116,17 @@ fn serve(
     RunningProgram::start(&server.program(program)?, &flags.split_whitespace().collect::<Vec<_>>(), &[])
 }
 
+/// The output of a client and of its server, which must both succeed.
+fn both_ok(client: Output, mut serving: RunningProgram) -> Result<(String, String), String> {
+    match client.ok() {
+        Ok(client) => Ok((client, serving.finish()?.ok()?)),
+        Err(client) => {
+            serving.kill();
+            Err(format!("{client}\nits server: {}", serving.finish()?))
+        }
+    }
+}
+
 /// The rest of the lines that begin with the label.
 fn lines<'said>(said: &'said str, label: &str) -> Vec<&'said str> {
     said.lines().filter_map(|line| line.strip_prefix(label)).collect()
@@ -129,8 +140,8 @@ fn rping(
 ) -> Result<(), String> {
     let port = dut.tcp_port()?;
     let serving = serve(dut, "rping", server, port, &format!("-s -a ADDRESS -p PORT {flags}"))?;
-    let client = call(dut, "rping", client, port, &format!("-c -a ADDRESS -p PORT {flags}"))?.ok()?;
-    let server = serving.finish()?.ok()?;
+    let client = call(dut, "rping", client, port, &format!("-c -a ADDRESS -p PORT {flags}"))?;
+    let (client, server) = both_ok(client, serving)?;
     let (sent, read) = (lines(&client, "ping data: "), lines(&server, "server ping data: "));
     let count = flags.split_whitespace().skip_while(|word| *word != "-C").nth(1).and_then(|n| n.parse().ok());
     if Some(sent.len()) == count && sent == read { Ok(()) } else { Err(format!("{client}\n{server}")) }
@@ -173,16 +184,13 @@ fn cmtime(
     if agrees {
         serving.wait_for("listened", |_| is_listening(port))?;
     }
-    let client =
-        call(dut, "cmtime", client, port, &format!("-s ADDRESS -b ADDRESS -p PORT {flags}"))?.ok()?;
+    let client = call(dut, "cmtime", client, port, &format!("-s ADDRESS -b ADDRESS -p PORT {flags}"))?;
     if agrees {
-        let server = serving.finish()?.ok()?;
-        for said in [&client, &server] {
-            new_tables(said)?;
-        }
-        return Ok(());
+        let (client, server) = both_ok(client, serving)?;
+        new_tables(&client)?;
+        return new_tables(&server);
     }
-    earlier_table(&client)
+    earlier_table(&client.ok()?)
 }
 
 /// Whether the C program is of rdma-core 52 or later.
@@ -286,8 +294,8 @@ fn survives_its_client(dut: &TestDevice) -> Result<(), String> {
 fn a_thousand(dut: &TestDevice) -> Result<(), String> {
     let port = dut.tcp_port()?;
     let serving = serve(dut, "many_clients", Ours, port, "-b ADDRESS -p PORT -n 1000")?;
-    let client = call(dut, "many_clients", Ours, port, "ADDRESS -p PORT -n 1000")?.ok()?;
-    let server = serving.finish()?.ok()?;
+    let client = call(dut, "many_clients", Ours, port, "ADDRESS -p PORT -n 1000")?;
+    let (client, server) = both_ok(client, serving)?;
     let expected = "1000 clients came, 1000 at a time at most: 1000 messages in, 1000 out, in ";
     let well = server.starts_with(expected) && server.ends_with("; 0 rejected, 0 lost\n");
     let told = client == "1000 clients connected, asked, were answered and hung up\n";
