@@ -121,7 +121,7 @@ mod tests {
                 data: 0,
             };
             let mut sides = [side(one, two), side(two, one)];
-            let rounds = if cfg!(miri) { 200 } else { 20_000 };
+            let rounds = if cfg!(miri) { 60 } else { 20_000 };
             for _ in 0..rounds {
                 let [a, b] = &mut sides;
                 let (from, to) = if next(2) == 0 { (a, b) } else { (b, a) };

@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn random_input_reaches_nothing_outside() {
-        let inputs = if cfg!(miri) { 2 } else { 200 };
+        let inputs = if cfg!(miri) { 1 } else { 200 };
         let mut sent = HostileSends::default();
         for seed in 0..inputs {
             sent += run(&Random(seed).bytes(16 * if cfg!(miri) { 64 } else { STEPS }));
@@ -438,7 +438,7 @@ mod tests {
             LENGTH,
         ];
         for pair in bounds.windows(2) {
-            let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 14 } else { 16 }));
+            let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 12 } else { 16 }));
             let count = garbage.len().min(pair[1] - pair[0]);
             let base = segment.memory().base().as_ptr();
             // SAFETY: the loop keeps the range within the segment, and no reference to the segment
@@ -446,7 +446,7 @@ mod tests {
             unsafe { base.add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count) };
         }
         let mut hostile = Hostile { segment: &segment, writer: GenerationWriter::default() };
-        for index in 0..if cfg!(miri) { 3 } else { 1000 } {
+        for index in 0..if cfg!(miri) { 2 } else { 1000 } {
             for what in 3..12 {
                 let word = random.next();
                 let kind = (word >> 8) as u8;
