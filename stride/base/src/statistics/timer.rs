@@ -117,8 +117,12 @@ mod instruction {
         unsafe { _rdtsc() }
     }
 
+    // The oldest supported compiler has `__cpuid` as an unsafe function.
+    #[allow(unused_unsafe)]
     pub(super) fn is_constant() -> bool {
-        let has = |(leaf, bit)| __cpuid(0x8000_0000).eax >= leaf && __cpuid(leaf).edx & bit != 0;
+        // SAFETY: every x86-64 processor has the instruction, which touches no memory.
+        let cpuid = |leaf| unsafe { __cpuid(leaf) };
+        let has = |(leaf, bit)| cpuid(0x8000_0000).eax >= leaf && cpuid(leaf).edx & bit != 0;
         has(FEATURES) && has(POWER)
     }
 
