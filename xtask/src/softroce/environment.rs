@@ -34,7 +34,7 @@ impl Job {
         let mut job = Self { directory: folders.root.clone(), ..Self::default() };
         fs::create_dir_all(programs.folder())?;
         job.share(&folders.root)?;
-        job.share(&folders.guest_target)?;
+        job.share(&programs.folder())?;
         job.shares.push(SharedFolder { folder: folders.out.clone(), writable: true });
 
         job.environment.extend(machine.variables());

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection};
@@ -11,6 +12,13 @@ pub(super) const OLDEST: Version = Version(2, 36);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(u32, u32);
+
+/// The host's version, or `None` if its libc is another one.
+pub(super) fn of_host() -> Option<Version> {
+    let output = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
+    let number = output.stdout.trim_ascii().strip_prefix(b"glibc ")?;
+    version(&[b"GLIBC_", number].concat())
+}
 
 /// Refuses a program that would not start in the older guest.
 pub(super) fn check(program: &Path) -> Result<()> {

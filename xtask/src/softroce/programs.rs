@@ -27,26 +27,33 @@ pub(crate) enum Profile {
 pub(crate) struct Programs {
     root: PathBuf,
     target: PathBuf,
-    /// The guest's files, for programs that run there.
+    /// The guest's files, for programs that run there, if the host's libc is too new.
     sysroot: Option<PathBuf>,
+    is_for_guests: bool,
     profile: Profile,
 }
 
 impl Programs {
-    /// For the guests. Both run programs that are linked against the older guest's libc.
+    /// For the guests. Both run programs that are linked against the older guest's libc, which may
+    /// be the host's.
     pub(super) fn for_guests(folders: &Folders, profile: Profile) -> Result<Self> {
-        let sysroot = UserSpace::get(folders, RdmaCore::Old)?.sysroot();
-        Ok(Self {
-            root: folders.root.clone(),
-            target: folders.guest_target.clone(),
-            sysroot: Some(sysroot),
-            profile,
-        })
+        let host = Self::for_host(folders, profile);
+        if glibc::of_host().is_some_and(|version| version <= glibc::OLDEST) {
+            return Ok(Self { is_for_guests: true, ..host });
+        }
+        let sysroot = Some(UserSpace::get(folders, RdmaCore::Old)?.sysroot());
+        Ok(Self { target: folders.guest_target.clone(), sysroot, is_for_guests: true, ..host })
     }
 
     /// For the host, in cargo's usual target folder.
     pub(super) fn for_host(folders: &Folders, profile: Profile) -> Self {
-        Self { root: folders.root.clone(), target: folders.host_target.clone(), sysroot: None, profile }
+        Self {
+            root: folders.root.clone(),
+            target: folders.host_target.clone(),
+            sysroot: None,
+            is_for_guests: false,
+            profile,
+        }
     }
 
     /// The folder of the programs; the examples are in a subfolder.
@@ -63,7 +70,12 @@ impl Programs {
 
     fn build_all(&self) -> Result<Vec<Value>> {
         eprintln!("softroce: building the workspace's programs");
-        self.cargo(&["build", "--workspace", "--exclude", "xtask", "--bins", "--examples"])
+        self.cargo(&[&["build"], self.packages(), &["--bins", "--examples"]].concat())
+    }
+
+    /// Without a sysroot, the same packages as `cargo test --workspace`, so that both share a build.
+    fn packages(&self) -> &'static [&'static str] {
+        if self.sysroot.is_some() { &["--workspace", "--exclude", "xtask"] } else { &["--workspace"] }
     }
 
     /// Builds the programs of one package.
@@ -85,8 +97,7 @@ impl Programs {
     pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
         let programs = self.build_all()?;
         eprintln!("softroce: building the tests");
-        let artifacts =
-            self.cargo(&["test", "--no-run", "--workspace", "--exclude", "xtask", "--test", "*"])?;
+        let artifacts = self.cargo(&[&["test", "--no-run"], self.packages(), &["--test", "*"]].concat())?;
         let mut tests: Vec<_> = artifacts.iter().filter_map(TestProgram::from_artifact).collect();
         tests.retain(|test| packages.contains(&&*test.package));
         for test in &mut tests {
@@ -117,7 +128,7 @@ impl Programs {
             str::from_utf8(&output.stdout)?.lines().filter_map(|line| serde_json::from_str(line).ok());
         let artifacts: Vec<Value> =
             messages.filter(|message: &Value| message["reason"] == "compiler-artifact").collect();
-        if self.sysroot.is_some() {
+        if self.is_for_guests {
             artifacts
                 .iter()
                 .filter_map(|artifact| artifact["executable"].as_str())
