@@ -203,6 +203,7 @@ impl Revision {
 
     fn build(&mut self, build: FirstBuild) -> Result<()> {
         let folder = self.folder.join(self.costs.len().to_string());
+        fs::create_dir_all(&folder)?;
         println!("{}: {}", self.hash, build.title());
         self.costs.push(build.build(&self.clone, &folder)?);
         Ok(())
