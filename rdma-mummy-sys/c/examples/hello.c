@@ -2,7 +2,7 @@
 
 /*
  * Lists the RDMA devices and opens an event channel of the connection manager. Starts on any machine;
- * where rdma-core is missing it says so, and exits with 1.
+ * without rdma-core it prints the reason and exits with 1.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-// The same as hello.c, in C++, without asking for the libraries beforehand: the first call that needs
-// one loads it, and rdma_mummy_error() tells a missing library from a device that cannot do something.
+// hello.c in C++, without loading the libraries first: the first call that needs one loads it, and
+// rdma_mummy_error() distinguishes a missing library from an unsupported operation of a device.
 #include <cerrno>
 #include <cstring>
 #include <iostream>
@@ -14,7 +14,7 @@ namespace {
 using Devices = std::unique_ptr<ibv_device *[], decltype(&ibv_free_device_list)>;
 using Channel = std::unique_ptr<rdma_event_channel, decltype(&rdma_destroy_event_channel)>;
 
-// False where rdma-core is to blame, rather than the machine that has no device.
+// False if rdma-core is missing, true if the machine has no device.
 bool report(const char *what)
 {
 	const int error = errno;

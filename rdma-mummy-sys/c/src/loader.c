@@ -3,8 +3,8 @@
 /*
  * Finds libibverbs and librdmacm when they are first needed, and passes calls on to them.
  *
- * Nothing runs before main: a program that never uses RDMA never opens a library. What the libraries
- * export, in which version and since when, is in functions.def, which is generated.
+ * No code runs before main, so a program that never uses RDMA opens no library. The generated
+ * functions.def lists the exports, their versions and first releases.
  */
 #define _GNU_SOURCE
 
@@ -50,9 +50,9 @@ static const struct symbol {
 
 static struct library {
 	const char *name, *packages;
-	/* A function and the version that it has had since the first release: absent where an object has no versions. */
+	/* A function and its version in the first release; no version if the object has none. */
 	const char *anchor, *anchor_version;
-	/* Set last, once `found` is complete. Never unset: a library stays open. */
+	/* Set after `found` is complete, and never reset, because a library stays open. */
 	atomic_bool ready;
 } libraries[LIBRARIES] = {
 	[VERBS] = { "libibverbs.so.1", "libibverbs1 and ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL",
@@ -84,12 +84,12 @@ static function plain(void *handle, const char *name)
 	void *address = dlsym(handle, name);
 	function result;
 
-	/* The one way from an object's address to a function's that ISO C does not forbid. */
+	/* ISO C allows no other conversion of an object's address to a function's. */
 	memcpy(&result, &address, sizeof(result));
 	return result;
 }
 
-/* The function in one version only: an older one of the same name may have another prototype. */
+/* In one version only, because an older function of that name may have another prototype. */
 static function versioned(void *handle, const char *name, const char *version)
 {
 #ifdef __GLIBC__
@@ -129,7 +129,7 @@ static bool look_up(enum which which, void *handle, const char *path)
 		return false;
 	}
 	if (which == RDMACM) {
-		/* A connection hands verbs objects on, so both libraries must mean the same ones. */
+		/* Connections contain verbs objects, so both libraries must use the same libibverbs. */
 		function theirs = plain(handle, "ibv_get_device_list");
 
 		if (theirs && theirs != found[NUMBER_ibv_get_device_list]) {
@@ -163,11 +163,11 @@ static bool open_library(enum which which)
 		       "in " DIRECTORY_VARIABLE, library->name, path, dlerror(), library->packages);
 		return false;
 	}
-	/* A library that will not do is left open: closing it would run foreign code for nothing. */
+	/* An unsuitable library stays open, because closing it would run its code for no benefit. */
 	return look_up(which, handle, path);
 }
 
-/* Whether a library can be used. Only success is remembered: what is installed meanwhile is found. */
+/* Whether a library can be used. Only success is stored, so that a library installed later is found. */
 static bool ready(enum which which)
 {
 	struct library *library = &libraries[which];
@@ -176,7 +176,7 @@ static bool ready(enum which which)
 	reason[0] = '\0';
 	if (atomic_load_explicit(&library->ready, memory_order_acquire))
 		return true;
-	/* librdmacm is checked against libibverbs, so that comes first. */
+	/* libibverbs first, because librdmacm is checked against it. */
 	if (which == RDMACM && !ready(VERBS))
 		return false;
 	pthread_mutex_lock(&loading);
@@ -225,7 +225,7 @@ int rdma_mummy_unsupported(void)
 	return EOPNOTSUPP;
 }
 
-/* The wrappers: every function by its usual name, which the headers label. */
+/* The wrappers: every function by its usual name, to which the headers give a prefix. */
 #define FUNCTION(library, name, version, since, need, result, identifier, parameters, arguments, failure) \
 	result identifier parameters                                                                     \
 	{                                                                                                \
@@ -242,7 +242,7 @@ int rdma_mummy_unsupported(void)
 #define VARIADIC(...)
 #include "functions.def"
 
-/* Every command that sockets have takes one argument or none, and a register holds either. */
+/* Every socket command has at most one argument, which fits a register. */
 int rfcntl(int socket, int command, ...)
 {
 	int (*call)(int, int, ...) = (int (*)(int, int, ...))find(NUMBER_rfcntl);

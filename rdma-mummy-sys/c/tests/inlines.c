@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * The inline functions against tables of this program's own, laid out as old and as new libraries
- * lay them out. Valid as C and as C++.
+ * The inline functions against tables of this program, in the layouts of old and of new libraries.
+ * Valid C and C++.
  */
 #include <infiniband/verbs.h>
 #include <rdma/rdma_verbs.h>
 
 #include "check.h"
 
-/* Names of functions that stay names of other things. */
+/* Names of functions that the program also uses for other things. */
 struct names {
 	int ibv_open_device, ibv_reg_mr, ibv_query_port, rdma_accept;
 };
@@ -128,7 +128,7 @@ static void fallbacks(void)
 	device_ex_error = EIO;
 	CHECK(ibv_query_device_ex(context, NULL, &device) == EIO);
 
-	/* A queue that is not basic is never made as one. */
+	/* An extended queue is never created as a basic one. */
 	table.create_srq_ex = create_srq_ex;
 	srq.comp_mask = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
 	srq.srq_type = IBV_SRQT_XRC;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * What every kind of function answers when its library is `missing`, or `old`: there, and without the
- * function. From several threads, for the first call loads.
+ * The result of every kind of function if its library is `missing`, or `old`, which is a library
+ * without the function. From several threads, because the first call loads.
  */
 #include <rdma-mummy/rdma_verbs.h>
 #include <rdma-mummy/rsocket.h>

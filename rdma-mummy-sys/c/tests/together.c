@@ -20,7 +20,7 @@ int real_channel(void), mummy_channel(void);
 const char *real_status(void), *mummy_status(void);
 void *real_function(void), *mummy_function(void);
 
-/* The number of devices, or minus the error's number. */
+/* The number of devices, or the negative error number. */
 int SIDE(devices)(void)
 {
 	int count = 0;
@@ -32,7 +32,7 @@ int SIDE(devices)(void)
 	return count;
 }
 
-/* 0 for a channel that could be opened, else the error's number. */
+/* 0 if a channel could be opened, else the error number. */
 int SIDE(channel)(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -59,7 +59,7 @@ int main(void)
 	CHECK(real_function() != mummy_function());
 	CHECK(real_devices() == mummy_devices() && !rdma_mummy_error());
 	CHECK(real_channel() == mummy_channel() && !rdma_mummy_error());
-	/* The very same text: one libibverbs serves both. */
+	/* The same pointer, because both use one libibverbs. */
 	CHECK(real_status() == mummy_status());
 	printf("devices %d, channel %d, \"%s\"\n", mummy_devices(), mummy_channel(), mummy_status());
 	return 0;

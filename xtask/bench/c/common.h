@@ -1,4 +1,4 @@
-/* What the programs of this folder have in common: a device, and connections of the process with itself. */
+/* Shared by the programs of this folder: a device, and connections of the process to itself. */
 #include <infiniband/verbs.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * What `cargo xtask bench overhead` counts on C's side: see src/bin/overhead.rs, which does the same.
+ * The C program that `cargo xtask bench overhead` counts; src/bin/overhead.rs does the same.
  *
  *     overhead extended|classic LIST LISTS
  */
@@ -11,18 +11,18 @@
 #define BATCH 16 /* completions that are fetched at a time */
 #define MESSAGE 8
 
-/* A message, which somebody had before, and where it goes. */
+/* A message and its destination. */
 struct work {
-    uint64_t wr_id; /* by which its completion is known: its place in the list */
+    uint64_t wr_id; /* its position in the list, which identifies its completion */
     const unsigned char *message; /* MESSAGE bytes */
     uint64_t remote;
     uint32_t rkey;
 };
 
 /*
- * Queues, and what a list is built in and a batch is fetched into: allocated and reached through pointers, as in any
- * program that has more than one connection, or learns the depth of its queues when it runs. With static arrays the
- * compiler would know their addresses, which is no merit of C: a static array in Rust would do the same.
+ * Queues, and the arrays of a list and of a batch. They are allocated, as in a program that has several
+ * connections or learns the depth of its queues at run time. The compiler would know the addresses of
+ * static arrays, in Rust too, so they would say nothing about the languages.
  */
 struct connection {
     struct ibv_qp *qp;
@@ -123,7 +123,7 @@ static inline __attribute__((always_inline)) void poll_extended(struct connectio
     }
 }
 
-/* What is counted, apart from what is not. */
+/* The part of the program that is counted. */
 
 static __attribute__((noinline)) void extended_singly(struct connection *connection, const struct work *works, uint64_t lists)
 {
@@ -191,7 +191,7 @@ static inline __attribute__((always_inline)) void poll_classic(struct connection
     }
 }
 
-/* What is counted, apart from what is not. */
+/* The part of the program that is counted. */
 
 static __attribute__((noinline)) void classic_singly(struct connection *connection, const struct work *works, uint64_t lists)
 {

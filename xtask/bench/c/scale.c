@@ -1,7 +1,7 @@
 /*
- * What many queue pairs cost, for `cargo xtask bench soft`.
+ * The cost of many queue pairs, for `cargo xtask bench soft`.
  *
- *     scale pairs COUNT      opens so many connected pairs, and closes everything
+ *     scale pairs COUNT      opens this number of connected pairs, and closes everything
  *     scale idle SECONDS     waits for an event that does not come, with 100 queue pairs open
  *
  * Prints `NAME VALUE` lines.
@@ -22,14 +22,14 @@ static double now(void)
     return (double)at.tv_sec * 1e9 + (double)at.tv_nsec;
 }
 
-/* Descriptors, mappings and resident KiB of this process; those of one look are no part of it. */
+/* Descriptors, mappings and resident KiB of this process, without those of this function. */
 struct use {
     long descriptors, mappings, kib;
 };
 
 static struct use look(void)
 {
-    struct use use = { .descriptors = -3 }; /* `.`, `..` and the look's own. */
+    struct use use = { .descriptors = -3 }; /* `.`, `..` and the open folder. */
     DIR *folder = must(opendir("/proc/self/fd"), "/proc/self/fd");
     while (readdir(folder))
         use.descriptors++;
@@ -59,7 +59,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The middle of the 101 around a place. */
+/* The median of the 101 values around an index. */
 static double median_around(const double *took, unsigned place)
 {
     double some[101];
@@ -96,10 +96,10 @@ static void pairs(unsigned count)
         must_be(0, ibv_close_device(context), "ibv_close_device");
         struct use after = look();
         if (round == 0) {
-            /* While all memory is new to the process: later the first pairs lie in what the C library has kept of the
-               round before, and the last ones, beyond that, alone pay for new pages. */
+            /* While all memory is new to the process. In later rounds the first pairs use memory that the C
+               library kept, and only the last ones pay for new pages. */
             printf("open-100 %.0f\nopen-last %.0f\n", median_around(took, 100), median_around(took, count));
-            /* What the C library and the device keep for the next time. */
+            /* The memory that the C library and the device keep for later. */
             before = after;
             continue;
         }

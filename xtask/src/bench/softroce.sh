@@ -31,13 +31,13 @@ measure() {
     awk -v column="$column" -v size="$size" '$1 == size && $2 ~ /^[0-9]+$/ { print $column }' "$client_log"
 }
 
-# perftest's atomics have one size, and no flag for it.
+# perftest's atomics have one size and no flag for it.
 size_flag() {
     [ "$1" = atomic ] || echo "-s $2"
 }
 
-# A million messages a second, or the median in microseconds. perftest goes without its peak column, which costs a
-# clock reading a message that stride-perf does not make.
+# Millions of messages per second, or the median in microseconds. perftest runs without its peak
+# column, which costs a clock reading per message that stride-perf does not make.
 perftest() {
     verb=$1 what=$2 size=$3 count=$4
     shift 4
@@ -56,8 +56,8 @@ stride() {
     esac
 }
 
-# A turn of one row: the operation, bw or lat, bytes, messages, more flags of both. Which of the three goes first changes
-# with the round.
+# A turn of one row: the operation, bw or lat, bytes, messages, more flags of both. The first of the
+# three changes with the round.
 row() {
     [ "${ONLY:-$2}" = "$2" ] || return 0
     if [ "$2" = lat ] && [ "$(nproc)" = 1 ]; then
@@ -76,7 +76,7 @@ row() {
     echo "sample $name $a $s $b"
 }
 
-# Of each operation, from the shortest messages to the longest.
+# For each operation, from the shortest messages to the longest.
 rows() {
     for verb in write read send; do
         row $verb bw 2 2000 && row $verb bw 64 2000 && row $verb bw 4096 1000 && row $verb bw 65536 100 &&

@@ -1,12 +1,12 @@
 #!/bin/sh
-# The first process of the guest. The chore leaves the job in the control
-# folder /run/softroce and finds the answer there:
+# The first process of the guest. `cargo xtask softroce` writes the job to the control
+# folder /run/softroce and reads the result there:
 #   shares          lines `TAG MODE FOLDER`: mount the folder at the same path
 #   command         the shell script to run
 #   versions        of rdma-core and the kernel, written here,
 #   ready           written when the command starts,
 #   exit            its exit code,
-#   failure         or why it never came to that
+#   failure         or the reason why it did not run
 # The command's output leaves by two virtio ports, so that the kernel's own
 # messages on the console never mix with it.
 control=/run/softroce
@@ -40,7 +40,7 @@ done <"$control/shares"
 
 # Two devices that reach each other through a veth pair: 10.77.0.1 is rxe0's
 # and 10.77.0.2 is rxe1's. Both addresses are local, so without the routing
-# rules the kernel would short-cut the pair.
+# rules the kernel would use loopback.
 modprobe rdma_rxe && modprobe rdma_ucm && modprobe ib_umad || fail "the guest's kernel has no rdma_rxe"
 ip link set lo up
 ip link add veth0 type veth peer name veth1 || fail "the guest cannot make a veth pair"
@@ -62,7 +62,7 @@ ip rule del pref 0
 rdma link add rxe0 type rxe netdev veth0 && rdma link add rxe1 type rxe netdev veth1 ||
     fail "the guest cannot make its RDMA devices"
 
-# The port and its GIDs come up in the kernel's own time.
+# The kernel brings the port and its GIDs up later.
 await() {
     for _ in $(seq 100); do
         ! grep -q "$1" "/sys/class/infiniband/$2" || return 0
@@ -87,7 +87,7 @@ port() {
         [ "$(cat "$folder/name")" != "softroce.$1" ] || echo "/dev/${folder##*/}"
     done
 }
-# By way of pipes: a port can be opened once only, /dev/stdout any number of times.
+# Through pipes, because a port can be opened only once, and /dev/stdout many times.
 mkfifo /run/stdout /run/stderr
 cat /run/stdout >"$(port stdout)" &
 output=$!
@@ -96,7 +96,7 @@ errors=$!
 echo >"$control/ready"
 sh "$control/command" </dev/null >/run/stdout 2>/run/stderr
 status=$?
-# A process that the command left behind may hold its output open for ever.
+# A process that the command left behind may keep its output open.
 (sleep 5; kill "$output" "$errors") 2>/dev/null &
 wait "$output" "$errors"
 echo "$status" >"$control/exit.part"

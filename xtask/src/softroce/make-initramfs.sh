@@ -1,14 +1,14 @@
 #!/bin/sh
-# Runs inside a guest's new user space (the chore pipes it into its shell) and
-# leaves /boot/kernel and /boot/initramfs there: just enough to mount the disk
-# and the shared folder and to hand over to the chore's own script.
+# Runs inside a guest's new user space (`cargo xtask softroce` pipes it into a shell) and
+# creates /boot/kernel and /boot/initramfs, which mount the disk and the shared folder
+# and start guest.sh.
 set -eu
 kernel=$(cd /lib/modules && ls | sort -V | tail -n 1)
 tree=$(mktemp -d)
 mkdir -p "$tree/bin" "$tree/modules" "$tree/proc" "$tree/sys" "$tree/dev" "$tree/disk"
 cp /bin/busybox "$tree/bin/busybox"
 
-# crc32c is what ext4 asks for by name and so no dependency of its module.
+# ext4 requests crc32c by name, so its module does not list it as a dependency.
 for module in virtio_pci virtio_blk virtio_console crc32c_generic ext4 9p 9pnet_virtio; do
     modprobe --set-version "$kernel" --show-depends "$module"
 done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' | while read -r file; do

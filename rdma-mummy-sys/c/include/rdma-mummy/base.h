@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * What every header of rdma-core-mummy begins with, and the loader's own two functions.
+ * The beginning of every header of rdma-core-mummy, and the loader's two functions.
  */
 #ifndef RDMA_MUMMY_BASE_H
 #define RDMA_MUMMY_BASE_H
@@ -28,21 +28,21 @@ RDMA_MUMMY_BEGIN
 
 /*
  * Loads libibverbs and librdmacm now, rather than when the first function of each is called.
- * Returns 0, or ENOSYS where one of them cannot be used; rdma_mummy_error() says why. After a
+ * Returns 0, or ENOSYS if one of them cannot be used; rdma_mummy_error() returns the reason. After a
  * failure the next call tries again.
  */
 int rdma_mummy_load(void) RDMA_MUMMY_SYMBOL(load);
 
 /*
- * Why the calling thread's latest call failed, if the reason is that a library or a function of it is
- * not there; NULL if the library did the work, whatever it answered. The text is valid until the
- * thread's next call.
+ * The reason of the calling thread's latest failure, if a library or one of its functions is missing;
+ * NULL if the library was called, whatever it returned. The text is valid until the thread's next
+ * call.
  */
 const char *rdma_mummy_error(void) RDMA_MUMMY_SYMBOL(error);
 
 /*
  * For the inline functions: the loaded library, or the device, does not have an operation. Sets errno
- * to EOPNOTSUPP and returns it; rdma_mummy_error() is NULL afterwards, for nothing needs installing.
+ * to EOPNOTSUPP and returns it; rdma_mummy_error() is NULL afterwards, because nothing is missing.
  */
 int rdma_mummy_unsupported(void) RDMA_MUMMY_SYMBOL(unsupported);
 

@@ -19,7 +19,7 @@
 
 RDMA_MUMMY_BEGIN
 
-/* From the verbs' way of failing, the error's number, to librdmacm's: -1 and errno. */
+/* Converts the verbs' result, an error number, to librdmacm's: -1 and errno. */
 static inline int rdma_seterrno(int error)
 {
 	if (!error)
@@ -49,7 +49,7 @@ static inline int rdma_dereg_mr(struct ibv_mr *mr)
 	return rdma_seterrno(ibv_dereg_mr(mr));
 }
 
-/* What the functions below are made of. */
+/* Building blocks of the functions below. */
 static inline struct ibv_sge rdma_mummy_sge(void *addr, size_t length, const struct ibv_mr *mr)
 {
 	struct ibv_sge sge;
@@ -81,8 +81,8 @@ static inline int rdma_mummy_post(struct rdma_cm_id *id, struct ibv_send_wr *wr)
 	return rdma_seterrno(ibv_post_send(id->qp, wr, &bad));
 }
 
-/* Sleeps on the channel between two polls, and polls once more after arming it: a completion that came in
- * between makes no event. */
+/* Sleeps on the channel between two polls, and polls again after arming it, because a completion that
+ * arrived in between causes no event. */
 static inline int rdma_mummy_wait(struct ibv_cq *cq, struct ibv_comp_channel *channel, struct ibv_wc *wc)
 {
 	int armed = 0;

@@ -2,7 +2,7 @@
 
 /*
  * libibverbs, loaded at run time. The types and the exported functions are generated (abi/verbs.h);
- * here are the functions that live in the header alone.
+ * this file has the functions that rdma-core defines in its header.
  */
 #ifndef RDMA_MUMMY_VERBS_H
 #define RDMA_MUMMY_VERBS_H
@@ -19,12 +19,12 @@ RDMA_MUMMY_BEGIN
 
 #define IBV_ALLOCATOR_USE_DEFAULT ((void *)-1)
 
-/* The mark, in place of an operation, of a context that verbs_context goes around. */
+/* The value in place of an operation that marks a context inside of a verbs_context. */
 #define __VERBS_ABI_IS_EXTENDED ((void *)UINTPTR_MAX)
 
 #define vext_field_avail(type, field, size) (offsetof(type, field) < (size))
 
-/* The struct around a context, or NULL where the library made none. */
+/* The struct around a context, or NULL if the library allocated none. */
 static inline struct verbs_context *verbs_get_ctx(struct ibv_context *context)
 {
 	if (context->abi_compat != __VERBS_ABI_IS_EXTENDED)
@@ -32,7 +32,7 @@ static inline struct verbs_context *verbs_get_ctx(struct ibv_context *context)
 	return (struct verbs_context *)((char *)context - offsetof(struct verbs_context, context));
 }
 
-/* Whether the struct, which grows at its front, reaches as far as the last `need` bytes of ours. */
+/* Whether the library's struct, which grows at its front, contains the last `need` bytes of ours. */
 static inline struct verbs_context *rdma_mummy_extended(struct ibv_context *context, size_t need)
 {
 	struct verbs_context *extended = verbs_get_ctx(context);
@@ -48,7 +48,7 @@ static inline struct verbs_context *rdma_mummy_extended(struct ibv_context *cont
 		extended_ && extended_->op ? extended_ : NULL;                                     \
 	})
 
-/* An operation of verbs_context that makes an object. */
+/* An operation of verbs_context that creates an object. */
 #define RDMA_MUMMY_MAKES(object, name, op, context, parameters, arguments)     \
 	static inline object *name parameters                                  \
 	{                                                                      \
@@ -68,7 +68,7 @@ static inline struct verbs_context *rdma_mummy_extended(struct ibv_context *cont
 		return extended ? extended->op arguments : rdma_mummy_unsupported(); \
 	}
 
-/* An operation that an object carries itself; it is there when the object was made with it. */
+/* An operation in the object itself, present if the object was created with it. */
 #define RDMA_MUMMY_GIVES(result, name, operation, parameters, arguments) \
 	static inline result name parameters { return operation arguments; }
 
@@ -81,7 +81,7 @@ static inline struct verbs_context *rdma_mummy_extended(struct ibv_context *cont
 #define RDMA_MUMMY_WC(result, field) \
 	RDMA_MUMMY_GIVES(result, ibv_wc_##field, cq->field, (struct ibv_cq_ex *cq), (cq))
 
-/* Posting to a queue pair made with send operations. */
+/* Posting to a queue pair that was created with send operations. */
 RDMA_MUMMY_WR(wr_start, (struct ibv_qp_ex *qp), (qp))
 RDMA_MUMMY_WR(wr_abort, (struct ibv_qp_ex *qp), (qp))
 RDMA_MUMMY_GIVES(int, ibv_wr_complete, qp->wr_complete, (struct ibv_qp_ex *qp), (qp))
@@ -141,7 +141,7 @@ RDMA_MUMMY_WC(uint64_t, read_completion_ts)
 RDMA_MUMMY_WC(uint64_t, read_completion_wallclock_ns)
 RDMA_MUMMY_WC(uint16_t, read_cvlan)
 RDMA_MUMMY_WC(uint32_t, read_flow_tag)
-/* The invalidated key comes where immediate data would, in the host's byte order. */
+/* The invalidated key takes the place of the immediate data, in the host's byte order. */
 RDMA_MUMMY_GIVES(uint32_t, ibv_wc_read_invalidated_rkey, cq->read_imm_data, (struct ibv_cq_ex *cq), (cq))
 RDMA_MUMMY_CALLS(ibv_wc_read_tm_info, cq->read_tm_info,
 		   (struct ibv_cq_ex *cq, struct ibv_wc_tm_info *tm_info), (cq, tm_info))
@@ -167,7 +167,7 @@ static inline int ibv_query_port(struct ibv_context *context, uint8_t port_num, 
 
 	if (extended)
 		return extended->query_port(context, port_num, attr, sizeof(*attr));
-	/* The exported function knows the struct as it was at first, and writes no further. */
+	/* The exported function writes only the members of the first version of the struct. */
 	memset(attr, 0, sizeof(*attr));
 	return rdma_mummy_ibv_query_port(context, port_num, (struct _compat_ibv_port_attr *)attr);
 }
@@ -184,7 +184,7 @@ static inline int ibv_query_device_ex(struct ibv_context *context, const struct 
 		error = extended->query_device_ex(context, input, attr, sizeof(*attr));
 	if (error != EOPNOTSUPP && error != ENOSYS)
 		return error;
-	/* What the plain query tells is better than nothing. */
+	/* The classic query returns at least the classic attributes. */
 	memset(attr, 0, sizeof(*attr));
 	return ibv_query_device(context, &attr->orig_attr);
 }
@@ -214,7 +214,7 @@ static inline int ibv_is_qpt_supported(uint32_t caps, enum ibv_qp_type type)
 	return (caps >> type) & 1;
 }
 
-/* Folds the 20 bits of a flow label into the 14 that a RoCE source port has left. */
+/* Folds the 20 bits of a flow label into the 14 free bits of a RoCE source port. */
 static inline uint16_t ibv_flow_label_to_udp_sport(uint32_t flow_label)
 {
 	uint32_t low = flow_label & 0x3fff, high = (flow_label & IB_GRH_FLOWLABEL_MASK) >> 14;
@@ -223,8 +223,8 @@ static inline uint16_t ibv_flow_label_to_udp_sport(uint32_t flow_label)
 }
 
 /*
- * Memory. Optional access flags need the newest way of registering, which an older library lacks; any
- * library registers without them.
+ * Memory. Optional access flags need a function that older libraries lack. Without them, every library
+ * can register.
  */
 static inline struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
@@ -279,7 +279,7 @@ static inline int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_m
 	return mw->context->ops.bind_mw(qp, mw, bind);
 }
 
-/* The next tag of a key: its low byte, which wraps. */
+/* The next tag of a key, which is its low byte and wraps. */
 static inline uint32_t ibv_inc_rkey(uint32_t rkey)
 {
 	return (rkey & 0xffffff00u) | ((rkey + 1) & 0xffu);
@@ -306,7 +306,7 @@ static inline struct ibv_srq *ibv_create_srq_ex(struct ibv_context *context, str
 	const uint32_t type = IBV_SRQ_INIT_ATTR_TYPE, mask = attr->comp_mask;
 	struct verbs_context *extended;
 
-	/* A basic queue with a domain and nothing else is one that every library can make. */
+	/* Every library can create a basic queue with a domain and nothing else. */
 	if ((mask & ~type) == IBV_SRQ_INIT_ATTR_PD && (!(mask & type) || attr->srq_type == IBV_SRQT_BASIC))
 		return ibv_create_srq(attr->pd, (struct ibv_srq_init_attr *)attr);
 	extended = verbs_get_ctx_op(context, create_srq_ex);

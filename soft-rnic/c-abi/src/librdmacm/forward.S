@@ -1,4 +1,4 @@
-/* librdmacm.so.1: each of its functions is a jump to that of our libibverbs.so.1, with all arguments where they are. */
+/* librdmacm.so.1: each function jumps to that of our libibverbs.so.1, with the arguments in place. */
 
 .macro forward name
     .p2align 4

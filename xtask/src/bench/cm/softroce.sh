@@ -3,11 +3,11 @@
 port=18900
 c=/usr/bin/cmtime
 ours=cmtime
-# Its own: two guests at a time share the folder of the host.
+# A separate folder, because two guests at a time share the host's.
 log=/tmp/bench-cm
 server=
 
-# From rdma-core 52 on both sides agree by TCP, and the server ends with its client.
+# From rdma-core 52 on both sides synchronise over TCP, and the server ends with its client.
 if $c -? 2>&1 | grep -q num_threads; then agrees=1; else agrees=; fi
 
 # A TCP socket in state LISTEN (0A) on the port, looked up without disturbing it.
@@ -17,7 +17,7 @@ listening() {
 
 serve() {
     port=$((port + 1))
-    # On one device, pretended queue pairs of both sides must not have the same numbers.
+    # On one device, the invented queue pair numbers of both sides must differ.
     timeout 120 $c -p $port -c $CONNECTIONS ${agrees:+-q 5000} >"$log.server" 2>&1 &
     server=$!
     if [ "$agrees" ]; then
@@ -26,12 +26,12 @@ serve() {
             sleep 0.05
         done
     else
-        # Nobody can be asked whether it listens.
+        # No call tells whether it listens.
         sleep 1
     fi
 }
 
-# A run of a client; its table, as `STEP US`: of all connections together, or else of each.
+# A run of a client; its table as `STEP US`, for all connections together or for each.
 client() {
     serve || return 1
     if ! timeout 120 "$@" -s "$SOFTROCE_ADDRESS" -b "$SOFTROCE_ADDRESS" -p $port -c $CONNECTIONS >"$log.client" 2>&1; then
@@ -67,7 +67,7 @@ while [ $turn -lt $PAIRS ]; do
     1) client $ours >"$log.2" && client $c >"$log.3" && client $c >"$log.1" ;;
     2) client $c >"$log.3" && client $c >"$log.1" && client $ours >"$log.2" ;;
     esac || exit 1
-    # A step that one of them took no time for is left out.
+    # Steps that took one program no time are omitted.
     awk '
         FNR == 1 { file++ }
         { us[file, $1] = $2; if (file == 1) order[++count] = $1 }

@@ -1,5 +1,6 @@
 # trespass, rstream, UCX and perftest in turn over one device, server and client as two processes.
-# Prints `sample ROW REFERENCE OURS REFERENCE`, and `rnr ROW COUNT` for each run of trespass; everything else goes to standard error.
+# Prints `sample ROW REFERENCE OURS REFERENCE`, and `rnr ROW COUNT` for each run of trespass; all else
+# goes to standard error.
 port=18600
 device="-d $SOFTROCE_DEVICE ${SOFTROCE_GID_INDEX:+-x $SOFTROCE_GID_INDEX}"
 address=$SOFTROCE_ADDRESS
@@ -13,12 +14,12 @@ listens_tcp() {
     grep -qE ":$(printf %04X $port) 0+:0000 0A" /proc/net/tcp /proc/net/tcp6
 }
 
-# The same of the connection manager.
+# The same for the connection manager.
 listens_cm() {
     rdma resource show cm_id 2>/dev/null | grep LISTEN | grep -q ":$port "
 }
 
-# converse LISTENS SERVER -- CLIENT: runs both; the client's words are in $log.client.
+# converse LISTENS SERVER -- CLIENT: runs both; $log.client has the client's output.
 converse() {
     listens=$1
     shift
@@ -47,7 +48,7 @@ converse() {
     wait $pid
 }
 
-# The kernel counts what was not accepted at once on either side.
+# The kernel's counters of RNR NAKs on both sides.
 for counter in rcvd_rnr_err send_rnr_err; do
     if [ ! -r "$counters/$counter" ]; then
         echo "this kernel does not count receivers that are not ready: there is no $counters/$counter" >&2
@@ -71,14 +72,14 @@ trespass() {
     columns $columns $size $n
 }
 
-# Microseconds a transfer, of both directions. It polls unless it is told to wait.
+# Microseconds per transfer, for both directions. It polls unless an argument makes it wait.
 rstream_us() {
     port=$((port + 1))
     converse listens_cm rstream -b $address -p $port -B 524288 "$@" -- rstream -s $address -p $port -B 524288 "$@" || return 1
     awk 'NF > 6 && $NF > 0 { us = $NF } END { print us }' "$log.client"
 }
 
-# ucx COLUMN ARGUMENTS...: that of the final row, which is separated by commas and whose count is padded to four digits.
+# ucx COLUMN ARGUMENTS...: that column of the final row, which has commas and a count of four digits.
 ucx() {
     column=$1
     shift
@@ -86,12 +87,13 @@ ucx() {
     converse listens_tcp env $UCX ucx_perftest -p $port -- env $UCX ucx_perftest $address -p $port -v -f -w 10 "$@" || return 1
     awk -F, -v column="$column" '$1 ~ /^ *[0-9]+$/ { value = $column } END { print value }' "$log.client"
 }
-# rc_verbs, and the datagrams by which it connects: UCX before 1.19 takes one for IPv4 only if its completion's service level is 2, which
-# mlx5's alone is, and drops the others unless it does not check.
+# rc_verbs, and the datagrams by which it connects. UCX before 1.19 treats a datagram as IPv4 only if
+# its completion has service level 2, as mlx5's do, and drops others unless the check is off.
 UCX="UCX_TLS=rc_v UCX_UD_VERBS_ETH_DGID_CHECK=n ${SOFTROCE_GID_INDEX:+UCX_IB_GID_INDEX=$SOFTROCE_GID_INDEX} \
 UCX_NET_DEVICES=$SOFTROCE_DEVICE:1 UCX_WARN_UNUSED_ENV_VARS=n"
 
-# columns WHICH SIZE [COUNT]: those columns of the client's row that begins so (live lines begin with the size, too).
+# columns WHICH SIZE [COUNT]: those columns of the client's row that begins with them (live lines begin
+# with the size, too).
 columns() {
     awk -v columns="$1" -v size="$2" -v count="$3" '
         $1 == size && (count == "" || $2 == count) {
@@ -115,36 +117,39 @@ calculate() {
     awk "BEGIN { printf \"%.6f\", $1 }"
 }
 
-# So many messages that a run takes $RUN microseconds in an emulated guest: this many each, and 12 ns a byte.
+# The number of messages with which a run takes $RUN microseconds in an emulated guest, at this time
+# for each and 12 ns per byte.
 count() {
     awk -v run="$RUN" -v us="$1" -v bytes="$2" 'BEGIN { n = int(run / (us + bytes * 0.012)); print n < 10 ? 10 : n }'
 }
 
-# What takes turns: functions without arguments. $size, $n and $row are set. The others poll, and so does trespass over RDMA.
+# The programs that take turns: functions without arguments, which use $size, $n and $row. All poll,
+# also trespass over RDMA.
 lat_ours() { trespass $row 4,5 lat --transport rdma --poll -s $size -n $n; }
 lat_pool() { trespass $row 5 lat --transport rdma --poll --api pool -s $size -n $n; }
 lat_tcp() { trespass $row 4 lat --transport tcp -s $size -n $n; }
 lat_rstream() { rstream_us -S $size -C 1 -I $n; }
 lat_ucx() { ucx 2 -t tag_lat -s $size -n $n; }
 lat_perftest() { perftest 5 ib_send_lat; }
-# The mean and the median, as `lat_ours`.
+# The mean and the median, like `lat_ours`.
 lat_bare() { perftest '6,5' ib_send_lat; }
 bw_ours() { trespass $row 3 bw --transport rdma --poll -s $size -n $n; }
 bw_corked() { trespass $row 3 bw --transport rdma --poll --cork -s $size -n $n; }
 bw_pool() { trespass $row 3 bw --transport rdma --poll --api pool -s $size -n $n; }
 bw_tcp() { trespass $row 3 bw --transport tcp -s $size -n $n; }
 bw_rstream() { us=$(rstream_us -S $size -C $n -I 1) && calculate "$size * 8 / 1000 / $us"; }
-# They count in 2^20 bytes. perftest goes without the column of the peak, which takes the time of each message.
+# In units of 2^20 bytes. perftest runs without its peak column, which reads the clock per message.
 bw_ucx() { mib=$(ucx 6 -t tag_bw -s $size -n $n) && calculate "$mib * 1.048576 * 8 / 1000"; }
 bw_bare() { mib=$(perftest 4 ib_send_bw -N) && calculate "$mib * 1.048576 * 8 / 1000"; }
 bw_perftest() { mib=$(perftest 4 ib_write_bw -N) && calculate "$mib * 1.048576 * 8 / 1000"; }
-# Messages a second with 64 in flight: of rstream, 64 to the peer, and 64 back; of ours, a request and its answer.
+# Messages per second with 64 in flight: for rstream 64 to the peer and 64 back, for ours a request and
+# its answer.
 rate_rstream() { us=$(rstream_us -S $size -C 64 -I $((n / 64))) && calculate "1000000 / $us"; }
 rate_ours() { qps=$(trespass $row 7 grid --transport rdma --poll -s $size -t 64 -n $n) && calculate "2 * $qps"; }
-# Requests a second.
+# Requests per second.
 in_flight() { trespass $row 7 grid --transport rdma --poll -s $size -t "$1" -n $n; }
 
-# together FUNCTION...: runs each, in each turn beginning at another one. What the Nth says is in $log.N.
+# together FUNCTION...: runs each; the first one changes with the turn. $log.N has the output of the Nth.
 together() {
     step=0
     while [ $step -lt $# ]; do
@@ -169,19 +174,20 @@ said() {
     cat "$log.$1"
 }
 
-# Of a latency the mean and the median, of which rstream knows the mean alone: a sample of what the Nth has said against each.
+# Mean and median of a latency (rstream has the mean alone): a sample of the Nth's output against each.
 beside() {
     read -r first last <"$log.$1"
     sample rstream "$(said 1)" "$first" "$(said 2)" || return 1
     [ ! "$with_ucx" ] || sample ucx "$(said 3)" "${last:-$first}" "$(said 4)"
 }
 
-# Those beside whom the others run.
+# The references.
 others() {
     echo "$1_rstream $1_rstream ${with_ucx:+$1_ucx $1_ucx}"
 }
 
-# against KIND: all of a size and kind in turn, and a sample against each; and of bare verbs, which no library over them can be better than.
+# against KIND: all programs of a size and kind in turn, a sample against each, and one against bare
+# verbs, which no library above them can exceed.
 against() {
     set -- $1 $(others $1)
     kind=$1 count=$#
@@ -194,14 +200,15 @@ against() {
     beside $((count + 2))
 }
 
-# Of short messages: many in a frame.
+# Short messages: many in a frame.
 corked() {
     [ $size -le 4096 ] || return 0
     row=cork_$size
     together $(others bw) bw_corked && beside $(($(others bw | wc -w) + 1))
 }
 
-# uncopied KIND: of messages that UCX does not copy, the pool's buffers, which are not copied either, and have 1 MiB at most.
+# uncopied KIND: messages that UCX does not copy, against the pool's buffers of up to 1 MiB, which are
+# not copied either.
 uncopied() {
     [ "$with_ucx" ] && [ $size -ge 65536 ] && [ $size -le 1048576 ] || return 0
     row=pool$1_$size
@@ -222,7 +229,7 @@ bandwidth() {
 hardware() {
     size=$2 row=$1_$2 n=$3
     together $4 $5 $4 || return 1
-    # A latency has its median in the second column.
+    # The second column of a latency is its median.
     sample perftest "$(said 1)" "$(awk '{ print $NF }' "$log.2")" "$(said 3)"
 }
 
@@ -231,7 +238,7 @@ rate() {
     together rate_rstream rate_ours rate_rstream && sample rstream "$(said 1)" "$(said 2)" "$(said 3)"
 }
 
-# Upwards and down again, so that each step has both its neighbours on both sides.
+# Up and down, so that each step follows each of its neighbours.
 steps() {
     size=64 n=$(count 25 64)
     up= down=
@@ -255,18 +262,18 @@ steps() {
 }
 STEPS="1 4 16 64 256 512"
 
-# Of these sizes those that are measured.
+# The measured ones of these sizes.
 chosen() {
     for size in "$@"; do
         case " $SIZES " in *" $size "*) echo "$size" ;; esac
     done
 }
 
-# UCX makes its connections of rc_verbs by datagrams, which do not come through on every device.
+# UCX connects rc_verbs by datagrams, which not every device delivers.
 size=64 n=100 with_ucx=1
 if ! figure=$(LIMIT=30 && lat_ucx 2>"$log.ucx") || [ -z "$figure" ]; then
     with_ucx=
-    # Without an error there is what it said in place of a figure.
+    # Without an error, print its output in place of a figure.
     grep -m 3 -E 'Fatal|ERROR|failed' "$log.ucx" >&2 || tail -n 3 "$log.ucx" "$log.client" >&2
     echo "without UCX's tag_lat and tag_bw: they do not work here, for the reason that the run prints above its table"
 fi

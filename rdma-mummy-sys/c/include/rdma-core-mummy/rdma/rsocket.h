@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* For programs written for rdma-core: the usual path, with the loader behind it. */
+/* rdma-core's path of this header, for programs that use the loader unchanged. */
 #include <rdma-mummy/rsocket.h>
