@@ -47,7 +47,7 @@ pub(crate) const STEPS: [&str; 8] = [
 
 /// Sends one message. The process may die before it completes.
 #[test]
-#[ignore = "a child of other tests"]
+#[ignore = "a child process, which other tests start"]
 fn sends_a_message() {
     assert!(is_child());
     let (a, b) = pair();
@@ -99,7 +99,7 @@ fn a_process_stops_at_each_step_and_goes_on() {
 }
 
 #[test]
-#[ignore = "a child of other tests"]
+#[ignore = "a child process, which other tests start"]
 fn is_an_odd_device() {
     assert!(is_child());
     let context = open(0).unwrap();
@@ -149,7 +149,7 @@ fn a_device_is_made_as_a_file_says() {
 }
 
 #[test]
-#[ignore = "a child of other tests"]
+#[ignore = "a child process, which other tests start"]
 fn posts_an_atomic() {
     assert!(is_child());
     let (a, b) = pair();
@@ -168,7 +168,7 @@ fn a_device_without_atomics_refuses_them() {
 }
 
 #[test]
-#[ignore = "a child of other tests"]
+#[ignore = "a child process, which other tests start"]
 fn destroys_what_failed() {
     assert!(is_child());
     let (mut a, mut b) = pair();
@@ -199,7 +199,7 @@ fn all_of_it_holds_in_deferred_mode_too() {
 }
 
 #[test]
-#[ignore = "a child of other tests"]
+#[ignore = "a child process, which other tests start"]
 fn lists_devices() {
     assert!(is_child());
     let mut count = 0;

@@ -423,7 +423,7 @@ fn every_attempt_comes_to_something() {
 
 /// The child of the next test.
 #[test]
-#[ignore = "a child of another test"]
+#[ignore = "a child process, which another test starts"]
 fn listens_in_a_process_of_its_own() {
     assert!(crate::children::is_child());
     let mut sides = CmPair::new(TCP);

@@ -15,7 +15,7 @@ const OPTIONS: EndpointOptions =
     EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 14 };
 
 #[test]
-#[ignore = "a child of other tests"]
+#[ignore = "a child process, which other tests start"]
 fn writes_to_its_parent() {
     assert!(is_child());
     let place = std::env::var(PLACE).unwrap();

@@ -324,7 +324,7 @@ mod tests {
     /// Rewrites the initial inputs of the corpus: `cargo test -p stride write_the_corpus --
     /// --ignored`.
     #[test]
-    #[ignore = "writes files"]
+    #[ignore = "no test: it writes the initial corpus of the fuzz target"]
     fn write_the_corpus() {
         fs::create_dir_all(folder()).expect("a directory");
         for (name, bytes) in inputs() {

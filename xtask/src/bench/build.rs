@@ -232,8 +232,8 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     if args.write {
         let of_baseline = baseline.as_ref().map(|baseline| format!(" --baseline {}", baseline.hash));
         let intro = format!(
-            "{}, commit {}, {}, on {} processors. User and system time of cargo, compilers and build scripts; \
-             the wall time is that of a machine that may do other things.\n\n    cargo xtask bench build{} --write",
+            "{}, commit {}, {}, on {} processors. CPU seconds are user and system time of cargo, compilers and \
+             build scripts. Other programs on the machine lengthen the wall time.\n\n    cargo xtask bench build{} --write",
             today(),
             head.hash,
             first_line(Command::new("rustc").arg("--version")),

@@ -26,7 +26,7 @@ fn say(what: &str) {
 }
 
 #[test]
-#[ignore = "other tests run it in a process of its own"]
+#[ignore = "a child process, which other tests start"]
 fn program() {
     if std::env::var("SOFT_RNIC_FABRIC").is_err() {
         return;

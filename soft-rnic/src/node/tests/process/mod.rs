@@ -40,7 +40,7 @@ fn say(what: &str) {
 }
 
 #[test]
-#[ignore = "other tests run it in a process of its own"]
+#[ignore = "a child process, which other tests start"]
 fn peer() {
     let Ok(fabric) = std::env::var(FABRIC) else { return };
     log::set_logger(&WARNINGS).expect("the only logger");
