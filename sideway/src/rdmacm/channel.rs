@@ -13,7 +13,8 @@ use rdma_mummy_sys::{Provider, RdmaCm};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::event::{Event, EventContents};
-use super::identifier::{Identifier, IdentifierState, Inner, PortSpace};
+use super::identifier::{Identifier, Inner, PortSpace};
+use super::identifier_state::IdentifierState;
 use super::multicast::Membership;
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::check;

@@ -5,7 +5,8 @@ use std::io;
 use rdma_mummy_sys::types::ibv_event_type;
 
 use super::address::perhaps;
-use super::identifier::{CallError, Identifier, IdentifierState, wrong_state};
+use super::identifier::{CallError, Identifier, wrong_state};
+use super::identifier_state::IdentifierState;
 use super::parameter::{CmMessage, ConnectionParameter, private_data_limit};
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;

@@ -116,6 +116,7 @@ mod devices;
 mod event;
 mod getaddrinfo;
 mod identifier;
+mod identifier_state;
 mod multicast;
 mod options;
 mod parameter;
@@ -130,7 +131,8 @@ pub use event::{
     ConnectionInfo, DatagramInfo, Event, EventError, EventStatus, EventType, MulticastInfo, RejectReason,
 };
 pub use getaddrinfo::{AddressInfo, AddressInfoFlags, AddressInfoHints, getaddrinfo, getaddrinfo_of};
-pub use identifier::{Identifier, IdentifierState, PortSpace};
+pub use identifier::{Identifier, PortSpace};
+pub use identifier_state::IdentifierState;
 pub use multicast::JoinFlags;
 pub use parameter::ConnectionParameter;
 pub use synchronous::{ConnectError, Connection, ConnectionRequest, Connector, Listener};

@@ -5,7 +5,8 @@ use std::ptr;
 use std::time::Duration;
 
 use super::address::{Address, RawAddress, perhaps};
-use super::identifier::{CallError, Identifier, IdentifierState, wrong_state};
+use super::identifier::{CallError, Identifier, wrong_state};
+use super::identifier_state::IdentifierState;
 use crate::error::{Error, ErrorKind};
 
 impl Identifier {

@@ -2,9 +2,8 @@
 //! [`Stream`](crate::Stream) drives one, and a [`Worker`](crate::Worker) many.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,19 +12,19 @@ use mio::Token;
 use mio::event::Event as Report;
 
 use crate::config::Config;
-use crate::handshake::{Agreed, Established, FallbackReason, Transport};
+use crate::handshake::{Agreed, Established};
 use crate::pool::{Block, Pool};
 use crate::protocol::{
     self, Blocked, CallBuffer, CallError, ConnectionEvent, ConnectionSetup, FailureCause, LinkType,
     ProtocolMachine,
 };
 use crate::session::buffers::{Completion, Part, RecvBuf, ReturnedBytes, Ticket};
+use crate::session::connection_info::ConnectionInfo;
 use crate::session::readiness::{Poller, Readiness};
 use crate::session::spin::AdaptiveSpin;
 use crate::session::stats::{Stats, StatsSummary};
 use crate::transport::pools::usable_pool;
 use crate::transport::{Driver, RdmaPath, TransportDriver, WorkCompletion};
-use crate::wire::Kind;
 
 /// Bytes to copy before they are sent, in whole frames, if the peer does not READ.
 const PIECE: usize = 16 << 10;
@@ -46,28 +45,6 @@ pub(crate) enum Refused {
     Blocked,
     /// The connection has failed.
     Failed(io::Error),
-}
-
-/// The facts of a connection that do not change.
-#[derive(Clone, Debug)]
-pub(crate) struct ConnectionInfo {
-    pub(crate) local: SocketAddr,
-    pub(crate) peer: SocketAddr,
-    pub(crate) kind: Kind,
-    /// Why the connection uses TCP instead of RDMA.
-    pub(crate) fallback: Option<FallbackReason>,
-}
-
-impl ConnectionInfo {
-    pub(crate) fn transport(&self) -> Transport {
-        if self.fallback.is_some() { Transport::Tcp } else { Transport::Rdma }
-    }
-}
-
-impl fmt::Display for ConnectionInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} - {}", self.transport(), self.local, self.peer)
-    }
 }
 
 /// Blocks that were lent in one call. The protocol has a ticket for each of them, and the program
@@ -144,7 +121,7 @@ impl Connection {
         managed: crate::transport::rc::CmQueuePair<Pool>,
         channel: crate::transport::rc::CmControl,
         agreed: Agreed,
-        (local, peer): (SocketAddr, SocketAddr),
+        (local, peer): (std::net::SocketAddr, std::net::SocketAddr),
         config: &Config,
     ) -> io::Result<Self> {
         let info = ConnectionInfo { local, peer, kind: agreed.kind, fallback: None };
@@ -654,21 +631,6 @@ impl Connection {
     pub(crate) fn abort(&mut self) {
         self.protocol.abort();
         self.progress();
-    }
-}
-
-impl ConnectionInfo {
-    /// Logs one line for each new connection.
-    fn log_setup(&self, driver: &TransportDriver) {
-        match &self.fallback {
-            Some(reason) => tracing::info!(connection = %self, %reason, "no RDMA"),
-            // The description queries the queue pair, so make it only if it is logged.
-            None if tracing::enabled!(tracing::Level::INFO) => {
-                let by = driver.describe().unwrap_or_default();
-                tracing::info!(connection = %self, "RDMA activated: {by}");
-            }
-            None => (),
-        }
     }
 }
 

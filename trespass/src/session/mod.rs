@@ -13,6 +13,7 @@ pub(crate) mod buffers;
 pub(crate) mod cm_error;
 pub(crate) mod connect;
 pub(crate) mod connection;
+pub(crate) mod connection_info;
 pub(crate) mod pending;
 pub(crate) mod readiness;
 mod spin;
