@@ -152,8 +152,9 @@ fn a_drained_pair_says_so(dut: &TestDevice) -> Outcome {
     dut.not_on(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
     let node = at_work(dut, Type::IBV_QPT_RC);
     node.go(State::IBV_QPS_SQD);
-    let (attr, _) = node.qp.query(Mask::IBV_QP_STATE.0).unwrap();
-    assert_eq!((attr.qp_state, attr.sq_draining), (State::IBV_QPS_SQD, 0));
+    // A device may drain an empty queue after the call, as Linux 6.1 does.
+    node.drained();
+    assert_eq!(node.qp.state(), State::IBV_QPS_SQD);
     Ok(())
 }
 
