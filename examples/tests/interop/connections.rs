@@ -251,11 +251,12 @@ fn finds_nobody(dut: &TestDevice) -> Result<(), String> {
 /// The server is killed during a ping; the example's client ends with an error.
 fn survives_its_server(dut: &TestDevice, server: PingPongProgram) -> Result<(), String> {
     let port = dut.tcp_port()?;
-    let mut serving = serve(dut, "rping", server, port, "-s -a ADDRESS -p PORT")?;
+    let mut serving = serve(dut, "rping", server, port, "-s -v -a ADDRESS -p PORT")?;
     let output = thread::scope(|scope| {
         let client = scope.spawn(|| call(dut, "rping", Ours, port, "-c -a ADDRESS -p PORT"));
-        thread::sleep(Duration::from_secs(1));
+        let was_pinged = serving.wait_for("was pinged", |stdout| stdout.contains("server ping data: "));
         serving.kill();
+        was_pinged?;
         client.join().map_err(|_| "the client's thread panicked".to_owned())?
     })?;
     // The connection manager or the queue pair reports it, whichever comes first.
