@@ -53,7 +53,7 @@ const RULES: &[ProgramRule] = &[
     conformance("soft_inline", RunPolicy::Native),
     conformance("soft_deferred", RunPolicy::Native),
     native("stride::main"),
-    some("rdma-examples::main", &["events::", "programs::", "sockets::", "threads::"]),
+    native("rdma-examples::main"),
     native("trespass::main"),
     native("trespass::allocations"),
     trespass("tcp", RunPolicy::Native),
