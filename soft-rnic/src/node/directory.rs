@@ -1,6 +1,7 @@
 //! The directory of blocks: which process owns which block of queue pair numbers, as far as is
 //! known.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ pub(crate) struct LookupResult {
 #[derive(Debug)]
 pub(crate) struct Directory {
     blocks: Box<[RwLock<BlockOwner>]>,
+    /// No block from this one on was ever connected.
+    connected_end: AtomicUsize,
     waiting: Mutex<()>,
     changed: Condvar,
 }
@@ -47,7 +50,12 @@ pub(crate) struct Directory {
 impl Directory {
     pub(crate) fn new() -> Self {
         let blocks = (0..=LAST_BLOCK).map(|_| RwLock::default()).collect();
-        Self { blocks, waiting: Mutex::new(()), changed: Condvar::new() }
+        Self { blocks, connected_end: AtomicUsize::new(0), waiting: Mutex::new(()), changed: Condvar::new() }
+    }
+
+    /// The blocks that may have a connected process, normally few.
+    fn connected(&self) -> &[RwLock<BlockOwner>] {
+        &self.blocks[..self.connected_end.load(Ordering::Acquire)]
     }
 
     fn entry(&self, block: u16) -> &RwLock<BlockOwner> {
@@ -120,6 +128,8 @@ impl Directory {
     }
 
     pub(crate) fn found(&self, block: u16, process: Arc<PeerProcess>) {
+        let end = usize::from(block.min(LAST_BLOCK)) + 1;
+        self.connected_end.fetch_max(end, Ordering::AcqRel);
         self.set(block, BlockOwner::Connected(process));
     }
 
@@ -129,16 +139,20 @@ impl Directory {
 
     /// The first live connected process that matches.
     pub(crate) fn find(&self, wanted: impl Fn(&PeerProcess) -> bool) -> Option<Arc<PeerProcess>> {
-        self.blocks.iter().find_map(|entry| match &*entry.read().unwrap_or_else(PoisonError::into_inner) {
-            BlockOwner::Connected(process) if process.alive() && wanted(process) => Some(Arc::clone(process)),
-            _ => None,
+        self.connected().iter().find_map(|entry| {
+            match &*entry.read().unwrap_or_else(PoisonError::into_inner) {
+                BlockOwner::Connected(process) if process.alive() && wanted(process) => {
+                    Some(Arc::clone(process))
+                }
+                _ => None,
+            }
         })
     }
 
     /// All live connected processes, each once.
     pub(crate) fn processes(&self) -> Vec<Arc<PeerProcess>> {
         let mut processes: Vec<Arc<PeerProcess>> = Vec::new();
-        for entry in &self.blocks {
+        for entry in self.connected() {
             if let BlockOwner::Connected(process) = &*entry.read().unwrap_or_else(PoisonError::into_inner)
                 && process.alive()
                 && !processes.iter().any(|other| Arc::ptr_eq(other, process))
@@ -151,7 +165,7 @@ impl Directory {
 
     /// Forgets the blocks of a dead peer, because other processes may take them.
     pub(crate) fn forget(&self, lost: &Arc<PeerProcess>) {
-        for entry in &self.blocks {
+        for entry in self.connected() {
             let mut entry = entry.write().unwrap_or_else(PoisonError::into_inner);
             if matches!(&*entry, BlockOwner::Connected(process) if Arc::ptr_eq(process, lost)) {
                 *entry = BlockOwner::Unknown;
