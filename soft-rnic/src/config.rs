@@ -377,21 +377,34 @@ impl Config {
             let wrong = || ConfigError { variable, value: value.to_string(), allowed: allowed.to_string() };
             if holds { Ok(()) } else { Err(wrong()) }
         };
-        let range = |most: u8| format!("a number from 1 to {most}");
         let (devices, ports) = (self.devices, self.ports);
-        check("SOFT_RNIC_DEVICES", (1..=MAX_DEVICES).contains(&devices), &devices, &range(MAX_DEVICES))?;
-        check("SOFT_RNIC_PORTS", (1..=MAX_PORTS).contains(&ports), &ports, &range(MAX_PORTS))?;
+        check(
+            "SOFT_RNIC_DEVICES",
+            (1..=MAX_DEVICES).contains(&devices),
+            &devices,
+            &format_args!("a number from 1 to {MAX_DEVICES}"),
+        )?;
+        check(
+            "SOFT_RNIC_PORTS",
+            (1..=MAX_PORTS).contains(&ports),
+            &ports,
+            &format_args!("a number from 1 to {MAX_PORTS}"),
+        )?;
         let scale = self.time_scale;
         check("SOFT_RNIC_TIME_SCALE", (1e-6..=1e6).contains(&scale), &scale, &SCALES)?;
-        let milliseconds = format_args!("at most {}", MAX_REVOKE.as_millis()).to_string();
-        check("SOFT_RNIC_REVOKE_MS", self.revoke <= MAX_REVOKE, &self.revoke.as_millis(), &milliseconds)?;
+        check(
+            "SOFT_RNIC_REVOKE_MS",
+            self.revoke <= MAX_REVOKE,
+            &self.revoke.as_millis(),
+            &format_args!("at most {}", MAX_REVOKE.as_millis()),
+        )?;
         let fabric = &self.fabric;
         let plain = fabric.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
         check(
             "SOFT_RNIC_FABRIC",
             plain && fabric.len() <= 32,
             fabric,
-            &"at most 32 messages, digits, '-', '_' and '.'",
+            &"at most 32 letters, digits, '-', '_' and '.'",
         )?;
         let most = Limits::default();
         macro_rules! check_limits {
@@ -508,7 +521,7 @@ mod tests {
             ("SOFT_RNIC_REVOKE_MS", "3600001", "a number from 0 to 3600000"),
             ("SOFT_RNIC_PATH", "direct", "auto or vm or call"),
             ("SOFT_RNIC_SHM", "yes", "0 or 1"),
-            ("SOFT_RNIC_FABRIC", "a/b", "at most 32 messages, digits, '-', '_' and '.'"),
+            ("SOFT_RNIC_FABRIC", "a/b", "at most 32 letters, digits, '-', '_' and '.'"),
             ("SOFT_RNIC_LIMITS", "max_sge=x", "a number for max_sge, not \"x\""),
             ("SOFT_RNIC_LIMITS", "max_qp_wr=65537", "max_qp_wr of at most 65536, not 65537"),
             ("SOFT_RNIC_SEED", "1.5", "a number from 0 to 18446744073709551615"),
