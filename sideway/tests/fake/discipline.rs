@@ -100,7 +100,7 @@ fn sequence<Q: QpFlavour, C: CqFlavour>(seed: u64, about: impl FnOnce(&mut Fault
     let ops = SendOperationFlags::from_bits_retain(random.below(1 << 11)) - SendOperationFlags::of_windows();
     let mut setup =
         FakeSetup::<Q, C>::with(&fake, |cq| cq.setup_poll_batch(2), |qp| qp.setup_send_ops_flags(ops));
-    for _ in 0..if cfg!(miri) { 6 } else { 40 } {
+    for _ in 0..if cfg!(miri) { 4 } else { 40 } {
         match random.below(5) {
             0 => receives(&mut setup.qp, random),
             1 => setup.cq.leak_poller(random.below(4) as usize),

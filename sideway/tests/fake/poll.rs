@@ -16,7 +16,7 @@ fn completions_come_once_and_in_order_however_they_are_taken() {
         let mut setup = FakeSetup::<Q, C>::with(fake, |cq| cq.setup_poll_batch(3), |qp| qp);
         let mut next = 0;
         let mut expected = 0;
-        for round in 0..if cfg!(miri) { 8 } else { 30 } {
+        for round in 0..if cfg!(miri) { 6 } else { 30 } {
             setup.write(next..next + round % 5);
             next += round % 5;
             let taken = setup.cq.poll_up_to(limit, &mut |wc| {

@@ -441,7 +441,7 @@ fn weathers() -> [(&'static str, NetworkFaults); 5] {
 
 #[test]
 fn every_connection_comes_to_something_and_nothing_is_left() {
-    let (seeds, steps) = if cfg!(miri) { (1, 25) } else { (40, 600) };
+    let (seeds, steps) = if cfg!(miri) { (1, 12) } else { (40, 600) };
     let mut told = HashSet::new();
     for (name, network_faults) in weathers() {
         for seed in 0..seeds {
