@@ -1,6 +1,7 @@
 //! Lifetime tests: handles are dropped in every order, and on other threads.
 
 use std::any::Any;
+use std::collections::HashSet;
 use std::thread;
 
 use sideway::ibverbs::AccessFlags;
@@ -17,13 +18,21 @@ use super::{FakeSetup, SIGNALED};
 pub(super) fn permutations(n: usize, step: usize) -> impl Iterator<Item = Vec<usize>> {
     (0..(1..=n).product()).step_by(step).map(move |mut number: usize| {
         let mut left: Vec<usize> = (0..n).collect();
-        let mut next = |choices| {
+        let next = |choices| {
             let chosen = left.remove(number % choices);
             number /= choices;
             chosen
         };
-        (1..=n).rev().map(&mut next).collect()
+        (1..=n).rev().map(next).collect()
     })
+}
+
+#[test]
+fn permutations_are_complete_and_distinct() {
+    let all: HashSet<Vec<usize>> = permutations(4, 1).collect();
+    assert_eq!(all.len(), 24);
+    assert!(all.iter().all(|order| order.iter().collect::<HashSet<_>>().len() == 4), "{all:?}");
+    assert_eq!(permutations(4, 5).count(), 5);
 }
 
 #[test]
