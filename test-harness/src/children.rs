@@ -102,8 +102,7 @@ fn conclude(run: &Run, lists: bool, passed: io::Result<bool>) -> bool {
 
 /// Whether this process may choose this number, for example a port, while other runs are active.
 /// Each run has its share of the numbers.
-#[must_use]
-pub fn may_choose(number: u16) -> bool {
+pub(crate) fn may_choose(number: u16) -> bool {
     let share = env::var(SHARE).ok();
     let share = share.as_deref().and_then(|share| share.split_once('/'));
     let share =

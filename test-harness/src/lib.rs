@@ -7,6 +7,7 @@
 mod alone;
 mod children;
 mod parts;
+mod ports;
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -19,8 +20,9 @@ pub use libtest_mimic::{Arguments, Conclusion};
 use libtest_mimic::{Completion, Failed, Trial};
 
 pub use alone::is_alone;
-pub use children::{Run, may_choose, run_all};
+pub use children::{Run, run_all};
 pub use parts::run_parts;
+pub use ports::free_port;
 
 /// The environment variable that makes a missing device a failure.
 pub const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Output, RunningProgram, c_program, example};
-use crate::test_device::{TestDevice, is_listening};
+use crate::test_device::{TestDevice, is_listening, tcp_port};
 use crate::{InteropTest, Needs};
 
 /// The time limit until a server listens.
@@ -138,7 +138,7 @@ fn rping(
     client: PingPongProgram,
     flags: &str,
 ) -> Result<(), String> {
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     let serving = serve(dut, "rping", server, port, &format!("-s -a ADDRESS -p PORT {flags}"))?;
     let client = call(dut, "rping", client, port, &format!("-c -a ADDRESS -p PORT {flags}"))?;
     let (client, server) = both_ok(client, serving)?;
@@ -149,7 +149,7 @@ fn rping(
 
 /// One persistent server, and clients one after the other, then three at the same time.
 fn persistent(dut: &TestDevice, server: PingPongProgram, client: PingPongProgram) -> Result<(), String> {
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     let _serving = serve(dut, "rping", server, port, "-s -P -a ADDRESS -p PORT")?;
     let call = || call(dut, "rping", client, port, "-c -V -v -C 20 -a ADDRESS -p PORT")?.ok();
     let mut said = vec![call()?, call()?];
@@ -177,7 +177,7 @@ fn cmtime(
     let agrees = server == client || knows_threads()?;
     // Earlier releases have neither flag.
     let flags = if agrees { flags } else { flags.split(" -n").next().unwrap_or_default() };
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     // On one device the queue pair numbers that both sides invent must differ.
     let numbers = if agrees { "-q 5000" } else { "" };
     let mut serving = serve(dut, "cmtime", server, port, &format!("-p PORT {flags} {numbers}"))?;
@@ -234,13 +234,13 @@ fn earlier_table(said: &str) -> Result<(), String> {
 }
 
 fn earlier(dut: &TestDevice) -> Result<(), String> {
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     let _serving = serve(dut, "cmtime", Ours, port, "-p PORT")?;
     earlier_table(&call(dut, "cmtime", Ours, port, "--earlier -s ADDRESS -b ADDRESS -p PORT -c 30")?.ok()?)
 }
 
 fn finds_nobody(dut: &TestDevice) -> Result<(), String> {
-    let port = dut.tcp_port()?.to_string();
+    let port = tcp_port()?.to_string();
     let output =
         RunningProgram::start(&example("rping")?, &["-c", "-a", &dut.address, "-p", &port, "-C", "1"], &[])?
             .finish()?;
@@ -250,7 +250,7 @@ fn finds_nobody(dut: &TestDevice) -> Result<(), String> {
 
 /// The server is killed during a ping; the example's client ends with an error.
 fn survives_its_server(dut: &TestDevice, server: PingPongProgram) -> Result<(), String> {
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     let mut serving = serve(dut, "rping", server, port, "-s -v -a ADDRESS -p PORT")?;
     let output = thread::scope(|scope| {
         let client = scope.spawn(|| call(dut, "rping", Ours, port, "-c -a ADDRESS -p PORT"));
@@ -267,7 +267,7 @@ fn survives_its_server(dut: &TestDevice, server: PingPongProgram) -> Result<(), 
 
 /// The client is killed during a ping; the example's server ends.
 fn survives_its_client(dut: &TestDevice) -> Result<(), String> {
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     let serving = serve(dut, "rping", Ours, port, "-s -v -a ADDRESS -p PORT")?;
     let flags = ["-c", "-a", &dut.address, "-p", &port.to_string()];
     let start = Instant::now();
@@ -293,7 +293,7 @@ fn survives_its_client(dut: &TestDevice) -> Result<(), String> {
 }
 
 fn a_thousand(dut: &TestDevice) -> Result<(), String> {
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     let serving = serve(dut, "many_clients", Ours, port, "-b ADDRESS -p PORT -n 1000")?;
     let client = call(dut, "many_clients", Ours, port, "ADDRESS -p PORT -n 1000")?;
     let (client, server) = both_ok(client, serving)?;
@@ -304,7 +304,7 @@ fn a_thousand(dut: &TestDevice) -> Result<(), String> {
 }
 
 fn one_too_many(dut: &TestDevice) -> Result<(), String> {
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     let _serving = serve(dut, "many_clients", Ours, port, "-b ADDRESS -p PORT -m 3")?;
     let flags = "ADDRESS -p PORT -n ";
     let said = call(dut, "many_clients", Ours, port, &format!("{flags}4"))?.error_line(1)?;

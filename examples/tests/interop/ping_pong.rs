@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{Output, RunningProgram, example, on_path};
-use crate::test_device::{TestDevice, is_listening};
+use crate::test_device::{TestDevice, is_listening, tcp_port};
 use crate::{InteropTest, Needs};
 
 /// The program on one side.
@@ -121,7 +121,7 @@ fn start(
     (server, server_flags): (PingPongProgram, &[&str]),
     (client, client_flags): (PingPongProgram, &[&str]),
 ) -> Result<(RunningProgram, RunningProgram), String> {
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     let port_text = port.to_string();
     let common = ["-d", dut.device.as_str(), "-p", port_text.as_str()];
     let mut server = RunningProgram::start(&server.program()?, &[&common, server_flags].concat(), &[])?;

@@ -12,7 +12,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use crate::common::{Output, RunningProgram, example, run};
-use crate::test_device::{TestDevice, is_listening};
+use crate::test_device::{TestDevice, is_listening, tcp_port};
 use crate::{InteropTest, Needs};
 
 const PROGRAMS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
@@ -116,7 +116,7 @@ fn address(gid: &str) -> String {
 
 /// The output of a server whose client sends these bytes and nothing else.
 fn serve(program: &str, dut: &TestDevice, sent: &[u8]) -> Result<Output, String> {
-    let port = dut.tcp_port()?;
+    let port = tcp_port()?;
     let port_text = port.to_string();
     let flags = ["-d", &dut.device, "-g", &dut.gid_index, "-p", &port_text];
     let mut server = RunningProgram::start(&example(program)?, &flags, &[])?;

@@ -1,9 +1,7 @@
 //! The device under test.
 
-use std::collections::BTreeSet;
 use std::env;
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
-use std::sync::{Mutex, PoisonError};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use sideway::ibverbs::address::Gid;
 use sideway::ibverbs::connect::LocalPath;
@@ -27,7 +25,6 @@ pub(crate) struct TestDevice {
     pub(crate) is_own: bool,
     /// Whether this is the guest of `cargo xtask softroce`.
     pub(crate) is_guest: bool,
-    ports: Mutex<BTreeSet<u16>>,
 }
 
 impl TestDevice {
@@ -55,21 +52,7 @@ impl TestDevice {
             gid,
             address: address(gid, context.is_soft()),
             is_guest: env::var("SOFTROCE_RDMA_CORE").is_ok_and(|dut| dut != "host"),
-            ports: Mutex::default(),
         })
-    }
-
-    /// A TCP port without a listener, different for each call.
-    pub(crate) fn tcp_port(&self) -> Result<u16, String> {
-        let mut given = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let listener =
-                TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(|error| error.to_string())?;
-            let port = listener.local_addr().map_err(|error| error.to_string())?.port();
-            if test_harness::may_choose(port) && given.insert(port) {
-                return Ok(port);
-            }
-        }
     }
 }
 
@@ -80,6 +63,11 @@ fn address(gid: Gid, is_soft: bool) -> String {
     }
     let address = Ipv6Addr::from(gid.raw);
     env::var("SOFTROCE_ADDRESS").unwrap_or_else(|_| address.to_canonical().to_string())
+}
+
+/// A TCP port for a server, different for each call.
+pub(crate) fn tcp_port() -> Result<u16, String> {
+    test_harness::free_port().map_err(|error| format!("no TCP port is free: {error}"))
 }
 
 /// Whether a socket listens on a TCP port, found without connecting to it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::common::{RunningProgram, example, on_path};
-use crate::test_device::{TestDevice, is_listening};
+use crate::test_device::{TestDevice, is_listening, tcp_port};
 use crate::{InteropTest, Needs};
 
 const OURS: &str = "xsrq_pingpong";
@@ -29,7 +29,7 @@ fn program(name: &str) -> Result<PathBuf, String> {
 }
 
 fn play(dut: &TestDevice, server: &str, client: &str, clients: usize, flags: &[&str]) -> Result<(), String> {
-    let (port, count) = (dut.tcp_port()?, clients.to_string());
+    let (port, count) = (tcp_port()?, clients.to_string());
     let port_text = port.to_string();
     let common = ["-d", dut.device.as_str(), "-p", port_text.as_str(), "-g", dut.gid_index.as_str()];
     let common = [&common, flags].concat();

@@ -258,10 +258,12 @@ fn server_and_client_print_the_same(device: &Device) -> Outcome {
 }
 
 /// The announcement's commands, except for the device's name, the number of iterations, and the
-/// last size, which would take SoftRoCE too long.
+/// last size, which would take SoftRoCE too long; and with a port, because another configuration of
+/// this suite runs at the same time.
 fn the_announcements_lines(device: &Device) -> Outcome {
     let d = &device.name;
-    let all = "-a --max-msg-size 16384";
+    let port = test_harness::free_port().unwrap();
+    let all = format!("-a --max-msg-size 16384 -p {port}");
     for (server, client) in [
         (format!("write bw -d {d} -n 10 {all}"), format!("write bw -d {d} 127.0.0.1 -n 20 {all}")),
         (

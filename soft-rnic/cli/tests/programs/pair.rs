@@ -1,7 +1,6 @@
 //! A server and its client, which find each other by TCP on this host.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use crate::place::ProgramRunner;
@@ -45,11 +44,9 @@ pub(crate) fn play(
     }
 }
 
-/// An unused TCP port. Until the server's `bind` the kernel gives the port to no other program that
-/// asks for any port, because it cycles through all of them first.
+/// A TCP port for a server, different for each call.
 pub(crate) fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
-    listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
+    test_harness::free_port().map_err(|error| format!("no TCP port is free: {error}"))
 }
 
 /// Asks the kernel rather than the server, which would take a probe's connection for its client.
