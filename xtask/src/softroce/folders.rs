@@ -10,10 +10,8 @@ pub(super) struct Folders {
     pub(super) root: PathBuf,
     /// Files that later runs use again: the guests. `RDMA_SOFTROCE_DIR` moves it.
     pub(super) cache: PathBuf,
-    /// Cargo's target folder for programs that run in a guest.
-    pub(super) guest_target: PathBuf,
-    /// Cargo's target folder for programs that run on the host.
-    pub(super) host_target: PathBuf,
+    /// Cargo's target folder.
+    pub(super) target: PathBuf,
     /// The command's `SOFTROCE_OUT`.
     pub(super) out: PathBuf,
 }
@@ -30,7 +28,7 @@ impl Folders {
                 format!("cannot make {}; set RDMA_SOFTROCE_DIR or CARGO_TARGET_DIR", folder.display())
             })?;
         }
-        Ok(Self { root: root.to_owned(), cache, guest_target: own.join("build"), host_target: target, out })
+        Ok(Self { root: root.to_owned(), cache, target, out })
     }
 }
 

@@ -2,23 +2,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection};
 
 /// The glibc of the older guest.
-pub(super) const OLDEST: Version = Version(2, 36);
+const OLDEST: Version = Version(2, 36);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(u32, u32);
-
-/// The host's version, or `None` if its libc is another one.
-pub(super) fn of_host() -> Option<Version> {
-    let output = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
-    let number = output.stdout.trim_ascii().strip_prefix(b"glibc ")?;
-    version(&[b"GLIBC_", number].concat())
-}
+struct Version(u32, u32);
 
 /// Refuses a program that would not start in the older guest.
 pub(super) fn check(program: &Path) -> Result<()> {
@@ -31,8 +23,8 @@ pub(super) fn check(program: &Path) -> Result<()> {
     let needed = newest(strings);
     ensure!(
         needed <= OLDEST,
-        "{} needs glibc {}.{}, and the older guest has {}.{}: something links past the guest's own libc; \
-         is a linker or a sysroot set in a Cargo configuration or in RUSTFLAGS?",
+        "{} needs glibc {}.{}, and the older guest has {}.{}; build on a system with an older glibc, and see \
+         whether a dependency or RUSTFLAGS brings the newer symbol (objdump -T)",
         program.display(),
         needed.0,
         needed.1,

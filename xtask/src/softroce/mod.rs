@@ -101,17 +101,17 @@ impl MachineArgs {
     pub(crate) fn prepare(&self, root: &Path, profile: Profile) -> Result<(TestMachine, Programs, Job)> {
         let folders = Folders::new(root)?;
         let time_limit = Duration::from_secs(self.timeout);
-        let (machine, programs) = if self.host {
-            (TestMachine::host(time_limit)?, Programs::for_host(&folders, profile))
+        let machine = if self.host {
+            TestMachine::host(time_limit)?
         } else {
             let cpus = self.cpus.unwrap_or(match self.rdma_core {
                 _ if self.counted => 1,
                 RdmaCore::New => 4,
                 RdmaCore::Old => 2,
             });
-            let machine = TestMachine::guest(&folders, self.rdma_core, cpus, self.counted, time_limit)?;
-            (machine, Programs::for_guests(&folders, profile)?)
+            TestMachine::guest(&folders, self.rdma_core, cpus, self.counted, time_limit)?
         };
+        let programs = Programs::new(&folders, &machine, profile);
         let mut job = Job::new(&folders, &machine, &programs)?;
         for folder in &self.share {
             job.share(folder)?;

@@ -1,7 +1,6 @@
-//! The workspace's programs, built for the machine that they run on.
+//! The workspace's programs.
 
 use std::env;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,12 +9,7 @@ use serde_json::Value;
 
 use super::folders::Folders;
 use super::glibc;
-use super::user_space::{RdmaCore, UserSpace};
-
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
-/// The separator of the flags in `CARGO_ENCODED_RUSTFLAGS`.
-const FLAG_SEPARATOR: &str = "\x1f";
+use super::machine::TestMachine;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
@@ -23,44 +17,30 @@ pub(crate) enum Profile {
     Release,
 }
 
-/// How the workspace is built for one machine.
+/// The workspace's programs, in cargo's usual target folder.
+///
+/// A guest runs the host's, because Rust's standard library and the project need no recent symbol of
+/// libc. So one build serves all machines; [`glibc::check`] refuses a program that needs more.
 pub(crate) struct Programs {
     root: PathBuf,
     target: PathBuf,
-    /// The guest's files, for programs that run there, if the host's libc is too new.
-    sysroot: Option<PathBuf>,
-    is_for_guests: bool,
+    for_guests: bool,
     profile: Profile,
 }
 
 impl Programs {
-    /// For the guests. Both run programs that are linked against the older guest's libc, which may
-    /// be the host's.
-    pub(super) fn for_guests(folders: &Folders, profile: Profile) -> Result<Self> {
-        let host = Self::for_host(folders, profile);
-        if glibc::of_host().is_some_and(|version| version <= glibc::OLDEST) {
-            return Ok(Self { is_for_guests: true, ..host });
-        }
-        let sysroot = Some(UserSpace::get(folders, RdmaCore::Old)?.sysroot());
-        Ok(Self { target: folders.guest_target.clone(), sysroot, is_for_guests: true, ..host })
-    }
-
-    /// For the host, in cargo's usual target folder.
-    pub(super) fn for_host(folders: &Folders, profile: Profile) -> Self {
+    pub(super) fn new(folders: &Folders, machine: &TestMachine, profile: Profile) -> Self {
         Self {
             root: folders.root.clone(),
-            target: folders.host_target.clone(),
-            sysroot: None,
-            is_for_guests: false,
+            target: folders.target.clone(),
+            for_guests: matches!(machine, TestMachine::Guest(_)),
             profile,
         }
     }
 
     /// The folder of the programs; the examples are in a subfolder.
     pub(super) fn folder(&self) -> PathBuf {
-        let profile = if self.profile == Profile::Release { "release" } else { "debug" };
-        let target = if self.sysroot.is_some() { self.target.join(TARGET) } else { self.target.clone() };
-        target.join(profile)
+        self.target.join(if self.profile == Profile::Release { "release" } else { "debug" })
     }
 
     /// Builds every program and example.
@@ -70,12 +50,7 @@ impl Programs {
 
     fn build_all(&self) -> Result<Vec<Value>> {
         eprintln!("softroce: building the workspace's programs");
-        self.cargo(&[&["build"], self.packages(), &["--bins", "--examples"]].concat())
-    }
-
-    /// Without a sysroot, the same packages as `cargo test --workspace`, so that both share a build.
-    fn packages(&self) -> &'static [&'static str] {
-        if self.sysroot.is_some() { &["--workspace", "--exclude", "xtask"] } else { &["--workspace"] }
+        self.cargo(&["build", "--workspace", "--bins", "--examples"])
     }
 
     /// Builds the programs of one package.
@@ -92,12 +67,12 @@ impl Programs {
 
     /// Builds every program and example, and the integration tests of these packages.
     ///
-    /// Both commands select the same packages, so that cargo unifies features in the same way and
-    /// builds nothing twice.
+    /// Both commands select the same packages as `cargo test --workspace`, so that cargo unifies
+    /// features in the same way and builds nothing twice.
     pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
         let programs = self.build_all()?;
         eprintln!("softroce: building the tests");
-        let artifacts = self.cargo(&[&["test", "--no-run"], self.packages(), &["--test", "*"]].concat())?;
+        let artifacts = self.cargo(&["test", "--no-run", "--workspace", "--test", "*"])?;
         let mut tests: Vec<_> = artifacts.iter().filter_map(TestProgram::from_artifact).collect();
         tests.retain(|test| packages.contains(&&*test.package));
         for test in &mut tests {
@@ -114,12 +89,6 @@ impl Programs {
         if self.profile == Profile::Release {
             cargo.arg("--release");
         }
-        if let Some(sysroot) = &self.sysroot {
-            cargo
-                .args(["--target", TARGET])
-                .env("CARGO_ENCODED_RUSTFLAGS", rustflags(sysroot))
-                .env_remove("RUSTFLAGS");
-        }
         let output =
             cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
         ensure!(output.status.success(), "the workspace does not build (cargo {})", arguments.join(" "));
@@ -128,7 +97,7 @@ impl Programs {
             str::from_utf8(&output.stdout)?.lines().filter_map(|line| serde_json::from_str(line).ok());
         let artifacts: Vec<Value> =
             messages.filter(|message: &Value| message["reason"] == "compiler-artifact").collect();
-        if self.is_for_guests {
+        if self.for_guests {
             artifacts
                 .iter()
                 .filter_map(|artifact| artifact["executable"].as_str())
@@ -136,26 +105,6 @@ impl Programs {
         }
         Ok(artifacts)
     }
-}
-
-/// The caller's flags, and the guest's files as the sysroot. This variable overrides every other
-/// source of flags, so that a global one (`RUSTFLAGS=-D warnings`) does not remove the sysroot.
-fn rustflags(sysroot: &Path) -> OsString {
-    let mut flags = env::var_os("CARGO_ENCODED_RUSTFLAGS").unwrap_or_else(|| {
-        let plain = env::var("RUSTFLAGS").unwrap_or_default();
-        plain.split_whitespace().collect::<Vec<_>>().join(FLAG_SEPARATOR).into()
-    });
-    // The compiler driver searches its own folder before the sysroot, so that the folder of the
-    // libraries must be named as well.
-    let libraries = sysroot.join("usr/lib/x86_64-linux-gnu");
-    for (flag, folder) in [("-Clink-arg=--sysroot=", sysroot), ("-Clink-arg=-B", &*libraries)] {
-        if !flags.is_empty() {
-            flags.push(FLAG_SEPARATOR);
-        }
-        flags.push(flag);
-        flags.push(folder);
-    }
-    flags
 }
 
 /// An integration test that cargo has built.

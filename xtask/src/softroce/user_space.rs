@@ -36,9 +36,9 @@ impl RdmaCore {
     }
 }
 
-/// Programs of the workspace link against libc6-dev; cpio and xz-utils make the initramfs.
+/// cpio and xz-utils make the initramfs.
 const PACKAGES: &str = "linux-image-amd64,rdma-core,ibverbs-providers,ibverbs-utils,rdmacm-utils,perftest,\
-    iproute2,iputils-ping,procps,strace,kmod,busybox-static,cpio,xz-utils,libc6-dev,ucx-utils";
+    iproute2,iputils-ping,procps,strace,kmod,busybox-static,cpio,xz-utils,ucx-utils";
 
 /// Files that are left out; they would be three quarters of the disk.
 const EXCLUDED: &[&str] = &[
@@ -71,17 +71,12 @@ impl UserSpace {
         self.folder.join("disk.img")
     }
 
-    /// The same files as a folder: the sysroot for programs of the guest.
-    pub(super) fn sysroot(&self) -> PathBuf {
-        self.folder.join("root")
-    }
-
     pub(super) fn kernel(&self) -> PathBuf {
-        self.sysroot().join("boot/kernel")
+        self.folder.join("kernel")
     }
 
     pub(super) fn initramfs(&self) -> PathBuf {
-        self.sysroot().join("boot/initramfs")
+        self.folder.join("initramfs")
     }
 
     /// The kept user space, which is built first if it is missing or its recipe has changed.
@@ -146,8 +141,11 @@ fn fill(part: &Path, rdma_core: RdmaCore) -> Result<()> {
     format.arg(&root).arg(part.join("disk.img")).arg("1G");
     logged(&mut format, &log)?;
 
-    // The disk contains the modules now, and no build needs them.
-    let _ = fs::remove_dir_all(root.join("usr/lib/modules"));
+    // The disk contains the rest now.
+    for file in ["kernel", "initramfs"] {
+        fs::rename(root.join("boot").join(file), part.join(file))?;
+    }
+    fs::remove_dir_all(&root)?;
     fs::write(part.join("recipe"), recipe(rdma_core))?;
     let _ = fs::remove_file(&log);
     Ok(())
