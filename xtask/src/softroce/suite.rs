@@ -24,8 +24,8 @@ struct ProgramRule {
     program: &'static str,
     /// The part of the program; `--test` selects it by name.
     part: Option<SuitePart>,
-    /// The modules whose tests run in a guest; an empty list stands for all.
-    modules: &'static [&'static str],
+    /// Parts of the names of the tests that run in a guest; an empty list stands for all.
+    filters: &'static [&'static str],
     when: RunPolicy,
 }
 
@@ -48,6 +48,8 @@ enum RunPolicy {
 /// A program without a rule runs in every run, and as a whole.
 const RULES: &[ProgramRule] = &[
     some("sideway::main", &["gone::", "seed::", "soundness::"]),
+    // Its other tests mostly wait, and use the device in no other way.
+    some("stride::device", &["every_"]),
     native("sideway::cuda"),
     conformance("system", RunPolicy::Always),
     conformance("soft_inline", RunPolicy::Native),
@@ -68,22 +70,22 @@ const RULES: &[ProgramRule] = &[
     trespass("netem", RunPolicy::OnDemand),
 ];
 
-const fn some(program: &'static str, modules: &'static [&'static str]) -> ProgramRule {
-    ProgramRule { program, part: None, modules, when: RunPolicy::Always }
+const fn some(program: &'static str, filters: &'static [&'static str]) -> ProgramRule {
+    ProgramRule { program, part: None, filters, when: RunPolicy::Always }
 }
 
 const fn native(program: &'static str) -> ProgramRule {
-    ProgramRule { program, part: None, modules: &[], when: RunPolicy::Native }
+    ProgramRule { program, part: None, filters: &[], when: RunPolicy::Native }
 }
 
 const fn conformance(name: &'static str, when: RunPolicy) -> ProgramRule {
     let part = Some(SuitePart { variable: "CONFORMANCE_SUITE", name });
-    ProgramRule { program: "conformance::main", part, modules: &[], when }
+    ProgramRule { program: "conformance::main", part, filters: &[], when }
 }
 
 const fn trespass(name: &'static str, when: RunPolicy) -> ProgramRule {
     let part = Some(SuitePart { variable: "TRESPASS_SUITE", name });
-    ProgramRule { program: "trespass::suite", part, modules: &[], when }
+    ProgramRule { program: "trespass::suite", part, filters: &[], when }
 }
 
 /// A test program, or a part of one, to run.
@@ -94,7 +96,7 @@ struct TestRun {
     name: String,
     /// `VARIABLE=VALUE` of a part.
     variable: Option<String>,
-    modules: &'static [&'static str],
+    filters: &'static [&'static str],
     when: RunPolicy,
 }
 
@@ -106,7 +108,7 @@ impl TestRun {
             program: program.clone(),
             name: name.to_owned(),
             variable: rule.and_then(|rule| rule.part).map(|part| format!("{}={}", part.variable, part.name)),
-            modules: rule.map_or(&[], |rule| rule.modules),
+            filters: rule.map_or(&[], |rule| rule.filters),
             when: rule.map_or(RunPolicy::Always, |rule| rule.when),
         };
         let rules: Vec<_> = RULES.iter().filter(|rule| rule.program == title).collect();
@@ -140,6 +142,11 @@ pub(super) struct SuiteArgs {
     #[arg(long, value_name = "NAME", requires = "suite")]
     test: Vec<String>,
 
+    /// With --suite: also the test programs, or parts of one, of this name that run only if named
+    /// (repeatable)
+    #[arg(long, value_name = "NAME", requires = "suite", conflicts_with = "test")]
+    with: Vec<String>,
+
     /// With --suite: not the test programs, or parts of one, of this name or `PACKAGE::NAME`
     /// (repeatable)
     #[arg(long, value_name = "NAME", requires = "suite")]
@@ -164,7 +171,7 @@ impl SuiteArgs {
         tests.retain(|test| {
             let takes = self.takes(test);
             if !takes && self.test.is_empty() && test.when != RunPolicy::Native {
-                eprintln!("SKIPPED {}: --test {} runs it", test.title(), test.name);
+                eprintln!("SKIPPED {}: --with {} runs it", test.title(), test.name);
             }
             takes
         });
@@ -176,7 +183,10 @@ impl SuiteArgs {
 
         job.command = match machine {
             TestMachine::Guest(_) => format!("{READ_SYSTEM}\n{}", script(&tests, arguments)),
-            TestMachine::Host(_) => script(&tests, arguments),
+            TestMachine::Host(_) => {
+                tests.iter_mut().for_each(|test| test.filters = &[]);
+                script(&tests, arguments)
+            }
         };
         let mut stdout = CountingWriter::new(io::stdout());
         let report = machine.run(&job, &mut stdout, &mut io::stderr())?;
@@ -186,7 +196,10 @@ impl SuiteArgs {
     /// Whether the arguments select this run.
     fn takes(&self, test: &TestRun) -> bool {
         let named = |list: &[String]| list.iter().any(|entry| *entry == test.name || *entry == test.title());
-        let wanted = if self.test.is_empty() { test.when == RunPolicy::Always } else { named(&self.test) };
+        let wanted = match &*self.test {
+            [] => test.when == RunPolicy::Always || named(&self.with),
+            list => named(list),
+        };
         wanted && !named(&self.skip)
     }
 }
@@ -206,7 +219,7 @@ fn script(tests: &[TestRun], arguments: &[String]) -> String {
         let read = programs.iter().chain([executable]).map(|file| shell::quote(file));
         script += &format!("cat {} >/dev/null\n", read.collect::<Vec<_>>().join(" "));
         let title = test.title();
-        let modules: Vec<_> = test.modules.iter().map(|module| (*module).to_owned()).collect();
+        let filters: Vec<_> = test.filters.iter().map(|filter| (*filter).to_owned()).collect();
         script += &format!(
             "echo; echo {}\n(cd {} && CARGO_MANIFEST_DIR=$PWD CARGO_PKG_NAME={} {} exec timeout --kill-after=10 {PROGRAM_LIMIT} {} {}) ||\n    \
              failed=\"$failed {title} (exit code $?)\"\n",
@@ -215,8 +228,8 @@ fn script(tests: &[TestRun], arguments: &[String]) -> String {
             shell::quote(package),
             test.variable.as_deref().unwrap_or_default(),
             shell::quote(executable),
-            // The caller's names replace the modules.
-            shell::join(if arguments.is_empty() { &modules } else { arguments }),
+            // The caller's arguments replace the rule's.
+            shell::join(if arguments.is_empty() { &filters } else { arguments }),
         );
     }
     script + "[ -z \"$failed\" ] || { echo \"failed:$failed\" >&2; exit 101; }\n"
@@ -343,11 +356,14 @@ mod tests {
 
     #[test]
     fn names_select_test_programs_and_parts() {
-        let taken = |program: &TestProgram, test: &[&str], skip: &[&str]| {
-            let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
-            let arguments = SuiteArgs { suite: true, test: names(test), skip: names(skip), at_least: 1 };
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+        let none = || SuiteArgs { suite: true, test: vec![], with: vec![], skip: vec![], at_least: 1 };
+        let by = |program: &TestProgram, arguments: SuiteArgs| {
             let runs = TestRun::of(program).into_iter().filter(|run| arguments.takes(run));
             runs.map(|run| run.name).collect::<Vec<_>>()
+        };
+        let taken = |program: &TestProgram, test: &[&str], skip: &[&str]| {
+            by(program, SuiteArgs { test: names(test), skip: names(skip), ..none() })
         };
         let rc = program("p", "rc", "");
         assert_eq!(taken(&rc, &[], &[]), ["rc"]);
@@ -362,6 +378,8 @@ mod tests {
         let suite = program("trespass", "suite", "");
         assert!(taken(&suite, &[], &[]).is_empty());
         assert_eq!(taken(&suite, &["rdma", "trespass::netem"], &[]), ["rdma", "netem"]);
+        assert_eq!(by(&suite, SuiteArgs { with: names(&["netem"]), ..none() }), ["netem"]);
+        assert_eq!(by(&rc, SuiteArgs { with: names(&["netem"]), ..none() }), ["rc"]);
     }
 
     #[test]
@@ -377,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_chooses_parts_and_modules() {
+    fn the_script_chooses_parts_and_tests() {
         let parts = TestRun::of(&program("conformance", "main", "/bin/true"));
         assert!(script(&parts[..1], &[]).contains("CONFORMANCE_SUITE=system exec timeout"));
         let some = TestRun::of(&program("sideway", "main", "/bin/true"));
