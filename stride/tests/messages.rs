@@ -103,14 +103,14 @@ fn one_cell_of_the_grid_is_chosen_by_size_and_depth() {
 #[test]
 fn a_time_takes_the_place_of_a_number() {
     for flags in ["--transport rdma", "--transport rdma --api pool", "--transport tcp"] {
-        let (server, client) = pair("msg bw", &format!("msg bw {flags} -a --max-msg-size 4 -D 1"));
+        let (server, client) = pair("msg bw", &format!("msg bw {flags} -a --max-msg-size 4 -D 0.2"));
         assert_eq!(server.stdout, client.stdout);
         let (rows, sizes) = (client.rows(), [2.0, 4.0]);
         assert_eq!(rows.len(), sizes.len(), "{client:#?}");
         rows.iter().zip(sizes).for_each(|(row, size)| is_bandwidth(row, size, row[1]));
-        let latency = &run(&format!("msg lat --loopback {flags} -s 64 -D 1")).succeeded().rows()[0];
+        let latency = &run(&format!("msg lat --loopback {flags} -s 64 -D 0.2")).succeeded().rows()[0];
         is_latency(latency, 64.0, latency[1]);
-        let echo = &run(&format!("msg grid --loopback {flags} -s 64 -t 8 -D 1")).succeeded().rows()[0];
+        let echo = &run(&format!("msg grid --loopback {flags} -s 64 -t 8 -D 0.2")).succeeded().rows()[0];
         is_echo(echo, [64.0, echo[1], 8.0]);
         for count in [rows[0][1], rows[1][1], latency[1], echo[1]] {
             assert!(count > 0.0, "{flags}");

@@ -50,7 +50,7 @@ fn every_size_is_measured_between_two_processes() {
 fn a_time_takes_the_place_of_a_number() {
     for test in ["tcp bw", "tcp lat"] {
         let (server, port) = server(test);
-        let client = run(&format!("{test} -a --max-msg-size 4 -D 1 127.0.0.1 -p {port}")).succeeded();
+        let client = run(&format!("{test} -a --max-msg-size 4 -D 0.2 127.0.0.1 -p {port}")).succeeded();
         let rows = client.rows();
         assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [2.0, 4.0], "{client:#?}");
         assert!(rows.iter().all(|row| row[1] > 0.0), "{client:#?}");

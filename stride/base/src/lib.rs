@@ -19,4 +19,5 @@ pub mod plan;
 pub mod progress;
 pub mod report;
 pub mod result;
+pub mod seconds;
 pub mod statistics;

@@ -106,7 +106,7 @@ fn threads_measure_one_latency(device: &Device) -> Outcome {
 }
 
 fn threads_for_a_time(device: &Device) -> Outcome {
-    for flags in ["write bw -s 4K -D 1", "send bw -s 64 -D 1 -b", "write lat -D 1"] {
+    for flags in ["write bw -s 4K -D 0.2", "send bw -s 64 -D 0.2 -b", "write lat -D 0.2"] {
         let rows = run(&device.flags(&format!("{flags} --threads 2 --loopback"))).succeeded().rows();
         let [row] = &rows[..] else { panic!("{flags}: {rows:?}") };
         match row.len() {
@@ -144,7 +144,7 @@ fn warm_up_messages_do_not_count(device: &Device) -> Outcome {
         assert!(ended.stderr.contains(", warm-up of 50 messages"), "{ended:#?}");
         assert_eq!(document["parameters"]["plan"]["warm_up"]["messages"]["count"], 50);
     }
-    is_bandwidth(&row(device, "write bw -s 64 -n 30 --warmup 1s"), 64.0, 30.0);
+    is_bandwidth(&row(device, "write bw -s 64 -n 30 --warmup 0.2s"), 64.0, 30.0);
     is_bandwidth(&row(device, "send bw -s 512 -n 40 --warmup 9 --data-validation"), 512.0, 40.0);
     is_bandwidth(&row(device, "write bw -s 512 -n 64 -l 16 --warmup 9 --threads 2"), 512.0, 128.0);
     Outcome::Ran
@@ -153,7 +153,7 @@ fn warm_up_messages_do_not_count(device: &Device) -> Outcome {
 fn a_warm_up_of_both_sides(device: &Device) -> Outcome {
     for flags in [
         "send bw -s 64 -n 50 -b --warmup 20",
-        "send lat -n 50 --warmup 1s",
+        "send lat -n 50 --warmup 0.2s",
         "send bw -s 64 -n 50 --reversed --warmup 20",
     ] {
         let (server, client) = pair(device, flags, &format!("{flags} 127.0.0.1"));
@@ -162,7 +162,7 @@ fn a_warm_up_of_both_sides(device: &Device) -> Outcome {
     }
     // Every size has a fresh warm-up, whatever the timed run before left over.
     let rows =
-        run(&device.flags("send bw -a --max-msg-size 64 -n 20 --warmup 1s --loopback")).succeeded().rows();
+        run(&device.flags("send bw -a --max-msg-size 64 -n 20 --warmup 0.2s --loopback")).succeeded().rows();
     rows.iter().zip(1..).for_each(|(row, power)| is_bandwidth(row, 2f64.powi(power), 20.0));
     assert_eq!(rows.len(), 6);
     Outcome::Ran
@@ -294,7 +294,7 @@ fn several_devices_share_the_threads(device: &Device) -> Outcome {
         "write bw -s 64 -n 100",
         "send bw -s 4K -n 100 --threads 3 -b",
         "send lat -n 50",
-        "read bw -s 64 -D 1",
+        "read bw -s 64 -D 0.2",
     ] {
         let ended = run(&format!("{flags} --loopback -d soft0,soft1:1")).succeeded();
         let row = &ended.rows()[0];

@@ -342,7 +342,7 @@ fn a_test_takes_the_time_it_was_given(device: &Device) -> Outcome {
 }
 
 fn every_operation_for_a_time(device: &Device) -> Outcome {
-    let time = "-D 1 --loopback";
+    let time = "-D 0.2 --loopback";
     side_by_side(device, &ALL, |&(operation, size)| {
         let rows = run(&device.flags(&format!("{} {time}", flags(operation, "lat")))).succeeded().rows();
         assert!(rows[0][0] == size && rows[0][1] > 0.0, "{rows:?}");

@@ -25,7 +25,7 @@ fn each_thread_sleeps_for_its_own_completions(device: &Device) -> Outcome {
     assert_eq!(server.stdout, client.stdout);
     is_bandwidth(&client.rows()[0], 64.0, 300.0);
     is_latency(&row(device, "send lat -e --threads 2 -n 30"), 2.0, 60.0);
-    let timed = row(device, "send bw -e -D 1 -s 64 --threads 2");
+    let timed = row(device, "send bw -e -D 0.2 -s 64 --threads 2");
     is_bandwidth(&timed, 64.0, timed[1]);
     if device.max_sge.min(device.max_sge_rd) > 2 {
         is_bandwidth(&row(device, "mix bw -e --threads 2 --sge 3 -s 64 -n 60"), 64.0, 120.0);
@@ -103,7 +103,7 @@ fn warm_up_uses_the_requested_direction(device: &Device) -> Outcome {
     ways.extend(device.has_xrc.then_some("-c XRC -q 4"));
     ways.extend(device.is_soft.then_some("-R -q 4"));
     side_by_side(device, &ways, |way| {
-        for warm_up in ["--warmup 500", "--perform_warm_up", "--warmup 1s"] {
+        for warm_up in ["--warmup 500", "--perform_warm_up", "--warmup 0.2s"] {
             let messages = if way.contains("-q 4") { 80.0 } else { 20.0 };
             let flags = format!("send bw -s 64 -n 20 {way} {warm_up}");
             is_bandwidth(&row(device, &flags), 64.0, messages);

@@ -9,6 +9,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use stride_base::seconds::Seconds;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TestPhase {
     /// Messages do not count yet.
@@ -37,7 +39,7 @@ impl PhaseClock {
     }
 
     /// Runs `work` for the given number of seconds, or until it ends by itself.
-    pub(super) fn of<T>(seconds: Option<u32>, work: impl FnOnce(&Self) -> T) -> T {
+    pub(super) fn of<T>(seconds: Option<Seconds>, work: impl FnOnce(&Self) -> T) -> T {
         match seconds {
             Some(seconds) => Self::during(seconds, work),
             None => work(&Self::steady()),
@@ -45,7 +47,7 @@ impl PhaseClock {
     }
 
     /// Runs `work` for the given number of seconds.
-    pub(super) fn during<T>(seconds: u32, work: impl FnOnce(&Self) -> T) -> T {
+    pub(super) fn during<T>(seconds: Seconds, work: impl FnOnce(&Self) -> T) -> T {
         let pace = Self { phase: AtomicU8::new(TestPhase::WarmUp as u8), is_steady: false };
         let [margin, counted] = windows(seconds);
         thread::scope(|scope| {
@@ -100,9 +102,10 @@ impl PhaseClock {
 }
 
 /// perftest's margin, and the counted time between two margins.
-fn windows(seconds: u32) -> [Duration; 2] {
-    let margin = seconds / 4;
-    [margin, seconds - 2 * margin].map(|seconds| Duration::from_secs(seconds.into()))
+fn windows(seconds: Seconds) -> [Duration; 2] {
+    let whole = seconds.duration();
+    let margin = Duration::from_secs(whole.as_secs() / 4);
+    [margin, whole - 2 * margin]
 }
 
 #[cfg(test)]
@@ -113,14 +116,15 @@ mod tests {
 
     #[test]
     fn margins_are_perftests() {
-        let of = |seconds| windows(seconds).map(|time| time.as_secs());
-        assert_eq!((of(1), of(5), of(10), of(60)), ([0, 1], [1, 3], [2, 6], [15, 30]));
+        let of = |seconds: &str| windows(seconds.parse().unwrap()).map(|time| time.as_secs_f64());
+        assert_eq!((of("1"), of("5"), of("10"), of("60")), ([0.0, 1.0], [1.0, 3.0], [2.0, 6.0], [15.0, 30.0]));
+        assert_eq!((of("0.25"), of("3.999"), of("4.5")), ([0.0, 0.25], [0.0, 3.999], [1.0, 2.5]));
     }
 
     #[test]
     fn phases_follow_one_another() {
         let start = Instant::now();
-        let seen = PhaseClock::during(1, |pace| {
+        let seen = PhaseClock::during("0.2".parse().unwrap(), |pace| {
             let mut seen = vec![pace.phase()];
             while pace.phase() != TestPhase::Over {
                 thread::sleep(Duration::from_millis(1));
@@ -130,7 +134,7 @@ mod tests {
             }
             seen
         });
-        assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
         assert_eq!(seen.last(), Some(&TestPhase::Over));
         assert!(seen.contains(&TestPhase::Counted), "{seen:?}");
     }
@@ -138,7 +142,7 @@ mod tests {
     #[test]
     fn an_early_end_does_not_wait() {
         let start = Instant::now();
-        PhaseClock::during(3600, |pace| assert!(!pace.is_past(TestPhase::WarmUp)));
+        PhaseClock::during(Seconds::whole(3600), |pace| assert!(!pace.is_past(TestPhase::WarmUp)));
         assert!(start.elapsed() < Duration::from_secs(600));
     }
 
@@ -148,6 +152,6 @@ mod tests {
         assert_eq!((pace.phase(), pace.is_steady()), (TestPhase::Counted, true));
         pace.end();
         assert_eq!(pace.phase(), TestPhase::Over);
-        PhaseClock::during(3600, |pace| assert!(!pace.is_steady()));
+        PhaseClock::during(Seconds::whole(3600), |pace| assert!(!pace.is_steady()));
     }
 }

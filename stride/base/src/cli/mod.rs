@@ -24,6 +24,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::seconds::Seconds;
+
 pub use count::{CountError, CountOrAuto};
 pub use delivery::DeliveryArgs;
 pub use expectation::{Expectation, ExpectationError};
@@ -484,10 +486,10 @@ pub struct RunArgs {
     #[arg(help_heading = heading::LOAD, short = 'n', long, value_name = "COUNT")]
     pub iters: Option<u64>,
 
-    /// Send for SECONDS instead of a number of messages; with queue pairs, the first and the last
-    /// quarter do not count
+    /// Send for SECONDS, such as 10 or 0.5, instead of a number of messages; with queue pairs, the
+    /// first and the last quarter, in whole seconds, do not count
     #[arg(help_heading = heading::LOAD, short = 'D', long, value_name = "SECONDS")]
-    pub duration: Option<u32>,
+    pub duration: Option<Seconds>,
 
     /// Messages in flight per queue pair; auto chooses by message size and prints the choice
     /// [default: 128 for bandwidth, 1 for latency; msg --api pool: 2 to 16, for 2 MiB]

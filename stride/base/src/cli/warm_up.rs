@@ -2,13 +2,15 @@
 
 use std::str::FromStr;
 
+use crate::seconds::Seconds;
+
 /// A number of messages, or a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WarmUpArg {
     /// Messages per queue pair.
     Messages(u64),
     /// A duration in seconds.
-    Seconds(u32),
+    Seconds(Seconds),
 }
 
 /// The text is neither a number nor a number of seconds.
@@ -20,14 +22,12 @@ impl FromStr for WarmUpArg {
     type Err = WarmUpError;
 
     fn from_str(text: &str) -> Result<Self, WarmUpError> {
-        let digits = text.strip_suffix('s').unwrap_or(text);
-        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(WarmUpError);
-        }
-        match digits.len() == text.len() {
-            true => digits.parse().map(Self::Messages).map_err(|_| WarmUpError),
-            false => digits.parse().map(Self::Seconds).map_err(|_| WarmUpError),
-        }
+        let parsed = match text.strip_suffix('s') {
+            Some(seconds) => seconds.parse().ok().map(Self::Seconds),
+            None if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok().map(Self::Messages),
+            None => None,
+        };
+        parsed.ok_or(WarmUpError)
     }
 }
 
@@ -37,8 +37,10 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_messages_or_seconds() {
-        assert_eq!(("100".parse(), "2s".parse()), (Ok(WarmUpArg::Messages(100)), Ok(WarmUpArg::Seconds(2))));
-        for text in ["", "s", "-1", "1.5s", "2 s", "2ms", "s2", "4294967296s", "18446744073709551616"] {
+        assert_eq!("100".parse(), Ok(WarmUpArg::Messages(100)));
+        assert_eq!("2s".parse(), Ok(WarmUpArg::Seconds(Seconds::whole(2))));
+        assert_eq!("0.5s".parse(), Ok(WarmUpArg::Seconds("0.5".parse().unwrap())));
+        for text in ["", "s", "-1", "1.5", "2 s", "2ms", "s2", "4294967296s", "18446744073709551616"] {
             assert_eq!(text.parse::<WarmUpArg>(), Err(WarmUpError), "{text:?}");
         }
     }

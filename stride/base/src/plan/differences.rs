@@ -27,7 +27,7 @@ pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
             ("receive depth (-r)", value(plan.rx_depth)),
             ("post list (-l)", plan.post_list.to_string()),
             ("list of receives (--recv-post-list)", plan.recv_post_list.to_string()),
-            ("seconds (-D)", value(plan.duration)),
+            ("seconds (-D)", plan.duration.map_or("the default".to_owned(), |time| time.to_string())),
             ("reversed (--reversed)", plan.reversed.to_string()),
             ("CQ moderation (-Q)", value(plan.cq_mod)),
             ("inline size (-I)", value(plan.inline_size)),

@@ -5,6 +5,7 @@ use super::{
     PathOptionsError, QueueError, SizeSweepError, TestOperation,
 };
 use crate::memory::UnseenError;
+use crate::seconds::Seconds;
 
 /// A test that cannot be run. The text names the value, the limit and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +45,12 @@ pub enum PlanError {
     /// The user gave 0, and the least count is 1.
     #[error("{flag} 0 is below the least count, 1: give {flag} 1 or more")]
     ZeroCount {
+        /// The flag that got the 0.
+        flag: &'static str,
+    },
+    /// The user gave a duration of 0.
+    #[error("{flag} 0 leaves no time to send: give {flag} 1 or more")]
+    NoTime {
         /// The flag that got the 0.
         flag: &'static str,
     },
@@ -147,7 +154,7 @@ pub enum PlanError {
     #[error("-D {seconds} and --data-validation do not go together: give -n in place of -D")]
     ValidationOfDuration {
         /// The duration.
-        seconds: u32,
+        seconds: Seconds,
     },
     /// The verbs do not define the operation for this connection type.
     #[error(
@@ -362,7 +369,7 @@ pub enum PlanError {
     )]
     ValidationAfterTime {
         /// The duration of the warm-up.
-        seconds: u32,
+        seconds: Seconds,
     },
     /// Over an unreliable connection the warm-up may lose messages, so the position is not known,
     /// either.

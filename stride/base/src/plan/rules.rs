@@ -3,6 +3,7 @@
 use super::{
     ATOMIC_SIZE, ConnectionType, LatencyDefinition, Measure, PlanError, Sizes, TestOperation, TestPlan,
 };
+use crate::seconds::Seconds;
 
 /// The fewest messages that give a meaningful figure.
 pub const LEAST_ITERATIONS: u64 = 5;
@@ -121,7 +122,6 @@ impl TestPlan {
             ("-o", self.outstanding.map(u32::from)),
             ("-q", Some(self.queue_pairs)),
             ("--recv-post-list", Some(self.recv_post_list)),
-            ("-D", self.duration),
             ("--threads", self.threads),
         ];
         match counts.into_iter().chain(self.queues.counts()).find(|(_, count)| *count == Some(0)) {
@@ -129,6 +129,7 @@ impl TestPlan {
             None if self.queue_pairs > MOST_QUEUE_PAIRS => {
                 Err(PlanError::TooManyQueuePairs { given: self.queue_pairs })
             }
+            None if self.duration.is_some_and(Seconds::is_zero) => Err(PlanError::NoTime { flag: "-D" }),
             None => self.validate_threads(),
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Echo, Ordering, PathOptions, Queues, Rate, Sizes, TestOperation, WarmUp};
+use crate::seconds::Seconds;
 
 /// The definition of a message's latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,7 +86,7 @@ pub struct TestPlan {
     /// Whether the server measures and the client answers.
     pub reversed: bool,
     /// The duration of the test in seconds, in place of a number of messages.
-    pub duration: Option<u32>,
+    pub duration: Option<Seconds>,
     /// Whether each side validates the content of what arrived after each size.
     pub data_validation: bool,
     /// The transport of the queue pairs.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::test_plan::MOST_MESSAGES;
 use super::{PlanError, TestPlan};
 use crate::cli::{CommonArgs, WarmUpArg};
+use crate::seconds::Seconds;
 
 /// The length of the warm-up before each size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +21,7 @@ pub enum WarmUp {
     /// A duration.
     Seconds {
         /// The duration in seconds.
-        seconds: u32,
+        seconds: Seconds,
     },
     /// As many messages as may be in flight, like perftest's warm-up.
     Depth,
@@ -77,8 +78,9 @@ impl TestPlan {
 
     pub(super) fn validate_warm_up(&self) -> Result<(), PlanError> {
         match self.warm_up {
-            Some(WarmUp::Messages { count: 0 } | WarmUp::Seconds { seconds: 0 }) => {
-                Err(PlanError::ZeroCount { flag: "--warmup" })
+            Some(WarmUp::Messages { count: 0 }) => Err(PlanError::ZeroCount { flag: "--warmup" }),
+            Some(WarmUp::Seconds { seconds }) if seconds.is_zero() => {
+                Err(PlanError::NoTime { flag: "--warmup" })
             }
             Some(WarmUp::Seconds { seconds }) if self.data_validation => {
                 Err(PlanError::ValidationAfterTime { seconds })
@@ -112,7 +114,7 @@ mod tests {
         let of = |flags: &str| (warming(flags).iterations, warming(flags).duration);
         assert_eq!(of("write bw --warmup 300"), (300, None));
         assert_eq!(of("write bw -D 5 --warmup 300"), (300, None));
-        assert_eq!(of("write bw -D 5 --warmup 2s"), (5000, Some(2)));
+        assert_eq!(of("write bw -D 5 --warmup 2s"), (5000, Some(Seconds::whole(2))));
         assert_eq!(
             (of("write bw --perform_warm_up"), of("write lat --perform-warm-up")),
             ((128, None), (1, None))

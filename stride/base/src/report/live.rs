@@ -54,7 +54,7 @@ impl LiveProgress {
             ticker: None,
             point,
             whole: match test.duration {
-                Some(seconds) => TestLength::Time(Duration::from_secs(seconds.into())),
+                Some(seconds) => TestLength::Time(seconds.duration()),
                 None => TestLength::Messages(test.messages_of(point)),
             },
             measure: test.measure,
