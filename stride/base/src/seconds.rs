@@ -87,9 +87,14 @@ mod tests {
 
     #[test]
     fn seconds_may_have_a_fraction() {
-        for (text, milliseconds) in
-            [("0", 0), ("1", 1000), ("0.5", 500), ("2.250", 2250), ("0.001", 1), ("4294967295", 4_294_967_295_000)]
-        {
+        for (text, milliseconds) in [
+            ("0", 0),
+            ("1", 1000),
+            ("0.5", 500),
+            ("2.250", 2250),
+            ("0.001", 1),
+            ("4294967295", 4_294_967_295_000),
+        ] {
             let seconds: Seconds = text.parse().unwrap();
             assert_eq!(seconds.duration(), Duration::from_millis(milliseconds), "{text}");
             assert_eq!(seconds.to_string().parse(), Ok(seconds), "{text}");

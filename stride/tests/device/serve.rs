@@ -197,7 +197,7 @@ fn a_server_serves_a_thousand_clients(device: &Device) -> Outcome {
 
 fn a_client_waits_for_the_one_before(device: &Device) -> Outcome {
     let mut server = Server::new(device, "");
-    let mut long = server.start(device, "send lat -e -n 4000000000 --rate 1000");
+    let mut long = server.start(device, "send lat -e -n 4000000000");
     server.0.await_line("serving");
     let mut waiting = server.start(device, "write bw -n 5");
     waiting.await_line("the server has others to serve first");
@@ -211,7 +211,7 @@ fn a_client_waits_for_the_one_before(device: &Device) -> Outcome {
 
 fn clients_are_served_at_the_same_time(device: &Device) -> Outcome {
     let mut server = Server::new(device, "-j 2");
-    let mut long = server.start(device, "send lat -e -n 4000000000 --rate 1000");
+    let mut long = server.start(device, "send lat -e -n 4000000000");
     server.0.await_line("serving");
     server.start(device, "write bw -n 5 -s 64").end().succeeded();
     server.is_well(device);

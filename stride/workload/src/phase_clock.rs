@@ -117,7 +117,10 @@ mod tests {
     #[test]
     fn margins_are_perftests() {
         let of = |seconds: &str| windows(seconds.parse().unwrap()).map(|time| time.as_secs_f64());
-        assert_eq!((of("1"), of("5"), of("10"), of("60")), ([0.0, 1.0], [1.0, 3.0], [2.0, 6.0], [15.0, 30.0]));
+        assert_eq!(
+            (of("1"), of("5"), of("10"), of("60")),
+            ([0.0, 1.0], [1.0, 3.0], [2.0, 6.0], [15.0, 30.0])
+        );
         assert_eq!((of("0.25"), of("3.999"), of("4.5")), ([0.0, 0.25], [0.0, 3.999], [1.0, 2.5]));
     }
 

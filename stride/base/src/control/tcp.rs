@@ -145,22 +145,25 @@ impl FrameTransport for Tcp {
     }
 
     fn await_frame(&mut self, limit: Option<Duration>, waiting: &mut dyn FnMut()) -> Result<(), FrameError> {
-        let deadline = limit.map(|limit| Instant::now() + limit);
+        let mut deadline = limit.map(|limit| Instant::now() + limit);
         let mut was_reported = false;
         while self.ahead.is_none() {
             interrupt::check()?;
-            let is_kept_waiting = self.shared.is_kept_waiting.load(Ordering::Relaxed);
-            if is_kept_waiting && !was_reported {
-                was_reported = true;
-                waiting();
+            let now = Instant::now();
+            if self.shared.is_kept_waiting.load(Ordering::Relaxed) {
+                // The peer has all of its time once this side's turn has come.
+                deadline = limit.map(|limit| now + limit);
+                if !was_reported {
+                    was_reported = true;
+                    waiting();
+                }
             }
-            let left = deadline
-                .map_or(PEER_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_zero() && !is_kept_waiting {
+            let left =
+                deadline.map_or(PEER_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(now));
+            if left.is_zero() {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
-            let pause = if left.is_zero() { PEER_CHECK_INTERVAL } else { left.min(PEER_CHECK_INTERVAL) };
-            match self.frames.recv_timeout(pause) {
+            match self.frames.recv_timeout(left.min(PEER_CHECK_INTERVAL)) {
                 Ok(frame) => self.ahead = Some(frame),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.ahead = Some(Err(ended())),

@@ -385,7 +385,10 @@ fn receives_of_what_may_be_lost_are_many() {
 #[test]
 fn a_test_may_take_a_time() {
     let test = test("bw -D 10 -s 64 -l 64");
-    assert_eq!((test.duration, test.depth(), test.completion_interval()), (Some(Seconds::whole(10)), 128, 64));
+    assert_eq!(
+        (test.duration, test.depth(), test.completion_interval()),
+        (Some(Seconds::whole(10)), 128, 64)
+    );
     assert!(test.to_string().contains("messages of 64 bytes, 10 s, depth 128"), "{test}");
     assert_eq!(test_of("send", "lat -D 1").receive_depth(), 512);
     assert!(refused("bw -D 0").starts_with("-D 0 leaves no time"));

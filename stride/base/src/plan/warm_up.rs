@@ -134,7 +134,7 @@ mod tests {
     fn warm_up_refuses_invalid_combinations() {
         let refused = |flags: &str| test(flags).unwrap_err().to_string();
         assert!(refused("write bw --warmup 0").starts_with("--warmup 0 is below"));
-        assert!(refused("write bw --warmup 0s").starts_with("--warmup 0 is below"));
+        assert!(refused("write bw --warmup 0s").starts_with("--warmup 0 leaves no time"));
         assert!(
             refused("write bw --warmup 3 --perform_warm_up").starts_with("--warmup and --perform-warm-up")
         );

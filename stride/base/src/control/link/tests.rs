@@ -196,6 +196,9 @@ fn a_client_that_has_to_wait_is_told_so_and_waits() {
         (told, client.receive().unwrap())
     });
     thread::sleep(Duration::from_secs(3));
+    // Its turn has come, and the server needs a moment for its first message.
+    server.wire().keep_waiting(false);
+    thread::sleep(Duration::from_millis(500));
     server.send(&ControlMessage::Ready).unwrap();
     assert_eq!(waiting.join().unwrap(), (1, ControlMessage::Ready));
 }
