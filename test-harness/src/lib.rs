@@ -22,7 +22,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 pub use alone::is_alone;
 pub use children::{Run, run_all};
 pub use parts::run_parts;
-pub use ports::free_port;
+pub use ports::{free_port, is_listening};
 
 /// The environment variable that makes a missing device a failure.
 pub const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";

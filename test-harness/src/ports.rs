@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::{io, process};
+use std::{fs, io, process};
 
 use crate::children::may_choose;
 
@@ -38,6 +38,21 @@ pub fn free_port() -> io::Result<u16> {
     }
 }
 
+/// Whether a socket listens on a TCP port. Asks the kernel, because a server would take a probe's
+/// connection for its client.
+#[must_use]
+pub fn is_listening(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let port = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().any(|table| {
+        let table = fs::read_to_string(table).unwrap_or_default();
+        table.lines().any(|line| {
+            let socket: Vec<_> = line.split_whitespace().collect();
+            socket.get(1).is_some_and(|address| address.ends_with(&port)) && socket.get(3) == Some(&LISTEN)
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,7 +61,9 @@ mod tests {
     fn a_port_is_given_once_and_is_free() {
         let (first, second) = (free_port().unwrap(), free_port().unwrap());
         assert_ne!(first, second);
+        assert!(!is_listening(second));
         let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, second)).unwrap();
+        assert!(is_listening(second));
         GIVEN.fetch_sub(1, Ordering::Relaxed);
         assert_ne!(free_port().unwrap(), second);
     }

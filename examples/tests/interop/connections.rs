@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Output, RunningProgram, c_program, example};
-use crate::test_device::{TestDevice, is_listening, tcp_port};
+use crate::test_device::{TestDevice, tcp_port};
 use crate::{InteropTest, Needs};
 
 /// The time limit until a server listens.
@@ -182,7 +182,7 @@ fn cmtime(
     let numbers = if agrees { "-q 5000" } else { "" };
     let mut serving = serve(dut, "cmtime", server, port, &format!("-p PORT {flags} {numbers}"))?;
     if agrees {
-        serving.wait_for("listened", |_| is_listening(port))?;
+        serving.wait_for("listened", |_| test_harness::is_listening(port))?;
     }
     let client = call(dut, "cmtime", client, port, &format!("-s ADDRESS -b ADDRESS -p PORT {flags}"))?;
     if agrees {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{Output, RunningProgram, example, on_path};
-use crate::test_device::{TestDevice, is_listening, tcp_port};
+use crate::test_device::{TestDevice, tcp_port};
 use crate::{InteropTest, Needs};
 
 /// The program on one side.
@@ -125,7 +125,7 @@ fn start(
     let port_text = port.to_string();
     let common = ["-d", dut.device.as_str(), "-p", port_text.as_str()];
     let mut server = RunningProgram::start(&server.program()?, &[&common, server_flags].concat(), &[])?;
-    server.wait_for("listened", |_| is_listening(port))?;
+    server.wait_for("listened", |_| test_harness::is_listening(port))?;
     let client =
         RunningProgram::start(&client.program()?, &[&common, client_flags, &["127.0.0.1"]].concat(), &[])?;
     Ok((server, client))

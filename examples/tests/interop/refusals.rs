@@ -12,7 +12,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use crate::common::{Output, RunningProgram, example, run};
-use crate::test_device::{TestDevice, is_listening, tcp_port};
+use crate::test_device::{TestDevice, tcp_port};
 use crate::{InteropTest, Needs};
 
 const PROGRAMS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
@@ -120,7 +120,7 @@ fn serve(program: &str, dut: &TestDevice, sent: &[u8]) -> Result<Output, String>
     let port_text = port.to_string();
     let flags = ["-d", &dut.device, "-g", &dut.gid_index, "-p", &port_text];
     let mut server = RunningProgram::start(&example(program)?, &flags, &[])?;
-    server.wait_for("listened", |_| is_listening(port))?;
+    server.wait_for("listened", |_| test_harness::is_listening(port))?;
     let mut client = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.to_string())?;
     client.write_all(sent).map_err(|error| error.to_string())?;
     client.shutdown(std::net::Shutdown::Write).map_err(|error| error.to_string())?;

@@ -69,16 +69,3 @@ fn address(gid: Gid, is_soft: bool) -> String {
 pub(crate) fn tcp_port() -> Result<u16, String> {
     test_harness::free_port().map_err(|error| format!("no TCP port is free: {error}"))
 }
-
-/// Whether a socket listens on a TCP port, found without connecting to it.
-pub(crate) fn is_listening(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let port = format!("{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
-        std::fs::read_to_string(file).unwrap_or_default().lines().any(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            let local = fields.next().and_then(|address| address.rsplit(':').next());
-            local == Some(&port) && fields.nth(1) == Some(LISTEN)
-        })
-    })
-}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::common::{RunningProgram, example, on_path};
-use crate::test_device::{TestDevice, is_listening, tcp_port};
+use crate::test_device::{TestDevice, tcp_port};
 use crate::{InteropTest, Needs};
 
 const OURS: &str = "xsrq_pingpong";
@@ -35,7 +35,7 @@ fn play(dut: &TestDevice, server: &str, client: &str, clients: usize, flags: &[&
     let common = [&common, flags].concat();
     let mut serving =
         RunningProgram::start(&program(server)?, &[&common[..], &["-c", &count]].concat(), &[])?;
-    serving.wait_for("listened", |_| is_listening(port))?;
+    serving.wait_for("listened", |_| test_harness::is_listening(port))?;
     let client = program(client)?;
     let arguments = [&common[..], &["127.0.0.1"]].concat();
     let playing: Vec<_> =

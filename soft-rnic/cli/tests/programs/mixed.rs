@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ProgramTest;
 use crate::examples::{self, ExampleTransport};
-use crate::pair::{PairProgram, free_port, is_listening, play};
+use crate::pair::{PairProgram, free_port, play};
 use crate::ping_pong::{agree, went_well};
 use crate::place::ProgramRunner;
 use crate::process::LIMIT;
@@ -226,10 +226,10 @@ fn survive(place: &ProgramRunner, player: Implementation, is_server: bool) -> Re
     let number = port.parse().map_err(|_| "a port is a number")?;
     let start = |program: &str, flags: &[String]| place.start(&[], program, &words(flags));
     let (ours, theirs) = if is_server {
-        let ours = start(program, &ours)?.wait_until("listened", |_| is_listening(number))?;
+        let ours = start(program, &ours)?.wait_until("listened", |_| test_harness::is_listening(number))?;
         (ours, start(C, &theirs)?)
     } else {
-        let theirs = start(C, &theirs)?.wait_until("listened", |_| is_listening(number))?;
+        let theirs = start(C, &theirs)?.wait_until("listened", |_| test_harness::is_listening(number))?;
         (start(program, &ours)?, theirs)
     };
     let ours = ours.wait_until("met its peer", |said| said.contains("remote address"))?;

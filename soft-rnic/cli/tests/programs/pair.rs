@@ -1,6 +1,5 @@
 //! A server and its client, which find each other by TCP on this host.
 
-use std::fs;
 use std::time::Duration;
 
 use crate::place::ProgramRunner;
@@ -28,7 +27,7 @@ pub(crate) fn play(
     let port_flag = port_flag.each_ref().map(String::as_str);
     let serving = place
         .start(server.options, server.program, &[server.flags, &port_flag].concat())?
-        .wait_until("listened", |_| is_listening(port))?;
+        .wait_until("listened", |_| test_harness::is_listening(port))?;
     let arguments = [client.flags, &port_flag, &["127.0.0.1"]].concat();
     let client = place.start(client.options, client.program, &arguments)?.finish_within(LIMIT);
     let limit = if client.as_ref().is_ok_and(|client| client.status.success()) { LIMIT } else { GRACE };
@@ -47,17 +46,4 @@ pub(crate) fn play(
 /// A TCP port for a server, different for each call.
 pub(crate) fn free_port() -> Result<u16, String> {
     test_harness::free_port().map_err(|error| format!("no TCP port is free: {error}"))
-}
-
-/// Asks the kernel rather than the server, which would take a probe's connection for its client.
-pub(crate) fn is_listening(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let port = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().any(|table| {
-        let table = fs::read_to_string(table).unwrap_or_default();
-        let mut sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        sockets.any(|socket| {
-            socket.get(1).is_some_and(|address| address.ends_with(&port)) && socket.get(3) == Some(&LISTEN)
-        })
-    })
 }

@@ -1,7 +1,7 @@
 //! `ibv_xsrq_pingpong`: extended reliable connections, one server to several clients.
 
 use crate::ProgramTest;
-use crate::pair::{free_port, is_listening};
+use crate::pair::free_port;
 use crate::place::ProgramRunner;
 use crate::process::{LIMIT, ProgramOutcome};
 
@@ -47,7 +47,7 @@ fn serve(
     let number = port.parse().map_err(|error| format!("{error}"))?;
     let serving = place
         .start(options, XSRQ, &[&server[..], &["-c", &count]].concat())?
-        .wait_until("listened", |_| is_listening(number))?;
+        .wait_until("listened", |_| test_harness::is_listening(number))?;
     let client = [&client[..], &["127.0.0.1"]].concat();
     let playing: Vec<_> =
         (0..clients).map(|_| place.start(options, XSRQ, &client)).collect::<Result<_, _>>()?;
