@@ -96,9 +96,13 @@ impl Visit for EventText {
     }
 }
 
-/// Returns the text that `emit` logs.
+/// Returns the text that `emit` logs in this thread.
 #[cfg(test)]
 pub(crate) fn captured(level: LevelFilter, emit: impl FnOnce()) -> String {
+    // While there is one subscriber only, `tracing` asks just the thread that reaches an event first
+    // whether anyone wants it, and a thread without a subscriber would answer no for all.
+    let second = StderrSubscriber { level: LevelFilter::TRACE, to: Mutex::new(std::io::sink()) };
+    let _second = tracing::Dispatch::new(second);
     let page = tests::CapturedText::default();
     let lines = StderrSubscriber { level, to: Mutex::new(page.clone()) };
     tracing::subscriber::with_default(lines, emit);

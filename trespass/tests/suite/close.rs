@@ -44,7 +44,9 @@ fn held() -> [(&'static str, usize); 7] {
 
 fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
     const WARM: usize = 10;
-    let rounds = WARM + std::env::var(MORE).map_or(CONNECTIONS, |text| text.parse().expect("a number"));
+    let rounds = WARM
+        + std::env::var(MORE)
+            .map_or_else(|_| fixture.less(CONNECTIONS), |text| text.parse().expect("a number"));
     // A private pool: no other configuration has this maximum.
     let builder = fixture.builder().pool_max(77 << 20);
     let mut listener = builder.clone().bind(fixture.anywhere()).unwrap();
