@@ -72,8 +72,9 @@ impl Tool {
             return Ok(());
         }
         let mut command = Command::new("cargo");
-        // The tools read a few megabytes, so that a quick build matters more than their speed.
-        command.envs([("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")]);
+        // The tools run for seconds, and an optimised build would take minutes.
+        let quick = [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "16")];
+        command.envs(quick.map(|(key, value)| (format!("CARGO_PROFILE_RELEASE_{key}"), value)));
         command.args(["install", "--locked", self.package, "--version", self.version]).args(self.options);
         ensure!(install, "{} {} is not installed: {command:?}", self.package, self.version);
         succeed(&mut command)

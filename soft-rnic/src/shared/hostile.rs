@@ -438,7 +438,7 @@ mod tests {
             LENGTH,
         ];
         for pair in bounds.windows(2) {
-            let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 12 } else { 16 }));
+            let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 10 } else { 16 }));
             let count = garbage.len().min(pair[1] - pair[0]);
             let base = segment.memory().base().as_ptr();
             // SAFETY: the loop keeps the range within the segment, and no reference to the segment

@@ -181,7 +181,7 @@ mod tests {
         const IDS: usize = 5;
         let (mut line, mut owns, mut queue) = (EventList::new(), [IdEvents::NONE; IDS], VecDeque::new());
         let mut random = 1u64;
-        for round in 0..if cfg!(miri) { 100 } else { 20_000 } {
+        for round in 0..if cfg!(miri) { 40 } else { 20_000 } {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let id = (random >> 33) as usize % IDS;
             match random >> 40 & 7 {

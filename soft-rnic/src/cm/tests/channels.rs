@@ -8,7 +8,7 @@ use crate::cm::types::{CmEventKind, ConnParams, PortSpace};
 
 #[test]
 fn events_go_with_their_ids_and_leave_no_token() {
-    const IDS: usize = if cfg!(miri) { 50 } else { 200 };
+    const IDS: usize = if cfg!(miri) { 20 } else { 200 };
     let mut host = CmHost::new();
     let notifier = Arc::new(ChannelNotifier::create().unwrap());
     host.queue = host.state_machine.open_queue(Arc::clone(&notifier));
@@ -88,7 +88,7 @@ fn in_disorder<T>(mut of: Vec<T>) -> Vec<T> {
 /// Destroying or moving an id visits no events of other ids on the channel, however many wait.
 #[test]
 fn an_id_goes_and_moves_at_the_cost_of_its_own_events() {
-    let count = if cfg!(miri) { 30 } else { 10_000 };
+    let count = if cfg!(miri) { 10 } else { 10_000 };
     for order in 0..3 {
         let mut host = CmHost::new();
         let ids: Vec<_> = (0..count)
