@@ -1,4 +1,4 @@
-//! Runs of the test program itself, as many at a time as there are processors.
+//! Runs of the test program itself, two at a time for each processor.
 
 use std::env;
 use std::io::{self, Write};
@@ -50,12 +50,14 @@ impl Run {
 
 /// Runs all of them with this program's arguments. Returns whether each succeeded.
 ///
-/// Most tests wait more than they work, so two runs at a time keep two processors busy. The output
-/// of a run is shown when the run has ended. A single run, or a list of tests, is shown at once.
+/// A run waits for two thirds of its time, so that two runs for each processor keep it busy. The
+/// output of a run is shown when the run has ended. A single run, or a list of tests, is shown at
+/// once.
 #[must_use]
 pub fn run_all(runs: &[Run]) -> bool {
     let lists = Arguments::from_args().list;
-    let at_once = thread::available_parallelism().map_or(1, usize::from).min(runs.len());
+    let at_once =
+        thread::available_parallelism().map_or(1, |processors| 2 * processors.get()).min(runs.len());
     if lists || at_once < 2 {
         return runs.iter().fold(true, |passed, run| {
             if !lists {
