@@ -33,6 +33,13 @@ impl Run {
         self
     }
 
+    /// Gives it a fabric that no other run uses, because a multicast datagram reaches every process
+    /// of a fabric.
+    #[must_use]
+    pub fn in_own_fabric(self, name: &str) -> Self {
+        self.variable("SOFT_RNIC_FABRIC", &format!("test-{name}-{}", std::process::id()))
+    }
+
     /// Removes a variable from its environment.
     #[must_use]
     pub fn without(mut self, name: &'static str) -> Self {
@@ -50,9 +57,8 @@ impl Run {
 
 /// Runs all of them with this program's arguments. Returns whether each succeeded.
 ///
-/// A run waits for two thirds of its time, so that two runs for each processor keep it busy. The
-/// output of a run is shown when the run has ended. A single run, or a list of tests, is shown at
-/// once.
+/// Most tests wait more than they work, so two runs for each processor keep it busy. The output of
+/// a run is shown when the run has ended. A single run, or a list of tests, is shown at once.
 #[must_use]
 pub fn run_all(runs: &[Run]) -> bool {
     let lists = Arguments::from_args().list;

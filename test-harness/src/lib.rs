@@ -27,6 +27,13 @@ pub use ports::{free_port, is_listening};
 /// The environment variable that makes a missing device a failure.
 pub const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
 
+/// Whether this is a guest with an emulated processor, which takes ten seconds or more for a second
+/// of the guest, so that long tests do less.
+#[must_use]
+pub fn is_emulated() -> bool {
+    std::env::var_os("SOFTROCE_EMULATED").is_some()
+}
+
 /// The exit code of a Rust test program whose tests fail.
 const FAILURE: u8 = 101;
 

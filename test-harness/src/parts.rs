@@ -30,10 +30,7 @@ pub fn run_parts(
     let is_of = |part: &&&str| filter.strip_prefix(**part).is_some_and(|rest| rest.starts_with("::"));
     let named: Vec<_> = parts.iter().filter(is_of).collect();
     let chosen = if named.is_empty() { parts.iter().collect() } else { named };
-    // Two parts run at a time, and a multicast datagram reaches every process of a fabric.
-    let fabric = |part: &str| format!("test-{part}-{}", std::process::id());
-    let run =
-        |part: &&str| Run::new(part).variable(variable, part).variable("SOFT_RNIC_FABRIC", &fabric(part));
+    let run = |part: &&str| Run::new(part).variable(variable, part).in_own_fabric(part);
     let runs: Vec<_> = chosen.into_iter().map(run).collect();
     if run_all(&runs) { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
 }

@@ -59,9 +59,8 @@ impl Configuration {
         }
         let mut run = Run::new(&title).variable(PROVIDER_VARIABLE, self.choice.name());
         if self.choice == ProviderChoice::Soft {
-            // A separate fabric, which no other test uses.
             let [(_, mode), ..] = self.variables else { unreachable!("a software device has a mode") };
-            run = run.variable("SOFT_RNIC_FABRIC", &format!("test-{mode}-{}", std::process::id()));
+            run = run.in_own_fabric(mode);
             run = DEVICES_OF_THE_SYSTEM.iter().fold(run, |run, name| run.without(name));
         }
         Some(self.variables.iter().fold(run, |run, (name, value)| run.variable(name, value)))

@@ -10,8 +10,7 @@ use crate::node::PacketReader;
 pub(crate) const STATUS_VERSION: u64 = 2;
 
 /// The most peers in an answer. If a process has more, those with the most messages are included.
-/// (Miri encodes few in a second.)
-const MAX_PEERS: usize = if cfg!(miri) { 5 } else { 200 };
+const MAX_PEERS: usize = 200;
 /// The most pairs of queue pair type and state in an answer, which is more than exist.
 const MAX_KINDS: usize = 64;
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Deferred];

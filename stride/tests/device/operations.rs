@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use test_harness::is_emulated;
+
 use crate::common::run;
 use crate::harness::{Device, Outcome, Test, side_by_side};
 use crate::measure::{is_bandwidth, is_latency, pair, row};
@@ -141,9 +143,11 @@ fn few_receives_are_enough(device: &Device) -> Outcome {
 }
 
 fn lists_and_moderation_of_every_operation(device: &Device) -> Outcome {
+    // Several packets each.
+    let (sized, bytes) = if is_emulated() { ("-s 4K", 4096.0) } else { ("-s 64K", 65536.0) };
     for (operation, _) in ALL {
         for list in ["-l 16 -n 640", "-l 8 -n 800 -t 8 -Q 4", "-n 101 -Q 7 -t 10", "-n 20 -t 1"] {
-            let (size, bytes) = if operation.starts_with("atomic") { ("", 8.0) } else { ("-s 64", 64.0) };
+            let (size, bytes) = if operation.starts_with("atomic") { ("", 8.0) } else { (sized, bytes) };
             let flags = format!("{} {list} {size}", flags(operation, "bw"));
             let messages = list.split(' ').skip_while(|word| *word != "-n").nth(1).unwrap();
             is_bandwidth(&row(device, &flags), bytes, messages.parse().unwrap());
@@ -342,9 +346,7 @@ fn a_test_takes_the_time_it_was_given(device: &Device) -> Outcome {
 }
 
 fn every_operation_for_a_time(device: &Device) -> Outcome {
-    // An emulated processor needs ten seconds or more for a second of its guest.
-    let emulated = std::env::var_os("SOFTROCE_EMULATED").is_some();
-    let time = format!("-D {} --loopback", if emulated { 0.03 } else { 0.2 });
+    let time = format!("-D {} --loopback", if is_emulated() { 0.03 } else { 0.2 });
     side_by_side(device, &ALL, |&(operation, size)| {
         let rows = run(&device.flags(&format!("{} {time}", flags(operation, "lat")))).succeeded().rows();
         assert!(rows[0][0] == size && rows[0][1] > 0.0, "{rows:?}");

@@ -15,7 +15,7 @@ use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 const SPAN: usize = 65_536;
 /// Requests in one posted list.
 const DEPTH: usize = 4;
-const ROUNDS: u64 = 15;
+const ROUNDS: u64 = 40;
 /// The devices retransmit without limit.
 const TIMEOUT: Duration = Duration::from_secs(15);
 

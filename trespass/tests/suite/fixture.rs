@@ -69,8 +69,7 @@ impl Fixture {
     /// Scales the work of a case: an eighth of `count` in a guest with an emulated processor, where
     /// each byte costs far more.
     pub(crate) fn less(&self, count: usize) -> usize {
-        let emulated = std::env::var_os("SOFTROCE_EMULATED").is_some();
-        if !(emulated && matches!(self.target, Target::System | Target::SystemByCm)) {
+        if !(test_harness::is_emulated() && matches!(self.target, Target::System | Target::SystemByCm)) {
             return count;
         }
         let less = count.div_ceil(8);
