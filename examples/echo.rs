@@ -87,7 +87,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: &Config, addr: &str, delay: Duration, clients: Option<usize>) -> Result<(), Failure> {
-    let mut listener = config.bind(addr)?;
+    let listener = config.bind(addr)?;
     say(format_args!("listening at {}", listener.local_addr()?))?;
     let mut serving = Vec::new();
     while clients.is_none_or(|clients| serving.len() < clients) {

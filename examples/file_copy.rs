@@ -56,7 +56,7 @@ fn main() -> ExitCode {
 
 fn receive(addr: &str, path: &Path) -> Result<(), Failure> {
     let mut file = File::create(path).map_err(|error| of_file(path, &error))?;
-    let mut listener = Listener::bind(addr)?;
+    let listener = Listener::bind(addr)?;
     say(format_args!("listening at {}", listener.local_addr()?))?;
     let (mut stream, _) = listener.accept()?;
     let (began, mut total) = (Instant::now(), 0);

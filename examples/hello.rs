@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(builder: Builder, addr: &str) -> Result<(), Failure> {
-    let mut listener = builder.bind(addr)?;
+    let listener = builder.bind(addr)?;
     println!("listening at {}", listener.local_addr()?);
     let (mut stream, peer) = listener.accept()?;
     let name = line(&mut stream)?;

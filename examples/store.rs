@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(addr: &str) -> Result<(), Failure> {
-    let mut listener = Listener::bind(addr)?;
+    let listener = Listener::bind(addr)?;
     println!("listening at {}", listener.local_addr()?);
     let store = Arc::new(Store::default());
     for stream in listener.incoming() {

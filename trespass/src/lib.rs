@@ -10,7 +10,7 @@
 //! use trespass::{Listener, Stream};
 //!
 //! # fn main() -> std::io::Result<()> {
-//! let mut listener = Listener::bind("127.0.0.1:0")?;
+//! let listener = Listener::bind("127.0.0.1:0")?;
 //! let addr = listener.local_addr()?;
 //!
 //! let server = thread::spawn(move || -> std::io::Result<()> {
@@ -38,7 +38,7 @@
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
-//! let mut listener = trespass::Listener::bind("127.0.0.1:0")?;
+//! let listener = trespass::Listener::bind("127.0.0.1:0")?;
 //! let addr = listener.local_addr()?;
 //! let client = std::thread::spawn(move || -> std::io::Result<()> {
 //!     let mut packets = trespass::SeqPacket::connect(addr)?;
@@ -96,8 +96,10 @@
 //!
 //! # Differences from `std::net`
 //!
-//! - No thread runs behind a connection, and the kernel does little of the work: bytes move while a
-//!   call runs. While a program makes no calls it neither sends nor receives, and its peer waits.
+//! - The kernel does little of the work: the bytes of a connection move while a call runs. While a
+//!   program makes no calls it neither sends nor receives, and its peer waits.
+//! - A process with a [`Listener`] has one thread of this crate, named `trespass`. It completes the
+//!   connections of clients, and sleeps while nobody comes.
 //! - A connection belongs to one thread at a time. There is no `try_clone`, and no `Read` for
 //!   `&Stream`. To read on one thread and write on another, use two connections or a [`Worker`].
 //! - When the peer's process is killed, reading fails with
@@ -106,8 +108,8 @@
 //! - A drop waits until written bytes are sent, 1 s at most ([`Stream::set_linger`]). Over RDMA the
 //!   peer reads large pieces from this side's memory, so the drop waits for that too. A thread that
 //!   has both ends must shut down and read before it drops.
-//! - A [`Listener`] runs handshakes while it accepts. A client's connect returns once its server
-//!   accepts.
+//! - After a fork a [`Listener`] belongs to the parent: calls of the child fail. A [`Worker`] is its
+//!   own listener, and completes connections only while it is polled.
 //!
 //! # What a peer can do
 //!
@@ -143,7 +145,7 @@ mod transport;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "what queue pairs alone need"))]
 mod wire;
 
-pub use api::{Event, Incoming, Key, Listener, SeqPacket, Stream, Worker};
+pub use api::{Event, Incoming, IntoIncoming, Key, Listener, SeqPacket, Stream, Worker};
 pub use config::{Bootstrap, Builder, Config, ConfigError};
 pub use error::ConnectError;
 pub use handshake::{FallbackReason, HandshakeError, HandshakeStep, Side, Transport};

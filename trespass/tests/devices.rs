@@ -26,7 +26,7 @@ fn over(device: &str) -> Builder {
 }
 
 fn connected(client: Builder, server: Builder) -> (Stream, Stream) {
-    let mut listener = server.bind("127.0.0.1:0").unwrap();
+    let listener = server.bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let accepting = thread::spawn(move || listener.accept().unwrap().0);
     let client = client.connect(addr).unwrap();

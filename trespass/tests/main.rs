@@ -14,6 +14,8 @@ mod both_builds;
 mod devices;
 mod environment;
 #[cfg(feature = "rdma")]
+mod fork;
+#[cfg(feature = "rdma")]
 mod many;
 #[cfg(feature = "rdma")]
 mod pool_device;

@@ -115,12 +115,12 @@ fn not_connected(error: io::Error, server: &str) -> Error {
 /// A client and its address.
 type Accepted = (SeqPacket, SocketAddr);
 
-fn accept(mut listener: Listener) -> Result<Accepted, Error> {
+fn accept(listener: Listener) -> Result<Accepted, Error> {
     Ok(listener.accept_seq_packet().map_err(ControlError::Accept)?)
 }
 
 /// The same for a client in this process, which may fail before it connects.
-fn accept_unless(mut listener: Listener, gone: &AtomicBool) -> Result<Accepted, Error> {
+fn accept_unless(listener: Listener, gone: &AtomicBool) -> Result<Accepted, Error> {
     listener.set_nonblocking(true)?;
     loop {
         match listener.accept_seq_packet() {

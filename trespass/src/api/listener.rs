@@ -1,52 +1,45 @@
-//! The listener: it accepts connections and runs the handshakes of its clients side by side.
+//! The listener: it takes the connections that the service thread has established.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-use mio::Token;
 
 use crate::api::seq_packet::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::{Builder, Config};
-use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
-use crate::session::blocking::{Timeouts, timed_out};
+use crate::session::backlog::Backlog;
+use crate::session::blocking::checked_timeout;
 use crate::session::connection::Connection;
-use crate::session::connection::Direction;
-use crate::session::pending::PendingHandshake;
-use crate::session::readiness::{Poller, Until};
-use crate::transport::pools::{pool_of, usable_pool};
+use crate::session::listening::Listening;
+use crate::session::readiness::Until;
+use crate::session::service::ServiceTask;
+use crate::transport::pools::pool_of;
 use crate::wire::Kind;
-
-/// Handshakes at a time. Other clients wait in the system's backlog.
-const MAX_HANDSHAKES: usize = 128;
-
-/// The token of the listening socket. Handshakes use the tokens below it.
-const ACCEPTOR: Token = Token(MAX_HANDSHAKES);
 
 /// Accepts connections as [`std::net::TcpListener`] does, over TCP or rdma_cm
 /// ([`Builder::bootstrap`]).
 ///
-/// All work happens in the accept calls, on the caller's thread. Handshakes of several clients run
-/// side by side, each with a deadline ([`Builder::handshake_deadline`]), so a silent or broken
-/// client delays nobody. A failed handshake is logged, and the listener continues.
+/// A thread of this crate completes the connections of clients, up to [`Builder::backlog`], while
+/// the program does other things. Handshakes of several clients run side by side, each with a
+/// deadline ([`Builder::handshake_deadline`]), so a silent or broken client delays nobody. A failed
+/// handshake is logged, and the listener continues. Several threads may accept from one listener.
 ///
-/// A call accepts either streams or messages. It rejects a client of the other kind and tells it
-/// why.
+/// A call accepts either streams or messages. The listener rejects clients of a kind that the
+/// program has never asked for, and tells them why. Before the first call it takes both kinds, and
+/// that call resets those of the other one.
+///
+/// After a fork the listener belongs to the parent. Calls in the child fail; bind another listener
+/// there.
 pub struct Listener {
-    acceptor: Acceptor,
+    task: ServiceTask<Listening>,
+    backlog: Arc<Backlog>,
     local: SocketAddr,
-    config: Config,
-    pool: Pool,
-    poller: Poller,
-    handshakes: Vec<Option<PendingHandshake>>,
-    ready: VecDeque<Connection>,
-    timeouts: Timeouts,
-    may_accept: bool,
+    is_nonblocking: AtomicBool,
+    timeout: Mutex<Option<Duration>>,
 }
 
 impl Listener {
@@ -60,21 +53,13 @@ impl Listener {
         Builder::new().bind(addr)
     }
 
-    pub(crate) fn new(mut acceptor: Acceptor, config: &Config) -> io::Result<Self> {
+    pub(crate) fn new(acceptor: Acceptor, config: &Config) -> io::Result<Self> {
         let local = acceptor.local_addr()?;
-        let poller = Poller::new(MAX_HANDSHAKES)?;
-        acceptor.register(poller.registry(), ACCEPTOR)?;
-        Ok(Self {
-            acceptor,
-            local,
-            pool: pool_of(config)?,
-            config: config.clone(),
-            poller,
-            handshakes: Vec::new(),
-            ready: VecDeque::new(),
-            timeouts: Timeouts::default(),
-            may_accept: true,
-        })
+        let backlog = Arc::new(Backlog::new(config.backlog as usize)?);
+        let pool = pool_of(config)?;
+        let task =
+            ServiceTask::start(|place| Listening::new(acceptor, config, pool, backlog.clone(), place))?;
+        Ok(Self { task, backlog, local, is_nonblocking: AtomicBool::new(false), timeout: Mutex::new(None) })
     }
 
     /// The address of the listener.
@@ -86,27 +71,27 @@ impl Listener {
         Ok(self.local)
     }
 
-    /// Sets whether accepting returns [`WouldBlock`](ErrorKind::WouldBlock) instead of waiting.
+    /// Sets whether accepting returns [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
     /// Accepted connections are in blocking mode in either case.
     ///
     /// # Errors
     ///
     /// None. The method returns a result because the one of [`std::net::TcpListener`] does.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.timeouts.set_nonblocking(nonblocking);
+        self.is_nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Sets how long accepting waits for a client whose handshake is complete. `None`, the default,
-    /// waits without limit. A timeout fails as a read timeout does ([`Stream::set_read_timeout`])
-    /// and loses nobody: later calls continue unfinished handshakes. Accepted connections have no
-    /// timeout.
+    /// Sets how long accepting waits for a connection. `None`, the default, waits without limit. A
+    /// timeout fails as a read timeout does ([`Stream::set_read_timeout`]) and loses nobody.
+    /// Accepted connections have no timeout.
     ///
     /// # Errors
     ///
     /// A timeout of zero is refused.
     pub fn set_accept_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.timeouts.set(Direction::Read, timeout)
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = checked_timeout(timeout)?;
+        Ok(())
     }
 
     /// The timeout that [`set_accept_timeout`](Self::set_accept_timeout) set.
@@ -115,7 +100,7 @@ impl Listener {
     ///
     /// None. The method returns a result because the one of [`std::net::TcpListener`] does.
     pub fn accept_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.timeouts.get(Direction::Read))
+        Ok(*self.timeout.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Accepts a stream. Returns it with the peer's address.
@@ -124,7 +109,7 @@ impl Listener {
     ///
     /// The system cannot accept, for example without free descriptors, or no client came within the
     /// timeout ([`set_accept_timeout`](Self::set_accept_timeout)). A later call may succeed.
-    pub fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
+    pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let connection = self.accept_kind(Kind::Stream)?;
         let peer = connection.info.peer;
         Ok((Stream::new(connection)?, peer))
@@ -135,179 +120,70 @@ impl Listener {
     /// # Errors
     ///
     /// Those of [`accept`](Self::accept).
-    pub fn accept_seq_packet(&mut self) -> io::Result<(SeqPacket, SocketAddr)> {
+    pub fn accept_seq_packet(&self) -> io::Result<(SeqPacket, SocketAddr)> {
         let connection = self.accept_kind(Kind::SeqPacket)?;
         let peer = connection.info.peer;
         Ok((SeqPacket::new(connection)?, peer))
     }
 
     /// Returns an iterator over accepted streams. It does not end.
-    pub fn incoming(&mut self) -> Incoming<'_> {
+    pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)
     }
 
-    fn accept_kind(&mut self, kind: Kind) -> io::Result<Connection> {
-        let outcome = self.wait_for(kind);
-        if self.poller.is_exported() {
-            let at = self.next_deadline();
-            let will_wake = self.poller.wake_at(at);
-            // With all places used, a sleeping listener accepts later: the deadline of the oldest
-            // handshake wakes it.
-            let may_accept = self.may_accept && !(will_wake && self.is_full());
-            if may_accept || !self.ready.is_empty() {
-                self.poller.wake();
-            }
-        }
-        outcome
+    /// Turns the listener into an iterator over accepted streams. It does not end.
+    #[must_use]
+    pub fn into_incoming(self) -> IntoIncoming {
+        IntoIncoming(self)
     }
 
-    fn wait_for(&mut self, kind: Kind) -> io::Result<Connection> {
-        let deadline = self.timeouts.begin(Direction::Read);
-        let mut polls_again = true;
-        loop {
-            self.accept_pending(kind)?;
-            if let Some(at) = self.ready.iter().position(|connection| connection.info.kind == kind)
-                && let Some(connection) = self.ready.remove(at)
-            {
-                return Ok(connection);
-            }
-            if !polls_again {
-                return Err(timed_out(deadline));
-            }
-            // After the deadline, look once more at what has happened. Clients that never complete
-            // must not extend it.
-            let over = deadline.is_over();
-            let until = deadline.or(self.next_deadline());
-            let happened = self.sleep(until)?;
-            polls_again = !over || happened && matches!(deadline, Until::Now);
+    fn accept_kind(&self, kind: Kind) -> io::Result<Connection> {
+        if !self.task.is_of_this_process() {
+            return Err(io::Error::other(
+                "this listener belongs to the process that made it, which has forked: bind another one in the child",
+            ));
         }
+        let taken = self.backlog.take(kind, self.until()?);
+        if taken.frees_place {
+            self.task.wake();
+        }
+        taken.outcome
     }
 
-    /// Sleeps, then continues the handshakes that have events. Returns whether there were any.
-    fn sleep(&mut self, until: Until) -> io::Result<bool> {
-        let (mut happened, mut moved) = (false, [false; MAX_HANDSHAKES]);
-        let may_accept = &mut self.may_accept;
-        self.poller.wait(until, |event| {
-            happened = true;
-            match event.token() {
-                ACCEPTOR => *may_accept = true,
-                Token(at) => moved[at] = true,
-            }
-        })?;
-        let now = Instant::now();
-        for (at, moved) in moved.into_iter().enumerate().take(self.handshakes.len()) {
-            let late =
-                self.handshakes[at].as_mut().is_some_and(|handshake| handshake.deadline(&self.config) <= now);
-            if moved || late {
-                self.progress_handshake(at);
-            }
+    fn until(&self) -> io::Result<Until> {
+        if self.is_nonblocking.load(Ordering::Relaxed) {
+            return Ok(Until::Now);
         }
-        Ok(happened)
+        let timeout = self.accept_timeout()?;
+        Ok(Until::Event.or(timeout.and_then(|timeout| Instant::now().checked_add(timeout))))
     }
+}
 
-    /// Accepts waiting clients while there are places.
-    fn accept_pending(&mut self, kind: Kind) -> io::Result<()> {
-        while self.may_accept {
-            let Some(at) = self.free_place() else { return Ok(()) };
-            let client = match self.acceptor.accept() {
-                Ok(client) => client,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.may_accept = false;
-                    break;
-                }
-                // The client has disconnected again.
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) =>
-                {
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let peer = client.peer();
-            self.pool = usable_pool(&self.pool, &self.config)?;
-            let handshake = PendingHandshake::accepted(client, kind, &self.config, &self.pool, None)
-                .and_then(|mut handshake| {
-                    handshake.register(self.poller.registry(), Token(at)).map(|()| handshake)
-                });
-            match handshake {
-                Ok(handshake) => self.handshakes[at] = Some(handshake),
-                Err(error) => tracing::debug!(%peer, %error, "cannot begin its handshake"),
-            }
-            self.progress_handshake(at);
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.task.is_of_this_process() {
+            self.task.end(Listening::close);
         }
-        Ok(())
-    }
-
-    /// A free place, or the place of a handshake that has had its minimum time.
-    fn free_place(&mut self) -> Option<usize> {
-        if let Some(free) = self.handshakes.iter().position(Option::is_none) {
-            return Some(free);
-        }
-        if self.handshakes.len() < MAX_HANDSHAKES {
-            self.handshakes.push(None);
-            return Some(self.handshakes.len() - 1);
-        }
-        let (slowest, grace_until) = (0..MAX_HANDSHAKES)
-            .filter_map(|at| self.handshakes[at].as_ref().map(|handshake| (at, handshake.grace_until())))
-            .min_by_key(|(_, grace_until)| *grace_until)?;
-        (grace_until <= Instant::now()).then(|| {
-            if let Some(handshake) = self.take_handshake(slowest) {
-                tracing::debug!(peer = %handshake.peer(), "makes room for others: its handshake takes too long");
-            }
-            slowest
-        })
-    }
-
-    /// Whether all places are used by handshakes within their minimum time.
-    fn is_full(&self) -> bool {
-        let now = Instant::now();
-        let waits = |handshake: &Option<PendingHandshake>| {
-            handshake.as_ref().is_some_and(|handshake| handshake.grace_until() > now)
-        };
-        self.handshakes.len() == MAX_HANDSHAKES && self.handshakes.iter().all(waits)
-    }
-
-    fn take_handshake(&mut self, at: usize) -> Option<PendingHandshake> {
-        let mut handshake = self.handshakes[at].take()?;
-        if let Err(error) = handshake.deregister(self.poller.registry()) {
-            tracing::error!(%error, "a descriptor stays in the set of its listener");
-        }
-        Some(handshake)
-    }
-
-    /// Continues a handshake.
-    fn progress_handshake(&mut self, at: usize) {
-        let Some(handshake) = &mut self.handshakes[at] else { return };
-        let peer = handshake.peer();
-        let (now, registry) = (Instant::now(), self.poller.registry());
-        let Poll::Ready(result) = handshake.progress(&self.config, &self.pool, now, registry, Token(at))
-        else {
-            return;
-        };
-        let Some(handshake) = self.take_handshake(at) else { return };
-        match result.and_then(|()| handshake.finish(&self.config, &self.pool)) {
-            Ok(connection) => self.ready.push_back(connection),
-            Err(error) => tracing::info!(%peer, %error, "a client is not accepted"),
-        }
-    }
-
-    /// When the next timer expires.
-    fn next_deadline(&mut self) -> Option<Instant> {
-        let room = self
-            .may_accept
-            .then(|| self.handshakes.iter().flatten().map(PendingHandshake::grace_until).min())
-            .flatten();
-        let late =
-            self.handshakes.iter_mut().flatten().map(|handshake| handshake.deadline(&self.config)).min();
-        room.into_iter().chain(late).min()
     }
 }
 
 /// The iterator of [`Listener::incoming`].
 #[derive(Debug)]
-pub struct Incoming<'a>(&'a mut Listener);
+pub struct Incoming<'a>(&'a Listener);
 
 impl Iterator for Incoming<'_> {
+    type Item = io::Result<Stream>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.accept().map(|(stream, _)| stream))
+    }
+}
+
+/// The iterator of [`Listener::into_incoming`].
+#[derive(Debug)]
+pub struct IntoIncoming(Listener);
+
+impl Iterator for IntoIncoming {
     type Item = io::Result<Stream>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -320,7 +196,7 @@ impl Iterator for Incoming<'_> {
 #[cfg(unix)]
 impl std::os::fd::AsFd for Listener {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.poller.export_descriptor()
+        self.backlog.descriptor()
     }
 }
 

@@ -8,7 +8,7 @@ mod seq_packet;
 mod stream;
 mod worker;
 
-pub use listener::{Incoming, Listener};
+pub use listener::{Incoming, IntoIncoming, Listener};
 pub use seq_packet::SeqPacket;
 pub use stream::Stream;
 pub use worker::{Event, Key, Worker};

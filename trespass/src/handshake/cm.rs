@@ -18,7 +18,7 @@
 //! receives to post for it. So a HELLO uses none of the receives that the connection grants.
 
 use super::error::HandshakeError;
-use super::machine::{check_kind, check_role, rejection};
+use super::machine::{check_role, rejection};
 use super::{Agreed, Attempt, Terms};
 use crate::wire::Unavailable;
 use crate::wire::{CmPrefix, HandshakeMessage, Hello, REJECT_DATA, Role, WireError};
@@ -92,7 +92,7 @@ impl CmExchange {
             _ => return Err(WireError::Unexpected("another message than CM_PREFIX").into()),
         };
         check_role(self.attempt.role, cm_prefix.role)?;
-        check_kind(self.terms.kind, cm_prefix.kind)?;
+        self.terms.agree_on_kind(cm_prefix.kind)?;
         let Attempt { conn_id, generation, role } = self.attempt;
         match role {
             Role::Server => {

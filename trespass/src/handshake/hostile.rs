@@ -87,6 +87,7 @@ pub(super) fn terms() -> Terms {
     Terms {
         first_slots: None,
         kind: Kind::Stream,
+        takes_either_kind: false,
         policy: Policy::Auto,
         features: Features::KNOWN,
         limits: Limits {

@@ -13,8 +13,8 @@ use super::error::{HandshakeError, HandshakeStep};
 use super::fallback::{self, FallbackReason, Side, Verdict};
 use super::{Agreed, Attempt, DataPath, Established, Terms};
 use crate::wire::{
-    Cause, Endpoint, Features, HandshakeMessage, Hello, Kind, MAJOR, MINOR, Policy, Ready, Reject,
-    RejectReason, Role, Unavailable, WireError,
+    Cause, Endpoint, Features, HandshakeMessage, Hello, MAJOR, MINOR, Policy, Ready, Reject, RejectReason,
+    Role, Unavailable, WireError,
 };
 
 /// Messages of earlier attempts that are ignored before the peer counts as broken.
@@ -267,7 +267,7 @@ impl<D: DataPath> HandshakeMachine<D> {
             return Err(WireError::Unexpected("a second HELLO").into());
         }
         check_role(self.attempt.role, hello.role)?;
-        check_kind(self.terms.kind, hello.kind)?;
+        self.terms.agree_on_kind(hello.kind)?;
         self.attempt =
             Attempt { conn_id: hello.conn_id, generation: hello.generation, role: self.attempt.role };
         self.peer_policy = hello.policy;
@@ -419,10 +419,6 @@ pub(super) fn check_role(own: Role, peer: Role) -> Result<(), HandshakeError> {
         (Role::Server, Role::Server) => Err(HandshakeError::Role("listener")),
         _ => Ok(()),
     }
-}
-
-pub(super) fn check_kind(own: Kind, peer: Kind) -> Result<(), HandshakeError> {
-    if own == peer { Ok(()) } else { Err(HandshakeError::Kind { own, peer }) }
 }
 
 /// The rejection for the peer. `None` if it does not speak this protocol or cannot receive.

@@ -1,13 +1,11 @@
-//! The I/O of a handshake over TCP: blocking with a deadline, or non-blocking.
+//! The I/O of a handshake over TCP, which never blocks.
 //!
 //! Until the peer's HELLO is accepted, memory is bounded by one message ([`MAX_MESSAGE`]). Nothing
 //! is read beyond the last message of the handshake, because the first frame may follow directly.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::task::Poll;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::error::{HandshakeError, HandshakeStep};
 use super::machine::HandshakeMachine;
@@ -15,10 +13,6 @@ use super::{Attempt, DataPath, Established, Terms};
 use crate::wire::Unavailable;
 use crate::wire::{MAX_MESSAGE, PREAMBLE, Preamble, WireError};
 
-/// Yields of a blocking handshake between polls of the data path, before it sleeps: a probe takes
-/// microseconds.
-const MAX_YIELDS: u32 = 200;
-const PATH_POLL_INTERVAL: Duration = Duration::from_micros(100);
 /// Reads and writes of one [`TcpHandshake::progress`], so that a peer that never stops does not
 /// delay others.
 const MAX_STEPS: u32 = 64;
@@ -28,6 +22,7 @@ pub(crate) struct TcpHandshake<D> {
     machine: HandshakeMachine<D>,
     incoming: MessageBuffer,
     sent: usize,
+    received: u32,
 }
 
 /// The events that a handshake waits for.
@@ -61,7 +56,12 @@ impl<D: DataPath> TcpHandshake<D> {
     }
 
     fn new(machine: HandshakeMachine<D>) -> Self {
-        Self { machine, incoming: MessageBuffer::default(), sent: 0 }
+        Self { machine, incoming: MessageBuffer::default(), sent: 0, received: 0 }
+    }
+
+    /// The number of messages that the peer has sent.
+    pub(crate) fn messages_received(&self) -> u32 {
+        self.received
     }
 
     /// Bytes allocated for the incoming message.
@@ -110,31 +110,6 @@ impl<D: DataPath> TcpHandshake<D> {
         Poll::Pending
     }
 
-    /// Runs to the end. The socket is left in blocking mode without timeouts.
-    pub(crate) fn run(mut self, stream: &TcpStream) -> Result<Established<D>, HandshakeError> {
-        let mut waiting = BlockingWait { stream, nonblocking: false, polls: 0 };
-        let result = loop {
-            let waits_for = self.waits_for();
-            if let Err(error) = waiting.prepare(waits_for) {
-                self.machine.failed(error);
-            }
-            let moved = self.step(&mut &*stream);
-            if let Some(result) = self.result() {
-                break result;
-            }
-            if waits_for.path && matches!(moved, IoProgress::Nothing) {
-                waiting.wait_for_path();
-            }
-        };
-        if result.is_err() && stream.set_nonblocking(true).is_ok() {
-            self.send_rejection(&mut &*stream);
-        }
-        let restored = waiting.restore();
-        let established = result?;
-        restored.map_err(|source| HandshakeError::Io { step: HandshakeStep::Ready, source })?;
-        Ok(established)
-    }
-
     /// One step: checks the clock and the data path, and reads or writes once.
     fn step(&mut self, stream: &mut (impl Read + Write)) -> IoProgress {
         self.machine.tick(Instant::now());
@@ -156,7 +131,7 @@ impl<D: DataPath> TcpHandshake<D> {
                 }
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if would_block(&error) => return IoProgress::Nothing,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return IoProgress::Nothing,
             Err(error) => self.machine.failed(error),
         }
         IoProgress::Some
@@ -166,13 +141,15 @@ impl<D: DataPath> TcpHandshake<D> {
         match stream.read(self.incoming.space()) {
             Ok(0) => self.machine.closed(),
             Ok(count) => match self.incoming.filled(count) {
-                // Asks the clock again, because a blocking read may have taken long.
-                Ok(Some(message)) => self.machine.received(&message, Instant::now()),
+                Ok(Some(message)) => {
+                    self.received = self.received.saturating_add(1);
+                    self.machine.received(&message, Instant::now());
+                }
                 Ok(None) => {}
                 Err(error) => self.machine.malformed(error),
             },
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if would_block(&error) => return IoProgress::Nothing,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return IoProgress::Nothing,
             Err(error) => self.machine.failed(error),
         }
         IoProgress::Some
@@ -204,41 +181,6 @@ impl<D: DataPath> TcpHandshake<D> {
                 break;
             }
         }
-    }
-}
-
-/// How a blocking handshake waits: in reads and writes with a timeout, or with short sleeps during
-/// the probe.
-struct BlockingWait<'a> {
-    stream: &'a TcpStream,
-    nonblocking: bool,
-    polls: u32,
-}
-
-impl BlockingWait<'_> {
-    fn prepare(&mut self, waits_for: WaitFor) -> std::io::Result<()> {
-        if waits_for.path != self.nonblocking {
-            self.stream.set_nonblocking(waits_for.path)?;
-            self.nonblocking = waits_for.path;
-        }
-        if self.nonblocking {
-            return Ok(());
-        }
-        // A timeout of zero would mean none.
-        let left = waits_for.deadline.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
-        self.stream.set_read_timeout(Some(left))?;
-        self.stream.set_write_timeout(Some(left))
-    }
-
-    fn wait_for_path(&mut self) {
-        self.polls += 1;
-        if self.polls < MAX_YIELDS { thread::yield_now() } else { thread::sleep(PATH_POLL_INTERVAL) }
-    }
-
-    fn restore(&self) -> std::io::Result<()> {
-        self.stream.set_nonblocking(false)?;
-        self.stream.set_read_timeout(None)?;
-        self.stream.set_write_timeout(None)
     }
 }
 
@@ -279,9 +221,4 @@ impl MessageBuffer {
         self.filled = 0;
         Ok(Some(std::mem::take(&mut self.bytes)))
     }
-}
-
-/// Whether the socket has no data, or its timeout has passed.
-fn would_block(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

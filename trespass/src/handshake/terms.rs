@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::config::environment::TRANSPORT;
+use crate::handshake::HandshakeError;
 use crate::protocol::FIRST_SLOTS_MIN;
 use crate::wire::{Cause, Features, Kind, Limits, MINOR, Policy, Unavailable};
 
@@ -12,6 +13,8 @@ use crate::wire::{Cause, Features, Kind, Limits, MINOR, Policy, Unavailable};
 pub(crate) struct Terms {
     /// Streams or messages.
     pub(crate) kind: Kind,
+    /// A server takes the client's kind instead.
+    pub(crate) takes_either_kind: bool,
     /// Whether RDMA may, must or must not be used.
     pub(crate) policy: Policy,
     /// The supported features.
@@ -30,6 +33,17 @@ pub(crate) struct Terms {
     pub(crate) minor: u8,
 }
 
+impl Terms {
+    /// Checks the peer's kind, or takes it.
+    pub(super) fn agree_on_kind(&mut self, peer: Kind) -> Result<(), HandshakeError> {
+        if self.takes_either_kind {
+            self.kind = peer;
+        }
+        let own = self.kind;
+        if own == peer { Ok(()) } else { Err(HandshakeError::Kind { own, peer }) }
+    }
+}
+
 impl Config {
     /// The terms of this configuration.
     pub(crate) fn terms(&self, kind: Kind) -> Terms {
@@ -46,6 +60,7 @@ impl Config {
         }
         Terms {
             kind,
+            takes_either_kind: false,
             policy: self.policy,
             features,
             limits: self.limits(),

@@ -94,13 +94,7 @@ impl Timeouts {
     }
 
     pub(crate) fn set(&self, direction: Direction, timeout: Option<Duration>) -> io::Result<()> {
-        if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a timeout of zero is none: set_nonblocking(true) makes calls that do not wait, and None waits for ever",
-            ));
-        }
-        self.cell(direction).set(timeout);
+        self.cell(direction).set(checked_timeout(timeout)?);
         Ok(())
     }
 
@@ -394,6 +388,17 @@ impl BlockingConnection {
             }
         })
     }
+}
+
+/// Refuses a timeout of zero, as [`std::net`] does.
+pub(crate) fn checked_timeout(timeout: Option<Duration>) -> io::Result<Option<Duration>> {
+    if timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a timeout of zero is none: set_nonblocking(true) makes calls that do not wait, and None waits for ever",
+        ));
+    }
+    Ok(timeout)
 }
 
 /// The timeout error of [`std::net`], whose kind differs on Windows.

@@ -14,7 +14,7 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use super::cm_error::CmError;
 use crate::config::{Bootstrap, Config};
 use crate::error::ConnectError;
-use crate::handshake::{Attempt, TcpHandshake, Terms};
+use crate::handshake::Terms;
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::connection::Connection;
@@ -48,15 +48,8 @@ impl Config {
         Err(last.unwrap_or_else(no_address))
     }
 
-    fn connect_to(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
-        match self.bootstrap {
-            Bootstrap::Tcp => self.connect_by_tcp(address, kind, pool),
-            Bootstrap::RdmaCm => self.connect_by_cm(address, kind, pool),
-        }
-    }
-
     /// Drives a non-blocking handshake to its end.
-    fn connect_by_cm(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
+    fn connect_to(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
         const ONLY: Token = Token(0);
         let mut poller = Poller::new(1)?;
         let mut handshake = PendingHandshake::connecting(address, kind, self, None)?;
@@ -69,19 +62,6 @@ impl Config {
             }
             poller.wait(Until::Deadline(handshake.deadline(self)), |_| ())?;
         }
-    }
-
-    fn connect_by_tcp(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
-        let began = Instant::now();
-        let socket = TcpStream::connect_timeout(&address, self.handshake_deadline)
-            .and_then(|socket| self.configure_socket(&socket).map(|()| socket))
-            .map_err(|source| ConnectError::Tcp { address, source })?;
-        let (terms, path) = self.offer(kind, socket.local_addr()?, pool, None);
-        let shaking = TcpHandshake::client(terms, Attempt::first()?, path, began);
-        let established =
-            shaking.run(&socket).map_err(|source| ConnectError::Handshake { address, source })?;
-        socket.set_nonblocking(true)?;
-        Connection::new(socket, established, self, pool)
     }
 
     /// Makes a non-blocking acceptor.

@@ -3,10 +3,11 @@
 //! - [`connection`] joins the protocol, the transport and the pool. [`blocking`] adds blocking
 //!   calls.
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
-//! - [`connect`] makes connections, [`acceptor`] accepts clients, and [`pending`] has the
-//!   unfinished handshakes.
+//! - [`connect`] makes connections. [`service`] is the thread in which [`listening`] accepts clients
+//!   ([`acceptor`]) into a [`backlog`]. [`pending`] has the unfinished handshakes.
 
 pub(crate) mod acceptor;
+pub(crate) mod backlog;
 pub(crate) mod blocking;
 pub(crate) mod buffers;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no connection manager without RDMA"))]
@@ -14,8 +15,10 @@ pub(crate) mod cm_error;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod connection_info;
+pub(crate) mod listening;
 pub(crate) mod pending;
 pub(crate) mod readiness;
+pub(crate) mod service;
 mod spin;
 pub(crate) mod stats;
 mod timer;

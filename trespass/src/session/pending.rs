@@ -1,8 +1,7 @@
 //! Handshakes in progress, which do not block the thread of their listener or worker.
 //!
 //! Each uses one descriptor and the memory of one message, and their number is bounded. If a new
-//! one finds no place, the oldest one beyond its minimum time is dropped, so slow or hostile
-//! clients block nobody.
+//! one finds no place, it replaces one that does not go on, so slow or hostile clients block nobody.
 
 #[cfg(feature = "rdma")]
 mod cm;
@@ -25,8 +24,11 @@ use crate::session::connection::Connection;
 use crate::transport::{CqSlot, WorkCompletion};
 use crate::wire::Kind;
 
-/// The minimum time of a handshake before another may replace it.
-const GRACE: Duration = Duration::from_millis(200);
+/// After this time another handshake may replace one whose client has sent nothing.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// The same for a client that has sent something, since its last message.
+const STALL: Duration = Duration::from_secs(1);
 
 /// A handshake in progress.
 pub(crate) enum PendingHandshake {
@@ -47,10 +49,11 @@ macro_rules! whichever {
 }
 
 impl PendingHandshake {
-    /// The handshake of an accepted client. A worker passes a slot of its completion queue.
+    /// The handshake of an accepted client; `kind` is `None` if its own is taken. A worker passes a
+    /// slot of its completion queue.
     pub(crate) fn accepted(
         client: IncomingClient,
-        kind: Kind,
+        kind: Option<Kind>,
         config: &Config,
         pool: &Pool,
         slot: Option<CqSlot>,
@@ -109,9 +112,10 @@ impl PendingHandshake {
         whichever!(self, handshake => handshake.peer())
     }
 
-    /// The end of its minimum time.
-    pub(crate) fn grace_until(&self) -> Instant {
-        whichever!(self, handshake => handshake.began()) + GRACE
+    /// From when on another handshake may replace it, unless it goes on before.
+    pub(crate) fn stalled_at(&self) -> Instant {
+        let (began, heard) = whichever!(self, handshake => (handshake.began(), handshake.last_heard()));
+        heard.map_or(began + SILENCE, |heard| heard + STALL)
     }
 
     /// When to continue at the latest.

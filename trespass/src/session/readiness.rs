@@ -238,6 +238,15 @@ impl Until {
         }
     }
 
+    /// The time when the sleep ends; `None` without limit.
+    pub(crate) fn end(self) -> Option<Instant> {
+        match self {
+            Self::Now => Some(Instant::now()),
+            Self::Deadline(deadline) => Some(deadline),
+            Self::Event => None,
+        }
+    }
+
     fn timeout(self) -> Option<Duration> {
         match self {
             Self::Now => Some(Duration::ZERO),

@@ -143,7 +143,7 @@ mod tests {
     fn a_connection_logs_its_summary() {
         let every = Duration::from_secs(1);
         let builder = || Builder::new().policy(Policy::TcpOnly).trace_interval(Some(every));
-        let mut listener = builder().bind("127.0.0.1:0").expect("a port");
+        let listener = builder().bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("bound");
         let reader = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a connection");

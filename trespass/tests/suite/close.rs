@@ -49,7 +49,7 @@ fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
             .map_or_else(|_| fixture.less(CONNECTIONS), |text| text.parse().expect("a number"));
     // A private pool: no other configuration has this maximum.
     let builder = fixture.builder().pool_max(77 << 20);
-    let mut listener = builder.clone().bind(fixture.anywhere()).unwrap();
+    let listener = builder.clone().bind(fixture.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
     let (ended, has_ended) = mpsc::channel();
     let serving = thread::spawn(move || {
@@ -86,8 +86,14 @@ fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
     let before = held();
     (WARM..rounds).for_each(once);
     let listener = serving.join().unwrap();
-    for ((what, then), (_, now)) in before.into_iter().zip(held()) {
-        assert!(now <= then, "{what}: {then} after {WARM} connections, {now} after {rounds}");
+    // Threads of the device and of the library may be at work for a moment.
+    let left = || before.into_iter().zip(held()).find(|((_, then), (_, now))| now > then);
+    let patience = Instant::now() + LONG;
+    while left().is_some() && Instant::now() < patience {
+        thread::sleep(Duration::from_millis(10));
+    }
+    if let Some(((what, then), (_, now))) = left() {
+        panic!("{what}: {then} after {WARM} connections, {now} after {rounds}");
     }
     drop(listener);
     let pool = pool.take().unwrap();

@@ -112,7 +112,7 @@ fn is_death(kind: ErrorKind) -> bool {
 }
 
 fn i9_a_killed_peer_ends_every_call(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     let mut random = random(9);
     for round in 0..15 {
         let mut peer = ChildPeer::start("talk", addr);
@@ -163,7 +163,7 @@ fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
 }
 
 fn i9_a_peer_that_exits_ends_every_call(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     for round in 0..5 {
         let _peer = ChildPeer::start("exit", addr);
         let (mut stream, _) = listener.accept().unwrap();
@@ -174,7 +174,7 @@ fn i9_a_peer_that_exits_ends_every_call(fixture: &Fixture) -> Outcome {
 
 /// Unwinding drops the connection and so closes it: all written data arrives, as after any close.
 fn i9_a_peer_that_panics_says_that_it_is_over(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     for round in 0..5 {
         let _peer = ChildPeer::start("panic", addr);
         let (mut stream, _) = listener.accept().unwrap();
@@ -196,7 +196,7 @@ fn i9_a_peer_that_panics_says_that_it_is_over(fixture: &Fixture) -> Outcome {
 }
 
 fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     for writes in [false, true] {
         let mut peer = ChildPeer::start("stand", addr);
         let (mut stream, _) = listener.accept().unwrap();
@@ -219,7 +219,7 @@ fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(fixture: &Fixture) -> Outco
 }
 
 fn i9_every_ticket_completes_once(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     let mut random = random(99);
     for round in 0..8 {
         let mut peer = ChildPeer::start("take", addr);

@@ -115,7 +115,7 @@ fn blocks_of_no_bytes_come_back(fixture: &Fixture) -> Outcome {
 }
 
 fn times_may_be_without_end(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     listener.set_accept_timeout(Some(Duration::MAX)).unwrap();
     let (mut client, mut server) = thread::scope(|scope| {
         let client = scope.spawn(|| fixture.builder().connect(addr).unwrap());
@@ -183,7 +183,7 @@ fn a_busy_port_is_waited_for(fixture: &Fixture) -> Outcome {
         assert!(!waiting.is_finished(), "it listens where somebody else does");
         let freed = Instant::now();
         drop(taken);
-        let mut listener = waiting.join().unwrap();
+        let listener = waiting.join().unwrap();
         assert!(freed.elapsed() < LONG / 2, "it slept for {:?}", freed.elapsed());
         assert_eq!(listener.local_addr().unwrap(), addr);
         let connecting = scope.spawn(move || fixture.builder().connect(addr).unwrap());

@@ -387,7 +387,7 @@ fn calls_that_fail_leave_no_connection_or_one_over_tcp(fixture: &Fixture) -> Out
         all_have_acted();
         nothing_is_left(&pool);
         rules(text, 1);
-        let mut listener = requires.clone().bind(fixture.anywhere()).unwrap();
+        let listener = requires.clone().bind(fixture.anywhere()).unwrap();
         listener.set_accept_timeout(Some(Duration::from_millis(500))).unwrap();
         let addr = listener.local_addr().unwrap();
         let accepting = thread::spawn(move || listener.accept().map(|(stream, _)| stream.transport()));
@@ -444,7 +444,7 @@ fn a_process_that_stops_in_the_midst_of_a_message_goes_on(fixture: &Fixture) -> 
     // A stopped process sends no probes.
     let builder = builder(fixture).keepalive(None);
     for step in STEPS {
-        let mut listener = builder.clone().bind(fixture.anywhere()).unwrap();
+        let listener = builder.clone().bind(fixture.anywhere()).unwrap();
         listener.set_accept_timeout(Some(LONG)).unwrap();
         let addr = listener.local_addr().unwrap();
         let mut child = start(&format!("talk {addr}"), Some(&format!("stop={step}")));
@@ -470,7 +470,7 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(fixture: &Fixture) -
     faults::clear();
     let builder = builder(fixture);
     for step in STEPS {
-        let mut listener = builder.clone().bind(fixture.anywhere()).unwrap();
+        let listener = builder.clone().bind(fixture.anywhere()).unwrap();
         listener.set_accept_timeout(Some(LONG)).unwrap();
         let addr = listener.local_addr().unwrap();
         let mut child = start(&format!("talk {addr}"), Some(&format!("crash={step}")));
@@ -491,7 +491,7 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(fixture: &Fixture) -
 /// The last case, because the requests that the failed device holds are lost.
 fn a_device_that_fails_ends_what_it_carries(fixture: &Fixture) -> Outcome {
     faults::clear();
-    let mut listener = builder(fixture).bind(fixture.anywhere()).unwrap();
+    let listener = builder(fixture).bind(fixture.anywhere()).unwrap();
     listener.set_accept_timeout(Some(LONG)).unwrap();
     let addr = listener.local_addr().unwrap();
     ends_messages(fixture, &fragile(fixture), "device_fatal opcode=send,send_with_imm nth=50");

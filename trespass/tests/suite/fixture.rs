@@ -1,7 +1,7 @@
 //! Listeners and connections of one transport, and the data that cases send over them.
 
 use std::any::Any;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
@@ -124,7 +124,7 @@ impl Fixture {
 
     /// The same with a separate configuration for each end.
     pub(crate) fn streams_of(&self, client: Builder, server: Builder) -> (Stream, Stream) {
-        let mut listener = server.bind(self.anywhere()).unwrap();
+        let listener = server.bind(self.anywhere()).unwrap();
         let addr = listener.local_addr().unwrap();
         let (client, server) =
             accept_while(|| client.connect(addr).unwrap(), move || listener.accept().unwrap().0);
@@ -146,10 +146,7 @@ impl Fixture {
         let addr = listener.local_addr().unwrap();
         let (client, server) = accept_while(
             || set(self.builder()).connect_seq_packet(addr).unwrap(),
-            move || {
-                let mut listener = listener;
-                listener.accept_seq_packet().unwrap().0
-            },
+            move || listener.accept_seq_packet().unwrap().0,
         );
         for packets in [&client, &server] {
             self.check(packets.transport());
@@ -165,6 +162,13 @@ impl Fixture {
             _ => assert_eq!(transport, Transport::Rdma),
         }
     }
+}
+
+/// Tells the listener that its program accepts streams, before anybody comes.
+pub(crate) fn ask_for_streams(listener: &Listener) {
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+    listener.set_nonblocking(false).unwrap();
 }
 
 /// Runs `connect` while another thread accepts.

@@ -33,7 +33,7 @@ fn garbage(seed: u64) -> Vec<u8> {
 }
 
 /// Serves one greeting, whatever else arrives.
-fn still_serves(fixture: &Fixture, listener: &mut trespass::Listener, addr: SocketAddr) {
+fn still_serves(fixture: &Fixture, listener: &trespass::Listener, addr: SocketAddr) {
     thread::scope(|scope| {
         let connecting = scope.spawn(|| fixture.builder().connect(addr).unwrap());
         let (mut server, _) = listener.accept().unwrap();
@@ -43,21 +43,20 @@ fn still_serves(fixture: &Fixture, listener: &mut trespass::Listener, addr: Sock
 }
 
 fn garbage_costs_a_listener_nothing(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     for round in 0..20 {
         let hostile: Vec<TcpStream> = (0..5)
             .map(|at| {
                 let mut stream = TcpStream::connect(addr).unwrap();
                 stream.write_all(&garbage(round * 5 + at)).unwrap();
-                match at {
-                    0 => stream.shutdown(Shutdown::Write).unwrap(),
-                    1 => drop(stream.try_clone().unwrap()),
-                    _ => (),
+                if at == 0 {
+                    // The listener may have closed it already.
+                    let _ = stream.shutdown(Shutdown::Write);
                 }
                 stream
             })
             .collect();
-        still_serves(fixture, &mut listener, addr);
+        still_serves(fixture, &listener, addr);
         if round % 2 == 0 {
             drop(hostile);
         }
@@ -66,7 +65,7 @@ fn garbage_costs_a_listener_nothing(fixture: &Fixture) -> Outcome {
 }
 
 fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     // More clients than a listener handles at a time; they send nothing or too little, and stay.
     let silent: Vec<TcpStream> = (0..300)
         .map(|at| {
@@ -79,11 +78,11 @@ fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
         .collect();
     let before = Instant::now();
     for _ in 0..3 {
-        still_serves(fixture, &mut listener, addr);
+        still_serves(fixture, &listener, addr);
     }
     assert!(before.elapsed() < LONG, "{:?}", before.elapsed());
     drop(silent);
-    still_serves(fixture, &mut listener, addr);
+    still_serves(fixture, &listener, addr);
     Ok(())
 }
 
@@ -105,7 +104,7 @@ fn a_client_of_something_else_is_told_so(fixture: &Fixture) -> Outcome {
 
 /// Relays the handshake between a client and a server, and then sends random bytes to the server.
 fn garbage_in_a_connection_ends_that_connection(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     listener.set_accept_timeout(Some(LONG)).unwrap();
     for seed in 0..20 {
         let middle = std::net::TcpListener::bind(fixture.anywhere()).unwrap();
@@ -149,6 +148,6 @@ fn garbage_in_a_connection_ends_that_connection(fixture: &Fixture) -> Outcome {
             drop(client);
         });
     }
-    still_serves(fixture, &mut listener, addr);
+    still_serves(fixture, &listener, addr);
     Ok(())
 }

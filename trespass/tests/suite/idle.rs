@@ -36,7 +36,7 @@ fn switches(thread: u32) -> u64 {
 }
 
 /// Checks that a waiting thread is not scheduled for a while, once it sleeps.
-fn sees_it_asleep(thread: u32) {
+pub(crate) fn sees_it_asleep(thread: u32) {
     let deadline = Instant::now() + LONG;
     loop {
         let before = switches(thread);
@@ -167,7 +167,7 @@ fn i18_a_blocked_reader_sleeps(fixture: &Fixture) -> Outcome {
 }
 
 fn i18_a_waiting_listener_sleeps(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         scope.spawn(move || {

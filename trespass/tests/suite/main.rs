@@ -18,6 +18,7 @@
 //! A case gets a [`Fixture`], which makes listeners and connections of the part's transport. The
 //! fixture checks that they use that transport.
 
+mod accepting;
 #[cfg(feature = "rdma")]
 mod bare;
 mod close;
@@ -139,6 +140,7 @@ fn run_at(
     single::add(&mut suite);
     edges::add(&mut suite);
     ready::add(&mut suite);
+    accepting::add(&mut suite);
     close::add(&mut suite);
     death::add(&mut suite);
     match target {

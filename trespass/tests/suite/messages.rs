@@ -9,7 +9,7 @@ use test_harness::{Outcome, bytes, cases};
 use trespass::{Block, Builder, Completion, Event, Pool, SeqPacket, Ticket, Worker};
 
 use super::CASE_LIMIT;
-use super::fixture::{Fixture, LONG, below, random};
+use super::fixture::{Fixture, LONG, ask_for_streams, below, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i5_messages_keep_their_boundaries, i5_sizes_around_every_border, many_small_messages_at_once,
@@ -467,9 +467,9 @@ fn memory_of_the_programs_own_goes_without_a_copy(fixture: &Fixture) -> Outcome 
 }
 
 fn a_stream_is_not_taken_for_messages(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
+    ask_for_streams(&listener);
     thread::scope(|scope| {
-        // The refused client comes first, because the listener makes progress while it accepts.
         let connecting = scope.spawn(|| {
             let error = fixture.builder().connect_seq_packet(addr).unwrap_err();
             (error, fixture.builder().connect(addr).unwrap())

@@ -118,7 +118,7 @@ fn of_client(builder: Builder) -> Builder {
 
 /// Both ends of a message connection.
 fn packets(fixture: &Fixture, set: impl Fn(Builder) -> Builder) -> [SeqPacket; 2] {
-    let mut listener = set(fixture.builder()).bind(fixture.anywhere()).unwrap();
+    let listener = set(fixture.builder()).bind(fixture.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
     let accepting = thread::spawn(move || listener.accept_seq_packet().unwrap().0);
     let client = of_client(set(fixture.builder())).connect_seq_packet(addr).unwrap();

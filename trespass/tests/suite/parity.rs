@@ -168,7 +168,6 @@ fn the_same_goes_wrong_in_the_same_way_as_over_std_net(fixture: &Fixture) -> Out
         TcpListener::bind(addr).map(|_| ()).unwrap_err().kind()
     );
     let (listener, _) = fixture.listener();
-    let mut listener = listener;
     listener.set_nonblocking(true).unwrap();
     taken.set_nonblocking(true).unwrap();
     assert_eq!(

@@ -430,7 +430,7 @@ fn a_listener_s_descriptor_shows_who_is_late(fixture: &Fixture) -> Outcome {
         test_harness::skip!("who comes by the connection manager begins with what he has to say");
     }
     let limit = Duration::from_millis(200);
-    let mut listener = fixture
+    let listener = fixture
         .builder()
         .probe_timeout(limit / 2)
         .handshake_deadline(limit)
@@ -456,7 +456,7 @@ fn a_full_listener_is_shown_when_there_is_room(fixture: &Fixture) -> Outcome {
     if fixture.is_by_cm() {
         test_harness::skip!("who comes by the connection manager begins with what he has to say");
     }
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     listener.set_nonblocking(true).unwrap();
     let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(addr).unwrap()).collect();
     let (mut calls, began) = (0, Instant::now());
@@ -484,7 +484,7 @@ fn a_full_listener_is_shown_when_there_is_room(fixture: &Fixture) -> Outcome {
 }
 
 fn a_listener_is_waited_for(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     listener.set_nonblocking(true).unwrap();
     let mut poll = mio::Poll::new().unwrap();
     poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(0), Interest::READABLE).unwrap();
@@ -509,7 +509,7 @@ fn a_listener_is_waited_for(fixture: &Fixture) -> Outcome {
 }
 
 fn a_listener_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     assert_eq!(listener.accept_timeout().unwrap(), None);
     let error = listener.set_accept_timeout(Some(Duration::ZERO)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -541,7 +541,7 @@ fn a_listener_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
 
 /// Events arrive all the time, but never a connection.
 fn silent_clients_do_not_block_accept(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     listener.set_accept_timeout(Some(Duration::from_millis(100))).unwrap();
     let enough = AtomicBool::new(false);
     thread::scope(|scope| {

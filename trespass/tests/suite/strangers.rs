@@ -18,7 +18,7 @@ use trespass::{
     Side,
 };
 
-use super::fixture::{Fixture, LONG, below, greet, random};
+use super::fixture::{Fixture, LONG, ask_for_streams, below, greet, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: garbage_with_a_request_costs_a_listener_nothing, another_version_is_told_so,
@@ -96,8 +96,9 @@ fn accept(listener: &rdmacm::Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) ->
 }
 
 /// Accepts one stream while `other` runs.
-fn serving<T: Send>(fixture: &Fixture, listener: &mut Listener, other: impl FnOnce() -> T + Send) -> T {
+fn serving<T: Send>(fixture: &Fixture, listener: &Listener, other: impl FnOnce() -> T + Send) -> T {
     let addr = listener.local_addr().unwrap();
+    ask_for_streams(listener);
     thread::scope(|scope| {
         let other = scope.spawn(other);
         let client = scope.spawn(|| {
@@ -107,15 +108,12 @@ fn serving<T: Send>(fixture: &Fixture, listener: &mut Listener, other: impl FnOn
         });
         let (mut server, _) = listener.accept().unwrap();
         greet(&mut client.join().unwrap(), &mut server);
-        // The listener makes progress while it accepts.
-        listener.set_nonblocking(true).unwrap();
         let deadline = Instant::now() + LONG;
         while !other.is_finished() {
             assert!(Instant::now() < deadline, "a stranger waits for ever");
-            assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
             thread::sleep(Duration::from_millis(1));
         }
-        listener.set_nonblocking(false).unwrap();
+        ask_for_streams(listener);
         other.join().unwrap()
     })
 }
@@ -142,7 +140,7 @@ fn failure(error: &io::Error) -> &ConnectError {
 }
 
 fn garbage_with_a_request_costs_a_listener_nothing(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     let good = hail(1, 1, [7; 8], 64);
     for round in 0..12 {
         let mut random = random(round);
@@ -156,7 +154,7 @@ fn garbage_with_a_request_costs_a_listener_nothing(fixture: &Fixture) -> Outcome
             let at = below(&mut random, data.len());
             data[at] ^= 0x55;
         }
-        let told = serving(fixture, &mut listener, || words(ask(addr, &data)));
+        let told = serving(fixture, &listener, || words(ask(addr, &data)));
         if data.starts_with(b"TRSP") {
             assert_eq!(reject(&told).0, 2, "malformed: {data:02x?}");
         } else {
@@ -168,8 +166,8 @@ fn garbage_with_a_request_costs_a_listener_nothing(fixture: &Fixture) -> Outcome
 
 /// A newer client reads the reason, in a form that every version understands.
 fn another_version_is_told_so(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
-    let told = serving(fixture, &mut listener, || words(ask(addr, &hail(2, 1, [7; 8], 64))));
+    let (listener, addr) = fixture.listener();
+    let told = serving(fixture, &listener, || words(ask(addr, &hail(2, 1, [7; 8], 64))));
     let (reason, text) = reject(&told);
     assert_eq!(reason, 1);
     assert_eq!(text, "it speaks version 1.0 of the protocol, and you 2.0; update the older one");
@@ -198,14 +196,14 @@ fn another_version_is_told_so(fixture: &Fixture) -> Outcome {
 /// other clients still connect.
 fn silent_clients_are_dropped_at_the_deadline(fixture: &Fixture) -> Outcome {
     let deadline = Duration::from_millis(300);
-    let mut listener = fixture
+    let listener = fixture
         .builder()
         .probe_timeout(deadline / 2)
         .handshake_deadline(deadline)
         .bind(fixture.anywhere())
         .unwrap();
     let addr = listener.local_addr().unwrap();
-    let took = serving(fixture, &mut listener, || {
+    let took = serving(fixture, &listener, || {
         let (_raw, connection) = ask(addr, &hail(1, 1, [7; 8], 64)).unwrap();
         let before = Instant::now();
         assert!(connection.wait_disconnected(LONG).unwrap(), "it is kept for ever");
@@ -216,18 +214,18 @@ fn silent_clients_are_dropped_at_the_deadline(fixture: &Fixture) -> Outcome {
 }
 
 fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     // More clients than a listener handles at a time; they have sent their private data, and stay.
-    let silent = serving(fixture, &mut listener, || {
+    let silent = serving(fixture, &listener, || {
         (0..200).map(|_| ask(addr, &hail(1, 1, [7; 8], 64)).unwrap()).collect::<Vec<_>>()
     });
     let before = Instant::now();
     for _ in 0..3 {
-        serving(fixture, &mut listener, || ());
+        serving(fixture, &listener, || ());
     }
     assert!(before.elapsed() < LONG, "{:?}", before.elapsed());
     drop(silent);
-    serving(fixture, &mut listener, || ());
+    serving(fixture, &listener, || ());
     Ok(())
 }
 
@@ -247,7 +245,7 @@ fn hello(conn_id: [u8; 8]) -> Vec<u8> {
 /// The handshake is complete, but the client leaves before the listener has looked: an accepted
 /// connection has then ended, which its first call reports.
 fn a_disconnect_right_after_hello_is_noticed(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     listener.set_nonblocking(true).unwrap();
     let ((connected, is_connected), (go, goes)) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {
@@ -301,17 +299,17 @@ fn a_disconnect_right_after_hello_is_noticed(fixture: &Fixture) -> Outcome {
         }
     });
     listener.set_nonblocking(false).unwrap();
-    serving(fixture, &mut listener, || ());
+    serving(fixture, &listener, || ());
     Ok(())
 }
 
 /// Too short, too long, another message, or nothing: each costs only its connection.
 fn a_hello_that_is_none_ends_that_connection(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
+    let (listener, addr) = fixture.listener();
     let says: [Vec<u8>; 6] =
         [vec![], vec![0; 64], bytes(3, 64), vec![0; 63], vec![0; 65], hail(1, 1, [7; 8], 64)];
     for said in says {
-        serving(fixture, &mut listener, || {
+        serving(fixture, &listener, || {
             let (mut raw, connection) = ask(addr, &hail(1, 1, [7; 8], 64)).unwrap();
             raw.say(&said);
             assert!(connection.wait_disconnected(LONG).unwrap(), "{said:02x?}");
@@ -396,8 +394,8 @@ fn a_server_that_does_not_answer_is_given_up(fixture: &Fixture) -> Outcome {
 }
 
 fn a_rejection_in_words_is_told(fixture: &Fixture) -> Outcome {
-    let (mut listener, addr) = fixture.listener();
-    let error = serving(fixture, &mut listener, || fixture.builder().connect_seq_packet(addr).unwrap_err());
+    let (listener, addr) = fixture.listener();
+    let error = serving(fixture, &listener, || fixture.builder().connect_seq_packet(addr).unwrap_err());
     assert!(error.to_string().contains("use the same type on both sides"), "{error}");
     let ConnectError::Handshake { source: HandshakeError::Rejected { reason, .. }, .. } = failure(&error)
     else {
@@ -431,14 +429,14 @@ fn held() -> (usize, u32, u32, u32) {
 
 fn nothing_is_left_of_connections_and_of_strangers(fixture: &Fixture) -> Outcome {
     let once = || {
-        let (mut listener, addr) = fixture.listener();
+        let (listener, addr) = fixture.listener();
         let short = || {
             fixture
                 .builder()
                 .probe_timeout(Duration::from_millis(20))
                 .handshake_deadline(Duration::from_millis(50))
         };
-        serving(fixture, &mut listener, || {
+        serving(fixture, &listener, || {
             // One attempt of each kind: refused, disconnected, silent, and foreign.
             words(ask(addr, b"nonsense"));
             drop(ask(addr, &hail(1, 1, [7; 8], 64)).unwrap());
@@ -511,8 +509,8 @@ fn device_failures_are_reported(fixture: &Fixture) -> Outcome {
     if !fixture.is_soft() {
         test_harness::skip!("the device is not one that fails when it is told to");
     }
-    let (mut listener, addr) = fixture.listener();
-    let refused = |rule: &str, listener: &mut Listener| {
+    let (listener, addr) = fixture.listener();
+    let refused = |rule: &str, listener: &Listener| {
         let _rules = FaultRules::set(rule);
         thread::scope(|scope| {
             let client = scope.spawn(|| fixture.builder().connect(addr).unwrap_err());
@@ -530,7 +528,7 @@ fn device_failures_are_reported(fixture: &Fixture) -> Outcome {
         ("errno=EINVAL call=modify_qp nth=1", Cause::Connect),
         ("status=retry_exc_err opcode=send nth=1", Cause::ProbeFailed),
     ] {
-        let error = refused(rule, &mut listener);
+        let error = refused(rule, &listener);
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{rule}: {error}");
         let ConnectError::Handshake { source: HandshakeError::RdmaRequired { reason, .. }, .. } =
             failure(&error)
@@ -538,10 +536,10 @@ fn device_failures_are_reported(fixture: &Fixture) -> Outcome {
             panic!("{rule}: {error:?}")
         };
         assert_eq!((reason.side(), reason.cause()), (Side::Local, cause), "{rule}");
-        serving(fixture, &mut listener, || ());
+        serving(fixture, &listener, || ());
     }
     // The second side to bring up its queue pair is the server, which reports the failure.
-    let error = refused("errno=EINVAL call=modify_qp nth=2", &mut listener);
+    let error = refused("errno=EINVAL call=modify_qp nth=2", &listener);
     let ConnectError::Handshake { source: HandshakeError::Rejected { reason, text, .. }, .. } =
         failure(&error)
     else {
@@ -549,7 +547,7 @@ fn device_failures_are_reported(fixture: &Fixture) -> Outcome {
     };
     assert_eq!(*reason, RejectReason::RdmaRequired);
     assert!(text.contains("it could not connect its queue pair"), "{text}");
-    serving(fixture, &mut listener, || ());
+    serving(fixture, &listener, || ());
     Ok(())
 }
 

@@ -14,7 +14,7 @@ impl Worker {
     /// Accepts waiting clients while there are places.
     pub(super) fn accept_pending(&mut self, index: u32) {
         let (listener, tag) = (self.key(index), self.slot(index).tag);
-        while self.handshakes < MAX_HANDSHAKES || self.evict_slowest() {
+        while self.handshakes < MAX_HANDSHAKES || self.evict_stalled() {
             let SlotState::Listening { acceptor, kind, may_accept } = &mut self.slot(index).state else {
                 return;
             };
@@ -26,8 +26,13 @@ impl Worker {
                 Ok(client) => {
                     let (key, peer) = (self.allocate_slot(), client.peer());
                     let cq_slot = self.worker_cq.slot(key.index);
-                    let handshake =
-                        PendingHandshake::accepted(client, kind, &self.config, &self.pool, Some(cq_slot));
+                    let handshake = PendingHandshake::accepted(
+                        client,
+                        Some(kind),
+                        &self.config,
+                        &self.pool,
+                        Some(cq_slot),
+                    );
                     if let Err(error) = self.start_handshake(key, handshake, Some(listener)) {
                         tracing::debug!(%peer, %error, "cannot begin its handshake");
                     }
@@ -46,25 +51,25 @@ impl Worker {
                 }
             }
         }
-        // Continues after the slowest handshake's minimum time.
-        if let Some(at) = self.slowest().map(|(_, at)| at) {
+        // Continues when a handshake may be replaced.
+        if let Some(at) = self.first_stalled().map(|(_, at)| at) {
             self.schedule(index, at);
         }
     }
 
-    pub(super) fn slowest(&self) -> Option<(u32, Instant)> {
+    pub(super) fn first_stalled(&self) -> Option<(u32, Instant)> {
         let arriving = self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.state {
             SlotState::Arriving { handshake, listener: Some(_) } => {
-                Some((index as u32, handshake.grace_until()))
+                Some((index as u32, handshake.stalled_at()))
             }
             _ => None,
         });
-        arriving.min_by_key(|(_, grace_until)| *grace_until)
+        arriving.min_by_key(|(_, stalled_at)| *stalled_at)
     }
 
-    fn evict_slowest(&mut self) -> bool {
-        match self.slowest() {
-            Some((index, grace_until)) if grace_until <= Instant::now() => {
+    fn evict_stalled(&mut self) -> bool {
+        match self.first_stalled() {
+            Some((index, stalled_at)) if stalled_at <= Instant::now() => {
                 self.remove(index);
                 true
             }

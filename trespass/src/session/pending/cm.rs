@@ -77,7 +77,7 @@ impl PendingCmHandshake {
     pub(super) fn requested(
         event: rdmacm::Event,
         peer: SocketAddr,
-        kind: Kind,
+        kind: Option<Kind>,
         config: &Config,
     ) -> io::Result<Self> {
         let request =
@@ -90,7 +90,9 @@ impl PendingCmHandshake {
         };
         let channel =
             alone().map_err(|source| ConnectError::RdmaCm { address: peer, source: source.into() })?;
-        let exchange = CmExchange::server(config.terms(kind));
+        let mut terms = config.terms(kind.unwrap_or(Kind::Stream));
+        terms.takes_either_kind = kind.is_none();
+        let exchange = CmExchange::server(terms);
         let step = HandshakeStep::Hello;
         Ok(Self { request: Some(request), ..Self::new(Role::Server, id, channel, peer, exchange, step) })
     }
@@ -141,6 +143,11 @@ impl PendingCmHandshake {
 
     pub(super) fn began(&self) -> Instant {
         self.began
+    }
+
+    /// The request is a client's first message.
+    pub(super) fn last_heard(&self) -> Option<Instant> {
+        Some(self.began)
     }
 
     pub(super) fn deadline(&mut self, config: &Config) -> Instant {

@@ -22,6 +22,8 @@ pub(crate) struct PendingTcpHandshake {
     peer: SocketAddr,
     kind: Kind,
     began: Instant,
+    /// When the peer's last message arrived.
+    heard: Option<Instant>,
     /// A worker's completion queue slot, until the path takes it.
     slot: Option<CqSlot>,
     /// `None` until TCP is connected.
@@ -34,7 +36,7 @@ impl PendingTcpHandshake {
     pub(super) fn accepted(
         socket: std::net::TcpStream,
         peer: SocketAddr,
-        kind: Kind,
+        kind: Option<Kind>,
         config: &Config,
         pool: &Pool,
         slot: Option<CqSlot>,
@@ -42,16 +44,20 @@ impl PendingTcpHandshake {
         let began = Instant::now();
         config.configure_socket(&socket)?;
         socket.set_nonblocking(true)?;
-        let (terms, path) = config.offer(kind, socket.local_addr()?, pool, slot);
+        let own = kind.unwrap_or(Kind::Stream);
+        let (mut terms, path) = config.offer(own, socket.local_addr()?, pool, slot);
+        terms.takes_either_kind = kind.is_none();
         let handshake = Some(TcpHandshake::server(terms, path, began));
         let socket = TcpStream::from_std(socket);
-        Ok(Self { socket, peer, kind, began, slot: None, handshake, established: None })
+        Ok(Self { socket, peer, kind: own, began, heard: None, slot: None, handshake, established: None })
     }
 
     /// The handshake of a connecting client.
     pub(super) fn connecting(peer: SocketAddr, kind: Kind, slot: Option<CqSlot>) -> io::Result<Self> {
-        let (socket, began) = (TcpStream::connect(peer)?, Instant::now());
-        Ok(Self { socket, peer, kind, began, slot, handshake: None, established: None })
+        let began = Instant::now();
+        let socket =
+            TcpStream::connect(peer).map_err(|source| ConnectError::Tcp { address: peer, source })?;
+        Ok(Self { socket, peer, kind, began, heard: None, slot, handshake: None, established: None })
     }
 
     /// Handles a completion from the worker's completion queue.
@@ -74,6 +80,10 @@ impl PendingTcpHandshake {
 
     pub(super) fn began(&self) -> Instant {
         self.began
+    }
+
+    pub(super) fn last_heard(&self) -> Option<Instant> {
+        self.heard
     }
 
     /// When to continue at the latest.
@@ -114,7 +124,11 @@ impl PendingTcpHandshake {
         }
         let Some(handshake) = &mut self.handshake else { return Poll::Pending };
         loop {
+            let heard_before = handshake.messages_received();
             let result = handshake.progress(&mut self.socket);
+            if handshake.messages_received() > heard_before {
+                self.heard = Some(now);
+            }
             if result.is_pending()
                 && let Some(path) = handshake.probing()
             {

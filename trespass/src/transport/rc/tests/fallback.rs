@@ -135,7 +135,7 @@ fn comes_through(max: usize) -> Result<(), crate::handshake::FallbackReason> {
     let wanted = pattern(3 << 20, 1);
     // The process shares pools by configuration, so each maximum gets a separate one.
     let config = config().pool_initial(0).pool_prewarm(0).pool_max(max).build().expect("valid");
-    let mut listener = config.bind("127.0.0.1:0").expect("a port");
+    let listener = config.bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("bound");
     let accepting = std::thread::spawn(move || listener.accept().expect("a client").0);
     let mut ends = [config.connect(addr).expect("connected"), accepting.join().expect("accepted")];

@@ -1,0 +1,193 @@
+//! The connections of a listener that are established and wait for the program to accept them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use mio::Registry;
+
+use crate::session::connection::Connection;
+use crate::session::readiness::{Poller, Until};
+use crate::wire::Kind;
+
+/// The backlog, between the service thread and the threads that accept.
+pub(crate) struct Backlog {
+    state: Mutex<State>,
+    arrived: Condvar,
+    /// The descriptor for a program that waits for it.
+    exported: ExportedSet,
+    limit: usize,
+}
+
+#[derive(Default)]
+struct State {
+    ready: VecDeque<Connection>,
+    /// The kinds that the program has asked for.
+    wanted: Kinds,
+    /// The system's error for the next call.
+    error: Option<io::Error>,
+    /// The service thread waits for a place.
+    is_awaited: bool,
+    /// Nobody comes any more.
+    is_closed: bool,
+}
+
+/// A set of the two kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kinds {
+    stream: bool,
+    seq_packet: bool,
+}
+
+/// A set that is readable while connections wait.
+struct ExportedSet {
+    #[cfg_attr(not(unix), allow(dead_code, reason = "it has the descriptor"))]
+    registry: Registry,
+    poller: Mutex<Poller>,
+}
+
+impl Kinds {
+    fn of(&mut self, kind: Kind) -> &mut bool {
+        match kind {
+            Kind::Stream => &mut self.stream,
+            Kind::SeqPacket => &mut self.seq_packet,
+        }
+    }
+}
+
+/// The outcome of an attempt to take a connection.
+pub(crate) struct Taken {
+    pub(crate) outcome: io::Result<Connection>,
+    /// The service thread waits for the place that became free.
+    pub(crate) frees_place: bool,
+}
+
+impl Backlog {
+    pub(crate) fn new(limit: usize) -> io::Result<Self> {
+        let poller = Poller::new(1)?;
+        let exported = ExportedSet { registry: poller.registry().try_clone()?, poller: Mutex::new(poller) };
+        Ok(Self { state: Mutex::default(), arrived: Condvar::new(), exported, limit: limit.max(1) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs while it is locked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another connection has a place. Otherwise the caller is awaited: the next connection
+    /// that is taken wakes it.
+    pub(crate) fn has_place(&self) -> bool {
+        let mut state = self.state();
+        state.is_awaited = state.ready.len() >= self.limit;
+        !state.is_awaited
+    }
+
+    /// The kind that the program accepts, if it has asked for one only.
+    pub(crate) fn only_kind(&self) -> Option<Kind> {
+        match self.state().wanted {
+            Kinds { stream: true, seq_packet: false } => Some(Kind::Stream),
+            Kinds { stream: false, seq_packet: true } => Some(Kind::SeqPacket),
+            _ => None,
+        }
+    }
+
+    /// Adds a connection.
+    pub(crate) fn push(&self, connection: Connection) {
+        let mut state = self.state();
+        if !state.is_closed {
+            state.ready.push_back(connection);
+            self.notify();
+        }
+    }
+
+    /// Reports an error to the next call.
+    pub(crate) fn fail(&self, error: io::Error) {
+        let mut state = self.state();
+        state.error.get_or_insert(error);
+        self.notify();
+    }
+
+    /// Drops the connections that nobody has accepted.
+    pub(crate) fn close(&self) {
+        let unaccepted = {
+            let mut state = self.state();
+            state.is_closed = true;
+            self.notify();
+            std::mem::take(&mut state.ready)
+        };
+        drop(unaccepted);
+    }
+
+    fn notify(&self) {
+        self.arrived.notify_all();
+        self.exported.poller().wake();
+    }
+
+    /// Takes the next connection of this kind, and waits for one until then.
+    pub(crate) fn take(&self, kind: Kind, until: Until) -> Taken {
+        let mut others = VecDeque::new();
+        let taken = self.take_or_wait(kind, until, &mut others);
+        for other in others {
+            tracing::warn!(connection = %other.info, "is reset: the program accepts the other kind");
+        }
+        taken
+    }
+
+    fn take_or_wait(&self, kind: Kind, until: Until, others: &mut VecDeque<Connection>) -> Taken {
+        let mut state = self.state();
+        if !std::mem::replace(state.wanted.of(kind), true) {
+            // Those that came before the program had said what it accepts.
+            let wanted = state.wanted;
+            let is_wanted = |connection: &Connection| *{ wanted }.of(connection.info.kind);
+            let (ready, rest) = std::mem::take(&mut state.ready).into_iter().partition(is_wanted);
+            (state.ready, *others) = (ready, rest);
+        }
+        loop {
+            let at = state.ready.iter().position(|connection| connection.info.kind == kind);
+            let found = at.and_then(|at| state.ready.remove(at)).map(Ok);
+            let outcome = found.or_else(|| state.error.take().map(Err));
+            let closed = || io::Error::other("the listener's service has ended; the log says why");
+            let outcome = outcome.or_else(|| state.is_closed.then(|| Err(closed())));
+            if outcome.is_some() || until.is_over() {
+                self.take_wake_up(&state);
+                let outcome = outcome.unwrap_or_else(|| Err(super::blocking::timed_out(until)));
+                let frees_place = outcome.is_ok() && std::mem::take(&mut state.is_awaited);
+                return Taken { outcome, frees_place };
+            }
+            state = self.wait(state, until);
+        }
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, until: Until) -> MutexGuard<'a, State> {
+        match until.end() {
+            None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    /// Ends the wake-up of the program's descriptor, unless more can be accepted.
+    fn take_wake_up(&self, state: &State) {
+        if state.ready.is_empty()
+            && state.error.is_none()
+            && let Err(error) = self.exported.poller().wait(Until::Now, |_| ())
+        {
+            tracing::debug!(%error, "the descriptor of a listener stays readable");
+        }
+    }
+
+    /// The descriptor, which is readable when a connection can be accepted.
+    #[cfg(unix)]
+    pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.exported.registry)
+    }
+}
+
+impl ExportedSet {
+    fn poller(&self) -> MutexGuard<'_, Poller> {
+        self.poller.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,377 @@
+//! The service thread of the process: it makes the progress that must not depend on the program's
+//! calls. It starts with the first task and sleeps while nothing is due.
+//!
+//! A task owns its part of the work, for example a listener its handshakes. Its descriptors are
+//! reported under tokens of its own, and each turn tells when the next is due.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Registry, Token, Waker};
+
+/// Tokens of a task.
+const TOKENS: usize = 1 << 12;
+
+/// The waker's token, beyond those of any task.
+const WAKER: Token = Token(usize::MAX);
+
+/// Events taken at a time. Further ones stay in the set.
+const EVENTS: usize = 256;
+
+/// How long the thread waits after the system could not report events.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Work that the service thread does in turns.
+pub(crate) trait Task: Send {
+    /// Continues as far as possible without waiting. `moved` are the numbers of the tokens with
+    /// events. Returns when the next turn is due without an event.
+    fn turn(&mut self, place: &Place, moved: &[usize], now: Instant) -> Option<Instant>;
+}
+
+/// A task's place in the service: its tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    service: &'static Service,
+    index: usize,
+}
+
+impl Place {
+    pub(crate) fn registry(&self) -> &'static Registry {
+        &self.service.registry
+    }
+
+    pub(crate) fn token(&self, number: usize) -> Token {
+        debug_assert!(number < TOKENS);
+        Token(self.index * TOKENS + number)
+    }
+
+    /// Asks for a turn.
+    pub(crate) fn wake(&self) {
+        if let Some(entry) = self.service.entries().get_mut(self.index) {
+            entry.due = Some(Instant::now());
+        }
+        self.service.wake();
+    }
+}
+
+/// The tasks of a process. It is never freed, because its thread uses it as long as the process
+/// lives.
+struct Service {
+    process: u32,
+    registry: Registry,
+    waker: Waker,
+    entries: Mutex<Vec<Entry>>,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// `None` while the place is free.
+    task: Option<Arc<Mutex<dyn Task>>>,
+    due: Option<Instant>,
+}
+
+/// The service of the process that started it. A forked child has no such thread, and starts its
+/// own.
+static SERVICE: AtomicPtr<Service> = AtomicPtr::new(ptr::null_mut());
+
+impl Service {
+    fn get() -> io::Result<&'static Self> {
+        let seen = SERVICE.load(Ordering::Acquire);
+        // SAFETY: the pointer is null or comes from `Box::leak` below, and nobody frees it.
+        if let Some(service) = unsafe { seen.as_ref() }
+            && service.process == std::process::id()
+        {
+            return Ok(service);
+        }
+        let poll = Poll::new()?;
+        let service: &'static Self = Box::leak(Box::new(Self {
+            process: std::process::id(),
+            registry: poll.registry().try_clone()?,
+            waker: Waker::new(poll.registry(), WAKER)?,
+            entries: Mutex::default(),
+        }));
+        // The thread is there before anybody can add a task, and ends if another one was faster.
+        let (chosen, is_chosen) = sync_channel(1);
+        start(move || {
+            if is_chosen.recv().is_ok() {
+                service.run(poll);
+            }
+        })?;
+        let new = ptr::from_ref(service).cast_mut();
+        match SERVICE.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                let _ = chosen.send(()); // The thread waits for it.
+                Ok(service)
+            }
+            Err(_) => Self::get(),
+        }
+    }
+
+    fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "the service thread cannot be woken");
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+        // A turn that panics holds no lock of the service.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&'static self, mut poll: Poll) {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut moved: Vec<(usize, usize)> = Vec::new();
+        loop {
+            let due = self.entries().iter().filter_map(|entry| entry.due).min();
+            let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
+            match poll.poll(&mut events, timeout) {
+                Ok(()) => (),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    tracing::error!(%error, "the service thread cannot wait for events");
+                    thread::sleep(PAUSE);
+                }
+            }
+            let tokens = events.iter().map(mio::event::Event::token).filter(|token| *token != WAKER);
+            moved.clear();
+            moved.extend(tokens.map(|Token(token)| (token / TOKENS, token % TOKENS)));
+            moved.sort_unstable();
+            self.turns(&moved);
+        }
+    }
+
+    /// Gives a turn to each task that has events or is due.
+    fn turns(&'static self, moved: &[(usize, usize)]) {
+        let mut numbers: Vec<usize> = Vec::new();
+        let count = self.entries().len();
+        for index in 0..count {
+            let now = Instant::now();
+            numbers.clear();
+            let first = moved.partition_point(|(task, _)| *task < index);
+            numbers.extend(
+                moved[first..].iter().take_while(|(task, _)| *task == index).map(|(_, number)| number),
+            );
+            let task = {
+                let mut entries = self.entries();
+                let entry = &mut entries[index];
+                if numbers.is_empty() && entry.due.is_none_or(|due| due > now) {
+                    continue;
+                }
+                // A wake-up during the turn asks for another one.
+                entry.due = None;
+                entry.task.clone()
+            };
+            if let Some(task) = task {
+                self.turn(index, &task, &numbers, now);
+            }
+        }
+    }
+
+    fn turn(&'static self, index: usize, task: &Arc<Mutex<dyn Task>>, numbers: &[usize], now: Instant) {
+        let place = Place { service: self, index };
+        let turn = || lock(task).turn(&place, numbers, now);
+        let due = catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|_| {
+            tracing::error!("a task of the service thread has panicked, and ends");
+            self.entries()[index] = Entry::default();
+            None
+        });
+        let entry = &mut self.entries()[index];
+        entry.due = entry.due.into_iter().chain(due).min();
+    }
+}
+
+/// A task in the service. The task ends with it.
+pub(crate) struct ServiceTask<T: Task + 'static> {
+    place: Place,
+    task: Arc<Mutex<T>>,
+}
+
+impl<T: Task + 'static> ServiceTask<T> {
+    /// Adds a task, which has its first turn soon.
+    pub(crate) fn start(make: impl FnOnce(&Place) -> io::Result<T>) -> io::Result<Self> {
+        let service = Service::get()?;
+        let place = Place { service, index: service.reserve() };
+        let task = match make(&place) {
+            Ok(task) => Arc::new(Mutex::new(task)),
+            Err(error) => {
+                service.entries()[place.index] = Entry::default();
+                return Err(error);
+            }
+        };
+        service.entries()[place.index].task = Some(task.clone());
+        place.wake();
+        Ok(Self { place, task })
+    }
+
+    /// Whether this process started the task. A forked child has a copy that nobody runs.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.place.service.process == std::process::id()
+    }
+
+    /// Asks for a turn.
+    pub(crate) fn wake(&self) {
+        self.place.wake();
+    }
+
+    /// Ends the task by a function that has it alone, after a turn that is in progress.
+    pub(crate) fn end(&self, end: impl FnOnce(&mut T, &Place)) {
+        self.place.service.entries()[self.place.index].due = None;
+        end(&mut lock(&self.task), &self.place);
+        self.place.service.entries()[self.place.index] = Entry::default();
+    }
+}
+
+impl Service {
+    /// Reserves a place by a task that does nothing.
+    fn reserve(&self) -> usize {
+        let reserved = Entry { task: Some(Arc::new(Mutex::new(Reserved))), due: None };
+        let mut entries = self.entries();
+        match entries.iter().position(|entry| entry.task.is_none()) {
+            Some(free) => {
+                entries[free] = reserved;
+                free
+            }
+            None => {
+                entries.push(reserved);
+                entries.len() - 1
+            }
+        }
+    }
+}
+
+/// Holds a place until its task is made.
+struct Reserved;
+
+impl Task for Reserved {
+    fn turn(&mut self, _: &Place, _: &[usize], _: Instant) -> Option<Instant> {
+        None
+    }
+}
+
+/// A task whose turn has panicked is removed, so its state is not used again, except to end it.
+fn lock<T: ?Sized>(task: &Mutex<T>) -> MutexGuard<'_, T> {
+    task.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the thread with all signals blocked, because the program's handlers expect its own
+/// threads.
+fn start(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let named = thread::Builder::new().name("trespass".to_owned());
+    let _unblocked_again = BlockedSignals::new();
+    named.spawn(run).map(drop)
+}
+
+#[cfg(unix)]
+struct BlockedSignals(libc::sigset_t);
+
+#[cfg(unix)]
+impl BlockedSignals {
+    fn new() -> Self {
+        // SAFETY: both sets live for the calls, which write them before they are read. Without an
+        // error `before` is the thread's mask. These calls fail only for an invalid first argument.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+#[cfg(unix)]
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is the mask that `new` got from the system, and lives for the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
+}
+
+#[cfg(not(unix))]
+struct BlockedSignals;
+
+#[cfg(not(unix))]
+impl BlockedSignals {
+    fn new() -> Self {
+        Self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    struct Reports(Sender<&'static str>, Option<Instant>);
+
+    impl Task for Reports {
+        fn turn(&mut self, _: &Place, _: &[usize], now: Instant) -> Option<Instant> {
+            let due = self.1.take_if(|due| *due <= now);
+            self.0.send(if due.is_some() { "due" } else { "turn" }).unwrap();
+            self.1
+        }
+    }
+
+    struct Panics;
+
+    impl Task for Panics {
+        fn turn(&mut self, _: &Place, _: &[usize], _: Instant) -> Option<Instant> {
+            panic!("as wanted")
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_task_has_a_turn_at_once_when_it_is_due_and_when_it_is_woken() {
+        let (told, turns) = channel();
+        let at = Instant::now() + Duration::from_millis(30);
+        let task = ServiceTask::start(|_| Ok(Reports(told, Some(at)))).unwrap();
+        assert_eq!(turns.recv_timeout(LONG), Ok("turn"));
+        assert_eq!(turns.recv_timeout(LONG), Ok("due"));
+        assert!(Instant::now() >= at);
+        task.wake();
+        assert_eq!(turns.recv_timeout(LONG), Ok("turn"));
+        task.end(|task, _| task.1 = None);
+        drop(task);
+        assert!(turns.recv_timeout(LONG).is_err(), "the task is gone");
+    }
+
+    #[test]
+    fn a_panic_ends_its_task_alone() {
+        let (told, turns) = channel();
+        let _panics = ServiceTask::start(|_| Ok(Panics)).unwrap();
+        let reports = ServiceTask::start(|_| Ok(Reports(told, None))).unwrap();
+        for _ in 0..2 {
+            assert_eq!(turns.recv_timeout(LONG), Ok("turn"));
+            reports.wake();
+        }
+    }
+
+    #[test]
+    fn a_place_is_free_after_a_failed_start() {
+        assert!(ServiceTask::<Panics>::start(|_| Err(io::ErrorKind::Other.into())).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_caller_keeps_its_signal_mask() {
+        let mask = || {
+            // SAFETY: without a new set the call only writes the old one, which lives for the call.
+            unsafe {
+                let mut mask = std::mem::zeroed();
+                libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut mask);
+                libc::sigismember(&raw const mask, libc::SIGTERM)
+            }
+        };
+        let before = mask();
+        start(move || assert_eq!(mask(), 1)).unwrap();
+        assert_eq!(mask(), before);
+    }
+}

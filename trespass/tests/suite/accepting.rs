@@ -1,0 +1,243 @@
+//! Connecting needs no accept, as over `std::net`: the backlog has the connections until the program
+//! takes them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, cases, skip};
+use trespass::{Listener, Stream};
+
+use super::fixture::{Fixture, LONG, ask_for_streams, greet};
+use super::idle::sees_it_asleep;
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
+    cases!(suite: a_connect_needs_no_accept, what_is_written_before_the_accept_arrives, two_peers_connect_to_each_other,
+        several_threads_accept_from_one_listener, a_storm_is_served, a_full_backlog_makes_clients_wait,
+        i18_the_service_thread_sleeps_while_clients_wait,
+        both_kinds_come_before_the_first_accept, the_first_accept_decides_on_the_kind,
+        a_dropped_listener_resets_those_who_wait, the_port_of_a_dropped_listener_is_free,
+        an_owned_iterator_accepts);
+}
+
+fn a_connect_needs_no_accept(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let mut clients: Vec<Stream> = (0..5).map(|_| fixture.builder().connect(addr).unwrap()).collect();
+    for client in &mut clients {
+        let (mut server, peer) = listener.accept().unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+        assert_eq!(server.transport(), client.transport());
+        greet(client, &mut server);
+    }
+    Ok(())
+}
+
+fn what_is_written_before_the_accept_arrives(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let mut client = fixture.builder().connect(addr).unwrap();
+    client.write_all(b"early").unwrap();
+    // Longer than a handshake and its proof of the data path may take.
+    thread::sleep(Duration::from_millis(400));
+    let (mut server, _) = listener.accept().unwrap();
+    let mut early = [0; 5];
+    server.read_exact(&mut early).unwrap();
+    assert_eq!(&early, b"early");
+    greet(&mut client, &mut server);
+    Ok(())
+}
+
+fn two_peers_connect_to_each_other(fixture: &Fixture) -> Outcome {
+    let [(here, here_addr), (there, there_addr)] = [fixture.listener(), fixture.listener()];
+    let crossing = |listener: Listener, addr| {
+        let fixture = fixture.clone();
+        thread::spawn(move || {
+            let connected = fixture.builder().connect(addr).unwrap();
+            (connected, listener.accept().unwrap().0)
+        })
+    };
+    let (one, other) = (crossing(here, there_addr), crossing(there, here_addr));
+    let ((mut to_other, mut from_other), (mut to_one, mut from_one)) =
+        (one.join().unwrap(), other.join().unwrap());
+    greet(&mut to_other, &mut from_one);
+    greet(&mut to_one, &mut from_other);
+    Ok(())
+}
+
+fn several_threads_accept_from_one_listener(fixture: &Fixture) -> Outcome {
+    const THREADS: usize = 4;
+    let clients = fixture.less(16).next_multiple_of(THREADS);
+    let (listener, addr) = fixture.listener();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..clients / THREADS {
+                    let (mut server, _) = listener.accept().unwrap();
+                    let mut byte = [0];
+                    server.read_exact(&mut byte).unwrap();
+                    server.write_all(&byte).unwrap();
+                    assert_eq!(server.read(&mut byte).unwrap(), 0);
+                }
+            });
+        }
+        for number in 0..clients {
+            let mut client = fixture.builder().connect(addr).unwrap();
+            client.write_all(&[number as u8]).unwrap();
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, [number as u8]);
+        }
+    });
+    Ok(())
+}
+
+/// More clients at once than handshakes at a time.
+fn a_storm_is_served(fixture: &Fixture) -> Outcome {
+    let clients = fixture.less(160);
+    let (listener, addr) = fixture.listener();
+    thread::scope(|scope| {
+        let connecting: Vec<_> = (0..clients)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = fixture.builder().connect(addr).unwrap();
+                    let mut byte = [0];
+                    client.read_exact(&mut byte).unwrap();
+                    client
+                })
+            })
+            .collect();
+        let mut servers = Vec::new();
+        for _ in 0..clients {
+            let (mut server, _) = listener.accept().unwrap();
+            server.write_all(b"!").unwrap();
+            servers.push(server);
+        }
+        for (at, client) in connecting.into_iter().enumerate() {
+            let client = client.join().unwrap();
+            assert_eq!(client.fallback_reason().is_some(), fixture.is_tcp(), "client {at}");
+        }
+    });
+    Ok(())
+}
+
+fn a_full_backlog_makes_clients_wait(fixture: &Fixture) -> Outcome {
+    const BACKLOG: u32 = 2;
+    if fixture.is_by_cm() {
+        skip!("the connection manager has a backlog of its own, and refuses what is beyond it");
+    }
+    let listener = fixture.builder().backlog(BACKLOG).bind(fixture.anywhere()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let first: Vec<Stream> = (0..BACKLOG).map(|_| fixture.builder().connect(addr).unwrap()).collect();
+    let short = Duration::from_millis(200);
+    let impatient = fixture.builder().probe_timeout(short / 2).handshake_deadline(short);
+    assert_eq!(impatient.connect(addr).unwrap_err().kind(), ErrorKind::TimedOut);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| fixture.builder().connect(addr).unwrap());
+        thread::sleep(short / 4);
+        assert!(!waiting.is_finished(), "it has found a place beyond the backlog");
+        for mut client in first {
+            greet(&mut client, &mut listener.accept().unwrap().0);
+        }
+        greet(&mut waiting.join().unwrap(), &mut listener.accept().unwrap().0);
+    });
+    Ok(())
+}
+
+/// The thread id of the service thread.
+fn service_thread() -> u32 {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap());
+    let named = threads.filter(|thread| {
+        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "trespass")
+    });
+    let numbers: Vec<u32> =
+        named.map(|thread| thread.file_name().to_str().unwrap().parse().unwrap()).collect();
+    assert_eq!(numbers.len(), 1, "one for each process");
+    numbers[0]
+}
+
+fn i18_the_service_thread_sleeps_while_clients_wait(fixture: &Fixture) -> Outcome {
+    let listener = fixture.builder().backlog(1).bind(fixture.anywhere()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    sees_it_asleep(service_thread());
+    if fixture.is_by_cm() {
+        return Ok(());
+    }
+    let silent = TcpStream::connect(addr).unwrap();
+    let mut first = fixture.builder().connect(addr).unwrap();
+    // The backlog is full, and one more client waits.
+    let waiting = TcpStream::connect(addr).unwrap();
+    sees_it_asleep(service_thread());
+    greet(&mut first, &mut listener.accept().unwrap().0);
+    sees_it_asleep(service_thread());
+    drop([silent, waiting]);
+    sees_it_asleep(service_thread());
+    Ok(())
+}
+
+fn both_kinds_come_before_the_first_accept(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let mut packets = fixture.builder().connect_seq_packet(addr).unwrap();
+    packets.send(b"a message").unwrap();
+    let (mut server, _) = listener.accept_seq_packet().unwrap();
+    let mut message = [0; 16];
+    assert_eq!(server.recv(&mut message).unwrap(), 9);
+    // From now on the program has asked for both.
+    ask_for_streams(&listener);
+    let mut stream = fixture.builder().connect(addr).unwrap();
+    let mut other_packets = fixture.builder().connect_seq_packet(addr).unwrap();
+    greet(&mut stream, &mut listener.accept().unwrap().0);
+    other_packets.send(b"another").unwrap();
+    assert_eq!(listener.accept_seq_packet().unwrap().0.recv(&mut message).unwrap(), 7);
+    Ok(())
+}
+
+fn the_first_accept_decides_on_the_kind(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let mut packets = fixture.builder().connect_seq_packet(addr).unwrap();
+    packets.set_read_timeout(Some(LONG)).unwrap();
+    let mut stream = fixture.builder().connect(addr).unwrap();
+    greet(&mut stream, &mut listener.accept().unwrap().0);
+    assert_eq!(packets.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    // Those who come now are told.
+    let error = fixture.builder().connect_seq_packet(addr).unwrap_err();
+    assert!(error.to_string().contains("use the same type on both sides"), "{error}");
+    Ok(())
+}
+
+fn a_dropped_listener_resets_those_who_wait(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let mut client = fixture.builder().connect(addr).unwrap();
+    client.set_read_timeout(Some(LONG)).unwrap();
+    drop(listener);
+    assert_eq!(client.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    Ok(())
+}
+
+fn the_port_of_a_dropped_listener_is_free(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let _client = fixture.builder().connect(addr).unwrap();
+    drop(listener);
+    let again = fixture.builder().bind(addr).unwrap();
+    let mut client = fixture.builder().connect(addr).unwrap();
+    greet(&mut client, &mut again.accept().unwrap().0);
+    Ok(())
+}
+
+fn an_owned_iterator_accepts(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let serving = thread::spawn(move || {
+        let mut incoming = listener.into_incoming();
+        let mut server = incoming.next().unwrap().unwrap();
+        let mut byte = [0];
+        server.read_exact(&mut byte).unwrap();
+        server.write_all(&byte).unwrap();
+    });
+    let mut client = fixture.builder().connect(addr).unwrap();
+    client.write_all(b"x").unwrap();
+    let began = Instant::now();
+    let mut byte = [0];
+    client.read_exact(&mut byte).unwrap();
+    assert!(began.elapsed() < LONG);
+    serving.join().unwrap();
+    Ok(())
+}
