@@ -1,5 +1,8 @@
 //! A fork: the listener stays the parent's, whatever the child does with its copy.
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::thread;
 
 use trespass::{Builder, Listener, Policy, Stream};
@@ -49,6 +52,29 @@ fn a_listener_stays_the_parents() {
     };
     assert_eq!(wait_for(child), 0, "the child's call did not fail as documented");
     says_hello(copy.as_ref().unwrap());
+}
+
+/// Nobody listens any more when both have dropped it, although the child lives.
+#[test]
+fn a_child_lets_go_of_the_port() {
+    alone!(a_child_lets_go_of_the_port);
+    let listener = Builder::new().policy(Policy::TcpOnly).bind("127.0.0.1:0").unwrap();
+    says_hello(&listener);
+    let addr = listener.local_addr().unwrap();
+    let (mut here, mut there) = UnixStream::pair().unwrap();
+    let mut copy = Some(listener);
+    let child = {
+        let copy = &mut copy;
+        fork(move || {
+            drop(copy.take());
+            there.write_all(b"!").is_ok() && there.read(&mut [0]).is_ok()
+        })
+    };
+    here.read_exact(&mut [0]).unwrap();
+    drop(copy);
+    assert_eq!(TcpStream::connect(addr).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    here.write_all(b"!").unwrap();
+    assert_eq!(wait_for(child), 0);
 }
 
 /// The service thread of the parent is not in the child, which gets its own.

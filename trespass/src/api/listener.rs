@@ -143,6 +143,9 @@ impl Listener {
                 "this listener belongs to the process that made it, which has forked: bind another one in the child",
             ));
         }
+        if self.backlog.ask_for(kind) {
+            self.task.wake();
+        }
         let taken = self.backlog.take(kind, self.until()?);
         if taken.frees_place {
             self.task.wake();
@@ -163,6 +166,8 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if self.task.is_of_this_process() {
             self.task.end(Listening::close);
+        } else {
+            self.task.in_child(Listening::close_in_child);
         }
     }
 }

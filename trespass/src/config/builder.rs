@@ -191,7 +191,8 @@ setters! {
     /// The interval at which connection statistics are logged: at least 1 s. `None` logs none.
     /// Default: 20 s.
     trace_interval: Option<Duration>;
-    /// The backlog of a listener: 1 to 65535. The system may lower it. Default: 1024.
+    /// The backlog of a listener: 1 to 65535. The system may lower it, and connections that wait to
+    /// be accepted are at most an eighth of the process's limit of descriptors. Default: 1024.
     backlog: u32;
     /// How long a listener retries while its port is in use: up to an hour. Default: zero.
     bind_patience: Duration;

@@ -22,7 +22,6 @@ pub(crate) struct TcpHandshake<D> {
     machine: HandshakeMachine<D>,
     incoming: MessageBuffer,
     sent: usize,
-    received: u32,
 }
 
 /// The events that a handshake waits for.
@@ -56,12 +55,12 @@ impl<D: DataPath> TcpHandshake<D> {
     }
 
     fn new(machine: HandshakeMachine<D>) -> Self {
-        Self { machine, incoming: MessageBuffer::default(), sent: 0, received: 0 }
+        Self { machine, incoming: MessageBuffer::default(), sent: 0 }
     }
 
-    /// The number of messages that the peer has sent.
-    pub(crate) fn messages_received(&self) -> u32 {
-        self.received
+    /// The step that is waited for.
+    pub(crate) fn step(&self) -> HandshakeStep {
+        self.machine.step()
     }
 
     /// Bytes allocated for the incoming message.
@@ -96,7 +95,7 @@ impl<D: DataPath> TcpHandshake<D> {
         stream: &mut (impl Read + Write),
     ) -> Poll<Result<Established<D>, HandshakeError>> {
         for _ in 0..MAX_STEPS {
-            let moved = self.step(stream);
+            let moved = self.turn(stream);
             if let Some(result) = self.result() {
                 if result.is_err() {
                     self.send_rejection(stream);
@@ -110,8 +109,8 @@ impl<D: DataPath> TcpHandshake<D> {
         Poll::Pending
     }
 
-    /// One step: checks the clock and the data path, and reads or writes once.
-    fn step(&mut self, stream: &mut (impl Read + Write)) -> IoProgress {
+    /// Checks the clock and the data path, and reads or writes once.
+    fn turn(&mut self, stream: &mut (impl Read + Write)) -> IoProgress {
         self.machine.tick(Instant::now());
         if !self.machine.outgoing().is_empty() {
             return self.write(stream);
@@ -141,10 +140,7 @@ impl<D: DataPath> TcpHandshake<D> {
         match stream.read(self.incoming.space()) {
             Ok(0) => self.machine.closed(),
             Ok(count) => match self.incoming.filled(count) {
-                Ok(Some(message)) => {
-                    self.received = self.received.saturating_add(1);
-                    self.machine.received(&message, Instant::now());
-                }
+                Ok(Some(message)) => self.machine.received(&message, Instant::now()),
                 Ok(None) => {}
                 Err(error) => self.machine.malformed(error),
             },

@@ -54,6 +54,32 @@ impl Kinds {
             Kind::SeqPacket => &mut self.seq_packet,
         }
     }
+
+    /// Whether a connection of this kind may wait. Before the program has asked, any may.
+    fn allow(mut self, kind: Kind) -> bool {
+        self == Self::default() || *self.of(kind)
+    }
+}
+
+/// Logs a connection that is dropped next.
+fn reset_unwanted(connection: &Connection) {
+    tracing::warn!(connection = %connection.info, "is reset: the program accepts the other kind, or nobody");
+}
+
+/// Of this many descriptors that the process may have, the waiting connections of a listener may
+/// take two or three. The program needs the others.
+const DESCRIPTORS_LEFT: usize = 8;
+
+/// The number of descriptors that the process may have.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn descriptors() -> usize {
+    usize::MAX
 }
 
 /// The outcome of an attempt to take a connection.
@@ -64,10 +90,12 @@ pub(crate) struct Taken {
 }
 
 impl Backlog {
-    pub(crate) fn new(limit: usize) -> io::Result<Self> {
+    /// A backlog of that many connections, as far as the process has descriptors for them.
+    pub(crate) fn new(wanted: usize) -> io::Result<Self> {
+        let limit = wanted.min(descriptors() / DESCRIPTORS_LEFT).max(1);
         let poller = Poller::new(1)?;
         let exported = ExportedSet { registry: poller.registry().try_clone()?, poller: Mutex::new(poller) };
-        Ok(Self { state: Mutex::default(), arrived: Condvar::new(), exported, limit: limit.max(1) })
+        Ok(Self { state: Mutex::default(), arrived: Condvar::new(), exported, limit })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -75,12 +103,13 @@ impl Backlog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether another connection has a place. Otherwise the caller is awaited: the next connection
-    /// that is taken wakes it.
-    pub(crate) fn has_place(&self) -> bool {
+    /// The number of free places. If these many handshakes need all of them, the next connection
+    /// that is taken wakes the service thread.
+    pub(crate) fn places(&self, running: usize) -> usize {
         let mut state = self.state();
-        state.is_awaited = state.ready.len() >= self.limit;
-        !state.is_awaited
+        let places = self.limit.saturating_sub(state.ready.len());
+        state.is_awaited = running >= places;
+        places
     }
 
     /// The kind that the program accepts, if it has asked for one only.
@@ -92,20 +121,32 @@ impl Backlog {
         }
     }
 
-    /// Adds a connection.
+    /// Adds a connection. The program may have said meanwhile that it does not want its kind.
     pub(crate) fn push(&self, connection: Connection) {
         let mut state = self.state();
-        if !state.is_closed {
+        let unwanted = if state.is_closed || !state.wanted.allow(connection.info.kind) {
+            Some(connection)
+        } else {
             state.ready.push_back(connection);
             self.notify();
-        }
+            None
+        };
+        drop(state);
+        unwanted.iter().for_each(reset_unwanted);
     }
 
     /// Reports an error to the next call.
     pub(crate) fn fail(&self, error: io::Error) {
         let mut state = self.state();
-        state.error.get_or_insert(error);
-        self.notify();
+        if state.error.is_none() {
+            state.error = Some(error);
+            self.notify();
+        }
+    }
+
+    /// The system accepts again: an error before is no news any more.
+    pub(crate) fn works(&self) {
+        self.state().error = None;
     }
 
     /// Drops the connections that nobody has accepted.
@@ -124,25 +165,27 @@ impl Backlog {
         self.exported.poller().wake();
     }
 
-    /// Takes the next connection of this kind, and waits for one until then.
-    pub(crate) fn take(&self, kind: Kind, until: Until) -> Taken {
-        let mut others = VecDeque::new();
-        let taken = self.take_or_wait(kind, until, &mut others);
-        for other in others {
-            tracing::warn!(connection = %other.info, "is reset: the program accepts the other kind");
+    /// Notes that the program accepts this kind. Its first call resets those of the other kind that
+    /// came before. Returns whether the service thread waits for their places.
+    pub(crate) fn ask_for(&self, kind: Kind) -> bool {
+        let mut state = self.state();
+        if std::mem::replace(state.wanted.of(kind), true) {
+            return false;
         }
-        taken
+        let wanted = state.wanted;
+        let (ready, unwanted): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut state.ready)
+            .into_iter()
+            .partition(|connection: &Connection| wanted.allow(connection.info.kind));
+        state.ready = ready;
+        let frees_place = !unwanted.is_empty() && std::mem::take(&mut state.is_awaited);
+        drop(state);
+        unwanted.iter().for_each(reset_unwanted);
+        frees_place
     }
 
-    fn take_or_wait(&self, kind: Kind, until: Until, others: &mut VecDeque<Connection>) -> Taken {
+    /// Takes the next connection of this kind, and waits for one until then.
+    pub(crate) fn take(&self, kind: Kind, until: Until) -> Taken {
         let mut state = self.state();
-        if !std::mem::replace(state.wanted.of(kind), true) {
-            // Those that came before the program had said what it accepts.
-            let wanted = state.wanted;
-            let is_wanted = |connection: &Connection| *{ wanted }.of(connection.info.kind);
-            let (ready, rest) = std::mem::take(&mut state.ready).into_iter().partition(is_wanted);
-            (state.ready, *others) = (ready, rest);
-        }
         loop {
             let at = state.ready.iter().position(|connection| connection.info.kind == kind);
             let found = at.and_then(|at| state.ready.remove(at)).map(Ok);

@@ -72,29 +72,30 @@ impl Listening {
         self.backlog.close();
     }
 
+    /// Closes a forked child's copy of the listening socket. All else is the parent's, and stays.
+    pub(crate) fn close_in_child(&mut self) {
+        match self.acceptor.take() {
+            Some(Acceptor::Tcp(socket)) => drop(socket),
+            other => std::mem::forget(other),
+        }
+    }
+
     /// Accepts waiting clients while there are places. Returns whether more wait.
     fn accept_pending(&mut self, place: &Place) -> bool {
         for _ in 0..CLIENTS_A_TURN {
-            if !self.may_accept || !self.backlog.has_place() {
+            if !self.may_accept || !self.has_room() {
                 return false;
             }
-            let Some(at) = self.free_place(place) else { return false };
-            let Some(acceptor) = &mut self.acceptor else { return false };
-            let error = match acceptor.accept() {
-                Ok(client) => {
-                    let peer = client.peer();
-                    if let Err(error) = self.begin(place, at, client) {
-                        tracing::debug!(%peer, %error, "cannot begin its handshake");
-                    }
-                    continue;
-                }
-                Err(error) => error,
-            };
-            match error.kind() {
-                ErrorKind::WouldBlock => self.may_accept = false,
+            match self.accept_one(place) {
+                Ok(()) => self.backlog.works(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_accept = false,
                 // The client has disconnected again.
-                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => (),
-                _ => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted
+                    ) => {}
+                Err(error) => {
                     self.backlog.fail(error);
                     self.retry_at = Some(Instant::now() + RETRY);
                     return false;
@@ -104,36 +105,51 @@ impl Listening {
         true
     }
 
-    fn begin(
-        &mut self,
-        place: &Place,
-        at: usize,
-        client: crate::session::acceptor::IncomingClient,
-    ) -> io::Result<()> {
+    /// Accepts a client and begins its handshake. The error is the listener's own, or `WouldBlock`.
+    fn accept_one(&mut self, place: &Place) -> io::Result<()> {
         self.pool = usable_pool(&self.pool, &self.config)?;
-        let kind = self.backlog.only_kind();
-        let mut handshake = PendingHandshake::accepted(client, kind, &self.config, &self.pool, None)?;
+        let acceptor = self.acceptor.as_mut().ok_or(ErrorKind::WouldBlock)?;
+        let client = acceptor.accept()?;
+        let (peer, kind) = (client.peer(), self.backlog.only_kind());
+        let mut handshake = match PendingHandshake::accepted(client, kind, &self.config, &self.pool, None) {
+            Ok(handshake) => handshake,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "cannot begin its handshake");
+                return Ok(());
+            }
+        };
+        let at = self.make_place(place);
         handshake.register(place.registry(), place.token(at))?;
         self.handshakes[at] = Some(handshake);
         self.progress_handshake(place, at);
         Ok(())
     }
 
-    /// A free place, or that of a handshake which may be replaced.
-    fn free_place(&mut self, place: &Place) -> Option<usize> {
-        if let Some(free) = self.handshakes.iter().position(Option::is_none) {
-            return Some(free);
+    /// Whether another handshake may begin, in a free place or in that of a stalled one.
+    fn has_room(&self) -> bool {
+        let (running, places) = self.running_and_places();
+        let may_replace = || self.first_stalled().is_some_and(|(_, stalled_at)| stalled_at <= Instant::now());
+        running < places || places > 0 && may_replace()
+    }
+
+    /// The number of handshakes, and how many there may be.
+    fn running_and_places(&self) -> (usize, usize) {
+        let running = self.handshakes.iter().flatten().count();
+        (running, self.backlog.places(running).min(MAX_HANDSHAKES))
+    }
+
+    /// A free place, after a stalled handshake has gone if there are too many.
+    fn make_place(&mut self, place: &Place) -> usize {
+        let (running, places) = self.running_and_places();
+        if running >= places
+            && let Some((stalled, _)) = self.first_stalled()
+            && let Some(replaced) = self.take_handshake(place, stalled)
+        {
+            tracing::warn!(peer = %replaced.peer(), "makes room for others: its handshake does not go on");
         }
-        if self.handshakes.len() < MAX_HANDSHAKES {
+        self.handshakes.iter().position(Option::is_none).unwrap_or_else(|| {
             self.handshakes.push(None);
-            return Some(self.handshakes.len() - 1);
-        }
-        let (stalled, since) = self.first_stalled()?;
-        (since <= Instant::now()).then(|| {
-            if let Some(handshake) = self.take_handshake(place, stalled) {
-                tracing::warn!(peer = %handshake.peer(), "makes room for others: its handshake does not go on");
-            }
-            stalled
+            self.handshakes.len() - 1
         })
     }
 
@@ -171,9 +187,9 @@ impl Listening {
     /// When the next timer expires.
     fn next_deadline(&mut self) -> Option<Instant> {
         // With a place, or with a full backlog, nobody waits for another's place.
-        let is_full = self.handshakes.len() == MAX_HANDSHAKES && self.handshakes.iter().all(Option::is_some);
-        let is_short = is_full && self.may_accept && self.backlog.has_place();
-        let stalled = is_short.then(|| self.first_stalled()).flatten().map(|(_, at)| at);
+        let (running, places) = self.running_and_places();
+        let is_full = self.may_accept && places > 0 && running >= places;
+        let stalled = is_full.then(|| self.first_stalled()).flatten().map(|(_, at)| at);
         let late = self.handshakes.iter_mut().flatten().map(|handshake| handshake.deadline(&self.config));
         late.chain(stalled).chain(self.retry_at).min()
     }
@@ -196,11 +212,8 @@ impl Task for Listening {
         let more = self.retry_at.is_none() && self.accept_pending(place);
         if more { Some(now) } else { self.next_deadline() }
     }
-}
 
-impl Drop for Listening {
-    /// After a panic of the task nobody else tells the program.
-    fn drop(&mut self) {
-        self.backlog.close();
+    fn failed(&mut self, place: &Place) {
+        self.close(place);
     }
 }

@@ -24,10 +24,10 @@ use crate::session::connection::Connection;
 use crate::transport::{CqSlot, WorkCompletion};
 use crate::wire::Kind;
 
-/// After this time another handshake may replace one whose client has sent nothing.
+/// After this time another handshake may replace one whose client has sent no HELLO.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// The same for a client that has sent something, since its last message.
+/// The same for a later step, since it began. Messages that end no step do not count.
 const STALL: Duration = Duration::from_secs(1);
 
 /// A handshake in progress.

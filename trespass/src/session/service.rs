@@ -32,6 +32,9 @@ pub(crate) trait Task: Send {
     /// Continues as far as possible without waiting. `moved` are the numbers of the tokens with
     /// events. Returns when the next turn is due without an event.
     fn turn(&mut self, place: &Place, moved: &[usize], now: Instant) -> Option<Instant>;
+
+    /// A turn has panicked, and there will be no other.
+    fn failed(&mut self, place: &Place);
 }
 
 /// A task's place in the service: its tokens.
@@ -76,6 +79,13 @@ struct Entry {
     due: Option<Instant>,
 }
 
+impl Entry {
+    /// An entry whose task does nothing.
+    fn reserved() -> Self {
+        Self { task: Some(Arc::new(Mutex::new(Reserved))), due: None }
+    }
+}
+
 /// The service of the process that started it. A forked child has no such thread, and starts its
 /// own.
 static SERVICE: AtomicPtr<Service> = AtomicPtr::new(ptr::null_mut());
@@ -83,33 +93,39 @@ static SERVICE: AtomicPtr<Service> = AtomicPtr::new(ptr::null_mut());
 impl Service {
     fn get() -> io::Result<&'static Self> {
         let seen = SERVICE.load(Ordering::Acquire);
-        // SAFETY: the pointer is null or comes from `Box::leak` below, and nobody frees it.
+        // SAFETY: the pointer is null, or comes from the box below that was chosen and is never freed.
         if let Some(service) = unsafe { seen.as_ref() }
             && service.process == std::process::id()
         {
             return Ok(service);
         }
         let poll = Poll::new()?;
-        let service: &'static Self = Box::leak(Box::new(Self {
+        let new = Box::new(Self {
             process: std::process::id(),
             registry: poll.registry().try_clone()?,
             waker: Waker::new(poll.registry(), WAKER)?,
             entries: Mutex::default(),
-        }));
+        });
         // The thread is there before anybody can add a task, and ends if another one was faster.
-        let (chosen, is_chosen) = sync_channel(1);
+        let (choose, chosen) = sync_channel::<&'static Self>(1);
         start(move || {
-            if is_chosen.recv().is_ok() {
+            if let Ok(service) = chosen.recv() {
                 service.run(poll);
             }
         })?;
-        let new = ptr::from_ref(service).cast_mut();
+        let new = Box::into_raw(new);
         match SERVICE.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
-                let _ = chosen.send(()); // The thread waits for it.
+                // SAFETY: the pointer comes from a box, and nobody frees it from now on.
+                let service = unsafe { &*new };
+                let _ = choose.send(service); // The thread waits for it.
                 Ok(service)
             }
-            Err(_) => Self::get(),
+            Err(_) => {
+                // SAFETY: the pointer comes from the box above, and nobody else has got it.
+                drop(unsafe { Box::from_raw(new) });
+                Self::get()
+            }
         }
     }
 
@@ -178,7 +194,12 @@ impl Service {
         let turn = || lock(task).turn(&place, numbers, now);
         let due = catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|_| {
             tracing::error!("a task of the service thread has panicked, and ends");
-            self.entries()[index] = Entry::default();
+            // Its place stays taken until its owner ends it.
+            self.entries()[index] = Entry::reserved();
+            let failed = || lock(task).failed(&place);
+            if catch_unwind(AssertUnwindSafe(failed)).is_err() {
+                tracing::error!("it has panicked again");
+            }
             None
         });
         let entry = &mut self.entries()[index];
@@ -225,12 +246,20 @@ impl<T: Task + 'static> ServiceTask<T> {
         end(&mut lock(&self.task), &self.place);
         self.place.service.entries()[self.place.index] = Entry::default();
     }
+
+    /// Calls a function with the task, if no thread has it. In a forked child the lock may be held
+    /// for ever.
+    pub(crate) fn in_child(&self, with: impl FnOnce(&mut T)) {
+        if let Ok(mut task) = self.task.try_lock() {
+            with(&mut task);
+        }
+    }
 }
 
 impl Service {
-    /// Reserves a place by a task that does nothing.
+    /// Reserves a place.
     fn reserve(&self) -> usize {
-        let reserved = Entry { task: Some(Arc::new(Mutex::new(Reserved))), due: None };
+        let reserved = Entry::reserved();
         let mut entries = self.entries();
         match entries.iter().position(|entry| entry.task.is_none()) {
             Some(free) => {
@@ -245,21 +274,23 @@ impl Service {
     }
 }
 
-/// Holds a place until its task is made.
+/// Holds a place without a task of its own.
 struct Reserved;
 
 impl Task for Reserved {
     fn turn(&mut self, _: &Place, _: &[usize], _: Instant) -> Option<Instant> {
         None
     }
+
+    fn failed(&mut self, _: &Place) {}
 }
 
-/// A task whose turn has panicked is removed, so its state is not used again, except to end it.
+/// After a panic a task is only ended.
 fn lock<T: ?Sized>(task: &Mutex<T>) -> MutexGuard<'_, T> {
     task.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread with all signals blocked, because the program's handlers expect its own
+/// Starts the thread with the signals of others blocked, because the program's handlers expect its own
 /// threads.
 fn start(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let named = thread::Builder::new().name("trespass".to_owned());
@@ -278,6 +309,11 @@ impl BlockedSignals {
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
+            // Those of the thread's own instructions reach a handler or a debugger.
+            for own in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS]
+            {
+                libc::sigdelset(&raw mut all, own);
+            }
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
             Self(before)
         }
@@ -308,21 +344,27 @@ mod tests {
 
     use super::*;
 
-    struct Reports(Sender<&'static str>, Option<Instant>);
+    /// Tells the time of each turn, and is due once that long after the first one.
+    struct Reports(Sender<Instant>, Option<Duration>);
 
     impl Task for Reports {
         fn turn(&mut self, _: &Place, _: &[usize], now: Instant) -> Option<Instant> {
-            let due = self.1.take_if(|due| *due <= now);
-            self.0.send(if due.is_some() { "due" } else { "turn" }).unwrap();
-            self.1
+            self.0.send(now).unwrap();
+            self.1.take().map(|after| now + after)
         }
+
+        fn failed(&mut self, _: &Place) {}
     }
 
-    struct Panics;
+    struct Panics(Sender<&'static str>);
 
     impl Task for Panics {
         fn turn(&mut self, _: &Place, _: &[usize], _: Instant) -> Option<Instant> {
             panic!("as wanted")
+        }
+
+        fn failed(&mut self, _: &Place) {
+            self.0.send("failed").unwrap();
         }
     }
 
@@ -331,14 +373,13 @@ mod tests {
     #[test]
     fn a_task_has_a_turn_at_once_when_it_is_due_and_when_it_is_woken() {
         let (told, turns) = channel();
-        let at = Instant::now() + Duration::from_millis(30);
-        let task = ServiceTask::start(|_| Ok(Reports(told, Some(at)))).unwrap();
-        assert_eq!(turns.recv_timeout(LONG), Ok("turn"));
-        assert_eq!(turns.recv_timeout(LONG), Ok("due"));
-        assert!(Instant::now() >= at);
+        let after = Duration::from_millis(30);
+        let task = ServiceTask::start(|_| Ok(Reports(told, Some(after)))).unwrap();
+        let first = turns.recv_timeout(LONG).unwrap();
+        assert!(turns.recv_timeout(LONG).unwrap() >= first + after);
         task.wake();
-        assert_eq!(turns.recv_timeout(LONG), Ok("turn"));
-        task.end(|task, _| task.1 = None);
+        turns.recv_timeout(LONG).unwrap();
+        task.end(|_, _| ());
         drop(task);
         assert!(turns.recv_timeout(LONG).is_err(), "the task is gone");
     }
@@ -346,12 +387,18 @@ mod tests {
     #[test]
     fn a_panic_ends_its_task_alone() {
         let (told, turns) = channel();
-        let _panics = ServiceTask::start(|_| Ok(Panics)).unwrap();
+        let (tell, failed) = channel();
+        let panics = ServiceTask::start(|_| Ok(Panics(tell))).unwrap();
+        assert_eq!(failed.recv_timeout(LONG), Ok("failed"));
         let reports = ServiceTask::start(|_| Ok(Reports(told, None))).unwrap();
+        assert_ne!(reports.place.index, panics.place.index, "its place is its owner's");
+        panics.wake();
+        panics.end(|_, _| ());
         for _ in 0..2 {
-            assert_eq!(turns.recv_timeout(LONG), Ok("turn"));
+            turns.recv_timeout(LONG).unwrap();
             reports.wake();
         }
+        assert!(failed.try_recv().is_err(), "it has had another turn");
     }
 
     #[test]

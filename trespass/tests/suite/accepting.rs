@@ -13,10 +13,10 @@ use super::fixture::{Fixture, LONG, ask_for_streams, greet};
 use super::idle::sees_it_asleep;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    cases!(suite: a_connect_needs_no_accept, what_is_written_before_the_accept_arrives, two_peers_connect_to_each_other,
+    cases!(suite: a_connect_needs_no_accept, bytes_written_before_the_accept_arrive, two_peers_connect_to_each_other,
         several_threads_accept_from_one_listener, a_storm_is_served, a_full_backlog_makes_clients_wait,
         i18_the_service_thread_sleeps_while_clients_wait,
-        both_kinds_come_before_the_first_accept, the_first_accept_decides_on_the_kind,
+        both_kinds_come_before_the_first_accept, the_first_accept_decides_on_the_kind, the_first_accept_makes_room_for_its_kind,
         a_dropped_listener_resets_those_who_wait, the_port_of_a_dropped_listener_is_free,
         an_owned_iterator_accepts);
 }
@@ -33,7 +33,7 @@ fn a_connect_needs_no_accept(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn what_is_written_before_the_accept_arrives(fixture: &Fixture) -> Outcome {
+fn bytes_written_before_the_accept_arrive(fixture: &Fixture) -> Outcome {
     let (listener, addr) = fixture.listener();
     let mut client = fixture.builder().connect(addr).unwrap();
     client.write_all(b"early").unwrap();
@@ -201,6 +201,26 @@ fn the_first_accept_decides_on_the_kind(fixture: &Fixture) -> Outcome {
     // Those who come now are told.
     let error = fixture.builder().connect_seq_packet(addr).unwrap_err();
     assert!(error.to_string().contains("use the same type on both sides"), "{error}");
+    Ok(())
+}
+
+/// The only place is taken by a client of the other kind.
+fn the_first_accept_makes_room_for_its_kind(fixture: &Fixture) -> Outcome {
+    if fixture.is_by_cm() {
+        skip!("the connection manager has a backlog of its own, and refuses what is beyond it");
+    }
+    let listener = fixture.builder().backlog(1).bind(fixture.anywhere()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut stream = fixture.builder().connect(addr).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| fixture.builder().connect_seq_packet(addr).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        let (mut server, _) = listener.accept_seq_packet().unwrap();
+        server.send(b"welcome").unwrap();
+        assert_eq!(waiting.join().unwrap().recv(&mut [0; 16]).unwrap(), 7);
+    });
+    assert_eq!(stream.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     Ok(())
 }
 

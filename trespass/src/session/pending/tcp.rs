@@ -22,7 +22,7 @@ pub(crate) struct PendingTcpHandshake {
     peer: SocketAddr,
     kind: Kind,
     began: Instant,
-    /// When the peer's last message arrived.
+    /// When the last step ended that needed the peer.
     heard: Option<Instant>,
     /// A worker's completion queue slot, until the path takes it.
     slot: Option<CqSlot>,
@@ -124,9 +124,9 @@ impl PendingTcpHandshake {
         }
         let Some(handshake) = &mut self.handshake else { return Poll::Pending };
         loop {
-            let heard_before = handshake.messages_received();
+            let step_before = handshake.step();
             let result = handshake.progress(&mut self.socket);
-            if handshake.messages_received() > heard_before {
+            if handshake.step() != step_before {
                 self.heard = Some(now);
             }
             if result.is_pending()
