@@ -70,6 +70,7 @@ fn serve(addr: &str) -> Result<(), Failure> {
 
 /// Answers a client until it is gone.
 fn answer_all(stream: Stream, store: &Store) -> io::Result<()> {
+    stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     while let Some(request) = line(&mut stream)? {
         let answer = answer(&request, store) + "\n";

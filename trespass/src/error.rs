@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::handshake::{HandshakeStep, Side};
     use crate::session::cm_error::CmError;
-    use crate::session::{blocking, buffers};
+    use crate::session::{buffers, closing};
     use crate::wire::{Cause, Unavailable};
     use crate::wire::{Kind, RejectReason};
     use crate::{pool, protocol};
@@ -149,7 +149,7 @@ mod tests {
                 .map(manager),
         );
         messages.push(protocol::FailureCause::Silent(Duration::ZERO).to_string());
-        let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, blocking::LINGER_EXPIRED];
+        let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, closing::LINGER_EXPIRED];
         messages.extend(told.map(str::to_owned));
         assert_eq!(messages.len(), 17);
         for message in &messages {

@@ -19,7 +19,7 @@
 //!     let mut request = String::new();
 //!     stream.read_to_string(&mut request)?; // until the client shuts down its write half
 //!     stream.write_all(request.to_uppercase().as_bytes())
-//! }); // the drop sends the written bytes, then closes the stream
+//! }); // the written bytes of the dropped stream are still sent
 //!
 //! let mut stream = Stream::connect(addr)?;
 //! stream.write_all(b"hello")?;
@@ -83,8 +83,8 @@
 //!   [`Stream::set_write_timeout`] allow.
 //! - A non-blocking program ([`Stream::set_nonblocking`]) waits for the
 //!   [descriptor](Stream#impl-AsFd-for-Stream) with `poll`, `epoll` or mio. When it is *readable*,
-//!   repeat the calls of interest until they would block. It is never writable: wait for space in
-//!   the same way.
+//!   make the calls of interest; while they leave something, it is readable again. It is never
+//!   writable: wait for space in the same way.
 //! - A [`Worker`] serves many connections on one thread.
 //!
 //! # Zero copy
@@ -98,18 +98,20 @@
 //!
 //! - The kernel does little of the work: the bytes of a connection move while a call runs. While a
 //!   program makes no calls it neither sends nor receives, and its peer waits.
-//! - A process with a [`Listener`] has one thread of this crate, named `trespass`. It completes the
-//!   connections of clients, and sleeps while nobody comes.
+//! - A process may have one thread of this crate, named `trespass`. It completes the connections of a
+//!   listener's clients, sends what dropped connections have left, and sleeps while there is nothing
+//!   to do.
 //! - A connection belongs to one thread at a time. There is no `try_clone`, and no `Read` for
 //!   `&Stream`. To read on one thread and write on another, use two connections or a [`Worker`].
 //! - When the peer's process is killed, reading fails with
 //!   [`ConnectionReset`](std::io::ErrorKind::ConnectionReset). An end of stream is always one that
 //!   the peer sent.
-//! - A drop waits until written bytes are sent, 1 s at most ([`Stream::set_linger`]). Over RDMA the
-//!   peer reads large pieces from this side's memory, so the drop waits for that too. A thread that
-//!   has both ends must shut down and read before it drops.
-//! - After a fork a [`Listener`] belongs to the parent: calls of the child fail. A [`Worker`] is its
-//!   own listener, and completes connections only while it is polled.
+//! - Written bytes of a dropped connection are sent for 10 s at most ([`Stream::set_linger`]), and the
+//!   end of the process waits for them. Over RDMA the peer reads large pieces from this side's memory,
+//!   so they need this process until then. A connection that was not dropped when the process ends
+//!   loses them, and so do `_exit`, a signal or a crash.
+//! - After a fork listeners and connections belong to the parent: calls of the child fail. A
+//!   [`Worker`] is its own listener, and completes connections only while it is polled.
 //!
 //! # What a peer can do
 //!
@@ -125,14 +127,16 @@
 //!   received data is never readable. A server whose peers must not see each other's data disables
 //!   [`Builder::rendezvous`]; messages then go in frames.
 //!
-//! Without the feature `rdma`, the crate works over TCP alone and depends on nothing of RDMA. Both
-//! builds interoperate.
+//! The feature `soft` builds a software device into the program, which `SIDEWAY_PROVIDER=soft`
+//! chooses. Without the feature `rdma`, the crate works over TCP alone and depends on nothing of
+//! RDMA. Both builds interoperate.
 
 mod api;
 mod config;
 #[cfg(test)]
 mod corpus;
 mod error;
+mod forks;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod handshake;
 pub mod pool;

@@ -1,11 +1,13 @@
 //! A fork: the listener stays the parent's, whatever the child does with its copy.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread;
+use std::time::Duration;
 
-use trespass::{Builder, Listener, Policy, Stream};
+use sideway::soft;
+use trespass::{Builder, Listener, Policy, Stream, Worker};
 
 /// Runs `child` in a forked process, which it ends with success if it returns `true`.
 fn fork(child: impl FnOnce() -> bool) -> i32 {
@@ -47,11 +49,88 @@ fn a_listener_stays_the_parents() {
             let Some(listener) = copy.take() else { return false };
             let error = listener.accept().unwrap_err();
             drop(listener);
-            error.to_string().contains("bind another one in the child")
+            error.to_string().contains("make another one in the child")
         })
     };
     assert_eq!(wait_for(child), 0, "the child's call did not fail as documented");
     says_hello(copy.as_ref().unwrap());
+}
+
+fn soft_device() {
+    let mut config = soft::Config::from_env().unwrap();
+    config.fabric = format!("trespass-{}", std::process::id());
+    sideway::set_default_provider(soft::provider_with(config).unwrap());
+}
+
+/// The child's calls fail, and its drop tells the peer nothing.
+#[test]
+fn a_connection_stays_the_parents() {
+    alone!(a_connection_stays_the_parents);
+    soft_device();
+    for policy in [Policy::TcpOnly, Policy::RequireRdma] {
+        let builder = || Builder::new().policy(policy).probe_timeout(Duration::from_secs(3));
+        let listener = builder().bind("127.0.0.1:0").unwrap();
+        let mut client = builder().connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"before").unwrap();
+        let mut copy = Some(client);
+        let child = {
+            let copy = &mut copy;
+            fork(move || {
+                let Some(mut client) = copy.take() else { return false };
+                let errors = [
+                    client.write(b"of the child").unwrap_err(),
+                    client.read(&mut [0]).unwrap_err(),
+                    client.shutdown(Shutdown::Both).unwrap_err(),
+                    client.readiness().unwrap_err(),
+                    Worker::new(&Builder::new().build().unwrap()).unwrap().add(client).unwrap_err(),
+                ];
+                errors.iter().all(|error| error.to_string().contains("make another one in the child"))
+            })
+        };
+        assert_eq!(wait_for(child), 0, "{policy:?}: the child's call did not fail as documented");
+        let mut client = copy.unwrap();
+        for _ in 0..3 {
+            client.write_all(b"after").unwrap();
+        }
+        drop(client);
+        let mut got = String::new();
+        server.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "beforeafterafterafter", "{policy:?}");
+    }
+}
+
+/// A worker's connections are the parent's, too.
+#[test]
+fn a_worker_stays_the_parents() {
+    alone!(a_worker_stays_the_parents);
+    soft_device();
+    let listener = Builder::new().bind("127.0.0.1:0").unwrap();
+    let client = Stream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let mut worker = Worker::new(&Builder::new().build().unwrap()).unwrap();
+    let key = worker.add(client).unwrap();
+    let mut copy = Some(worker);
+    let child = {
+        let copy = &mut copy;
+        fork(move || {
+            let Some(mut worker) = copy.take() else { return false };
+            let polled = worker.poll(&mut Vec::new(), Some(Duration::ZERO)).unwrap_err();
+            let written = worker.write(key, b"of the child").unwrap_err();
+            drop(worker);
+            [polled, written].iter().all(|error| error.to_string().contains("make another one in the child"))
+        })
+    };
+    assert_eq!(wait_for(child), 0, "the child's call did not fail as documented");
+    let mut worker = copy.unwrap();
+    assert_eq!(worker.write(key, b"after").unwrap(), 5);
+    worker.close(key);
+    let mut got = String::new();
+    thread::scope(|scope| {
+        scope.spawn(move || drop(worker));
+        server.read_to_string(&mut got).unwrap();
+    });
+    assert_eq!(got, "after");
 }
 
 /// Nobody listens any more when both have dropped it, although the child lives.

@@ -64,17 +64,9 @@ macro_rules! common {
             ///
             /// # Errors
             ///
-            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
+            /// The process is a forked child of the one that made the connection.
             pub fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
-                let protocol = &mut self.0.connection.protocol;
-                if matches!(how, Shutdown::Write | Shutdown::Both) {
-                    protocol.shutdown_write();
-                }
-                if matches!(how, Shutdown::Read | Shutdown::Both) {
-                    protocol.shutdown_read();
-                }
-                self.0.after_shutdown();
-                Ok(())
+                self.0.shutdown(how)
             }
 
             /// Sets whether calls return [`WouldBlock`](io::ErrorKind::WouldBlock) instead of
@@ -125,8 +117,37 @@ macro_rules! common {
                 Ok(self.0.timeouts.get(Direction::Write))
             }
 
-            /// Sets how long a drop waits for written bytes to be sent, as `SO_LINGER` does. Zero
-            /// resets the connection at once. `None` uses
+            /// Does nothing, because written bytes are sent at the end of each call anyway. To gather
+            /// small writes, use [`set_cork`](Self::set_cork).
+            ///
+            /// # Errors
+            ///
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
+            pub fn set_nodelay(&self, _nodelay: bool) -> io::Result<()> {
+                Ok(())
+            }
+
+            /// Always true: nothing waits for more bytes, unless
+            /// [corked](Self::set_cork).
+            ///
+            /// # Errors
+            ///
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
+            pub fn nodelay(&self) -> io::Result<bool> {
+                Ok(true)
+            }
+
+            /// Takes the error of a failed connection, if no call has returned it yet.
+            ///
+            /// # Errors
+            ///
+            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
+            pub fn take_error(&mut self) -> io::Result<Option<io::Error>> {
+                Ok(self.0.connection.take_error())
+            }
+
+            /// Sets how long written bytes are still sent after a drop, which itself does not wait.
+            /// Zero resets the connection at once. `None` uses
             /// [`Builder::linger`](crate::Builder::linger).
             ///
             /// # Errors

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::ToSocketAddrs;
+use std::time::Duration;
 
 use super::listener::Listener;
 use super::seq_packet::SeqPacket;
@@ -9,7 +10,18 @@ use super::stream::Stream;
 use crate::config::{Builder, Config};
 #[expect(unused_imports, reason = "the documentation names it")]
 use crate::error::ConnectError;
+use crate::session::blocking::checked_timeout;
 use crate::wire::Kind;
+
+/// A builder whose connects take no longer than the timeout.
+pub(super) fn within(timeout: Duration) -> io::Result<Builder> {
+    const SHORTEST: Duration = Duration::from_millis(10);
+    const LONGEST: Duration = Duration::from_secs(600);
+    checked_timeout(Some(timeout))?;
+    let deadline = timeout.clamp(SHORTEST, LONGEST);
+    let probe = Config::default().probe_timeout.min(deadline / 2);
+    Ok(Builder::new().handshake_deadline(deadline).probe_timeout(probe))
+}
 
 impl Builder {
     /// Connects a stream: [`build`](Self::build), then [`Config::connect`].

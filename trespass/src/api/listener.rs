@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::api::seq_packet::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::{Builder, Config};
+use crate::forks::Process;
 use crate::session::acceptor::Acceptor;
 use crate::session::backlog::Backlog;
 use crate::session::blocking::checked_timeout;
@@ -139,9 +140,7 @@ impl Listener {
 
     fn accept_kind(&self, kind: Kind) -> io::Result<Connection> {
         if !self.task.is_of_this_process() {
-            return Err(io::Error::other(
-                "this listener belongs to the process that made it, which has forked: bind another one in the child",
-            ));
+            return Err(Process::error("listener"));
         }
         if self.backlog.ask_for(kind) {
             self.task.wake();

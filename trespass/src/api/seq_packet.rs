@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::api::common::common;
+use crate::api::connect::within;
 use crate::config::Builder;
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
@@ -71,6 +72,16 @@ impl SeqPacket {
     /// Those of [`Stream::connect`](crate::Stream::connect).
     pub fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
         Builder::new().connect_seq_packet(addr)
+    }
+
+    /// Connects with default parameters, and fails if that takes longer than the timeout, as
+    /// [`Stream::connect_timeout`](crate::Stream::connect_timeout) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect). A timeout of zero is refused.
+    pub fn connect_timeout(addr: &SocketAddr, timeout: Duration) -> io::Result<Self> {
+        within(timeout)?.connect_seq_packet(addr)
     }
 
     pub(crate) fn new(connection: Connection) -> io::Result<Self> {

@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::api::common::common;
+use crate::api::connect::within;
 use crate::config::Builder;
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
@@ -30,8 +31,10 @@ use crate::session::stats::Stats;
 ///
 /// # Dropping
 ///
-/// A drop sends the written bytes first. It waits up to the linger time (1 s, or
-/// [`set_linger`](Self::set_linger)) and then resets the connection.
+/// A drop does not wait for the peer. A thread of this crate sends the written bytes within the
+/// linger time (10 s, or [`set_linger`](Self::set_linger)), then resets the connection. On Unix the
+/// end of the process waits for dropped connections, 10 s at most for all together. As over TCP, a
+/// drop before all received data was read resets the connection.
 pub struct Stream(pub(crate) CloseOnDrop);
 
 common!(Stream);
@@ -45,6 +48,25 @@ impl Stream {
     /// environment variable has an invalid value ([`Builder`]).
     pub fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
         Builder::new().connect(addr)
+    }
+
+    /// Connects with default parameters, and fails if that takes longer than the timeout: at least
+    /// 10 ms, at most 10 minutes. The proof of the data path may take half of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect). A timeout of zero is refused.
+    pub fn connect_timeout(addr: &SocketAddr, timeout: Duration) -> io::Result<Self> {
+        within(timeout)?.connect(addr)
+    }
+
+    /// Receives bytes and leaves them to be received again.
+    ///
+    /// # Errors
+    ///
+    /// Those of a read.
+    pub fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.call(Direction::Read, |connection| connection.peek(buffer))
     }
 
     pub(crate) fn new(connection: Connection) -> io::Result<Self> {

@@ -18,6 +18,7 @@ use mio::Token;
 use crate::api::seq_packet::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::Config;
+use crate::forks::Process;
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
@@ -169,6 +170,8 @@ pub struct Worker {
     pending_events: VecDeque<Event>,
     /// Polls since the system was last asked, for a worker that spins.
     polls: u32,
+    /// The process that made it.
+    process: Process,
 }
 
 struct WorkerSlot {
@@ -219,6 +222,7 @@ impl Worker {
             pool_is_settled: false,
             config: config.clone(),
             worker_cq: WorkerCq::default(),
+            process: Process::current(),
             slots: Vec::new(),
             free: Vec::new(),
             handshakes: 0,
@@ -285,7 +289,7 @@ impl Worker {
     /// Closes a connection or a listener, and ends its key. Later polls send the written bytes.
     /// After the linger time, or the one of [`Stream::set_linger`], the connection is reset.
     pub fn close(&mut self, key: Key) {
-        if !self.has(key) {
+        if !self.has(key) || !self.process.is_current() {
             return;
         }
         let slot = self.slot(key.index);
@@ -428,6 +432,9 @@ impl Worker {
     }
 
     fn poll_until(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        if !self.process.is_current() {
+            return Err(Process::error("worker"));
+        }
         let limit = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
         loop {
             if self.spin(limit, events)? {
@@ -564,6 +571,9 @@ impl Worker {
     }
 
     fn open_connection(&mut self, key: Key) -> io::Result<(&mut Connection, &mut ReadinessState)> {
+        if !self.process.is_current() {
+            return Err(Process::error("worker"));
+        }
         if !self.has(key) {
             return Err(no_connection());
         }
@@ -626,6 +636,11 @@ impl fmt::Debug for Worker {
 impl Drop for Worker {
     /// Closes all connections, and waits until their bytes are sent, up to the longest linger time.
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // A forked child shares all of it with the parent.
+            std::mem::forget((std::mem::take(&mut self.slots), self.worker_cq.clone()));
+            return;
+        }
         for index in 0..self.slots.len() as u32 {
             // Closed connections are sending already.
             if !matches!(self.slot(index).state, SlotState::Nothing | SlotState::Closing { .. }) {

@@ -172,7 +172,8 @@ setters! {
     probe_timeout: Duration;
     /// The time limit of a handshake: 10 ms to 10 minutes. Default: 5 s.
     handshake_deadline: Duration;
-    /// How long closing waits for unsent bytes: up to an hour. Default: 1 s.
+    /// How long the written bytes of a dropped connection are still sent: up to an hour. Default:
+    /// 10 s.
     linger: Duration;
     /// How long a connection is silent before a keepalive probe: 100 ms to a day. `None` sends
     /// none. Default: 5 s.

@@ -155,7 +155,7 @@ impl Default for Config {
             min_rnr_timer: 12,
             probe_timeout: Duration::from_millis(300),
             handshake_deadline: Duration::from_secs(5),
-            linger: Duration::from_secs(1),
+            linger: Duration::from_secs(10),
             keepalive: Some(Duration::from_secs(5)),
             spin: if *ONE_PROCESSOR { Duration::ZERO } else { SPIN },
             worker_spin: Duration::ZERO,

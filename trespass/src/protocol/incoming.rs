@@ -497,6 +497,11 @@ impl<B: Block> Incoming<B> {
         self.sources == self.sources_read
     }
 
+    /// Whether data has arrived, or was announced, that the program has not taken.
+    pub(crate) fn has_unread(&self) -> bool {
+        !self.discarding && (self.queued > 0 || !self.items.is_empty())
+    }
+
     // Quota
 
     fn charge(&self) -> usize {

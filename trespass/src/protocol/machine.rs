@@ -280,6 +280,12 @@ impl<B: Block> ProtocolMachine<B> {
         self.taken(result)
     }
 
+    /// Stream: copies received bytes, which stay to be read.
+    pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, CallError> {
+        let seen = self.incoming.peek(buffer);
+        self.taken(seen)
+    }
+
     /// SeqPacket: takes the whole message at the front. `None` means that the peer has sent all its
     /// data.
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, CallError> {
@@ -335,6 +341,11 @@ impl<B: Block> ProtocolMachine<B> {
     /// Whether a receiving call would not block.
     pub(crate) fn readable(&self) -> bool {
         self.closing.failed().is_some() || self.incoming.readable()
+    }
+
+    /// Whether data has arrived, or was announced, that the program has not taken.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.incoming.has_unread()
     }
 
     /// Delivers arrived data even after a failure; afterwards the failure takes the place of

@@ -1,5 +1,5 @@
 //! The blocking connection that [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) wrap:
-//! calls, timeouts, spinning, sleeping and lingering.
+//! calls, timeouts, spinning and sleeping.
 //!
 //! Each call tries. If it must wait, it polls for completions for a while
 //! ([`Builder::spin`](crate::Builder::spin)), takes a turn and tries again, then sleeps until the
@@ -8,20 +8,20 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::Shutdown;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use mio::Token;
 
+use crate::forks::Process;
 use crate::protocol::{CallBuffer, CallError};
+use crate::session::closing;
 use crate::session::connection::{Connection, Direction, Refused};
 use crate::session::readiness::{Poller, Readiness, ReadinessState, Until};
 
 /// The token of the one connection in its poller.
 const CONNECTION: Token = Token(0);
-
-/// The error text of a connection that was reset at the end of its linger time.
-pub(crate) const LINGER_EXPIRED: &str = "the peer did not take all within";
 
 /// Polls for completions between two reads of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;
@@ -142,6 +142,28 @@ impl BlockingConnection {
         })
     }
 
+    /// Fails in a forked child.
+    #[inline]
+    fn check_process(&self) -> io::Result<()> {
+        if self.connection.is_of_this_process() { Ok(()) } else { Err(Process::error("connection")) }
+    }
+
+    /// Closes one direction or both.
+    pub(crate) fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
+        self.check_process()?;
+        let protocol = &mut self.connection.protocol;
+        if matches!(how, Shutdown::Write | Shutdown::Both) {
+            protocol.shutdown_write();
+        }
+        if matches!(how, Shutdown::Read | Shutdown::Both) {
+            protocol.shutdown_read();
+        }
+        // Sends the end as far as possible, because the program may never call again.
+        self.connection.progress();
+        self.publish_readiness();
+        Ok(())
+    }
+
     /// Runs the call until it succeeds, fails or times out.
     pub(crate) fn call<T>(
         &mut self,
@@ -162,6 +184,7 @@ impl BlockingConnection {
     }
 
     fn run_call<T>(&mut self, direction: Direction, mut call: impl CallAttempt<T>) -> io::Result<T> {
+        self.check_process()?;
         let outcome = match call.attempt(&mut self.connection) {
             Err(Refused::Blocked) => self.wait_for(direction, call),
             Err(Refused::Failed(error)) => Err(error),
@@ -180,8 +203,28 @@ impl BlockingConnection {
             let refused = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
             self.readiness_state.set_write_refused(refused);
         }
-        self.publish_readiness();
+        if self.poller.is_exported() {
+            self.publish_after_call(direction, outcome.is_ok());
+        }
         outcome
+    }
+
+    /// Makes the program's descriptor match what calls can do, after a call that the program may not
+    /// repeat until it would block.
+    fn publish_after_call(&mut self, direction: Direction, succeeded: bool) {
+        if succeeded && direction == Direction::Read && !self.connection.readiness().readable {
+            // As a refused call does, it replaces the receives and asks for the next event.
+            if let Err(error) = self.sleep(Until::Now) {
+                tracing::debug!(connection = %self.connection.info, %error, "its events are not known");
+            }
+            self.connection.progress();
+        }
+        let ready = self.connection.readiness();
+        let rings = match succeeded {
+            true => self.readiness_state.update_after_call(ready),
+            false => self.readiness_state.update(ready),
+        };
+        self.publish(rings);
     }
 
     /// Whether all written bytes are sent. Over a device this needs no system call: it takes the
@@ -274,7 +317,7 @@ impl BlockingConnection {
 
     /// Sleeps until an event or the deadline. Returns whether there was an event.
     fn sleep(&mut self, until: Until) -> io::Result<bool> {
-        let awake = !self.connection.may_sleep(&self.poller);
+        let awake = !self.connection.may_sleep(self.poller.task_waker());
         let until = if awake { Until::Now } else { until.or(self.connection.next_deadline()) };
         let (connection, mut happened) = (&mut self.connection, awake);
         self.poller.wait(until, |event| {
@@ -287,10 +330,14 @@ impl BlockingConnection {
 
     /// Makes the program's descriptor match what calls can do.
     fn publish_readiness(&mut self) {
-        if !self.poller.is_exported() {
-            return;
+        if self.poller.is_exported() {
+            let rings = self.readiness_state.update(self.connection.readiness());
+            self.publish(rings);
         }
-        if self.readiness_state.update(self.connection.readiness()) {
+    }
+
+    fn publish(&mut self, rings: bool) {
+        if rings {
             self.poller.wake();
         }
         self.poller.wake_at(self.connection.next_deadline());
@@ -325,6 +372,7 @@ impl BlockingConnection {
 
     /// The calls that can make progress.
     pub(crate) fn readiness(&mut self) -> io::Result<Readiness> {
+        self.check_process()?;
         loop {
             self.connection.progress();
             if !self.sleep(Until::Now)? {
@@ -355,12 +403,6 @@ impl BlockingConnection {
             Ok(())
         })?;
         self.finish_write(())
-    }
-
-    /// Sends the end of a half as far as possible, because the program may never call again.
-    pub(crate) fn after_shutdown(&mut self) {
-        self.connection.progress();
-        self.publish_readiness();
     }
 
     #[cfg(unix)]
@@ -409,34 +451,6 @@ pub(crate) fn timed_out(until: Until) -> io::Error {
     }
 }
 
-impl BlockingConnection {
-    /// Closes the connection, and waits for unsent bytes up to the linger time.
-    fn close(&mut self) {
-        let linger = self.linger.get();
-        if linger.is_zero() {
-            return self.connection.abort();
-        }
-        let until = Until::Event.or(Instant::now().checked_add(linger));
-        self.connection.close();
-        loop {
-            self.connection.progress();
-            if self.connection.is_over() {
-                return;
-            }
-            match self.sleep(until) {
-                Ok(happened) if happened || !until.is_over() => (),
-                Ok(_) => break,
-                Err(error) => {
-                    tracing::warn!(connection = %self.connection.info, %error, "cannot wait for its end");
-                    break;
-                }
-            }
-        }
-        tracing::debug!(connection = %self.connection.info, "{LINGER_EXPIRED} {linger:?}");
-        self.connection.abort();
-    }
-}
-
 /// Owns a blocking connection and closes it on drop, unless it was moved out.
 pub(crate) struct CloseOnDrop(Option<Box<BlockingConnection>>);
 
@@ -447,6 +461,7 @@ impl CloseOnDrop {
 
     /// Deregisters the connection from its poller, so that a worker's can report its events.
     pub(crate) fn into_connection(mut self) -> io::Result<Connection> {
+        self.check_process()?;
         let BlockingConnection { mut connection, poller, linger, .. } = *self.0.take().expect(OPEN);
         connection.deregister(&poller)?;
         connection.set_linger(linger.get());
@@ -473,8 +488,9 @@ impl DerefMut for CloseOnDrop {
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        if let Some(blocking) = &mut self.0 {
-            blocking.close();
+        if let Some(blocking) = self.0.take() {
+            let BlockingConnection { connection, poller, linger, .. } = *blocking;
+            closing::close(connection, poller, linger.get());
         }
     }
 }

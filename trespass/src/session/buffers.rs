@@ -115,6 +115,11 @@ impl ReturnedBytes {
         *self.wake_handle.lock().unwrap_or_else(PoisonError::into_inner) = Some(wake_handle.clone());
     }
 
+    /// Wakes nobody any more.
+    pub(crate) fn clear_wake_handle(&self) {
+        *self.wake_handle.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Takes the bytes that were returned since the last call.
     pub(crate) fn take(&self) -> usize {
         if self.charge.load(Ordering::Relaxed) == 0 { 0 } else { self.charge.swap(0, Ordering::SeqCst) }

@@ -6,12 +6,14 @@ use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use mio::Token;
 use mio::event::Event as Report;
+use mio::{Registry, Token};
 
 use crate::config::Config;
+use crate::forks::{self, Process};
 use crate::handshake::{Agreed, Established};
 use crate::pool::{Block, Pool};
 use crate::protocol::{
@@ -21,6 +23,7 @@ use crate::protocol::{
 use crate::session::buffers::{Completion, Part, RecvBuf, ReturnedBytes, Ticket};
 use crate::session::connection_info::ConnectionInfo;
 use crate::session::readiness::{Poller, Readiness};
+use crate::session::service;
 use crate::session::spin::AdaptiveSpin;
 use crate::session::stats::{Stats, StatsSummary};
 use crate::transport::pools::usable_pool;
@@ -78,6 +81,8 @@ pub(crate) struct Connection {
     pub(crate) piece: Option<usize>,
     /// The id of the device's protection domain, or 0.
     domain: usize,
+    /// The process that made it.
+    process: Process,
     /// The time when the clock was last read.
     clock: Instant,
     /// The peer has closed its end.
@@ -137,6 +142,9 @@ impl Connection {
         config: &Config,
         pool: Pool,
     ) -> io::Result<Self> {
+        if let Err(error) = service::prepare() {
+            tracing::debug!(%error, "a drop with unsent bytes will need the service thread");
+        }
         let (gather, domain) = (driver.gather(), pool.domain_id());
         let setup = ConnectionSetup { gather, domain, ..agreed.setup(config, link) };
         info.log_setup(&driver);
@@ -160,6 +168,7 @@ impl Connection {
             sndbuf: config.sndbuf,
             piece: (link == LinkType::Rc).then(|| piece(&setup)),
             domain,
+            process: Process::current(),
             clock: Instant::now(),
             peer_finished: false,
             failure_reported: false,
@@ -171,11 +180,27 @@ impl Connection {
         })
     }
 
+    /// Whether the calling process may use it, and is no forked child.
+    #[inline]
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
+    }
+
     // The transport.
 
     pub(crate) fn register(&mut self, poller: &Poller, token: Token) -> io::Result<()> {
         self.returns.set_wake_handle(poller.wake_handle());
         Driver::<Pool>::register(&mut self.driver, poller.registry(), token)
+    }
+
+    /// Registers the descriptors elsewhere, for a connection that takes no more calls.
+    pub(crate) fn register_at(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        Driver::<Pool>::register(&mut self.driver, registry, token)
+    }
+
+    /// Undoes [`register_at`](Self::register_at).
+    pub(crate) fn deregister_from(&mut self, registry: &Registry) -> io::Result<()> {
+        Driver::<Pool>::deregister(&mut self.driver, registry)
     }
 
     pub(crate) fn deregister(&mut self, poller: &Poller) -> io::Result<()> {
@@ -314,17 +339,15 @@ impl Connection {
         returned
     }
 
-    /// Whether nothing is left to do before an event, and every possible event wakes the poller.
-    pub(crate) fn may_sleep(&mut self, poller: &Poller) -> bool {
+    /// Whether nothing is left to do before an event, and every possible event wakes the sleeper.
+    pub(crate) fn may_sleep(&mut self, waker: &Waker) -> bool {
         if Driver::<Pool>::is_starved(&self.driver) {
             self.pool_empty += 1;
-            self.pool.wake_when_free(poller.task_waker());
+            self.pool.wake_when_free(waker);
             // A block may have returned just before.
             self.progress();
         }
-        if self.awaiting_memory != [false; 2]
-            && self.pool.wake_when_more(poller.task_waker(), &mut self.returns_seen)
-        {
+        if self.awaiting_memory != [false; 2] && self.pool.wake_when_more(waker, &mut self.returns_seen) {
             // Blocks have returned since a call was refused, so the next call may succeed.
             self.awaiting_memory = [false; 2];
             return false;
@@ -424,6 +447,23 @@ impl Connection {
 
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Refused> {
         self.protocol.read(buffer).map_err(|error| self.refused(Direction::Read, error))
+    }
+
+    pub(crate) fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, Refused> {
+        self.protocol.peek(buffer).map_err(|error| self.refused(Direction::Read, error))
+    }
+
+    /// The failure, if no call has reported it.
+    pub(crate) fn take_error(&mut self) -> Option<io::Error> {
+        let cause = self.protocol.failure().filter(|_| !self.failure_reported)?.clone();
+        if self.peer_finished && cause == FailureCause::PeerGone {
+            // The peer has closed in order.
+            return None;
+        }
+        match self.refused(Direction::Read, CallError::Failed(cause)) {
+            Refused::Failed(error) => Some(error),
+            Refused::Blocked => None,
+        }
     }
 
     /// Records whether a call waits for memory.
@@ -615,6 +655,11 @@ impl Connection {
         self.sndbuf
     }
 
+    /// Whether data has arrived that the program has not taken.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.protocol.has_unread()
+    }
+
     /// Sends written bytes, and accepts no more.
     pub(crate) fn close(&mut self) {
         self.protocol.shutdown_write();
@@ -625,6 +670,32 @@ impl Connection {
     /// the peer's device must have it.
     pub(crate) fn is_over(&self) -> bool {
         self.protocol.failure().is_some() || self.protocol.is_closed() || self.protocol.is_delivered()
+    }
+
+    /// Whether the peer's device or this side's kernel has all bytes.
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.protocol.is_delivered()
+    }
+
+    /// Whether a closed connection can be dropped. A TCP socket that still gets bytes, even the
+    /// peer's FIN frame, would send a reset, and the peer could lose what it has not read.
+    pub(crate) fn has_ended(&self) -> bool {
+        let (over, delivered) = (self.protocol.failure().is_some(), self.protocol.is_delivered());
+        over || self.protocol.is_closed() || (delivered && !self.driver.is_tcp())
+    }
+
+    /// Tells the peer's kernel that no more bytes come.
+    pub(crate) fn half_close(&mut self) {
+        self.driver.half_close();
+    }
+
+    /// Closes a forked child's copy of the socket. All else is shared with the parent, and stays.
+    pub(crate) fn forget_in_child(self) {
+        let socket = self.driver.socket();
+        std::mem::forget(self);
+        if let Some(socket) = socket {
+            forks::close_copy(socket);
+        }
     }
 
     /// Ends the connection at once.

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use mio::event::Event;
+
 use crate::config::Config;
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::backlog::Backlog;
 use crate::session::pending::PendingHandshake;
-use crate::session::service::{Place, Task};
+use crate::session::service::{NextTurn, Place, Task};
 use crate::transport::pools::usable_pool;
 
 /// Handshakes at a time. Other clients wait in the system's backlog.
@@ -196,8 +198,11 @@ impl Listening {
 }
 
 impl Task for Listening {
-    fn turn(&mut self, place: &Place, moved: &[usize], now: Instant) -> Option<Instant> {
-        self.acceptor.as_ref()?;
+    fn turn(&mut self, place: &Place, events: &[&Event], now: Instant) -> NextTurn {
+        if self.acceptor.is_none() {
+            return NextTurn::Event;
+        }
+        let moved: Vec<usize> = events.iter().map(|event| place.number(event.token())).collect();
         self.may_accept |= moved.contains(&ACCEPTOR);
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
@@ -210,7 +215,7 @@ impl Task for Listening {
             }
         }
         let more = self.retry_at.is_none() && self.accept_pending(place);
-        if more { Some(now) } else { self.next_deadline() }
+        if more { NextTurn::At(now) } else { self.next_deadline().into() }
     }
 
     fn failed(&mut self, place: &Place) {

@@ -4,12 +4,14 @@
 //!   calls.
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
 //! - [`connect`] makes connections. [`service`] is the thread in which [`listening`] accepts clients
-//!   ([`acceptor`]) into a [`backlog`]. [`pending`] has the unfinished handshakes.
+//!   ([`acceptor`]) into a [`backlog`], and [`closing`] finishes dropped connections. [`pending`]
+//!   has the unfinished handshakes.
 
 pub(crate) mod acceptor;
 pub(crate) mod backlog;
 pub(crate) mod blocking;
 pub(crate) mod buffers;
+pub(crate) mod closing;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no connection manager without RDMA"))]
 pub(crate) mod cm_error;
 pub(crate) mod connect;
@@ -22,3 +24,4 @@ pub(crate) mod service;
 mod spin;
 pub(crate) mod stats;
 mod timer;
+mod unsent;

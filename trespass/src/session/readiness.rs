@@ -10,8 +10,9 @@
 //! *readable* when a call may make progress, and never writable.
 //!
 //! Two rules make it correct for level-triggered and edge-triggered users:
-//! - When a call leaves something undone that the program does not know of, the waker fires once as
-//!   that becomes true (an edge). The set stays readable until a call has looked (a level).
+//! - When a call leaves something undone that the program does not know of, the waker fires as that
+//!   becomes true, and after each further call that leaves something (an edge). The set stays
+//!   readable until a call has looked (a level).
 //! - Before a call returns `WouldBlock`, it takes the set's events and then tries once more. What
 //!   arrives after that is a new event of the set.
 //!
@@ -306,6 +307,12 @@ impl ReadinessState {
         self.signalled = wanted;
         rings
     }
+
+    /// The same after a call that succeeded. A program that makes one call for each edge needs
+    /// another edge for what is left.
+    pub(crate) fn update_after_call(&mut self, ready: Readiness) -> bool {
+        self.update(ready) || self.signalled.readable
+    }
 }
 
 #[cfg(test)]
@@ -322,6 +329,16 @@ mod tests {
         assert!(readiness_state.update(Readiness::BOTH), "a second condition wakes for itself");
         readiness_state.events_taken();
         assert!(readiness_state.update(Readiness::BOTH), "taking the events takes the wake-up too");
+    }
+
+    #[test]
+    fn each_call_that_leaves_something_wakes_again() {
+        let mut readiness_state = ReadinessState::default();
+        assert!(readiness_state.update_after_call(Readiness::READ));
+        assert!(readiness_state.update_after_call(Readiness::READ));
+        assert!(!readiness_state.update_after_call(Readiness::WRITE));
+        readiness_state.set_interest(Readiness::WRITE);
+        assert!(!readiness_state.update_after_call(Readiness::READ));
     }
 
     #[test]

@@ -13,7 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mio::event::Event;
 use mio::{Events, Poll, Registry, Token, Waker};
+
+use crate::forks::Process;
 
 /// Tokens of a task.
 const TOKENS: usize = 1 << 12;
@@ -29,12 +32,34 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Work that the service thread does in turns.
 pub(crate) trait Task: Send {
-    /// Continues as far as possible without waiting. `moved` are the numbers of the tokens with
-    /// events. Returns when the next turn is due without an event.
-    fn turn(&mut self, place: &Place, moved: &[usize], now: Instant) -> Option<Instant>;
+    /// Continues as far as possible without waiting, after these events. Returns when the next turn
+    /// is due.
+    fn turn(&mut self, place: &Place, events: &[&Event], now: Instant) -> NextTurn;
 
     /// A turn has panicked, and there will be no other.
     fn failed(&mut self, place: &Place);
+}
+
+/// Starts the thread, so that a task needs no more descriptors and threads later.
+pub(crate) fn prepare() -> io::Result<()> {
+    Service::get().map(drop)
+}
+
+/// When a task has its next turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextTurn {
+    /// When something has happened.
+    Event,
+    /// At an event, or at that time.
+    At(Instant),
+    /// Never: the task is complete.
+    Never,
+}
+
+impl From<Option<Instant>> for NextTurn {
+    fn from(due: Option<Instant>) -> Self {
+        due.map_or(Self::Event, Self::At)
+    }
 }
 
 /// A task's place in the service: its tokens.
@@ -54,6 +79,11 @@ impl Place {
         Token(self.index * TOKENS + number)
     }
 
+    /// The number of a token of this place.
+    pub(crate) fn number(&self, token: Token) -> usize {
+        token.0 - self.index * TOKENS
+    }
+
     /// Asks for a turn.
     pub(crate) fn wake(&self) {
         if let Some(entry) = self.service.entries().get_mut(self.index) {
@@ -66,7 +96,7 @@ impl Place {
 /// The tasks of a process. It is never freed, because its thread uses it as long as the process
 /// lives.
 struct Service {
-    process: u32,
+    process: Process,
     registry: Registry,
     waker: Waker,
     entries: Mutex<Vec<Entry>>,
@@ -95,13 +125,13 @@ impl Service {
         let seen = SERVICE.load(Ordering::Acquire);
         // SAFETY: the pointer is null, or comes from the box below that was chosen and is never freed.
         if let Some(service) = unsafe { seen.as_ref() }
-            && service.process == std::process::id()
+            && service.process.is_current()
         {
             return Ok(service);
         }
         let poll = Poll::new()?;
         let new = Box::new(Self {
-            process: std::process::id(),
+            process: Process::current(),
             registry: poll.registry().try_clone()?,
             waker: Waker::new(poll.registry(), WAKER)?,
             entries: Mutex::default(),
@@ -142,7 +172,6 @@ impl Service {
 
     fn run(&'static self, mut poll: Poll) {
         let mut events = Events::with_capacity(EVENTS);
-        let mut moved: Vec<(usize, usize)> = Vec::new();
         loop {
             let due = self.entries().iter().filter_map(|entry| entry.due).min();
             let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
@@ -154,85 +183,106 @@ impl Service {
                     thread::sleep(PAUSE);
                 }
             }
-            let tokens = events.iter().map(mio::event::Event::token).filter(|token| *token != WAKER);
-            moved.clear();
-            moved.extend(tokens.map(|Token(token)| (token / TOKENS, token % TOKENS)));
-            moved.sort_unstable();
+            let mut moved: Vec<&Event> = events.iter().filter(|event| event.token() != WAKER).collect();
+            moved.sort_unstable_by_key(|event| event.token());
             self.turns(&moved);
         }
     }
 
     /// Gives a turn to each task that has events or is due.
-    fn turns(&'static self, moved: &[(usize, usize)]) {
-        let mut numbers: Vec<usize> = Vec::new();
-        let count = self.entries().len();
-        for index in 0..count {
-            let now = Instant::now();
-            numbers.clear();
-            let first = moved.partition_point(|(task, _)| *task < index);
-            numbers.extend(
-                moved[first..].iter().take_while(|(task, _)| *task == index).map(|(_, number)| number),
-            );
-            let task = {
-                let mut entries = self.entries();
-                let entry = &mut entries[index];
-                if numbers.is_empty() && entry.due.is_none_or(|due| due > now) {
-                    continue;
-                }
-                // A wake-up during the turn asks for another one.
+    fn turns(&'static self, moved: &[&Event]) {
+        let now = Instant::now();
+        let has_event =
+            |index: usize| moved.binary_search_by_key(&index, |event| event.token().0 / TOKENS).is_ok();
+        let mut with_turn = Vec::new();
+        for (index, entry) in self.entries().iter_mut().enumerate() {
+            if has_event(index) || entry.due.is_some_and(|due| due <= now) {
+                // A wake-up during the turn asks for another one. A free place may have got a late
+                // one.
                 entry.due = None;
-                entry.task.clone()
-            };
-            if let Some(task) = task {
-                self.turn(index, &task, &numbers, now);
+                with_turn.extend(entry.task.clone().map(|task| (index, task)));
             }
+        }
+        for (index, task) in with_turn {
+            let before = |end: usize| moved.partition_point(|event| event.token().0 < end);
+            let events = &moved[before(index * TOKENS)..before((index + 1) * TOKENS)];
+            self.turn(index, task, events);
         }
     }
 
-    fn turn(&'static self, index: usize, task: &Arc<Mutex<dyn Task>>, numbers: &[usize], now: Instant) {
+    fn turn(&'static self, index: usize, task: Arc<Mutex<dyn Task>>, events: &[&Event]) {
         let place = Place { service: self, index };
-        let turn = || lock(task).turn(&place, numbers, now);
-        let due = catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|_| {
-            tracing::error!("a task of the service thread has panicked, and ends");
-            // Its place stays taken until its owner ends it.
-            self.entries()[index] = Entry::reserved();
-            let failed = || lock(task).failed(&place);
-            if catch_unwind(AssertUnwindSafe(failed)).is_err() {
-                tracing::error!("it has panicked again");
+        match catch_unwind(AssertUnwindSafe(|| lock(&*task).turn(&place, events, Instant::now()))) {
+            Ok(NextTurn::Never) => {
+                self.entries()[index] = Entry::default();
+                if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
+                    tracing::error!("the end of a task of the service thread has panicked");
+                }
             }
-            None
-        });
-        let entry = &mut self.entries()[index];
-        entry.due = entry.due.into_iter().chain(due).min();
+            Ok(NextTurn::At(due)) => {
+                let entry = &mut self.entries()[index];
+                entry.due = entry.due.into_iter().chain([due]).min();
+            }
+            Ok(NextTurn::Event) => (),
+            Err(_) => self.has_failed(&place, &task),
+        }
+    }
+
+    fn has_failed(&'static self, place: &Place, task: &Arc<Mutex<dyn Task>>) {
+        tracing::error!("a task of the service thread has panicked, and ends");
+        // Its place stays taken until its owner ends it.
+        self.entries()[place.index] = Entry::reserved();
+        if catch_unwind(AssertUnwindSafe(|| lock(task).failed(place))).is_err() {
+            tracing::error!("it has panicked again");
+        }
     }
 }
 
-/// A task in the service. The task ends with it.
+/// A task in the service, which its owner ends.
 pub(crate) struct ServiceTask<T: Task + 'static> {
     place: Place,
-    task: Arc<Mutex<T>>,
+    /// Filled when the task has been made.
+    task: Arc<Mutex<Option<T>>>,
+}
+
+/// The turn of a task that is being made waits for it, so that it misses no event.
+impl<T: Task> Task for Option<T> {
+    fn turn(&mut self, place: &Place, events: &[&Event], now: Instant) -> NextTurn {
+        self.as_mut().map_or(NextTurn::Event, |task| task.turn(place, events, now))
+    }
+
+    fn failed(&mut self, place: &Place) {
+        if let Some(task) = self {
+            task.failed(place);
+        }
+    }
 }
 
 impl<T: Task + 'static> ServiceTask<T> {
     /// Adds a task, which has its first turn soon.
     pub(crate) fn start(make: impl FnOnce(&Place) -> io::Result<T>) -> io::Result<Self> {
         let service = Service::get()?;
-        let place = Place { service, index: service.reserve() };
-        let task = match make(&place) {
-            Ok(task) => Arc::new(Mutex::new(task)),
+        let task = Arc::new(Mutex::new(None));
+        let mut empty = lock(&task);
+        let place = Place { service, index: service.add(task.clone()) };
+        match make(&place) {
+            Ok(made) => *empty = Some(made),
             Err(error) => {
                 service.entries()[place.index] = Entry::default();
                 return Err(error);
             }
-        };
-        service.entries()[place.index].task = Some(task.clone());
+        }
+        drop(empty);
         place.wake();
         Ok(Self { place, task })
     }
 
+    /// Leaves the task to itself: it ends when a turn says so.
+    pub(crate) fn detach(self) {}
+
     /// Whether this process started the task. A forked child has a copy that nobody runs.
     pub(crate) fn is_of_this_process(&self) -> bool {
-        self.place.service.process == std::process::id()
+        self.place.service.process.is_current()
     }
 
     /// Asks for a turn.
@@ -243,43 +293,47 @@ impl<T: Task + 'static> ServiceTask<T> {
     /// Ends the task by a function that has it alone, after a turn that is in progress.
     pub(crate) fn end(&self, end: impl FnOnce(&mut T, &Place)) {
         self.place.service.entries()[self.place.index].due = None;
-        end(&mut lock(&self.task), &self.place);
+        if let Some(task) = &mut *lock(&self.task) {
+            end(task, &self.place);
+        }
         self.place.service.entries()[self.place.index] = Entry::default();
     }
 
     /// Calls a function with the task, if no thread has it. In a forked child the lock may be held
     /// for ever.
     pub(crate) fn in_child(&self, with: impl FnOnce(&mut T)) {
-        if let Ok(mut task) = self.task.try_lock() {
-            with(&mut task);
+        if let Ok(mut task) = self.task.try_lock()
+            && let Some(task) = &mut *task
+        {
+            with(task);
         }
     }
 }
 
 impl Service {
-    /// Reserves a place.
-    fn reserve(&self) -> usize {
-        let reserved = Entry::reserved();
+    /// Gives a task a place.
+    fn add(&self, task: Arc<Mutex<dyn Task>>) -> usize {
+        let entry = Entry { task: Some(task), due: None };
         let mut entries = self.entries();
         match entries.iter().position(|entry| entry.task.is_none()) {
             Some(free) => {
-                entries[free] = reserved;
+                entries[free] = entry;
                 free
             }
             None => {
-                entries.push(reserved);
+                entries.push(entry);
                 entries.len() - 1
             }
         }
     }
 }
 
-/// Holds a place without a task of its own.
+/// Holds the place of a task that has panicked, until its owner ends it.
 struct Reserved;
 
 impl Task for Reserved {
-    fn turn(&mut self, _: &Place, _: &[usize], _: Instant) -> Option<Instant> {
-        None
+    fn turn(&mut self, _: &Place, _: &[&Event], _: Instant) -> NextTurn {
+        NextTurn::Event
     }
 
     fn failed(&mut self, _: &Place) {}
@@ -348,9 +402,9 @@ mod tests {
     struct Reports(Sender<Instant>, Option<Duration>);
 
     impl Task for Reports {
-        fn turn(&mut self, _: &Place, _: &[usize], now: Instant) -> Option<Instant> {
+        fn turn(&mut self, _: &Place, _: &[&Event], now: Instant) -> NextTurn {
             self.0.send(now).unwrap();
-            self.1.take().map(|after| now + after)
+            self.1.take().map(|after| now + after).into()
         }
 
         fn failed(&mut self, _: &Place) {}
@@ -359,7 +413,7 @@ mod tests {
     struct Panics(Sender<&'static str>);
 
     impl Task for Panics {
-        fn turn(&mut self, _: &Place, _: &[usize], _: Instant) -> Option<Instant> {
+        fn turn(&mut self, _: &Place, _: &[&Event], _: Instant) -> NextTurn {
             panic!("as wanted")
         }
 
@@ -399,6 +453,22 @@ mod tests {
             reports.wake();
         }
         assert!(failed.try_recv().is_err(), "it has had another turn");
+    }
+
+    /// A waker may outlive its task.
+    #[test]
+    fn a_late_wake_up_ends() {
+        let (told, turns) = channel();
+        let task = ServiceTask::start(|_| Ok(Reports(told, None))).unwrap();
+        turns.recv_timeout(LONG).unwrap();
+        let place = task.place;
+        task.end(|_, _| ());
+        place.wake();
+        let until = Instant::now() + LONG;
+        while place.service.entries()[place.index].due.is_some() {
+            assert!(Instant::now() < until, "it stays due");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The statistics of a connection, and their periodic log line.
 
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
 use std::time::{Duration, Instant};
 
 use crate::protocol::ConnectionCounters;
@@ -45,17 +47,42 @@ impl Stats {
 
     /// The difference to an earlier state.
     fn since(self, earlier: Self) -> Self {
+        self.with_each(earlier, |now, then| now - then)
+    }
+
+    fn with_each(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
         Self {
-            bytes_sent: self.bytes_sent - earlier.bytes_sent,
-            bytes_received: self.bytes_received - earlier.bytes_received,
-            frames_sent: self.frames_sent - earlier.frames_sent,
-            frames_received: self.frames_received - earlier.frames_received,
-            credits_sent: self.credits_sent - earlier.credits_sent,
-            reads: self.reads - earlier.reads,
-            posts: self.posts - earlier.posts,
-            sleeps: self.sleeps - earlier.sleeps,
-            pool_empty: self.pool_empty - earlier.pool_empty,
+            bytes_sent: combine(self.bytes_sent, other.bytes_sent),
+            bytes_received: combine(self.bytes_received, other.bytes_received),
+            frames_sent: combine(self.frames_sent, other.frames_sent),
+            frames_received: combine(self.frames_received, other.frames_received),
+            credits_sent: combine(self.credits_sent, other.credits_sent),
+            reads: combine(self.reads, other.reads),
+            posts: combine(self.posts, other.posts),
+            sleeps: combine(self.sleeps, other.sleeps),
+            pool_empty: combine(self.pool_empty, other.pool_empty),
         }
+    }
+}
+
+/// Sums of several connections.
+impl Add for Stats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        self.with_each(other, |one, other| one + other)
+    }
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Stats {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Add::add)
     }
 }
 
@@ -106,6 +133,25 @@ mod tests {
     use super::*;
     use crate::config::log::captured;
     use crate::{Builder, Policy};
+
+    #[test]
+    fn sums_have_every_counter() {
+        let one = Stats {
+            bytes_sent: 1,
+            bytes_received: 2,
+            frames_sent: 3,
+            frames_received: 4,
+            credits_sent: 5,
+            reads: 6,
+            posts: 7,
+            sleeps: 8,
+            pool_empty: 9,
+        };
+        let mut twice = one;
+        twice += one;
+        assert_eq!(twice.since(one), one);
+        assert_eq!([one, one, Stats::default()].into_iter().sum::<Stats>(), twice);
+    }
 
     #[test]
     fn a_summary_is_logged_once_in_each_interval() {

@@ -29,6 +29,7 @@ use mio::{Registry, Token};
 
 pub(crate) use self::driver::Driver;
 use self::tcp::TcpDriver;
+use crate::forks::Descriptor;
 use crate::pool::{Block, Pool};
 use crate::protocol::{CallBuffer, ConnectionKind, GATHER_MAX, ProtocolMachine};
 
@@ -80,6 +81,28 @@ impl TransportDriver {
     pub(crate) fn managed(managed: rc::CmQueuePair<Pool>, channel: rc::CmControl) -> (Self, Pool) {
         let pool = managed.blocks().clone();
         (Self::Rc(Box::new(rc::RcDriver::managed(managed, channel))), pool)
+    }
+
+    pub(crate) fn is_tcp(&self) -> bool {
+        matches!(self, Self::Tcp(_))
+    }
+
+    /// Over TCP, tells the peer's kernel that no more bytes come.
+    pub(crate) fn half_close(&mut self) {
+        match self {
+            Self::Tcp(tcp) => tcp.half_close(),
+            #[cfg(feature = "rdma")]
+            Self::Rc(_) => (),
+        }
+    }
+
+    /// The TCP socket of the connection, if it has one.
+    pub(crate) fn socket(&self) -> Option<Descriptor> {
+        match self {
+            Self::Tcp(tcp) => tcp.descriptor(),
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.socket(),
+        }
     }
 
     /// The maximum number of lent blocks in one frame.

@@ -7,14 +7,14 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 use trespass::{Completion, Stream};
 
 use super::fixture::{Fixture, LONG, Target, below, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
-        i9_every_ticket_completes_once, i9_a_peer_that_exits_ends_every_call, i9_a_peer_that_panics_says_that_it_is_over);
+        i9_every_ticket_completes_once, i9_a_peer_that_exits_ends_every_call, i14_the_end_of_a_process_waits_for_what_it_dropped, i9_a_peer_that_panics_says_that_it_is_over);
 }
 
 /// The limit until a call reports that the peer's process has ended; the operating system knows at
@@ -43,6 +43,12 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
             let mut stream = builder.connect(addr).unwrap();
             talk(&mut stream, &mut buffer, Duration::from_millis(30));
             std::process::exit(3);
+        }
+        "write" => {
+            let mut stream = builder.connect(addr).unwrap();
+            stream.write_all(&bytes(16, LEFT_BEHIND)).unwrap();
+            drop(stream);
+            std::process::exit(0);
         }
         "panic" => {
             let mut stream = builder.connect(addr).unwrap();
@@ -160,6 +166,22 @@ fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
             Err(error) => return Some(error),
         }
     }
+}
+
+/// What a process has left to send when it ends.
+const LEFT_BEHIND: usize = 700_000;
+
+fn i14_the_end_of_a_process_waits_for_what_it_dropped(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let mut peer = ChildPeer::start("write", addr);
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    assert!(got == bytes(16, LEFT_BEHIND), "{} of {LEFT_BEHIND} bytes", got.len());
+    assert!(peer.0.wait().unwrap().success());
+    Ok(())
 }
 
 fn i9_a_peer_that_exits_ends_every_call(fixture: &Fixture) -> Outcome {

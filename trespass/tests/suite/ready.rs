@@ -19,6 +19,7 @@ use super::streams::{fill_without_waiting, time_is_up, write_until_refused};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i8_level_triggered_epoll, i8_edge_triggered_epoll, i8_mio, i8_poll,
+        i8_one_read_for_each_edge, i8_a_short_read_ends_the_turn_of_an_edge,
         i8_data_already_received_is_shown, i8_room_to_write_is_shown_after_a_refused_write,
         i8_room_found_while_reading_is_an_edge_of_its_own, i8_arrivals_found_while_writing_are_shown,
         the_descriptor_ignores_events_without_interest, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
@@ -200,6 +201,66 @@ fn i8_mio(fixture: &Fixture) -> Outcome {
 
 fn i8_poll(fixture: &Fixture) -> Outcome {
     pumps::<Poll>(fixture)
+}
+
+/// What a peer writes in short pieces.
+const PIECES: usize = 60;
+const PIECE: usize = 1000;
+
+fn write_in_pieces(client: &mut Stream) {
+    for number in 0..PIECES {
+        client.write_all(&[number as u8; PIECE]).unwrap();
+        if number % 5 == 0 {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn i8_one_read_for_each_edge(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
+    server.set_nonblocking(true).unwrap();
+    let mut edge = EdgeTriggered::of(&server);
+    thread::scope(|scope| {
+        scope.spawn(|| write_in_pieces(&mut client));
+        let (mut got, mut buffer) = (0, [0; PIECE * 7 / 10]);
+        while got < PIECES * PIECE {
+            assert!(edge.sleep(LONG), "asleep after {got} bytes");
+            match server.read(&mut buffer) {
+                Ok(len) => got += len,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// A program that stops reading at a short read, as one may over a kernel's socket.
+fn i8_a_short_read_ends_the_turn_of_an_edge(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
+    server.set_nonblocking(true).unwrap();
+    let mut edge = EdgeTriggered::of(&server);
+    thread::scope(|scope| {
+        scope.spawn(|| write_in_pieces(&mut client));
+        let (mut got, mut buffer) = (0, [0; 4 * PIECE]);
+        while got < PIECES * PIECE {
+            assert!(edge.sleep(LONG), "asleep after {got} bytes");
+            loop {
+                match server.read(&mut buffer) {
+                    Ok(len) => {
+                        got += len;
+                        if len < buffer.len() {
+                            break;
+                        }
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        break;
+                    }
+                }
+            }
+        }
+    });
+    Ok(())
 }
 
 fn i8_data_already_received_is_shown(fixture: &Fixture) -> Outcome {

@@ -1,7 +1,7 @@
 //! Byte streams: invariants I4 and I6, half-closing, and vectored writes.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,74 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_half_that_is_shut_down_ends_and_the_other_goes_on, reading_is_over_after_shutdown_read,
         a_read_waits_no_longer_than_its_timeout, a_write_waits_no_longer_than_its_timeout,
         a_cork_holds_back_small_writes, a_cork_counts_from_what_it_holds, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, received_blocks_can_be_kept, counters_count,
-        calls_post_before_they_return);
+        calls_post_before_they_return, peeked_bytes_are_read_again, an_error_is_taken_once,
+        a_connect_takes_no_longer_than_its_timeout);
+}
+
+/// Bytes of several frames, and of a READ.
+fn peeked_bytes_are_read_again(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
+    server.set_nonblocking(true).unwrap();
+    let mut seen = vec![0; 200_000];
+    assert_eq!(server.peek(&mut seen).unwrap_err().kind(), ErrorKind::WouldBlock);
+    server.set_nonblocking(false).unwrap();
+    let sent = bytes(21, 100_003);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            client.write_all(&sent[..3]).unwrap();
+            client.write_all(&sent[3..]).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut got = Vec::new();
+        while got.len() < sent.len() {
+            let len = server.peek(&mut seen).unwrap();
+            assert!(len > 0 && seen[..len] == sent[got.len()..got.len() + len]);
+            assert_eq!(server.peek(&mut seen[..1]).unwrap(), 1);
+            // Others may have arrived meanwhile.
+            let mut read = vec![0; len];
+            server.read_exact(&mut read).unwrap();
+            got.extend(read);
+        }
+        assert!(got == sent);
+        assert_eq!(server.peek(&mut seen).unwrap(), 0);
+        assert_eq!(server.peek(&mut []).unwrap(), 0);
+    });
+    Ok(())
+}
+
+fn an_error_is_taken_once(fixture: &Fixture) -> Outcome {
+    let (client, mut server) = fixture.streams();
+    assert!(server.take_error().unwrap().is_none());
+    client.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    server.set_nonblocking(true).unwrap();
+    let deadline = Instant::now() + LONG;
+    while !server.readiness().unwrap().readable {
+        assert!(Instant::now() < deadline, "the reset has not come");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(server.take_error().unwrap().unwrap().kind(), ErrorKind::ConnectionReset);
+    assert!(server.take_error().unwrap().is_none());
+    Ok(())
+}
+
+/// A listening socket that never answers.
+fn a_connect_takes_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
+    if fixture.is_by_cm() {
+        test_harness::skip!("`connect_timeout` uses the default parameters, which begin with TCP");
+    }
+    let silent = TcpListener::bind(fixture.anywhere()).unwrap();
+    let addr = silent.local_addr().unwrap();
+    let before = Instant::now();
+    let timeout = Duration::from_millis(100);
+    assert_eq!(Stream::connect_timeout(&addr, timeout).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert!(before.elapsed() >= timeout && before.elapsed() < LONG / 2);
+    let none = Duration::ZERO;
+    assert_eq!(
+        Stream::connect_timeout(&addr, none).unwrap_err().kind(),
+        TcpStream::connect_timeout(&addr, none).unwrap_err().kind()
+    );
+    Ok(())
 }
 
 fn bytes_go_both_ways(fixture: &Fixture) -> Outcome {

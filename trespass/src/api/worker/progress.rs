@@ -182,7 +182,7 @@ impl Worker {
         let slot = &mut self.slots[index as usize];
         let SlotState::Open { connection, .. } = &mut slot.state else { return };
         connection.progress();
-        let sated = connection.may_sleep(&self.poller);
+        let sated = connection.may_sleep(self.poller.task_waker());
         if connection.awaits_memory() && !std::mem::replace(&mut slot.awaiting_memory, true) {
             self.awaiting_memory.push(index);
         }

@@ -90,6 +90,27 @@ impl<B: Block> Incoming<B> {
         Ok(done)
     }
 
+    /// Copies bytes of the stream, which stay. 0 means that the peer has sent all its data.
+    pub(crate) fn peek(&self, buffer: &mut [u8]) -> Result<usize, CallError> {
+        if self.kind != ConnectionKind::Stream {
+            return Err(CallError::WrongKind);
+        }
+        if buffer.is_empty() || self.at_end() {
+            return Ok(0);
+        }
+        if self.ready == 0 {
+            return Err(CallError::Blocked(Blocked::Nothing));
+        }
+        let mut done = 0;
+        for item in self.items.iter().take(self.ready) {
+            let ItemBytes::Here { block, at, end } = &item.bytes else { continue };
+            let len = (*end - *at).min(buffer.len() - done);
+            copy(&mut buffer[done..done + len], &block.bytes()[*at..*at + len]);
+            done += len;
+        }
+        Ok(done)
+    }
+
     /// Takes the whole message at the front. `None` means that the peer has sent all its data.
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, CallError> {
         self.check_messages()?;

@@ -106,6 +106,11 @@ impl<B: Block> ProtocolMachine<B> {
         if header.flags & COALESCED != 0 && !self.coalesce_agreed {
             return Err(ProtocolError::Flags { kind: header.kind, flags: header.flags });
         }
+        if header.kind == FrameType::Reset {
+            // The sender has given up the frames before it, so that its number may not be due.
+            self.lose(FailureCause::PeerReset);
+            return Ok(Some(block));
+        }
         self.credits.receive(header)?;
         self.prober.heard();
         self.counters.frames_received += 1;
@@ -153,7 +158,6 @@ impl<B: Block> ProtocolMachine<B> {
             // it.
             FrameType::FinAck if self.outgoing.unread() > 0 => return Err(ProtocolError::StrayFinAck),
             FrameType::FinAck => self.closing.fin_ack_received()?,
-            FrameType::Reset => self.lose(FailureCause::PeerReset),
             kind => return Err(ProtocolError::NotAgreed { kind }),
         }
         Ok(())

@@ -4,7 +4,7 @@
 use std::io;
 use std::mem::replace;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use mio::event::Event;
 use mio::net::TcpStream;
@@ -22,6 +22,13 @@ impl ControlChannel {
     /// Wraps a non-blocking socket.
     pub(super) fn from_socket(socket: std::net::TcpStream) -> Self {
         Self::Socket { socket: TcpStream::from_std(socket), peer_ended: false }
+    }
+
+    pub(super) fn socket(&self) -> Option<RawFd> {
+        match self {
+            Self::Socket { socket, .. } => Some(socket.as_raw_fd()),
+            Self::Cm(_) => None,
+        }
     }
 
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {

@@ -96,6 +96,11 @@ impl<B: DeviceBlock> RcDriver<B> {
         self.phase == ClosePhase::Drained
     }
 
+    /// The TCP socket of the control channel.
+    pub(crate) fn socket(&self) -> Option<crate::forks::Descriptor> {
+        self.control.socket()
+    }
+
     /// The name of the RDMA device.
     pub(crate) fn device(&self) -> &str {
         self.pair.device.name()

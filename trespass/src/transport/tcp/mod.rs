@@ -19,6 +19,7 @@ use socket2::SockRef;
 
 use self::reader::{AHEAD, FrameSink, Reader};
 use super::Driver;
+use crate::forks::Descriptor;
 use crate::protocol::frame::HEADER_LEN;
 use crate::protocol::{
     Block, Blocks, CompletedTransmit, FailureCause, Frame, GATHER_MAX, ProtocolError, ProtocolMachine,
@@ -190,6 +191,23 @@ impl<B: Block> TcpDriver<B> {
             }
         }
         any
+    }
+
+    /// Tells the peer's kernel that no more bytes come.
+    pub(crate) fn half_close(&mut self) {
+        if let Err(error) = self.socket.shutdown(Shutdown::Write) {
+            tracing::trace!(%error, "the socket was gone already");
+        }
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn descriptor(&self) -> Option<Descriptor> {
+        Some(std::os::fd::AsRawFd::as_raw_fd(&self.socket))
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn descriptor(&self) -> Option<Descriptor> {
+        None
     }
 
     /// Writes the parts of the queued frames with one `sendmsg`, without SIGPIPE if the peer is

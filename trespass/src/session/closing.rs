@@ -1,0 +1,121 @@
+//! Dropped connections, whose written bytes the service thread delivers.
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use mio::event::Event;
+
+use crate::session::connection::Connection;
+use crate::session::readiness::{Poller, Until};
+use crate::session::service::{NextTurn, Place, ServiceTask, Task};
+use crate::session::unsent::UnsentBytes;
+
+/// The error text of a connection that was reset at the end of its linger time.
+pub(crate) const LINGER_EXPIRED: &str = "the peer did not take all within";
+
+/// The token of the connection.
+const CONNECTION: usize = 0;
+
+/// Closes a connection and never waits for its peer. What is not sent at once is sent by the service
+/// thread. As over TCP (RFC 1122, 4.2.2.13), the connection is reset if the program has not read all
+/// that has arrived.
+pub(crate) fn close(mut connection: Connection, mut poller: Poller, linger: Duration) {
+    if !connection.is_of_this_process() {
+        return connection.forget_in_child();
+    }
+    if let Err(error) = poller.wait(Until::Now, |event| connection.on_event(event)) {
+        tracing::debug!(connection = %connection.info, %error, "its last events are not known");
+    }
+    connection.progress();
+    if linger.is_zero() || connection.has_unread() {
+        return connection.abort();
+    }
+    connection.close();
+    connection.progress();
+    if connection.has_ended() {
+        return;
+    }
+    let info = connection.info.clone();
+    if let Err(error) = hand_over(connection, poller, linger) {
+        tracing::error!(connection = %info, %error, "what is not sent is lost: no thread can send it");
+    }
+}
+
+fn hand_over(mut connection: Connection, poller: Poller, linger: Duration) -> io::Result<()> {
+    connection.deregister(&poller)?;
+    connection.returns.clear_wake_handle();
+    // Its descriptors may be the last ones.
+    drop(poller);
+    let unsent = Some(UnsentBytes::new());
+    ServiceTask::start(|place| {
+        connection.register_at(place.registry(), place.token(CONNECTION))?;
+        let waker = Arc::new(PlaceWaker(*place)).into();
+        let until = Instant::now().checked_add(linger);
+        Ok(Closing { connection, linger, until, waker, unsent })
+    })?
+    .detach();
+    Ok(())
+}
+
+/// A connection that the program has dropped.
+struct Closing {
+    connection: Connection,
+    linger: Duration,
+    /// `None` without limit.
+    until: Option<Instant>,
+    waker: Waker,
+    /// `None` once all bytes are sent.
+    unsent: Option<UnsentBytes>,
+}
+
+impl Closing {
+    fn progress(&mut self, now: Instant) -> NextTurn {
+        self.connection.progress();
+        if self.unsent.is_some() && self.connection.is_delivered() {
+            self.connection.half_close();
+            self.unsent = None;
+        }
+        if self.connection.has_ended() {
+            return NextTurn::Never;
+        }
+        if self.until.is_some_and(|until| now >= until) {
+            if self.unsent.is_some() {
+                tracing::warn!(connection = %self.connection.info, "{LINGER_EXPIRED} {:?}", self.linger);
+                self.connection.abort();
+            }
+            return NextTurn::Never;
+        }
+        if !self.connection.may_sleep(&self.waker) || self.connection.has_ended() {
+            return NextTurn::At(now);
+        }
+        self.connection.next_deadline().into_iter().chain(self.until).min().into()
+    }
+}
+
+impl Task for Closing {
+    fn turn(&mut self, place: &Place, events: &[&Event], now: Instant) -> NextTurn {
+        // A place may get a late event of its earlier task.
+        let own = events.iter().filter(|event| place.number(event.token()) == CONNECTION);
+        own.for_each(|event| self.connection.on_event(event));
+        let next = self.progress(now);
+        if next == NextTurn::Never
+            && let Err(error) = self.connection.deregister_from(place.registry())
+        {
+            tracing::debug!(connection = %self.connection.info, %error, "a descriptor stays in the set");
+        }
+        next
+    }
+
+    fn failed(&mut self, _: &Place) {}
+}
+
+/// Asks for a turn of the connection, for example when memory is free.
+struct PlaceWaker(Place);
+
+impl Wake for PlaceWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.wake();
+    }
+}
