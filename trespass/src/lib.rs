@@ -110,7 +110,7 @@
 //!   end of the process waits for them. Over RDMA the peer reads large pieces from this side's memory,
 //!   so they need this process until then. A connection that was not dropped when the process ends
 //!   loses them, and so do `_exit`, a signal or a crash.
-//! - After a fork listeners and connections belong to the parent: calls of the child fail. A
+//! - After a fork listeners, connections and workers belong to the parent: calls of the child fail. A
 //!   [`Worker`] is its own listener, and completes connections only while it is polled.
 //!
 //! # What a peer can do

@@ -12,7 +12,7 @@ use trespass::{Builder, Listener, Policy, Stream, Worker};
 /// Runs `child` in a forked process, which it ends with success if it returns `true`.
 fn fork(child: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child only calls `child` and `_exit`. Other threads of this process, which do not
-    // exist there, are the service thread and the test harness; `child` uses none of their locks.
+    // exist there, are the service thread and the test harness, which both sleep.
     let id = unsafe { libc::fork() };
     assert!(id >= 0, "{}", std::io::Error::last_os_error());
     if id == 0 {
@@ -141,6 +141,8 @@ fn a_child_lets_go_of_the_port() {
     says_hello(&listener);
     let addr = listener.local_addr().unwrap();
     let (mut here, mut there) = UnixStream::pair().unwrap();
+    // If the service thread is in a turn, the child cannot take the socket from it.
+    thread::sleep(Duration::from_millis(200));
     let mut copy = Some(listener);
     let child = {
         let copy = &mut copy;

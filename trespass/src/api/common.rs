@@ -148,7 +148,8 @@ macro_rules! common {
 
             /// Sets how long written bytes are still sent after a drop, which itself does not wait.
             /// Zero resets the connection at once. `None` uses
-            /// [`Builder::linger`](crate::Builder::linger).
+            /// [`Builder::linger`](crate::Builder::linger). Over TCP the socket stays within that
+            /// time until the peer has closed, too, 10 s at most after the last byte.
             ///
             /// # Errors
             ///

@@ -242,6 +242,7 @@ impl Worker {
     ///
     /// Those of [`Config::bind`].
     pub fn listen(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
+        self.check_process()?;
         let mut acceptor = Box::new(self.config.listen(addr)?);
         let key = self.allocate_slot();
         acceptor.register(self.poller.registry(), token(key.index))?;
@@ -257,6 +258,7 @@ impl Worker {
     ///
     /// The address does not resolve, or the system has no socket for it.
     pub fn connect(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
+        self.check_process()?;
         let address = addr.to_socket_addrs()?.next();
         let address =
             address.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the address names no host"))?;
@@ -422,6 +424,7 @@ impl Worker {
     ///
     /// The system cannot wait.
     pub fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        self.check_process()?;
         let polled = self.poll_until(events, timeout);
         if self.poller.is_exported()
             && let Until::Deadline(at) = self.until(Until::Event)
@@ -431,10 +434,12 @@ impl Worker {
         polled
     }
 
+    /// Fails in a forked child.
+    fn check_process(&self) -> io::Result<()> {
+        if self.process.is_current() { Ok(()) } else { Err(Process::error("worker")) }
+    }
+
     fn poll_until(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
-        if !self.process.is_current() {
-            return Err(Process::error("worker"));
-        }
         let limit = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
         loop {
             if self.spin(limit, events)? {
@@ -458,6 +463,7 @@ impl Worker {
     }
 
     fn open(&mut self, connection: Connection) -> io::Result<Key> {
+        self.check_process()?;
         let key = self.allocate_slot();
         match self.install(key.index, connection) {
             Ok(()) => Ok(key),
@@ -571,9 +577,7 @@ impl Worker {
     }
 
     fn open_connection(&mut self, key: Key) -> io::Result<(&mut Connection, &mut ReadinessState)> {
-        if !self.process.is_current() {
-            return Err(Process::error("worker"));
-        }
+        self.check_process()?;
         if !self.has(key) {
             return Err(no_connection());
         }

@@ -15,8 +15,11 @@ use crate::session::unsent::UnsentBytes;
 /// The error text of a connection that was reset at the end of its linger time.
 pub(crate) const LINGER_EXPIRED: &str = "the peer did not take all within";
 
-/// The token of the connection.
-const CONNECTION: usize = 0;
+/// The token of the connection. No listener uses it, whose late event may come to a reused place.
+const CONNECTION: usize = 1000;
+
+/// After the last byte a TCP socket stays this long, until the peer has closed its half.
+const AFTER_LAST_BYTE: Duration = Duration::from_secs(10);
 
 /// Closes a connection and never waits for its peer. What is not sent at once is sent by the service
 /// thread. As over TCP (RFC 1122, 4.2.2.13), the connection is reset if the program has not read all
@@ -53,7 +56,7 @@ fn hand_over(mut connection: Connection, poller: Poller, linger: Duration) -> io
         connection.register_at(place.registry(), place.token(CONNECTION))?;
         let waker = Arc::new(PlaceWaker(*place)).into();
         let until = Instant::now().checked_add(linger);
-        Ok(Closing { connection, linger, until, waker, unsent })
+        Ok(Closing { connection, linger, until, waker, unsent, received: 0 })
     })?
     .detach();
     Ok(())
@@ -63,11 +66,13 @@ fn hand_over(mut connection: Connection, poller: Poller, linger: Duration) -> io
 struct Closing {
     connection: Connection,
     linger: Duration,
-    /// `None` without limit.
+    /// The end of the linger time; `None` without limit.
     until: Option<Instant>,
     waker: Waker,
     /// `None` once all bytes are sent.
     unsent: Option<UnsentBytes>,
+    /// The data bytes that had arrived by then.
+    received: u64,
 }
 
 impl Closing {
@@ -76,8 +81,16 @@ impl Closing {
         if self.unsent.is_some() && self.connection.is_delivered() {
             self.connection.half_close();
             self.unsent = None;
+            self.received = self.connection.stats().bytes_received;
+            let latest = now + AFTER_LAST_BYTE;
+            self.until = Some(self.until.map_or(latest, |until| until.min(latest)));
         }
         if self.connection.has_ended() {
+            return NextTurn::Never;
+        }
+        if self.unsent.is_none() && self.connection.stats().bytes_received > self.received {
+            // As over TCP, who writes to a closed peer is told.
+            self.connection.abort();
             return NextTurn::Never;
         }
         if self.until.is_some_and(|until| now >= until) {

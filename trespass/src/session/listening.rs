@@ -190,7 +190,8 @@ impl Listening {
     fn next_deadline(&mut self) -> Option<Instant> {
         // With a place, or with a full backlog, nobody waits for another's place.
         let (running, places) = self.running_and_places();
-        let is_full = self.may_accept && places > 0 && running >= places;
+        let may_accept = self.may_accept && self.retry_at.is_none();
+        let is_full = may_accept && places > 0 && running >= places;
         let stalled = is_full.then(|| self.first_stalled()).flatten().map(|(_, at)| at);
         let late = self.handshakes.iter_mut().flatten().map(|handshake| handshake.deadline(&self.config));
         late.chain(stalled).chain(self.retry_at).min()

@@ -230,8 +230,13 @@ impl Service {
 
     fn has_failed(&'static self, place: &Place, task: &Arc<Mutex<dyn Task>>) {
         tracing::error!("a task of the service thread has panicked, and ends");
-        // Its place stays taken until its owner ends it.
-        self.entries()[place.index] = Entry::reserved();
+        {
+            // Its place stays taken until its owner ends it, which may have happened.
+            let entry = &mut self.entries()[place.index];
+            if entry.task.as_ref().is_some_and(|own| Arc::ptr_eq(own, task)) {
+                *entry = Entry::reserved();
+            }
+        }
         if catch_unwind(AssertUnwindSafe(|| lock(task).failed(place))).is_err() {
             tracing::error!("it has panicked again");
         }

@@ -89,8 +89,9 @@ fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
     let listener = serving.join().unwrap();
     // Threads of the device and of the library may be at work for a moment.
     let left = || before.into_iter().zip(held()).find(|((_, then), (_, now))| now > then);
+    let in_use = || pool.borrow().as_ref().map_or(0, |pool| pool.stats().in_use);
     let patience = Instant::now() + LONG;
-    while left().is_some() && Instant::now() < patience {
+    while (left().is_some() || in_use() > 0) && Instant::now() < patience {
         thread::sleep(Duration::from_millis(10));
     }
     if let Some(((what, then), (_, now))) = left() {

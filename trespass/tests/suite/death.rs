@@ -45,7 +45,7 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
             std::process::exit(3);
         }
         "write" => {
-            let mut stream = builder.connect(addr).unwrap();
+            let mut stream = builder.linger(LONG).connect(addr).unwrap();
             stream.write_all(&bytes(16, LEFT_BEHIND)).unwrap();
             drop(stream);
             std::process::exit(0);
