@@ -38,6 +38,13 @@ const BYTES: usize = 256 * 1024;
 /// socket must be used until it would block.
 const SHORT_IS_ENOUGH: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
+/// A write to a peer that is gone is an error, not a signal that ends a C program.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
+/// Elsewhere this is an option of the socket, which the standard library sets.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const NO_SIGNAL: i32 = 0;
+
 thread_local! {
     /// The buffer for bytes read beyond the current frame, shared by all connections of a thread.
     /// Its content is not kept between reads.
@@ -222,7 +229,7 @@ impl<B: Block> TcpDriver<B> {
         let mut slices = &mut slices[..count];
         IoSlice::advance_slices(&mut slices, self.sent);
         self.calls += 1;
-        self.socket.try_io(|| SockRef::from(&self.socket).send_vectored(slices))
+        self.socket.try_io(|| SockRef::from(&self.socket).send_vectored_with_flags(slices, NO_SIGNAL))
     }
 
     /// Returns frames that were sent whole to the connection. Returns whether `out` is empty.
