@@ -121,7 +121,7 @@ impl Backlog {
         }
     }
 
-    /// Adds a connection. The program may have said meanwhile that it does not want its kind.
+    /// Adds a connection, unless the program has asked for the other kind since its handshake began.
     pub(crate) fn push(&self, connection: Connection) {
         let mut state = self.state();
         let unwanted = if state.is_closed || !state.wanted.allow(connection.info.kind) {

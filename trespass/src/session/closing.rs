@@ -21,8 +21,8 @@ const CONNECTION: usize = 1000;
 /// After the last byte a TCP socket stays this long, until the peer has closed its half.
 const AFTER_LAST_BYTE: Duration = Duration::from_secs(10);
 
-/// Closes a connection and never waits for its peer. What is not sent at once is sent by the service
-/// thread. As over TCP (RFC 1122, 4.2.2.13), the connection is reset if the program has not read all
+/// Closes a connection and never waits for its peer. The service thread sends the bytes that remain.
+/// As over TCP (RFC 1122, 4.2.2.13), the connection is reset if the program has not read all
 /// that has arrived.
 pub(crate) fn close(mut connection: Connection, mut poller: Poller, linger: Duration) {
     if !connection.is_of_this_process() {
@@ -89,7 +89,7 @@ impl Closing {
             return NextTurn::Never;
         }
         if self.unsent.is_none() && self.connection.stats().bytes_received > self.received {
-            // As over TCP, who writes to a closed peer is told.
+            // As over TCP, a peer that writes to a closed connection gets a reset.
             self.connection.abort();
             return NextTurn::Never;
         }

@@ -1,8 +1,8 @@
 //! The service thread of the process: it makes the progress that must not depend on the program's
 //! calls. It starts with the first task and sleeps while nothing is due.
 //!
-//! A task owns its part of the work, for example a listener its handshakes. Its descriptors are
-//! reported under tokens of its own, and each turn tells when the next is due.
+//! A task is one part of the work, for example the handshakes of a listener. Each task has a range of
+//! tokens for its descriptors, and each turn returns when the next is due.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -136,7 +136,7 @@ impl Service {
             waker: Waker::new(poll.registry(), WAKER)?,
             entries: Mutex::default(),
         });
-        // The thread is there before anybody can add a task, and ends if another one was faster.
+        // The thread starts before a task can be added, and ends if another thread was faster.
         let (choose, chosen) = sync_channel::<&'static Self>(1);
         start(move || {
             if let Ok(service) = chosen.recv() {
@@ -282,7 +282,7 @@ impl<T: Task + 'static> ServiceTask<T> {
         Ok(Self { place, task })
     }
 
-    /// Leaves the task to itself: it ends when a turn says so.
+    /// Gives up the ownership: the task ends when a turn returns [`NextTurn::Never`].
     pub(crate) fn detach(self) {}
 
     /// Whether this process started the task. A forked child has a copy that nobody runs.
@@ -295,7 +295,7 @@ impl<T: Task + 'static> ServiceTask<T> {
         self.place.wake();
     }
 
-    /// Ends the task by a function that has it alone, after a turn that is in progress.
+    /// Waits for a turn in progress, then ends the task by a function.
     pub(crate) fn end(&self, end: impl FnOnce(&mut T, &Place)) {
         self.place.service.entries()[self.place.index].due = None;
         if let Some(task) = &mut *lock(&self.task) {
@@ -304,7 +304,7 @@ impl<T: Task + 'static> ServiceTask<T> {
         self.place.service.entries()[self.place.index] = Entry::default();
     }
 
-    /// Calls a function with the task, if no thread has it. In a forked child the lock may be held
+    /// Calls a function with the task, if it is not locked. In a forked child the lock may be held
     /// for ever.
     pub(crate) fn in_child(&self, with: impl FnOnce(&mut T)) {
         if let Ok(mut task) = self.task.try_lock()

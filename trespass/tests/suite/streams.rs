@@ -39,7 +39,7 @@ fn peeked_bytes_are_read_again(fixture: &Fixture) -> Outcome {
             let len = server.peek(&mut seen).unwrap();
             assert!(len > 0 && seen[..len] == sent[got.len()..got.len() + len]);
             assert_eq!(server.peek(&mut seen[..1]).unwrap(), 1);
-            // Others may have arrived meanwhile.
+            // More bytes may have arrived since.
             let mut read = vec![0; len];
             server.read_exact(&mut read).unwrap();
             got.extend(read);

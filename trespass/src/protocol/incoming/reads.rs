@@ -72,16 +72,24 @@ impl<B: Block> Incoming<B> {
         self.complete > 0 && self.taking.is_none()
     }
 
-    /// Takes bytes of the stream. 0 means that the peer has sent all its data.
-    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CallError> {
+    /// Whether bytes of the stream go into the buffer. Otherwise it is empty, or the stream ends.
+    fn has_bytes_for(&self, buffer: &[u8]) -> Result<bool, CallError> {
         if self.kind != ConnectionKind::Stream {
             return Err(CallError::WrongKind);
         }
         if buffer.is_empty() || self.at_end() {
-            return Ok(0);
+            return Ok(false);
         }
         if self.ready == 0 {
             return Err(CallError::Blocked(Blocked::Nothing));
+        }
+        Ok(true)
+    }
+
+    /// Takes bytes of the stream. 0 means that the peer has sent all its data.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CallError> {
+        if !self.has_bytes_for(buffer)? {
+            return Ok(0);
         }
         let mut done = 0;
         while done < buffer.len() && self.ready > 0 {
@@ -92,14 +100,8 @@ impl<B: Block> Incoming<B> {
 
     /// Copies bytes of the stream, which stay. 0 means that the peer has sent all its data.
     pub(crate) fn peek(&self, buffer: &mut [u8]) -> Result<usize, CallError> {
-        if self.kind != ConnectionKind::Stream {
-            return Err(CallError::WrongKind);
-        }
-        if buffer.is_empty() || self.at_end() {
+        if !self.has_bytes_for(buffer)? {
             return Ok(0);
-        }
-        if self.ready == 0 {
-            return Err(CallError::Blocked(Blocked::Nothing));
         }
         let mut done = 0;
         for item in self.items.iter().take(self.ready) {
