@@ -188,6 +188,14 @@ pub(super) fn flush(core: &Arc<PoolCore>) {
     }
 }
 
+/// Returns the slots in all of this thread's caches. A pool lives as long as a thread caches a slot
+/// of it, so a thread that stays calls this before it sleeps.
+pub(crate) fn flush_thread() {
+    let caches = OWNED.try_with(|owned| owned.0.borrow().clone()).unwrap_or_default();
+    // SAFETY: the caches come from this thread's `OWNED`.
+    caches.iter().for_each(|cache| unsafe { cache.flush_all() });
+}
+
 impl Cache {
     pub(super) fn new(core: &Arc<PoolCore>, capacity: usize) -> Self {
         Self {

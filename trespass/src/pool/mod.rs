@@ -69,6 +69,7 @@ use std::task::Waker;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
 pub use self::block::Block;
+pub(crate) use self::cache::flush_thread;
 pub(crate) use self::classes::BlockUse;
 use self::classes::Class;
 pub use self::classes::LARGEST_BLOCK;

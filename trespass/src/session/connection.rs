@@ -318,6 +318,8 @@ impl Connection {
                     self.completions.push_back(Completion { ticket, block, sent, left });
                 }
                 ConnectionEvent::PeerClosed => self.peer_finished = true,
+                // The peer has closed in order, and no longer takes what comes after that.
+                ConnectionEvent::Failed(FailureCause::PeerGone) if self.peer_finished => (),
                 ConnectionEvent::Failed(cause) => tracing::debug!(connection = %self.info, %cause, "failed"),
                 ConnectionEvent::Closed => tracing::trace!(connection = %self.info, "closed"),
             }

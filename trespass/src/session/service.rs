@@ -17,6 +17,7 @@ use mio::event::Event;
 use mio::{Events, Poll, Registry, Token, Waker};
 
 use crate::forks::Process;
+use crate::pool::flush_thread;
 
 /// Tokens of a task.
 const TOKENS: usize = 1 << 12;
@@ -186,6 +187,7 @@ impl Service {
             let mut moved: Vec<&Event> = events.iter().filter(|event| event.token() != WAKER).collect();
             moved.sort_unstable_by_key(|event| event.token());
             self.turns(&moved);
+            flush_thread();
         }
     }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
-use trespass::Worker;
+use trespass::{Pool, Worker};
 
 use super::fixture::{Fixture, LONG, greet};
 
@@ -43,16 +43,47 @@ fn held() -> [(&'static str, usize); 7] {
     ]
 }
 
+/// [`held`], when nothing has changed for 100 ms.
+fn held_at_rest() -> [(&'static str, usize); 7] {
+    let patience = Instant::now() + LONG;
+    let (mut last, mut since) = (held(), Instant::now());
+    while since.elapsed() < Duration::from_millis(100) && Instant::now() < patience {
+        thread::sleep(Duration::from_millis(10));
+        let now = held();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    last
+}
+
 fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
     const WARM: usize = 10;
-    let rounds = WARM
-        + std::env::var(MORE)
-            .map_or_else(|_| fixture.less(CONNECTIONS), |text| text.parse().expect("a number"));
-    // A private pool: no other configuration has this maximum.
-    let builder = fixture.builder().pool_max(77 << 20);
+    let rounds = std::env::var(MORE)
+        .map_or_else(|_| fixture.less(CONNECTIONS), |text| text.parse().expect("a number"));
+    // The first connections open devices and start threads, which stay.
+    connect_and_close(fixture, WARM);
+    let before = held_at_rest();
+    connect_and_close(fixture, rounds);
+    let left = || before.into_iter().zip(held()).find(|((_, then), (_, now))| now > then);
+    let patience = Instant::now() + LONG;
+    while left().is_some() && Instant::now() < patience {
+        thread::sleep(Duration::from_millis(10));
+    }
+    if let Some(((what, then), (_, now))) = left() {
+        panic!("{what}: {then} after {WARM} connections, {now} after {rounds} more");
+    }
+    println!("{rounds} connections have left nothing behind: {before:?}");
+    Ok(())
+}
+
+/// Makes and closes connections one after the other, with a pool of their own, as a pool that stays
+/// keeps the memory of the most that were open at a time.
+fn connect_and_close(fixture: &Fixture, rounds: usize) {
+    let pool = Pool::new(&fixture.builder().build().unwrap().pool_config()).unwrap();
+    let builder = fixture.builder().pool(pool.clone());
     let listener = builder.clone().bind(fixture.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let (ended, has_ended) = mpsc::channel();
     let serving = thread::spawn(move || {
         for _ in 0..rounds {
             let (mut stream, _) = listener.accept().unwrap();
@@ -64,15 +95,10 @@ fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
             if got[0] % 2 == 0 {
                 assert_eq!(stream.read(&mut got).unwrap(), 0);
             }
-            drop(stream);
-            ended.send(()).unwrap();
         }
-        listener
     });
-    let pool = std::cell::RefCell::new(None);
-    let once = |round: usize| {
+    for round in 0..rounds {
         let mut stream = builder.clone().connect(addr).unwrap();
-        pool.replace(Some(stream.pool().clone()));
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.write_all(&[round as u8; 5]).unwrap();
         let mut got = [0; 5];
@@ -81,27 +107,14 @@ fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
         if round.is_multiple_of(3) {
             stream.shutdown(Shutdown::Write).unwrap();
         }
-    };
-    (0..WARM).for_each(once);
-    (0..WARM).for_each(|_| has_ended.recv().unwrap());
-    let before = held();
-    (WARM..rounds).for_each(once);
-    let listener = serving.join().unwrap();
-    // Threads of the device and of the library may be at work for a moment.
-    let left = || before.into_iter().zip(held()).find(|((_, then), (_, now))| now > then);
-    let in_use = || pool.borrow().as_ref().map_or(0, |pool| pool.stats().in_use);
+    }
+    serving.join().unwrap();
+    pool.flush();
     let patience = Instant::now() + LONG;
-    while (left().is_some() || in_use() > 0) && Instant::now() < patience {
+    while pool.stats().in_use > 0 && Instant::now() < patience {
         thread::sleep(Duration::from_millis(10));
     }
-    if let Some(((what, then), (_, now))) = left() {
-        panic!("{what}: {then} after {WARM} connections, {now} after {rounds}");
-    }
-    drop(listener);
-    let pool = pool.take().unwrap();
     assert_eq!(pool.stats().in_use, 0, "{:?}", pool.stats());
-    println!("{} connections have left nothing behind: {before:?}", rounds - WARM);
-    Ok(())
 }
 
 fn i14_all_that_was_written_arrives_before_the_end(fixture: &Fixture) -> Outcome {
