@@ -1,13 +1,19 @@
-//! Forks: connections and listeners belong to the process that made them.
+//! The process that connections and listeners belong to: forks, and its end.
 //!
 //! A child has copies of their descriptors. Its epoll sets, timers and queue pairs are the same
 //! kernel objects as the parent's, so that the child must not touch them.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The process whose calls may begin: the number of forks, or [`ENDED`].
+static MAY_CALL: AtomicU32 = AtomicU32::new(0);
+
+/// No call may begin, because the process ends.
+const ENDED: u32 = u32::MAX;
 
 /// Identifies a process among its parents and children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +35,100 @@ impl Process {
     /// The error of a call in a forked child.
     #[cold]
     pub(crate) fn error(what: &str) -> io::Error {
+        if MAY_CALL.load(Ordering::Relaxed) == ENDED {
+            return io::Error::other(format!("the process ends, and with it this {what}"));
+        }
         io::Error::other(format!(
             "this {what} belongs to the process that made it, which has forked: make another one in the child"
         ))
+    }
+}
+
+/// Marks a connection as in use while a call runs.
+///
+/// A call stores its mark and then reads whether calls may begin. [`end_calls`] does both the other
+/// way round. The barriers between make sure that one of them sees the other.
+pub(crate) struct CallGate {
+    in_use: AtomicBool,
+    process: Process,
+}
+
+impl CallGate {
+    pub(crate) fn new() -> Self {
+        Self { in_use: AtomicBool::new(false), process: Process::current() }
+    }
+
+    /// Begins a call. If it fails, `else_in_use` is the mark from now on.
+    #[inline]
+    pub(crate) fn enter(&self, else_in_use: bool) -> io::Result<()> {
+        self.in_use.store(true, Ordering::Relaxed);
+        barrier::of_calls();
+        if self.process.0 == MAY_CALL.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            self.leave(else_in_use);
+            Err(Process::error("connection"))
+        }
+    }
+
+    /// Ends a call.
+    #[inline]
+    pub(crate) fn leave(&self, in_use: bool) {
+        self.in_use.store(in_use, Ordering::Release);
+    }
+
+    /// Whether no call is in the connection, after [`end_calls`]: then none will be.
+    pub(crate) fn is_left_for_ever(&self) -> bool {
+        MAY_CALL.load(Ordering::Relaxed) == ENDED && !self.in_use.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
+    }
+}
+
+/// Has every later call of a connection fail. Returns whether the system has a barrier for this.
+#[cfg(unix)]
+pub(crate) fn end_calls() -> bool {
+    MAY_CALL.store(ENDED, Ordering::Relaxed);
+    barrier::of_all_threads()
+}
+
+/// The two sides of a barrier between all calls and the end of the process. Calls are many, so the
+/// system makes it a full barrier in their threads (membarrier(2)).
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+mod barrier {
+    use std::sync::atomic::{Ordering, compiler_fence};
+
+    use rustix::thread::{MembarrierCommand, membarrier};
+
+    #[inline]
+    pub(super) fn of_calls() {
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn of_all_threads() -> bool {
+        // `Global` takes longer, and works where the others do not.
+        let expedited = membarrier(MembarrierCommand::RegisterPrivateExpedited)
+            .and_then(|()| membarrier(MembarrierCommand::PrivateExpedited));
+        expedited.or_else(|_| membarrier(MembarrierCommand::Global)).is_ok()
+    }
+}
+
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
+mod barrier {
+    use std::sync::atomic::{Ordering, fence};
+
+    #[inline]
+    pub(super) fn of_calls() {
+        fence(Ordering::SeqCst);
+    }
+
+    #[cfg(unix)]
+    pub(super) fn of_all_threads() -> bool {
+        fence(Ordering::SeqCst);
+        true
     }
 }
 
@@ -60,11 +157,12 @@ pub(crate) fn close_copy(descriptor: Descriptor) {
 #[cfg(all(unix, not(miri)))]
 fn watch() {
     extern "C" fn in_child() {
-        FORKS.fetch_add(1, Ordering::Relaxed);
+        let forks = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+        MAY_CALL.store(forks, Ordering::Relaxed);
     }
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the function lives as long as this library, and only changes an atomic number,
+        // SAFETY: the function lives as long as this library, and only changes atomic numbers,
         // which a child may do between fork and exec.
         let error = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if error != 0 {

@@ -101,15 +101,15 @@
 //! - A process may have one thread of this crate, named `trespass`. It completes the connections of a
 //!   listener's clients, sends what dropped connections have left, and sleeps while there is nothing
 //!   to do.
-//! - A connection belongs to one thread at a time. There is no `try_clone`, and no `Read` for
-//!   `&Stream`. To read on one thread and write on another, use two connections or a [`Worker`].
+//! - There is no `try_clone`. Threads share a stream by a reference or an `Arc`, or
+//!   [split](Stream::split) it.
 //! - When the peer's process is killed, reading fails with
 //!   [`ConnectionReset`](std::io::ErrorKind::ConnectionReset). An end of stream is always one that
 //!   the peer sent.
-//! - Written bytes of a dropped connection are sent for 10 s at most ([`Stream::set_linger`]), and the
-//!   end of the process waits for them. Over RDMA the peer reads large pieces from this side's memory,
-//!   so they need this process until then. A connection that was not dropped when the process ends
-//!   loses them, and so do `_exit`, a signal or a crash.
+//! - Written bytes of a dropped connection are sent for 10 s at most ([`Stream::set_linger`]). Over RDMA the peer reads large pieces from this side's memory,
+//!   so they need this process until then. After a return from `main` or
+//!   [`exit`](std::process::exit) connections are closed and bytes sent for 10 s at most together.
+//!   `_exit`, `abort`, a signal or a crash lose what is not sent.
 //! - After a fork listeners, connections and workers belong to the parent: calls of the child fail. A
 //!   [`Worker`] is its own listener, and completes connections only while it is polled.
 //!
@@ -149,7 +149,10 @@ mod transport;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "what queue pairs alone need"))]
 mod wire;
 
-pub use api::{Event, Incoming, IntoIncoming, Key, Listener, SeqPacket, Stream, Worker};
+pub use api::{
+    Event, Incoming, IntoIncoming, Key, Listener, ReadHalf, RecvHalf, SendHalf, SeqPacket, Stream, Worker,
+    WriteHalf,
+};
 pub use config::{Bootstrap, Builder, Config, ConfigError};
 pub use error::ConnectError;
 pub use handshake::{FallbackReason, HandshakeError, HandshakeStep, Side, Transport};

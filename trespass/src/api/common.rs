@@ -9,7 +9,7 @@ macro_rules! common {
             ///
             /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-                Ok(self.0.connection.info.peer)
+                Ok(self.0.info.peer)
             }
 
             /// Returns the local address.
@@ -18,25 +18,25 @@ macro_rules! common {
             ///
             /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn local_addr(&self) -> io::Result<SocketAddr> {
-                Ok(self.0.connection.info.local)
+                Ok(self.0.info.local)
             }
 
             /// The transport of the connection: RDMA or TCP.
             #[must_use]
             pub fn transport(&self) -> Transport {
-                self.0.connection.info.transport()
+                self.0.info.transport()
             }
 
             /// Why the connection uses TCP instead of RDMA. `None` over RDMA.
             #[must_use]
             pub fn fallback_reason(&self) -> Option<&FallbackReason> {
-                self.0.connection.info.fallback.as_ref()
+                self.0.info.fallback.as_ref()
             }
 
             /// The name of the RDMA device. `None` over TCP.
             #[must_use]
             pub fn device(&self) -> Option<&str> {
-                self.0.connection.device()
+                self.0.device.as_deref()
             }
 
             /// The bytes that the peer's program set with
@@ -44,19 +44,19 @@ macro_rules! common {
             /// them, so check them before use.
             #[must_use]
             pub fn peer_user_data(&self) -> &[u8] {
-                &self.0.connection.peer_user_data
+                &self.0.peer_user_data
             }
 
-            /// Counters of the connection since it was made.
+            /// Counters of the connection since it was made. In a forked child they are 0.
             #[must_use]
             pub fn stats(&self) -> Stats {
-                self.0.connection.stats()
+                self.0.shared().map(|caller| caller.connection.stats()).unwrap_or_default()
             }
 
             /// The pool that the connection takes its memory from.
             #[must_use]
             pub fn pool(&self) -> &Pool {
-                &self.0.connection.pool
+                &self.0.pool
             }
 
             /// Closes one direction or both. Written bytes are still sent, and the peer reads the
@@ -65,8 +65,8 @@ macro_rules! common {
             /// # Errors
             ///
             /// The process is a forked child of the one that made the connection.
-            pub fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
-                self.0.shutdown(how)
+            pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+                self.0.shared()?.shutdown(how)
             }
 
             /// Sets whether calls return [`WouldBlock`](io::ErrorKind::WouldBlock) instead of
@@ -141,9 +141,9 @@ macro_rules! common {
             ///
             /// # Errors
             ///
-            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
-            pub fn take_error(&mut self) -> io::Result<Option<io::Error>> {
-                Ok(self.0.connection.take_error())
+            /// The process is a forked child of the one that made the connection.
+            pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+                Ok(self.0.shared()?.connection.take_error())
             }
 
             /// Sets how long written bytes are still sent after a drop, which itself does not wait.
@@ -155,7 +155,7 @@ macro_rules! common {
             ///
             /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
             pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-                self.0.linger.set(linger.unwrap_or_else(|| self.0.connection.linger()));
+                self.0.set_linger(linger);
                 Ok(())
             }
 
@@ -170,9 +170,9 @@ macro_rules! common {
             ///
             /// # Errors
             ///
-            /// None.
-            pub fn set_cork(&mut self, corked: bool) -> io::Result<()> {
-                self.0.cork(corked)
+            /// The process is a forked child of the one that made the connection.
+            pub fn set_cork(&self, corked: bool) -> io::Result<()> {
+                self.0.shared()?.cork(corked)
             }
 
             /// Receives what has arrived, sends what is pending, and returns which calls can make
@@ -182,14 +182,17 @@ macro_rules! common {
             ///
             /// The system cannot report events. A failed connection is no error here: it counts as
             /// readable and writable, and the next call returns its error.
-            pub fn readiness(&mut self) -> io::Result<Readiness> {
-                self.0.readiness()
+            pub fn readiness(&self) -> io::Result<Readiness> {
+                self.0.shared()?.readiness()
             }
 
             /// Sets which readiness wakes the [descriptor](#impl-AsFd-for-Stream). The default is
             /// both.
-            pub fn set_interest(&mut self, interest: Readiness) {
-                self.0.set_interest(interest);
+            pub fn set_interest(&self, interest: Readiness) {
+                // Elsewhere nobody waits for the descriptor.
+                if let Ok(mut caller) = self.0.shared() {
+                    caller.set_interest(interest);
+                }
             }
 
             /// Takes a block of at least `len` bytes from the connection's pool, to fill and to
@@ -200,7 +203,7 @@ macro_rules! common {
             /// [`WouldBlock`](io::ErrorKind::WouldBlock): the pool is empty. Drop blocks, or wait.
             /// [`InvalidInput`](io::ErrorKind::InvalidInput): no block is that large.
             pub fn buffer(&self, len: usize) -> io::Result<Block> {
-                crate::session::buffers::take(&self.0.connection.pool, len)
+                crate::session::buffers::take(&self.0.pool, len)
             }
 
             /// Sends the first `len` bytes of a block without a copy.
@@ -212,8 +215,9 @@ macro_rules! common {
             /// Those of a write. The error contains the block.
             pub fn send_buf(&mut self, block: Block, len: usize) -> Result<Ticket, SendRefused> {
                 let mut block = Some(block);
-                let taken =
-                    self.0.call(Direction::Write, |connection| connection.send_block(&mut block, len));
+                let taken = self.0.exclusive().and_then(|mut caller| {
+                    caller.call(Direction::Write, |connection| connection.send_block(&mut block, len))
+                });
                 match (taken, block) {
                     (Ok(ticket), _) => Ok(ticket),
                     (Err(error), Some(block)) => Err(SendRefused { error, block }),
@@ -234,13 +238,13 @@ macro_rules! common {
             ///
             /// Those of a write. The blocks then stay in the vector.
             pub fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
-                self.0.call(Direction::Write, |connection| connection.send_blocks(blocks))
+                self.0.exclusive()?.call(Direction::Write, |connection| connection.send_blocks(blocks))
             }
 
             /// Returns a lent block whose send is complete. It does not wait: other calls find the
             /// completions.
             pub fn completion(&mut self) -> Option<Completion> {
-                self.0.connection.completion()
+                self.0.exclusive().ok()?.connection.completion()
             }
 
             /// Waits until a lent block returns, up to the write timeout. `None` means that no
@@ -250,7 +254,7 @@ macro_rules! common {
             ///
             /// Those of a write. A failed connection still returns its blocks.
             pub fn next_completion(&mut self) -> io::Result<Option<Completion>> {
-                self.0.call(Direction::Write, Connection::next_completion)
+                self.0.exclusive()?.call(Direction::Write, Connection::next_completion)
             }
         }
 
@@ -277,7 +281,7 @@ macro_rules! common {
 
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($type), "({})"), self.0.connection.info)
+                write!(f, concat!(stringify!($type), "({})"), self.0.info)
             }
         }
     };

@@ -3,11 +3,13 @@
 
 mod common;
 mod connect;
+mod halves;
 mod listener;
 mod seq_packet;
 mod stream;
 mod worker;
 
+pub use halves::{ReadHalf, RecvHalf, SendHalf, WriteHalf};
 pub use listener::{Incoming, IntoIncoming, Listener};
 pub use seq_packet::SeqPacket;
 pub use stream::Stream;

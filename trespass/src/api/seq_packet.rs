@@ -10,8 +10,8 @@ use crate::api::connect::within;
 use crate::config::Builder;
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
-use crate::session::blocking::CloseOnDrop;
 use crate::session::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
+use crate::session::caller::{Caller, ConnectionOwner};
 use crate::session::connection::Connection;
 use crate::session::connection::Direction;
 use crate::session::readiness::Readiness;
@@ -60,7 +60,7 @@ use crate::session::stats::Stats;
 ///
 /// A connection that ends within a message fails: a reset tells the peer, which discards the
 /// partial message.
-pub struct SeqPacket(pub(crate) CloseOnDrop);
+pub struct SeqPacket(pub(crate) ConnectionOwner);
 
 common!(SeqPacket);
 
@@ -85,7 +85,7 @@ impl SeqPacket {
     }
 
     pub(crate) fn new(connection: Connection) -> io::Result<Self> {
-        CloseOnDrop::new(connection).map(Self)
+        ConnectionOwner::new(connection).map(Self)
     }
 
     /// Sends a message.
@@ -105,13 +105,84 @@ impl SeqPacket {
     ///
     /// Those of [`send`](Self::send).
     pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        self.0.exclusive()?.send_vectored(slices)
+    }
+
+    /// Sends the next bytes of a message of `total` bytes. Returns how many were taken. The message
+    /// is sent when all were; until then no other message can be sent.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send`](Self::send), or `part` is longer than the rest of the message.
+    pub fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
+        self.0.exclusive()?.send_part(total, part)
+    }
+
+    /// The progress of a message that [`send_part`](Self::send_part) or a timed-out
+    /// [`send`](Self::send) has begun. `None` means that the next byte begins a message.
+    #[must_use]
+    pub fn sending(&self) -> Option<Progress> {
+        self.0.shared().ok()?.connection.protocol.sending().map(Progress::of)
+    }
+
+    /// The progress of a message that [`recv_part`](Self::recv_part) or a timed-out
+    /// [`recv`](Self::recv) has begun.
+    #[must_use]
+    pub fn receiving(&self) -> Option<Progress> {
+        self.0.shared().ok()?.connection.protocol.receiving().map(Progress::of)
+    }
+
+    /// Receives a message and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput): the buffer is too small, or the message is
+    /// too large for a non-blocking call. The message stays queued, and the error gives its length.
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): the peer has closed its end. Otherwise
+    /// those of [`TcpStream`](std::net::TcpStream)'s `read`.
+    pub fn recv(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.exclusive()?.recv(buffer)
+    }
+
+    /// Receives the arrived bytes of a message, or its next part.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`recv`](Self::recv), except for sizes.
+    pub fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
+        self.0.exclusive()?.call(Direction::Read, |connection| connection.recv_part(buffer))
+    }
+
+    /// Receives a message without a copy, in the blocks where it arrived.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`recv`](Self::recv).
+    pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
+        self.0.exclusive()?.call(Direction::Read, Connection::recv_buf)
+    }
+
+    /// Receives the next part of a message without a copy, in the block where it arrived. A message
+    /// of any length can be received, even one longer than the receive buffer, if the program drops
+    /// the earlier parts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`recv_part`](Self::recv_part).
+    pub fn recv_part_buf(&mut self) -> io::Result<(RecvBuf, Part)> {
+        self.0.exclusive()?.call(Direction::Read, Connection::recv_part_buf)
+    }
+}
+
+impl Caller<'_> {
+    pub(super) fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
-        let piece = self.0.piece(Direction::Write);
-        if !self.0.timeouts.is_nonblocking() && total > piece.min(self.0.connection.sndbuf()) {
+        let piece = self.piece(Direction::Write);
+        if !self.timeouts().is_nonblocking() && total > piece.min(self.connection.sndbuf()) {
             return self.send_in_parts(total as u64, piece, slices);
         }
-        self.0.call(Direction::Write, |connection| connection.send_now(slices))?;
-        self.0.finish_write(())
+        self.call(Direction::Write, |connection| connection.send_now(slices))?;
+        self.finish_write(())
     }
 
     /// Sends in pieces, so that the peer receives the first while later ones are copied.
@@ -126,48 +197,20 @@ impl SeqPacket {
         Ok(())
     }
 
-    /// Sends the next bytes of a message of `total` bytes. Returns how many were taken. The message
-    /// is sent when all were; until then no other message can be sent.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send`](Self::send), or `part` is longer than the rest of the message.
-    pub fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
+    fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
         let taken =
-            self.0.call(Direction::Write, |connection| connection.send_part(total, &[IoSlice::new(part)]))?;
-        self.0.finish_write(taken)
+            self.call(Direction::Write, |connection| connection.send_part(total, &[IoSlice::new(part)]))?;
+        self.finish_write(taken)
     }
 
-    /// The progress of a message that [`send_part`](Self::send_part) or a timed-out
-    /// [`send`](Self::send) has begun. `None` means that the next byte begins a message.
-    #[must_use]
-    pub fn sending(&self) -> Option<Progress> {
-        self.0.connection.protocol.sending().map(Progress::of)
-    }
-
-    /// The progress of a message that [`recv_part`](Self::recv_part) or a timed-out
-    /// [`recv`](Self::recv) has begun.
-    #[must_use]
-    pub fn receiving(&self) -> Option<Progress> {
-        self.0.connection.protocol.receiving().map(Progress::of)
-    }
-
-    /// Receives a message and returns its length.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput): the buffer is too small, or the message is
-    /// too large for a non-blocking call. The message stays queued, and the error gives its length.
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): the peer has closed its end. Otherwise
-    /// those of [`TcpStream`](std::net::TcpStream)'s `read`.
-    pub fn recv(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.0.timeouts.is_nonblocking() {
-            return self.0.call(Direction::Read, |connection| connection.recv(buffer));
+    pub(super) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.timeouts().is_nonblocking() {
+            return self.call(Direction::Read, |connection| connection.recv(buffer));
         }
-        let piece = self.0.piece(Direction::Read);
+        let piece = self.piece(Direction::Read);
         let attempt =
             |connection: &mut Connection, buffer: &mut [u8]| connection.recv_or_begin(buffer, piece);
-        match self.0.fill(buffer, attempt, Some)? {
+        match self.fill(buffer, attempt, Some)? {
             Some(len) => Ok(len),
             None => self.recv_in_parts(buffer),
         }
@@ -177,40 +220,11 @@ impl SeqPacket {
     fn recv_in_parts(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut got = 0;
         loop {
-            let part = self.recv_part(&mut buffer[got..])?;
+            let part = self.call(Direction::Read, |connection| connection.recv_part(&mut buffer[got..]))?;
             got += part.len;
             if part.last {
                 return Ok(got);
             }
         }
-    }
-
-    /// Receives the arrived bytes of a message, or its next part.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`recv`](Self::recv), except for sizes.
-    pub fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
-        self.0.call(Direction::Read, |connection| connection.recv_part(buffer))
-    }
-
-    /// Receives a message without a copy, in the blocks where it arrived.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`recv`](Self::recv).
-    pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
-        self.0.call(Direction::Read, Connection::recv_buf)
-    }
-
-    /// Receives the next part of a message without a copy, in the block where it arrived. A message
-    /// of any length can be received, even one longer than the receive buffer, if the program drops
-    /// the earlier parts.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`recv_part`](Self::recv_part).
-    pub fn recv_part_buf(&mut self) -> io::Result<(RecvBuf, Part)> {
-        self.0.call(Direction::Read, Connection::recv_part_buf)
     }
 }

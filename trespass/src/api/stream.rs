@@ -10,8 +10,8 @@ use crate::api::connect::within;
 use crate::config::Builder;
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
-use crate::session::blocking::CloseOnDrop;
 use crate::session::buffers::{Completion, RecvBuf, SendRefused, Ticket};
+use crate::session::caller::{Caller, ConnectionOwner};
 use crate::session::connection::Connection;
 use crate::session::connection::Direction;
 use crate::session::readiness::Readiness;
@@ -22,8 +22,9 @@ use crate::session::stats::Stats;
 /// Written bytes arrive in order, once, or the connection fails. Reads and writes have any size.
 /// The sizes of reads say nothing about those of the writes.
 ///
-/// A stream belongs to one thread at a time and can be sent to another. No thread runs behind it:
-/// bytes move while one of its calls runs. A call that waits moves the bytes of both directions.
+/// No thread runs behind it: bytes move while one of its calls runs. A call that waits moves the bytes
+/// of both directions. Threads may share a stream: `&Stream` reads and writes, and
+/// [`split`](Self::split) makes two halves.
 ///
 /// A blocking write returns when its bytes have been handed to the transport, so a program may then
 /// do other work. In non-blocking mode, bytes may remain in this process. Later calls send them,
@@ -32,10 +33,11 @@ use crate::session::stats::Stats;
 /// # Dropping
 ///
 /// A drop does not wait for the peer. A thread of this crate sends the written bytes within the
-/// linger time (10 s, or [`set_linger`](Self::set_linger)), then resets the connection. On Unix the
-/// end of the process waits for dropped connections, 10 s at most for all together. As over TCP, a
-/// drop before all received data was read resets the connection.
-pub struct Stream(pub(crate) CloseOnDrop);
+/// linger time (10 s, or [`set_linger`](Self::set_linger)), then resets the connection. On Unix a
+/// return from `main` and [`exit`](std::process::exit) close the streams that were not dropped, too, and
+/// wait until all is sent, 10 s at most for all together. As over TCP, a drop before all received data
+/// was read resets the connection.
+pub struct Stream(pub(crate) ConnectionOwner);
 
 common!(Stream);
 
@@ -65,12 +67,12 @@ impl Stream {
     /// # Errors
     ///
     /// Those of a read.
-    pub fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.call(Direction::Read, |connection| connection.peek(buffer))
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.shared()?.call(Direction::Read, |connection| connection.peek(buffer))
     }
 
     pub(crate) fn new(connection: Connection) -> io::Result<Self> {
-        CloseOnDrop::new(connection).map(Self)
+        ConnectionOwner::new(connection).map(Self)
     }
 
     /// Receives without a copy, in the blocks where the bytes arrived. An empty result is the end
@@ -80,13 +82,14 @@ impl Stream {
     ///
     /// Those of a read.
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
-        self.0.call(Direction::Read, Connection::recv_chunk)
+        self.0.exclusive()?.call(Direction::Read, Connection::recv_chunk)
     }
 }
 
-impl Read for Stream {
+/// The calls of both `Stream` and `&Stream`.
+impl Caller<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.fill(buffer, Connection::read, |len| len)
+        self.fill(buffer, Connection::read, |len| len)
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
@@ -99,28 +102,73 @@ impl Read for Stream {
             if !full {
                 break;
             }
-            let Ok(count) = self.0.connection.read(buffer) else { break };
+            let Ok(count) = self.connection.read(buffer) else { break };
             read += count;
             full = count == buffer.len();
         }
-        self.0.after_change();
+        self.after_change();
         Ok(read)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Sends in pieces, so that the peer receives the first while later ones are copied.
+        let piece = self.piece(Direction::Write);
+        self.write_vectored(&[IoSlice::new(&bytes[..bytes.len().min(piece)])])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let written = self.call(Direction::Write, |connection| connection.write_now(slices))?;
+        self.finish_write(written)
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.exclusive()?.read(buffer)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.0.exclusive()?.read_vectored(buffers)
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Sends in pieces, so that the peer receives the first while later ones are copied.
-        let piece = self.0.piece(Direction::Write);
-        self.write_vectored(&[IoSlice::new(&bytes[..bytes.len().min(piece)])])
+        self.0.exclusive()?.write(bytes)
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let written = self.0.call(Direction::Write, |connection| connection.write_now(slices))?;
-        self.0.finish_write(written)
+        self.0.exclusive()?.write_vectored(slices)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.0.exclusive()?.flush()
+    }
+}
+
+/// Threads may use a stream at the same time, for example one that reads and one that writes. Their
+/// calls take turns by a lock, and one that waits does not keep the others out.
+impl Read for &Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.shared()?.read(buffer)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.0.shared()?.read_vectored(buffers)
+    }
+}
+
+/// As for [reading](#impl-Read-for-%26Stream).
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.shared()?.write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.shared()?.write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.shared()?.flush()
     }
 }

@@ -6,6 +6,7 @@ mod calls;
 mod handshakes;
 mod progress;
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
@@ -172,6 +173,8 @@ pub struct Worker {
     polls: u32,
     /// The process that made it.
     process: Process,
+    /// Whether the program has the poller's descriptor.
+    exported: Cell<bool>,
 }
 
 struct WorkerSlot {
@@ -223,6 +226,7 @@ impl Worker {
             config: config.clone(),
             worker_cq: WorkerCq::default(),
             process: Process::current(),
+            exported: Cell::new(false),
             slots: Vec::new(),
             free: Vec::new(),
             handshakes: 0,
@@ -426,7 +430,7 @@ impl Worker {
     pub fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         self.check_process()?;
         let polled = self.poll_until(events, timeout);
-        if self.poller.is_exported()
+        if self.exported.get()
             && let Until::Deadline(at) = self.until(Until::Event)
         {
             self.poller.wake_at(Some(at));
@@ -619,7 +623,10 @@ fn no_connection() -> io::Error {
 #[cfg(unix)]
 impl std::os::fd::AsFd for Worker {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.poller.export_descriptor()
+        if !self.exported.replace(true) {
+            self.poller.wake();
+        }
+        self.poller.descriptor()
     }
 }
 

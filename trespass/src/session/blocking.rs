@@ -1,27 +1,20 @@
-//! The blocking connection that [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) wrap:
-//! calls, timeouts, spinning and sleeping.
+//! The calls of [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket): timeouts, spinning and
+//! sleeping.
 //!
 //! Each call tries. If it must wait, it polls for completions for a while
 //! ([`Builder::spin`](crate::Builder::spin)), takes a turn and tries again, then sleeps until the
 //! system reports an event. The program's thread does all of it, so a writer that waits also
 //! receives, and a reader that waits also sends.
 
-use std::cell::Cell;
 use std::io;
 use std::net::Shutdown;
-use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use mio::Token;
-
-use crate::forks::Process;
 use crate::protocol::{CallBuffer, CallError};
-use crate::session::closing;
+use crate::session::caller::Caller;
 use crate::session::connection::{Connection, Direction, Refused};
-use crate::session::readiness::{Poller, Readiness, ReadinessState, Until};
-
-/// The token of the one connection in its poller.
-const CONNECTION: Token = Token(0);
+use crate::session::readiness::{Readiness, Until};
 
 /// Polls for completions between two reads of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;
@@ -79,39 +72,39 @@ impl<T, F: FnMut(&mut Connection, &mut [u8]) -> Result<T, Refused>> CallAttempt<
 /// The timeouts of a connection's calls.
 #[derive(Debug, Default)]
 pub(crate) struct Timeouts {
-    nonblocking: Cell<bool>,
-    read: Cell<Option<Duration>>,
-    write: Cell<Option<Duration>>,
+    nonblocking: AtomicBool,
+    read: Timeout,
+    write: Timeout,
 }
 
 impl Timeouts {
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
-        self.nonblocking.set(nonblocking);
+        self.nonblocking.store(nonblocking, Relaxed);
     }
 
     pub(crate) fn is_nonblocking(&self) -> bool {
-        self.nonblocking.get()
+        self.nonblocking.load(Relaxed)
     }
 
     pub(crate) fn set(&self, direction: Direction, timeout: Option<Duration>) -> io::Result<()> {
-        self.cell(direction).set(checked_timeout(timeout)?);
+        self.of(direction).set(checked_timeout(timeout)?);
         Ok(())
     }
 
     pub(crate) fn get(&self, direction: Direction) -> Option<Duration> {
-        self.cell(direction).get()
+        self.of(direction).get()
     }
 
     /// The deadline of a call that begins now.
-    pub(crate) fn begin(&self, direction: Direction) -> Until {
-        if self.nonblocking.get() {
+    fn begin(&self, direction: Direction) -> Until {
+        if self.is_nonblocking() {
             Until::Now
         } else {
             Until::Event.or(self.get(direction).and_then(|timeout| Instant::now().checked_add(timeout)))
         }
     }
 
-    fn cell(&self, direction: Direction) -> &Cell<Option<Duration>> {
+    fn of(&self, direction: Direction) -> &Timeout {
         match direction {
             Direction::Read => &self.read,
             Direction::Write => &self.write,
@@ -119,38 +112,28 @@ impl Timeouts {
     }
 }
 
-/// A connection with its poller and timeouts.
-pub(crate) struct BlockingConnection {
-    pub(crate) connection: Connection,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) linger: Cell<Duration>,
-    poller: Poller,
-    readiness_state: ReadinessState,
+/// A timeout in nanoseconds. 0 is none, and the largest number stands for all longer ones.
+#[derive(Debug, Default)]
+struct Timeout(AtomicU64);
+
+impl Timeout {
+    fn set(&self, timeout: Option<Duration>) {
+        let nanos = timeout.map_or(0, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        self.0.store(nanos, Relaxed);
+    }
+
+    fn get(&self) -> Option<Duration> {
+        match self.0.load(Relaxed) {
+            0 => None,
+            u64::MAX => Some(Duration::MAX),
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
 }
 
-impl BlockingConnection {
-    pub(crate) fn new(mut connection: Connection) -> io::Result<Self> {
-        let poller = Poller::new(1)?;
-        connection.register(&poller, CONNECTION)?;
-        let linger = Cell::new(connection.linger());
-        Ok(Self {
-            connection,
-            timeouts: Timeouts::default(),
-            linger,
-            poller,
-            readiness_state: ReadinessState::default(),
-        })
-    }
-
-    /// Fails in a forked child.
-    #[inline]
-    fn check_process(&self) -> io::Result<()> {
-        if self.connection.is_of_this_process() { Ok(()) } else { Err(Process::error("connection")) }
-    }
-
+impl Caller<'_> {
     /// Closes one direction or both.
     pub(crate) fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
-        self.check_process()?;
         let protocol = &mut self.connection.protocol;
         if matches!(how, Shutdown::Write | Shutdown::Both) {
             protocol.shutdown_write();
@@ -161,6 +144,7 @@ impl BlockingConnection {
         // Sends the end as far as possible, because the program may never call again.
         self.connection.progress();
         self.publish_readiness();
+        self.wake_sleeper();
         Ok(())
     }
 
@@ -184,7 +168,6 @@ impl BlockingConnection {
     }
 
     fn run_call<T>(&mut self, direction: Direction, mut call: impl CallAttempt<T>) -> io::Result<T> {
-        self.check_process()?;
         let outcome = match call.attempt(&mut self.connection) {
             Err(Refused::Blocked) => self.wait_for(direction, call),
             Err(Refused::Failed(error)) => Err(error),
@@ -195,15 +178,15 @@ impl BlockingConnection {
         };
         // A program in non-blocking mode must learn when the system takes more, although no call
         // was refused.
-        let left_behind = outcome.is_ok() && self.timeouts.is_nonblocking() && !self.try_flush();
-        if left_behind && matches!(self.sleep(Until::Now), Ok(true)) {
+        let left_behind = outcome.is_ok() && self.timeouts().is_nonblocking() && !self.try_flush();
+        if left_behind && matches!(self.sleep(direction, Until::Now), Ok(true)) {
             self.connection.progress();
         }
         if direction == Direction::Write {
             let refused = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
             self.readiness_state.set_write_refused(refused);
         }
-        if self.poller.is_exported() {
+        if self.is_exported() {
             self.publish_after_call(direction, outcome.is_ok());
         }
         outcome
@@ -214,7 +197,7 @@ impl BlockingConnection {
     fn publish_after_call(&mut self, direction: Direction, succeeded: bool) {
         if succeeded && direction == Direction::Read && !self.connection.readiness().readable {
             // As a refused call does, it replaces the receives and asks for the next event.
-            if let Err(error) = self.sleep(Until::Now) {
+            if let Err(error) = self.sleep(direction, Until::Now) {
                 tracing::debug!(connection = %self.connection.info, %error, "its events are not known");
             }
             self.connection.progress();
@@ -238,7 +221,7 @@ impl BlockingConnection {
     }
 
     fn wait_for<T>(&mut self, direction: Direction, mut call: impl CallAttempt<T>) -> io::Result<T> {
-        let until = self.timeouts.begin(direction);
+        let until = self.timeouts().begin(direction);
         if direction == Direction::Read
             && !matches!(until, Until::Now)
             && self.connection.protocol.is_corked()
@@ -262,7 +245,7 @@ impl BlockingConnection {
                 }
             }
             slept = true;
-            match self.sleep(until) {
+            match self.sleep(direction, until) {
                 Err(error) => break Err(error),
                 Ok(false) if until.is_over() => break Err(timed_out(until)),
                 Ok(_) => (),
@@ -290,6 +273,9 @@ impl BlockingConnection {
         }
         let (mut until, mut all) = (now + time, true);
         while now < until && !limit.has_passed_at(now) && !self.connection.has_work_due(now) {
+            if self.has_others() {
+                return None;
+            }
             for _ in 0..POLLS_PER_CLOCK_READ {
                 let outcome = match call.poll_once(&mut self.connection, all) {
                     PollOutcome::Nothing => {
@@ -315,50 +301,33 @@ impl BlockingConnection {
         None
     }
 
-    /// Sleeps until an event or the deadline. Returns whether there was an event.
-    fn sleep(&mut self, until: Until) -> io::Result<bool> {
-        let awake = !self.connection.may_sleep(self.poller.task_waker());
-        let until = if awake { Until::Now } else { until.or(self.connection.next_deadline()) };
-        let (connection, mut happened) = (&mut self.connection, awake);
-        self.poller.wait(until, |event| {
-            connection.on_event(event);
-            happened = true;
-        })?;
-        self.readiness_state.events_taken();
-        Ok(happened)
-    }
-
     /// Makes the program's descriptor match what calls can do.
     fn publish_readiness(&mut self) {
-        if self.poller.is_exported() {
-            let rings = self.readiness_state.update(self.connection.readiness());
+        if self.is_exported() {
+            let ready = self.connection.readiness();
+            let rings = self.readiness_state.update(ready);
             self.publish(rings);
         }
     }
 
     fn publish(&mut self, rings: bool) {
         if rings {
-            self.poller.wake();
+            self.wake();
         }
-        self.poller.wake_at(self.connection.next_deadline());
-    }
-
-    /// Bytes to move at a time, so that the peer works on one piece while this side copies the
-    /// next. A call with a timeout moves all or nothing.
-    pub(crate) fn piece(&self, direction: Direction) -> usize {
-        let whole = self.timeouts.is_nonblocking() || self.timeouts.get(direction).is_some();
-        self.connection.piece.filter(|_| !whole).unwrap_or(usize::MAX)
+        let deadline = self.connection.next_deadline();
+        if let Some(poller) = &mut self.poller {
+            poller.wake_at(deadline);
+        }
     }
 
     /// Finishes a write: a blocking one waits until its bytes are sent.
     pub(crate) fn finish_write<T>(&mut self, taken: T) -> io::Result<T> {
         // The bytes were accepted, so the write succeeds. The next call reports a timeout or a
         // failure.
-        let Self { timeouts, connection, .. } = self;
+        let nonblocking = self.timeouts().is_nonblocking();
+        let connection = &mut self.connection;
         // Usually one poll shows that they are sent.
-        if !(timeouts.is_nonblocking()
-            || connection.is_flushed()
-            || connection.poll_once(false) && connection.is_flushed())
+        if !(nonblocking || connection.is_flushed() || connection.poll_once(false) && connection.is_flushed())
         {
             if !self.connection.protocol.is_corked() {
                 self.connection.protocol.flush();
@@ -372,10 +341,9 @@ impl BlockingConnection {
 
     /// The calls that can make progress.
     pub(crate) fn readiness(&mut self) -> io::Result<Readiness> {
-        self.check_process()?;
         loop {
             self.connection.progress();
-            if !self.sleep(Until::Now)? {
+            if !self.sleep(Direction::Read, Until::Now)? {
                 break;
             }
         }
@@ -403,11 +371,6 @@ impl BlockingConnection {
             Ok(())
         })?;
         self.finish_write(())
-    }
-
-    #[cfg(unix)]
-    pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.poller.export_descriptor()
     }
 
     /// Waits until all written bytes are sent.
@@ -448,49 +411,5 @@ pub(crate) fn timed_out(until: Until) -> io::Error {
     match until {
         Until::Deadline(_) if cfg!(windows) => io::ErrorKind::TimedOut.into(),
         _ => io::ErrorKind::WouldBlock.into(),
-    }
-}
-
-/// Owns a blocking connection and closes it on drop, unless it was moved out.
-pub(crate) struct CloseOnDrop(Option<Box<BlockingConnection>>);
-
-impl CloseOnDrop {
-    pub(crate) fn new(connection: Connection) -> io::Result<Self> {
-        Ok(Self(Some(Box::new(BlockingConnection::new(connection)?))))
-    }
-
-    /// Deregisters the connection from its poller, so that a worker's can report its events.
-    pub(crate) fn into_connection(mut self) -> io::Result<Connection> {
-        self.check_process()?;
-        let BlockingConnection { mut connection, poller, linger, .. } = *self.0.take().expect(OPEN);
-        connection.deregister(&poller)?;
-        connection.set_linger(linger.get());
-        Ok(connection)
-    }
-}
-
-/// Only `into_connection` takes it, and consumes its owner.
-const OPEN: &str = "the owner has its connection as long as it lives";
-
-impl Deref for CloseOnDrop {
-    type Target = BlockingConnection;
-
-    fn deref(&self) -> &BlockingConnection {
-        self.0.as_ref().expect(OPEN)
-    }
-}
-
-impl DerefMut for CloseOnDrop {
-    fn deref_mut(&mut self) -> &mut BlockingConnection {
-        self.0.as_mut().expect(OPEN)
-    }
-}
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        if let Some(blocking) = self.0.take() {
-            let BlockingConnection { connection, poller, linger, .. } = *blocking;
-            closing::close(connection, poller, linger.get());
-        }
     }
 }

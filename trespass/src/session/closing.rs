@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use mio::event::Event;
 
 use crate::session::connection::Connection;
+use crate::session::exit::UnsentBytes;
 use crate::session::readiness::{Poller, Until};
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
-use crate::session::unsent::UnsentBytes;
 
 /// The error text of a connection that was reset at the end of its linger time.
 pub(crate) const LINGER_EXPIRED: &str = "the peer did not take all within";
@@ -24,10 +24,7 @@ const AFTER_LAST_BYTE: Duration = Duration::from_secs(10);
 /// Closes a connection and never waits for its peer. The service thread sends the bytes that remain.
 /// As over TCP (RFC 1122, 4.2.2.13), the connection is reset if the program has not read all
 /// that has arrived.
-pub(crate) fn close(mut connection: Connection, mut poller: Poller, linger: Duration) {
-    if !connection.is_of_this_process() {
-        return connection.forget_in_child();
-    }
+pub(crate) fn close(mut connection: Connection, poller: &mut Poller, linger: Duration) {
     if let Err(error) = poller.wait(Until::Now, |event| connection.on_event(event)) {
         tracing::debug!(connection = %connection.info, %error, "its last events are not known");
     }
@@ -46,12 +43,10 @@ pub(crate) fn close(mut connection: Connection, mut poller: Poller, linger: Dura
     }
 }
 
-fn hand_over(mut connection: Connection, poller: Poller, linger: Duration) -> io::Result<()> {
-    connection.deregister(&poller)?;
+fn hand_over(mut connection: Connection, poller: &Poller, linger: Duration) -> io::Result<()> {
+    connection.deregister(poller)?;
     connection.returns.clear_wake_handle();
-    // Its descriptors may be the last ones.
-    drop(poller);
-    let unsent = Some(UnsentBytes::new());
+    let unsent = Some(UnsentBytes::new()?);
     ServiceTask::start(|place| {
         connection.register_at(place.registry(), place.token(CONNECTION))?;
         let waker = Arc::new(PlaceWaker(*place)).into();

@@ -13,7 +13,7 @@ use mio::event::Event as Report;
 use mio::{Registry, Token};
 
 use crate::config::Config;
-use crate::forks::{self, Process};
+use crate::forks;
 use crate::handshake::{Agreed, Established};
 use crate::pool::{Block, Pool};
 use crate::protocol::{
@@ -81,8 +81,6 @@ pub(crate) struct Connection {
     pub(crate) piece: Option<usize>,
     /// The id of the device's protection domain, or 0.
     domain: usize,
-    /// The process that made it.
-    process: Process,
     /// The time when the clock was last read.
     clock: Instant,
     /// The peer has closed its end.
@@ -168,7 +166,6 @@ impl Connection {
             sndbuf: config.sndbuf,
             piece: (link == LinkType::Rc).then(|| piece(&setup)),
             domain,
-            process: Process::current(),
             clock: Instant::now(),
             peer_finished: false,
             failure_reported: false,
@@ -178,12 +175,6 @@ impl Connection {
             pool_empty: 0,
             summary: StatsSummary::new(config.trace_interval, Instant::now()),
         })
-    }
-
-    /// Whether the calling process may use it, and is no forked child.
-    #[inline]
-    pub(crate) fn is_of_this_process(&self) -> bool {
-        self.process.is_current()
     }
 
     // The transport.
@@ -411,6 +402,11 @@ impl Connection {
     pub(crate) fn stats(&self) -> Stats {
         let posts = Driver::<Pool>::system_calls(&self.driver);
         Stats::count(self.protocol.counters(), posts, self.sleeps, self.pool_empty)
+    }
+
+    /// Frames that have arrived.
+    pub(crate) fn frames_received(&self) -> u64 {
+        self.protocol.counters().frames_received
     }
 
     pub(crate) fn linger(&self) -> Duration {

@@ -20,7 +20,6 @@
 //! waits for the descriptor need not call before it is readable, so the set then has a timer
 //! ([`Poller::wake_at`]) where the system supports one.
 
-use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::task::Wake;
@@ -101,8 +100,6 @@ pub(crate) struct Poller {
     wake_handle: Arc<WakeHandle>,
     /// Made once from `wake_handle`.
     task_waker: std::task::Waker,
-    /// Whether the program has the set's descriptor. Otherwise nobody needs a wake-up.
-    exported: Cell<bool>,
     /// The timer, once the program has the descriptor and a timer is due, and its time until it
     /// fires.
     timer: Option<Timer>,
@@ -119,7 +116,6 @@ impl Poller {
             task_waker: wake_handle.clone().into(),
             wake_handle,
             events: Events::with_capacity(connections.clamp(4, EVENTS)),
-            exported: Cell::new(false),
             timer: None,
             timer_due: None,
         })
@@ -143,14 +139,24 @@ impl Poller {
 
     /// Takes the set's events, and sleeps until there is one or the deadline passes. It consumes
     /// the wake-up, and returns whether there was one.
-    pub(crate) fn wait(&mut self, until: Until, mut each: impl FnMut(&Event)) -> io::Result<bool> {
+    pub(crate) fn wait(&mut self, until: Until, each: impl FnMut(&Event)) -> io::Result<bool> {
+        self.sleep(until)?;
+        Ok(self.take_events(each))
+    }
+
+    /// Sleeps until the set has an event or the deadline passes.
+    pub(crate) fn sleep(&mut self, until: Until) -> io::Result<()> {
         loop {
             match self.poll.poll(&mut self.events, until.timeout()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                Err(error) => return Err(error),
-                Ok(()) => break,
+                outcome => return outcome,
             }
         }
+    }
+
+    /// Takes the events that the last sleep found. It consumes the wake-up, and returns whether there
+    /// was one.
+    pub(crate) fn take_events(&mut self, mut each: impl FnMut(&Event)) -> bool {
         let mut woken = false;
         for event in &self.events {
             match event.token() {
@@ -159,18 +165,13 @@ impl Poller {
                 _ => each(event),
             }
         }
-        Ok(woken)
+        woken
     }
 
-    /// Whether the program may wait for the set's descriptor.
-    pub(crate) fn is_exported(&self) -> bool {
-        self.exported.get()
-    }
-
-    /// Makes the set readable at `at`, if the program has the descriptor. An earlier pending timer
-    /// suffices, because its turn calls this again. Returns whether a timer is set.
+    /// Makes the set readable at `at`, for a program that waits for its descriptor. An earlier
+    /// pending timer suffices, because its turn calls this again. Returns whether a timer is set.
     pub(crate) fn wake_at(&mut self, at: Option<Instant>) -> bool {
-        let Some(at) = at.filter(|_| self.is_exported()) else { return false };
+        let Some(at) = at else { return false };
         if self.timer_due.is_none_or(|timer_due| at < timer_due) {
             if let Err(error) = self.set_timer(at) {
                 tracing::debug!(%error, "what is due waits for the program's next call");
@@ -188,15 +189,11 @@ impl Poller {
         timer.set(at.saturating_duration_since(Instant::now()))
     }
 
-    /// Exports the set's descriptor to the program. The first export fires the waker, because
-    /// earlier events are unknown to the program.
+    /// The set's descriptor. Whoever gives it to a program then calls [`wake`](Self::wake) once,
+    /// because earlier events are unknown to the program.
     #[cfg(unix)]
-    pub(crate) fn export_descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
-        use std::os::fd::AsFd;
-        if !self.exported.replace(true) {
-            self.wake();
-        }
-        self.poll.registry().as_fd()
+    pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(self.poll.registry())
     }
 }
 
@@ -248,7 +245,7 @@ impl Until {
         }
     }
 
-    fn timeout(self) -> Option<Duration> {
+    pub(crate) fn timeout(self) -> Option<Duration> {
         match self {
             Self::Now => Some(Duration::ZERO),
             Self::Deadline(deadline) => Some(deadline.saturating_duration_since(Instant::now())),

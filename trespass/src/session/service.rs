@@ -7,7 +7,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -18,6 +18,7 @@ use mio::{Events, Poll, Registry, Token, Waker};
 
 use crate::forks::Process;
 use crate::pool::flush_thread;
+use crate::session::exit::{self, OpenAtExit};
 
 /// Tokens of a task.
 const TOKENS: usize = 1 << 12;
@@ -44,6 +45,41 @@ pub(crate) trait Task: Send {
 /// Starts the thread, so that a task needs no more descriptors and threads later.
 pub(crate) fn prepare() -> io::Result<()> {
     Service::get().map(drop)
+}
+
+/// The connections that the end of this process waits for.
+pub(super) fn open_at_exit() -> io::Result<&'static OpenAtExit> {
+    Service::get().map(|service| &service.open_at_exit)
+}
+
+/// The same, if this process has any, and the caller is not the service thread, which must not wait
+/// for itself.
+#[cfg(unix)]
+pub(super) fn waited_for_at_exit() -> Option<&'static OpenAtExit> {
+    let service = Service::started()?;
+    let thread = service.thread.load(Ordering::Relaxed);
+    (thread != current_thread()).then_some(&service.open_at_exit)
+}
+
+/// Wakes the service thread.
+#[cfg(unix)]
+pub(super) fn wake() {
+    if let Some(service) = Service::started() {
+        service.wake();
+    }
+}
+
+/// The calling thread, without a thread-local variable, which has ended before an `atexit` function
+/// runs.
+#[cfg(unix)]
+fn current_thread() -> usize {
+    // SAFETY: the call has no preconditions.
+    unsafe { libc::pthread_self() as usize }
+}
+
+#[cfg(not(unix))]
+fn current_thread() -> usize {
+    0
 }
 
 /// When a task has its next turn.
@@ -101,6 +137,8 @@ struct Service {
     registry: Registry,
     waker: Waker,
     entries: Mutex<Vec<Entry>>,
+    open_at_exit: OpenAtExit,
+    thread: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -122,12 +160,16 @@ impl Entry {
 static SERVICE: AtomicPtr<Service> = AtomicPtr::new(ptr::null_mut());
 
 impl Service {
+    /// The service, if this process has started it.
+    fn started() -> Option<&'static Self> {
+        // SAFETY: the pointer is null, or comes from the box that `get` chose and never frees.
+        let service = unsafe { SERVICE.load(Ordering::Acquire).as_ref() };
+        service.filter(|service| service.process.is_current())
+    }
+
     fn get() -> io::Result<&'static Self> {
         let seen = SERVICE.load(Ordering::Acquire);
-        // SAFETY: the pointer is null, or comes from the box below that was chosen and is never freed.
-        if let Some(service) = unsafe { seen.as_ref() }
-            && service.process.is_current()
-        {
+        if let Some(service) = Self::started() {
             return Ok(service);
         }
         let poll = Poll::new()?;
@@ -136,6 +178,8 @@ impl Service {
             registry: poll.registry().try_clone()?,
             waker: Waker::new(poll.registry(), WAKER)?,
             entries: Mutex::default(),
+            open_at_exit: OpenAtExit::default(),
+            thread: AtomicUsize::new(0),
         });
         // The thread starts before a task can be added, and ends if another thread was faster.
         let (choose, chosen) = sync_channel::<&'static Self>(1);
@@ -172,10 +216,13 @@ impl Service {
     }
 
     fn run(&'static self, mut poll: Poll) {
+        self.thread.store(current_thread(), Ordering::Relaxed);
         let mut events = Events::with_capacity(EVENTS);
+        let mut closes = false;
         loop {
             let due = self.entries().iter().filter_map(|entry| entry.due).min();
             let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
+            let timeout = timeout.into_iter().chain(closes.then_some(exit::LOOK)).min();
             match poll.poll(&mut events, timeout) {
                 Ok(()) => (),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -187,8 +234,17 @@ impl Service {
             let mut moved: Vec<&Event> = events.iter().filter(|event| event.token() != WAKER).collect();
             moved.sort_unstable_by_key(|event| event.token());
             self.turns(&moved);
+            closes = self.closes_at_exit();
             flush_thread();
         }
+    }
+
+    /// Closes connections, if the process ends. Returns whether some are left.
+    fn closes_at_exit(&self) -> bool {
+        catch_unwind(AssertUnwindSafe(|| self.open_at_exit.close_some())).unwrap_or_else(|_| {
+            tracing::error!("closing a connection has panicked");
+            true
+        })
     }
 
     /// Gives a turn to each task that has events or is due.

@@ -4,6 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::fixture::{Fixture, LONG, Target, below, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
-        i9_every_ticket_completes_once, i9_a_peer_that_exits_ends_every_call, i14_the_end_of_a_process_waits_for_what_it_dropped, i9_a_peer_that_panics_says_that_it_is_over);
+        i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_it_wrote, i9_a_peer_that_panics_says_that_it_is_over);
 }
 
 /// The limit until a call reports that the peer's process has ended; the operating system knows at
@@ -32,7 +33,7 @@ pub(crate) fn is_child() -> bool {
 /// Runs the child's part, if this process is a child.
 pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     let order = std::env::var(CHILD).ok()?;
-    let (part, addr) = order.split_once(' ').expect("a part and an address");
+    let (part, addr) = order.rsplit_once(' ').expect("a part and an address");
     let addr: SocketAddr = addr.parse().expect("an address");
     let builder = Fixture::new(target, addr.ip()).builder();
     let mut buffer = vec![0; 1 << 20];
@@ -44,12 +45,7 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
             talk(&mut stream, &mut buffer, Duration::from_millis(30));
             std::process::exit(3);
         }
-        "write" => {
-            let mut stream = builder.linger(LONG).connect(addr).unwrap();
-            stream.write_all(&bytes(16, LEFT_BEHIND)).unwrap();
-            drop(stream);
-            std::process::exit(0);
-        }
+        part if WAYS_TO_LEAVE.contains(&part) => leave(part, builder.linger(LONG).connect(addr).unwrap()),
         "panic" => {
             let mut stream = builder.connect(addr).unwrap();
             talk(&mut stream, &mut buffer, Duration::from_millis(30));
@@ -73,6 +69,34 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
         other => panic!("a child with the part {other:?}"),
     }
     Some(ExitCode::SUCCESS)
+}
+
+/// Writes, and ends the process with the stream in this state.
+fn leave(way: &str, mut stream: Stream) -> ! {
+    static STREAM: Mutex<Option<Stream>> = Mutex::new(None);
+    let data = bytes(16, LEFT_BEHIND);
+    if way != "in two threads" {
+        stream.write_all(&data).unwrap();
+    }
+    match way {
+        "dropped" => drop(stream),
+        "on the stack" => std::process::exit(0),
+        "in a static" => *STREAM.lock().unwrap() = Some(stream),
+        "leaked" => std::mem::forget(stream),
+        "in a thread that reads" => {
+            thread::spawn(move || stream.read(&mut [0; 8]));
+            thread::sleep(Duration::from_millis(50));
+        }
+        "in two threads" => {
+            let stream = Arc::new(stream);
+            let reading = stream.clone();
+            thread::spawn(move || (&*reading).read(&mut [0; 8]));
+            thread::sleep(Duration::from_millis(50));
+            (&*stream).write_all(&data).unwrap();
+        }
+        way => panic!("{way:?} is no way to leave"),
+    }
+    std::process::exit(0);
 }
 
 fn talk(stream: &mut Stream, buffer: &mut [u8], time: Duration) {
@@ -171,34 +195,42 @@ fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
 /// What a process has left to send when it ends.
 const LEFT_BEHIND: usize = 700_000;
 
-fn i14_the_end_of_a_process_waits_for_what_it_dropped(fixture: &Fixture) -> Outcome {
-    let (listener, addr) = fixture.listener();
-    let mut peer = ChildPeer::start("write", addr);
-    let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(LONG)).unwrap();
-    thread::sleep(Duration::from_millis(300));
-    let mut got = Vec::new();
-    stream.read_to_end(&mut got).unwrap();
-    assert!(got == bytes(16, LEFT_BEHIND), "{} of {LEFT_BEHIND} bytes", got.len());
-    assert!(peer.0.wait().unwrap().success());
-    Ok(())
-}
+/// The states in which a process leaves its stream when it ends.
+const WAYS_TO_LEAVE: [&str; 6] =
+    ["dropped", "on the stack", "in a static", "leaked", "in a thread that reads", "in two threads"];
 
-fn i9_a_peer_that_exits_ends_every_call(fixture: &Fixture) -> Outcome {
+fn i14_the_end_of_a_process_sends_what_it_wrote(fixture: &Fixture) -> Outcome {
     let (listener, addr) = fixture.listener();
-    for round in 0..5 {
-        let _peer = ChildPeer::start("exit", addr);
+    for way in WAYS_TO_LEAVE {
+        let mut peer = ChildPeer::start(way, addr);
         let (mut stream, _) = listener.accept().unwrap();
-        echo_until_it_breaks(&mut stream, &format!("round {round}"));
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        thread::sleep(Duration::from_millis(200));
+        let mut got = Vec::new();
+        let end = stream.read_to_end(&mut got);
+        assert!(end.is_ok(), "{way}: {end:?} after {} of {LEFT_BEHIND} bytes", got.len());
+        assert!(got == bytes(16, LEFT_BEHIND), "{way}: {} of {LEFT_BEHIND} bytes", got.len());
+        drop(stream);
+        assert!(peer.0.wait().unwrap().success(), "{way}");
     }
     Ok(())
 }
 
-/// Unwinding drops the connection and so closes it: all written data arrives, as after any close.
+/// The end of a process closes its connections, as unwinding does: all written data arrives.
+fn i9_a_peer_that_exits_says_that_it_is_over(fixture: &Fixture) -> Outcome {
+    a_peer_says_that_it_is_over(fixture, "exit");
+    Ok(())
+}
+
 fn i9_a_peer_that_panics_says_that_it_is_over(fixture: &Fixture) -> Outcome {
+    a_peer_says_that_it_is_over(fixture, "panic");
+    Ok(())
+}
+
+fn a_peer_says_that_it_is_over(fixture: &Fixture, part: &str) {
     let (listener, addr) = fixture.listener();
     for round in 0..5 {
-        let _peer = ChildPeer::start("panic", addr);
+        let _peer = ChildPeer::start(part, addr);
         let (mut stream, _) = listener.accept().unwrap();
         let mut buffer = vec![0; 100_000];
         // The peer no longer reads, so an echo may fail before its end is read.
@@ -214,7 +246,6 @@ fn i9_a_peer_that_panics_says_that_it_is_over(fixture: &Fixture) -> Outcome {
         };
         assert!(is_death(error.kind()), "round {round}: {error}");
     }
-    Ok(())
 }
 
 fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(fixture: &Fixture) -> Outcome {

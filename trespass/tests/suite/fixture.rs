@@ -191,7 +191,7 @@ pub(crate) fn below(random: &mut ChaCha8Rng, bound: usize) -> usize {
 }
 
 /// Sends `to_peer` and receives as many bytes as the peer sends; both threads end.
-pub(crate) fn read_exactly(stream: &mut Stream, len: usize) -> Vec<u8> {
+pub(crate) fn read_exactly(stream: &mut impl Read, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     stream.read_exact(&mut bytes).unwrap();
     bytes

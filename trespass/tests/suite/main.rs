@@ -39,6 +39,7 @@ mod single;
 mod strangers;
 mod streams;
 mod system;
+mod threads;
 #[cfg(feature = "rdma")]
 mod traffic;
 
@@ -136,6 +137,7 @@ fn run_at(
     }
     let mut suite = Suite::<Fixture>::default().of_part(part);
     streams::add(&mut suite);
+    threads::add(&mut suite);
     messages::add(&mut suite);
     single::add(&mut suite);
     edges::add(&mut suite);

@@ -52,7 +52,7 @@ fn peeked_bytes_are_read_again(fixture: &Fixture) -> Outcome {
 }
 
 fn an_error_is_taken_once(fixture: &Fixture) -> Outcome {
-    let (client, mut server) = fixture.streams();
+    let (client, server) = fixture.streams();
     assert!(server.take_error().unwrap().is_none());
     client.set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);

@@ -22,7 +22,7 @@ impl Worker {
     pub(super) fn spin(&mut self, limit: Until, events: &mut Vec<Event>) -> io::Result<bool> {
         let (before, time) = (events.len(), self.config.worker_spin);
         // A program that waits on the descriptor needs the completion event.
-        if time.is_zero() || self.poller.is_exported() {
+        if time.is_zero() || self.exported.get() {
             return Ok(false);
         }
         let mut now = Instant::now();

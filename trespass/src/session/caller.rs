@@ -1,0 +1,463 @@
+//! Who uses an open connection: a call of the program, one of several threads, or the end of the
+//! process.
+//!
+//! A call through `&mut` takes no lock. It marks the connection as in use, because the end of the
+//! process takes the connections that nobody uses, to send what they have accepted
+//! ([`exit`](super::exit)). Calls through `&` take turns by a lock. The one that must wait first
+//! sleeps in the poller without the lock. The others wait until it wakes them, and wake it when they
+//! have found what it may wait for.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mio::Token;
+
+use crate::forks::CallGate;
+use crate::pool::Pool;
+use crate::session::blocking::Timeouts;
+use crate::session::closing;
+use crate::session::connection::{Connection, Direction};
+use crate::session::connection_info::ConnectionInfo;
+use crate::session::exit::{self, LiveEntry};
+use crate::session::readiness::{Poller, ReadinessState, Until, WakeHandle};
+
+const _: () = {
+    const fn is_send<T: Send>() {}
+    // `ConnectionCell` is `Sync` only because of this.
+    is_send::<OpenConnection>();
+};
+
+/// The token of the one connection in its poller.
+const CONNECTION: Token = Token(0);
+
+/// An open connection, with what its calls need.
+pub(crate) struct OpenConnection {
+    pub(crate) connection: Connection,
+    /// `None` while a call sleeps in it.
+    pub(crate) poller: Option<Box<Poller>>,
+    pub(crate) readiness_state: ReadinessState,
+}
+
+impl OpenConnection {
+    /// Closes the connection, and never waits for the peer. Returns its poller.
+    fn close(mut self, linger: Duration) -> Option<Box<Poller>> {
+        let mut poller = self.poller.take()?;
+        closing::close(self.connection, &mut poller, linger);
+        Some(poller)
+    }
+}
+
+/// The place of an open connection, and what needs no turn.
+pub(crate) struct ConnectionCell {
+    pub(crate) info: ConnectionInfo,
+    pub(crate) peer_user_data: Vec<u8>,
+    pub(crate) pool: Pool,
+    pub(crate) device: Option<String>,
+    pub(crate) timeouts: Timeouts,
+    default_linger: Duration,
+    linger: Mutex<Duration>,
+    gate: CallGate,
+    turn: Mutex<Turn>,
+    /// Calls that wait for their turn.
+    queued: AtomicU32,
+    /// The turn has changed, for calls that wait while another sleeps in the poller.
+    turned: Condvar,
+    wake_handle: Arc<WakeHandle>,
+    task_waker: Waker,
+    /// Whether the program has the poller's descriptor.
+    exported: AtomicBool,
+    #[cfg(unix)]
+    descriptor: std::os::fd::RawFd,
+    /// `None` after the owner, or the end of the process, has taken it.
+    open: UnsafeCell<Option<OpenConnection>>,
+}
+
+// SAFETY: `open` is only reached through a `Caller`, and by `take`, whose exclusion is described
+// there. All other fields are `Sync`.
+unsafe impl Sync for ConnectionCell {}
+
+/// The calls through `&` that wait.
+#[derive(Default)]
+struct Turn {
+    sleeper: Option<Sleeper>,
+    /// Calls that wait until the sleeper wakes.
+    waiting: usize,
+}
+
+/// The call that sleeps in the poller.
+struct Sleeper {
+    direction: Direction,
+    /// When it wakes by itself.
+    until: Option<Instant>,
+    /// What had been received when it fell asleep.
+    received: u64,
+    woken: bool,
+}
+
+impl ConnectionCell {
+    fn new(mut connection: Connection) -> io::Result<Self> {
+        let poller = Box::new(Poller::new(1)?);
+        connection.register(&poller, CONNECTION)?;
+        Ok(Self {
+            info: connection.info.clone(),
+            peer_user_data: connection.peer_user_data.clone(),
+            pool: connection.pool.clone(),
+            device: connection.device().map(str::to_owned),
+            timeouts: Timeouts::default(),
+            default_linger: connection.linger(),
+            linger: Mutex::new(connection.linger()),
+            gate: CallGate::new(),
+            turn: Mutex::default(),
+            queued: AtomicU32::new(0),
+            turned: Condvar::new(),
+            wake_handle: poller.wake_handle().clone(),
+            task_waker: poller.task_waker().clone(),
+            exported: AtomicBool::new(false),
+            #[cfg(unix)]
+            descriptor: std::os::fd::AsRawFd::as_raw_fd(&poller.descriptor()),
+            open: UnsafeCell::new(Some(OpenConnection {
+                connection,
+                poller: Some(poller),
+                readiness_state: ReadinessState::default(),
+            })),
+        })
+    }
+
+    pub(crate) fn set_linger(&self, linger: Option<Duration>) {
+        *self.linger.lock().unwrap_or_else(PoisonError::into_inner) = linger.unwrap_or(self.default_linger);
+    }
+
+    fn linger(&self) -> Duration {
+        *self.linger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The poller's descriptor. The first export fires the waker, because earlier events are unknown
+    /// to the program.
+    #[cfg(unix)]
+    pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        if !self.exported.swap(true, Ordering::Relaxed) {
+            self.wake_handle.notify();
+        }
+        // SAFETY: the poller stays open as long as the owner of this cell lives: only the owner takes
+        // the connection with its poller, and the end of the process never closes the poller.
+        unsafe { std::os::fd::BorrowedFd::borrow_raw(self.descriptor) }
+    }
+
+    /// Takes a turn of the connection for a call through `&`.
+    #[inline]
+    fn shared(&self) -> io::Result<Caller<'_>> {
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        let turn = self.turn();
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        self.gate.enter(turn.sleeper.is_some())?;
+        Ok(Caller { open: self.open(), cell: self, turn: Some(turn) })
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        // A call that panics leaves the connection as a call through `&mut` would.
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection, which a caller has entered.
+    fn open(&self) -> NonNull<OpenConnection> {
+        let open = self.open.get();
+        // SAFETY: the gate was entered, so that the end of the process does not take the connection;
+        // and the owner, who calls, has not.
+        NonNull::from(unsafe { (*open).as_mut() }.expect(OPEN))
+    }
+
+    /// Takes the connection out of its place.
+    ///
+    /// # Safety
+    ///
+    /// No other thread reaches `open`, and no caller uses its pointer afterwards.
+    unsafe fn take(&self) -> Option<OpenConnection> {
+        // SAFETY: the caller guarantees that nobody else reaches it.
+        unsafe { (*self.open.get()).take() }
+    }
+
+    /// Closes the connection at the end of the process, if no call uses it. Then no call ever will,
+    /// because calls have ended ([`forks::end_calls`](crate::forks::end_calls)). Otherwise wakes the
+    /// call. Returns whether nothing is left to close.
+    pub(crate) fn close_at_exit(&self) -> bool {
+        if !self.gate.is_left_for_ever() {
+            self.wake_handle.notify();
+            return false;
+        }
+        // SAFETY: no call is in the connection, and none can enter. What the last one did happens
+        // before this, because leaving is a release.
+        if let Some(open) = unsafe { self.take() } {
+            // A thread of the program may still have the descriptor.
+            mem::forget(open.close(self.linger()));
+        }
+        true
+    }
+}
+
+/// Only the owner's last call takes the connection.
+const OPEN: &str = "the owner has its connection as long as it lives";
+
+/// A call that uses a connection.
+pub(crate) struct Caller<'a> {
+    open: NonNull<OpenConnection>,
+    cell: &'a ConnectionCell,
+    /// The turn of a call through `&`.
+    turn: Option<MutexGuard<'a, Turn>>,
+}
+
+impl Deref for Caller<'_> {
+    type Target = OpenConnection;
+
+    #[inline]
+    fn deref(&self) -> &OpenConnection {
+        // SAFETY: the pointer comes from `ConnectionCell::open`. A caller has entered the gate, and
+        // it has the turn, or was made from `&mut`, so that no other call is in the connection.
+        unsafe { self.open.as_ref() }
+    }
+}
+
+impl DerefMut for Caller<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut OpenConnection {
+        // SAFETY: as for `deref`.
+        unsafe { self.open.as_mut() }
+    }
+}
+
+impl Caller<'_> {
+    pub(crate) fn timeouts(&self) -> &Timeouts {
+        &self.cell.timeouts
+    }
+
+    /// Bytes to move at a time, so that the peer works on one piece while this side copies the
+    /// next. A call with a timeout moves all or nothing.
+    pub(crate) fn piece(&self, direction: Direction) -> usize {
+        let whole = self.timeouts().is_nonblocking() || self.timeouts().get(direction).is_some();
+        self.connection.piece.filter(|_| !whole).unwrap_or(usize::MAX)
+    }
+
+    /// Whether the program may wait for the descriptor.
+    #[inline]
+    pub(crate) fn is_exported(&self) -> bool {
+        self.cell.exported.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn wake(&self) {
+        self.cell.wake_handle.notify();
+    }
+
+    /// Whether another call wants a turn.
+    #[inline]
+    pub(crate) fn has_others(&self) -> bool {
+        self.cell.queued.load(Ordering::Relaxed) > 0
+    }
+
+    /// Sleeps until an event, another call's turn or the deadline. Returns whether there was an
+    /// event, or a turn.
+    pub(crate) fn sleep(&mut self, direction: Direction, until: Until) -> io::Result<bool> {
+        let cell = self.cell;
+        let open = &mut **self;
+        let awake = !open.connection.may_sleep(&cell.task_waker);
+        let until = if awake { Until::Now } else { until.or(open.connection.next_deadline()) };
+        let happened = match open.poller.take() {
+            Some(poller) => self.sleep_in(poller, direction, until)?,
+            None => self.wait_for_turn(until),
+        };
+        Ok(happened || awake)
+    }
+
+    /// Sleeps in the poller. Others may have turns until it has slept.
+    fn sleep_in(&mut self, mut poller: Box<Poller>, direction: Direction, until: Until) -> io::Result<bool> {
+        let waits = !matches!(until, Until::Now);
+        let received = self.connection.frames_received();
+        let turn = self.turn.take_if(|_| waits);
+        let shared = turn.is_some();
+        if let Some(mut turn) = turn {
+            turn.sleeper = Some(Sleeper { direction, until: until.end(), received, woken: false });
+        }
+        let slept = poller.sleep(until);
+        if shared {
+            let mut turn = self.cell.turn();
+            turn.sleeper = None;
+            if turn.waiting > 0 {
+                self.cell.turned.notify_all();
+            }
+            self.turn = Some(turn);
+        }
+        let mut happened = false;
+        let open = &mut **self;
+        poller.take_events(|event| {
+            open.connection.on_event(event);
+            happened = true;
+        });
+        open.poller = Some(poller);
+        open.readiness_state.events_taken();
+        if waits {
+            self.resume();
+        }
+        slept.map(|()| happened)
+    }
+
+    /// Waits while another call sleeps in the poller, until it or a third has had a turn. Returns
+    /// whether that was before the deadline.
+    fn wait_for_turn(&mut self, until: Until) -> bool {
+        let Some(mut turn) = self.turn.take_if(|_| !matches!(until, Until::Now)) else { return false };
+        turn.waiting += 1;
+        let turned = &self.cell.turned;
+        let (mut turn, in_time) = match until.timeout() {
+            None => (turned.wait(turn).unwrap_or_else(PoisonError::into_inner), true),
+            Some(timeout) => {
+                let (turn, result) =
+                    turned.wait_timeout(turn, timeout).unwrap_or_else(PoisonError::into_inner);
+                (turn, !result.timed_out())
+            }
+        };
+        turn.waiting -= 1;
+        self.turn = Some(turn);
+        self.resume();
+        in_time
+    }
+
+    /// Continues after others may have had a turn. If the end of the process has begun meanwhile, it
+    /// takes the connection, and this thread waits for that end.
+    fn resume(&mut self) {
+        let sleeps = self.another_sleeps();
+        if self.cell.gate.enter(sleeps).is_err() {
+            self.turn = None;
+            loop {
+                thread::park();
+            }
+        }
+    }
+
+    fn another_sleeps(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.sleeper.is_some())
+    }
+
+    /// Wakes the call that sleeps in the poller, because this one has changed what it may do.
+    pub(crate) fn wake_sleeper(&mut self) {
+        if let Some(sleeper) = self.turn.as_mut().and_then(|turn| turn.sleeper.as_mut()) {
+            sleeper.woken = true;
+            self.cell.wake_handle.notify();
+        }
+    }
+
+    /// Lets the calls that wait try again, if this one has found what they may wait for.
+    fn wake_others(&mut self, turn: &mut Turn) {
+        if turn.sleeper.is_none() && turn.waiting == 0 {
+            return;
+        }
+        let connection = &mut self.connection;
+        // What this call has made possible is reported by no event.
+        connection.progress();
+        let (received, deadline) = (connection.frames_received(), connection.next_deadline());
+        let failed = connection.protocol.failure().is_some();
+        if let Some(sleeper) = turn.sleeper.as_mut().filter(|sleeper| !sleeper.woken) {
+            let is_due_earlier =
+                deadline.is_some_and(|deadline| sleeper.until.is_none_or(|until| deadline < until));
+            let is_for_it = sleeper.direction == Direction::Write || sleeper.received != received;
+            if failed || is_for_it || is_due_earlier {
+                sleeper.woken = true;
+                self.cell.wake_handle.notify();
+            }
+        }
+        if turn.waiting > 0 {
+            self.cell.turned.notify_all();
+        }
+    }
+}
+
+impl Drop for Caller<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.turn.take() {
+            None => self.cell.gate.leave(false),
+            Some(mut turn) => {
+                if !thread::panicking() {
+                    self.wake_others(&mut turn);
+                }
+                self.cell.gate.leave(turn.sleeper.is_some());
+            }
+        }
+    }
+}
+
+/// The owner of an open connection, which closes it when it is dropped.
+pub(crate) struct ConnectionOwner {
+    cell: Arc<ConnectionCell>,
+    /// `None` where the end of the process does not know of it.
+    live: Option<LiveEntry>,
+}
+
+impl ConnectionOwner {
+    pub(crate) fn new(connection: Connection) -> io::Result<Self> {
+        let cell = Arc::new(ConnectionCell::new(connection)?);
+        let live = exit::add(&cell);
+        Ok(Self { cell, live })
+    }
+
+    /// Begins a call. No other can be in the connection.
+    #[inline]
+    pub(crate) fn exclusive(&mut self) -> io::Result<Caller<'_>> {
+        self.cell.gate.enter(false)?;
+        Ok(Caller { open: self.cell.open(), cell: &self.cell, turn: None })
+    }
+
+    /// Begins a call while other threads may call, too: waits for its turn.
+    pub(crate) fn shared(&self) -> io::Result<Caller<'_>> {
+        self.cell.shared()
+    }
+
+    /// Takes the connection for a worker: deregisters it from its poller, so that the worker's can
+    /// report its events.
+    pub(crate) fn into_connection(self) -> io::Result<Connection> {
+        self.cell.gate.enter(false)?;
+        // SAFETY: the gate keeps out the end of the process, and only the owner has calls.
+        let open = unsafe { self.cell.take() }.expect(OPEN);
+        self.cell.gate.leave(false);
+        let OpenConnection { mut connection, poller, .. } = open;
+        if let Some(poller) = poller {
+            connection.deregister(&poller)?;
+        }
+        connection.set_linger(self.cell.linger());
+        Ok(connection)
+    }
+}
+
+impl Deref for ConnectionOwner {
+    type Target = ConnectionCell;
+
+    fn deref(&self) -> &ConnectionCell {
+        &self.cell
+    }
+}
+
+impl Drop for ConnectionOwner {
+    fn drop(&mut self) {
+        if !self.cell.gate.is_of_this_process() {
+            // SAFETY: the owner alone can reach a forked child's copy.
+            if let Some(open) = unsafe { self.cell.take() } {
+                open.connection.forget_in_child();
+                mem::forget(open.poller);
+            }
+            mem::forget(self.live.take());
+        } else if self.cell.gate.enter(false).is_ok() {
+            // SAFETY: the gate keeps out the end of the process, and only the owner has calls.
+            if let Some(open) = unsafe { self.cell.take() } {
+                drop(open.close(self.cell.linger()));
+            }
+            self.cell.gate.leave(false);
+        } else {
+            // The end of the process may be at work in it.
+            mem::forget(self.cell.clone());
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The end of the process: what its connections have accepted is still sent.
+//!
+//! The service thread sends what dropped connections have left. When the process ends by a return
+//! from `main` or by [`std::process::exit`], a function registered with `atexit` ends all calls, has
+//! the service thread close the connections that the program has not dropped, and waits until all
+//! bytes are sent, for a limited time.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::session::caller::ConnectionCell;
+use crate::session::service;
+
+/// How long the end of the process waits for calls that use a connection to leave it.
+const LIMIT_OF_CALLS: Duration = Duration::from_secs(1);
+
+/// How often it looks.
+pub(super) const LOOK: Duration = Duration::from_millis(1);
+
+/// The connections of a process that its end waits for.
+#[derive(Default)]
+pub(super) struct OpenAtExit {
+    counts: Mutex<Counts>,
+    changed: Condvar,
+    /// The end has begun, and the service thread closes the connections.
+    closes: AtomicBool,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Connections that were closed and have unsent bytes.
+    unsent: usize,
+    /// Those that the program has not dropped, with free places.
+    live: Vec<Option<Weak<ConnectionCell>>>,
+    free: Vec<usize>,
+    /// When the closing began.
+    closes_since: Option<Instant>,
+}
+
+impl OpenAtExit {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the connections that no call uses. The service thread calls this. Returns whether it
+    /// must be called again soon.
+    pub(super) fn close_some(&self) -> bool {
+        if !self.closes.load(Ordering::Acquire) {
+            return false;
+        }
+        let live: Vec<_> = {
+            let mut counts = self.counts();
+            counts.closes_since.get_or_insert_with(Instant::now);
+            counts.live.iter().enumerate().filter_map(|(at, cell)| Some((at, cell.clone()?))).collect()
+        };
+        let closed: Vec<usize> = live
+            .into_iter()
+            .filter(|(_, cell)| cell.upgrade().is_none_or(|cell| cell.close_at_exit()))
+            .map(|(at, _)| at)
+            .collect();
+        let mut counts = self.counts();
+        for at in closed {
+            counts.live[at] = None;
+        }
+        let all = counts.live.iter().all(Option::is_none);
+        let late = counts.closes_since.is_some_and(|since| since.elapsed() >= LIMIT_OF_CALLS);
+        if all || late {
+            self.closes.store(false, Ordering::Release);
+            self.changed.notify_all();
+        }
+        !(all || late)
+    }
+}
+
+/// An open connection in the list.
+pub(super) struct LiveEntry {
+    list: &'static OpenAtExit,
+    at: usize,
+}
+
+/// Has the end of the process close a connection, if its program has not.
+pub(super) fn add(cell: &Arc<ConnectionCell>) -> Option<LiveEntry> {
+    // Without the service nobody could send its bytes.
+    let list = service::open_at_exit().ok()?;
+    at_exit::register();
+    let mut counts = list.counts();
+    let at = counts.free.pop().unwrap_or_else(|| {
+        counts.live.push(None);
+        counts.live.len() - 1
+    });
+    counts.live[at] = Some(Arc::downgrade(cell));
+    Some(LiveEntry { list, at })
+}
+
+impl Drop for LiveEntry {
+    fn drop(&mut self) {
+        let mut counts = self.list.counts();
+        counts.live[self.at] = None;
+        counts.free.push(self.at);
+    }
+}
+
+/// Counts a closed connection until all of its bytes are sent.
+pub(super) struct UnsentBytes(&'static OpenAtExit);
+
+impl UnsentBytes {
+    pub(super) fn new() -> io::Result<Self> {
+        let list = service::open_at_exit()?;
+        at_exit::register();
+        list.counts().unsent += 1;
+        Ok(Self(list))
+    }
+}
+
+impl Drop for UnsentBytes {
+    fn drop(&mut self) {
+        self.0.counts().unsent -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(unix)]
+mod at_exit {
+    use std::io::{self, Write};
+    use std::panic::catch_unwind;
+    use std::sync::atomic::Ordering;
+    use std::sync::{MutexGuard, Once, PoisonError, TryLockError};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::{Counts, OpenAtExit};
+    use crate::forks;
+    use crate::session::service;
+
+    /// How long the end of the process waits for all connections together.
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// Registers the function. The first connection calls this, so that the wait comes before the end
+    /// of the device that carries it.
+    pub(super) fn register() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: the C library calls the function at the end of the process, or when it
+            // unloads this library. The function uses only statics of this library, and lets no
+            // panic out.
+            if unsafe { libc::atexit(at_exit) } != 0 {
+                tracing::error!(
+                    "the end of the process will not wait for unsent bytes: atexit has no memory"
+                );
+            }
+        });
+    }
+
+    extern "C" fn at_exit() {
+        // Nobody can be told of a panic.
+        let _ = catch_unwind(finish);
+    }
+
+    /// Closes all connections, and waits until their bytes are sent, within the limit.
+    fn finish() {
+        // A forked child has no service of its own unless it has connections of its own.
+        let Some(list) = service::waited_for_at_exit() else { return };
+        let until = Instant::now() + LIMIT;
+        let Some(counts) = lock_until(list, until) else { return };
+        let live = counts.live.iter().flatten().count();
+        drop(counts);
+        if live > 0 {
+            if forks::end_calls() {
+                list.closes.store(true, Ordering::Release);
+                service::wake();
+            } else {
+                say(format_args!("{live} open connections may lose bytes: the system has no membarrier"));
+            }
+        }
+        let Some(mut counts) = lock_until(list, until) else { return };
+        while counts.unsent > 0 || list.closes.load(Ordering::Acquire) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return say(format_args!("{} connections had unsent bytes after {LIMIT:?}", counts.unsent));
+            }
+            counts = list.changed.wait_timeout(counts, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Locks with a bound, because the thread that has the lock may never run again.
+    fn lock_until(list: &OpenAtExit, until: Instant) -> Option<MutexGuard<'_, Counts>> {
+        loop {
+            match list.counts.try_lock() {
+                Ok(counts) => return Some(counts),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    fn say(what: std::fmt::Arguments<'_>) {
+        // Nobody can be told that this fails.
+        let _ = writeln!(io::stderr(), "trespass: {what}");
+    }
+}
+
+#[cfg(not(unix))]
+mod at_exit {
+    /// The end of the process waits for nobody here.
+    pub(super) fn register() {}
+}

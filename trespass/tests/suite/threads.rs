@@ -1,0 +1,233 @@
+//! Several threads use one connection: `&Stream`, and halves.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, bytes, cases};
+
+use super::fixture::{Fixture, LONG, read_exactly};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
+    cases!(suite: both_ways_at_once, a_reader_sleeps_while_a_writer_answers_it, a_writer_sleeps_while_a_reader_makes_room,
+        a_shutdown_wakes_a_reader, many_writers_share_a_stream, many_readers_share_a_stream,
+        a_call_of_another_thread_keeps_its_timeout, halves_are_dropped_and_joined, messages_in_halves);
+}
+
+/// Writes and reads more than all buffers hold, on each side in two threads.
+fn both_ways_at_once(fixture: &Fixture) -> Outcome {
+    let len = fixture.less(64) << 18;
+    let (client, server) = fixture.streams();
+    thread::scope(|scope| {
+        for (seed, stream) in [(1, &client), (2, &server)] {
+            scope.spawn(move || {
+                let mut writing = stream;
+                for piece in bytes(seed, len).chunks(70_001) {
+                    writing.write_all(piece).unwrap();
+                }
+                stream.shutdown(Shutdown::Write).unwrap();
+            });
+            scope.spawn(move || {
+                let (mut reading, mut got) = (stream, Vec::new());
+                reading.read_to_end(&mut got).unwrap();
+                assert!(got == bytes(3 - seed, len), "{} of {len} bytes", got.len());
+            });
+        }
+    });
+    Ok(())
+}
+
+/// The writer's polls take completions of what the sleeping reader waits for.
+fn a_reader_sleeps_while_a_writer_answers_it(fixture: &Fixture) -> Outcome {
+    let (client, mut server) = fixture.streams();
+    client.set_read_timeout(Some(LONG)).unwrap();
+    let rounds = fixture.less(300);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut got = [0; 8];
+            for round in 0..rounds as u64 {
+                server.read_exact(&mut got).unwrap();
+                assert_eq!(u64::from_le_bytes(got), round);
+                // The answer arrives while the client writes or sleeps.
+                if round % 3 == 0 {
+                    thread::sleep(Duration::from_micros(300));
+                }
+                server.write_all(&got).unwrap();
+            }
+        });
+        let answers = scope.spawn(|| {
+            let mut got = [0; 8];
+            for round in 0..rounds as u64 {
+                (&client).read_exact(&mut got).unwrap();
+                assert_eq!(u64::from_le_bytes(got), round);
+            }
+        });
+        for round in 0..rounds as u64 {
+            (&client).write_all(&round.to_le_bytes()).unwrap();
+            if round % 5 == 0 {
+                thread::sleep(Duration::from_micros(500));
+            }
+        }
+        answers.join().unwrap();
+    });
+    Ok(())
+}
+
+/// The writer fills both buffers and sleeps. The peer waits for an end of its own before it reads, so
+/// that the reader's calls are the first ones to see the room.
+fn a_writer_sleeps_while_a_reader_makes_room(fixture: &Fixture) -> Outcome {
+    let len = fixture.less(16) << 20;
+    let (client, mut server) = fixture.streams();
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            (&client).write_all(&bytes(3, len)).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+        });
+        let reading = scope.spawn(|| read_exactly(&mut &client, 1000));
+        thread::sleep(Duration::from_millis(50));
+        server.write_all(&bytes(4, 1000)).unwrap();
+        let mut got = Vec::new();
+        server.read_to_end(&mut got).unwrap();
+        assert!(got == bytes(3, len), "{} of {len} bytes", got.len());
+        writing.join().unwrap();
+        assert!(reading.join().unwrap() == bytes(4, 1000));
+    });
+    Ok(())
+}
+
+fn a_shutdown_wakes_a_reader(fixture: &Fixture) -> Outcome {
+    let (client, _server) = fixture.streams();
+    client.set_read_timeout(Some(LONG)).unwrap();
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..3).map(|_| scope.spawn(|| (&client).read(&mut [0; 8]).unwrap())).collect();
+        thread::sleep(Duration::from_millis(50));
+        client.shutdown(Shutdown::Read).unwrap();
+        readers.into_iter().for_each(|reader| assert_eq!(reader.join().unwrap(), 0));
+    });
+    Ok(())
+}
+
+fn many_writers_share_a_stream(fixture: &Fixture) -> Outcome {
+    const WRITERS: u8 = 4;
+    let each = fixture.less(200);
+    let (client, mut server) = fixture.streams();
+    let client = Arc::new(client);
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let client = client.clone();
+            thread::spawn(move || {
+                for _ in 0..each {
+                    // A write that fits a frame is taken whole.
+                    assert_eq!((&*client).write(&[writer; 100]).unwrap(), 100);
+                }
+            })
+        })
+        .collect();
+    let mut counts = [0; WRITERS as usize];
+    for _ in 0..each * usize::from(WRITERS) {
+        let piece = read_exactly(&mut server, 100);
+        assert!(piece.iter().all(|byte| *byte == piece[0]));
+        counts[usize::from(piece[0])] += 1;
+    }
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    assert_eq!(counts, [each; WRITERS as usize]);
+    Ok(())
+}
+
+fn many_readers_share_a_stream(fixture: &Fixture) -> Outcome {
+    let len = fixture.less(4) << 20;
+    let (mut client, server) = fixture.streams();
+    let total: usize = thread::scope(|scope| {
+        let readers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut buffer, mut total) = (vec![0; 10_000], 0);
+                    loop {
+                        match (&server).read(&mut buffer).unwrap() {
+                            0 => return total,
+                            count => total += count,
+                        }
+                    }
+                })
+            })
+            .collect();
+        client.write_all(&bytes(5, len)).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        readers.into_iter().map(|reader| reader.join().unwrap()).sum()
+    });
+    assert_eq!(total, len);
+    Ok(())
+}
+
+/// Neither the one that sleeps in the system nor one that waits for it takes longer than its timeout.
+fn a_call_of_another_thread_keeps_its_timeout(fixture: &Fixture) -> Outcome {
+    let (client, _server) = fixture.streams();
+    thread::scope(|scope| {
+        for wait in [50, 100, 150, 200] {
+            client.set_read_timeout(Some(Duration::from_millis(wait))).unwrap();
+            let client = &client;
+            let (begun, has_begun) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                let since = Instant::now();
+                begun.send(()).unwrap();
+                let error = { client }.read(&mut [0; 8]).unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+                let took = since.elapsed();
+                assert!(took >= Duration::from_millis(wait) && took < LONG, "{took:?} of {wait} ms");
+            });
+            has_begun.recv().unwrap();
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    Ok(())
+}
+
+fn halves_are_dropped_and_joined(fixture: &Fixture) -> Outcome {
+    let (client, mut server) = fixture.streams();
+    let (reading, mut writing) = client.split();
+    let (other, _writing) = fixture.streams().0.split();
+    writing.write_all(b"one").unwrap();
+    let (other, writing) = other.reunite(writing).unwrap_err();
+    let mut client = reading.reunite(writing).unwrap();
+    client.write_all(b"two").unwrap();
+    assert_eq!(read_exactly(&mut server, 6), b"onetwo");
+    drop(other);
+    let (mut reading, writing) = client.split();
+    drop(writing);
+    let mut rest = Vec::new();
+    server.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+    server.write_all(b"three").unwrap();
+    drop(server);
+    assert_eq!(reading.recv_buf().unwrap().len(), 5);
+    assert_eq!(reading.read(&mut [0; 8]).unwrap(), 0);
+    Ok(())
+}
+
+/// Messages of a frame and of several pieces, in both directions at once.
+fn messages_in_halves(fixture: &Fixture) -> Outcome {
+    let rounds = fixture.less(100);
+    let (client, server) = fixture.packets();
+    thread::scope(|scope| {
+        for (seed, packets) in [(6, client), (7, server)] {
+            let (mut receiving, mut sending) = packets.split();
+            let message =
+                |seed: u64, round: usize| bytes(seed, if round % 10 == 9 { 300_000 } else { round });
+            scope.spawn(move || {
+                (0..rounds).for_each(|round| sending.send(&message(seed, round)).unwrap());
+                // The drop tells the peer that this is all.
+            });
+            scope.spawn(move || {
+                let mut buffer = vec![0; 400_000];
+                for round in 0..rounds {
+                    let len = receiving.recv(&mut buffer).unwrap();
+                    assert!(buffer[..len] == message(13 - seed, round), "message {round}");
+                }
+                assert_eq!(receiving.recv(&mut buffer).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+            });
+        }
+    });
+    Ok(())
+}
