@@ -159,6 +159,19 @@ macro_rules! common {
                 Ok(())
             }
 
+            /// Waits until no written byte depends on this process any more, in non-blocking mode,
+            /// too: over RDMA the peer's side holds it, over TCP this system's kernel. What is
+            /// written above the peer's receive buffer waits for its program to read. Use it before
+            /// an end of the process that runs no exit handlers, such as `_exit` or exec.
+            ///
+            /// # Errors
+            ///
+            /// [`TimedOut`](io::ErrorKind::TimedOut): the deadline has passed. Otherwise those of a
+            /// write.
+            pub fn drain(&self, deadline: Instant) -> io::Result<()> {
+                self.0.shared()?.drain(deadline)
+            }
+
             /// Sets whether partial frames are held back, as with `TCP_CORK`, so that small writes
             /// share a frame. They are held until uncorking, a flush, a call that waits for data of
             /// the peer, or 200 ms. The 200 ms are checked while calls run. Full frames are sent at

@@ -11,7 +11,7 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::protocol::{CallBuffer, CallError};
+use crate::protocol::CallBuffer;
 use crate::session::caller::Caller;
 use crate::session::connection::{Connection, Direction, Refused};
 use crate::session::readiness::{Readiness, Until};
@@ -169,7 +169,10 @@ impl Caller<'_> {
 
     fn run_call<T>(&mut self, direction: Direction, mut call: impl CallAttempt<T>) -> io::Result<T> {
         let outcome = match call.attempt(&mut self.connection) {
-            Err(Refused::Blocked) => self.wait_for(direction, call),
+            Err(Refused::Blocked) => {
+                let until = self.timeouts().begin(direction);
+                self.wait_for(direction, until, call)
+            }
             Err(Refused::Failed(error)) => Err(error),
             Ok(value) => {
                 self.connection.post();
@@ -220,8 +223,12 @@ impl Caller<'_> {
         self.connection.is_flushed()
     }
 
-    fn wait_for<T>(&mut self, direction: Direction, mut call: impl CallAttempt<T>) -> io::Result<T> {
-        let until = self.timeouts().begin(direction);
+    fn wait_for<T>(
+        &mut self,
+        direction: Direction,
+        until: Until,
+        mut call: impl CallAttempt<T>,
+    ) -> io::Result<T> {
         if direction == Direction::Read
             && !matches!(until, Until::Now)
             && self.connection.protocol.is_corked()
@@ -383,15 +390,21 @@ impl Caller<'_> {
     fn wait_until_sent(&mut self) -> io::Result<()> {
         self.call(Direction::Write, |connection| {
             connection.post();
-            match connection.protocol.failure() {
-                Some(cause) => {
-                    let error = CallError::Failed(cause.clone());
-                    Err(connection.refused(Direction::Write, error))
-                }
-                None if connection.is_flushed() => Ok(()),
-                None => Err(Refused::Blocked),
-            }
+            connection.once(Connection::is_flushed)
         })
+    }
+
+    /// Waits until no written byte depends on this process.
+    pub(crate) fn drain(&mut self, deadline: Instant) -> io::Result<()> {
+        self.connection.protocol.flush();
+        let delivered = |connection: &mut Connection| connection.once(Connection::is_delivered);
+        match self.wait_for(Direction::Write, Until::Deadline(deadline), delivered) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the peer's side does not hold all written bytes yet: is its program reading?",
+            )),
+            outcome => outcome,
+        }
     }
 }
 

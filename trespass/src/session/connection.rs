@@ -369,6 +369,18 @@ impl Connection {
         Driver::<Pool>::is_flushed(&self.driver) && !self.protocol.has_unsent()
     }
 
+    /// The outcome of a call that waits until the condition holds.
+    pub(crate) fn once(&mut self, holds: fn(&Self) -> bool) -> Result<(), Refused> {
+        match self.protocol.failure() {
+            Some(cause) => {
+                let error = CallError::Failed(cause.clone());
+                Err(self.refused(Direction::Write, error))
+            }
+            None if holds(self) => Ok(()),
+            None => Err(Refused::Blocked),
+        }
+    }
+
     #[cfg(all(test, feature = "rdma"))]
     pub(crate) fn driver(&mut self) -> &mut TransportDriver {
         &mut self.driver

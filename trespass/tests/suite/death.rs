@@ -94,6 +94,10 @@ fn leave(way: &str, mut stream: Stream) -> ! {
             thread::sleep(Duration::from_millis(50));
             (&*stream).write_all(&data).unwrap();
         }
+        "killed after a drain" => {
+            stream.drain(Instant::now() + LONG).unwrap();
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+        }
         way => panic!("{way:?} is no way to leave"),
     }
     std::process::exit(0);
@@ -196,8 +200,15 @@ fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
 const LEFT_BEHIND: usize = 700_000;
 
 /// The states in which a process leaves its stream when it ends.
-const WAYS_TO_LEAVE: [&str; 6] =
-    ["dropped", "on the stack", "in a static", "leaked", "in a thread that reads", "in two threads"];
+const WAYS_TO_LEAVE: [&str; 7] = [
+    "dropped",
+    "on the stack",
+    "in a static",
+    "leaked",
+    "in a thread that reads",
+    "in two threads",
+    "killed after a drain",
+];
 
 fn i14_the_end_of_a_process_sends_what_it_wrote(fixture: &Fixture) -> Outcome {
     let (listener, addr) = fixture.listener();
@@ -208,10 +219,10 @@ fn i14_the_end_of_a_process_sends_what_it_wrote(fixture: &Fixture) -> Outcome {
         thread::sleep(Duration::from_millis(200));
         let mut got = Vec::new();
         let end = stream.read_to_end(&mut got);
-        assert!(end.is_ok(), "{way}: {end:?} after {} of {LEFT_BEHIND} bytes", got.len());
-        assert!(got == bytes(16, LEFT_BEHIND), "{way}: {} of {LEFT_BEHIND} bytes", got.len());
+        assert!(got == bytes(16, LEFT_BEHIND), "{way}: {} of {LEFT_BEHIND} bytes, {end:?}", got.len());
         drop(stream);
-        assert!(peer.0.wait().unwrap().success(), "{way}");
+        let (killed, status) = (way == "killed after a drain", peer.0.wait().unwrap());
+        assert!(end.is_err() == killed && status.success() != killed, "{way}: {end:?}, {status}");
     }
     Ok(())
 }

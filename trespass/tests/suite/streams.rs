@@ -16,8 +16,45 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_half_that_is_shut_down_ends_and_the_other_goes_on, reading_is_over_after_shutdown_read,
         a_read_waits_no_longer_than_its_timeout, a_write_waits_no_longer_than_its_timeout,
         a_cork_holds_back_small_writes, a_cork_counts_from_what_it_holds, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, received_blocks_can_be_kept, counters_count,
-        calls_post_before_they_return, peeked_bytes_are_read_again, an_error_is_taken_once,
+        calls_post_before_they_return, peeked_bytes_are_read_again, a_flush_does_not_wait_for_a_reader, a_drain_waits_for_the_peer, an_error_is_taken_once,
         a_connect_takes_no_longer_than_its_timeout);
+}
+
+fn a_flush_does_not_wait_for_a_reader(fixture: &Fixture) -> Outcome {
+    const LEN: usize = 1 << 20;
+    let (client, server) = fixture.streams();
+    thread::scope(|scope| {
+        for (seed, mut stream) in [(1, client), (2, server)] {
+            scope.spawn(move || {
+                stream.set_write_timeout(Some(LONG)).unwrap();
+                stream.write_all(&bytes(seed, LEN)).unwrap();
+                stream.flush().unwrap();
+                assert!(read_exactly(&mut stream, LEN) == bytes(3 - seed, LEN));
+            });
+        }
+    });
+    Ok(())
+}
+
+fn a_drain_waits_for_the_peer(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
+    client.drain(Instant::now()).unwrap();
+    client.write_all(b"little").unwrap();
+    client.drain(Instant::now() + LONG).unwrap();
+    // More than all buffers hold.
+    client.set_nonblocking(true).unwrap();
+    let (piece, mut len) = (vec![7; 1 << 20], b"little".len());
+    while let Ok(count) = client.write(&piece) {
+        len += count;
+    }
+    let since = Instant::now();
+    let error = client.drain(since + Duration::from_millis(100)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(since.elapsed() >= Duration::from_millis(100));
+    let reading = thread::spawn(move || read_exactly(&mut server, len).len());
+    client.drain(Instant::now() + LONG).unwrap();
+    assert_eq!(reading.join().unwrap(), len);
+    Ok(())
 }
 
 /// Bytes of several frames, and of a READ.
