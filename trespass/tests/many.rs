@@ -2,7 +2,7 @@
 //! receives: each carries data, uses little memory, and leaves nothing behind. One frame without a
 //! receive would end its connection (`rnr_retry` 0).
 
-use std::io::{BufRead, BufReader, ErrorKind, Lines, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Lines, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Once;
@@ -282,4 +282,46 @@ fn two_hundred_connections_at_once() {
 fn ten_thousand_connections_at_once() {
     alone!(ten_thousand_connections_at_once);
     many(10_000);
+}
+
+/// Raises the limit of open files for both ends of a thousand connections.
+fn raise_limit_of_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
+
+/// Above some number of connections each begins with a few receives, and gets more when its peer
+/// sends much.
+#[test]
+fn a_thousand_connections_with_defaults_use_rdma() {
+    alone!(a_thousand_connections_with_defaults_use_rdma);
+    const CONNECTIONS: usize = 1000;
+    const REGISTERED: usize = 256 << 20;
+    config(0);
+    raise_limit_of_files();
+    let builder = Builder::new().keepalive(None).trace_interval(None);
+    let listener = builder.clone().bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let accepting =
+        std::thread::spawn(move || listener.into_incoming().take(CONNECTIONS).collect::<Result<Vec<_>, _>>());
+    let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| builder.clone().connect(addr).unwrap()).collect();
+    let mut servers = accepting.join().unwrap().unwrap();
+    for stream in clients.iter().chain(&servers) {
+        assert_eq!(stream.transport(), Transport::Rdma, "{:?}", stream.fallback_reason());
+    }
+    let registered = clients[0].pool().stats().registered;
+    println!("{CONNECTIONS} connections: {} MiB are registered", registered >> 20);
+    assert!(registered <= REGISTERED, "{registered} bytes");
+    // The last one begins with few receives, and carries much all the same.
+    let (client, server) = (clients.last_mut().unwrap(), servers.last_mut().unwrap());
+    let piece: Vec<u8> = (0..10_000).map(|at| at as u8).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..500).for_each(|_| client.write_all(&piece).unwrap()));
+        let mut got = vec![0; piece.len()];
+        for _ in 0..500 {
+            server.read_exact(&mut got).unwrap();
+            assert!(got == piece);
+        }
+    });
 }

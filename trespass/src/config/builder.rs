@@ -265,7 +265,8 @@ impl Builder {
     /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size), it is the
     /// memory of an idle connection without a [shared receive queue](Self::srq). Default: 56, for
     /// less than 512 KiB with the pool's reserve; 28 over SoftRoCE, where [slots are
-    /// larger](Self::slot_size).
+    /// larger](Self::slot_size). By default connections above the 64th of a process begin with 12,
+    /// and get more when their peers send much.
     #[must_use]
     pub fn rx_slots(mut self, rx_slots: u32) -> Self {
         self.config.rx_slots = rx_slots;

@@ -49,4 +49,9 @@ impl protocol::Blocks for Pool {
     fn replace(&mut self, lost: &Block) -> Option<Block> {
         Some(Block::adopted(lost.bytes().to_vec(), None))
     }
+
+    #[cfg(feature = "rdma")]
+    fn is_refused(&self) -> bool {
+        Self::is_refused(self)
+    }
 }

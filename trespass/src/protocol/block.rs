@@ -70,6 +70,12 @@ pub(crate) trait Blocks {
         copy.bytes_mut()[..lost.bytes().len()].copy_from_slice(lost.bytes());
         Some(copy)
     }
+
+    /// Whether the device refuses the registration of more memory.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is registered without a device"))]
+    fn is_refused(&self) -> bool {
+        false
+    }
 }
 
 /// The address and key under which a peer READs a block's first byte.

@@ -17,7 +17,7 @@ use crate::error::ConnectError;
 use crate::handshake::Terms;
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
-use crate::session::connection::Connection;
+use crate::session::connection::{self, Connection};
 use crate::session::pending::PendingHandshake;
 use crate::session::readiness::{Poller, Until};
 use crate::transport::pools::pool_of;
@@ -33,6 +33,11 @@ fn retry_delays() -> impl Iterator<Item = Duration> {
     const LONGEST: Duration = Duration::from_secs(1);
     iter::successors(Some(FIRST), |delay| Some((*delay * 2).min(LONGEST)))
 }
+
+/// The connections of a process above which each begins with a few receives.
+const MANY: usize = 64;
+/// These receives, 96 KiB.
+const FEW_SLOTS: u32 = 12;
 
 impl Config {
     /// Connects to the first address that accepts.
@@ -128,6 +133,12 @@ impl Config {
         Ok(())
     }
 
+    /// The receives that a connection begins with: all, or a few if the process has many
+    /// connections, of which most are idle. More come when its peer has more to send.
+    fn first_slots(&self) -> Option<u32> {
+        (!self.slots_are_chosen && connection::count() >= MANY).then_some(FEW_SLOTS)
+    }
+
     /// The terms for a handshake over a socket with that address, and the RDMA path to try. A
     /// worker's connection brings the slot of its completion queue.
     pub(crate) fn offer(
@@ -138,9 +149,9 @@ impl Config {
         slot: Option<CqSlot>,
     ) -> (Terms, Result<RdmaPath, Unavailable>) {
         let mut terms = self.terms(kind);
-        if slot.is_none() {
-            // This connection shares no receives, so all slots count from the start.
-            terms.first_slots = None;
+        if slot.is_none() || !self.srq {
+            // This connection shares no receives.
+            terms.first_slots = self.first_slots();
         }
         let path = match self.without_rdma() {
             Some(reason) => Err(reason),

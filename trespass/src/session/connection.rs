@@ -6,6 +6,7 @@ use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,30 @@ struct LentBatch {
     left: usize,
 }
 
+/// The connections of this process.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of connections of this process. In a forked child it begins with the parent's.
+pub(crate) fn count() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// Counts a connection.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A connection: the protocol, its transport and its pool.
 pub(crate) struct Connection {
     /// Dropped first, because until then a device may use memory of the connection.
@@ -94,6 +119,7 @@ pub(crate) struct Connection {
     sleeps: u64,
     pool_empty: u64,
     summary: StatsSummary,
+    _counted: Counted,
 }
 
 impl Connection {
@@ -174,6 +200,7 @@ impl Connection {
             sleeps: 0,
             pool_empty: 0,
             summary: StatsSummary::new(config.trace_interval, Instant::now()),
+            _counted: Counted::new(),
         })
     }
 

@@ -58,12 +58,12 @@ pub(crate) fn pool_over(
     config: &Config,
 ) -> Result<Pool, Unavailable> {
     use crate::pool::PoolError;
-    let unavailable = |error: PoolError| Unavailable::new(crate::wire::Cause::Resources, error.to_string());
+    use crate::transport::rc::resources::of_pool;
     if let Some(current) = current {
         match current.register(domain) {
             Ok(()) => return check_can_send(current.clone()),
             Err(PoolError::OtherDomain) if config.given_pool.is_none() => (),
-            Err(error) => return Err(unavailable(error)),
+            Err(error) => return Err(of_pool(&error)),
         }
     }
     let wanted = config.pool_config();
@@ -72,7 +72,7 @@ pub(crate) fn pool_over(
     if let Some((_, pool)) = known {
         return check_can_send(pool.clone());
     }
-    let pool = Pool::with_domain(&wanted, domain).map_err(unavailable)?;
+    let pool = Pool::with_domain(&wanted, domain).map_err(|error| of_pool(&error))?;
     pools.push((wanted, pool.clone()));
     check_can_send(pool)
 }
@@ -82,9 +82,8 @@ pub(crate) fn pool_over(
 #[cfg(feature = "rdma")]
 fn check_can_send(pool: Pool) -> Result<Pool, Unavailable> {
     if pool.take(1).is_none() && pool.is_refused() {
-        let words =
-            "the device registers no memory to send from; raise the limit of locked memory (ulimit -l)";
-        return Err(Unavailable::new(crate::wire::Cause::Resources, words));
+        let words = "the device registers none to send from";
+        return Err(Unavailable::new(crate::wire::Cause::LockedMemory, words));
     }
     Ok(pool)
 }

@@ -30,13 +30,21 @@ pub enum Cause {
     ProbeFailed,
     /// It gave up because the peer had.
     PeerGaveUp,
+    /// The pool has no room for the connection.
+    PoolExhausted,
+    /// The process has no free descriptors.
+    Descriptors,
+    /// The process may not lock more memory, which the device needs.
+    LockedMemory,
+    /// The device makes no more queue pairs.
+    QueuePairs,
     /// A cause of a newer version, or none (0).
     Unknown(u16),
 }
 
 impl Cause {
     /// Every cause with its number. The numbers are frozen, because peers exchange them.
-    pub(crate) const CODES: [(u16, Self); 13] = [
+    pub(crate) const CODES: [(u16, Self); 17] = [
         (1, Self::TcpOnly),
         (2, Self::BuiltWithout),
         (3, Self::NoLibrary),
@@ -50,6 +58,10 @@ impl Cause {
         (11, Self::ProbeTimedOut),
         (12, Self::ProbeFailed),
         (13, Self::PeerGaveUp),
+        (14, Self::PoolExhausted),
+        (15, Self::Descriptors),
+        (16, Self::LockedMemory),
+        (17, Self::QueuePairs),
     ];
 
     pub(crate) fn code(self) -> u16 {
@@ -79,6 +91,10 @@ impl Cause {
             Self::ProbeTimedOut => "saw nothing come through the data path in time",
             Self::ProbeFailed => "got an error from the data path",
             Self::PeerGaveUp => "gave up because the other side had",
+            Self::PoolExhausted => "has no room in its pool",
+            Self::Descriptors => "has no free descriptors",
+            Self::LockedMemory => "may not lock more memory",
+            Self::QueuePairs => "got no queue pair from its device",
             Self::Unknown(_) => "did not say why it has no RDMA",
         }
     }
@@ -98,9 +114,7 @@ impl Cause {
                 "see `rdma link` and the GIDs of the port (`::ffff:` is IPv4, `fe80::` link-local); behind a bridge set TRESPASS_DEV and \
                  TRESPASS_GID_INDEX"
             }
-            Self::Resources => {
-                "raise the limit of locked memory (`ulimit -l`), or make the pool or the slots smaller"
-            }
+            Self::Resources => "see what the device has with `ibv_devinfo -v`, or make rx_slots smaller",
             Self::LinkLayer => "choose another device with TRESPASS_DEV on one of the sides",
             Self::Connect => {
                 "see whether both addresses are on networks that reach each other, and the GID's index"
@@ -112,6 +126,12 @@ impl Cause {
                 "see whether the hosts reach each other over the device's own network, and the GID's index"
             }
             Self::PeerGaveUp => "see the other side's reason",
+            Self::PoolExhausted => "raise pool_max, make rx_slots smaller, or drop received buffers",
+            Self::Descriptors => "raise the limit of open files (`ulimit -n`)",
+            Self::LockedMemory => {
+                "raise the limit of locked memory (`ulimit -l`, `LimitMEMLOCK` of a service), or make the pool smaller"
+            }
+            Self::QueuePairs => "see its max_qp with `ibv_devinfo -v`, and close connections",
             Self::Unknown(_) => "see its log",
         }
     }
@@ -148,7 +168,7 @@ mod tests {
             assert_eq!(cause.code(), code);
             assert_eq!(Cause::from_code(code), cause);
         }
-        for code in [0, 14, u16::MAX] {
+        for code in [0, 18, u16::MAX] {
             assert_eq!(Cause::from_code(code), Cause::Unknown(code));
             assert_eq!(Cause::Unknown(code).code(), code);
         }

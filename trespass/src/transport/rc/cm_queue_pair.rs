@@ -114,9 +114,8 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         let (first, piece) = (handshake_messages.len(), piece.clamp(1, self.parameters.slot_size as usize));
         for bytes in message.chunks(piece) {
             let block = self.blocks.take(self.parameters.slot_size as usize, Purpose::Receive);
-            let mut block = block.ok_or_else(|| {
-                Unavailable::new(Cause::Resources, "the pool has no room for the handshake now")
-            })?;
+            let mut block =
+                block.ok_or_else(|| Unavailable::new(Cause::PoolExhausted, "none for the handshake now"))?;
             block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
             handshake_messages.push(block);
         }

@@ -143,13 +143,12 @@ enum EntryOwner<B: DeviceBlock> {
 
 impl<B: DeviceBlock> CqDispatcher<B> {
     fn new(device: &Arc<RdmaDevice>, room: u32, queue_pairs: QueuePairs<B>) -> Result<Self, Unavailable> {
-        let refused = |error: &dyn std::fmt::Display| {
-            Unavailable::new(Cause::Resources, format!("{}: {error}", device.name()))
-        };
-        let channel = device.context().create_comp_channel().map_err(|error| refused(&error))?;
+        let lacks = Cause::Resources;
+        let channel = device.context().create_comp_channel();
+        let channel = channel.map_err(|error| device.lacks(lacks, &error))?;
         let mut builder = device.context().create_cq_builder();
         builder.setup_cqe(room).setup_comp_channel(&channel);
-        let cq = builder.build_generic().map_err(|error| refused(&error))?;
+        let cq = builder.build_generic().map_err(|error| device.lacks(lacks, &error))?;
         let device = Arc::clone(device);
         let shared_recv_queue = None;
         Ok(Self {

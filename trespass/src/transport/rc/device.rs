@@ -12,6 +12,7 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
+use super::resources::lacking;
 use crate::config::environment::DeviceName;
 use crate::handshake::Terms;
 use crate::transport::pools::forget_pools_of;
@@ -110,11 +111,17 @@ impl RdmaDevice {
         self.last_wqe_reached.lock().unwrap_or_else(PoisonError::into_inner).remove(&qp_number)
     }
 
+    /// The reason that a call of the device failed.
+    pub(super) fn lacks(&self, otherwise: Cause, error: &(dyn std::error::Error + 'static)) -> Unavailable {
+        lacking(&self.name, otherwise, error)
+    }
+
     fn open(context: DeviceContext) -> Result<Self, Unavailable> {
-        let resources = |error: &dyn std::fmt::Display| Unavailable::new(Cause::Resources, error.to_string());
-        let attr = context.query_device().map_err(|error| resources(&error))?;
-        let domain = context.alloc_pd().map_err(|error| resources(&error))?;
-        let events = context.async_events().map_err(|error| resources(&error))?;
+        let name = context.name();
+        let lacks = |error: &(dyn std::error::Error + 'static)| lacking(&name, Cause::Resources, error);
+        let attr = context.query_device().map_err(|error| lacks(&error))?;
+        let domain = context.alloc_pd().map_err(|error| lacks(&error))?;
+        let events = context.async_events().map_err(|error| lacks(&error))?;
         let is_rxe = attr.vendor_id() == RXE_VENDOR_ID;
         let reads = if is_rxe && !kernel_has_sound_reads() { 0 } else { u8::MAX };
         let at_a_time = |count: i32| count.clamp(0, reads.into()) as u8;
@@ -126,7 +133,7 @@ impl RdmaDevice {
             reads_in: at_a_time(attr.max_qp_rd_atom()),
             reads_out: at_a_time(attr.max_qp_init_rd_atom()),
         };
-        let (name, is_soft) = (context.name(), context.is_soft());
+        let is_soft = context.is_soft();
         let has_immediate = context.transport_type() != TransportType::Iwarp;
         Ok(Self {
             name,
@@ -294,8 +301,8 @@ fn open_once(
     if let Some(device) = devices.iter().find(|device| device.name == name) {
         return Ok(Arc::clone(device));
     }
-    let opened = listed.open();
-    keep_open(devices, opened.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)
+    let opened = listed.open().map_err(|error| lacking(name, Cause::Resources, &error))?;
+    keep_open(devices, opened)
 }
 
 /// The device of this name, which the connection manager chose. Queue pairs use this handle rather

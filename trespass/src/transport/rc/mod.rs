@@ -35,6 +35,7 @@ mod path;
 mod pooled;
 mod queue_pair;
 mod request;
+pub(super) mod resources;
 mod shared_recv_queue;
 #[cfg(test)]
 mod tests;

@@ -315,7 +315,7 @@ impl<B: DeviceBlock> PreparedPair<B> {
         let pair = &mut *self.pair;
         let inline = bytes.len() <= pair.heads.inline;
         if !inline && !pair.heads.prepare(blocks) {
-            return Err(Unavailable::new(Cause::Resources, "the pool has no room for headers now"));
+            return Err(Unavailable::new(Cause::PoolExhausted, "none for headers now"));
         }
         let mut list = pair.qp.start_post_send();
         let id = wr_id::encode(pair.generation, WrId::Probe);

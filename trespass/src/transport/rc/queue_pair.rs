@@ -76,7 +76,7 @@ impl<B: DeviceBlock> RcQueuePair<B> {
         let (depth, receives) = depths(parameters);
         let srq = shared_recv_queue.map(SharedRecvQueue::srq);
         let qp = create_queue_pair(device, cq, srq, depth, receives, parameters.inline)
-            .map_err(|error| Unavailable::new(Cause::Resources, format!("{}: {error}", device.name())))?;
+            .map_err(|error| device.lacks(Cause::QueuePairs, &error))?;
         let inline = (qp.control().capability().max_inline_data as usize).min(parameters.inline as usize);
         Ok(Self {
             qp,
@@ -392,9 +392,9 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         posted.map_err(|error| Unavailable::new(Cause::ProbeFailed, error.to_string()))?;
         let posted = self.receives_held();
         if posted < wanted {
-            let detail =
-                format!("the pool has room for {posted} of {wanted} receive slots of {slot_size} bytes now");
-            return Err(Unavailable::new(Cause::Resources, detail));
+            let detail = format!("room for {posted} of {wanted} receive slots of {slot_size} bytes now");
+            let cause = if blocks.is_refused() { Cause::LockedMemory } else { Cause::PoolExhausted };
+            return Err(Unavailable::new(cause, detail));
         }
         Ok(())
     }

@@ -40,8 +40,7 @@ impl<B: DeviceBlock> SharedRecvQueue<B> {
     pub(super) fn new(device: &RdmaDevice, size: u32) -> Result<Self, Unavailable> {
         let size = size.min(device.limits.shared_receives);
         let made = device.domain().create_srq_builder().setup_max_wr(size).setup_max_sge(1).build();
-        let srq =
-            made.map_err(|error| Unavailable::new(Cause::Resources, format!("{}: {error}", device.name())))?;
+        let srq = made.map_err(|error| device.lacks(Cause::Resources, &error))?;
         Ok(Self {
             srq: Some(srq),
             slots: Vec::new(),

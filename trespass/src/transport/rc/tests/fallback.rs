@@ -91,7 +91,8 @@ fn a_path_on_which_nothing_comes_through_is_not_used() {
         ("delay=20s opcode=send", Cause::ProbeTimedOut),
         ("status=retry_exc_err opcode=send nth=1", Cause::ProbeFailed),
         ("qp_fatal opcode=send nth=1", Cause::ProbeFailed),
-        ("errno=ENOMEM call=create_qp", Cause::Resources),
+        ("errno=ENOMEM call=create_qp", Cause::QueuePairs),
+        ("errno=EMFILE call=create_comp_channel", Cause::Descriptors),
         ("errno=EINVAL call=modify_qp nth=1", Cause::Connect),
     ] {
         rules(rule);
@@ -108,7 +109,7 @@ fn a_path_on_which_nothing_comes_through_is_not_used() {
 fn more_than_the_device_has_is_refused_with_the_numbers() {
     let _guard = serialize();
     let [ours, _] = falls_back(config().rx_slots(32_768).slot_size(512), config());
-    assert_eq!(ours.cause(), Cause::Resources);
+    assert_eq!(ours.cause(), Cause::PoolExhausted);
     assert!(ours.detail().contains("32768 receive slots"), "{}", ours.detail());
 }
 
@@ -124,7 +125,7 @@ fn without_memory_for_the_receives_tcp_is_used() {
     taken.extend(std::iter::from_fn(|| pools[1].take(8192)));
     let mut sides = handshakes(Kind::Stream, &config, &config, [&pools[0], &pools[1]]);
     let reasons = run_handshakes(&mut sides).map(|end| end.path.map(drop).expect_err("no RDMA"));
-    assert_eq!(reasons[1].cause(), Cause::Resources, "{reasons:?}");
+    assert_eq!(reasons[1].cause(), Cause::PoolExhausted, "{reasons:?}");
     drop((sides, taken));
     nothing_is_left(pools);
 }
@@ -167,7 +168,7 @@ fn where_the_device_registers_nothing_tcp_goes_on() {
     for registered in 0..2 {
         rules(&format!("errno=ENOMEM call=reg_mr from={}", registered + 1));
         let reason = comes_through((60 + 2 * registered) << 20).expect_err("no memory for RDMA");
-        assert_eq!(reason.cause(), Cause::Resources, "{reason}");
+        assert_eq!(reason.cause(), Cause::LockedMemory, "{reason}");
         faults::clear();
     }
 }
@@ -188,6 +189,6 @@ fn where_the_device_registers_little_nothing_hangs() {
 fn with_few_regions() {
     let _guard = serialize();
     if let Err(reason) = comes_through(64 << 20) {
-        assert_eq!(reason.cause(), Cause::Resources, "{reason}");
+        assert_eq!(reason.cause(), Cause::LockedMemory, "{reason}");
     }
 }
