@@ -2,7 +2,7 @@
 //! the program or the environment gives.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -333,7 +333,13 @@ fn port_by_address(
     local: SocketAddr,
     gid_index: Option<u8>,
 ) -> Result<DevicePort, Unavailable> {
-    let (context, path) = list.open_by_address(local)?;
+    let (context, path) = list.open_by_address(local).or_else(|error| match local.ip() {
+        // A software device has a GID for this host's other address.
+        IpAddr::V6(Ipv6Addr::LOCALHOST) => {
+            list.open_by_address((Ipv4Addr::LOCALHOST, local.port()).into()).map_err(|_| error)
+        }
+        _ => Err(error),
+    })?;
     let device = match devices.iter().find(|device| device.name == context.name()) {
         // Dropping `context`, which was opened for the search, closes it again.
         Some(device) => Arc::clone(device),

@@ -20,6 +20,8 @@ fn the_socket_s_address_names_the_device() {
     let place = find("127.0.0.1:1".parse().expect("an address"), None, None).expect("soft0");
     let words = place.describe();
     assert!(words.starts_with("soft0 port 1, GID index ") && words.contains("127.0.0.1"), "{words}");
+    let other_family = find("[::1]:1".parse().expect("an address"), None, None).expect("soft0");
+    assert_eq!(other_family.describe(), words);
     let again = find("127.0.0.1:2".parse().expect("an address"), None, None).expect("soft0");
     assert!(std::sync::Arc::ptr_eq(&place.device, &again.device), "it is opened once");
     let named = find_named("soft0", Some(1), None).expect("soft0");
