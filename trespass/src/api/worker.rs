@@ -3,6 +3,7 @@
 //! of connections.
 
 mod calls;
+mod dropped;
 mod handshakes;
 mod progress;
 
@@ -24,6 +25,7 @@ use crate::handshake::{FallbackReason, Transport};
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::buffers::Completion;
+use crate::session::closing;
 use crate::session::connection::Connection;
 use crate::session::pending::PendingHandshake;
 use crate::session::readiness::{Poller, Readiness, ReadinessState, Until};
@@ -302,6 +304,14 @@ impl Worker {
         // Otherwise calls with the old key would reach the connection.
         slot.generation = slot.generation.wrapping_add(1);
         match std::mem::replace(&mut slot.state, SlotState::Nothing) {
+            SlotState::Open { mut connection, .. } if connection.is_alone() => {
+                if let Err(error) = connection.deregister(&self.poller) {
+                    tracing::error!(%error, "a socket stays in the set of its worker");
+                }
+                self.free_slot(key.index);
+                let linger = connection.linger();
+                closing::finish(*connection, linger);
+            }
             SlotState::Open { mut connection, .. } => {
                 if connection.linger().is_zero() {
                     connection.abort();
@@ -645,7 +655,7 @@ impl fmt::Debug for Worker {
 }
 
 impl Drop for Worker {
-    /// Closes all connections, and waits until their bytes are sent, up to the longest linger time.
+    /// Closes all connections, and waits for nobody.
     fn drop(&mut self) {
         if !self.process.is_current() {
             // A forked child shares all of it with the parent.
@@ -658,18 +668,11 @@ impl Drop for Worker {
                 self.close(self.key(index));
             }
         }
-        let until = self.slots.iter().filter_map(|slot| match &slot.state {
-            SlotState::Closing { until, .. } => Some(*until),
-            _ => None,
-        });
-        let until = until.max().unwrap_or_else(Instant::now);
         self.work();
-        while self.closing > 0 && Instant::now() < until {
-            if let Err(error) = self.wait_for_events(self.until(Until::Deadline(until))) {
-                tracing::warn!(%error, "cannot wait for the end of a worker's connections");
-                break;
-            }
-            self.work();
+        if self.closing > 0
+            && let Err(error) = self.hand_over()
+        {
+            tracing::error!(%error, "what a worker's connections have not sent is lost");
         }
     }
 }

@@ -29,7 +29,18 @@ pub(crate) fn close(mut connection: Connection, poller: &mut Poller, linger: Dur
         tracing::debug!(connection = %connection.info, %error, "its last events are not known");
     }
     connection.progress();
-    if linger.is_zero() || connection.has_unread() {
+    if connection.has_unread() {
+        return connection.abort();
+    }
+    if let Err(error) = connection.deregister(poller) {
+        tracing::debug!(connection = %connection.info, %error, "a descriptor stays in the set");
+    }
+    finish(connection, linger);
+}
+
+/// The same for a connection that is in no set.
+pub(crate) fn finish(mut connection: Connection, linger: Duration) {
+    if linger.is_zero() {
         return connection.abort();
     }
     connection.close();
@@ -38,18 +49,18 @@ pub(crate) fn close(mut connection: Connection, poller: &mut Poller, linger: Dur
         return;
     }
     let info = connection.info.clone();
-    if let Err(error) = hand_over(connection, poller, linger) {
+    if let Err(error) = hand_over(connection, linger) {
         tracing::error!(connection = %info, %error, "what is not sent is lost: no thread can send it");
     }
 }
 
-fn hand_over(mut connection: Connection, poller: &Poller, linger: Duration) -> io::Result<()> {
-    connection.deregister(poller)?;
+fn hand_over(connection: Connection, linger: Duration) -> io::Result<()> {
     connection.returns.clear_wake_handle();
     let unsent = Some(UnsentBytes::new()?);
     ServiceTask::start(|place| {
+        let mut connection = connection;
         connection.register_at(place.registry(), place.token(CONNECTION))?;
-        let waker = Arc::new(PlaceWaker(*place)).into();
+        let waker = place_waker(*place);
         let until = Instant::now().checked_add(linger);
         Ok(Closing { connection, linger, until, waker, unsent, received: 0 })
     })?
@@ -119,7 +130,11 @@ impl Task for Closing {
     fn failed(&mut self, _: &Place) {}
 }
 
-/// Asks for a turn of the connection, for example when memory is free.
+/// Has the task at the place take a turn, for example when memory is free.
+fn place_waker(place: Place) -> Waker {
+    Arc::new(PlaceWaker(place)).into()
+}
+
 struct PlaceWaker(Place);
 
 impl Wake for PlaceWaker {

@@ -721,6 +721,11 @@ impl Connection {
         over || self.protocol.is_closed() || (delivered && !self.driver.is_tcp())
     }
 
+    /// Whether its completions come to a queue of its own, or it has none.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.driver.is_alone()
+    }
+
     /// Tells the peer's kernel that no more bytes come.
     pub(crate) fn half_close(&mut self) {
         self.driver.half_close();

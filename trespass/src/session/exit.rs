@@ -21,7 +21,7 @@ pub(super) const LOOK: Duration = Duration::from_millis(1);
 
 /// The connections of a process that its end waits for.
 #[derive(Default)]
-pub(super) struct OpenAtExit {
+pub(crate) struct OpenAtExit {
     counts: Mutex<Counts>,
     changed: Condvar,
     /// The end has begun, and the service thread closes the connections.
@@ -103,10 +103,10 @@ impl Drop for LiveEntry {
 }
 
 /// Counts a closed connection until all of its bytes are sent.
-pub(super) struct UnsentBytes(&'static OpenAtExit);
+pub(crate) struct UnsentBytes(&'static OpenAtExit);
 
 impl UnsentBytes {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let list = service::open_at_exit()?;
         at_exit::register();
         list.counts().unsent += 1;

@@ -18,7 +18,7 @@ pub(crate) mod cm_error;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod connection_info;
-mod exit;
+pub(crate) mod exit;
 pub(crate) mod listening;
 pub(crate) mod pending;
 pub(crate) mod readiness;

@@ -125,6 +125,19 @@ impl Poller {
         self.poll.registry()
     }
 
+    /// Has another set report when this one has events.
+    #[cfg(unix)]
+    pub(crate) fn register_in(&self, registry: &Registry, token: Token) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let descriptor = self.poll.registry().as_raw_fd();
+        registry.register(&mut mio::unix::SourceFd(&descriptor), token, mio::Interest::READABLE)
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn register_in(&self, _: &Registry, _: Token) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     pub(crate) fn wake(&self) {
         self.wake_handle.notify();
     }

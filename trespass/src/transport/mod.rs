@@ -96,6 +96,15 @@ impl TransportDriver {
         }
     }
 
+    /// Whether it shares no completion queue.
+    pub(crate) fn is_alone(&self) -> bool {
+        match self {
+            Self::Tcp(_) => true,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.is_alone(),
+        }
+    }
+
     /// The TCP socket of the connection, if it has one.
     pub(crate) fn socket(&self) -> Option<Descriptor> {
         match self {

@@ -7,14 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
-use trespass::{Pool, Worker};
+use trespass::{Event, Kind, Pool, Worker};
 
 use super::fixture::{Fixture, LONG, greet};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i14_connections_leave_nothing_behind, i14_all_that_was_written_arrives_before_the_end,
         i14_a_close_lets_the_peer_read_what_is_large, i14_close_waits_no_longer_than_it_lingers,
-        i14_a_drop_waits_for_nobody, i14_dropped_messages_arrive, unread_data_resets, a_linger_of_zero_resets, a_worker_lingers_as_the_stream_was_told,
+        i14_a_drop_waits_for_nobody, i14_a_dropped_worker_waits_for_nobody, i14_dropped_messages_arrive, unread_data_resets, a_linger_of_zero_resets, a_worker_lingers_as_the_stream_was_told,
         both_may_close_at_once, closing_one_end_ends_the_other);
 }
 
@@ -196,6 +196,39 @@ fn i14_a_drop_waits_for_nobody(fixture: &Fixture) -> Outcome {
         let mut got = Vec::new();
         server.read_to_end(&mut got).unwrap();
         assert!(got == sent[..taken], "{} of {taken} bytes, non-blocking: {nonblocking}", got.len());
+    }
+    Ok(())
+}
+
+/// The same for a worker and its connections. One waits on a queue of its own, one on the worker's.
+fn i14_a_dropped_worker_waits_for_nobody(fixture: &Fixture) -> Outcome {
+    let sent = bytes(17, 900_000);
+    for closes in [false, true] {
+        let config = fixture.builder().linger(LONG).build().unwrap();
+        let (listener, addr) = fixture.listener();
+        let mut worker = Worker::new(&config).unwrap();
+        let mut keys = vec![worker.add(config.connect(addr).unwrap()).unwrap()];
+        keys.push(worker.connect(addr, Kind::Stream).unwrap());
+        let mut events = Vec::new();
+        while !events.iter().any(|event| matches!(event, Event::Connected { .. })) {
+            worker.poll(&mut events, Some(LONG)).unwrap();
+        }
+        let servers = [(); 2].map(|()| listener.accept().unwrap().0);
+        for key in keys {
+            assert_eq!(worker.write(key, &sent).unwrap(), sent.len());
+            if closes {
+                worker.close(key);
+            }
+        }
+        let before = Instant::now();
+        drop(worker);
+        assert!(before.elapsed() < LONG / 2);
+        thread::sleep(Duration::from_millis(20));
+        for mut server in servers {
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).unwrap();
+            assert!(got == sent, "{} of {} bytes, closed: {closes}", got.len(), sent.len());
+        }
     }
     Ok(())
 }

@@ -96,6 +96,11 @@ impl<B: DeviceBlock> RcDriver<B> {
         self.phase == ClosePhase::Drained
     }
 
+    /// Whether it shares no completion queue.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.pair.is_alone()
+    }
+
     /// The TCP socket of the control channel.
     pub(crate) fn socket(&self) -> Option<crate::forks::Descriptor> {
         self.control.socket()

@@ -399,6 +399,11 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         Ok(())
     }
 
+    /// Whether its dispatcher serves only this queue pair.
+    pub(super) fn is_alone(&self) -> bool {
+        matches!(self.target, CompletionTarget::Own(_))
+    }
+
     /// The dispatcher that serves only this queue pair; `None` in a worker.
     pub(super) fn own_dispatcher(&mut self) -> Option<&mut CqDispatcher<B>> {
         match &mut self.target {

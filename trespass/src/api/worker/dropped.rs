@@ -1,0 +1,61 @@
+//! A dropped worker, whose connections the service thread closes.
+
+use std::io;
+use std::mem;
+use std::time::Instant;
+
+use mio::event::Event;
+
+use super::Worker;
+use crate::session::exit::UnsentBytes;
+use crate::session::readiness::Until;
+use crate::session::service::{NextTurn, Place, ServiceTask, Task};
+
+/// The token of the worker's set.
+const WORKER: usize = 1000;
+
+impl Worker {
+    /// Moves the worker out of its place, which is being dropped, to the service thread. Its queue
+    /// pairs cannot leave their completion queue, so all of the worker goes.
+    pub(super) fn hand_over(&mut self) -> io::Result<()> {
+        let unsent = UnsentBytes::new()?;
+        let empty = Worker::new(&self.config)?;
+        let worker = mem::replace(self, empty);
+        ServiceTask::start(|place| {
+            worker.poller.register_in(place.registry(), place.token(WORKER))?;
+            Ok(DroppedWorker { worker, _unsent: unsent })
+        })?
+        .detach();
+        Ok(())
+    }
+}
+
+struct DroppedWorker {
+    worker: Worker,
+    _unsent: UnsentBytes,
+}
+
+impl Task for DroppedWorker {
+    fn turn(&mut self, _: &Place, _: &[&Event], _: Instant) -> NextTurn {
+        let worker = &mut self.worker;
+        if let Err(error) = worker.wait_for_events(Until::Now) {
+            tracing::error!(%error, "what a worker's connections have not sent is lost");
+            return NextTurn::Never;
+        }
+        let busy = !worker.dirty.is_empty();
+        worker.work();
+        // The program has no use for its blocks any more.
+        worker.pending_events.clear();
+        worker.maybe_ready.clear();
+        if worker.closing == 0 {
+            return NextTurn::Never;
+        }
+        if busy || !worker.dirty.is_empty() {
+            // The set may have more events.
+            return NextTurn::At(Instant::now());
+        }
+        worker.until(Until::Event).end().into()
+    }
+
+    fn failed(&mut self, _: &Place) {}
+}
