@@ -9,7 +9,7 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -158,7 +158,7 @@ impl ConnectionCell {
         let turn = self.turn();
         self.queued.fetch_sub(1, Ordering::Relaxed);
         self.gate.enter(turn.sleeper.is_some())?;
-        Ok(Caller { open: self.open(), cell: self, turn: Some(turn) })
+        Ok(Caller { open: self.open(), cell: self, turn: ManuallyDrop::new(Some(turn)) })
     }
 
     fn turn(&self) -> MutexGuard<'_, Turn> {
@@ -209,8 +209,8 @@ const OPEN: &str = "the owner has its connection as long as it lives";
 pub(crate) struct Caller<'a> {
     open: NonNull<OpenConnection>,
     cell: &'a ConnectionCell,
-    /// The turn of a call through `&`.
-    turn: Option<MutexGuard<'a, Turn>>,
+    /// The turn of a call through `&`, which its drop takes.
+    turn: ManuallyDrop<Option<MutexGuard<'a, Turn>>>,
 }
 
 impl Deref for Caller<'_> {
@@ -290,7 +290,7 @@ impl Caller<'_> {
             if turn.waiting > 0 {
                 self.cell.turned.notify_all();
             }
-            self.turn = Some(turn);
+            *self.turn = Some(turn);
         }
         let mut happened = false;
         let open = &mut **self;
@@ -321,7 +321,7 @@ impl Caller<'_> {
             }
         };
         turn.waiting -= 1;
-        self.turn = Some(turn);
+        *self.turn = Some(turn);
         self.resume();
         in_time
     }
@@ -331,7 +331,7 @@ impl Caller<'_> {
     fn resume(&mut self) {
         let sleeps = self.another_sleeps();
         if self.cell.gate.enter(sleeps).is_err() {
-            self.turn = None;
+            *self.turn = None;
             loop {
                 thread::park();
             }
@@ -348,6 +348,17 @@ impl Caller<'_> {
             sleeper.woken = true;
             self.cell.wake_handle.notify();
         }
+    }
+
+    /// Ends a call through `&`.
+    #[cold]
+    fn end_turn(&mut self) {
+        let Some(mut turn) = self.turn.take() else { return };
+        if !thread::panicking() {
+            self.wake_others(&mut turn);
+        }
+        // The lock is held until the gate is left.
+        self.cell.gate.leave(turn.sleeper.is_some());
     }
 
     /// Lets the calls that wait try again, if this one has found what they may wait for.
@@ -376,16 +387,12 @@ impl Caller<'_> {
 }
 
 impl Drop for Caller<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        match self.turn.take() {
-            None => self.cell.gate.leave(false),
-            Some(mut turn) => {
-                if !thread::panicking() {
-                    self.wake_others(&mut turn);
-                }
-                self.cell.gate.leave(turn.sleeper.is_some());
-            }
+        if self.turn.is_none() {
+            self.cell.gate.leave(false);
+        } else {
+            self.end_turn();
         }
     }
 }
@@ -408,7 +415,7 @@ impl ConnectionOwner {
     #[inline]
     pub(crate) fn exclusive(&mut self) -> io::Result<Caller<'_>> {
         self.cell.gate.enter(false)?;
-        Ok(Caller { open: self.cell.open(), cell: &self.cell, turn: None })
+        Ok(Caller { open: self.cell.open(), cell: &self.cell, turn: ManuallyDrop::new(None) })
     }
 
     /// Begins a call while other threads may call, too: waits for its turn.
