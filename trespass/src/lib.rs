@@ -96,22 +96,28 @@
 //!
 //! # Differences from `std::net`
 //!
-//! - The kernel does little of the work: the bytes of a connection move while a call runs. While a
-//!   program makes no calls it neither sends nor receives, and its peer waits.
-//! - A process may have one thread of this crate, named `trespass`. It completes the connections of a
-//!   listener's clients, sends what dropped connections have left, and sleeps while there is nothing
-//!   to do.
-//! - There is no `try_clone`. Threads share a stream by a reference or an `Arc`, or
-//!   [split](Stream::split) it.
-//! - When the peer's process is killed, reading fails with
-//!   [`ConnectionReset`](std::io::ErrorKind::ConnectionReset). An end of stream is always one that
-//!   the peer sent.
-//! - Written bytes of a dropped connection are sent for 10 s at most ([`Stream::set_linger`]). Over RDMA the peer reads large pieces from this side's memory,
-//!   so they need this process until then. After a return from `main` or
-//!   [`exit`](std::process::exit) connections are closed and bytes sent for 10 s at most together.
-//!   `_exit`, `abort`, a signal or a crash lose what is not sent.
-//! - After a fork listeners, connections and workers belong to the parent: calls of the child fail. A
-//!   [`Worker`] is its own listener, and completes connections only while it is polled.
+//! There are five. The tests named in brackets are those of `tests/suite`.
+//!
+//! 1. The kernel does little of the work: the bytes of an open connection move while a call runs.
+//!    While a program makes no calls it neither sends nor receives, and its peer waits
+//!    (`streams::a_peer_that_does_not_read_stops_the_writer`). One thread of the process, named
+//!    `trespass`, connects a listener's clients and closes connections. It sleeps while there is
+//!    nothing to do (`accepting::i18_the_service_thread_sleeps_while_clients_wait`).
+//! 2. The descriptor to wait for becomes readable for space, too, and is never writable
+//!    (`ready`). There is no `try_clone`: threads share a reference or an `Arc`, or
+//!    [split](Stream::split) the stream (`threads`).
+//! 3. When the peer's process is killed, reading fails with
+//!    [`ConnectionReset`](std::io::ErrorKind::ConnectionReset). An end of stream is always one that
+//!    the peer sent (`death::i9_a_killed_peer_ends_every_call`).
+//! 4. Over RDMA the peer reads large pieces from this side's memory, so written bytes need this
+//!    process until [`drain`](Stream::drain) returns. A dropped connection sends for 10 s at most
+//!    ([`Stream::set_linger`], `close::i14_close_waits_no_longer_than_it_lingers`). So do all that are
+//!    open when `main` returns or [`exit`](std::process::exit) is called
+//!    (`death::i14_the_end_of_a_process_sends_what_it_wrote`). `_exit`, `abort`, exec, a signal or a
+//!    crash lose what is not sent, and so does the end of a process with a [`Worker`] that was not
+//!    dropped.
+//! 5. After a fork, listeners, connections and workers belong to the parent: calls of the child fail,
+//!    and its drop disturbs nothing (`tests/fork.rs`).
 //!
 //! # What a peer can do
 //!

@@ -57,7 +57,13 @@ struct Plain {
 impl Plain {
     fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(program());
-        for name in ["TRESPASS_DEV", "TRESPASS_GID_INDEX", "TRESPASS_TRANSPORT", "TRESPASS_LOG"] {
+        for name in [
+            "TRESPASS_DEV",
+            "TRESPASS_GID_INDEX",
+            "TRESPASS_TRANSPORT",
+            "TRESPASS_PROBE_TIMEOUT",
+            "TRESPASS_LOG",
+        ] {
             command.env_remove(name);
         }
         let mut child = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();

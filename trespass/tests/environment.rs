@@ -9,7 +9,9 @@ use trespass::Builder;
 fn built_with(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this test's program"));
     command.args(["--ignored", "--exact", "environment::build_and_tell", "--nocapture"]);
-    for name in ["TRESPASS_DEV", "TRESPASS_GID_INDEX", "TRESPASS_TRANSPORT", "TRESPASS_LOG"] {
+    for name in
+        ["TRESPASS_DEV", "TRESPASS_GID_INDEX", "TRESPASS_TRANSPORT", "TRESPASS_PROBE_TIMEOUT", "TRESPASS_LOG"]
+    {
         command.env_remove(name);
     }
     let output = command.envs(variables.iter().copied()).output().expect("it runs");

@@ -30,9 +30,10 @@ use crate::wire::Policy;
 /// # The environment
 ///
 /// Environment variables override the program: `TRESPASS_DEV` (`NAME` or `NAME:PORT`),
-/// `TRESPASS_GID_INDEX`, and `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`). `TRESPASS_LOG` (`off`,
-/// `error`, `warn`, `info`, `debug` or `trace`) writes log events to standard error, unless the
-/// program has set a `tracing` subscriber. An invalid value is an error too.
+/// `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`) and `TRESPASS_PROBE_TIMEOUT`
+/// (milliseconds; it raises [`handshake_deadline`](Self::handshake_deadline) to twice that).
+/// `TRESPASS_LOG` (`off`, `error`, `warn`, `info`, `debug` or `trace`) writes log events to standard
+/// error, unless the program has set a `tracing` subscriber. An invalid value is an error too.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     config: Config,
@@ -168,7 +169,9 @@ setters! {
     /// The delay that an RNR NAK asks for, in the verbs encoding: 0 to 31. Default: 12 (0.64 ms).
     min_rnr_timer: u8;
     /// How long the RDMA path is probed before TCP is used: at least 1 ms, and less than
-    /// [`handshake_deadline`](Self::handshake_deadline). Default: 300 ms.
+    /// [`handshake_deadline`](Self::handshake_deadline). Default: 300 ms. The time counts while both
+    /// sides attend. A side whose program or machine is busy is waited for, up to three quarters of
+    /// the handshake's time.
     probe_timeout: Duration;
     /// The time limit of a handshake: 10 ms to 10 minutes. Default: 5 s.
     handshake_deadline: Duration;
@@ -311,6 +314,11 @@ impl Builder {
         if let Some(policy) = environment.transport {
             config.policy = policy;
             config.policy_of_environment = true;
+        }
+        if let Some(timeout) = environment.probe_timeout {
+            config.probe_timeout = timeout;
+            config.handshake_deadline =
+                config.handshake_deadline.max(2 * timeout).min(parameters::LONGEST_HANDSHAKE);
         }
         check::check(&config)?;
         Ok(config)

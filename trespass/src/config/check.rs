@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ConfigError;
 use super::environment::{DEVICE, GID_INDEX, TRANSPORT};
-use super::parameters::{Bootstrap, Config};
+use super::parameters::{Bootstrap, Config, LONGEST_HANDSHAKE};
 use crate::pool::{LARGEST_BLOCK, PoolConfig};
 use crate::wire::{Limits, MAX_USER_DATA, Policy};
 
@@ -197,7 +197,7 @@ fn variable(name: &str) -> String {
 }
 
 fn times(c: &Config) -> CheckResult {
-    lasting("handshake_deadline", c.handshake_deadline, Duration::from_millis(10)..=HOUR / 6)?;
+    lasting("handshake_deadline", c.handshake_deadline, Duration::from_millis(10)..=LONGEST_HANDSHAKE)?;
     lasting("probe_timeout", c.probe_timeout, Duration::from_millis(1)..=HOUR)?;
     must(c.probe_timeout < c.handshake_deadline, "probe_timeout", Shown(c.probe_timeout), || {
         let bound = format!("less than handshake_deadline, {:?}", c.handshake_deadline);

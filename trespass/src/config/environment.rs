@@ -1,5 +1,5 @@
-//! The environment variables: `TRESPASS_DEV`, `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` and
-//! `TRESPASS_LOG`.
+//! The environment variables: `TRESPASS_DEV`, `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT`,
+//! `TRESPASS_PROBE_TIMEOUT` and `TRESPASS_LOG`.
 //!
 //! They override the program, because a user sets them for programs that cannot be changed. An
 //! invalid value is an error and never ignored, so that no setting is lost silently.
@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
@@ -19,6 +20,8 @@ pub(crate) const DEVICE: &str = "TRESPASS_DEV";
 pub(crate) const GID_INDEX: &str = "TRESPASS_GID_INDEX";
 /// The transport: `auto`, `rdma` or `tcp`.
 pub(crate) const TRANSPORT: &str = "TRESPASS_TRANSPORT";
+/// The time limit for the proof of the data path, in milliseconds.
+pub(crate) const PROBE_TIMEOUT: &str = "TRESPASS_PROBE_TIMEOUT";
 /// The log level of standard error: `off`, `error`, `warn`, `info`, `debug` or `trace`.
 pub(crate) const LOG: &str = "TRESPASS_LOG";
 
@@ -70,6 +73,7 @@ pub(crate) struct Environment {
     pub(crate) device: Option<DeviceName>,
     pub(crate) gid_index: Option<u8>,
     pub(crate) transport: Option<Policy>,
+    pub(crate) probe_timeout: Option<Duration>,
     pub(crate) log: Option<LevelFilter>,
 }
 
@@ -86,6 +90,7 @@ impl Environment {
             device: text(DEVICE)?.map(|text| DeviceName::parse(DEVICE, &text)).transpose()?,
             gid_index: text(GID_INDEX)?.map(|text| gid_index(&text)).transpose()?,
             transport: text(TRANSPORT)?.map(|text| transport(&text)).transpose()?,
+            probe_timeout: text(PROBE_TIMEOUT)?.map(|text| probe_timeout(&text)).transpose()?,
             log: text(LOG)?.map(|text| log(&text)).transpose()?,
         })
     }
@@ -116,6 +121,17 @@ fn transport(text: &str) -> Result<Policy, ConfigError> {
         _ => {
             let remedy = "auto takes RDMA where it works, rdma insists on it, tcp does without";
             Err(ConfigError::new(TRANSPORT, format!("{text:?}"), "auto, rdma or tcp", remedy))
+        }
+    }
+}
+
+fn probe_timeout(text: &str) -> Result<Duration, ConfigError> {
+    match u32::from_str(text) {
+        Ok(ms @ 1..=3_600_000) => Ok(Duration::from_millis(ms.into())),
+        _ => {
+            let bound = "a number of milliseconds from 1 to 3600000";
+            let remedy = "300 is the default; more is for busy machines";
+            Err(ConfigError::new(PROBE_TIMEOUT, format!("{text:?}"), bound, remedy))
         }
     }
 }
@@ -169,6 +185,8 @@ mod tests {
         {
             assert_eq!(with(TRANSPORT, text).expect("allowed").transport, Some(policy));
         }
+        let ms = |text| with(PROBE_TIMEOUT, text).expect("allowed").probe_timeout.expect("set").as_millis();
+        assert_eq!([ms("1"), ms("3600000")], [1, 3_600_000]);
         for level in ["off", "error", "warn", "info", "debug", "trace"] {
             let log = with(LOG, level).expect("allowed").log.expect("set");
             assert_eq!(log.to_string(), level);
@@ -188,6 +206,9 @@ mod tests {
             (DEVICE, "mlx5_0:1:2"),
             (DEVICE, "mlx5_0:-1"),
             (DEVICE, "mlx5 0"),
+            (PROBE_TIMEOUT, "0"),
+            (PROBE_TIMEOUT, "2s"),
+            (PROBE_TIMEOUT, "3600001"),
             (DEVICE, "/dev/infiniband/uverbs0"),
             (DEVICE, &long),
             (GID_INDEX, ""),

@@ -98,6 +98,9 @@ const RX_SLOTS: u32 = 56;
 const LONG_SLOT: u32 = 16 << 10;
 const LONG_RX_SLOTS: u32 = 28;
 
+/// The upper bound of a handshake's time limit.
+pub(super) const LONGEST_HANDSHAKE: Duration = Duration::from_secs(600);
+
 /// Bytes of a frame header, which precedes a slot's payload.
 const FRAME_HEADER: u64 = 16;
 

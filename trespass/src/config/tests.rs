@@ -207,12 +207,14 @@ fn the_environment_goes_before_the_program() {
         device: Some(DeviceName { name: "soft0".into(), port: Some(2) }),
         gid_index: Some(7),
         transport: Some(Policy::TcpOnly),
+        probe_timeout: Some(Duration::from_secs(4)),
         log: None,
     };
     let program = Builder::new().device("mlx5_0").gid_index(Some(1)).policy(Policy::Auto);
     let config = program.clone().build_in(&environment).expect("allowed");
     assert_eq!(config.device, environment.device);
     assert_eq!(config.gid_index, Some(7));
+    assert_eq!([config.probe_timeout, config.handshake_deadline].map(|time| time.as_secs()), [4, 8]);
     assert_eq!(config.policy, Policy::TcpOnly);
     let why = config.without_rdma().expect("none is looked for");
     assert_eq!((why.cause, why.detail.as_str()), (Cause::TcpOnly, "TRESPASS_TRANSPORT=tcp"));
@@ -321,6 +323,7 @@ fn shared_slots_are_small_unless_they_are_chosen() {
 fn features_are_what_is_configured() {
     let features = |set: Set| build(set).expect("allowed").terms(Kind::Stream).features;
     let both = Features::READ.with(Features::COALESCE).with(Features::WINDOWS).with(Features::IMMEDIATE);
+    let both = both.with(Features::ATTEND);
     assert_eq!(features(|b| b), both);
     assert_eq!(features(|b| b.rendezvous(false)), both.without(Features::READ));
     assert_eq!(features(|b| b.coalescing(false)), both.without(Features::COALESCE));

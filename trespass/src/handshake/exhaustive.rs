@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::fake::{ATTEMPT, FakeNetwork, FakePath, PathFaults, ProbeFault, terms};
 use super::machine::HandshakeMachine;
 use super::simulation::{HandshakeResult, HandshakeSimulation, NetworkFault};
-use super::{FallbackReason, HandshakeError, Side, Transport};
+use super::{FallbackReason, HandshakeError, Side, Terms, Transport};
 use crate::wire::{Cause, Unavailable};
-use crate::wire::{Hello, Kind, Policy, Probe, Ready, Reject, RejectReason, Role};
+use crate::wire::{Features, Hello, Kind, Policy, Probe, Ready, Reject, RejectReason, Role};
 
 /// One side's part of a case.
 #[derive(Clone, Copy, Debug)]
@@ -278,6 +278,45 @@ fn i13_an_earlier_probe_proves_nothing() {
     }
 }
 
+/// A busy side is waited for: either side pauses after each of its messages.
+#[test]
+fn a_busy_side_gets_rdma_all_the_same() {
+    for role in [Role::Client, Role::Server] {
+        for after in 0..=2 {
+            let fault = NetworkFault::Pauses(role, after, Duration::from_secs(2));
+            let simulation = run(GOOD, GOOD, fault);
+            for half in [&simulation.client, &simulation.server] {
+                let established = half.outcome.as_ref().and_then(|outcome| outcome.as_ref().ok());
+                let transport = established.map(|established| established.transport());
+                assert_eq!(transport, Some(Transport::Rdma), "{fault:?}");
+            }
+        }
+    }
+}
+
+/// A side that stays busy is told apart from a path that carries nothing. A peer that cannot say
+/// that it attends is waited for as long as the path.
+#[test]
+fn a_side_that_stays_busy_is_told_so() {
+    let busy = NetworkFault::Pauses(Role::Server, 1, Duration::from_millis(4500));
+    let reason_of = |features: Features| {
+        let network = Rc::default();
+        let terms = || Terms { features, ..terms(Policy::Auto) };
+        let mut simulation = HandshakeSimulation::new(
+            (terms(), GOOD.path(&network)),
+            (terms(), GOOD.path(&network)),
+            &network,
+            busy,
+        );
+        simulation.run();
+        let told = reason(simulation.client.outcome.as_ref().expect("an outcome")).expect("a reason").clone();
+        (told.side(), told.cause())
+    };
+    let all = terms(Policy::Auto).features;
+    assert_eq!(reason_of(all), (Side::Local, Cause::PeerBusy));
+    assert_eq!(reason_of(all.without(Features::ATTEND)), (Side::Local, Cause::ProbeTimedOut));
+}
+
 /// A peer that sends only stale messages is disconnected.
 #[test]
 fn stale_messages_are_bounded() {
@@ -310,14 +349,14 @@ fn hello(role: Role, conn_id: u64, generation: u32) -> Hello {
     }
 }
 
-fn plain(terms: super::Terms) -> (super::Terms, Result<FakePath, Unavailable>) {
+fn plain(terms: Terms) -> (Terms, Result<FakePath, Unavailable>) {
     (terms, Err(Unavailable::new(Cause::NoDevice, "")))
 }
 
 /// A stream and messages do not connect, and both sides report it.
 #[test]
 fn another_kind_is_rejected_in_words() {
-    let packets = super::Terms { kind: Kind::SeqPacket, ..terms(Policy::Auto) };
+    let packets = Terms { kind: Kind::SeqPacket, ..terms(Policy::Auto) };
     let mut simulation = HandshakeSimulation::new(
         plain(terms(Policy::Auto)),
         plain(packets),
@@ -342,7 +381,7 @@ fn another_kind_is_rejected_in_words() {
 #[test]
 fn peers_of_another_minor_version_interoperate() {
     for (client, server) in [(0, 1), (1, 0), (7, 3)] {
-        let of = |minor, data: &[u8]| super::Terms { minor, user_data: data.to_vec(), ..terms(Policy::Auto) };
+        let of = |minor, data: &[u8]| Terms { minor, user_data: data.to_vec(), ..terms(Policy::Auto) };
         let network = Rc::default();
         let mut simulation = HandshakeSimulation::new(
             (of(client, b"from client"), GOOD.path(&network)),

@@ -165,7 +165,11 @@ pub(super) fn endpoint(role: Role) -> Endpoint {
 }
 
 pub(super) fn terms(policy: Policy) -> Terms {
-    Terms { policy, features: Features::READ.with(Features::COALESCE), ..super::hostile::terms() }
+    Terms {
+        policy,
+        features: Features::READ.with(Features::COALESCE).with(Features::ATTEND),
+        ..super::hostile::terms()
+    }
 }
 
 pub(super) const ATTEMPT: Attempt =

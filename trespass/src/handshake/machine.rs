@@ -11,14 +11,18 @@ use std::time::Instant;
 
 use super::error::{HandshakeError, HandshakeStep};
 use super::fallback::{self, FallbackReason, Side, Verdict};
+use super::proof_clock::{ProofClock, ProofTime};
 use super::{Agreed, Attempt, DataPath, Established, Terms};
 use crate::wire::{
-    Cause, Endpoint, Features, HandshakeMessage, Hello, MAJOR, MINOR, Policy, Ready, Reject, RejectReason,
-    Role, Unavailable, WireError,
+    Cause, Endpoint, Features, HandshakeMessage, Hello, MAJOR, MINOR, Policy, Probe, Ready, Reject,
+    RejectReason, Role, Unavailable, WireError,
 };
 
 /// Messages of earlier attempts that are ignored before the peer counts as broken.
 const MAX_STALE: u32 = 16;
+
+/// Pending bytes above which questions are not answered, because the peer does not read.
+const MAX_ANSWERS: usize = 1024;
 
 /// One side of a handshake.
 pub(super) struct HandshakeMachine<D> {
@@ -37,7 +41,8 @@ pub(super) struct HandshakeMachine<D> {
     peer_verdict: Option<Verdict>,
     outgoing: Vec<u8>,
     started: Instant,
-    probe_until: Option<Instant>,
+    /// Runs while the data path is probed.
+    proof: Option<ProofClock>,
     stale: u32,
     result: Option<Result<Established<D>, HandshakeError>>,
     over: bool,
@@ -84,7 +89,7 @@ impl<D: DataPath> HandshakeMachine<D> {
             peer_verdict: None,
             outgoing: Vec::new(),
             started: now,
-            probe_until: None,
+            proof: None,
             stale: 0,
             result: None,
             over: false,
@@ -105,7 +110,7 @@ impl<D: DataPath> HandshakeMachine<D> {
     /// probed.
     pub(super) fn deadline(&self) -> Instant {
         let end = self.started + self.terms.deadline;
-        self.probe_until.map_or(end, |until| until.min(end))
+        self.proof.as_ref().map_or(end, |proof| proof.next_turn().min(end))
     }
 
     /// The pending bytes for the peer.
@@ -137,9 +142,7 @@ impl<D: DataPath> HandshakeMachine<D> {
             Ok(HandshakeMessage::CmPrefix(_)) => {
                 Err(WireError::Unexpected("a CM_PREFIX on the TCP connection").into())
             }
-            Ok(HandshakeMessage::Probe(_)) => {
-                Err(WireError::Unexpected("a PROBE on the TCP connection").into())
-            }
+            Ok(HandshakeMessage::Probe(probe)) => self.attend(&probe, now),
             Err(error) => Err(error.into()),
         };
         match outcome {
@@ -221,19 +224,64 @@ impl<D: DataPath> HandshakeMachine<D> {
     }
 
     fn try_probe(&mut self, now: Instant) -> Option<Result<(), Unavailable>> {
-        let (until, path) = (self.probe_until?, self.path.as_mut().ok()?);
+        let answers = self.peer_verdict.is_none() && self.asks_on_tcp();
+        let (proof, path) = (self.proof.as_mut()?, self.path.as_mut().ok()?);
         let verdict = match path.probe(now) {
             Poll::Ready(verdict) => verdict,
-            Poll::Pending if now < until => return None,
             Poll::Pending => {
-                let detail = format!("within {:?}", self.terms.probe_timeout);
-                Err(Unavailable::new(Cause::ProbeTimedOut, detail))
+                let cause = match proof.turn(now, answers) {
+                    ProofTime::Left => {
+                        if answers && proof.asks(now) {
+                            self.send_probe(self.attempt.role);
+                        }
+                        return None;
+                    }
+                    ProofTime::Passed => path.cause_of_silence(),
+                    ProofTime::PeerIsBusy => Cause::PeerBusy,
+                    ProofTime::ThisIsBusy => Cause::MachineBusy,
+                };
+                let waited = if matches!(cause, Cause::PeerBusy | Cause::MachineBusy) {
+                    now - self.started
+                } else {
+                    self.terms.probe_timeout
+                };
+                Err(Unavailable::new(cause, format!("within {waited:?}")))
             }
         };
         if let Err(why) = &verdict {
             self.give_up(why.clone());
         }
         Some(verdict)
+    }
+
+    /// Whether both sides answer PROBEs on the TCP connection.
+    fn asks_on_tcp(&self) -> bool {
+        self.agreed.as_ref().is_some_and(|agreed| agreed.features.has(Features::ATTEND))
+    }
+
+    /// Asks whether the peer attends, in this side's role, or answers in the peer's.
+    fn send_probe(&mut self, role: Role) {
+        let Attempt { conn_id, generation, .. } = self.attempt;
+        self.outgoing.extend_from_slice(&Probe { conn_id, generation, role }.encode());
+    }
+
+    /// Handles a PROBE on the TCP connection. An answer always precedes this side's READY, and so the
+    /// end of the peer's handshake.
+    fn attend(&mut self, probe: &Probe, now: Instant) -> Result<(), HandshakeError> {
+        if self.is_other_attempt(probe.conn_id, probe.generation) {
+            return self.ignore();
+        }
+        if !self.asks_on_tcp() || self.peer_verdict.is_some() {
+            return Err(WireError::Unexpected("a PROBE on the TCP connection").into());
+        }
+        if let Some(proof) = &mut self.proof {
+            proof.heard(now);
+        }
+        let is_question = probe.role != self.attempt.role;
+        if is_question && self.own_verdict.is_none() && self.outgoing.len() < MAX_ANSWERS {
+            self.send_probe(probe.role);
+        }
+        Ok(())
     }
 
     fn send_hello(&mut self) {
@@ -300,7 +348,9 @@ impl<D: DataPath> HandshakeMachine<D> {
         match verdict {
             Ok(()) => {
                 self.step = HandshakeStep::Probe;
-                self.probe_until = Some(now + self.terms.probe_timeout);
+                // The rest is for telling the peer.
+                let end = (self.started + self.terms.deadline / 4 * 3).max(now + self.terms.probe_timeout);
+                self.proof = Some(ProofClock::new(self.terms.probe_timeout, end, now));
                 if server {
                     self.send_hello();
                 }
@@ -317,7 +367,7 @@ impl<D: DataPath> HandshakeMachine<D> {
     }
 
     fn send_ready(&mut self, verdict: Verdict) {
-        self.probe_until = None;
+        self.proof = None;
         self.step = HandshakeStep::Ready;
         let told = match &verdict {
             Ok(()) => Ok(()),
@@ -390,7 +440,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         if result.is_err() {
             self.give_up(Unavailable::unspecified());
         }
-        self.probe_until = None;
+        self.proof = None;
         self.over = true;
         self.result = Some(result);
     }

@@ -27,6 +27,7 @@ mod cm;
 mod error;
 mod fallback;
 mod machine;
+mod proof_clock;
 mod tcp;
 mod terms;
 
@@ -56,7 +57,7 @@ pub(crate) use terms::Terms;
 pub use error::{HandshakeError, HandshakeStep};
 pub use fallback::{FallbackReason, Side, Transport};
 
-use crate::wire::{Endpoint, Role, Unavailable};
+use crate::wire::{Cause, Endpoint, Role, Unavailable};
 
 /// The RDMA data path of one connection. A drop releases its resources.
 pub(crate) trait DataPath {
@@ -71,6 +72,11 @@ pub(crate) trait DataPath {
     /// for the acknowledgement. Probes of other attempts are ignored. The caller keeps the
     /// deadline.
     fn probe(&mut self, now: Instant) -> Poll<Result<(), Unavailable>>;
+
+    /// The cause if nothing comes through.
+    fn cause_of_silence(&self) -> Cause {
+        Cause::ProbeTimedOut
+    }
 }
 
 /// The data path of a build or host without RDMA.

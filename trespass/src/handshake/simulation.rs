@@ -25,6 +25,8 @@ pub(super) enum NetworkFault {
     Dies(Role, usize),
     /// After the given number of messages of both sides, the network drops everything.
     Cut(usize),
+    /// A side has no turn for some time after that many messages.
+    Pauses(Role, usize, Duration),
 }
 
 pub(super) type HandshakeResult = Result<Established<FakePath>, HandshakeError>;
@@ -35,6 +37,8 @@ pub(super) struct SimulatedSide {
     /// Arrival times and messages. `None` is the end of the connection.
     inbox: VecDeque<(Instant, Option<Vec<u8>>)>,
     sent: usize,
+    /// The end of its pause.
+    paused: Option<Instant>,
     pub(super) outcome: Option<HandshakeResult>,
     pub(super) took: Duration,
 }
@@ -63,6 +67,7 @@ impl HandshakeSimulation {
             machine: Some(machine),
             inbox: VecDeque::new(),
             sent: 0,
+            paused: None,
             outcome: None,
             took: Duration::ZERO,
         };
@@ -103,7 +108,15 @@ impl HandshakeSimulation {
 
     fn turn(&mut self, role: Role) {
         let (now, start) = (self.now, self.start);
+        let fault = self.fault;
         let half = self.half(role);
+        if let NetworkFault::Pauses(who, after, time) = fault
+            && who == role
+            && half.sent >= after
+            && now < *half.paused.get_or_insert(now + time)
+        {
+            return;
+        }
         let Some(machine) = &mut half.machine else { return };
         while half.inbox.front().is_some_and(|(at, _)| *at <= now) {
             match half.inbox.pop_front().and_then(|(_, message)| message) {
@@ -147,7 +160,7 @@ impl HandshakeSimulation {
                 who == from && self.half(from).sent >= after
             }
             NetworkFault::Cut(after) => self.client.sent + self.server.sent >= after,
-            NetworkFault::Nothing => false,
+            NetworkFault::Nothing | NetworkFault::Pauses(..) => false,
         };
         self.half(from).sent += 1;
         if !gone {
@@ -170,6 +183,9 @@ impl SimulatedSide {
     /// The time of the next event.
     fn next(&self, now: Instant) -> Option<Instant> {
         let machine = self.machine.as_ref()?;
+        if let Some(end) = self.paused.filter(|end| now < *end) {
+            return Some(end);
+        }
         let probing = (machine.step() == HandshakeStep::Probe).then_some(now + HOP);
         let handshake = self.inbox.front().map(|(at, _)| *at);
         [probing, handshake, Some(machine.deadline())].into_iter().flatten().min()

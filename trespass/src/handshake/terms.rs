@@ -47,7 +47,7 @@ impl Terms {
 impl Config {
     /// The terms of this configuration.
     pub(crate) fn terms(&self, kind: Kind) -> Terms {
-        let mut features = Features::WINDOWS;
+        let mut features = Features::WINDOWS.with(Features::ATTEND);
         for (wanted, feature) in [
             (self.rendezvous, Features::READ),
             (self.coalescing, Features::COALESCE),

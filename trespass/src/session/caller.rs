@@ -227,7 +227,8 @@ impl Deref for Caller<'_> {
 impl DerefMut for Caller<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut OpenConnection {
-        // SAFETY: as for `deref`.
+        // SAFETY: the pointer comes from `ConnectionCell::open`. A caller has entered the gate, and
+        // no other call is in the connection, as `deref` says.
         unsafe { self.open.as_mut() }
     }
 }

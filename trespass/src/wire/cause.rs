@@ -38,13 +38,19 @@ pub enum Cause {
     LockedMemory,
     /// The device makes no more queue pairs.
     QueuePairs,
+    /// The peer's program did not attend while the data path was proved.
+    PeerBusy,
+    /// This side had too little processor time to prove the data path.
+    MachineBusy,
+    /// No probe arrived over a software device in time.
+    SoftProbeTimedOut,
     /// A cause of a newer version, or none (0).
     Unknown(u16),
 }
 
 impl Cause {
     /// Every cause with its number. The numbers are frozen, because peers exchange them.
-    pub(crate) const CODES: [(u16, Self); 17] = [
+    pub(crate) const CODES: [(u16, Self); 20] = [
         (1, Self::TcpOnly),
         (2, Self::BuiltWithout),
         (3, Self::NoLibrary),
@@ -62,6 +68,9 @@ impl Cause {
         (15, Self::Descriptors),
         (16, Self::LockedMemory),
         (17, Self::QueuePairs),
+        (18, Self::PeerBusy),
+        (19, Self::MachineBusy),
+        (20, Self::SoftProbeTimedOut),
     ];
 
     pub(crate) fn code(self) -> u16 {
@@ -95,6 +104,9 @@ impl Cause {
             Self::Descriptors => "has no free descriptors",
             Self::LockedMemory => "may not lock more memory",
             Self::QueuePairs => "got no queue pair from its device",
+            Self::PeerBusy => "got no answer from a busy peer",
+            Self::MachineBusy => "had too little processor time to prove the data path",
+            Self::SoftProbeTimedOut => "saw nothing come through the software device in time",
             Self::Unknown(_) => "did not say why it has no RDMA",
         }
     }
@@ -130,6 +142,11 @@ impl Cause {
             Self::Descriptors => "raise the limit of open files (`ulimit -n`)",
             Self::LockedMemory => {
                 "raise the limit of locked memory (`ulimit -l`, `LimitMEMLOCK` of a service), or make the pool smaller"
+            }
+            Self::PeerBusy => "see what the peer's program or machine is doing, and connect again later",
+            Self::MachineBusy => "run less on this machine, and connect again later",
+            Self::SoftProbeTimedOut => {
+                "see whether SOFT_RNIC_FAULTS holds messages back, and raise TRESPASS_PROBE_TIMEOUT on a busy machine"
             }
             Self::QueuePairs => "see its max_qp with `ibv_devinfo -v`, and close connections",
             Self::Unknown(_) => "see its log",
@@ -168,7 +185,7 @@ mod tests {
             assert_eq!(cause.code(), code);
             assert_eq!(Cause::from_code(code), cause);
         }
-        for code in [0, 18, u16::MAX] {
+        for code in [0, 21, u16::MAX] {
             assert_eq!(Cause::from_code(code), Cause::Unknown(code));
             assert_eq!(Cause::Unknown(code).code(), code);
         }

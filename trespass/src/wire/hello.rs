@@ -64,11 +64,17 @@ impl Features {
     pub(crate) const WINDOWS: Self = Self(1 << 8);
     /// The header of a data frame may travel in immediate data.
     pub(crate) const IMMEDIATE: Self = Self(1 << 9);
+    /// A PROBE on the TCP connection is answered while the data path is proved.
+    pub(crate) const ATTEND: Self = Self(1 << 10);
 
     /// All features that this version knows.
     #[cfg(any(test, fuzzing))]
-    pub(crate) const KNOWN: Self =
-        Self(Self::READ.0 | Self::COALESCE.0 | Self::SHARED_RECEIVE.0 | Self::WINDOWS.0 | Self::IMMEDIATE.0);
+    pub(crate) const KNOWN: Self = Self::READ
+        .with(Self::COALESCE)
+        .with(Self::SHARED_RECEIVE)
+        .with(Self::WINDOWS)
+        .with(Self::IMMEDIATE)
+        .with(Self::ATTEND);
 
     pub(crate) fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -78,7 +84,7 @@ impl Features {
         Self(self.0 & !other.0)
     }
 
-    pub(crate) fn with(self, other: Self) -> Self {
+    pub(crate) const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -91,7 +97,7 @@ impl Features {
 const _: () = {
     assert!(FIXED + PREAMBLE == 64);
     assert!(Features::READ.0 == 1 && Features::COALESCE.0 == 2 && Features::SHARED_RECEIVE.0 == 4);
-    assert!(Features::WINDOWS.0 == 256 && Features::IMMEDIATE.0 == 512);
+    assert!(Features::WINDOWS.0 == 256 && Features::IMMEDIATE.0 == 512 && Features::ATTEND.0 == 1024);
     assert!(Role::Client.number() == 1 && Role::Server.number() == 2);
     assert!(Kind::Stream.number() == 1 && Kind::SeqPacket.number() == 2);
     assert!(Policy::Auto.number() == 0 && Policy::RequireRdma.number() == 1 && Policy::TcpOnly.number() == 2);

@@ -252,6 +252,10 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
         Ok(())
     }
 
+    fn cause_of_silence(&self) -> Cause {
+        if self.port.device.is_soft { Cause::SoftProbeTimedOut } else { Cause::ProbeTimedOut }
+    }
+
     fn probe(&mut self, _: Instant) -> Poll<Result<(), Unavailable>> {
         let Some(prepared) = self.prepared.as_mut() else {
             return Poll::Ready(Err(Unavailable::new(Cause::ProbeFailed, "nothing was prepared")));

@@ -90,7 +90,7 @@ fn a_path_on_which_nothing_comes_through_is_not_used() {
     let _guard = serialize();
     for (rule, cause) in [
         // The probe gets neither an answer nor an error in time.
-        ("delay=20s opcode=send", Cause::ProbeTimedOut),
+        ("delay=20s opcode=send", Cause::SoftProbeTimedOut),
         ("status=retry_exc_err opcode=send nth=1", Cause::ProbeFailed),
         ("qp_fatal opcode=send nth=1", Cause::ProbeFailed),
         ("errno=ENOMEM call=create_qp", Cause::QueuePairs),
