@@ -142,10 +142,10 @@ mod config;
 #[cfg(test)]
 mod corpus;
 mod error;
-mod forks;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod handshake;
 pub mod pool;
+mod process;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod protocol;
 mod session;

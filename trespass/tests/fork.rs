@@ -3,11 +3,12 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use sideway::soft;
-use trespass::{Builder, Listener, Policy, Stream, Worker};
+use trespass::{Builder, Listener, Policy, Stats, Stream, Worker};
 
 /// Runs `child` in a forked process, which it ends with success if it returns `true`.
 fn fork(child: impl FnOnce() -> bool) -> i32 {
@@ -98,6 +99,52 @@ fn a_connection_stays_the_parents() {
         server.read_to_string(&mut got).unwrap();
         assert_eq!(got, "beforeafterafterafter", "{policy:?}");
     }
+}
+
+/// Forks while threads of the parent have turns of the connection. No call of a child waits for a
+/// turn that nobody ends, and the end of a child waits for nothing.
+#[test]
+fn a_connection_in_use_stays_the_parents() {
+    alone!(a_connection_in_use_stays_the_parents);
+    let builder = || Builder::new().policy(Policy::TcpOnly);
+    let listener = builder().bind("127.0.0.1:0").unwrap();
+    let client = builder().connect(listener.local_addr().unwrap()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let writes = AtomicBool::new(true);
+    let written = thread::scope(|scope| {
+        let reading = scope.spawn(|| std::io::copy(&mut server, &mut std::io::sink()).unwrap());
+        let writing = [(); 2].map(|()| {
+            scope.spawn(|| {
+                let mut count = 0;
+                while writes.load(Ordering::Relaxed) {
+                    count += (&client).write(&[1; 100]).unwrap() as u64;
+                }
+                count
+            })
+        });
+        for _ in 0..30 {
+            // SAFETY: as in `fork`; the other threads hold no lock that the child takes, which is what
+            // this test shows.
+            let id = unsafe { libc::fork() };
+            assert!(id >= 0);
+            if id == 0 {
+                // SAFETY: ends the child if one of its calls waits.
+                unsafe { libc::alarm(10) };
+                let failed = client.shutdown(Shutdown::Both).is_err()
+                    && (&client).write(b"of the child").is_err()
+                    && client.stats() == Stats::default();
+                // SAFETY: ends the child as a C program would, with its handlers.
+                unsafe { libc::exit(i32::from(!failed)) };
+            }
+            assert_eq!(wait_for(id), 0, "the child's call did not fail, or it waited");
+        }
+        writes.store(false, Ordering::Relaxed);
+        let written: u64 = writing.into_iter().map(|thread| thread.join().unwrap()).sum();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(reading.join().unwrap(), written);
+        written
+    });
+    assert!(written > 0);
 }
 
 /// A worker's connections are the parent's, too.

@@ -277,7 +277,8 @@ macro_rules! common {
         /// It is readable when data has arrived, or when there is space after a refused write. It
         /// is never writable. It may be readable without cause, so put the connection in
         /// non-blocking mode. It works level-triggered and edge-triggered: when it is readable,
-        /// repeat the calls of interest until they would block.
+        /// repeat the calls of interest until they would block. While a thread waits for it, no
+        /// other may make a call that waits.
         #[cfg(unix)]
         impl std::os::fd::AsFd for $type {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::api::seq_packet::SeqPacket;
 use crate::api::stream::Stream;
-use crate::session::buffers::RecvBuf;
+use crate::session::buffers::{Part, RecvBuf};
 use crate::session::connection::{Connection, Direction};
 
 macro_rules! halves {
@@ -152,6 +152,15 @@ impl RecvHalf {
         self.0.0.shared()?.recv(buffer)
     }
 
+    /// Receives the arrived bytes of a message, or its next part, as [`SeqPacket::recv_part`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`recv`](Self::recv), except for sizes.
+    pub fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
+        self.0.0.shared()?.call(Direction::Read, |connection| connection.recv_part(buffer))
+    }
+
     /// Receives a message without a copy, as [`SeqPacket::recv_buf`] does.
     ///
     /// # Errors
@@ -179,5 +188,14 @@ impl SendHalf {
     /// Those of [`send`](Self::send).
     pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         self.connection.0.shared()?.send_vectored(slices)
+    }
+
+    /// Sends the next bytes of a message of `total` bytes, as [`SeqPacket::send_part`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SeqPacket::send_part`].
+    pub fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
+        self.connection.0.shared()?.send_part(total, part)
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::api::seq_packet::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::{Builder, Config};
-use crate::forks::Process;
+use crate::process::Process;
 use crate::session::acceptor::Acceptor;
 use crate::session::backlog::Backlog;
 use crate::session::blocking::checked_timeout;

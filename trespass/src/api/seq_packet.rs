@@ -197,7 +197,7 @@ impl Caller<'_> {
         Ok(())
     }
 
-    fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
+    pub(super) fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
         let taken =
             self.call(Direction::Write, |connection| connection.send_part(total, &[IoSlice::new(part)]))?;
         self.finish_write(taken)

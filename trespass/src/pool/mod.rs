@@ -270,7 +270,8 @@ impl Pool {
     /// Registers a function that is called when usage reaches the high-water mark, and when it has
     /// fallen by a tenth of the maximum below it. The thread that takes or returns a block then
     /// calls it without any lock of the pool held, so it may use the pool. It must not panic, because
-    /// a drop may call it, and not drop a [`Listener`](crate::Listener), whose thread may call it.
+    /// a drop may call it, and not drop a [`Listener`](crate::Listener), whose thread may call it. It
+    /// must not use a connection: a call of that connection may be what calls it.
     ///
     /// Slots in threads' caches do not count as in use. Threads check the mark when they access the
     /// shared part, so usage may exceed it by some slots when the function is called.

@@ -187,7 +187,10 @@ impl Caller<'_> {
         }
         if direction == Direction::Write {
             let refused = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-            self.readiness_state.set_write_refused(refused);
+            // With several threads another one may be waiting for room.
+            if refused || !self.is_shared() || self.readiness_state.has_shown_room() {
+                self.readiness_state.set_write_refused(refused);
+            }
         }
         if self.is_exported() {
             self.publish_after_call(direction, outcome.is_ok());
@@ -398,7 +401,9 @@ impl Caller<'_> {
     pub(crate) fn drain(&mut self, deadline: Instant) -> io::Result<()> {
         self.connection.protocol.flush();
         let delivered = |connection: &mut Connection| connection.once(Connection::is_delivered);
-        match self.wait_for(Direction::Write, Until::Deadline(deadline), delivered) {
+        let drained = self.wait_for(Direction::Write, Until::Deadline(deadline), delivered);
+        self.publish_readiness();
+        match drained {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 "the peer's side does not hold all written bytes yet: is its program reading?",

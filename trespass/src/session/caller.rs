@@ -11,6 +11,7 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use crate::forks::CallGate;
 use crate::pool::Pool;
+use crate::process::{self, CallGate, Process};
 use crate::session::blocking::Timeouts;
 use crate::session::closing;
 use crate::session::connection::{Connection, Direction};
@@ -31,8 +32,10 @@ use crate::session::readiness::{Poller, ReadinessState, Until, WakeHandle};
 
 const _: () = {
     const fn is_send<T: Send>() {}
-    // `ConnectionCell` is `Sync` only because of this.
+    const fn is_sync<T: Sync>() {}
+    // `ConnectionCell` is `Sync` only because of these.
     is_send::<OpenConnection>();
+    is_sync::<(ConnectionInfo, Pool, Timeouts, CallGate, Mutex<Turn>, Condvar, Arc<WakeHandle>, Waker)>();
 };
 
 /// The token of the one connection in its poller.
@@ -83,6 +86,10 @@ pub(crate) struct ConnectionCell {
 // SAFETY: `open` is only reached through a `Caller`, and by `take`, whose exclusion is described
 // there. All other fields are `Sync`.
 unsafe impl Sync for ConnectionCell {}
+
+// As for `TcpStream`: a call that panics leaves the connection as the system would.
+impl UnwindSafe for ConnectionCell {}
+impl RefUnwindSafe for ConnectionCell {}
 
 /// The calls through `&` that wait.
 #[derive(Default)]
@@ -154,16 +161,26 @@ impl ConnectionCell {
     /// Takes a turn of the connection for a call through `&`.
     #[inline]
     fn shared(&self) -> io::Result<Caller<'_>> {
-        self.queued.fetch_add(1, Ordering::Relaxed);
-        let turn = self.turn();
-        self.queued.fetch_sub(1, Ordering::Relaxed);
-        self.gate.enter(turn.sleeper.is_some())?;
-        Ok(Caller { open: self.open(), cell: self, turn: ManuallyDrop::new(Some(turn)) })
+        if !self.gate.is_of_this_process() {
+            // A forked child may have a copy of the locked lock.
+            return Err(Process::error("connection"));
+        }
+        let turn = self.next_turn();
+        if let Err(error) = self.gate.enter(turn.sleeper.is_some()) {
+            drop(turn);
+            process::wait_for_end();
+            return Err(error);
+        }
+        Ok(Caller { open: self.open(), cell: self, turn: ManuallyDrop::new(Some(turn)), left: false })
     }
 
-    fn turn(&self) -> MutexGuard<'_, Turn> {
+    /// Waits for the turn. A call that spins sees that.
+    fn next_turn(&self) -> MutexGuard<'_, Turn> {
+        self.queued.fetch_add(1, Ordering::Relaxed);
         // A call that panics leaves the connection as a call through `&mut` would.
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        turn
     }
 
     /// The connection, which a caller has entered.
@@ -185,7 +202,7 @@ impl ConnectionCell {
     }
 
     /// Closes the connection at the end of the process, if no call uses it. Then no call ever will,
-    /// because calls have ended ([`forks::end_calls`](crate::forks::end_calls)). Otherwise wakes the
+    /// because calls have ended ([`process::end_calls`]). Otherwise wakes the
     /// call. Returns whether nothing is left to close.
     pub(crate) fn close_at_exit(&self) -> bool {
         if !self.gate.is_left_for_ever() {
@@ -211,6 +228,8 @@ pub(crate) struct Caller<'a> {
     cell: &'a ConnectionCell,
     /// The turn of a call through `&`, which its drop takes.
     turn: ManuallyDrop<Option<MutexGuard<'a, Turn>>>,
+    /// The end of the process has the connection.
+    left: bool,
 }
 
 impl Deref for Caller<'_> {
@@ -259,6 +278,12 @@ impl Caller<'_> {
     #[inline]
     pub(crate) fn has_others(&self) -> bool {
         self.cell.queued.load(Ordering::Relaxed) > 0
+            || self.turn.as_ref().is_some_and(|turn| turn.waiting > 0)
+    }
+
+    /// Whether other threads may call, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.turn.is_some()
     }
 
     /// Sleeps until an event, another call's turn or the deadline. Returns whether there was an
@@ -286,12 +311,14 @@ impl Caller<'_> {
         }
         let slept = poller.sleep(until);
         if shared {
-            let mut turn = self.cell.turn();
+            let mut turn = self.cell.next_turn();
             turn.sleeper = None;
             if turn.waiting > 0 {
                 self.cell.turned.notify_all();
             }
             *self.turn = Some(turn);
+            // Other calls have used the connection since.
+            self.open = self.cell.open();
         }
         let mut happened = false;
         let open = &mut **self;
@@ -323,19 +350,27 @@ impl Caller<'_> {
         };
         turn.waiting -= 1;
         *self.turn = Some(turn);
+        self.open = self.cell.open();
         self.resume();
         in_time
     }
 
-    /// Continues after others may have had a turn. If the end of the process has begun meanwhile, it
-    /// takes the connection, and this thread waits for that end.
+    /// Continues after others may have had a turn. If the end of the process has begun, it takes the
+    /// connection, and this call never returns.
     fn resume(&mut self) {
         let sleeps = self.another_sleeps();
-        if self.cell.gate.enter(sleeps).is_err() {
-            *self.turn = None;
-            loop {
-                thread::park();
-            }
+        if self.cell.gate.enter(sleeps).is_ok() {
+            return;
+        }
+        *self.turn = None;
+        self.left = true;
+        process::wait_for_end();
+        // Somebody waits for this thread after the connections were closed.
+        if cfg!(panic = "unwind") {
+            std::panic::resume_unwind(Box::new("the process ends"));
+        }
+        loop {
+            thread::park();
         }
     }
 
@@ -391,7 +426,9 @@ impl Drop for Caller<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.turn.is_none() {
-            self.cell.gate.leave(false);
+            if !self.left {
+                self.cell.gate.leave(false);
+            }
         } else {
             self.end_turn();
         }
@@ -415,8 +452,11 @@ impl ConnectionOwner {
     /// Begins a call. No other can be in the connection.
     #[inline]
     pub(crate) fn exclusive(&mut self) -> io::Result<Caller<'_>> {
-        self.cell.gate.enter(false)?;
-        Ok(Caller { open: self.cell.open(), cell: &self.cell, turn: ManuallyDrop::new(None) })
+        if let Err(error) = self.cell.gate.enter(false) {
+            process::wait_for_end();
+            return Err(error);
+        }
+        Ok(Caller { open: self.cell.open(), cell: &self.cell, turn: ManuallyDrop::new(None), left: false })
     }
 
     /// Begins a call while other threads may call, too: waits for its turn.
@@ -454,7 +494,6 @@ impl Drop for ConnectionOwner {
             // SAFETY: the owner alone can reach a forked child's copy.
             if let Some(open) = unsafe { self.cell.take() } {
                 open.connection.forget_in_child();
-                mem::forget(open.poller);
             }
             mem::forget(self.live.take());
         } else if self.cell.gate.enter(false).is_ok() {
@@ -464,8 +503,8 @@ impl Drop for ConnectionOwner {
             }
             self.cell.gate.leave(false);
         } else {
-            // The end of the process may be at work in it.
-            mem::forget(self.cell.clone());
+            // The end of the process closes it.
+            mem::forget((self.cell.clone(), self.live.take()));
         }
     }
 }

@@ -14,9 +14,9 @@ use mio::event::Event as Report;
 use mio::{Registry, Token};
 
 use crate::config::Config;
-use crate::forks;
 use crate::handshake::{Agreed, Established};
 use crate::pool::{Block, Pool};
+use crate::process;
 use crate::protocol::{
     self, Blocked, CallBuffer, CallError, ConnectionEvent, ConnectionSetup, FailureCause, LinkType,
     ProtocolMachine,
@@ -736,7 +736,7 @@ impl Connection {
         let socket = self.driver.socket();
         std::mem::forget(self);
         if let Some(socket) = socket {
-            forks::close_copy(socket);
+            process::close_copy(socket);
         }
     }
 

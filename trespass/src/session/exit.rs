@@ -123,7 +123,6 @@ impl Drop for UnsentBytes {
 
 #[cfg(unix)]
 mod at_exit {
-    use std::io::{self, Write};
     use std::panic::catch_unwind;
     use std::sync::atomic::Ordering;
     use std::sync::{MutexGuard, Once, PoisonError, TryLockError};
@@ -131,7 +130,7 @@ mod at_exit {
     use std::time::{Duration, Instant};
 
     use super::{Counts, OpenAtExit};
-    use crate::forks;
+    use crate::process;
     use crate::session::service;
 
     /// How long the end of the process waits for all connections together.
@@ -156,6 +155,7 @@ mod at_exit {
     extern "C" fn at_exit() {
         // Nobody can be told of a panic.
         let _ = catch_unwind(finish);
+        process::has_ended();
     }
 
     /// Closes all connections, and waits until their bytes are sent, within the limit.
@@ -167,7 +167,7 @@ mod at_exit {
         let live = counts.live.iter().flatten().count();
         drop(counts);
         if live > 0 {
-            if forks::end_calls() {
+            if process::end_calls() {
                 list.closes.store(true, Ordering::Release);
                 service::wake();
             } else {
@@ -196,9 +196,11 @@ mod at_exit {
         }
     }
 
+    /// Writes to standard error without its lock, which a thread may have for ever.
     fn say(what: std::fmt::Arguments<'_>) {
-        // Nobody can be told that this fails.
-        let _ = writeln!(io::stderr(), "trespass: {what}");
+        let text = format!("trespass: {what}\n");
+        // SAFETY: the pointer and the length are those of the text. A failure can be told to nobody.
+        let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     }
 }
 

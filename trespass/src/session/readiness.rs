@@ -300,6 +300,11 @@ impl ReadinessState {
         self.refused_write = refused;
     }
 
+    /// Whether the descriptor has shown room since a call last took the set's events.
+    pub(crate) fn has_shown_room(&self) -> bool {
+        self.signalled.writable
+    }
+
     /// Records that the set's events were taken, and the waker's with them.
     pub(crate) fn events_taken(&mut self) {
         self.signalled = Readiness::NONE;

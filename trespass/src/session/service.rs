@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use mio::event::Event;
 use mio::{Events, Poll, Registry, Token, Waker};
 
-use crate::forks::Process;
 use crate::pool::flush_thread;
+use crate::process::{Process, current_thread};
 use crate::session::exit::{self, OpenAtExit};
 
 /// Tokens of a task.
@@ -67,19 +67,6 @@ pub(super) fn wake() {
     if let Some(service) = Service::started() {
         service.wake();
     }
-}
-
-/// The calling thread, without a thread-local variable, which has ended before an `atexit` function
-/// runs.
-#[cfg(unix)]
-fn current_thread() -> usize {
-    // SAFETY: the call has no preconditions.
-    unsafe { libc::pthread_self() as usize }
-}
-
-#[cfg(not(unix))]
-fn current_thread() -> usize {
-    0
 }
 
 /// When a task has its next turn.

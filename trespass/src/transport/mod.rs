@@ -29,8 +29,8 @@ use mio::{Registry, Token};
 
 pub(crate) use self::driver::Driver;
 use self::tcp::TcpDriver;
-use crate::forks::Descriptor;
 use crate::pool::{Block, Pool};
+use crate::process::Descriptor;
 use crate::protocol::{CallBuffer, ConnectionKind, GATHER_MAX, ProtocolMachine};
 
 /// The transport that a connection uses.

@@ -15,7 +15,7 @@ use super::fixture::{Fixture, LONG, Target, below, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
-        i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_it_wrote, i9_a_peer_that_panics_says_that_it_is_over);
+        i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_it_wrote, i14_the_end_of_a_process_interrupts_no_write, i9_a_peer_that_panics_says_that_it_is_over);
 }
 
 /// The limit until a call reports that the peer's process has ended; the operating system knows at
@@ -44,6 +44,20 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
             let mut stream = builder.connect(addr).unwrap();
             talk(&mut stream, &mut buffer, Duration::from_millis(30));
             std::process::exit(3);
+        }
+        "write until the end" => {
+            let stream = Arc::new(builder.linger(LONG).connect(addr).unwrap());
+            for _ in 0..3 {
+                let stream = stream.clone();
+                // A call that began before the end waits for it, and no thread sees an error.
+                thread::spawn(move || {
+                    loop {
+                        (&*stream).write_all(&[7; 1000]).unwrap();
+                    }
+                });
+            }
+            thread::sleep(Duration::from_millis(30));
+            std::process::exit(0);
         }
         part if WAYS_TO_LEAVE.contains(&part) => leave(part, builder.linger(LONG).connect(addr).unwrap()),
         "panic" => {
@@ -223,6 +237,23 @@ fn i14_the_end_of_a_process_sends_what_it_wrote(fixture: &Fixture) -> Outcome {
         drop(stream);
         let (killed, status) = (way == "killed after a drain", peer.0.wait().unwrap());
         assert!(end.is_err() == killed && status.success() != killed, "{way}: {end:?}, {status}");
+    }
+    Ok(())
+}
+
+/// Threads write while the process ends. All that was accepted arrives before the end.
+fn i14_the_end_of_a_process_interrupts_no_write(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    for round in 0..5 {
+        let mut peer = ChildPeer::start("write until the end", addr);
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        let mut got = Vec::new();
+        let end = stream.read_to_end(&mut got);
+        assert!(end.is_ok(), "round {round}: {end:?} after {} bytes", got.len());
+        assert!(got.iter().all(|byte| *byte == 7) && !got.is_empty(), "round {round}");
+        drop(stream);
+        assert!(peer.0.wait().unwrap().success(), "round {round}");
     }
     Ok(())
 }

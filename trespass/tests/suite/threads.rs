@@ -13,7 +13,7 @@ use super::fixture::{Fixture, LONG, read_exactly};
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: both_ways_at_once, a_reader_sleeps_while_a_writer_answers_it, a_writer_sleeps_while_a_reader_makes_room,
         a_shutdown_wakes_a_reader, many_writers_share_a_stream, many_readers_share_a_stream,
-        a_call_of_another_thread_keeps_its_timeout, halves_are_dropped_and_joined, messages_in_halves);
+        a_call_of_another_thread_keeps_its_timeout, a_sleeper_keeps_the_times_of_others, halves_are_dropped_and_joined, messages_in_halves);
 }
 
 /// Writes and reads more than all buffers hold, on each side in two threads.
@@ -75,8 +75,8 @@ fn a_reader_sleeps_while_a_writer_answers_it(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// The writer fills both buffers and sleeps. The peer waits for an end of its own before it reads, so
-/// that the reader's calls are the first ones to see the room.
+/// The writer fills both buffers and sleeps, then the reader waits for it. What the peer answers wakes
+/// both.
 fn a_writer_sleeps_while_a_reader_makes_room(fixture: &Fixture) -> Outcome {
     let len = fixture.less(16) << 20;
     let (client, mut server) = fixture.streams();
@@ -161,25 +161,38 @@ fn many_readers_share_a_stream(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Neither the one that sleeps in the system nor one that waits for it takes longer than its timeout.
+/// A call that waits for one that sleeps in the system, without a timeout, keeps its own.
 fn a_call_of_another_thread_keeps_its_timeout(fixture: &Fixture) -> Outcome {
-    let (client, _server) = fixture.streams();
+    let (client, mut server) = fixture.streams();
     thread::scope(|scope| {
-        for wait in [50, 100, 150, 200] {
-            client.set_read_timeout(Some(Duration::from_millis(wait))).unwrap();
-            let client = &client;
-            let (begun, has_begun) = std::sync::mpsc::channel();
-            scope.spawn(move || {
-                let since = Instant::now();
-                begun.send(()).unwrap();
-                let error = { client }.read(&mut [0; 8]).unwrap_err();
-                assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
-                let took = since.elapsed();
-                assert!(took >= Duration::from_millis(wait) && took < LONG, "{took:?} of {wait} ms");
-            });
-            has_begun.recv().unwrap();
-            thread::sleep(Duration::from_millis(20));
+        let sleeper = scope.spawn(|| (&client).read(&mut [0; 8]).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        for _ in 0..3 {
+            let since = Instant::now();
+            let error = (&client).read(&mut [0; 8]).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+            assert!(since.elapsed() >= Duration::from_millis(100));
         }
+        server.write_all(b"now").unwrap();
+        assert_eq!(sleeper.join().unwrap(), 3);
+    });
+    Ok(())
+}
+
+/// The sleeper learns of a time that another call has made due: the end of a cork.
+fn a_sleeper_keeps_the_times_of_others(fixture: &Fixture) -> Outcome {
+    let (client, mut server) = fixture.streams();
+    server.set_read_timeout(Some(LONG)).unwrap();
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| (&client).read(&mut [0; 8]).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        client.set_cork(true).unwrap();
+        (&client).write_all(b"held").unwrap();
+        // No further call of this thread sends it.
+        assert_eq!(read_exactly(&mut server, 4), b"held");
+        server.write_all(b"now").unwrap();
+        assert_eq!(sleeper.join().unwrap(), 3);
     });
     Ok(())
 }

@@ -102,7 +102,7 @@ impl<B: DeviceBlock> RcDriver<B> {
     }
 
     /// The TCP socket of the control channel.
-    pub(crate) fn socket(&self) -> Option<crate::forks::Descriptor> {
+    pub(crate) fn socket(&self) -> Option<crate::process::Descriptor> {
         self.control.socket()
     }
 

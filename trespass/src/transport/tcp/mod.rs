@@ -19,7 +19,7 @@ use socket2::SockRef;
 
 use self::reader::{AHEAD, FrameSink, Reader};
 use super::Driver;
-use crate::forks::Descriptor;
+use crate::process::Descriptor;
 use crate::protocol::frame::HEADER_LEN;
 use crate::protocol::{
     Block, Blocks, CompletedTransmit, FailureCause, Frame, GATHER_MAX, ProtocolError, ProtocolMachine,

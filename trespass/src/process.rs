@@ -4,7 +4,9 @@
 //! kernel objects as the parent's, so that the child must not touch them.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// The number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -88,11 +90,56 @@ impl CallGate {
     }
 }
 
+/// The thread that ends the process.
+static ENDING_THREAD: AtomicUsize = AtomicUsize::new(0);
+
+/// The end of the process waits for nothing more.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+
 /// Has every later call of a connection fail. Returns whether the system has a barrier for this.
 #[cfg(unix)]
 pub(crate) fn end_calls() -> bool {
-    MAY_CALL.store(ENDED, Ordering::Relaxed);
-    barrier::of_all_threads()
+    ENDING_THREAD.store(current_thread(), Ordering::Relaxed);
+    let before = MAY_CALL.swap(ENDED, Ordering::Relaxed);
+    let done = barrier::of_all_threads();
+    if !done {
+        MAY_CALL.store(before, Ordering::Relaxed);
+    }
+    done
+}
+
+/// Lets the threads go on that wait for the end.
+#[cfg(unix)]
+pub(crate) fn has_ended() {
+    HAS_ENDED.store(true, Ordering::Relaxed);
+}
+
+/// If the process ends, waits for that, so that a thread of the program sees no error. The thread that
+/// ends the process does not wait. The others wait a second longer than it does, in case it waits
+/// for them.
+#[cold]
+pub(crate) fn wait_for_end() {
+    let ends = MAY_CALL.load(Ordering::Relaxed) == ENDED;
+    if !ends || ENDING_THREAD.load(Ordering::Relaxed) == current_thread() {
+        return;
+    }
+    while !HAS_ENDED.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    thread::sleep(Duration::from_secs(1));
+}
+
+/// The calling thread, without a thread-local variable, which has ended before an `atexit` function
+/// runs.
+#[cfg(unix)]
+pub(crate) fn current_thread() -> usize {
+    // SAFETY: the call has no preconditions.
+    unsafe { libc::pthread_self() as usize }
+}
+
+#[cfg(not(unix))]
+pub(crate) fn current_thread() -> usize {
+    0
 }
 
 /// The two sides of a barrier between all calls and the end of the process. Calls are many, so the
