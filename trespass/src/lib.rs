@@ -157,7 +157,7 @@ mod wire;
 
 pub use api::{
     Event, Incoming, IntoIncoming, Key, Listener, ReadHalf, RecvHalf, SendHalf, SeqPacket, Stream, Worker,
-    WriteHalf,
+    WorkerWaker, WriteHalf,
 };
 pub use config::{Bootstrap, Builder, Config, ConfigError};
 pub use error::ConnectError;

@@ -147,6 +147,56 @@ fn a_connection_in_use_stays_the_parents() {
     assert!(written > 0);
 }
 
+/// Each child of a forking server has a listener with the parent's socket, or one on its port.
+#[test]
+fn children_serve_one_port() {
+    alone!(children_serve_one_port);
+    const CLIENTS: u8 = 12;
+    let builder = || Builder::new().policy(Policy::TcpOnly).reuse_port(true);
+    // This connection starts the parent's service thread before it forks.
+    says_hello(&builder().bind("127.0.0.1:0").unwrap());
+    for inherited in [true, false] {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = if inherited {
+            socket.local_addr().unwrap()
+        } else {
+            builder().bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+        };
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let children = [(); 2].map(|()| {
+            fork(|| {
+                let config = builder().build().unwrap();
+                let listener = if inherited {
+                    config.listen_with(socket.try_clone().unwrap()).unwrap()
+                } else {
+                    config.bind(addr).unwrap()
+                };
+                there.write_all(b"!").unwrap();
+                loop {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    stream.write_all(&byte).unwrap();
+                }
+            })
+        });
+        here.read_exact(&mut [0; 2]).unwrap();
+        for client in 0..CLIENTS {
+            let mut stream = builder().connect(addr).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            stream.write_all(&[client]).unwrap();
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, [client], "inherited: {inherited}");
+        }
+        for child in children {
+            // SAFETY: the process is a child of this one that has not been waited for.
+            assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+            wait_for(child);
+        }
+    }
+}
+
 /// A worker's connections are the parent's, too.
 #[test]
 fn a_worker_stays_the_parents() {

@@ -1,7 +1,7 @@
 //! [`Config`] and [`Builder`] methods that make connections and listeners.
 
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use super::listener::Listener;
@@ -80,5 +80,15 @@ impl Config {
     /// A [`ConnectError`] as an [`io::Error`] of the kind that [`std::net`] uses.
     pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
         Listener::new(self.listen(addr)?, self)
+    }
+
+    /// Listens with a socket that already listens, for example one that a service manager or a parent
+    /// process has made. The backlog of the socket is as it was made.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot make the socket non-blocking, or start the thread that accepts.
+    pub fn listen_with(&self, socket: TcpListener) -> io::Result<Listener> {
+        Listener::new(Self::acceptor_of(socket)?, self)
     }
 }

@@ -33,8 +33,26 @@ use crate::wire::Kind;
 /// program has never asked for, and tells them why. Before the first call it takes both kinds, and
 /// that call resets those of the other one.
 ///
-/// After a fork the listener belongs to the parent. Calls in the child fail; bind another listener
-/// there.
+/// # Forking servers
+///
+/// After a fork the listener belongs to the parent, and calls in the child fail. Each child of a
+/// forking server has a listener of its own: on one port by [`Builder::reuse_port`], or with an
+/// inherited socket ([`Config::listen_with`](crate::Config::listen_with)). A client belongs to the
+/// child that took it, also while that child is busy.
+///
+/// ```no_run
+/// # fn fork() -> bool { false }
+/// # fn main() -> std::io::Result<()> {
+/// let socket = std::net::TcpListener::bind("0.0.0.0:7000")?; // in the parent
+/// if fork() {
+///     let listener = trespass::Builder::new().build()?.listen_with(socket)?; // in each child
+///     let (mut stream, _) = listener.accept()?;
+///     std::io::copy(&mut &stream, &mut &stream)?;
+/// #   stream.drain(std::time::Instant::now())?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Listener {
     task: ServiceTask<Listening>,
     backlog: Arc<Backlog>,

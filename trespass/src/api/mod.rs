@@ -13,4 +13,4 @@ pub use halves::{ReadHalf, RecvHalf, SendHalf, WriteHalf};
 pub use listener::{Incoming, IntoIncoming, Listener};
 pub use seq_packet::SeqPacket;
 pub use stream::Stream;
-pub use worker::{Event, Key, Worker};
+pub use worker::{Event, Key, Worker, WorkerWaker};

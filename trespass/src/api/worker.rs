@@ -12,7 +12,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::Token;
@@ -28,7 +30,7 @@ use crate::session::buffers::Completion;
 use crate::session::closing;
 use crate::session::connection::Connection;
 use crate::session::pending::PendingHandshake;
-use crate::session::readiness::{Poller, Readiness, ReadinessState, Until};
+use crate::session::readiness::{Poller, Readiness, ReadinessState, Until, WakeHandle};
 use crate::session::stats::Stats;
 use crate::transport::WorkerCq;
 use crate::transport::pools::pool_of;
@@ -150,6 +152,42 @@ pub enum Event {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # A worker for each core
+///
+/// Each thread of a server has a worker, and all listen on one port
+/// ([`Builder::reuse_port`](crate::Builder::reuse_port)). A [`WorkerWaker`] ends their polls when the
+/// server stops. A drop closes the connections and waits for nobody.
+///
+/// ```no_run
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use trespass::{Builder, Kind, Worker};
+///
+/// # fn serve(worker: &mut Worker, events: &mut Vec<trespass::Event>) { events.clear() }
+/// static STOPS: AtomicBool = AtomicBool::new(false);
+///
+/// # fn main() -> std::io::Result<()> {
+/// let config = Builder::new().reuse_port(true).build()?;
+/// let mut wakers = Vec::new();
+/// for _ in 0..std::thread::available_parallelism()?.get() {
+///     let mut worker = Worker::new(&config)?;
+///     worker.listen("0.0.0.0:7000", Kind::Stream)?;
+///     wakers.push(worker.waker());
+///     std::thread::spawn(move || -> std::io::Result<()> {
+///         let mut events = Vec::new();
+///         while !STOPS.load(Ordering::Relaxed) {
+///             worker.poll(&mut events, None)?;
+///             serve(&mut worker, &mut events);
+///         }
+///         Ok(())
+///     });
+/// }
+/// // To stop:
+/// STOPS.store(true, Ordering::Relaxed);
+/// wakers.iter().for_each(|waker| waker.wake());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Worker {
     poller: Poller,
     config: Config,
@@ -177,6 +215,28 @@ pub struct Worker {
     process: Process,
     /// Whether the program has the poller's descriptor.
     exported: Cell<bool>,
+    /// A [`WorkerWaker`] has ended the poll.
+    woken: Arc<AtomicBool>,
+    /// The counters of connections that are gone.
+    stats_of_gone: Stats,
+}
+
+/// Ends a worker's [`poll`](Worker::poll) from any thread, for example after a message was left for it
+/// in a channel.
+#[derive(Clone, Debug)]
+pub struct WorkerWaker {
+    woken: Arc<AtomicBool>,
+    wake_handle: Arc<WakeHandle>,
+}
+
+impl WorkerWaker {
+    /// Has the poll in progress, or the next one, return at once, if only without events. Several
+    /// calls before it are one. Without a worker it does nothing.
+    pub fn wake(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            self.wake_handle.notify();
+        }
+    }
 }
 
 struct WorkerSlot {
@@ -229,6 +289,8 @@ impl Worker {
             worker_cq: WorkerCq::default(),
             process: Process::current(),
             exported: Cell::new(false),
+            woken: Arc::default(),
+            stats_of_gone: Stats::default(),
             slots: Vec::new(),
             free: Vec::new(),
             handshakes: 0,
@@ -249,7 +311,22 @@ impl Worker {
     /// Those of [`Config::bind`].
     pub fn listen(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
         self.check_process()?;
-        let mut acceptor = Box::new(self.config.listen(addr)?);
+        let acceptor = self.config.listen(addr)?;
+        self.add_acceptor(acceptor, kind)
+    }
+
+    /// Listens with a socket that already listens, as [`Config::listen_with`] does.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot make the socket non-blocking, or register it.
+    pub fn listen_with(&mut self, socket: TcpListener, kind: Kind) -> io::Result<Key> {
+        self.check_process()?;
+        self.add_acceptor(Config::acceptor_of(socket)?, kind)
+    }
+
+    fn add_acceptor(&mut self, acceptor: Acceptor, kind: Kind) -> io::Result<Key> {
+        let mut acceptor = Box::new(acceptor);
         let key = self.allocate_slot();
         acceptor.register(self.poller.registry(), token(key.index))?;
         self.slot(key.index).state = SlotState::Listening { acceptor, kind, may_accept: true };
@@ -308,6 +385,7 @@ impl Worker {
                 if let Err(error) = connection.deregister(&self.poller) {
                     tracing::error!(%error, "a socket stays in the set of its worker");
                 }
+                self.stats_of_gone += connection.stats();
                 self.free_slot(key.index);
                 let linger = connection.linger();
                 closing::finish(*connection, linger);
@@ -412,6 +490,24 @@ impl Worker {
         Ok(self.connection(key)?.stats())
     }
 
+    /// The sum of the counters of all connections that the worker has had.
+    #[must_use]
+    pub fn total_stats(&self) -> Stats {
+        let open = self.slots.iter().filter_map(|slot| match &slot.state {
+            SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+                Some(connection.stats())
+            }
+            _ => None,
+        });
+        self.stats_of_gone + open.sum()
+    }
+
+    /// A handle that ends the [`poll`](Self::poll) of this worker from any thread.
+    #[must_use]
+    pub fn waker(&self) -> WorkerWaker {
+        WorkerWaker { woken: self.woken.clone(), wake_handle: self.poller.wake_handle().clone() }
+    }
+
     /// The pool of the worker's connections. With several devices, each has a pool
     /// ([`pool_of`](Self::pool_of)), and this is the first device's; after that device fails, the
     /// next one's. A block of any pool can be sent on any connection. It is copied for another
@@ -454,9 +550,13 @@ impl Worker {
     }
 
     fn poll_until(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
-        let limit = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
+        let mut limit = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
         loop {
+            if self.woken.swap(false, Ordering::AcqRel) {
+                limit = Until::Now;
+            }
             if self.spin(limit, events)? {
+                self.woken.store(false, Ordering::Relaxed);
                 return Ok(());
             }
             self.work();
@@ -470,7 +570,7 @@ impl Worker {
             }
             self.work();
             self.deliver_events(events);
-            if events.len() > before || limit.is_over() {
+            if events.len() > before || limit.is_over() || self.woken.swap(false, Ordering::AcqRel) {
                 return Ok(());
             }
         }
@@ -538,6 +638,7 @@ impl Worker {
                 handshake.deregister(registry)
             }
             SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+                self.stats_of_gone += connection.stats();
                 connection.deregister(&self.poller)
             }
             SlotState::Nothing => Ok(()),

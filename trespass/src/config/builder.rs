@@ -200,6 +200,11 @@ setters! {
     backlog: u32;
     /// How long a listener retries while its port is in use: up to an hour. Default: zero.
     bind_patience: Duration;
+    /// Whether several listeners or workers, of one process or several, may listen on one port
+    /// (`SO_REUSEPORT`). The system spreads the clients over them. Each has a backlog of its own, so a
+    /// client waits for the listener that has it. It has no effect on Windows and with
+    /// [`Bootstrap::RdmaCm`]. Default: no.
+    reuse_port: bool;
 }
 
 impl Builder {

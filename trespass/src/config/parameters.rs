@@ -71,6 +71,7 @@ pub struct Config {
     // Listeners, and the bytes for the peer.
     pub(crate) backlog: u32,
     pub(crate) bind_patience: Duration,
+    pub(crate) reuse_port: bool,
     pub(crate) user_data: Vec<u8>,
 }
 
@@ -165,6 +166,7 @@ impl Default for Config {
             trace_interval: Some(Duration::from_secs(20)),
             backlog: 1024,
             bind_patience: Duration::ZERO,
+            reuse_port: false,
             user_data: Vec::new(),
         }
     }

@@ -115,10 +115,20 @@ impl Config {
         // Elsewhere than on Unix this option would take over a port in use.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
+        #[cfg(unix)]
+        if self.reuse_port {
+            socket.set_reuse_port(true)?;
+        }
         socket.bind(&address.into())?;
         socket.listen(i32::try_from(self.backlog).unwrap_or(i32::MAX))?;
         socket.set_nonblocking(true)?;
         Ok(socket.into())
+    }
+
+    /// Makes an acceptor of a listening socket of the program.
+    pub(crate) fn acceptor_of(socket: std::net::TcpListener) -> io::Result<Acceptor> {
+        socket.set_nonblocking(true)?;
+        Ok(Acceptor::Tcp(mio::net::TcpListener::from_std(socket)))
     }
 
     /// Sets the socket options of every connection.

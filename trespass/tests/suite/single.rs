@@ -6,14 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use test_harness::{Outcome, bytes, cases};
+use test_harness::{Outcome, bytes, cases, skip};
 use trespass::{Event, Kind, Pool, SeqPacket, Transport, Worker};
 
-use super::fixture::{Fixture, LONG};
+use super::fixture::{Fixture, LONG, read_exactly};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections,
-        i7_a_worker_that_spins_serves_many_connections, a_worker_that_spins_waits_no_longer_than_it_is_told, a_worker_adopts_a_stream,
+        i7_a_worker_that_spins_serves_many_connections, a_worker_that_spins_waits_no_longer_than_it_is_told, a_worker_adopts_a_stream, a_waker_ends_a_poll, workers_share_a_port, a_listening_socket_is_taken_over,
         a_worker_says_what_became_of_a_connection_it_could_not_make, events_have_the_programs_tag,
         a_pool_of_the_programs_own_serves_all, user_data_reaches_the_peer, a_lent_block_is_waited_for);
 }
@@ -267,6 +267,112 @@ fn a_worker_serves_many_connections(fixture: &Fixture, spin: Duration) -> Outcom
         worker.close(client);
         assert_eq!(worker.recv(client, &mut buffer).unwrap_err().kind(), ErrorKind::NotConnected);
     }
+    Ok(())
+}
+
+/// Any thread ends a poll, and one that begins later.
+fn a_waker_ends_a_poll(fixture: &Fixture) -> Outcome {
+    for spin in [Duration::ZERO, Duration::from_secs(3600)] {
+        let mut worker = Worker::new(&fixture.builder().worker_spin(spin).build().unwrap()).unwrap();
+        let waker = worker.waker();
+        let (poll, polls) = std::sync::mpsc::channel();
+        let waking = thread::spawn(move || {
+            for delay in polls {
+                thread::sleep(delay);
+                waker.wake();
+                waker.wake();
+            }
+        });
+        let mut events = Vec::new();
+        for delay in [0, 0, 30].map(Duration::from_millis) {
+            poll.send(delay).unwrap();
+            worker.poll(&mut events, Some(LONG)).unwrap();
+        }
+        drop(poll);
+        waking.join().unwrap();
+        // Another wake-up may have come since. Without one a poll waits.
+        worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        let since = Instant::now();
+        worker.poll(&mut events, Some(Duration::from_millis(50))).unwrap();
+        assert!(since.elapsed() >= Duration::from_millis(50) && events.is_empty());
+    }
+    Ok(())
+}
+
+/// A server with a worker for each thread: the system spreads clients over their listeners.
+fn workers_share_a_port(fixture: &Fixture) -> Outcome {
+    const CLIENTS: usize = 24;
+    if fixture.is_by_cm() {
+        skip!("the connection manager has no shared ports");
+    }
+    let config = fixture.builder().reuse_port(true).build().unwrap();
+    let mut workers = vec![Worker::new(&config).unwrap(), Worker::new(&config).unwrap()];
+    let first = workers[0].listen(fixture.anywhere(), Kind::Stream).unwrap();
+    let addr = workers[0].local_addr(first).unwrap();
+    workers[1].listen(addr, Kind::Stream).unwrap();
+    let wakers: Vec<_> = workers.iter().map(Worker::waker).collect();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        let serving: Vec<_> = workers
+            .into_iter()
+            .map(|mut worker| {
+                let done = &done;
+                scope.spawn(move || {
+                    let (mut events, mut buffer) = (Vec::new(), [0; 64]);
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        worker.poll(&mut events, Some(LONG)).unwrap();
+                        for event in events.drain(..) {
+                            let Event::Ready { key, .. } = event else { continue };
+                            if let Ok(len @ 1..) = worker.read(key, &mut buffer) {
+                                worker.write(key, &buffer[..len]).unwrap();
+                            }
+                        }
+                    }
+                    worker.total_stats()
+                })
+            })
+            .collect();
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let config = fixture.builder();
+                scope.spawn(move || {
+                    let mut stream = config.connect(addr).unwrap();
+                    stream.set_read_timeout(Some(LONG)).unwrap();
+                    stream.write_all(&[client as u8; 10]).unwrap();
+                    assert_eq!(read_exactly(&mut stream, 10), [client as u8; 10]);
+                })
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        wakers.iter().for_each(trespass::WorkerWaker::wake);
+        let stats: trespass::Stats = serving.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert_eq!((stats.bytes_received, stats.bytes_sent), (10 * CLIENTS as u64, 10 * CLIENTS as u64));
+    });
+    Ok(())
+}
+
+/// A listening socket of the program, as a service manager passes one.
+fn a_listening_socket_is_taken_over(fixture: &Fixture) -> Outcome {
+    if fixture.is_by_cm() {
+        skip!("the connection manager has identifiers instead of sockets");
+    }
+    let socket = std::net::TcpListener::bind(fixture.anywhere()).unwrap();
+    let addr = socket.local_addr().unwrap();
+    let copy = socket.try_clone().unwrap();
+    let listener = fixture.builder().build().unwrap().listen_with(socket).unwrap();
+    let client = fixture.builder().connect(addr).unwrap();
+    assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
+    drop(listener);
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
+    worker.listen_with(copy, Kind::Stream).unwrap();
+    let connecting = fixture.builder();
+    let client = thread::spawn(move || connecting.connect(addr).unwrap());
+    let mut events = Vec::new();
+    while !events.iter().any(|event| matches!(event, Event::Accepted { .. })) {
+        worker.poll(&mut events, Some(LONG)).unwrap();
+    }
+    client.join().unwrap();
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{Event, SlotState, WORKER_CQ, Worker};
@@ -42,7 +43,7 @@ impl Worker {
             }
             if asked {
                 now = Instant::now();
-                is_over = limit.has_passed_at(now);
+                is_over = limit.has_passed_at(now) || self.woken.load(Ordering::Relaxed);
                 if now >= until {
                     return Ok(false);
                 }
