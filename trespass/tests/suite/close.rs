@@ -14,7 +14,7 @@ use super::fixture::{Fixture, LONG, greet};
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i14_connections_leave_nothing_behind, i14_all_that_was_written_arrives_before_the_end,
         i14_a_close_lets_the_peer_read_what_is_large, i14_close_waits_no_longer_than_it_lingers,
-        i14_a_drop_waits_for_nobody, i14_a_dropped_worker_waits_for_nobody, i14_dropped_messages_arrive, unread_data_resets, a_linger_of_zero_resets, a_worker_lingers_as_the_stream_was_told,
+        i14_a_drop_waits_for_nobody, i14_a_dropped_worker_waits_for_nobody, i14_every_size_arrives_before_the_end, i14_dropped_messages_arrive, unread_data_resets, a_linger_of_zero_resets, a_worker_lingers_as_the_stream_was_told,
         both_may_close_at_once, closing_one_end_ends_the_other);
 }
 
@@ -200,7 +200,53 @@ fn i14_a_drop_waits_for_nobody(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// The same for a worker and its connections. One waits on a queue of its own, one on the worker's.
+/// Every size, written by calls that wait or do not, as bytes or as a message, to a reader that begins
+/// at once or late.
+fn i14_every_size_arrives_before_the_end(fixture: &Fixture) -> Outcome {
+    let largest = fixture.less(64) << 20;
+    for len in [1, 100, 17_000, 100_000, 1 << 20, largest] {
+        let sent = &bytes(len as u64, len);
+        for late in [false, true] {
+            let delay = if late { Duration::from_millis(150) } else { Duration::ZERO };
+            for nonblocking in [false, true] {
+                let (client, mut server) =
+                    fixture.streams_of(fixture.builder().linger(LONG), fixture.builder());
+                thread::scope(|scope| {
+                    scope.spawn(move || write_and_drop(client, sent, nonblocking));
+                    thread::sleep(delay);
+                    let mut got = Vec::new();
+                    let end = server.read_to_end(&mut got);
+                    assert!(end.is_ok() && got == *sent, "{} of {len} bytes: {end:?}", got.len());
+                });
+            }
+            let (mut client, mut server) = fixture.packets_with(|builder| builder.linger(LONG));
+            thread::scope(|scope| {
+                scope.spawn(move || client.send(sent).unwrap());
+                thread::sleep(delay);
+                let mut got = vec![0; len];
+                assert_eq!(server.recv(&mut got).unwrap(), len);
+                assert!(got == *sent, "a message of {len} bytes");
+                assert_eq!(server.recv(&mut got).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+            });
+        }
+    }
+    Ok(())
+}
+
+fn write_and_drop(mut stream: trespass::Stream, mut bytes: &[u8], nonblocking: bool) {
+    stream.set_nonblocking(nonblocking).unwrap();
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if nonblocking && error.kind() == ErrorKind::WouldBlock => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A drop of a worker waits for nobody, either. One connection waits on a queue of its own, one on the worker's.
 fn i14_a_dropped_worker_waits_for_nobody(fixture: &Fixture) -> Outcome {
     let sent = bytes(17, 900_000);
     for closes in [false, true] {
