@@ -219,6 +219,8 @@ pub struct Worker {
     woken: Arc<AtomicBool>,
     /// The counters of connections that are gone.
     stats_of_gone: Stats,
+    /// The service thread has it, and its drop closes nothing more.
+    is_handed_over: bool,
 }
 
 /// Ends a worker's [`poll`](Worker::poll) from any thread, for example after a message was left for it
@@ -291,6 +293,7 @@ impl Worker {
             exported: Cell::new(false),
             woken: Arc::default(),
             stats_of_gone: Stats::default(),
+            is_handed_over: false,
             slots: Vec::new(),
             free: Vec::new(),
             handshakes: 0,
@@ -328,7 +331,10 @@ impl Worker {
     fn add_acceptor(&mut self, acceptor: Acceptor, kind: Kind) -> io::Result<Key> {
         let mut acceptor = Box::new(acceptor);
         let key = self.allocate_slot();
-        acceptor.register(self.poller.registry(), token(key.index))?;
+        if let Err(error) = acceptor.register(self.poller.registry(), token(key.index)) {
+            self.free_slot(key.index);
+            return Err(error);
+        }
         self.slot(key.index).state = SlotState::Listening { acceptor, kind, may_accept: true };
         self.mark_dirty(key.index);
         Ok(key)
@@ -371,8 +377,10 @@ impl Worker {
         self.open(connection)
     }
 
-    /// Closes a connection or a listener, and ends its key. Later polls send the written bytes.
-    /// After the linger time, or the one of [`Stream::set_linger`], the connection is reset.
+    /// Closes a connection or a listener, and ends its key. A thread of this crate sends the written
+    /// bytes; those of a connection that shares the worker's completion queue are sent by later polls,
+    /// or after the worker's drop. After the linger time, or the one of [`Stream::set_linger`], the
+    /// connection is reset.
     pub fn close(&mut self, key: Key) {
         if !self.has(key) || !self.process.is_current() {
             return;
@@ -384,6 +392,10 @@ impl Worker {
             SlotState::Open { mut connection, .. } if connection.is_alone() => {
                 if let Err(error) = connection.deregister(&self.poller) {
                     tracing::error!(%error, "a socket stays in the set of its worker");
+                }
+                if !connection.linger().is_zero() {
+                    connection.close();
+                    connection.progress();
                 }
                 self.stats_of_gone += connection.stats();
                 self.free_slot(key.index);
@@ -490,7 +502,8 @@ impl Worker {
         Ok(self.connection(key)?.stats())
     }
 
-    /// The sum of the counters of all connections that the worker has had.
+    /// The sum of the counters of all connections that the worker has had. What a closed connection
+    /// sends later is not counted.
     #[must_use]
     pub fn total_stats(&self) -> Stats {
         let open = self.slots.iter().filter_map(|slot| match &slot.state {
@@ -556,7 +569,7 @@ impl Worker {
                 limit = Until::Now;
             }
             if self.spin(limit, events)? {
-                self.woken.store(false, Ordering::Relaxed);
+                self.woken.swap(false, Ordering::AcqRel);
                 return Ok(());
             }
             self.work();
@@ -758,6 +771,9 @@ impl fmt::Debug for Worker {
 impl Drop for Worker {
     /// Closes all connections, and waits for nobody.
     fn drop(&mut self) {
+        if self.is_handed_over {
+            return;
+        }
         if !self.process.is_current() {
             // A forked child shares all of it with the parent.
             std::mem::forget((std::mem::take(&mut self.slots), self.worker_cq.clone()));
@@ -770,7 +786,8 @@ impl Drop for Worker {
             }
         }
         self.work();
-        if self.closing > 0
+        // Queue pairs that drain would have the drop wait, too.
+        if (self.closing > 0 || self.worker_cq.next_deadline().is_some())
             && let Err(error) = self.hand_over()
         {
             tracing::error!(%error, "what a worker's connections have not sent is lost");

@@ -126,7 +126,9 @@ impl Cause {
                 "see `rdma link` and the GIDs of the port (`::ffff:` is IPv4, `fe80::` link-local); behind a bridge set TRESPASS_DEV and \
                  TRESPASS_GID_INDEX"
             }
-            Self::Resources => "see what the device has with `ibv_devinfo -v`, or make rx_slots smaller",
+            Self::Resources => {
+                "see what the device has with `ibv_devinfo -v`, raise `ulimit -l`, or make rx_slots smaller"
+            }
             Self::LinkLayer => "choose another device with TRESPASS_DEV on one of the sides",
             Self::Connect => {
                 "see whether both addresses are on networks that reach each other, and the GID's index"
@@ -148,7 +150,9 @@ impl Cause {
             Self::SoftProbeTimedOut => {
                 "see whether SOFT_RNIC_FAULTS holds messages back, and raise TRESPASS_PROBE_TIMEOUT on a busy machine"
             }
-            Self::QueuePairs => "see its max_qp with `ibv_devinfo -v`, and close connections",
+            Self::QueuePairs => {
+                "see its max_qp with `ibv_devinfo -v`, raise `ulimit -l`, or close connections"
+            }
             Self::Unknown(_) => "see its log",
         }
     }

@@ -246,7 +246,8 @@ fn write_and_drop(mut stream: trespass::Stream, mut bytes: &[u8], nonblocking: b
     }
 }
 
-/// A drop of a worker waits for nobody, either. One connection waits on a queue of its own, one on the worker's.
+/// A drop of a worker waits for nobody, either. One connection waits on a queue of its own, one on
+/// the worker's.
 fn i14_a_dropped_worker_waits_for_nobody(fixture: &Fixture) -> Outcome {
     let sent = bytes(17, 900_000);
     for closes in [false, true] {

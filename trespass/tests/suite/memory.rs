@@ -126,10 +126,11 @@ fn is_repeated(data: &[u8], before: usize, got: &[u8]) -> bool {
 }
 
 /// Over queue pairs an idle connection holds its posted receives: 56 of 8 KiB, or of 4 KiB where
-/// they may be shared. Over TCP it holds nothing. Registered memory exceeds that by a seventh at
-/// most, because memory comes in chunks.
+/// they may be shared, while the process has fewer than 64. Over TCP it holds nothing. Registered
+/// memory exceeds that by a seventh and 4 MiB at most, because memory comes in chunks.
 fn i15_an_idle_connection_has_its_receives_and_no_more(fixture: &Fixture) -> Outcome {
-    const CONNECTIONS: usize = 64;
+    const CONNECTIONS: usize = 24;
+    const CHUNK: usize = 4 << 20;
     let config = || fixture.builder().pool_max(250 << 20).pool_initial(0).pool_prewarm(0);
     let streams: Vec<_> = (0..CONNECTIONS).map(|_| fixture.streams_of(config(), config())).collect();
     let stats = streams[0].0.pool().stats();
@@ -147,7 +148,7 @@ fn i15_an_idle_connection_has_its_receives_and_no_more(fixture: &Fixture) -> Out
         stats.registered / ends
     );
     assert_eq!(stats.in_use, ends * idle, "{stats:?}");
-    assert!(stats.registered <= ends * most, "{} bytes are registered: {stats:?}", stats.registered);
+    assert!(stats.registered <= ends * most + CHUNK, "{} bytes are registered: {stats:?}", stats.registered);
     // The connections do work.
     for (mut one, mut other) in streams {
         super::fixture::greet(&mut one, &mut other);

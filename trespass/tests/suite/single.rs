@@ -272,7 +272,7 @@ fn a_worker_serves_many_connections(fixture: &Fixture, spin: Duration) -> Outcom
 
 /// Any thread ends a poll, and one that begins later.
 fn a_waker_ends_a_poll(fixture: &Fixture) -> Outcome {
-    for spin in [Duration::ZERO, Duration::from_secs(3600)] {
+    for spin in [Duration::ZERO, Duration::from_micros(20), Duration::from_secs(3600)] {
         let mut worker = Worker::new(&fixture.builder().worker_spin(spin).build().unwrap()).unwrap();
         let waker = worker.waker();
         let (poll, polls) = std::sync::mpsc::channel();
@@ -284,7 +284,9 @@ fn a_waker_ends_a_poll(fixture: &Fixture) -> Outcome {
             }
         });
         let mut events = Vec::new();
-        for delay in [0, 0, 30].map(Duration::from_millis) {
+        for delay in
+            (0..200).map(|round| Duration::from_micros(if round == 100 { 30_000 } else { round % 30 }))
+        {
             poll.send(delay).unwrap();
             worker.poll(&mut events, Some(LONG)).unwrap();
         }
@@ -323,8 +325,10 @@ fn workers_share_a_port(fixture: &Fixture) -> Outcome {
                         worker.poll(&mut events, Some(LONG)).unwrap();
                         for event in events.drain(..) {
                             let Event::Ready { key, .. } = event else { continue };
-                            if let Ok(len @ 1..) = worker.read(key, &mut buffer) {
-                                worker.write(key, &buffer[..len]).unwrap();
+                            match worker.read(key, &mut buffer) {
+                                Ok(0) => worker.close(key),
+                                Ok(len) => assert_eq!(worker.write(key, &buffer[..len]).unwrap(), len),
+                                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
                             }
                         }
                     }

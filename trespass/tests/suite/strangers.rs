@@ -524,7 +524,7 @@ fn device_failures_are_reported(fixture: &Fixture) -> Outcome {
         })
     };
     for (rule, cause) in [
-        ("errno=ENOMEM call=create_qp", Cause::Resources),
+        ("errno=ENOMEM call=create_qp", Cause::QueuePairs),
         ("errno=EINVAL call=modify_qp nth=1", Cause::Connect),
         ("status=retry_exc_err opcode=send nth=1", Cause::ProbeFailed),
     ] {

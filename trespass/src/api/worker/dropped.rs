@@ -20,10 +20,11 @@ impl Worker {
     pub(super) fn hand_over(&mut self) -> io::Result<()> {
         let unsent = UnsentBytes::new()?;
         let empty = Worker::new(&self.config)?;
-        let worker = mem::replace(self, empty);
+        let mut worker = mem::replace(self, empty);
+        worker.is_handed_over = true;
         ServiceTask::start(|place| {
             worker.poller.register_in(place.registry(), place.token(WORKER))?;
-            Ok(DroppedWorker { worker, _unsent: unsent })
+            Ok(DroppedWorker { worker, unsent: Some(unsent) })
         })?
         .detach();
         Ok(())
@@ -32,7 +33,8 @@ impl Worker {
 
 struct DroppedWorker {
     worker: Worker,
-    _unsent: UnsentBytes,
+    /// `None` once all bytes are sent.
+    unsent: Option<UnsentBytes>,
 }
 
 impl Task for DroppedWorker {
@@ -48,7 +50,10 @@ impl Task for DroppedWorker {
         worker.pending_events.clear();
         worker.maybe_ready.clear();
         if worker.closing == 0 {
-            return NextTurn::Never;
+            self.unsent = None;
+            if worker.worker_cq.next_deadline().is_none() {
+                return NextTurn::Never;
+            }
         }
         if busy || !worker.dirty.is_empty() {
             // The set may have more events.

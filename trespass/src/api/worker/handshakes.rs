@@ -2,13 +2,15 @@
 
 use std::io::{self, ErrorKind};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Event, Key, SlotState, WORKER_CQ, Worker, token};
 use crate::session::pending::PendingHandshake;
 
 /// Handshakes at a time.
 const MAX_HANDSHAKES: usize = 1024;
+/// When a listener that could not accept tries again.
+const RETRY: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Accepts waiting clients while there are places.
@@ -43,11 +45,10 @@ impl Worker {
             match error.kind() {
                 ErrorKind::ConnectionAborted | ErrorKind::Interrupted => (),
                 ErrorKind::WouldBlock => *may_accept = false,
-                // For example without free descriptors. It tries again with the next client, or
-                // after a connection closes.
+                // For example without free descriptors. It tries again after some time.
                 _ => {
-                    *may_accept = false;
                     self.pending_events.push_back(Event::Failed { key: listener, tag, error });
+                    return self.schedule(index, Instant::now() + RETRY);
                 }
             }
         }

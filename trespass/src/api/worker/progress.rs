@@ -45,7 +45,7 @@ impl Worker {
                 now = Instant::now();
                 is_over = limit.has_passed_at(now) || self.woken.load(Ordering::Relaxed);
                 if now >= until {
-                    return Ok(false);
+                    return Ok(is_over);
                 }
             }
         }
@@ -213,12 +213,22 @@ impl Worker {
 
     /// Removes a closed connection whose bytes are sent.
     fn progress_closing(&mut self, index: u32) {
-        let SlotState::Closing { connection, until } = &mut self.slot(index).state else { return };
+        let slot = &mut self.slots[index as usize];
+        let SlotState::Closing { connection, until } = &mut slot.state else { return };
         connection.progress();
-        if !connection.is_over() {
-            if Instant::now() < *until {
-                return;
+        let sated = connection.may_sleep(self.poller.task_waker());
+        if !connection.is_over() && Instant::now() < *until {
+            if connection.awaits_memory() && !std::mem::replace(&mut slot.awaiting_memory, true) {
+                self.awaiting_memory.push(index);
             }
+            let deadline = connection.next_deadline().map_or(*until, |deadline| deadline.min(*until));
+            self.schedule(index, deadline);
+            if !sated {
+                self.mark_dirty(index);
+            }
+            return;
+        }
+        if !connection.is_over() {
             connection.abort();
         }
         self.remove(index);

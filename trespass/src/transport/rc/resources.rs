@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::{io, iter};
 
+use rustix::process::{Resource, getrlimit};
+
 use crate::pool::PoolError;
 use crate::wire::{Cause, Unavailable};
 
@@ -11,8 +13,8 @@ use crate::wire::{Cause, Unavailable};
 pub(super) fn lacking(device: &str, otherwise: Cause, error: &(dyn Error + 'static)) -> Unavailable {
     match errno(error) {
         Some(libc::EMFILE | libc::ENFILE) => {
-            let limit = limit_of(rustix::process::Resource::Nofile);
-            Unavailable::new(Cause::Descriptors, format!("{device}: {error}; it may have {limit}"))
+            let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+            Unavailable::new(Cause::Descriptors, format!("{device}: {error}; the limit is {limit}"))
         }
         _ => Unavailable::new(otherwise, format!("{device}: {error}")),
     }
@@ -20,24 +22,19 @@ pub(super) fn lacking(device: &str, otherwise: Cause, error: &(dyn Error + 'stat
 
 /// The reason that a pool cannot be used for a device.
 pub(crate) fn of_pool(error: &PoolError) -> Unavailable {
-    match error {
-        // A device that pins memory reports the limit of the process in this way.
-        PoolError::Register { bytes, source } if errno(&**source) == Some(libc::ENOMEM) => {
-            let limit = limit_of(rustix::process::Resource::Memlock);
-            let words = format!("{bytes} bytes more are needed, and the limit is {limit} bytes");
-            Unavailable::new(Cause::LockedMemory, words)
-        }
-        _ => Unavailable::new(Cause::Resources, error.to_string()),
+    // A device that pins memory reports the limit of the process in this way.
+    if let PoolError::Register { bytes, source } = error
+        && errno(&**source) == Some(libc::ENOMEM)
+        && let Some(limit) = getrlimit(Resource::Memlock).current
+    {
+        let words = format!("{bytes} bytes more are needed, and the limit is {limit} bytes");
+        return Unavailable::new(Cause::LockedMemory, words);
     }
+    Unavailable::new(Cause::Resources, error.to_string())
 }
 
 /// The error number among the sources of an error.
 fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
     let mut sources = iter::successors(Some(error), |error| (*error).source());
     sources.find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
-}
-
-fn limit_of(resource: rustix::process::Resource) -> String {
-    let limit = rustix::process::getrlimit(resource).current;
-    limit.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string())
 }
