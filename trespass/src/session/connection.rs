@@ -361,6 +361,9 @@ impl Connection {
 
     /// Whether nothing is left to do before an event, and every possible event wakes the sleeper.
     pub(crate) fn may_sleep(&mut self, waker: &Waker) -> bool {
+        if Driver::<Pool>::has_more(&self.driver) {
+            return false;
+        }
         if Driver::<Pool>::is_starved(&self.driver) {
             self.pool_empty += 1;
             self.pool.wake_when_free(waker);
@@ -697,8 +700,10 @@ impl Connection {
         self.protocol.has_unread()
     }
 
-    /// Sends written bytes, and accepts no more.
+    /// Sends written bytes, and accepts no more. A peer that goes on sending does not keep the thread
+    /// in a turn.
     pub(crate) fn close(&mut self) {
+        Driver::<Pool>::limit_turns(&mut self.driver);
         self.protocol.shutdown_write();
         self.protocol.shutdown_read();
     }

@@ -16,6 +16,13 @@ pub(crate) trait Driver<P: Blocks> {
     /// Undoes [`register`](Self::register).
     fn deregister(&mut self, registry: &Registry) -> io::Result<()>;
 
+    /// Has each [`progress`](Self::progress) end after a bounded part of the work, for a connection
+    /// whose peer must not keep the thread from others.
+    fn limit_turns(&mut self);
+
+    /// Whether the last [`progress`](Self::progress) has left work for the next one.
+    fn has_more(&self) -> bool;
+
     /// Remembers an event that the system reported; the next [`progress`](Self::progress) acts on
     /// it.
     fn on_event(&mut self, event: &Event);

@@ -200,6 +200,14 @@ impl Driver<Pool> for TransportDriver {
         whichever!(self.deregister(registry))
     }
 
+    fn limit_turns(&mut self) {
+        whichever!(self.limit_turns());
+    }
+
+    fn has_more(&self) -> bool {
+        whichever!(ref self.has_more())
+    }
+
     fn on_event(&mut self, event: &Event) {
         whichever!(self.on_event(event));
     }

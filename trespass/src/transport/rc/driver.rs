@@ -59,7 +59,14 @@ pub(crate) struct RcDriver<B: DeviceBlock> {
     broken: bool,
     /// The number of posted lists of requests, each with one doorbell.
     doorbells: u64,
+    /// Turns are limited to [`STEPS_A_TURN`].
+    limited: bool,
+    /// The steps of this turn.
+    steps: u32,
 }
+
+/// Steps in a turn of a driver whose turns are limited.
+const STEPS_A_TURN: u32 = 64;
 
 impl<B: DeviceBlock> RcDriver<B> {
     /// Continues with the queue pair that the handshake has proved to work. `socket` is the
@@ -85,6 +92,8 @@ impl<B: DeviceBlock> RcDriver<B> {
             held: None,
             early: Some(early),
             starved: false,
+            limited: false,
+            steps: 0,
             broken: false,
             doorbells: 0,
         }
@@ -448,15 +457,28 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         self.control.on_event(event);
     }
 
+    fn limit_turns(&mut self) {
+        self.limited = true;
+    }
+
+    fn has_more(&self) -> bool {
+        self.limited && self.steps >= STEPS_A_TURN
+    }
+
     /// Receives and sends until nothing moves, then arms the private completion queue. A worker
     /// arms the shared one itself.
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
         self.starved = false;
+        self.steps = 0;
         self.report_early_once(protocol);
         self.dispatcher(protocol, "waiting for completions", |dispatcher| dispatcher.take_events());
         self.control.poll_events();
         while matches!(self.phase, ClosePhase::Open | ClosePhase::Resetting { .. }) {
             if self.step(protocol, blocks, now) {
+                self.steps += 1;
+                if Driver::<P>::has_more(self) {
+                    return;
+                }
                 continue;
             }
             if self.control.take_peer_ended() && protocol.failure().is_none() && !protocol.is_closed() {

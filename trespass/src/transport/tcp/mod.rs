@@ -34,6 +34,9 @@ const PARTS: usize = 2 * FRAMES;
 const _: () = assert!(PARTS > GATHER_MAX);
 const BYTES: usize = 256 * 1024;
 
+/// Reads in a turn of a driver whose turns are limited.
+const READS_A_TURN: u32 = 16;
+
 /// Whether a short read or write is enough to expect another edge-triggered event. Elsewhere the
 /// socket must be used until it would block.
 const SHORT_IS_ENOUGH: bool = cfg!(any(target_os = "linux", target_os = "android"));
@@ -73,6 +76,10 @@ pub(crate) struct TcpDriver<B> {
     /// The connection has failed, and the driver has returned all of its frames.
     over: bool,
     calls: u64,
+    /// Turns are limited to [`READS_A_TURN`].
+    limited: bool,
+    /// The reads of this turn.
+    reads: u32,
 }
 
 impl<B: Block> TcpDriver<B> {
@@ -90,7 +97,13 @@ impl<B: Block> TcpDriver<B> {
             broken: None,
             over: false,
             calls: 0,
+            limited: false,
+            reads: 0,
         }
+    }
+
+    fn has_used_its_turn(&self) -> bool {
+        self.limited && self.reads >= READS_A_TURN
     }
 
     /// Reads until the socket is empty or the connection wants no more frames. Returns whether
@@ -98,6 +111,7 @@ impl<B: Block> TcpDriver<B> {
     fn receive<P: Blocks<Block = B>>(&mut self, protocol: &mut ProtocolMachine<B>, blocks: &mut P) -> bool {
         let mut any = false;
         while protocol.slots_wanted() > 0 {
+            let used_its_turn = self.has_used_its_turn();
             let mut incoming = FrameReceiver { protocol, blocks, starved: &mut self.starved };
             match self.reader.resume(&mut incoming) {
                 Ok(true) => (),
@@ -107,9 +121,10 @@ impl<B: Block> TcpDriver<B> {
                     break;
                 }
             }
-            if !self.may_read {
+            if !self.may_read || used_its_turn {
                 break;
             }
+            self.reads += 1;
             self.calls += 1;
             let outcome = READ_AHEAD.with_borrow_mut(|ahead| {
                 ahead.resize(AHEAD, 0);
@@ -284,6 +299,14 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
         registry.deregister(&mut self.socket)
     }
 
+    fn limit_turns(&mut self) {
+        self.limited = true;
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_used_its_turn() && !self.over
+    }
+
     fn on_event(&mut self, event: &Event) {
         self.ends |= event.is_read_closed() || event.is_error();
         self.may_read |= event.is_readable() || self.ends;
@@ -292,6 +315,7 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
 
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
         self.starved = false;
+        self.reads = 0;
         while !self.over {
             let received = self.receive(protocol, blocks);
             let sent = self.send(protocol, blocks, now);
@@ -303,7 +327,7 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
             if protocol.failure().is_some() {
                 return self.finish(protocol, blocks, now);
             }
-            if !received && !sent {
+            if !received && !sent || self.has_used_its_turn() {
                 return;
             }
         }
@@ -354,5 +378,69 @@ impl<P: Blocks> FrameSink for FrameReceiver<'_, P> {
 
     fn frame(&mut self, block: P::Block, len: usize) -> Result<(), ProtocolError> {
         self.protocol.received(block, len).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::block::testing::{VecBlock, VecBlocks};
+    use crate::protocol::{ConnectionKind, ConnectionSetup, LinkType};
+
+    /// A side of a connection over loopback.
+    struct Side {
+        driver: TcpDriver<VecBlock>,
+        protocol: ProtocolMachine<VecBlock>,
+        blocks: VecBlocks,
+    }
+
+    impl Side {
+        fn new(socket: std::net::TcpStream) -> Self {
+            socket.set_nonblocking(true).unwrap();
+            let setup = ConnectionSetup::new(ConnectionKind::Stream, LinkType::Tcp);
+            let protocol = ProtocolMachine::new(&setup).unwrap();
+            Self { driver: TcpDriver::new(socket), protocol, blocks: VecBlocks::new(1 << 20) }
+        }
+
+        fn turn(&mut self) {
+            self.driver.may_read = true;
+            self.driver.may_write = true;
+            let Self { driver, protocol, blocks } = self;
+            Driver::<VecBlocks>::progress(driver, protocol, blocks, Instant::now());
+        }
+
+        fn has_more(&self) -> bool {
+            Driver::<VecBlocks>::has_more(&self.driver)
+        }
+    }
+
+    /// A peer that goes on sending to a closed connection does not keep its turn from ending.
+    #[test]
+    #[cfg_attr(miri, ignore = "opens sockets")]
+    fn a_limited_turn_ends_while_the_peer_sends() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let [mut one, mut other] = [Side::new(socket), Side::new(listener.accept().unwrap().0)];
+        other.protocol.shutdown_read();
+        Driver::<VecBlocks>::limit_turns(&mut other.driver);
+        let (piece, mut sent, mut cut) = (vec![1; 100_000], 0, 0);
+        while sent < 64 << 20 {
+            if let Ok(count) = one.protocol.write(&[IoSlice::new(&piece)], &mut one.blocks) {
+                sent += count as u64;
+                one.turn();
+                continue;
+            }
+            one.turn();
+            // Now the system's buffers are full, and have more than a turn reads.
+            other.turn();
+            cut += u32::from(other.has_more());
+        }
+        assert!(cut > 0, "no turn was cut");
+        while other.protocol.counters().bytes_received < sent {
+            one.turn();
+            other.turn();
+        }
+        other.turn();
+        assert!(!other.has_more());
     }
 }
