@@ -4,15 +4,27 @@
 //! kernel objects as the parent's, so that the child must not touch them.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool as StdAtomicBool, AtomicU32 as StdAtomicU32, AtomicUsize};
 use std::thread;
 use std::time::Duration;
 
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU32};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
 /// The number of forks between the first process and this one.
-static FORKS: AtomicU32 = AtomicU32::new(0);
+static FORKS: StdAtomicU32 = StdAtomicU32::new(0);
 
 /// The process whose calls may begin: the number of forks, or [`ENDED`].
+#[cfg(not(loom))]
 static MAY_CALL: AtomicU32 = AtomicU32::new(0);
+
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref MAY_CALL: AtomicU32 = AtomicU32::new(0);
+}
 
 /// No call may begin, because the process ends.
 const ENDED: u32 = u32::MAX;
@@ -94,7 +106,7 @@ impl CallGate {
 static ENDING_THREAD: AtomicUsize = AtomicUsize::new(0);
 
 /// The end of the process waits for nothing more.
-static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+static HAS_ENDED: StdAtomicBool = StdAtomicBool::new(false);
 
 /// Has every later call of a connection fail. Returns whether the system has a barrier for this.
 #[cfg(unix)]
@@ -144,7 +156,7 @@ pub(crate) fn current_thread() -> usize {
 
 /// The two sides of a barrier between all calls and the end of the process. Calls are many, so the
 /// system makes it a full barrier in their threads (membarrier(2)).
-#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(any(miri, loom))))]
 mod barrier {
     use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -163,9 +175,14 @@ mod barrier {
     }
 }
 
-#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(any(miri, loom)))))]
 mod barrier {
-    use std::sync::atomic::{Ordering, fence};
+    use std::sync::atomic::Ordering;
+    #[cfg(not(loom))]
+    use std::sync::atomic::fence;
+
+    #[cfg(loom)]
+    use loom::sync::atomic::fence;
 
     #[inline]
     pub(super) fn of_calls() {
@@ -221,3 +238,72 @@ fn watch() {
 
 #[cfg(not(all(unix, not(miri))))]
 fn watch() {}
+
+/// The gate, in every order that loom finds: `RUSTFLAGS='--cfg loom' cargo test --lib models::`.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicBool;
+    use loom::thread;
+
+    use super::*;
+
+    /// A connection, of which loom sees it if two threads are in it at a time.
+    struct Guarded {
+        gate: CallGate,
+        connection: UnsafeCell<u32>,
+    }
+
+    impl Guarded {
+        fn new() -> Arc<Self> {
+            let gate = CallGate { in_use: AtomicBool::new(false), process: Process(0) };
+            Arc::new(Self { gate, connection: UnsafeCell::new(0) })
+        }
+
+        /// A call. Returns whether it was in the connection.
+        fn call(&self) -> bool {
+            let enters = self.gate.enter(false).is_ok();
+            if enters {
+                // SAFETY: loom checks that no other thread is in the cell.
+                self.connection.with_mut(|calls| unsafe { *calls += 1 });
+                self.gate.leave(false);
+            }
+            enters
+        }
+    }
+
+    #[test]
+    fn a_call_and_the_end_do_not_meet() {
+        loom::model(|| {
+            let guarded = Guarded::new();
+            let closes = Arc::new(AtomicBool::new(false));
+            let calling = {
+                let guarded = guarded.clone();
+                thread::spawn(move || u32::from(guarded.call()) + u32::from(guarded.call()))
+            };
+            // The service thread, which closes after the ending thread has told it.
+            let closing = {
+                let (guarded, closes) = (guarded.clone(), closes.clone());
+                thread::spawn(move || {
+                    let left = closes.load(Ordering::Acquire) && guarded.gate.is_left_for_ever();
+                    // SAFETY: loom checks that no other thread is in the cell.
+                    left.then(|| guarded.connection.with_mut(|calls| unsafe { *calls }))
+                })
+            };
+            assert!(end_calls());
+            closes.store(true, Ordering::Release);
+            let (calls, seen) = (calling.join().unwrap(), closing.join().unwrap());
+            assert!(seen.is_none_or(|seen| seen == calls), "a call came after the end, or was not seen");
+        });
+    }
+
+    #[test]
+    fn no_call_begins_after_the_end() {
+        loom::model(|| {
+            let guarded = Guarded::new();
+            assert!(guarded.call() && end_calls());
+            assert!(!guarded.call() && guarded.gate.is_left_for_ever());
+        });
+    }
+}
