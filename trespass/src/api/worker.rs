@@ -786,8 +786,7 @@ impl Drop for Worker {
             }
         }
         self.work();
-        // Queue pairs that drain would have the drop wait, too.
-        if (self.closing > 0 || self.worker_cq.next_deadline().is_some())
+        if self.closing > 0
             && let Err(error) = self.hand_over()
         {
             tracing::error!(%error, "what a worker's connections have not sent is lost");

@@ -24,7 +24,7 @@ impl Worker {
         worker.is_handed_over = true;
         ServiceTask::start(|place| {
             worker.poller.register_in(place.registry(), place.token(WORKER))?;
-            Ok(DroppedWorker { worker, unsent: Some(unsent) })
+            Ok(DroppedWorker { worker, _unsent: unsent })
         })?
         .detach();
         Ok(())
@@ -33,8 +33,7 @@ impl Worker {
 
 struct DroppedWorker {
     worker: Worker,
-    /// `None` once all bytes are sent.
-    unsent: Option<UnsentBytes>,
+    _unsent: UnsentBytes,
 }
 
 impl Task for DroppedWorker {
@@ -50,10 +49,7 @@ impl Task for DroppedWorker {
         worker.pending_events.clear();
         worker.maybe_ready.clear();
         if worker.closing == 0 {
-            self.unsent = None;
-            if worker.worker_cq.next_deadline().is_none() {
-                return NextTurn::Never;
-            }
+            return NextTurn::Never;
         }
         if busy || !worker.dirty.is_empty() {
             // The set may have more events.
