@@ -1,11 +1,15 @@
-//! A worker: many connections on one thread, like an event loop. This file has its slots and keys,
-//! [`progress`] the event loop, [`calls`] the calls on a connection, and [`handshakes`] the making
-//! of connections.
+//! A worker: many connections on one thread, like an event loop. This file has its slots,
+//! [`progress`] the event loop, [`calls`] the calls on a connection, [`handshakes`] the making of
+//! connections, and [`dropped`] the end.
 
 mod calls;
 mod dropped;
+mod events;
 mod handshakes;
 mod progress;
+#[cfg(test)]
+mod tests;
+mod waker;
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -19,6 +23,8 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
+pub use self::events::{Event, Key};
+pub use self::waker::WorkerWaker;
 use crate::api::seq_packet::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::Config;
@@ -26,11 +32,10 @@ use crate::handshake::{FallbackReason, Transport};
 use crate::pool::Pool;
 use crate::process::Process;
 use crate::session::acceptor::Acceptor;
-use crate::session::buffers::Completion;
 use crate::session::closing;
 use crate::session::connection::Connection;
 use crate::session::pending::PendingHandshake;
-use crate::session::readiness::{Poller, Readiness, ReadinessState, Until, WakeHandle};
+use crate::session::readiness::{Poller, ReadinessState, Until};
 use crate::session::stats::Stats;
 use crate::transport::WorkerCq;
 use crate::transport::pools::pool_of;
@@ -42,66 +47,6 @@ const EVENTS_PER_POLL: usize = 256;
 const WORKER_CQ: Token = Token(usize::MAX - 1);
 /// The upper bound of a linger time, because later times do not fit a clock value.
 const MAX_LINGER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
-/// Identifies a connection or a listener of a worker. The key of a closed one is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    index: u32,
-    generation: u32,
-}
-
-/// An event that [`Worker::poll`] reports.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// A client has connected.
-    Accepted {
-        /// The listener that accepted it.
-        listener: Key,
-        /// The listener's [tag](Worker::set_tag). The connection has it too, until it is given
-        /// another.
-        tag: u64,
-        /// The new connection.
-        key: Key,
-        /// The client's address.
-        peer: SocketAddr,
-    },
-    /// A connection that the worker made is established.
-    Connected {
-        /// The connection.
-        key: Key,
-        /// Its [tag](Worker::set_tag).
-        tag: u64,
-    },
-    /// A connection attempt failed, or a listener cannot accept. The key of the connection is no
-    /// longer valid.
-    Failed {
-        /// The connection or the listener.
-        key: Key,
-        /// Its [tag](Worker::set_tag).
-        tag: u64,
-        /// The reason.
-        error: io::Error,
-    },
-    /// Calls can make progress. Each [`poll`](Worker::poll) reports it until they have made it.
-    Ready {
-        /// The connection.
-        key: Key,
-        /// Its [tag](Worker::set_tag).
-        tag: u64,
-        /// The calls that can make progress.
-        readiness: Readiness,
-    },
-    /// The send of a lent block is complete.
-    Completed {
-        /// The connection.
-        key: Key,
-        /// Its [tag](Worker::set_tag).
-        tag: u64,
-        /// The block.
-        completion: Completion,
-    },
-}
 
 /// Many connections on one thread. They share the descriptor to wait for, the pool and, over RDMA,
 /// the completion queue.
@@ -157,7 +102,7 @@ pub enum Event {
 ///
 /// Each thread of a server has a worker, and all listen on one port
 /// ([`Builder::reuse_port`](crate::Builder::reuse_port)). A [`WorkerWaker`] ends their polls when the
-/// server stops. A drop closes the connections and waits for nobody.
+/// server stops. A drop closes the connections and does not wait for their peers.
 ///
 /// ```no_run
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -219,26 +164,8 @@ pub struct Worker {
     woken: Arc<AtomicBool>,
     /// The counters of connections that are gone.
     stats_of_gone: Stats,
-    /// The service thread has it, and its drop closes nothing more.
+    /// The service thread owns it, and its drop closes nothing more.
     is_handed_over: bool,
-}
-
-/// Ends a worker's [`poll`](Worker::poll) from any thread, for example after a message was left for it
-/// in a channel.
-#[derive(Clone, Debug)]
-pub struct WorkerWaker {
-    woken: Arc<AtomicBool>,
-    wake_handle: Arc<WakeHandle>,
-}
-
-impl WorkerWaker {
-    /// Has the poll in progress, or the next one, return at once, if only without events. Several
-    /// calls before it are one. Without a worker it does nothing.
-    pub fn wake(&self) {
-        if !self.woken.swap(true, Ordering::AcqRel) {
-            self.wake_handle.notify();
-        }
-    }
 }
 
 struct WorkerSlot {
@@ -765,82 +692,5 @@ impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = self.slots.len() - self.free.len();
         write!(f, "Worker({used} connections and listeners, {} of them on their way)", self.handshakes)
-    }
-}
-
-impl Drop for Worker {
-    /// Closes all connections, and waits for nobody.
-    fn drop(&mut self) {
-        if self.is_handed_over {
-            return;
-        }
-        if !self.process.is_current() {
-            // A forked child shares all of it with the parent.
-            std::mem::forget((std::mem::take(&mut self.slots), self.worker_cq.clone()));
-            return;
-        }
-        for index in 0..self.slots.len() as u32 {
-            // Closed connections are sending already.
-            if !matches!(self.slot(index).state, SlotState::Nothing | SlotState::Closing { .. }) {
-                self.close(self.key(index));
-            }
-        }
-        self.work();
-        if self.closing > 0
-            && let Err(error) = self.hand_over()
-        {
-            tracing::error!(%error, "what a worker's connections have not sent is lost");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::net::TcpStream;
-
-    use super::*;
-    use crate::config::Builder;
-    use crate::wire::Policy;
-
-    fn worker() -> (Worker, Key, SocketAddr) {
-        let mut worker = Worker::new(&Builder::new().policy(Policy::TcpOnly).build().unwrap()).unwrap();
-        let listener = worker.listen("127.0.0.1:0", Kind::Stream).unwrap();
-        let addr = worker.local_addr(listener).unwrap();
-        (worker, listener, addr)
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "opens sockets")]
-    fn a_client_that_comes_byte_by_byte_costs_one_timer() {
-        let (mut worker, _, addr) = worker();
-        let mut client = TcpStream::connect(addr).unwrap();
-        client.set_nodelay(true).unwrap();
-        let mut events = Vec::new();
-        // A header of a message of 4096 bytes, and its first 500 bytes.
-        let begun = [b"TRSP".as_slice(), &[1, 1, 0, 8], &4096_u32.to_le_bytes(), &[0; 500]].concat();
-        for byte in begun {
-            client.write_all(&[byte]).unwrap();
-            worker.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
-        }
-        assert!(matches!(worker.slots[1].state, SlotState::Arriving { .. }), "it is still to come");
-        assert!(worker.timers.len() <= 2, "{} timers", worker.timers.len());
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "opens sockets")]
-    fn a_connection_may_linger_for_ever() {
-        let (mut worker, _, addr) = worker();
-        let client = std::thread::spawn(move || {
-            let stream = Builder::new().policy(Policy::TcpOnly).connect(addr).unwrap();
-            stream.set_linger(Some(Duration::MAX)).unwrap();
-            stream
-        });
-        let mut events = Vec::new();
-        while !events.iter().any(|event| matches!(event, Event::Accepted { .. })) {
-            worker.poll(&mut events, Some(Duration::from_millis(20))).unwrap();
-        }
-        let key = worker.add(client.join().unwrap()).unwrap();
-        worker.close(key);
     }
 }

@@ -6,13 +6,40 @@ use std::time::Instant;
 
 use mio::event::Event;
 
-use super::Worker;
+use super::{SlotState, Worker};
 use crate::session::exit::UnsentBytes;
 use crate::session::readiness::Until;
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
 
 /// The token of the worker's set.
 const WORKER: usize = 1000;
+
+impl Drop for Worker {
+    /// Closes all connections, and does not wait for their peers. Queue pairs that drain may take
+    /// half a second.
+    fn drop(&mut self) {
+        if self.is_handed_over {
+            return;
+        }
+        if !self.process.is_current() {
+            // A forked child shares all of it with the parent.
+            mem::forget((mem::take(&mut self.slots), self.worker_cq.clone()));
+            return;
+        }
+        for index in 0..self.slots.len() as u32 {
+            // Closed connections are sending already.
+            if !matches!(self.slot(index).state, SlotState::Nothing | SlotState::Closing { .. }) {
+                self.close(self.key(index));
+            }
+        }
+        self.work();
+        if self.closing > 0
+            && let Err(error) = self.hand_over()
+        {
+            tracing::error!(%error, "what a worker's connections have not sent is lost");
+        }
+    }
+}
 
 impl Worker {
     /// Moves the worker out of its place, which is being dropped, to the service thread. Its queue

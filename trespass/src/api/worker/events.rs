@@ -1,0 +1,69 @@
+//! What a worker reports, and how it names connections.
+
+use std::io;
+use std::net::SocketAddr;
+
+#[expect(unused_imports, reason = "the documentation names it")]
+use super::Worker;
+use crate::session::buffers::Completion;
+use crate::session::readiness::Readiness;
+
+/// Identifies a connection or a listener of a worker. The key of a closed one is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+/// An event that [`Worker::poll`] reports.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A client has connected.
+    Accepted {
+        /// The listener that accepted it.
+        listener: Key,
+        /// The listener's [tag](Worker::set_tag). The connection has it too, until it is given
+        /// another.
+        tag: u64,
+        /// The new connection.
+        key: Key,
+        /// The client's address.
+        peer: SocketAddr,
+    },
+    /// A connection that the worker made is established.
+    Connected {
+        /// The connection.
+        key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
+    },
+    /// A connection attempt failed, or a listener cannot accept. The key of the connection is no
+    /// longer valid.
+    Failed {
+        /// The connection or the listener.
+        key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
+        /// The reason.
+        error: io::Error,
+    },
+    /// Calls can make progress. Each [`poll`](Worker::poll) reports it until they have made it.
+    Ready {
+        /// The connection.
+        key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
+        /// The calls that can make progress.
+        readiness: Readiness,
+    },
+    /// The send of a lent block is complete.
+    Completed {
+        /// The connection.
+        key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
+        /// The block.
+        completion: Completion,
+    },
+}
