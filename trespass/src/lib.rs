@@ -96,7 +96,7 @@
 //!
 //! # Differences from `std::net`
 //!
-//! There are five. The tests named in brackets are those of `tests/suite`.
+//! There are five. The names in brackets are tests in `tests/suite`.
 //!
 //! 1. The kernel does little of the work: the bytes of an open connection move while a call runs.
 //!    While a program makes no calls it neither sends nor receives, and its peer waits

@@ -36,7 +36,7 @@ use crate::wire::Kind;
 /// # Forking servers
 ///
 /// After a fork the listener belongs to the parent, and calls in the child fail. Each child of a
-/// forking server has a listener of its own: on one port by [`Builder::reuse_port`], or with an
+/// forking server makes its listener itself: on one port by [`Builder::reuse_port`], or with an
 /// inherited socket ([`Config::listen_with`](crate::Config::listen_with)). A client belongs to the
 /// child that took it, also while that child is busy.
 ///

@@ -201,8 +201,8 @@ setters! {
     /// How long a listener retries while its port is in use: up to an hour. Default: zero.
     bind_patience: Duration;
     /// Whether several listeners or workers, of one process or several, may listen on one port
-    /// (`SO_REUSEPORT`). The system spreads the clients over them. Each has a backlog of its own, so a
-    /// client waits for the listener that has it. It has no effect on Windows and with
+    /// (`SO_REUSEPORT`). The system spreads the clients over them. A client in the backlog
+    /// of one listener waits for that one. It has no effect on Windows and with
     /// [`Bootstrap::RdmaCm`]. Default: no.
     reuse_port: bool;
 }

@@ -186,8 +186,8 @@ impl ConnectionCell {
     /// The connection, which a caller has entered.
     fn open(&self) -> NonNull<OpenConnection> {
         let open = self.open.get();
-        // SAFETY: the gate was entered, so that the end of the process does not take the connection;
-        // and the owner, who calls, has not.
+        // SAFETY: a caller has entered the gate, which keeps out the end of the process. The owner
+        // takes the connection only in its last call.
         NonNull::from(unsafe { (*open).as_mut() }.expect(OPEN))
     }
 

@@ -60,7 +60,7 @@ fn hand_over(connection: Connection, linger: Duration) -> io::Result<()> {
     ServiceTask::start(|place| {
         let mut connection = connection;
         connection.register_at(place.registry(), place.token(CONNECTION))?;
-        let waker = place_waker(*place);
+        let waker = Arc::new(PlaceWaker(*place)).into();
         let until = Instant::now().checked_add(linger);
         Ok(Closing { connection, linger, until, waker, unsent, received: 0 })
     })?
@@ -130,11 +130,7 @@ impl Task for Closing {
     fn failed(&mut self, _: &Place) {}
 }
 
-/// Has the task at the place take a turn, for example when memory is free.
-fn place_waker(place: Place) -> Waker {
-    Arc::new(PlaceWaker(place)).into()
-}
-
+/// Asks for a turn of the task at the place, for example when memory is free.
 struct PlaceWaker(Place);
 
 impl Wake for PlaceWaker {

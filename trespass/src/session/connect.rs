@@ -36,7 +36,7 @@ fn retry_delays() -> impl Iterator<Item = Duration> {
 
 /// The connections of a process above which each begins with a few receives.
 const MANY: usize = 64;
-/// These receives, 96 KiB.
+/// These receives: 96 KiB, or 192 KiB over SoftRoCE, whose slots are larger.
 const FEW_SLOTS: u32 = 12;
 
 impl Config {

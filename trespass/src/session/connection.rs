@@ -726,7 +726,7 @@ impl Connection {
         over || self.protocol.is_closed() || (delivered && !self.driver.is_tcp())
     }
 
-    /// Whether its completions come to a queue of its own, or it has none.
+    /// Whether it shares no completion queue with others.
     pub(crate) fn is_alone(&self) -> bool {
         self.driver.is_alone()
     }

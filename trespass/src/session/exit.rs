@@ -160,7 +160,7 @@ mod at_exit {
 
     /// Closes all connections, and waits until their bytes are sent, within the limit.
     fn finish() {
-        // A forked child has no service of its own unless it has connections of its own.
+        // A forked child has no service until it makes a connection.
         let Some(list) = service::waited_for_at_exit() else { return };
         let until = Instant::now() + LIMIT;
         let Some(counts) = lock_until(list, until) else { return };
@@ -199,7 +199,7 @@ mod at_exit {
     /// Writes to standard error without its lock, which a thread may have for ever.
     fn say(what: std::fmt::Arguments<'_>) {
         let text = format!("trespass: {what}\n");
-        // SAFETY: the pointer and the length are those of the text. A failure can be told to nobody.
+        // SAFETY: the text lives for the call and has this length. A failure can be told to nobody.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     }
 }

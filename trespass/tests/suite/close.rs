@@ -77,8 +77,8 @@ fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Makes and closes connections one after the other, with a pool of their own, as a pool that stays
-/// keeps the memory of the most that were open at a time.
+/// Makes and closes connections one after the other, with a new pool, because a pool that stays keeps
+/// the memory of the most that were open at a time.
 fn connect_and_close(fixture: &Fixture, rounds: usize) {
     let pool = Pool::new(&fixture.builder().build().unwrap().pool_config()).unwrap();
     let builder = fixture.builder().pool(pool.clone());
@@ -246,8 +246,8 @@ fn write_and_drop(mut stream: trespass::Stream, mut bytes: &[u8], nonblocking: b
     }
 }
 
-/// A drop of a worker waits for nobody, either. One connection waits on a queue of its own, one on
-/// the worker's.
+/// A drop of a worker does not wait for a peer, either. One connection has a private completion queue,
+/// and one uses the worker's.
 fn i14_a_dropped_worker_waits_for_nobody(fixture: &Fixture) -> Outcome {
     let sent = bytes(17, 900_000);
     for closes in [false, true] {
