@@ -83,8 +83,8 @@
 //!   [`Stream::set_write_timeout`] allow.
 //! - A non-blocking program ([`Stream::set_nonblocking`]) waits for the
 //!   [descriptor](Stream#impl-AsFd-for-Stream) with `poll`, `epoll` or mio. When it is *readable*,
-//!   make the calls of interest; while they leave something, it is readable again. It is never
-//!   writable: wait for space in the same way.
+//!   make the calls of interest; while they leave something, it is readable again. For space, wait
+//!   for it in the same way, or for `EPOLLOUT` with [`Stream::writable_fd`].
 //! - A [`Worker`] serves many connections on one thread.
 //!
 //! # Zero copy
@@ -103,8 +103,9 @@
 //!    (`streams::a_peer_that_does_not_read_stops_the_writer`). One thread of the process, named
 //!    `trespass`, connects a listener's clients and closes connections. It sleeps while there is
 //!    nothing to do (`accepting::i18_the_service_thread_sleeps_while_clients_wait`).
-//! 2. The descriptor to wait for becomes readable for space, too, and is never writable
-//!    (`ready`). There is no `try_clone`: threads share a reference or an `Arc`, or
+//! 2. The descriptor to wait for becomes readable for space, too, and is never writable (`ready`):
+//!    [`writable_fd`](Stream::writable_fd) is another descriptor, for `EPOLLOUT` (`writable`). There
+//!    is no `try_clone`: threads share a reference or an `Arc`, or
 //!    [split](Stream::split) the stream (`threads`).
 //! 3. When the peer's process is killed, reading fails with
 //!    [`ConnectionReset`](std::io::ErrorKind::ConnectionReset). An end of stream is always one that

@@ -199,6 +199,23 @@ macro_rules! common {
                 self.0.shared()?.readiness()
             }
 
+            /// The descriptor to wait for until it is *writable*, with `EPOLLOUT` or `POLLOUT`. Wait
+            /// for nothing else of it.
+            ///
+            /// It is not writable after a refused write, until there may be room. It may be writable
+            /// without cause, so put the connection in non-blocking mode. It works level-triggered
+            /// and edge-triggered. From the first call on, the
+            /// [descriptor for reading](#impl-AsFd-for-Stream) shows no room any more. A thread of
+            /// this crate notices the room, so waiting for the descriptor for reading is faster.
+            ///
+            /// # Errors
+            ///
+            /// The system has no descriptor for it.
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            pub fn writable_fd(&self) -> io::Result<std::os::fd::BorrowedFd<'_>> {
+                self.0.room_descriptor()
+            }
+
             /// Sets which readiness wakes the [descriptor](#impl-AsFd-for-Stream). The default is
             /// both.
             pub fn set_interest(&self, interest: Readiness) {
@@ -275,10 +292,10 @@ macro_rules! common {
         /// not the socket's. Use it for nothing but waiting until it is *readable*.
         ///
         /// It is readable when data has arrived, or when there is space after a refused write. It
-        /// is never writable. It may be readable without cause, so put the connection in
-        /// non-blocking mode. It works level-triggered and edge-triggered: when it is readable,
-        /// repeat the calls of interest until they would block. While a thread waits for it, no
-        /// other may make a call that waits.
+        /// is never writable: for that there is [`writable_fd`](Self::writable_fd). It may be
+        /// readable without cause, so put the connection in non-blocking mode. It works
+        /// level-triggered and edge-triggered: when it is readable, repeat the calls of interest
+        /// until they would block. While a thread waits for it, no other may make a call that waits.
         #[cfg(unix)]
         impl std::os::fd::AsFd for $type {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {

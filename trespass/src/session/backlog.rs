@@ -67,7 +67,7 @@ fn reset_unwanted(connection: &Connection) {
 }
 
 /// Of this many descriptors that the process may have, the waiting connections of a listener may
-/// take two or three. The program needs the others.
+/// take one or two. The program needs the others.
 const DESCRIPTORS_LEFT: usize = 8;
 
 /// The number of descriptors that the process may have.

@@ -194,6 +194,7 @@ impl Caller<'_> {
         }
         if self.is_exported() {
             self.publish_after_call(direction, outcome.is_ok());
+            self.publish_room(direction == Direction::Write && outcome.is_err());
         }
         outcome
     }
@@ -317,6 +318,7 @@ impl Caller<'_> {
             let ready = self.connection.readiness();
             let rings = self.readiness_state.update(ready);
             self.publish(rings);
+            self.publish_room(false);
         }
     }
 
@@ -360,6 +362,7 @@ impl Caller<'_> {
         let ready = self.connection.readiness();
         self.readiness_state.set_write_refused(!ready.writable);
         self.publish_readiness();
+        self.publish_room(!ready.writable);
         Ok(ready)
     }
 

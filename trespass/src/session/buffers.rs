@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::pool::{Block, LARGEST_BLOCK, Pool};
 use crate::protocol::{self, Chunk};
-use crate::session::readiness::WakeHandle;
+use crate::session::wake::WakeHandle;
 
 /// Identifies a lent block, or several sent together, until a [`Completion`] returns them. A
 /// connection's tickets count upwards.

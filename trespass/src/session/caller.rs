@@ -13,6 +13,8 @@ use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
+#[cfg(unix)]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -28,7 +30,11 @@ use crate::session::closing;
 use crate::session::connection::{Connection, Direction};
 use crate::session::connection_info::ConnectionInfo;
 use crate::session::exit::{self, LiveEntry};
-use crate::session::readiness::{Poller, ReadinessState, Until, WakeHandle};
+use crate::session::readiness::{Poller, ReadinessState, Until};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use crate::session::room::RoomDescriptor;
+use crate::session::sleep::EventWait;
+use crate::session::wake::{self, WakeHandle};
 
 const _: () = {
     const fn is_send<T: Send>() {}
@@ -38,23 +44,34 @@ const _: () = {
     is_sync::<(ConnectionInfo, Pool, Timeouts, CallGate, Mutex<Turn>, Condvar, Arc<WakeHandle>, Waker)>();
 };
 
-/// The token of the one connection in its poller.
+/// The token of the one connection in its set.
 const CONNECTION: Token = Token(0);
+
+/// Whether calls cannot sleep for descriptors that are in no set.
+const ALWAYS_IN_A_SET: bool = cfg!(not(any(target_os = "linux", target_os = "android")));
 
 /// An open connection, with what its calls need.
 pub(crate) struct OpenConnection {
     pub(crate) connection: Connection,
-    /// `None` while a call sleeps in it.
+    /// The set that the program waits for. `None` before it asks for the descriptor, and while a call
+    /// sleeps in it.
     pub(crate) poller: Option<Box<Poller>>,
+    /// Closed before the set.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    room: Option<RoomDescriptor>,
     pub(crate) readiness_state: ReadinessState,
 }
 
 impl OpenConnection {
-    /// Closes the connection, and never waits for the peer. Returns its poller.
-    fn close(mut self, linger: Duration) -> Option<Box<Poller>> {
-        let mut poller = self.poller.take()?;
-        closing::close(self.connection, &mut poller, linger);
-        Some(poller)
+    /// Closes the connection, and never waits for the peer. Returns what the program's descriptors
+    /// belong to.
+    fn close(self, linger: Duration) -> impl Sized {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let room = self.room;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let room = ();
+        // A tuple drops its first field first.
+        (room, closing::close(self.connection, self.poller, linger))
     }
 }
 
@@ -75,10 +92,13 @@ pub(crate) struct ConnectionCell {
     turned: Condvar,
     wake_handle: Arc<WakeHandle>,
     task_waker: Waker,
-    /// Whether the program has the poller's descriptor.
+    /// Whether the program has the set's descriptor.
     exported: AtomicBool,
     #[cfg(unix)]
-    descriptor: std::os::fd::RawFd,
+    descriptor: OnceLock<std::os::fd::RawFd>,
+    /// The descriptor that is writable while there is room.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    room: OnceLock<std::os::fd::RawFd>,
     /// `None` after the owner, or the end of the process, has taken it.
     open: UnsafeCell<Option<OpenConnection>>,
 }
@@ -110,10 +130,11 @@ struct Sleeper {
 }
 
 impl ConnectionCell {
-    fn new(mut connection: Connection) -> io::Result<Self> {
-        let poller = Box::new(Poller::new(1)?);
-        connection.register(&poller, CONNECTION)?;
-        Ok(Self {
+    fn new(connection: Connection) -> io::Result<Self> {
+        wake::prepare()?;
+        let wake_handle = WakeHandle::new();
+        connection.returns.set_wake_handle(&wake_handle);
+        let cell = Self {
             info: connection.info.clone(),
             peer_user_data: connection.peer_user_data.clone(),
             pool: connection.pool.clone(),
@@ -125,17 +146,25 @@ impl ConnectionCell {
             turn: Mutex::default(),
             queued: AtomicU32::new(0),
             turned: Condvar::new(),
-            wake_handle: poller.wake_handle().clone(),
-            task_waker: poller.task_waker().clone(),
+            task_waker: wake_handle.clone().into(),
+            wake_handle,
             exported: AtomicBool::new(false),
             #[cfg(unix)]
-            descriptor: std::os::fd::AsRawFd::as_raw_fd(&poller.descriptor()),
+            descriptor: OnceLock::new(),
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            room: OnceLock::new(),
             open: UnsafeCell::new(Some(OpenConnection {
                 connection,
-                poller: Some(poller),
+                poller: None,
+                #[cfg(any(target_os = "linux", target_os = "android"))]
+                room: None,
                 readiness_state: ReadinessState::default(),
             })),
-        })
+        };
+        if ALWAYS_IN_A_SET {
+            cell.shared()?.make_set()?;
+        }
+        Ok(cell)
     }
 
     pub(crate) fn set_linger(&self, linger: Option<Duration>) {
@@ -146,16 +175,46 @@ impl ConnectionCell {
         *self.linger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The poller's descriptor. The first export fires the waker, because earlier events are unknown
-    /// to the program.
+    /// The descriptor of the set, which the first call makes. That call fires the waker, because
+    /// earlier events are unknown to the program.
     #[cfg(unix)]
     pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
-        if !self.exported.swap(true, Ordering::Relaxed) {
-            self.wake_handle.notify();
+        if !self.exported.load(Ordering::Relaxed)
+            && let Err(error) = self.export()
+        {
+            tracing::error!(connection = %self.info, %error, "no set of events can be made to wait for");
         }
-        // SAFETY: the poller stays open as long as the owner of this cell lives: only the owner takes
-        // the connection with its poller, and the end of the process never closes the poller.
-        unsafe { std::os::fd::BorrowedFd::borrow_raw(self.descriptor) }
+        let Some(descriptor) = self.descriptor.get() else {
+            // Who waits for it does not sleep, and finds out what its calls can do.
+            return wake::always_readable();
+        };
+        // SAFETY: the set stays open as long as the owner of this cell lives: only the owner takes
+        // the connection with its set, and the end of the process never closes the set.
+        unsafe { std::os::fd::BorrowedFd::borrow_raw(*descriptor) }
+    }
+
+    /// The descriptor that is writable while there is room, which the first call makes.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn room_descriptor(&self) -> io::Result<std::os::fd::BorrowedFd<'_>> {
+        let descriptor = match self.room.get() {
+            Some(room) => *room,
+            None => {
+                if !self.exported.load(Ordering::Relaxed) {
+                    self.export()?;
+                }
+                self.shared()?.make_room()?
+            }
+        };
+        // SAFETY: the descriptor stays open as long as the set does, as `descriptor` says.
+        Ok(unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) })
+    }
+
+    #[cfg(unix)]
+    fn export(&self) -> io::Result<()> {
+        self.shared()?.make_set()?;
+        self.exported.store(true, Ordering::Relaxed);
+        self.wake_handle.notify();
+        Ok(())
     }
 
     /// Takes a turn of the connection for a call through `&`.
@@ -264,6 +323,55 @@ impl Caller<'_> {
         self.connection.piece.filter(|_| !whole).unwrap_or(usize::MAX)
     }
 
+    /// Makes the set with the connection's descriptors, unless there is one.
+    fn make_set(&mut self) -> io::Result<()> {
+        #[cfg(unix)]
+        if self.cell.descriptor.get().is_some() {
+            return Ok(());
+        }
+        let poller = Box::new(Poller::of(1, self.cell.wake_handle.clone())?);
+        self.connection.register_at(poller.registry(), CONNECTION)?;
+        #[cfg(unix)]
+        let _ = self.cell.descriptor.set(std::os::fd::AsRawFd::as_raw_fd(&poller.descriptor()));
+        self.poller = Some(poller);
+        Ok(())
+    }
+
+    /// Makes the descriptor that shows room, unless there is one. There is a set.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn make_room(&mut self) -> io::Result<std::os::fd::RawFd> {
+        use std::os::fd::AsRawFd;
+
+        if let Some(room) = self.cell.room.get() {
+            return Ok(*room);
+        }
+        let set = self.cell.descriptor.get().ok_or(io::ErrorKind::NotFound)?;
+        let room = RoomDescriptor::new(*set)?;
+        let descriptor = room.descriptor().as_raw_fd();
+        self.room = Some(room);
+        self.readiness_state.show_no_room();
+        let _ = self.cell.room.set(descriptor); // Under the turn's lock there is one call.
+        Ok(descriptor)
+    }
+
+    /// Makes the descriptor that shows room match what calls can do.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn publish_room(&mut self, refused: bool) {
+        let has_room = self.connection.readiness().writable;
+        let shown = match &mut self.room {
+            Some(room) if has_room => room.has_room(),
+            Some(room) if refused => room.is_refused(),
+            _ => Ok(()),
+        };
+        if let Err(error) = shown {
+            tracing::error!(connection = %self.connection.info, %error, "its room is not shown");
+        }
+    }
+
+    /// Another descriptor shows no room here.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(crate) fn publish_room(&mut self, _: bool) {}
+
     /// Whether the program may wait for the descriptor.
     #[inline]
     pub(crate) fn is_exported(&self) -> bool {
@@ -293,23 +401,27 @@ impl Caller<'_> {
         let open = &mut **self;
         let awake = !open.connection.may_sleep(&cell.task_waker);
         let until = if awake { Until::Now } else { until.or(open.connection.next_deadline()) };
-        let happened = match open.poller.take() {
-            Some(poller) => self.sleep_in(poller, direction, until)?,
-            None => self.wait_for_turn(until),
+        let happened = match self.another_sleeps() {
+            false => self.sleep_first(direction, until)?,
+            true => self.wait_for_turn(until),
         };
         Ok(happened || awake)
     }
 
-    /// Sleeps in the poller. Others may have turns until it has slept.
-    fn sleep_in(&mut self, mut poller: Box<Poller>, direction: Direction, until: Until) -> io::Result<bool> {
+    /// Sleeps in the set, or for the descriptors. Others may have turns until it has slept.
+    fn sleep_first(&mut self, direction: Direction, until: Until) -> io::Result<bool> {
         let waits = !matches!(until, Until::Now);
         let received = self.connection.frames_received();
+        let is_woken = waits && (self.is_shared() || self.connection.awaits_memory());
+        let woken = is_woken.then_some(&self.cell.wake_handle);
+        let open = &mut **self;
+        let mut wait = EventWait::of(open.poller.take(), &mut open.connection, woken);
         let turn = self.turn.take_if(|_| waits);
         let shared = turn.is_some();
         if let Some(mut turn) = turn {
             turn.sleeper = Some(Sleeper { direction, until: until.end(), received, woken: false });
         }
-        let slept = poller.sleep(until);
+        let slept = wait.sleep(until);
         if shared {
             let mut turn = self.cell.next_turn();
             turn.sleeper = None;
@@ -320,14 +432,12 @@ impl Caller<'_> {
             // Other calls have used the connection since.
             self.open = self.cell.open();
         }
-        let mut happened = false;
         let open = &mut **self;
-        poller.take_events(|event| {
-            open.connection.on_event(event);
-            happened = true;
-        });
-        open.poller = Some(poller);
-        open.readiness_state.events_taken();
+        let (poller, happened) = wait.take_events(&mut open.connection);
+        if poller.is_some() {
+            open.poller = poller;
+            open.readiness_state.events_taken();
+        }
         if waits {
             self.resume();
         }
@@ -471,6 +581,8 @@ impl ConnectionOwner {
         // SAFETY: the gate keeps out the end of the process, and only the owner has calls.
         let open = unsafe { self.cell.take() }.expect(OPEN);
         self.cell.gate.leave(false);
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        drop(open.room);
         let OpenConnection { mut connection, poller, .. } = open;
         if let Some(poller) = poller {
             connection.deregister(&poller)?;

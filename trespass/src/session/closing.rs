@@ -11,6 +11,7 @@ use crate::session::connection::Connection;
 use crate::session::exit::UnsentBytes;
 use crate::session::readiness::{Poller, Until};
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
+use crate::session::sleep::EventWait;
 
 /// The error text of a connection that was reset at the end of its linger time.
 pub(crate) const LINGER_EXPIRED: &str = "the peer did not take all within";
@@ -24,18 +25,29 @@ const AFTER_LAST_BYTE: Duration = Duration::from_secs(10);
 /// Closes a connection and never waits for its peer. The service thread sends the bytes that remain.
 /// As over TCP (RFC 1122, 4.2.2.13), the connection is reset if the program has not read all
 /// that has arrived.
-pub(crate) fn close(mut connection: Connection, poller: &mut Poller, linger: Duration) {
-    if let Err(error) = poller.wait(Until::Now, |event| connection.on_event(event)) {
+/// Returns the program's set.
+pub(crate) fn close(
+    mut connection: Connection,
+    poller: Option<Box<Poller>>,
+    linger: Duration,
+) -> Option<Box<Poller>> {
+    let mut wait = EventWait::of(poller, &mut connection, None);
+    if let Err(error) = wait.sleep(Until::Now) {
         tracing::debug!(connection = %connection.info, %error, "its last events are not known");
     }
+    let (poller, _) = wait.take_events(&mut connection);
     connection.progress();
     if connection.has_unread() {
-        return connection.abort();
+        connection.abort();
+        return poller;
     }
-    if let Err(error) = connection.deregister(poller) {
+    if let Some(poller) = &poller
+        && let Err(error) = connection.deregister(poller)
+    {
         tracing::debug!(connection = %connection.info, %error, "a descriptor stays in the set");
     }
     finish(connection, linger);
+    poller
 }
 
 /// The same for a connection that is in no set.
@@ -117,7 +129,7 @@ impl Task for Closing {
     fn turn(&mut self, place: &Place, events: &[&Event], now: Instant) -> NextTurn {
         // A place may get a late event of its earlier task.
         let own = events.iter().filter(|event| place.number(event.token()) == CONNECTION);
-        own.for_each(|event| self.connection.on_event(event));
+        own.for_each(|event| self.connection.on_event((*event).into()));
         let next = self.progress(now);
         if next == NextTurn::Never
             && let Err(error) = self.connection.deregister_from(place.registry())

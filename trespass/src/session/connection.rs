@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use mio::event::Event as Report;
 use mio::{Registry, Token};
 
 use crate::config::Config;
@@ -27,8 +26,10 @@ use crate::session::readiness::{Poller, Readiness};
 use crate::session::service;
 use crate::session::spin::AdaptiveSpin;
 use crate::session::stats::{Stats, StatsSummary};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use crate::transport::Sources;
 use crate::transport::pools::usable_pool;
-use crate::transport::{Driver, RdmaPath, TransportDriver, WorkCompletion};
+use crate::transport::{Driver, RdmaPath, SystemEvent, TransportDriver, WorkCompletion};
 
 /// Bytes to copy before they are sent, in whole frames, if the peer does not READ.
 const PIECE: usize = 16 << 10;
@@ -225,8 +226,14 @@ impl Connection {
         Driver::<Pool>::deregister(&mut self.driver, poller.registry())
     }
 
-    pub(crate) fn on_event(&mut self, event: &Report) {
+    pub(crate) fn on_event(&mut self, event: SystemEvent) {
         Driver::<Pool>::on_event(&mut self.driver, event);
+    }
+
+    /// Adds the descriptors that a sleeping call waits for.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn sources(&mut self, sources: &mut Sources) {
+        Driver::<Pool>::sources(&mut self.driver, sources);
     }
 
     /// Handles a completion from the worker's completion queue.

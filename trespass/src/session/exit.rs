@@ -169,6 +169,7 @@ mod at_exit {
         if live > 0 {
             if process::end_calls() {
                 list.closes.store(true, Ordering::Release);
+                service::end_sleeps();
                 service::wake();
             } else {
                 say(format_args!("{live} open connections may lose bytes: the system has no membarrier"));

@@ -22,7 +22,11 @@ pub(crate) mod exit;
 pub(crate) mod listening;
 pub(crate) mod pending;
 pub(crate) mod readiness;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod room;
 pub(crate) mod service;
+mod sleep;
 mod spin;
 pub(crate) mod stats;
-mod timer;
+mod timers;
+pub(crate) mod wake;

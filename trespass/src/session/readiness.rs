@@ -17,18 +17,18 @@
 //!   arrives after that is a new event of the set.
 //!
 //! Calls also run the timers: the keepalive of a silent peer, or the end of a cork. A program that
-//! waits for the descriptor need not call before it is readable, so the set then has a timer
-//! ([`Poller::wake_at`]) where the system supports one.
+//! waits for the descriptor need not call before it is readable, so the service thread then wakes
+//! the set ([`Poller::wake_at`]).
 
 use std::io;
 use std::sync::Arc;
-use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
 use mio::{Events, Poll, Registry, Token};
 
-use crate::session::timer::Timer;
+use crate::session::timers::Timer;
+use crate::session::wake::{WAKER, WakeHandle};
 
 /// The calls that can make progress, or that a program waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,31 +66,8 @@ impl Readiness {
     }
 }
 
-/// The tokens of the waker and of the timer.
-const WAKER: Token = Token(usize::MAX);
-const TIMER: Token = Token(usize::MAX - 2);
-
 /// Events taken at a time. Further ones stay in the set.
 const EVENTS: usize = 256;
-
-/// Wakes a poller from any thread.
-#[derive(Debug)]
-pub(crate) struct WakeHandle(mio::Waker);
-
-impl WakeHandle {
-    /// Makes the set readable, and wakes its waiter. A failure is permanent and is logged.
-    pub(crate) fn notify(&self) {
-        if let Err(error) = self.0.wake() {
-            tracing::error!(%error, "who waits for a connection cannot be woken");
-        }
-    }
-}
-
-impl Wake for WakeHandle {
-    fn wake(self: Arc<Self>) {
-        self.notify();
-    }
-}
 
 /// The event sources of a connection, a listener or a worker (epoll or kqueue), with a waker.
 #[derive(Debug)]
@@ -109,8 +86,13 @@ pub(crate) struct Poller {
 impl Poller {
     /// A poller for `connections` event sources.
     pub(crate) fn new(connections: usize) -> io::Result<Self> {
+        Self::of(connections, WakeHandle::new())
+    }
+
+    /// The same for a handle that exists.
+    pub(crate) fn of(connections: usize, wake_handle: Arc<WakeHandle>) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let wake_handle = Arc::new(WakeHandle(mio::Waker::new(poll.registry(), WAKER)?));
+        wake_handle.attach(poll.registry())?;
         Ok(Self {
             poll,
             task_waker: wake_handle.clone().into(),
@@ -174,32 +156,34 @@ impl Poller {
         for event in &self.events {
             match event.token() {
                 WAKER => woken = true,
-                TIMER => self.timer_due = None,
                 _ => each(event),
             }
         }
         woken
     }
 
-    /// Makes the set readable at `at`, for a program that waits for its descriptor. An earlier
-    /// pending timer suffices, because its turn calls this again. Returns whether a timer is set.
-    pub(crate) fn wake_at(&mut self, at: Option<Instant>) -> bool {
-        let Some(at) = at else { return false };
+    /// Makes the set readable at `at` or up to a second later, for a program that waits for its
+    /// descriptor. An earlier pending timer suffices, because its turn calls this again.
+    pub(crate) fn wake_at(&mut self, at: Option<Instant>) {
+        let Some(at) = at else { return };
+        if self.wake_handle.take_timer_fired() {
+            self.timer_due = None;
+        }
         if self.timer_due.is_none_or(|timer_due| at < timer_due) {
             if let Err(error) = self.set_timer(at) {
                 tracing::debug!(%error, "what is due waits for the program's next call");
             }
             self.timer_due = Some(at);
         }
-        self.timer.is_some()
     }
 
     fn set_timer(&mut self, at: Instant) -> io::Result<()> {
-        let timer = match &self.timer {
+        let timer = match &mut self.timer {
             Some(timer) => timer,
-            None => self.timer.insert(Timer::new(self.poll.registry(), TIMER)?),
+            none => none.insert(Timer::new()?),
         };
-        timer.set(at.saturating_duration_since(Instant::now()))
+        timer.set(at, &self.wake_handle);
+        Ok(())
     }
 
     /// The set's descriptor. Whoever gives it to a program then calls [`wake`](Self::wake) once,
@@ -207,6 +191,12 @@ impl Poller {
     #[cfg(unix)]
     pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(self.poll.registry())
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        self.wake_handle.detach();
     }
 }
 
@@ -278,15 +268,18 @@ impl From<Option<Instant>> for Until {
 pub(crate) struct ReadinessState {
     /// The directions that the program waits for.
     interest: Readiness,
-    /// A call to write was refused.
+    /// A call to write was refused, and the descriptor shows room.
     refused_write: bool,
+    /// Another descriptor shows room.
+    shows_no_room: bool,
     /// The readiness that has been signalled since a call last took the set's events.
     signalled: Readiness,
 }
 
 impl Default for ReadinessState {
     fn default() -> Self {
-        Self { interest: Readiness::BOTH, refused_write: false, signalled: Readiness::NONE }
+        let (interest, signalled) = (Readiness::BOTH, Readiness::NONE);
+        Self { interest, refused_write: false, shows_no_room: false, signalled }
     }
 }
 
@@ -297,7 +290,17 @@ impl ReadinessState {
 
     /// Records whether a call to write was refused.
     pub(crate) fn set_write_refused(&mut self, refused: bool) {
-        self.refused_write = refused;
+        self.refused_write = refused && !self.shows_no_room;
+    }
+
+    /// Shows no room from now on, because another descriptor does.
+    #[cfg_attr(
+        not(any(target_os = "linux", target_os = "android")),
+        allow(dead_code, reason = "no descriptor shows room here")
+    )]
+    pub(crate) fn show_no_room(&mut self) {
+        self.shows_no_room = true;
+        self.refused_write = false;
     }
 
     /// Whether the descriptor has shown room since a call last took the set's events.
@@ -344,6 +347,9 @@ mod tests {
         assert!(readiness_state.update(Readiness::BOTH), "a second condition wakes for itself");
         readiness_state.events_taken();
         assert!(readiness_state.update(Readiness::BOTH), "taking the events takes the wake-up too");
+        readiness_state.show_no_room();
+        readiness_state.set_write_refused(true);
+        assert_eq!(readiness_state.wanted(Readiness::BOTH), Readiness::READ, "another descriptor shows room");
     }
 
     #[test]

@@ -19,6 +19,9 @@ use mio::{Events, Poll, Registry, Token, Waker};
 use crate::pool::flush_thread;
 use crate::process::{Process, current_thread};
 use crate::session::exit::{self, OpenAtExit};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use crate::session::sleep::Signals;
+use crate::session::timers::Timers;
 
 /// Tokens of a task.
 const TOKENS: usize = 1 << 12;
@@ -61,8 +64,25 @@ pub(super) fn waited_for_at_exit() -> Option<&'static OpenAtExit> {
     (thread != current_thread()).then_some(&service.open_at_exit)
 }
 
-/// Wakes the service thread.
+/// The timers of this process.
+pub(super) fn timers() -> io::Result<&'static Timers> {
+    Service::get().map(|service| &service.timers)
+}
+
+/// The signals of sleeping calls.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn signals() -> Option<&'static Signals> {
+    Service::started().map(|service| &service.signals)
+}
+
+/// Ends every sleep of a call, because the process ends.
 #[cfg(unix)]
+pub(super) fn end_sleeps() {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    signals().into_iter().for_each(Signals::end_sleeps);
+}
+
+/// Wakes the service thread.
 pub(super) fn wake() {
     if let Some(service) = Service::started() {
         service.wake();
@@ -125,6 +145,9 @@ struct Service {
     waker: Waker,
     entries: Mutex<Vec<Entry>>,
     open_at_exit: OpenAtExit,
+    timers: Timers,
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    signals: Signals,
     thread: AtomicUsize,
 }
 
@@ -166,6 +189,9 @@ impl Service {
             waker: Waker::new(poll.registry(), WAKER)?,
             entries: Mutex::default(),
             open_at_exit: OpenAtExit::default(),
+            timers: Timers::new(),
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            signals: Signals::new()?,
             thread: AtomicUsize::new(0),
         });
         // The thread starts before a task can be added, and ends if another thread was faster.
@@ -207,7 +233,7 @@ impl Service {
         let mut events = Events::with_capacity(EVENTS);
         let mut closes = false;
         loop {
-            let due = self.entries().iter().filter_map(|entry| entry.due).min();
+            let due = self.entries().iter().filter_map(|entry| entry.due).chain(self.timers.next()).min();
             let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
             let timeout = timeout.into_iter().chain(closes.then_some(exit::LOOK)).min();
             match poll.poll(&mut events, timeout) {
@@ -221,6 +247,7 @@ impl Service {
             let mut moved: Vec<&Event> = events.iter().filter(|event| event.token() != WAKER).collect();
             moved.sort_unstable_by_key(|event| event.token());
             self.turns(&moved);
+            self.timers.fire(Instant::now());
             closes = self.closes_at_exit();
             flush_thread();
         }
@@ -329,6 +356,14 @@ impl<T: Task + 'static> ServiceTask<T> {
 
     /// Gives up the ownership: the task ends when a turn returns [`NextTurn::Never`].
     pub(crate) fn detach(self) {}
+
+    #[cfg_attr(
+        not(any(target_os = "linux", target_os = "android")),
+        allow(dead_code, reason = "no descriptor shows room here")
+    )]
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
 
     /// Whether this process started the task. A forked child has a copy that nobody runs.
     pub(crate) fn is_of_this_process(&self) -> bool {

@@ -5,8 +5,70 @@ use std::time::Instant;
 
 use mio::event::Event;
 use mio::{Registry, Token};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use rustix::event::PollFlags;
 
 use crate::protocol::{Blocks, CallBuffer, ConnectionKind, ProtocolMachine};
+
+/// What the system reports of the descriptors of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SystemEvent {
+    pub(crate) is_readable: bool,
+    pub(crate) is_writable: bool,
+    /// The peer has closed its half of the socket.
+    pub(crate) is_read_closed: bool,
+    pub(crate) is_write_closed: bool,
+    pub(crate) is_error: bool,
+}
+
+impl From<&Event> for SystemEvent {
+    fn from(event: &Event) -> Self {
+        Self {
+            is_readable: event.is_readable(),
+            is_writable: event.is_writable(),
+            is_read_closed: event.is_read_closed(),
+            is_write_closed: event.is_write_closed(),
+            is_error: event.is_error(),
+        }
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl From<PollFlags> for SystemEvent {
+    fn from(flags: PollFlags) -> Self {
+        let has = |any: PollFlags| flags.intersects(any);
+        Self {
+            is_readable: has(PollFlags::IN),
+            is_writable: has(PollFlags::OUT),
+            is_read_closed: has(PollFlags::RDHUP | PollFlags::HUP),
+            is_write_closed: has(PollFlags::HUP),
+            is_error: has(PollFlags::ERR | PollFlags::NVAL),
+        }
+    }
+}
+
+/// The descriptors of a connection, each with what a sleeping call waits for.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[derive(Default)]
+pub(crate) struct Sources {
+    descriptors: [Option<(std::os::fd::RawFd, PollFlags)>; 2],
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl Sources {
+    /// Waits for nothing if `flags` is empty.
+    pub(crate) fn add(&mut self, descriptor: std::os::fd::RawFd, flags: PollFlags) {
+        let free = self.descriptors.iter_mut().find(|place| place.is_none());
+        debug_assert!(free.is_some(), "a connection has two descriptors at most");
+        if let Some(free) = free.filter(|_| !flags.is_empty()) {
+            *free = Some((descriptor, flags));
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (std::os::fd::RawFd, PollFlags)> {
+        self.descriptors.into_iter().flatten()
+    }
+}
 
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
@@ -25,7 +87,12 @@ pub(crate) trait Driver<P: Blocks> {
 
     /// Remembers an event that the system reported; the next [`progress`](Self::progress) acts on
     /// it.
-    fn on_event(&mut self, event: &Event);
+    fn on_event(&mut self, event: SystemEvent);
+
+    /// Adds the descriptors that a sleeping call must wait for, each for what the driver does not know
+    /// yet. Otherwise the system would report that again and again.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn sources(&mut self, sources: &mut Sources);
 
     /// Receives and sends until neither moves any more. Never sleeps.
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant);

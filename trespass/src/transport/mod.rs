@@ -24,10 +24,11 @@ pub(crate) mod pools;
 use std::io;
 use std::time::Instant;
 
-use mio::event::Event;
 use mio::{Registry, Token};
 
-pub(crate) use self::driver::Driver;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use self::driver::Sources;
+pub(crate) use self::driver::{Driver, SystemEvent};
 use self::tcp::TcpDriver;
 use crate::pool::{Block, Pool};
 use crate::process::Descriptor;
@@ -208,8 +209,13 @@ impl Driver<Pool> for TransportDriver {
         whichever!(ref self.has_more())
     }
 
-    fn on_event(&mut self, event: &Event) {
+    fn on_event(&mut self, event: SystemEvent) {
         whichever!(self.on_event(event));
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn sources(&mut self, sources: &mut Sources) {
+        whichever!(self.sources(sources));
     }
 
     fn progress(&mut self, protocol: &mut ProtocolMachine<Block>, pool: &mut Pool, now: Instant) {

@@ -42,6 +42,7 @@ mod system;
 mod threads;
 #[cfg(feature = "rdma")]
 mod traffic;
+mod writable;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
@@ -142,6 +143,7 @@ fn run_at(
     single::add(&mut suite);
     edges::add(&mut suite);
     ready::add(&mut suite);
+    writable::add(&mut suite);
     accepting::add(&mut suite);
     close::add(&mut suite);
     death::add(&mut suite);

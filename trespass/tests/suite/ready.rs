@@ -47,7 +47,7 @@ fn epoll_set(stream: &Stream, flags: epoll::EventFlags) -> Epoll {
 
 /// Waits, and retries once if the process was stopped in between: Linux reports that as an
 /// interruption even without a handler.
-fn again<T>(mut wait: impl FnMut() -> io::Result<T>) -> T {
+pub(super) fn again<T>(mut wait: impl FnMut() -> io::Result<T>) -> T {
     loop {
         match wait() {
             Err(error) if error.kind() == ErrorKind::Interrupted => (),
@@ -56,7 +56,7 @@ fn again<T>(mut wait: impl FnMut() -> io::Result<T>) -> T {
     }
 }
 
-fn timespec(limit: Duration) -> Timespec {
+pub(super) fn timespec(limit: Duration) -> Timespec {
     Timespec::try_from(limit).unwrap()
 }
 

@@ -71,7 +71,7 @@ impl Worker {
             let Some(slot) = slots.get_mut(index) else { return };
             match &mut slot.state {
                 SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
-                    connection.on_event(event)
+                    connection.on_event(event.into())
                 }
                 SlotState::Listening { may_accept, .. } => *may_accept = true,
                 SlotState::Arriving { .. } | SlotState::Nothing => (),

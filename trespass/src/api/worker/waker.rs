@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[expect(unused_imports, reason = "the documentation names it")]
 use super::Worker;
-use crate::session::readiness::WakeHandle;
+use crate::session::wake::WakeHandle;
 
 /// Ends a worker's [`poll`](Worker::poll) from any thread, for example after a message was left for it
 /// in a channel.

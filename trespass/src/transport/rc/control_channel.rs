@@ -6,22 +6,29 @@ use std::mem::replace;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use mio::event::Event;
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
+use rustix::event::PollFlags;
 use sideway::rdmacm::{EventChannel, EventType, Identifier};
+
+use crate::transport::{Sources, SystemEvent};
 
 /// The TCP socket or the connection manager's identifier.
 pub(super) enum ControlChannel {
-    Socket { socket: TcpStream, peer_ended: bool },
+    Socket {
+        socket: TcpStream,
+        peer_ended: bool,
+        /// The end was reported. It stays so.
+        ended: bool,
+    },
     Cm(CmControl),
 }
 
 impl ControlChannel {
     /// Wraps a non-blocking socket.
     pub(super) fn from_socket(socket: std::net::TcpStream) -> Self {
-        Self::Socket { socket: TcpStream::from_std(socket), peer_ended: false }
+        Self::Socket { socket: TcpStream::from_std(socket), peer_ended: false, ended: false }
     }
 
     pub(super) fn socket(&self) -> Option<RawFd> {
@@ -49,10 +56,23 @@ impl ControlChannel {
     }
 
     /// Remembers an event. It may concern another descriptor registered under the same token.
-    pub(super) fn on_event(&mut self, event: &Event) {
+    pub(super) fn on_event(&mut self, event: SystemEvent) {
         match self {
-            Self::Socket { peer_ended, .. } => *peer_ended |= event.is_read_closed() || event.is_error(),
+            Self::Socket { peer_ended, ended, .. } => {
+                *peer_ended |= event.is_read_closed || event.is_error;
+                *ended |= *peer_ended;
+            }
             Self::Cm(cm) => cm.may_have_event = true,
+        }
+    }
+
+    /// Adds its descriptor, until its end is known. Bytes on the socket mean nothing.
+    pub(super) fn sources(&self, sources: &mut Sources) {
+        match self {
+            Self::Socket { ended: true, .. } => (),
+            Self::Socket { socket, .. } => sources.add(socket.as_raw_fd(), PollFlags::RDHUP),
+            Self::Cm(cm) if cm.ended => (),
+            Self::Cm(cm) => sources.add(cm.channel.as_fd().as_raw_fd(), PollFlags::IN),
         }
     }
 
@@ -96,19 +116,26 @@ pub(crate) struct CmControl {
     channel: EventChannel,
     may_have_event: bool,
     peer_ended: bool,
+    /// The end, or the channel's, was found. It stays so.
+    ended: bool,
 }
 
 impl CmControl {
     /// Takes the identifier of an established connection. `peer_ended`: the peer has disconnected
     /// since.
     pub(crate) fn new(id: Identifier, channel: EventChannel, peer_ended: bool) -> Self {
-        Self { id, channel, may_have_event: true, peer_ended }
+        Self { id, channel, may_have_event: true, peer_ended, ended: peer_ended }
     }
 
     fn poll_events(&mut self) {
         if !replace(&mut self.may_have_event, false) {
             return;
         }
+        self.read_events();
+        self.ended |= self.peer_ended;
+    }
+
+    fn read_events(&mut self) {
         loop {
             match self.channel.try_get_cm_event() {
                 Ok(Some(event)) => {

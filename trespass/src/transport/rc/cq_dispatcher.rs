@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
+use rustix::event::PollFlags;
 use sideway::ibverbs::completion::{
     CompletionChannel, GenericCompletionQueue, GenericWorkCompletion, Notify, WorkCompletionStatus,
 };
@@ -33,6 +34,7 @@ use super::shared_recv_queue::SharedRecvQueue;
 use super::wr_id::{self, GENERATIONS, WrId};
 use super::{DeviceBlock, RdmaDevice};
 use crate::protocol::Lease;
+use crate::transport::Sources;
 use crate::wire::{Cause, Unavailable};
 
 /// The initial capacity of a worker's completion queue. It grows with the number of connections.
@@ -240,6 +242,11 @@ impl<B: DeviceBlock> CqDispatcher<B> {
 
     pub(super) fn deregister(&self, registry: &Registry) -> io::Result<()> {
         registry.deregister(&mut SourceFd(&self.channel.as_fd().as_raw_fd()))
+    }
+
+    /// Adds the completion channel.
+    pub(super) fn sources(&self, sources: &mut Sources) {
+        sources.add(self.channel.as_fd().as_raw_fd(), PollFlags::IN);
     }
 
     /// The completion channel was reported readable.

@@ -3,7 +3,6 @@
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
-use mio::event::Event;
 use mio::{Registry, Token};
 use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, QueuePairAttributeMask, WorkRequestFlags};
@@ -22,7 +21,7 @@ use crate::protocol::{
     Block, BlockPieces, Blocks, CallBuffer, CompletedTransmit, ConnectionKind, FailureCause, GATHER_MAX,
     ProtocolMachine, Purpose, TransmitItem,
 };
-use crate::transport::Driver;
+use crate::transport::{Driver, Sources, SystemEvent};
 
 /// How long the driver waits for a RESET frame to be acknowledged before it stops the queue pair.
 const RESET_TIMEOUT: Duration = Duration::from_millis(100);
@@ -450,11 +449,18 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     /// Remembers an event. Both descriptors have the same token, so the event may belong to either.
     /// The completion channel is only ever readable, and of the control channel only the end
     /// matters.
-    fn on_event(&mut self, event: &Event) {
+    fn on_event(&mut self, event: SystemEvent) {
         if let Some(dispatcher) = self.pair.own_dispatcher() {
             dispatcher.on_event();
         }
         self.control.on_event(event);
+    }
+
+    fn sources(&mut self, sources: &mut Sources) {
+        self.control.sources(sources);
+        if let Some(dispatcher) = self.pair.own_dispatcher() {
+            dispatcher.sources(sources);
+        }
     }
 
     fn limit_turns(&mut self) {

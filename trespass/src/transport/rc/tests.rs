@@ -129,7 +129,7 @@ impl TestPeer {
         if let Err(error) = self.set.poll(&mut reports, Some(timeout)) {
             assert_eq!(error.kind(), ErrorKind::Interrupted);
         }
-        reports.iter().for_each(|report| Driver::<Pool>::on_event(&mut self.rc, report));
+        reports.iter().for_each(|report| Driver::<Pool>::on_event(&mut self.rc, report.into()));
     }
 
     fn progress_transport(&mut self) {

@@ -12,13 +12,16 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::net::Shutdown;
 use std::time::Instant;
 
-use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use rustix::event::PollFlags;
 use socket2::SockRef;
 
 use self::reader::{AHEAD, FrameSink, Reader};
-use super::Driver;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use super::Sources;
+use super::{Driver, SystemEvent};
 use crate::process::Descriptor;
 use crate::protocol::frame::HEADER_LEN;
 use crate::protocol::{
@@ -306,10 +309,21 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
         self.has_used_its_turn() && !self.over
     }
 
-    fn on_event(&mut self, event: &Event) {
-        self.ends |= event.is_read_closed() || event.is_error();
-        self.may_read |= event.is_readable() || self.ends;
-        self.may_write |= event.is_writable() || event.is_write_closed() || event.is_error();
+    fn on_event(&mut self, event: SystemEvent) {
+        self.ends |= event.is_read_closed || event.is_error;
+        self.may_read |= event.is_readable || self.ends;
+        self.may_write |= event.is_writable || event.is_write_closed || event.is_error;
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn sources(&mut self, sources: &mut Sources) {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, !self.may_read);
+        flags.set(PollFlags::RDHUP, !self.ends);
+        flags.set(PollFlags::OUT, !self.may_write);
+        if !self.over {
+            sources.add(std::os::fd::AsRawFd::as_raw_fd(&self.socket), flags);
+        }
     }
 
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
