@@ -113,10 +113,9 @@
 //! 4. Over RDMA the peer reads large pieces from this side's memory, so written bytes need this
 //!    process until [`drain`](Stream::drain) returns. A dropped connection sends for 10 s at most
 //!    ([`Stream::set_linger`], `close::i14_close_waits_no_longer_than_it_lingers`). So do all that are
-//!    open when `main` returns or [`exit`](std::process::exit) is called
+//!    open, also those of a [`Worker`], when `main` returns or [`exit`](std::process::exit) is called
 //!    (`death::i14_the_end_of_a_process_sends_what_it_wrote`). `_exit`, `abort`, exec, a signal or a
-//!    crash lose what is not sent, and so does the end of a process with a [`Worker`] that was not
-//!    dropped.
+//!    crash lose what is not sent.
 //! 5. After a fork, listeners, connections and workers belong to the parent: calls of the child fail,
 //!    and its drop disturbs nothing (`tests/fork.rs`).
 //!

@@ -141,6 +141,19 @@ pub(crate) fn wait_for_end() {
     thread::sleep(Duration::from_secs(1));
 }
 
+/// Ends a call that slept when the process began to end, because the end has taken what it used.
+#[cold]
+pub(crate) fn leave_to_end() -> ! {
+    wait_for_end();
+    // Somebody waits for this thread after the connections were closed.
+    if cfg!(panic = "unwind") {
+        std::panic::resume_unwind(Box::new("the process ends"));
+    }
+    loop {
+        thread::park();
+    }
+}
+
 /// The calling thread, without a thread-local variable, which has ended before an `atexit` function
 /// runs.
 #[cfg(unix)]

@@ -29,7 +29,7 @@ use crate::session::blocking::Timeouts;
 use crate::session::closing;
 use crate::session::connection::{Connection, Direction};
 use crate::session::connection_info::ConnectionInfo;
-use crate::session::exit::{self, LiveEntry};
+use crate::session::exit::{self, CloseAtExit, LiveEntry};
 use crate::session::readiness::{Poller, ReadinessState, Until};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::session::room::RoomDescriptor;
@@ -259,11 +259,10 @@ impl ConnectionCell {
         // SAFETY: the caller guarantees that nobody else reaches it.
         unsafe { (*self.open.get()).take() }
     }
+}
 
-    /// Closes the connection at the end of the process, if no call uses it. Then no call ever will,
-    /// because calls have ended ([`process::end_calls`]). Otherwise wakes the
-    /// call. Returns whether nothing is left to close.
-    pub(crate) fn close_at_exit(&self) -> bool {
+impl CloseAtExit for ConnectionCell {
+    fn close_at_exit(&self) -> bool {
         if !self.gate.is_left_for_ever() {
             self.wake_handle.notify();
             return false;
@@ -474,14 +473,7 @@ impl Caller<'_> {
         }
         *self.turn = None;
         self.left = true;
-        process::wait_for_end();
-        // Somebody waits for this thread after the connections were closed.
-        if cfg!(panic = "unwind") {
-            std::panic::resume_unwind(Box::new("the process ends"));
-        }
-        loop {
-            thread::park();
-        }
+        process::leave_to_end();
     }
 
     fn another_sleeps(&self) -> bool {

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::session::caller::ConnectionCell;
 use crate::session::service;
 
 /// How long the end of the process waits for calls that use a connection to leave it.
@@ -18,6 +17,14 @@ const LIMIT_OF_CALLS: Duration = Duration::from_secs(1);
 
 /// How often it looks.
 pub(super) const LOOK: Duration = Duration::from_millis(1);
+
+/// What the end of the process closes: a connection, or a worker.
+pub(crate) trait CloseAtExit: Send + Sync {
+    /// Closes it, if no call uses it. Then no call ever will, because calls have ended
+    /// ([`end_calls`](crate::process::end_calls)). Otherwise wakes the call. Returns whether nothing is
+    /// left to close.
+    fn close_at_exit(&self) -> bool;
+}
 
 /// The connections of a process that its end waits for.
 #[derive(Default)]
@@ -32,8 +39,8 @@ pub(crate) struct OpenAtExit {
 struct Counts {
     /// Connections that were closed and have unsent bytes.
     unsent: usize,
-    /// Those that the program has not dropped, with free places.
-    live: Vec<Option<Weak<ConnectionCell>>>,
+    /// Those that the program has not dropped, and its workers, with free places.
+    live: Vec<Option<Weak<dyn CloseAtExit>>>,
     free: Vec<usize>,
     /// When the closing began.
     closes_since: Option<Instant>,
@@ -75,13 +82,13 @@ impl OpenAtExit {
 }
 
 /// An open connection in the list.
-pub(super) struct LiveEntry {
+pub(crate) struct LiveEntry {
     list: &'static OpenAtExit,
     at: usize,
 }
 
-/// Has the end of the process close a connection, if its program has not.
-pub(super) fn add(cell: &Arc<ConnectionCell>) -> Option<LiveEntry> {
+/// Has the end of the process close a connection or a worker, if its program has not.
+pub(crate) fn add<T: CloseAtExit + 'static>(cell: &Arc<T>) -> Option<LiveEntry> {
     // Without the service nobody could send its bytes.
     let list = service::open_at_exit().ok()?;
     at_exit::register();
@@ -90,7 +97,8 @@ pub(super) fn add(cell: &Arc<ConnectionCell>) -> Option<LiveEntry> {
         counts.live.push(None);
         counts.live.len() - 1
     });
-    counts.live[at] = Some(Arc::downgrade(cell));
+    let cell: Weak<T> = Arc::downgrade(cell);
+    counts.live[at] = Some(cell);
     Some(LiveEntry { list, at })
 }
 
@@ -172,7 +180,9 @@ mod at_exit {
                 service::end_sleeps();
                 service::wake();
             } else {
-                say(format_args!("{live} open connections may lose bytes: the system has no membarrier"));
+                say(format_args!(
+                    "{live} open connections or workers may lose bytes: the system has no membarrier"
+                ));
             }
         }
         let Some(mut counts) = lock_until(list, until) else { return };

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
-use trespass::{Completion, Stream};
+use trespass::{Builder, Completion, Kind, Stream, Worker};
 
 use super::fixture::{Fixture, LONG, Target, below, random};
 
@@ -59,6 +59,7 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
             thread::sleep(Duration::from_millis(30));
             std::process::exit(0);
         }
+        part if WAYS_TO_LEAVE_A_WORKER.contains(&part) => leave_worker(part, builder, addr),
         part if WAYS_TO_LEAVE.contains(&part) => leave(part, builder.linger(LONG).connect(addr).unwrap()),
         "panic" => {
             let mut stream = builder.connect(addr).unwrap();
@@ -113,6 +114,43 @@ fn leave(way: &str, mut stream: Stream) -> ! {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
         }
         way => panic!("{way:?} is no way to leave"),
+    }
+    std::process::exit(0);
+}
+
+/// The same with a worker, which has the connection to itself or in its completion queue.
+fn leave_worker(way: &str, builder: Builder, addr: SocketAddr) -> ! {
+    let spin = if way == "in a worker that spins" { LONG } else { Duration::ZERO };
+    let config = builder.linger(LONG).worker_spin(spin).build().unwrap();
+    let mut worker = Worker::new(&config).unwrap();
+    let mut events = Vec::new();
+    let key = match way {
+        "added to a worker" => worker.add(config.connect(addr).unwrap()).unwrap(),
+        _ => worker.connect(addr, Kind::Stream).unwrap(),
+    };
+    let (data, mut sent, deadline) = (bytes(16, LEFT_BEHIND), 0, Instant::now() + LONG);
+    while sent < data.len() {
+        assert!(Instant::now() < deadline, "{sent} bytes were taken: {events:?}");
+        worker.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
+        match worker.write(key, &data[sent..]) {
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => (),
+            // It is still connecting.
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}"),
+        }
+    }
+    match way {
+        "in a dropped worker" => drop(worker),
+        "in a leaked worker" => std::mem::forget(worker),
+        "in a worker that polls" | "in a worker that spins" => {
+            thread::spawn(move || {
+                loop {
+                    worker.poll(&mut events, None).unwrap();
+                }
+            });
+            thread::sleep(Duration::from_millis(50));
+        }
+        _ => std::process::exit(0),
     }
     std::process::exit(0);
 }
@@ -224,9 +262,19 @@ const WAYS_TO_LEAVE: [&str; 7] = [
     "killed after a drain",
 ];
 
+/// The states in which it leaves a worker.
+const WAYS_TO_LEAVE_A_WORKER: [&str; 6] = [
+    "in a dropped worker",
+    "in a worker on the stack",
+    "in a leaked worker",
+    "in a worker that polls",
+    "in a worker that spins",
+    "added to a worker",
+];
+
 fn i14_the_end_of_a_process_sends_what_it_wrote(fixture: &Fixture) -> Outcome {
     let (listener, addr) = fixture.listener();
-    for way in WAYS_TO_LEAVE {
+    for way in WAYS_TO_LEAVE.iter().chain(&WAYS_TO_LEAVE_A_WORKER).copied() {
         let mut peer = ChildPeer::start(way, addr);
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();

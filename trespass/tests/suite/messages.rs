@@ -300,7 +300,7 @@ fn a_worker_sends_several_blocks_as_one_message(fixture: &Fixture) -> Outcome {
     let key = worker.add_seq_packet(client).unwrap();
     let pieces = [bytes(1, 20), bytes(2, 150_000), bytes(3, 3000)];
     let wanted = pieces.concat();
-    let mut blocks = filled(worker.pool(), &pieces);
+    let mut blocks = filled(&worker.pool(), &pieces);
     let ticket = worker.send_blocks(key, &mut blocks).unwrap();
     let got = thread::spawn(move || server.recv_buf().unwrap().to_vec());
     let (mut events, mut completions) = (Vec::new(), Vec::new());

@@ -120,7 +120,7 @@ fn a_pool_of_the_programs_own_serves_all(fixture: &Fixture) -> Outcome {
         fixture.streams_of(fixture.builder().pool(pool.clone()), other(fixture.builder()).pool(pool.clone()));
     assert!(*client.pool() == pool && *server.pool() == pool);
     let worker = Worker::new(&fixture.builder().pool(pool.clone()).build().unwrap()).unwrap();
-    assert!(*worker.pool() == pool);
+    assert!(worker.pool() == pool);
     // A connection of the worker accepts a block of any other.
     let mut block = worker.buffer(50_000).unwrap();
     block.bytes_mut()[..50_000].copy_from_slice(&bytes(1, 50_000));

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::Shutdown;
 
+use super::slots::WorkerInner;
 use super::{Key, Worker};
 use crate::pool::Block;
 use crate::protocol::CallError;
@@ -19,7 +20,7 @@ impl Worker {
     ///
     /// Those of `read`, and [`NotConnected`](ErrorKind::NotConnected): no connection has this key.
     pub fn read(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
-        self.take(key, |connection| connection.read(buffer))
+        self.0.call()?.take(key, |connection| connection.read(buffer))
     }
 
     /// Writes as [`Stream`](crate::Stream) does, without waiting.
@@ -37,7 +38,7 @@ impl Worker {
     ///
     /// Those of [`write`](Self::write).
     pub fn write_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.give(key, |connection| connection.write(slices))
+        self.0.call()?.give(key, |connection| connection.write(slices))
     }
 
     /// [`SeqPacket::send`](crate::SeqPacket::send) without waiting.
@@ -56,7 +57,7 @@ impl Worker {
     ///
     /// Those of [`send`](Self::send).
     pub fn send_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        self.give(key, |connection| connection.send(slices))
+        self.0.call()?.give(key, |connection| connection.send(slices))
     }
 
     /// [`SeqPacket::send_part`](crate::SeqPacket::send_part) without waiting.
@@ -65,7 +66,7 @@ impl Worker {
     ///
     /// Those of [`send`](Self::send).
     pub fn send_part(&mut self, key: Key, total: u64, part: &[u8]) -> io::Result<usize> {
-        self.give(key, |connection| connection.send_part(total, &[IoSlice::new(part)]))
+        self.0.call()?.give(key, |connection| connection.send_part(total, &[IoSlice::new(part)]))
     }
 
     /// [`SeqPacket::recv`](crate::SeqPacket::recv) without waiting.
@@ -75,7 +76,7 @@ impl Worker {
     /// Those of that method, and [`NotConnected`](ErrorKind::NotConnected): no connection has this
     /// key.
     pub fn recv(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
-        self.take(key, |connection| connection.recv(buffer))
+        self.0.call()?.take(key, |connection| connection.recv(buffer))
     }
 
     /// [`SeqPacket::recv_part`](crate::SeqPacket::recv_part) without waiting.
@@ -84,7 +85,7 @@ impl Worker {
     ///
     /// Those of [`recv`](Self::recv).
     pub fn recv_part(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<Part> {
-        self.take(key, |connection| connection.recv_part(buffer))
+        self.0.call()?.take(key, |connection| connection.recv_part(buffer))
     }
 
     /// Receives a message, or the bytes in one block of a stream, without a copy and without
@@ -94,7 +95,7 @@ impl Worker {
     ///
     /// Those of [`recv`](Self::recv), or [`read`](Self::read).
     pub fn recv_buf(&mut self, key: Key) -> io::Result<RecvBuf> {
-        self.take(key, |connection| match connection.info.kind {
+        self.0.call()?.take(key, |connection| match connection.info.kind {
             Kind::Stream => connection.recv_chunk(),
             Kind::SeqPacket => connection.recv_buf(),
         })
@@ -107,7 +108,7 @@ impl Worker {
     /// Those of [`recv`](Self::recv), and [`InvalidInput`](ErrorKind::InvalidInput): the connection
     /// is a stream.
     pub fn recv_part_buf(&mut self, key: Key) -> io::Result<(RecvBuf, Part)> {
-        self.take(key, |connection| match connection.info.kind {
+        self.0.call()?.take(key, |connection| match connection.info.kind {
             Kind::Stream => Err(connection.refused(Direction::Read, CallError::WrongKind)),
             Kind::SeqPacket => connection.recv_part_buf(),
         })
@@ -120,7 +121,7 @@ impl Worker {
     /// [`WouldBlock`](ErrorKind::WouldBlock): the pool is empty.
     /// [`InvalidInput`](ErrorKind::InvalidInput): no block is that large.
     pub fn buffer(&self, len: usize) -> io::Result<Block> {
-        buffers::take(&self.pool, len)
+        buffers::take(&self.pool(), len)
     }
 
     /// [`Stream::send_buf`](crate::Stream::send_buf) without waiting.
@@ -131,7 +132,8 @@ impl Worker {
     /// Those of [`send`](Self::send). The error contains the block.
     pub fn send_buf(&mut self, key: Key, block: Block, len: usize) -> Result<Ticket, SendRefused> {
         let mut block = Some(block);
-        let taken = self.give(key, |connection| connection.send_block(&mut block, len));
+        let sent = |connection: &mut Connection| connection.send_block(&mut block, len);
+        let taken = self.0.call().and_then(|mut call| call.give(key, sent));
         match (taken, block) {
             (Ok(ticket), _) => Ok(ticket),
             (Err(error), Some(block)) => Err(SendRefused { error, block }),
@@ -146,7 +148,7 @@ impl Worker {
     ///
     /// Those of [`send`](Self::send). The blocks then stay in the vector.
     pub fn send_blocks(&mut self, key: Key, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
-        self.give(key, |connection| connection.send_blocks(blocks))
+        self.0.call()?.give(key, |connection| connection.send_blocks(blocks))
     }
 
     /// [`Stream::set_cork`](crate::Stream::set_cork) for a connection of the worker. A
@@ -157,8 +159,9 @@ impl Worker {
     ///
     /// No connection has this key.
     pub fn set_cork(&mut self, key: Key, corked: bool) -> io::Result<()> {
-        self.open_connection(key)?.0.protocol.cork(corked);
-        self.mark_dirty(key.index);
+        let mut call = self.0.call()?;
+        call.open_connection(key)?.0.protocol.cork(corked);
+        call.mark_dirty(key.index);
         Ok(())
     }
 
@@ -168,14 +171,15 @@ impl Worker {
     ///
     /// No connection has this key.
     pub fn shutdown(&mut self, key: Key, how: Shutdown) -> io::Result<()> {
-        let (connection, _) = self.open_connection(key)?;
+        let mut call = self.0.call()?;
+        let (connection, _) = call.open_connection(key)?;
         if matches!(how, Shutdown::Write | Shutdown::Both) {
             connection.protocol.shutdown_write();
         }
         if matches!(how, Shutdown::Read | Shutdown::Both) {
             connection.protocol.shutdown_read();
         }
-        self.mark_dirty(key.index);
+        call.mark_dirty(key.index);
         Ok(())
     }
 
@@ -186,11 +190,14 @@ impl Worker {
     ///
     /// No connection has this key.
     pub fn set_interest(&mut self, key: Key, interest: Readiness) -> io::Result<()> {
-        self.open_connection(key)?.1.set_interest(interest);
-        self.mark_ready(key.index);
+        let mut call = self.0.call()?;
+        call.open_connection(key)?.1.set_interest(interest);
+        call.mark_ready(key.index);
         Ok(())
     }
+}
 
+impl WorkerInner {
     /// Runs a call that receives. The next poll posts the receives that it freed.
     fn take<T>(
         &mut self,

@@ -1,12 +1,12 @@
-//! A dropped worker, whose connections the service thread closes.
+//! The end of a worker, whose connections the service thread closes.
 
 use std::io;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::time::Instant;
 
 use mio::event::Event;
 
-use super::{SlotState, Worker};
+use super::slots::{SlotState, WorkerInner};
 use crate::session::exit::UnsentBytes;
 use crate::session::readiness::Until;
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
@@ -14,18 +14,10 @@ use crate::session::service::{NextTurn, Place, ServiceTask, Task};
 /// The token of the worker's set.
 const WORKER: usize = 1000;
 
-impl Drop for Worker {
-    /// Closes all connections, and does not wait for their peers. Queue pairs that drain may take
-    /// half a second.
-    fn drop(&mut self) {
-        if self.is_handed_over {
-            return;
-        }
-        if !self.process.is_current() {
-            // A forked child shares all of it with the parent.
-            mem::forget((mem::take(&mut self.slots), self.worker_cq.clone()));
-            return;
-        }
+impl WorkerInner {
+    /// Closes all connections. The service thread sends what is left. At the end of the process
+    /// nothing is freed, because a thread of the program may still have the descriptor.
+    pub(super) fn finish(mut self, at_exit: bool) {
         for index in 0..self.slots.len() as u32 {
             // Closed connections are sending already.
             if !matches!(self.slot(index).state, SlotState::Nothing | SlotState::Closing { .. }) {
@@ -33,39 +25,52 @@ impl Drop for Worker {
             }
         }
         self.work();
-        if self.closing > 0
-            && let Err(error) = self.hand_over()
-        {
+        let is_sent = self.closing == 0;
+        let dropped = DroppedWorker { worker: ManuallyDrop::new(self), at_exit, unsent: None };
+        if !is_sent && let Err(error) = dropped.hand_over() {
             tracing::error!(%error, "what a worker's connections have not sent is lost");
         }
     }
+
+    /// Closes a forked child's copies of descriptors that are no connection's. The parent has all
+    /// else.
+    pub(super) fn forget_in_child(mut self) {
+        mem::forget((mem::take(&mut self.slots), self.worker_cq.clone()));
+    }
 }
 
-impl Worker {
-    /// Moves the worker out of its place, which is being dropped, to the service thread. Its queue
-    /// pairs cannot leave their completion queue, so all of the worker goes.
-    pub(super) fn hand_over(&mut self) -> io::Result<()> {
-        let unsent = UnsentBytes::new()?;
-        let empty = Worker::new(&self.config)?;
-        let mut worker = mem::replace(self, empty);
-        worker.is_handed_over = true;
+struct DroppedWorker {
+    worker: ManuallyDrop<WorkerInner>,
+    at_exit: bool,
+    unsent: Option<UnsentBytes>,
+}
+
+impl DroppedWorker {
+    /// Moves the worker to the service thread. Its queue pairs cannot leave their completion queue, so
+    /// all of the worker goes.
+    fn hand_over(mut self) -> io::Result<()> {
+        self.unsent = Some(UnsentBytes::new()?);
         ServiceTask::start(|place| {
-            worker.poller.register_in(place.registry(), place.token(WORKER))?;
-            Ok(DroppedWorker { worker, _unsent: unsent })
+            self.worker.poller.register_in(place.registry(), place.token(WORKER))?;
+            Ok(self)
         })?
         .detach();
         Ok(())
     }
 }
 
-struct DroppedWorker {
-    worker: Worker,
-    _unsent: UnsentBytes,
+impl Drop for DroppedWorker {
+    fn drop(&mut self) {
+        if !self.at_exit {
+            // SAFETY: nobody uses the worker after this drop.
+            unsafe { ManuallyDrop::drop(&mut self.worker) };
+        }
+    }
 }
 
 impl Task for DroppedWorker {
     fn turn(&mut self, _: &Place, _: &[&Event], _: Instant) -> NextTurn {
-        let worker = &mut self.worker;
+        let worker = &mut *self.worker;
         if let Err(error) = worker.wait_for_events(Until::Now) {
             tracing::error!(%error, "what a worker's connections have not sent is lost");
             return NextTurn::Never;

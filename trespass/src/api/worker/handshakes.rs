@@ -4,7 +4,8 @@ use std::io::{self, ErrorKind};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::{Event, Key, SlotState, WORKER_CQ, Worker, token};
+use super::slots::{SlotState, WORKER_CQ, WorkerInner, token};
+use super::{Event, Key};
 use crate::session::pending::PendingHandshake;
 
 /// Handshakes at a time.
@@ -12,7 +13,7 @@ const MAX_HANDSHAKES: usize = 1024;
 /// When a listener that could not accept tries again.
 const RETRY: Duration = Duration::from_secs(1);
 
-impl Worker {
+impl WorkerInner {
     /// Accepts waiting clients while there are places.
     pub(super) fn accept_pending(&mut self, index: u32) {
         let (listener, tag) = (self.key(index), self.slot(index).tag);

@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Event, SlotState, WORKER_CQ, Worker};
+use super::Event;
+use super::cell::WorkerCall;
+use super::slots::{SlotState, WORKER_CQ, WorkerInner};
 use crate::session::readiness::Until;
 
 /// Rounds before a poll returns events, so that peers that never stop do not delay the program.
@@ -13,14 +15,56 @@ const MAX_ROUNDS: u32 = 16;
 /// Polls of the completion queue before a spinning worker asks the system and the clock once.
 const POLLS_PER_SYSTEM_CHECK: u32 = 64;
 
-impl Worker {
-    pub(super) fn until(&self, until: Until) -> Until {
-        until.or(self.timers.peek().map(|Reverse((at, _))| *at)).or(self.worker_cq.next_deadline())
+impl WorkerCall<'_> {
+    pub(super) fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        let polled = self.poll_until(events, timeout);
+        if self.exported.get()
+            && let Until::Deadline(at) = self.until(Until::Event)
+        {
+            self.poller.wake_at(Some(at));
+        }
+        polled
+    }
+
+    fn poll_until(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        let mut limit = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
+        loop {
+            if self.woken.swap(false, Ordering::AcqRel) {
+                limit = Until::Now;
+            }
+            if self.spin(limit, events)? {
+                self.woken.swap(false, Ordering::AcqRel);
+                return Ok(());
+            }
+            self.work();
+            let before = events.len();
+            self.deliver_events(events);
+            let has_news = events.len() > before;
+            let until = if has_news || !self.dirty.is_empty() { Until::Now } else { self.until(limit) };
+            self.sleep(until)?;
+            if has_news || (self.dirty.is_empty() && limit.is_over()) {
+                return Ok(());
+            }
+            self.work();
+            self.deliver_events(events);
+            if events.len() > before || limit.is_over() || self.woken.swap(false, Ordering::AcqRel) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the system's events, and sleeps if it may.
+    fn sleep(&mut self, until: Until) -> io::Result<()> {
+        let waited = self.wait_for_events(until);
+        if !matches!(until, Until::Now) {
+            self.resume();
+        }
+        waited
     }
 
     /// Polls repeatedly before it arms the completion queue and sleeps, because both cost more than
     /// a short wait. Returns whether the poll is over.
-    pub(super) fn spin(&mut self, limit: Until, events: &mut Vec<Event>) -> io::Result<bool> {
+    fn spin(&mut self, limit: Until, events: &mut Vec<Event>) -> io::Result<bool> {
         let (before, time) = (events.len(), self.config.worker_spin);
         // A program that waits on the descriptor needs the completion event.
         if time.is_zero() || self.exported.get() {
@@ -42,6 +86,7 @@ impl Worker {
                 until = now + time;
             }
             if asked {
+                self.resume();
                 now = Instant::now();
                 is_over = limit.has_passed_at(now) || self.woken.load(Ordering::Relaxed);
                 if now >= until {
@@ -49,6 +94,12 @@ impl Worker {
                 }
             }
         }
+    }
+}
+
+impl WorkerInner {
+    pub(super) fn until(&self, until: Until) -> Until {
+        until.or(self.timers.peek().map(|Reverse((at, _))| *at)).or(self.worker_cq.next_deadline())
     }
 
     /// Polls once while spinning. Returns whether there was an event.

@@ -1,6 +1,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 
+use super::slots::SlotState;
 use super::*;
 use crate::config::Builder;
 use crate::wire::Policy;
@@ -25,8 +26,9 @@ fn a_client_that_comes_byte_by_byte_costs_one_timer() {
         client.write_all(&[byte]).unwrap();
         worker.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
     }
-    assert!(matches!(worker.slots[1].state, SlotState::Arriving { .. }), "it is still to come");
-    assert!(worker.timers.len() <= 2, "{} timers", worker.timers.len());
+    assert!(matches!(worker.state().slots[1].state, SlotState::Arriving { .. }), "it is still to come");
+    let timers = worker.state().timers.len();
+    assert!(timers <= 2, "{timers} timers");
 }
 
 #[test]

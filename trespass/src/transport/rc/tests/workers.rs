@@ -30,7 +30,7 @@ impl WorkerPair {
     fn poll(&mut self) {
         for (worker, events) in self.workers.iter_mut().zip(&mut self.events) {
             worker.poll(events, Some(Duration::ZERO)).expect("polled");
-            if let Some([posted, promised, size]) = worker.worker_cq.shared() {
+            if let Some([posted, promised, size]) = worker.worker_cq().shared() {
                 assert!(promised <= posted && posted <= size, "{promised} of {posted} of {size}");
             }
         }
@@ -161,7 +161,7 @@ fn leave_completions_behind(config: &dyn Fn() -> Builder) {
         both.exchange(round % 2, 2000);
         both.workers[1 - round % 2].close([ours, theirs][1 - round % 2]);
     }
-    both.until("buried", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (3, 0)));
+    both.until("buried", |both| both.workers.iter().all(|worker| worker.worker_cq().pairs() == (3, 0)));
     both.end();
 }
 
@@ -206,7 +206,7 @@ fn connections_of_a_worker_share_receives() {
     assert_eq!((statistics.completion_queues, statistics.shared_receive_queues), (2, 2));
     for worker in &both.workers {
         assert_eq!(
-            worker.worker_cq.shared().map(|[posted, promised, _]| (posted, promised)),
+            worker.worker_cq().shared().map(|[posted, promised, _]| (posted, promised)),
             Some((100, 100))
         );
         // Both workers share one pool.
@@ -218,7 +218,7 @@ fn connections_of_a_worker_share_receives() {
         both.exchange(1, len);
     }
     both.exchange(0, 600_000);
-    let [_, promised, _] = both.workers[1].worker_cq.shared().expect("shared");
+    let [_, promised, _] = both.workers[1].worker_cq().shared().expect("shared");
     assert!(promised > 20 * 10, "{promised} receives for 20 connections that were busy");
     // The last connection takes the shared queue and its blocks with it, although the workers
     // remain.
@@ -227,10 +227,10 @@ fn connections_of_a_worker_share_receives() {
         both.workers[0].close(ours);
         both.workers[1].close(theirs);
     }
-    both.until("closed", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (0, 0)));
+    both.until("closed", |both| both.workers.iter().all(|worker| worker.worker_cq().pairs() == (0, 0)));
     for worker in &both.workers {
         worker.pool().flush();
-        assert_eq!((worker.worker_cq.shared(), worker.pool().stats().in_use), (None, 0));
+        assert_eq!((worker.worker_cq().shared(), worker.pool().stats().in_use), (None, 0));
     }
     both.connect(2);
     both.exchange(1, 5000);
@@ -245,7 +245,7 @@ fn shared_and_own_receive_queues_interoperate() {
         for rendezvous in [true, false] {
             let mut both = WorkerPair::new(sharing.map(|srq| config().srq(srq).rendezvous(rendezvous)));
             both.connect(5);
-            let shared = both.workers.each_ref().map(|worker| worker.worker_cq.shared().is_some());
+            let shared = both.workers.each_ref().map(|worker| worker.worker_cq().shared().is_some());
             assert_eq!(shared, sharing);
             for len in [1, 4096, 8192, 50_000, 700_000] {
                 both.exchange(0, len);
@@ -281,7 +281,7 @@ fn a_full_shared_receive_queue_makes_peers_wait() {
     let [ours, theirs] = both.keys.pop().expect("twelve");
     both.workers[0].close(ours);
     both.workers[1].close(theirs);
-    both.until("gone", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (11, 0)));
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.worker_cq().pairs() == (11, 0)));
     both.connect(1);
     both.exchange(0, 100_000);
     both.end();
@@ -297,7 +297,7 @@ fn overdrawing_shared_receives_ends_only_that_connection() {
     let mut both = WorkerPair::new([sharing(), sharing()]);
     both.connect(4);
     let [bad, theirs] = both.keys.remove(1);
-    match both.workers[0].driver(bad) {
+    match both.workers[0].state().driver(bad) {
         crate::transport::TransportDriver::Rc(rc) => (0..12).for_each(|_| rc.send_raw(b"no frame", None)),
         crate::transport::TransportDriver::Tcp(_) => panic!("RDMA"),
     }
@@ -307,8 +307,8 @@ fn overdrawing_shared_receives_ends_only_that_connection() {
     });
     both.workers[1].close(theirs);
     both.workers[0].close(bad);
-    both.until("gone", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (3, 0)));
-    let [posted, promised, _] = both.workers[1].worker_cq.shared().expect("shared");
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.worker_cq().pairs() == (3, 0)));
+    let [posted, promised, _] = both.workers[1].worker_cq().shared().expect("shared");
     assert!(promised == 15 && posted >= 15, "{promised} of {posted}");
     both.exchange(0, 20_000);
     both.exchange(1, 20_000);
@@ -338,12 +338,12 @@ fn a_worker_goes_on_when_its_device_is_opened_anew() {
         dead(0, ours);
         dead(1, theirs);
     }
-    both.until("gone", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (0, 0)));
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.worker_cq().pairs() == (0, 0)));
     faults::clear();
     both.connect(2);
     for (index, worker) in both.workers.iter().enumerate() {
-        assert_eq!(worker.worker_cq.pairs(), (2, 0), "in the worker's completion queue");
-        assert!(*worker.pool() != before[index], "the device does not know what the other had");
+        assert_eq!(worker.worker_cq().pairs(), (2, 0), "in the worker's completion queue");
+        assert!(worker.pool() != before[index], "the device does not know what the other had");
         assert!(both.keys.iter().all(|end| worker.pool_of(end[index]).expect("open") == worker.pool()));
     }
     both.exchange(0, 300_000);
