@@ -241,7 +241,7 @@ impl Builder {
     /// let pool = Pool::new(&builder.clone().build()?.pool_config())?;
     /// let listener = builder.clone().pool(pool.clone()).bind("127.0.0.1:0")?;
     /// let worker = trespass::Worker::new(&builder.pool(pool.clone()).build()?)?;
-    /// assert!(*worker.pool() == pool);
+    /// assert!(worker.pool() == pool);
     /// # drop(listener);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
