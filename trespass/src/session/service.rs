@@ -432,10 +432,30 @@ fn lock<T: ?Sized>(task: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Starts the thread with the signals of others blocked, because the program's handlers expect its own
 /// threads.
 fn start(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    stay_loaded();
     let named = thread::Builder::new().name("trespass".to_owned());
     let _unblocked_again = BlockedSignals::new();
     named.spawn(run).map(drop)
 }
+
+/// Keeps the shared library with this code loaded, because the thread runs in it until the process
+/// ends. Code that belongs to the program itself stays anyway, and its file name opens nothing.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn stay_loaded() {
+    // SAFETY: `info` is written before its name is read, because `dladdr` then returns a number other
+    // than 0. The name is a string of the loader, which lives as long as this code is loaded. Without
+    // loading anything, `dlopen` runs no code.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        let own: fn() = stay_loaded;
+        if libc::dladdr(own as *const libc::c_void, &raw mut info) != 0 && !info.dli_fname.is_null() {
+            libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+        }
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn stay_loaded() {}
 
 #[cfg(unix)]
 struct BlockedSignals(libc::sigset_t);
