@@ -149,9 +149,10 @@ mod tests {
                 .map(manager),
         );
         messages.push(protocol::FailureCause::Silent(Duration::ZERO).to_string());
+        messages.push(protocol::FailureCause::PeerGone.to_string());
         let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, closing::LINGER_EXPIRED];
         messages.extend(told.map(str::to_owned));
-        assert_eq!(messages.len(), 17);
+        assert_eq!(messages.len(), 18);
         for message in &messages {
             assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");
         }

@@ -101,8 +101,9 @@
 //! 1. The kernel does little of the work: the bytes of an open connection move while a call runs.
 //!    While a program makes no calls it neither sends nor receives, and its peer waits
 //!    (`streams::a_peer_that_does_not_read_stops_the_writer`). One thread of the process, named
-//!    `trespass`, connects a listener's clients and closes connections. It sleeps while there is
-//!    nothing to do (`accepting::i18_the_service_thread_sleeps_while_clients_wait`).
+//!    `trespass`, connects a listener's clients, closes connections, and sends the bytes of
+//!    [`Builder::control_keepalive`]. It sleeps while nothing is due
+//!    (`accepting::i18_the_service_thread_sleeps_while_clients_wait`).
 //! 2. The descriptor to wait for becomes readable for space, too, and is never writable (`ready`):
 //!    [`writable_fd`](Stream::writable_fd) is another descriptor, for `EPOLLOUT` (`writable`). There
 //!    is no `try_clone`: threads share a reference or an `Arc`, or

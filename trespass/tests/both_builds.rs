@@ -62,6 +62,7 @@ impl Plain {
             "TRESPASS_GID_INDEX",
             "TRESPASS_TRANSPORT",
             "TRESPASS_PROBE_TIMEOUT",
+            "TRESPASS_CONTROL_KEEPALIVE",
             "TRESPASS_LOG",
         ] {
             command.env_remove(name);

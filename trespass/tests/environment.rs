@@ -9,9 +9,14 @@ use trespass::Builder;
 fn built_with(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this test's program"));
     command.args(["--ignored", "--exact", "environment::build_and_tell", "--nocapture"]);
-    for name in
-        ["TRESPASS_DEV", "TRESPASS_GID_INDEX", "TRESPASS_TRANSPORT", "TRESPASS_PROBE_TIMEOUT", "TRESPASS_LOG"]
-    {
+    for name in [
+        "TRESPASS_DEV",
+        "TRESPASS_GID_INDEX",
+        "TRESPASS_TRANSPORT",
+        "TRESPASS_PROBE_TIMEOUT",
+        "TRESPASS_CONTROL_KEEPALIVE",
+        "TRESPASS_LOG",
+    ] {
         command.env_remove(name);
     }
     let output = command.envs(variables.iter().copied()).output().expect("it runs");
@@ -38,6 +43,8 @@ fn the_environment_counts() {
     for part in ["name: \"soft0\"", "port: Some(2)", "gid_index: Some(3)", "policy: TcpOnly"] {
         assert!(config.contains(part), "{part}: {config}");
     }
+    let config = built_with(&[("TRESPASS_CONTROL_KEEPALIVE", "0")]);
+    assert!(config.contains(" control_keepalive: None"), "{config}");
     let config = built_with(&[]);
     for part in ["device: None", "gid_index: None", "policy: Auto"] {
         assert!(config.contains(part), "{part}: {config}");
@@ -50,6 +57,7 @@ fn a_bad_value_is_an_error() {
         ("TRESPASS_DEV", "soft0:0", "it must be NAME or NAME:PORT"),
         ("TRESPASS_GID_INDEX", "256", "it must be a number from 0 to 255"),
         ("TRESPASS_TRANSPORT", "ib", "it must be auto, rdma or tcp"),
+        ("TRESPASS_CONTROL_KEEPALIVE", "99", "it must be 0, or a number of milliseconds from 100 to 3600000"),
         ("TRESPASS_LOG", "loud", "it must be off, error, warn, info, debug or trace"),
     ] {
         let error = built_with(&[(name, value)]);

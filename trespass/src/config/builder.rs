@@ -30,8 +30,9 @@ use crate::wire::Policy;
 /// # The environment
 ///
 /// Environment variables override the program: `TRESPASS_DEV` (`NAME` or `NAME:PORT`),
-/// `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`) and `TRESPASS_PROBE_TIMEOUT`
-/// (milliseconds; it raises [`handshake_deadline`](Self::handshake_deadline) to twice that).
+/// `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`), `TRESPASS_PROBE_TIMEOUT`
+/// (milliseconds; it raises [`handshake_deadline`](Self::handshake_deadline) to twice that) and
+/// `TRESPASS_CONTROL_KEEPALIVE` (milliseconds; 0 is `None`).
 /// `TRESPASS_LOG` (`off`, `error`, `warn`, `info`, `debug` or `trace`) writes log events to standard
 /// error, unless the program has set a `tracing` subscriber. An invalid value is an error too.
 #[derive(Clone, Debug, Default)]
@@ -181,6 +182,14 @@ setters! {
     /// How long a connection is silent before a keepalive probe: 100 ms to a day. `None` sends
     /// none. Default: 5 s.
     keepalive: Option<Duration>;
+    /// The interval at which a connection over RDMA sends a byte on the TCP connection that it began
+    /// with: 100 ms to an hour. A proxy, a firewall or an address translator ends a TCP connection
+    /// that is silent, and the connection over RDMA ends with it. The service thread sends the byte
+    /// up to a second early, whatever the program does. As over TCP, the connection ends if nobody
+    /// acknowledges the byte for many minutes. With `None` on either side, neither side sends any.
+    /// Over TCP this parameter has no effect. `TRESPASS_CONTROL_KEEPALIVE` overrides it. Default:
+    /// 25 s.
+    control_keepalive: Option<Duration>;
     /// How long a waiting call polls for completions before it sleeps: 0 to 1 s. Each completion
     /// restarts the time. A connection adapts within this limit: after long waits it soon sleeps at
     /// once. Default: 200 us, or zero if the process may use one processor only. Over TCP, threads
@@ -324,6 +333,9 @@ impl Builder {
             config.probe_timeout = timeout;
             config.handshake_deadline =
                 config.handshake_deadline.max(2 * timeout).min(parameters::LONGEST_HANDSHAKE);
+        }
+        if let Some(interval) = environment.control_keepalive {
+            config.control_keepalive = Some(interval).filter(|interval| !interval.is_zero());
         }
         check::check(&config)?;
         Ok(config)

@@ -21,6 +21,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 const SLOT_SIZE: RangeInclusive<u64> = 512..=64 * KIB;
 /// The range of a shared receive queue. The minimum is what one connection can be granted.
 const SRQ_SIZE: RangeInclusive<u32> = 64..=1 << 20;
+/// The range of the interval between two bytes of the control connection. A peer with the shortest
+/// one sends a side with the longest one at most 48,000 bytes between two of its turns, fewer than
+/// [`CONTROL_BYTES`](crate::transport::CONTROL_BYTES).
+const CONTROL_KEEPALIVE: RangeInclusive<Duration> = Duration::from_millis(100)..=HOUR;
 /// The largest block of the pool.
 const BLOCK: u64 = LARGEST_BLOCK as u64;
 
@@ -206,6 +210,9 @@ fn times(c: &Config) -> CheckResult {
     lasting("linger", c.linger, Duration::ZERO..=HOUR)?;
     if let Some(keepalive) = c.keepalive {
         lasting("keepalive", keepalive, Duration::from_millis(100)..=24 * HOUR)?;
+    }
+    if let Some(interval) = c.control_keepalive {
+        lasting("control_keepalive", interval, CONTROL_KEEPALIVE)?;
     }
     lasting("spin", c.spin, Duration::ZERO..=Duration::from_secs(1))?;
     lasting("worker_spin", c.worker_spin, Duration::ZERO..=HOUR)?;

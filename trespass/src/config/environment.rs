@@ -1,5 +1,5 @@
 //! The environment variables: `TRESPASS_DEV`, `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT`,
-//! `TRESPASS_PROBE_TIMEOUT` and `TRESPASS_LOG`.
+//! `TRESPASS_PROBE_TIMEOUT`, `TRESPASS_CONTROL_KEEPALIVE` and `TRESPASS_LOG`.
 //!
 //! They override the program, because a user sets them for programs that cannot be changed. An
 //! invalid value is an error and never ignored, so that no setting is lost silently.
@@ -22,6 +22,8 @@ pub(crate) const GID_INDEX: &str = "TRESPASS_GID_INDEX";
 pub(crate) const TRANSPORT: &str = "TRESPASS_TRANSPORT";
 /// The time limit for the proof of the data path, in milliseconds.
 pub(crate) const PROBE_TIMEOUT: &str = "TRESPASS_PROBE_TIMEOUT";
+/// The interval between two bytes of the control connection, in milliseconds; 0 sends none.
+pub(crate) const CONTROL_KEEPALIVE: &str = "TRESPASS_CONTROL_KEEPALIVE";
 /// The log level of standard error: `off`, `error`, `warn`, `info`, `debug` or `trace`.
 pub(crate) const LOG: &str = "TRESPASS_LOG";
 
@@ -74,6 +76,8 @@ pub(crate) struct Environment {
     pub(crate) gid_index: Option<u8>,
     pub(crate) transport: Option<Policy>,
     pub(crate) probe_timeout: Option<Duration>,
+    /// Zero sends no bytes.
+    pub(crate) control_keepalive: Option<Duration>,
     pub(crate) log: Option<LevelFilter>,
 }
 
@@ -91,6 +95,7 @@ impl Environment {
             gid_index: text(GID_INDEX)?.map(|text| gid_index(&text)).transpose()?,
             transport: text(TRANSPORT)?.map(|text| transport(&text)).transpose()?,
             probe_timeout: text(PROBE_TIMEOUT)?.map(|text| probe_timeout(&text)).transpose()?,
+            control_keepalive: text(CONTROL_KEEPALIVE)?.map(|text| control_keepalive(&text)).transpose()?,
             log: text(LOG)?.map(|text| log(&text)).transpose()?,
         })
     }
@@ -132,6 +137,17 @@ fn probe_timeout(text: &str) -> Result<Duration, ConfigError> {
             let bound = "a number of milliseconds from 1 to 3600000";
             let remedy = "300 is the default; more is for busy machines";
             Err(ConfigError::new(PROBE_TIMEOUT, format!("{text:?}"), bound, remedy))
+        }
+    }
+}
+
+fn control_keepalive(text: &str) -> Result<Duration, ConfigError> {
+    match u32::from_str(text) {
+        Ok(ms @ (0 | 100..=3_600_000)) => Ok(Duration::from_millis(ms.into())),
+        _ => {
+            let bound = "0, or a number of milliseconds from 100 to 3600000";
+            let remedy = "25000 is the default; 0 sends no bytes";
+            Err(ConfigError::new(CONTROL_KEEPALIVE, format!("{text:?}"), bound, remedy))
         }
     }
 }
@@ -187,6 +203,10 @@ mod tests {
         }
         let ms = |text| with(PROBE_TIMEOUT, text).expect("allowed").probe_timeout.expect("set").as_millis();
         assert_eq!([ms("1"), ms("3600000")], [1, 3_600_000]);
+        let ms = |text| {
+            with(CONTROL_KEEPALIVE, text).expect("allowed").control_keepalive.expect("set").as_millis()
+        };
+        assert_eq!([ms("0"), ms("100"), ms("3600000")], [0, 100, 3_600_000]);
         for level in ["off", "error", "warn", "info", "debug", "trace"] {
             let log = with(LOG, level).expect("allowed").log.expect("set");
             assert_eq!(log.to_string(), level);
@@ -209,6 +229,10 @@ mod tests {
             (PROBE_TIMEOUT, "0"),
             (PROBE_TIMEOUT, "2s"),
             (PROBE_TIMEOUT, "3600001"),
+            (CONTROL_KEEPALIVE, ""),
+            (CONTROL_KEEPALIVE, "99"),
+            (CONTROL_KEEPALIVE, "none"),
+            (CONTROL_KEEPALIVE, "3600001"),
             (DEVICE, "/dev/infiniband/uverbs0"),
             (DEVICE, &long),
             (GID_INDEX, ""),
@@ -234,7 +258,7 @@ mod tests {
     #[test]
     fn values_that_are_not_utf8_are_refused() {
         use std::os::unix::ffi::OsStringExt;
-        for name in [DEVICE, GID_INDEX, TRANSPORT, LOG] {
+        for name in [DEVICE, GID_INDEX, TRANSPORT, PROBE_TIMEOUT, CONTROL_KEEPALIVE, LOG] {
             let value = |asked: &str| (asked == name).then(|| OsString::from_vec(vec![0xff]));
             let error = Environment::read(value).expect_err("refused");
             assert_eq!((error.parameter(), error.value()), (name, "\"\\xFF\""));

@@ -89,6 +89,9 @@ const REFUSED: &[(&str, &str, Set)] = &[
     ("handshake_deadline", "601s", |b| b.handshake_deadline(ms(601_000))),
     ("linger", "3601s", |b| b.linger(ms(3_601_000))),
     ("keepalive", "99ms", |b| b.keepalive(Some(ms(99)))),
+    ("control_keepalive", "0ns", |b| b.control_keepalive(Some(Duration::ZERO))),
+    ("control_keepalive", "99ms", |b| b.control_keepalive(Some(ms(99)))),
+    ("control_keepalive", "3600.001s", |b| b.control_keepalive(Some(ms(3_600_001)))),
     ("spin", "1.001s", |b| b.spin(ms(1001))),
     ("worker_spin", "3600.001s", |b| b.worker_spin(ms(3_600_001))),
     ("trace_interval", "999ms", |b| b.trace_interval(Some(ms(999)))),
@@ -138,6 +141,9 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.ack_timeout(22).retry_count(0).rnr_retry(0).min_rnr_timer(31),
     |b| b.handshake_deadline(ms(10)).probe_timeout(ms(9)),
     |b| b.linger(Duration::ZERO).keepalive(None).spin(Duration::ZERO).trace_interval(None),
+    |b| b.control_keepalive(None),
+    |b| b.control_keepalive(Some(ms(100))),
+    |b| b.control_keepalive(Some(ms(3_600_000))),
     |b| b.worker_spin(ms(3_600_000)),
     |b| b.user_data(vec![0; 1024]),
     |b| b.device("soft0:2").gid_index(Some(255)),
@@ -208,6 +214,7 @@ fn the_environment_goes_before_the_program() {
         gid_index: Some(7),
         transport: Some(Policy::TcpOnly),
         probe_timeout: Some(Duration::from_secs(4)),
+        control_keepalive: Some(Duration::from_secs(9)),
         log: None,
     };
     let program = Builder::new().device("mlx5_0").gid_index(Some(1)).policy(Policy::Auto);
@@ -215,6 +222,7 @@ fn the_environment_goes_before_the_program() {
     assert_eq!(config.device, environment.device);
     assert_eq!(config.gid_index, Some(7));
     assert_eq!([config.probe_timeout, config.handshake_deadline].map(|time| time.as_secs()), [4, 8]);
+    assert_eq!(config.control_keepalive, environment.control_keepalive);
     assert_eq!(config.policy, Policy::TcpOnly);
     let why = config.without_rdma().expect("none is looked for");
     assert_eq!((why.cause, why.detail.as_str()), (Cause::TcpOnly, "TRESPASS_TRANSPORT=tcp"));
@@ -223,6 +231,14 @@ fn the_environment_goes_before_the_program() {
     assert_eq!(config.device, Some(DeviceName { name: "mlx5_0".into(), port: None }));
     assert_eq!(config.gid_index, Some(1));
     assert_eq!(config.without_rdma().is_none(), cfg!(feature = "rdma"));
+}
+
+#[test]
+fn an_interval_of_zero_in_the_environment_sends_no_bytes() {
+    let environment = Environment { control_keepalive: Some(Duration::ZERO), ..Environment::default() };
+    let config = Builder::new().build_in(&environment).expect("allowed");
+    assert_eq!(config.control_keepalive, None);
+    assert_eq!(build(|b| b).expect("allowed").control_keepalive, Some(Duration::from_secs(25)));
 }
 
 /// The environment does not hide a program's own error.
@@ -323,10 +339,11 @@ fn shared_slots_are_small_unless_they_are_chosen() {
 fn features_are_what_is_configured() {
     let features = |set: Set| build(set).expect("allowed").terms(Kind::Stream).features;
     let both = Features::READ.with(Features::COALESCE).with(Features::WINDOWS).with(Features::IMMEDIATE);
-    let both = both.with(Features::ATTEND);
+    let both = both.with(Features::ATTEND).with(Features::KEEP);
     assert_eq!(features(|b| b), both);
     assert_eq!(features(|b| b.rendezvous(false)), both.without(Features::READ));
     assert_eq!(features(|b| b.coalescing(false)), both.without(Features::COALESCE));
     assert_eq!(features(|b| b.immediate(false)), both.without(Features::IMMEDIATE));
     assert_eq!(features(|b| b.srq(true)), both.with(Features::SHARED_RECEIVE));
+    assert_eq!(features(|b| b.control_keepalive(None)), both.without(Features::KEEP));
 }

@@ -53,6 +53,7 @@ impl Config {
             (self.coalescing, Features::COALESCE),
             (self.immediate, Features::IMMEDIATE),
             (self.srq, Features::SHARED_RECEIVE),
+            (self.control_keepalive.is_some(), Features::KEEP),
         ] {
             if wanted {
                 features = features.with(feature);

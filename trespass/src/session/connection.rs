@@ -22,6 +22,7 @@ use crate::protocol::{
 };
 use crate::session::buffers::{Completion, Part, RecvBuf, ReturnedBytes, Ticket};
 use crate::session::connection_info::ConnectionInfo;
+use crate::session::control_keepalive::{self, KeptControl};
 use crate::session::readiness::{Poller, Readiness};
 use crate::session::service;
 use crate::session::spin::AdaptiveSpin;
@@ -120,6 +121,7 @@ pub(crate) struct Connection {
     sleeps: u64,
     pool_empty: u64,
     summary: StatsSummary,
+    _control: Option<KeptControl>,
     _counted: Counted,
 }
 
@@ -173,6 +175,7 @@ impl Connection {
         let (gather, domain) = (driver.gather(), pool.domain_id());
         let setup = ConnectionSetup { gather, domain, ..agreed.setup(config, link) };
         info.log_setup(&driver);
+        let control = control_keepalive::keep(&driver, &agreed, config.control_keepalive);
         let mut protocol = ProtocolMachine::new(&setup)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         // Starts the timers.
@@ -201,6 +204,7 @@ impl Connection {
             sleeps: 0,
             pool_empty: 0,
             summary: StatsSummary::new(config.trace_interval, Instant::now()),
+            _control: control,
             _counted: Counted::new(),
         })
     }

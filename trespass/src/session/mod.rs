@@ -5,7 +5,7 @@
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
 //! - [`connect`] makes connections. [`service`] is the thread in which [`listening`] accepts clients
 //!   ([`acceptor`]) into a [`backlog`], and [`closing`] finishes dropped connections. [`pending`]
-//!   has the unfinished handshakes.
+//!   has the unfinished handshakes. [`control_keepalive`] keeps the TCP connections beside RDMA.
 
 pub(crate) mod acceptor;
 pub(crate) mod backlog;
@@ -18,6 +18,7 @@ pub(crate) mod cm_error;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod connection_info;
+mod control_keepalive;
 pub(crate) mod exit;
 pub(crate) mod listening;
 pub(crate) mod pending;

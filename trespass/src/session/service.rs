@@ -18,6 +18,7 @@ use mio::{Events, Poll, Registry, Token, Waker};
 
 use crate::pool::flush_thread;
 use crate::process::{Process, current_thread};
+use crate::session::control_keepalive::ControlSockets;
 use crate::session::exit::{self, OpenAtExit};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::session::sleep::Signals;
@@ -55,8 +56,13 @@ pub(super) fn open_at_exit() -> io::Result<&'static OpenAtExit> {
     Service::get().map(|service| &service.open_at_exit)
 }
 
-/// The same, if this process has any, and the caller is not the service thread, which must not wait
-/// for itself.
+/// The control connections that the service thread keeps.
+pub(super) fn control_sockets() -> io::Result<&'static ControlSockets> {
+    Service::get().map(|service| &service.control_sockets)
+}
+
+/// The connections of [`open_at_exit`], if this process has any, and the caller is not the service
+/// thread, which must not wait for itself.
 #[cfg(unix)]
 pub(super) fn waited_for_at_exit() -> Option<&'static OpenAtExit> {
     let service = Service::started()?;
@@ -148,6 +154,7 @@ struct Service {
     timers: Timers,
     #[cfg(any(target_os = "linux", target_os = "android"))]
     signals: Signals,
+    control_sockets: ControlSockets,
     thread: AtomicUsize,
 }
 
@@ -192,6 +199,7 @@ impl Service {
             timers: Timers::new(),
             #[cfg(any(target_os = "linux", target_os = "android"))]
             signals: Signals::new()?,
+            control_sockets: ControlSockets::new(),
             thread: AtomicUsize::new(0),
         });
         // The thread starts before a task can be added, and ends if another thread was faster.

@@ -22,6 +22,8 @@ mod driver;
 pub(crate) mod pools;
 
 use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Instant;
 
 use mio::{Registry, Token};
@@ -33,6 +35,10 @@ use self::tcp::TcpDriver;
 use crate::pool::{Block, Pool};
 use crate::process::Descriptor;
 use crate::protocol::{CallBuffer, ConnectionKind, GATHER_MAX, ProtocolMachine};
+
+/// A peer that has sent this many bytes on its control connection since the last turn breaks the
+/// protocol, or its own turns and this side's are too far apart. Fewer wake nobody.
+pub(crate) const CONTROL_BYTES: usize = 64 << 10;
 
 /// The transport that a connection uses.
 pub(crate) enum TransportDriver {
@@ -62,7 +68,7 @@ pub(crate) type RdmaPath = crate::handshake::NoPath;
 
 impl TransportDriver {
     /// Wraps a connected, non-blocking socket.
-    pub(crate) fn tcp(socket: std::net::TcpStream) -> Self {
+    pub(crate) fn tcp(socket: TcpStream) -> Self {
         Self::Tcp(TcpDriver::new(socket))
     }
 
@@ -70,7 +76,7 @@ impl TransportDriver {
     /// memory is registered with its device. `socket` stays as the control channel. Fails if the
     /// path has no queue pair.
     #[cfg(feature = "rdma")]
-    pub(crate) fn over(path: RdmaPath, socket: std::net::TcpStream) -> io::Result<(Self, Pool)> {
+    pub(crate) fn over(path: RdmaPath, socket: TcpStream) -> io::Result<(Self, Pool)> {
         let pool = path.blocks().clone();
         let rc = rc::RcDriver::new(path, socket).ok_or_else(|| io::Error::other("no queue pair was made"))?;
         Ok((Self::Rc(Box::new(rc)), pool))
@@ -112,6 +118,15 @@ impl TransportDriver {
             Self::Tcp(tcp) => tcp.descriptor(),
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.socket(),
+        }
+    }
+
+    /// The TCP socket that a connection over RDMA began with. From now on its bytes wake nobody.
+    pub(crate) fn control_socket(&self) -> Option<Arc<TcpStream>> {
+        match self {
+            Self::Tcp(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.control_socket(),
         }
     }
 
@@ -169,7 +184,7 @@ impl TransportDriver {
 
     /// Never called, because a build without RDMA has no path.
     #[cfg(not(feature = "rdma"))]
-    pub(crate) fn over(path: RdmaPath, _: std::net::TcpStream) -> io::Result<(Self, Pool)> {
+    pub(crate) fn over(path: RdmaPath, _: TcpStream) -> io::Result<(Self, Pool)> {
         match path {}
     }
 }

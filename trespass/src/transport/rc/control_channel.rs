@@ -1,23 +1,25 @@
 //! The control channel of a connection: the TCP socket or rdma_cm identifier that it began with.
-//! The driver keeps it, because its end tells that the peer has gone.
+//! The driver keeps it, because its end tells that the peer has gone. Bytes on the socket mean
+//! nothing; the service thread discards them (`session/control_keepalive.rs`).
 
 use std::io;
 use std::mem::replace;
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
 
-use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::event::PollFlags;
 use sideway::rdmacm::{EventChannel, EventType, Identifier};
 
-use crate::transport::{Sources, SystemEvent};
+use crate::transport::{CONTROL_BYTES, Sources, SystemEvent};
 
 /// The TCP socket or the connection manager's identifier.
 pub(super) enum ControlChannel {
+    /// The service thread may use the socket for a moment after this side has dropped it.
     Socket {
-        socket: TcpStream,
+        socket: Arc<TcpStream>,
         peer_ended: bool,
         /// The end was reported. It stays so.
         ended: bool,
@@ -27,8 +29,18 @@ pub(super) enum ControlChannel {
 
 impl ControlChannel {
     /// Wraps a non-blocking socket.
-    pub(super) fn from_socket(socket: std::net::TcpStream) -> Self {
-        Self::Socket { socket: TcpStream::from_std(socket), peer_ended: false, ended: false }
+    pub(super) fn from_socket(socket: TcpStream) -> Self {
+        Self::Socket { socket: Arc::new(socket), peer_ended: false, ended: false }
+    }
+
+    /// The socket. From now on fewer than [`CONTROL_BYTES`] received bytes make no event. Its end
+    /// always makes one.
+    pub(super) fn without_wake_ups(&self) -> Option<Arc<TcpStream>> {
+        let Self::Socket { socket, .. } = self else { return None };
+        if let Err(error) = set_receive_low_water_mark(socket, CONTROL_BYTES) {
+            tracing::debug!(%error, "bytes of the control connection will wake the program");
+        }
+        Some(socket.clone())
     }
 
     pub(super) fn socket(&self) -> Option<RawFd> {
@@ -40,7 +52,9 @@ impl ControlChannel {
 
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
-            Self::Socket { socket, .. } => registry.register(socket, token, Interest::READABLE),
+            Self::Socket { socket, .. } => {
+                registry.register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE)
+            }
             Self::Cm(cm) => {
                 let channel = cm.channel.as_fd().as_raw_fd();
                 registry.register(&mut SourceFd(&channel), token, Interest::READABLE)
@@ -50,7 +64,7 @@ impl ControlChannel {
 
     pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match self {
-            Self::Socket { socket, .. } => registry.deregister(socket),
+            Self::Socket { socket, .. } => registry.deregister(&mut SourceFd(&socket.as_raw_fd())),
             Self::Cm(cm) => registry.deregister(&mut SourceFd(&cm.channel.as_fd().as_raw_fd())),
         }
     }
@@ -108,6 +122,19 @@ impl ControlChannel {
             }
         }
     }
+}
+
+/// The number of received bytes from which the system reports the socket as readable.
+fn set_receive_low_water_mark(socket: &TcpStream, bytes: usize) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).map_err(io::Error::other)?;
+    let len = size_of_val(&bytes) as libc::socklen_t;
+    // SAFETY: the value lives for the call, which reads `len` bytes of it. The descriptor is open,
+    // because the socket is borrowed.
+    let error = unsafe {
+        let value = (&raw const bytes).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, len)
+    };
+    if error == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// An rdma_cm identifier with a private event channel. Dropping it disconnects.

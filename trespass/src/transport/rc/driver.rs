@@ -1,6 +1,8 @@
 //! The RC driver: it posts a connection's frames to a queue pair and handles the completions.
 
 use std::io::{self, IoSlice};
+use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
@@ -70,7 +72,7 @@ const STEPS_A_TURN: u32 = 64;
 impl<B: DeviceBlock> RcDriver<B> {
     /// Continues with the queue pair that the handshake has proved to work. `socket` is the
     /// handshake's non-blocking socket. `None` if the path has no queue pair.
-    pub(crate) fn new<P: Blocks<Block = B>>(path: RcPath<P>, socket: std::net::TcpStream) -> Option<Self> {
+    pub(crate) fn new<P: Blocks<Block = B>>(path: RcPath<P>, socket: TcpStream) -> Option<Self> {
         let slot_size = path.slot_size();
         Some(Self::of(path.into_proved()?, slot_size, ControlChannel::from_socket(socket)))
     }
@@ -112,6 +114,11 @@ impl<B: DeviceBlock> RcDriver<B> {
     /// The TCP socket of the control channel.
     pub(crate) fn socket(&self) -> Option<crate::process::Descriptor> {
         self.control.socket()
+    }
+
+    /// See [`ControlChannel::without_wake_ups`].
+    pub(crate) fn control_socket(&self) -> Option<Arc<TcpStream>> {
+        self.control.without_wake_ups()
     }
 
     /// The name of the RDMA device.

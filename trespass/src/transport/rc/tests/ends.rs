@@ -1,10 +1,11 @@
 //! Tests of how connections end: by both sides, by one side, or by a failure.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 
 use super::*;
 use crate::handshake::DataPath;
 use crate::protocol::{CallError, FailureCause};
+use crate::transport::CONTROL_BYTES;
 use crate::transport::rc::queue_pair::DRAIN;
 
 /// Drops both sides, and checks that they leave nothing behind.
@@ -73,6 +74,56 @@ fn a_last_acknowledgement_that_is_lost_is_no_failure() {
     assert!(here.protocol.is_closed() && matches!(here.events.last(), Some(ConnectionEvent::Closed)));
     assert_eq!(here.protocol.read(&mut [0; 8]), Ok(0));
     end([here, there]);
+}
+
+/// The peer has died. Unread bytes on the control connections change nothing, although a socket that
+/// has some ends with a reset.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn an_end_is_seen_behind_unread_bytes() {
+    let _guard = serialize();
+    for unread in [[0, 0], [10, 0], [0, 10], [10, 10]] {
+        let sides = connected(Kind::Stream);
+        let sockets = sides.each_ref().map(|side| side.rc.control_socket().expect("a socket"));
+        for (count, socket) in unread.into_iter().zip(&sockets) {
+            (&**socket).write_all(&vec![1; count]).expect("room");
+        }
+        drop(sockets);
+        let [mut here, there] = sides;
+        drop(there);
+        let give_up = Instant::now() + TIMEOUT;
+        while !here.rc.is_over() {
+            assert!(Instant::now() < give_up, "{unread:?}: {:?}", here.failure());
+            here.progress();
+        }
+        assert_eq!(here.failure(), Some(&FailureCause::PeerGone), "{unread:?}");
+    }
+}
+
+/// Bytes on the control connection wake no program, unless they are more than a peer may send.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn bytes_of_the_control_connection_make_no_event() {
+    let _guard = serialize();
+    let mut sides = connected(Kind::Stream);
+    let sockets = sides.each_ref().map(|side| side.rc.control_socket().expect("a socket"));
+    sides.iter_mut().for_each(TestPeer::progress);
+    let mut events = Events::with_capacity(8);
+    let mut events_within = |side: &mut TestPeer, timeout| match side.set.poll(&mut events, Some(timeout)) {
+        Ok(()) => events.iter().count(),
+        Err(error) => panic!("{error}"),
+    };
+    for _ in 0..20 {
+        (&*sockets[0]).write_all(&[1; 100]).expect("room");
+        assert_eq!(events_within(&mut sides[1], Duration::from_millis(10)), 0);
+    }
+    // The case sees events if there are any.
+    while let Ok(1..) = (&*sockets[0]).write(&[1; 4096]) {}
+    assert_eq!(events_within(&mut sides[1], TIMEOUT), 1, "{CONTROL_BYTES} bytes");
+    sides[1].progress();
+    assert_eq!(sides[1].failure(), None);
+    drop(sockets);
+    end(sides);
 }
 
 #[test]
