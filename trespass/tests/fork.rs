@@ -5,10 +5,12 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sideway::soft;
 use trespass::{Builder, Listener, Policy, Stats, Stream, Worker};
+
+use crate::proxy::Proxy;
 
 /// Runs `child` in a forked process, which it ends with success if it returns `true`.
 fn fork(child: impl FnOnce() -> bool) -> i32 {
@@ -99,6 +101,53 @@ fn a_connection_stays_the_parents() {
         server.read_to_string(&mut got).unwrap();
         assert_eq!(got, "beforeafterafterafter", "{policy:?}");
     }
+}
+
+/// A child sends no bytes on the control connection, whose copy it has closed or still has. The
+/// parent goes on sending them.
+#[test]
+fn the_control_connection_stays_the_parents() {
+    alone!(the_control_connection_stays_the_parents);
+    soft_device();
+    let (interval, earliest) = (Duration::from_millis(100), Duration::from_millis(75));
+    let limit = 20 * interval;
+    let builder = || {
+        let builder = Builder::new().policy(Policy::RequireRdma).probe_timeout(Duration::from_secs(3));
+        builder.control_keepalive(Some(interval))
+    };
+    let listener = builder().bind("127.0.0.1:0").unwrap();
+    let proxy = Proxy::new(listener.local_addr().unwrap(), limit);
+    let began = Instant::now();
+    let mut copy = Some(builder().connect(proxy.addr).unwrap());
+    let (mut server, _) = listener.accept().unwrap();
+    let of_the_handshake = proxy.carried();
+    for drops in [false, true] {
+        let child = {
+            let copy = &mut copy;
+            fork(move || {
+                if drops {
+                    drop(copy.take());
+                }
+                // This starts the child's own service thread.
+                says_hello(&Builder::new().policy(Policy::TcpOnly).bind("127.0.0.1:0").unwrap());
+                thread::sleep(10 * interval);
+                true
+            })
+        };
+        assert_eq!(wait_for(child), 0);
+    }
+    thread::sleep(limit);
+    for (now, then) in proxy.carried().into_iter().zip(of_the_handshake) {
+        let most = began.elapsed().as_millis() / earliest.as_millis() + 1;
+        assert!((1..=most).contains(&u128::from(now - then)), "{now} - {then}, and at most {most}");
+    }
+    assert_eq!(proxy.ended(), 0);
+    let mut client = copy.unwrap();
+    client.write_all(b"after").unwrap();
+    drop(client);
+    let mut got = String::new();
+    server.read_to_string(&mut got).unwrap();
+    assert_eq!(got, "after");
 }
 
 /// Forks while threads of the parent have turns of the connection. No call of a child waits for a

@@ -20,5 +20,8 @@ mod many;
 #[cfg(feature = "rdma")]
 mod pool_device;
 #[cfg(feature = "rdma")]
+#[path = "suite/proxy.rs"]
+mod proxy;
+#[cfg(feature = "rdma")]
 mod soak;
 mod tree;

@@ -21,7 +21,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
 }
 
 /// The thread id of the calling thread.
-fn own_number() -> u32 {
+pub(crate) fn own_number() -> u32 {
     std::fs::read_link("/proc/thread-self").unwrap().file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 

@@ -22,6 +22,7 @@ mod accepting;
 #[cfg(feature = "rdma")]
 mod bare;
 mod close;
+mod control;
 mod death;
 mod edges;
 #[cfg(feature = "rdma")]
@@ -34,6 +35,7 @@ mod messages;
 #[cfg(feature = "rdma")]
 mod netem;
 mod parity;
+mod proxy;
 mod ready;
 mod single;
 mod strangers;
@@ -149,7 +151,10 @@ fn run_at(
     death::add(&mut suite);
     match target {
         Target::SoftByCm | Target::SystemByCm => strangers::add(&mut suite),
-        _ => hostile::add(&mut suite),
+        _ => {
+            hostile::add(&mut suite);
+            control::add(&mut suite);
+        }
     }
     idle::add(&mut suite);
     memory::add(&mut suite);
