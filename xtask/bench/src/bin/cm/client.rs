@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, EventChannel, EventType, Identifier, PortSpace};
+use xtask_bench::process::{HOST, ServerProcess};
 
-use crate::server::{HOST, ServerProcess, SharedVerbs};
+use crate::server::SharedVerbs;
 
 const RESOLUTION: Duration = Duration::from_secs(5);
 
@@ -33,7 +34,7 @@ impl CmClient {
     pub(crate) fn batch(&mut self, server: &mut ServerProcess, window: u32, batch: u32) -> Result<f64> {
         let start = Instant::now();
         self.connect(window as usize, batch as usize)?;
-        server.wait_for_batch()?;
+        server.expect("batch")?;
         Ok(start.elapsed().as_nanos() as f64 / f64::from(batch))
     }
 

@@ -3,16 +3,16 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use xtask_bench::process::{ServerProcess, print_line};
 
 use crate::client::CmClient;
-use crate::server::{ServerProcess, print_line};
 
 /// A client that holds `existing` connections to its server.
 ///
 /// For each number N on standard input it opens and closes N more connections, one after the other,
 /// and prints the nanoseconds to open and to close one.
 pub(crate) fn idle_connections(existing: u32) -> Result<()> {
-    let server = ServerProcess::start("rdma", u32::MAX)?;
+    let server = ServerProcess::start(&["serve", "rdma", &u32::MAX.to_string()])?;
     let mut client = CmClient::new(server.port)?;
     client.connect(64, existing as usize)?;
     print_line("held")?;

@@ -15,9 +15,9 @@ mod server;
 mod tcp;
 
 use anyhow::{Context, Result, bail};
+use xtask_bench::process::ServerProcess;
 
 use client::CmClient;
-use server::ServerProcess;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -44,7 +44,8 @@ fn main() -> Result<()> {
 /// Measures a batch of connections through the connection manager and two over TCP. The order
 /// rotates, and the first round does not count.
 fn against_tcp(kind: &str, window: u32, batch: u32, samples: u32) -> Result<()> {
-    let (mut rdma, mut by_tcp) = (ServerProcess::start("rdma", batch)?, ServerProcess::start(kind, batch)?);
+    let start = |kind: &str| ServerProcess::start(&["serve", kind, &batch.to_string()]);
+    let (mut rdma, mut by_tcp) = (start("rdma")?, start(kind)?);
     let mut client = CmClient::new(rdma.port)?;
     for round in 0..=samples {
         let mut figures = [0.0; 3];
@@ -58,7 +59,7 @@ fn against_tcp(kind: &str, window: u32, batch: u32, samples: u32) -> Result<()> 
                 }
                 _ => tcp::batch(&mut by_tcp, kind == "answered", window, batch)?,
             };
-            if which == 0 { rdma.wait_until_ready()? } else { by_tcp.wait_until_ready()? }
+            if which == 0 { rdma.expect("ready")? } else { by_tcp.expect("ready")? }
         }
         if round > 0 {
             let [ours, tcp, again] = figures;

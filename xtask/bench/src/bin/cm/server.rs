@@ -1,18 +1,14 @@
 //! The listening side.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::net::SocketAddr;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, EventChannel, EventType, Identifier, PortSpace};
-
-/// The address of all processes.
-pub(crate) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+use xtask_bench::process::{HOST, end_with_parent, print_line};
 
 /// The verbs objects that the queue pairs of a process share.
 pub(crate) struct SharedVerbs {
@@ -80,85 +76,5 @@ pub(crate) fn serve(batch: u32) -> Result<()> {
             }
             _ => event.error().map_or(Ok(()), Err)?,
         }
-    }
-}
-
-/// Ends this process when its parent has ended.
-pub(crate) fn end_with_parent(end: fn(i32) -> !) {
-    std::thread::spawn(move || {
-        let mut line = String::new();
-        while std::io::stdin().read_line(&mut line).is_ok_and(|bytes| bytes > 0) {}
-        end(0)
-    });
-}
-
-pub(crate) fn print_line(text: &str) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{text}")?;
-    Ok(stdout.flush()?)
-}
-
-/// Another process that runs this program.
-pub(crate) struct ServerProcess {
-    child: Child,
-    to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
-    pub(crate) port: u16,
-}
-
-impl ServerProcess {
-    pub(crate) fn start(kind: &str, batch: u32) -> Result<Self> {
-        let mut server = Self::run(&["serve", kind, &batch.to_string()])?;
-        server.port = server.read_line()?.parse()?;
-        Ok(server)
-    }
-
-    pub(crate) fn run(arguments: &[&str]) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let to = child.stdin.take();
-        let from = BufReader::new(child.stdout.take().context("a pipe")?);
-        Ok(Self { child, to, from, port: 0 })
-    }
-
-    /// The next line of its output.
-    pub(crate) fn read_line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        ensure!(self.from.read_line(&mut line)? > 0, "the other process has ended");
-        Ok(line.trim_end().to_owned())
-    }
-
-    pub(crate) fn send_line(&mut self, text: &str) -> Result<()> {
-        let to = self.to.as_mut().context("a pipe")?;
-        writeln!(to, "{text}")?;
-        Ok(to.flush()?)
-    }
-
-    /// Waits until it has accepted the whole batch.
-    pub(crate) fn wait_for_batch(&mut self) -> Result<()> {
-        self.expect("batch")
-    }
-
-    /// Waits until the whole batch is closed.
-    pub(crate) fn wait_until_ready(&mut self) -> Result<()> {
-        self.expect("ready")
-    }
-
-    fn expect(&mut self, text: &str) -> Result<()> {
-        match self.read_line()? {
-            said if said == text => Ok(()),
-            said => bail!("the other process printed {said} instead of {text}"),
-        }
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        // The process ends when its standard input is closed.
-        drop(self.to.take());
-        let _ = self.child.wait();
     }
 }

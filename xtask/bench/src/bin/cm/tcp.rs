@@ -9,8 +9,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with};
-
-use crate::server::{HOST, ServerProcess, end_with_parent, print_line};
+use xtask_bench::process::{HOST, ServerProcess, end_with_parent, print_line};
 
 /// Accepts connections until standard input ends, like `server::serve`. If `answers`, it sends a
 /// byte on each accepted connection.
@@ -47,7 +46,7 @@ pub(crate) fn batch(server: &mut ServerProcess, answers: bool, window: u32, batc
         1 => (0..batch).map(|_| connect_one(address, answers)).collect::<Result<Vec<_>, _>>()?,
         _ => connect_many(address, window as usize, batch as usize)?,
     };
-    server.wait_for_batch()?;
+    server.expect("batch")?;
     let time = start.elapsed().as_nanos() as f64 / f64::from(batch);
     drop(connected);
     Ok(time)

@@ -1,0 +1,3 @@
+//! The parts that several measuring programs share.
+
+pub mod process;
