@@ -200,20 +200,30 @@ impl MeasuredRow {
     }
 }
 
-/// All rows, and how often a receiver of trespass was not ready.
+/// The measured rows, and how often a receiver of trespass was not ready.
 pub(super) struct RowTable {
     pub(super) body: String,
     pub(super) not_ready: u64,
 }
 
-/// Measures all rows, `rounds` times one after the other.
-pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<RowTable> {
-    let files = Files::new()?;
+/// Measures the rows with one of these words in their titles, or all, `rounds` times one after the
+/// other. `None` if there is no such row.
+pub(super) fn measure(
+    programs: &Programs,
+    rounds: u32,
+    part: u32,
+    words: &[String],
+) -> Result<Option<RowTable>> {
+    let chosen = rows().into_iter().filter(|row| super::is_chosen(row.what, words));
     let unmeasured = |row| MeasuredRow { row, rounds: Vec::new(), paths: [None; 2], not_ready: 0 };
-    let mut rows: Vec<MeasuredRow> = rows().into_iter().map(unmeasured).collect();
+    let mut rows: Vec<MeasuredRow> = chosen.map(unmeasured).collect();
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let files = Files::new()?;
     for round in 0..rounds {
         for (row, position) in rows.iter_mut().zip(round..) {
-            row.round(programs, &files, position, part)?;
+            row.round(programs, &files, position, part.into())?;
         }
     }
     let mut table = String::from(
@@ -223,7 +233,7 @@ pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<Row
     for row in &rows {
         writeln!(table, "{}", row.line())?;
     }
-    Ok(RowTable { body: table, not_ready: rows.iter().map(|row| row.not_ready).sum() })
+    Ok(Some(RowTable { body: table, not_ready: rows.iter().map(|row| row.not_ready).sum() }))
 }
 
 #[cfg(test)]
