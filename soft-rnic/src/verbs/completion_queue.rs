@@ -1,7 +1,7 @@
 //! Verbs of completion queues.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rdma_mummy_sys::types::*;
 
@@ -29,7 +29,11 @@ pub(crate) unsafe fn cq_of<'a>(cq: *mut ibv_cq) -> &'a Arc<Cq> {
 
 /// The number of completion vectors: one for each processor. The choice has no effect.
 pub(super) fn comp_vectors() -> c_int {
-    std::thread::available_parallelism().map_or(1, |count| c_int::try_from(count.get()).unwrap_or(1))
+    // std reads it from several files, and a queue is created for each connection.
+    static PROCESSORS: LazyLock<c_int> = LazyLock::new(|| {
+        std::thread::available_parallelism().map_or(1, |count| c_int::try_from(count.get()).unwrap_or(1))
+    });
+    *PROCESSORS
 }
 
 /// Creates a queue with its C part.
