@@ -21,6 +21,7 @@ pub(crate) enum Acceptor {
 
 /// A client that has connected.
 pub(crate) enum IncomingClient {
+    /// With a non-blocking socket.
     Tcp(std::net::TcpStream, SocketAddr),
     /// The connection request event. Dropping it rejects the request.
     #[cfg(feature = "rdma")]

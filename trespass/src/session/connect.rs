@@ -131,9 +131,9 @@ impl Config {
         Ok(Acceptor::Tcp(mio::net::TcpListener::from_std(socket)))
     }
 
-    /// Sets the socket options of every connection.
-    pub(crate) fn configure_socket(&self, socket: &TcpStream) -> io::Result<()> {
-        socket.set_nodelay(true)?;
+    /// Has the system probe the peer of a connection while it is silent. A handshake has a deadline
+    /// and needs no probes.
+    pub(crate) fn set_keepalive(&self, socket: &TcpStream) -> io::Result<()> {
         if let Some(idle) = self.keepalive {
             // The system counts in seconds.
             let idle = idle.max(Duration::from_secs(1));

@@ -42,8 +42,7 @@ impl PendingTcpHandshake {
         slot: Option<CqSlot>,
     ) -> io::Result<Self> {
         let began = Instant::now();
-        config.configure_socket(&socket)?;
-        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
         let own = kind.unwrap_or(Kind::Stream);
         let (mut terms, path) = config.offer(own, socket.local_addr()?, pool, slot);
         terms.takes_either_kind = kind.is_none();
@@ -175,7 +174,7 @@ impl PendingTcpHandshake {
     pub(super) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Connection> {
         let established = self.established.ok_or(ErrorKind::NotConnected)?;
         let socket = std::net::TcpStream::from(self.socket);
-        config.configure_socket(&socket)?;
+        config.set_keepalive(&socket)?;
         Connection::new(socket, established, config, pool)
     }
 }
