@@ -218,6 +218,10 @@ impl Iterator for IntoIncoming {
 #[cfg(unix)]
 impl std::os::fd::AsFd for Listener {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        // A forked child may have a copy of the locked lock, and its parent's descriptor.
+        if self.task.is_of_this_process() {
+            self.backlog.export();
+        }
         self.backlog.descriptor()
     }
 }

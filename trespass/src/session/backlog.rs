@@ -31,6 +31,8 @@ struct State {
     is_awaited: bool,
     /// Nobody comes any more.
     is_closed: bool,
+    /// The program has the descriptor.
+    is_exported: bool,
 }
 
 /// A set of the two kinds.
@@ -128,10 +130,12 @@ impl Backlog {
             Some(connection)
         } else {
             state.ready.push_back(connection);
-            self.notify();
             None
         };
-        drop(state);
+        match unwanted {
+            None => self.notify(state),
+            Some(_) => drop(state),
+        }
         unwanted.iter().for_each(reset_unwanted);
     }
 
@@ -140,7 +144,7 @@ impl Backlog {
         let mut state = self.state();
         if state.error.is_none() {
             state.error = Some(error);
-            self.notify();
+            self.notify(state);
         }
     }
 
@@ -154,15 +158,21 @@ impl Backlog {
         let unaccepted = {
             let mut state = self.state();
             state.is_closed = true;
-            self.notify();
-            std::mem::take(&mut state.ready)
+            let unaccepted = std::mem::take(&mut state.ready);
+            self.notify(state);
+            unaccepted
         };
         drop(unaccepted);
     }
 
-    fn notify(&self) {
+    /// Wakes those that wait for a change of the state.
+    fn notify(&self, state: MutexGuard<'_, State>) {
+        if state.is_exported {
+            self.exported.poller().wake();
+        }
+        // A thread that wakes up takes the lock at once.
+        drop(state);
         self.arrived.notify_all();
-        self.exported.poller().wake();
     }
 
     /// Notes that the program accepts this kind. Its first call resets those of the other kind that
@@ -214,7 +224,8 @@ impl Backlog {
 
     /// Ends the wake-up of the program's descriptor, unless more can be accepted.
     fn take_wake_up(&self, state: &State) {
-        if state.ready.is_empty()
+        if state.is_exported
+            && state.ready.is_empty()
             && state.error.is_none()
             && let Err(error) = self.exported.poller().wait(Until::Now, |_| ())
         {
@@ -222,10 +233,22 @@ impl Backlog {
         }
     }
 
-    /// The descriptor, which is readable when a connection can be accepted.
+    /// The descriptor, which is readable when a connection can be accepted after
+    /// [`export`](Self::export).
     #[cfg(unix)]
     pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.exported.registry)
+    }
+
+    /// Makes the descriptor readable from now on. Without a program that has it, that would be a
+    /// system call in vain for each connection.
+    #[cfg(unix)]
+    pub(crate) fn export(&self) {
+        let mut state = self.state();
+        let is_first = !std::mem::replace(&mut state.is_exported, true);
+        if is_first && (!state.ready.is_empty() || state.error.is_some() || state.is_closed) {
+            self.exported.poller().wake();
+        }
     }
 }
 

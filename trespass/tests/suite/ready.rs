@@ -25,7 +25,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         the_descriptor_ignores_events_without_interest, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
         corked_data_goes_after_the_cork_time_while_only_the_descriptor_is_polled,
         a_worker_s_descriptor_shows_what_is_due, silent_peers_are_asked_for_who_waits_for_the_descriptor,
-        a_listener_s_descriptor_shows_who_is_late, a_full_listener_is_shown_when_there_is_room, a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
+        a_listener_s_descriptor_shows_who_is_late, a_listener_s_descriptor_shows_earlier_clients, a_full_listener_is_shown_when_there_is_room, a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
         silent_clients_do_not_block_accept);
 }
 
@@ -482,6 +482,25 @@ fn silent_peers_are_asked_for_who_waits_for_the_descriptor(fixture: &Fixture) ->
     // For each probe the wake-up and the answer, and the initial reports.
     let most = 4 + 3 * (began.elapsed().as_millis() / idle.as_millis()) as u32;
     assert!(wakes <= most, "{wakes} times in {:?}", began.elapsed());
+    Ok(())
+}
+
+/// A program may ask for the descriptor after clients have connected.
+fn a_listener_s_descriptor_shows_earlier_clients(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    listener.set_nonblocking(true).unwrap();
+    let accept = || listener.accept().map(drop).map_err(|error| error.kind());
+    let client = fixture.builder().connect(addr).unwrap();
+    // The service thread reaches the backlog soon after the client has connected.
+    thread::sleep(Duration::from_millis(100));
+    assert!(is_readable_raw(listener.as_raw_fd(), LONG), "the client before is not shown");
+    accept().unwrap();
+    assert_eq!(accept(), Err(ErrorKind::WouldBlock));
+    assert!(!is_readable_raw(listener.as_raw_fd(), Duration::ZERO), "it stays readable");
+    let next = fixture.builder().connect(addr).unwrap();
+    assert!(is_readable_raw(listener.as_raw_fd(), LONG), "the client after is not shown");
+    accept().unwrap();
+    drop((client, next));
     Ok(())
 }
 
