@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::handshake::{HandshakeStep, Side};
     use crate::session::cm_error::CmError;
-    use crate::session::{buffers, closing};
+    use crate::session::{backlog, buffers, closing};
     use crate::wire::{Cause, Unavailable};
     use crate::wire::{Kind, RejectReason};
     use crate::{pool, protocol};
@@ -152,7 +152,8 @@ mod tests {
         messages.push(protocol::FailureCause::PeerGone.to_string());
         let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, closing::LINGER_EXPIRED];
         messages.extend(told.map(str::to_owned));
-        assert_eq!(messages.len(), 18);
+        messages.push(backlog::busy_text(2, false));
+        assert_eq!(messages.len(), 19);
         for message in &messages {
             assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");
         }

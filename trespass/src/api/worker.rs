@@ -148,7 +148,8 @@ impl Worker {
     }
 
     /// Connects to the first address that accepts. [`Event::Connected`] or [`Event::Failed`]
-    /// reports the result.
+    /// reports the result. If the listener's backlog is full, later polls connect again until the
+    /// deadline ([`Builder::handshake_deadline`](crate::Builder::handshake_deadline)).
     ///
     /// # Errors
     ///

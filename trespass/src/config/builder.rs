@@ -205,7 +205,11 @@ setters! {
     /// Default: 20 s.
     trace_interval: Option<Duration>;
     /// The backlog of a listener: 1 to 65535. The system may lower it, and connections that wait to
-    /// be accepted are at most an eighth of the process's limit of descriptors. Default: 1024.
+    /// be accepted are at most an eighth of the process's limit of descriptors. Other clients wait.
+    /// When the backlog has been full for a second, they are told
+    /// ([`RejectReason::Busy`](crate::RejectReason::Busy)), and connect again until their
+    /// [`handshake_deadline`](Self::handshake_deadline). A [`Worker`](crate::Worker) takes all
+    /// clients, and has only the system's backlog. Default: 1024.
     backlog: u32;
     /// How long a listener retries while its port is in use: up to an hour. Default: zero.
     bind_patience: Duration;

@@ -60,7 +60,7 @@ pub enum HandshakeError {
     Rejected {
         /// The peer's reason as a code.
         reason: RejectReason,
-        /// The peer's text.
+        /// The peer's text. If the peer was busy, the number of attempts follows.
         text: String,
         /// The peer's major version.
         major: u8,

@@ -9,6 +9,11 @@ use std::net::SocketAddr;
 use mio::net::TcpListener;
 use mio::{Interest, Registry, Token};
 
+use crate::session::refusal::Refusals;
+#[cfg(feature = "rdma")]
+use crate::wire::REJECT_DATA;
+use crate::wire::{Reject, RejectReason};
+
 #[cfg(feature = "rdma")]
 pub(crate) use cm::CmListener;
 
@@ -34,6 +39,20 @@ impl IncomingClient {
             Self::Tcp(_, peer) => *peer,
             #[cfg(feature = "rdma")]
             Self::RdmaCm(_, peer) => *peer,
+        }
+    }
+
+    /// Tells the client that the listener is busy. It does not wait for the client.
+    pub(crate) fn turn_away(self, text: String, refusals: &Refusals) {
+        let reject = Reject::new(RejectReason::Busy, (0, 0), text);
+        match self {
+            Self::Tcp(socket, peer) => refusals.turn_away(socket, peer, &reject.encode()),
+            #[cfg(feature = "rdma")]
+            Self::RdmaCm(request, peer) => {
+                if let Err(error) = request.into_cm_id().reject(&reject.encode_within(REJECT_DATA)) {
+                    tracing::debug!(%peer, %error, "the client is not told that the listener is busy");
+                }
+            }
         }
     }
 }

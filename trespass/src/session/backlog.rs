@@ -18,6 +18,8 @@ pub(crate) struct Backlog {
     /// The descriptor for a program that waits for it.
     exported: ExportedSet,
     limit: usize,
+    /// The process has too few descriptors for the backlog that the program wants.
+    is_lowered: bool,
 }
 
 #[derive(Default)]
@@ -84,6 +86,14 @@ fn descriptors() -> usize {
     usize::MAX
 }
 
+/// What a client beyond a full backlog is told. By rdma_cm a rejection has room for 120 bytes.
+pub(crate) fn busy_text(limit: usize, is_lowered: bool) -> String {
+    let parameter = if is_lowered { "`ulimit -n`" } else { "`Builder::backlog`" };
+    format!(
+        "its backlog is full: {limit} connections wait for its program, which must accept sooner or raise {parameter}"
+    )
+}
+
 /// The outcome of an attempt to take a connection.
 pub(crate) struct Taken {
     pub(crate) outcome: io::Result<Connection>,
@@ -97,7 +107,13 @@ impl Backlog {
         let limit = wanted.min(descriptors() / DESCRIPTORS_LEFT).max(1);
         let poller = Poller::new(1)?;
         let exported = ExportedSet { registry: poller.registry().try_clone()?, poller: Mutex::new(poller) };
-        Ok(Self { state: Mutex::default(), arrived: Condvar::new(), exported, limit })
+        let is_lowered = limit < wanted;
+        Ok(Self { state: Mutex::default(), arrived: Condvar::new(), exported, limit, is_lowered })
+    }
+
+    /// What a client is told while the backlog is full.
+    pub(crate) fn busy_text(&self) -> String {
+        busy_text(self.limit, self.is_lowered)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -255,5 +271,31 @@ impl Backlog {
 impl ExportedSet {
     fn poller(&self) -> MutexGuard<'_, Poller> {
         self.poller.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{HandshakeMessage, REJECT_DATA, Reject, RejectReason};
+
+    #[test]
+    fn the_words_for_a_client_fit_a_rejection_by_rdma_cm() {
+        for is_lowered in [false, true] {
+            let text = busy_text(65535, is_lowered);
+            let bytes = Reject::new(RejectReason::Busy, (0, 0), text.clone()).encode_within(REJECT_DATA);
+            let Ok(HandshakeMessage::Reject(told)) = HandshakeMessage::decode(&bytes) else { panic!() };
+            assert_eq!(told.text, text);
+        }
+    }
+
+    #[test]
+    fn the_words_name_what_limits_the_backlog() {
+        let backlog = Backlog::new(3).unwrap();
+        assert!(backlog.busy_text().ends_with("`Builder::backlog`"), "{}", backlog.busy_text());
+        if cfg!(target_os = "linux") {
+            let lowered = Backlog::new(usize::MAX).unwrap();
+            assert!(lowered.busy_text().ends_with("`ulimit -n`"), "{}", lowered.busy_text());
+        }
     }
 }

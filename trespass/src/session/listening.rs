@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::backlog::Backlog;
+use crate::session::overflow::Overflow;
 use crate::session::pending::PendingHandshake;
 use crate::session::service::{NextTurn, Place, Task};
 use crate::transport::pools::usable_pool;
@@ -36,6 +37,7 @@ pub(crate) struct Listening {
     pool: Pool,
     handshakes: Vec<Option<PendingHandshake>>,
     backlog: Arc<Backlog>,
+    overflow: Overflow,
     may_accept: bool,
     /// The system has refused to accept, and is asked again then.
     retry_at: Option<Instant>,
@@ -56,6 +58,7 @@ impl Listening {
             pool,
             handshakes: Vec::new(),
             backlog,
+            overflow: Overflow::default(),
             may_accept: true,
             retry_at: None,
         })
@@ -82,15 +85,27 @@ impl Listening {
         }
     }
 
-    /// Accepts waiting clients while there are places. Returns whether more wait.
-    fn accept_pending(&mut self, place: &Place) -> bool {
+    /// Accepts waiting clients while there are places, and turns others away when their time has
+    /// come. Returns whether more wait.
+    fn accept_pending(&mut self, place: &Place, now: Instant) -> bool {
         for _ in 0..CLIENTS_A_TURN {
-            if !self.may_accept || !self.has_room() {
+            if !self.may_accept {
                 return false;
             }
-            match self.accept_one(place) {
+            let has_room = self.has_room();
+            let accepted = if self.overflow.may_tell(self.is_full(), now) {
+                self.turn_one_away()
+            } else if has_room {
+                self.accept_one(place)
+            } else {
+                return false;
+            };
+            match accepted {
                 Ok(()) => self.backlog.works(),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_accept = false,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.may_accept = false;
+                    self.overflow.end_round(now);
+                }
                 // The client has disconnected again.
                 Err(error)
                     if matches!(
@@ -127,6 +142,22 @@ impl Listening {
         Ok(())
     }
 
+    /// Accepts a client beyond the backlog, and tells it so.
+    fn turn_one_away(&mut self) -> io::Result<()> {
+        let acceptor = self.acceptor.as_mut().ok_or(ErrorKind::WouldBlock)?;
+        let (client, text) = (acceptor.accept()?, self.backlog.busy_text());
+        if self.overflow.has_told() {
+            tracing::warn!(peer = %client.peer(), "a client is turned away, and others will be: {text}");
+        }
+        client.turn_away(text, &self.overflow.refusals);
+        Ok(())
+    }
+
+    /// Whether all places have connections that the program must accept first.
+    fn is_full(&self) -> bool {
+        self.running_and_places().1 == 0
+    }
+
     /// Whether another handshake may begin, in a free place or in that of a stalled one.
     fn has_room(&self) -> bool {
         let (running, places) = self.running_and_places();
@@ -158,8 +189,7 @@ impl Listening {
     /// The handshake that may be replaced first, and from when on.
     fn first_stalled(&self) -> Option<(usize, Instant)> {
         let places = self.handshakes.iter().enumerate();
-        let stalled = places
-            .filter_map(|(at, handshake)| handshake.as_ref().map(|handshake| (at, handshake.stalled_at())));
+        let stalled = places.filter_map(|(at, handshake)| Some((at, handshake.as_ref()?.stalled_at()?)));
         stalled.min_by_key(|(_, at)| *at)
     }
 
@@ -191,10 +221,11 @@ impl Listening {
         // With a place, or with a full backlog, nobody waits for another's place.
         let (running, places) = self.running_and_places();
         let may_accept = self.may_accept && self.retry_at.is_none();
-        let is_full = may_accept && places > 0 && running >= places;
-        let stalled = is_full.then(|| self.first_stalled()).flatten().map(|(_, at)| at);
+        let all_run = may_accept && places > 0 && running >= places;
+        let stalled = all_run.then(|| self.first_stalled()).flatten().map(|(_, at)| at);
+        let round = if may_accept && places == 0 { self.overflow.round_at() } else { None };
         let late = self.handshakes.iter_mut().flatten().map(|handshake| handshake.deadline(&self.config));
-        late.chain(stalled).chain(self.retry_at).min()
+        late.chain(stalled).chain(round).chain(self.retry_at).min()
     }
 }
 
@@ -215,7 +246,7 @@ impl Task for Listening {
                 self.progress_handshake(place, at);
             }
         }
-        let more = self.retry_at.is_none() && self.accept_pending(place);
+        let more = self.retry_at.is_none() && self.accept_pending(place, now);
         if more { NextTurn::At(now) } else { self.next_deadline().into() }
     }
 

@@ -5,7 +5,9 @@
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
 //! - [`connect`] makes connections. [`service`] is the thread in which [`listening`] accepts clients
 //!   ([`acceptor`]) into a [`backlog`], and [`closing`] finishes dropped connections. [`pending`]
-//!   has the unfinished handshakes. [`control_keepalive`] keeps the TCP connections beside RDMA.
+//!   has the unfinished handshakes. Clients beyond a full backlog are told so ([`overflow`]), and
+//!   refused ones get an answer ([`refusal`]). [`control_keepalive`] keeps the TCP connections beside
+//!   RDMA.
 
 pub(crate) mod acceptor;
 pub(crate) mod backlog;
@@ -21,8 +23,10 @@ pub(crate) mod connection_info;
 mod control_keepalive;
 pub(crate) mod exit;
 pub(crate) mod listening;
+mod overflow;
 pub(crate) mod pending;
 pub(crate) mod readiness;
+pub(crate) mod refusal;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod room;
 pub(crate) mod service;

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "rdma")]
 mod cm;
+mod reconnect;
 mod tcp;
 
 use std::io;
@@ -16,6 +17,7 @@ use mio::{Registry, Token};
 
 #[cfg(feature = "rdma")]
 use self::cm::PendingCmHandshake;
+use self::reconnect::Reconnect;
 use self::tcp::PendingTcpHandshake;
 use crate::config::{Bootstrap, Config};
 use crate::pool::Pool;
@@ -30,8 +32,17 @@ const SILENCE: Duration = Duration::from_millis(200);
 /// The same for a later step, since it began. Messages that end no step do not count.
 const STALL: Duration = Duration::from_secs(1);
 
-/// A handshake in progress.
-pub(crate) enum PendingHandshake {
+/// A handshake in progress. A client's goes on while the listener is busy, by further attempts.
+pub(crate) struct PendingHandshake {
+    peer: SocketAddr,
+    /// `None` between two attempts of a client.
+    running: Option<RunningHandshake>,
+    /// `None` for an accepted client.
+    reconnect: Option<Reconnect>,
+}
+
+/// One attempt.
+enum RunningHandshake {
     Tcp(Box<PendingTcpHandshake>),
     #[cfg(feature = "rdma")]
     RdmaCm(Box<PendingCmHandshake>),
@@ -39,11 +50,11 @@ pub(crate) enum PendingHandshake {
 
 /// Calls the same method of each variant.
 macro_rules! whichever {
-    ($pending:expr, $handshake:ident => $call:expr) => {
-        match $pending {
-            Self::Tcp($handshake) => $call,
+    ($running:expr, $handshake:ident => $call:expr) => {
+        match $running {
+            RunningHandshake::Tcp($handshake) => $call,
             #[cfg(feature = "rdma")]
-            Self::RdmaCm($handshake) => $call,
+            RunningHandshake::RdmaCm($handshake) => $call,
         }
     };
 }
@@ -58,15 +69,17 @@ impl PendingHandshake {
         pool: &Pool,
         slot: Option<CqSlot>,
     ) -> io::Result<Self> {
-        Ok(match client {
-            IncomingClient::Tcp(socket, peer) => {
-                Self::Tcp(Box::new(PendingTcpHandshake::accepted(socket, peer, kind, config, pool, slot)?))
-            }
+        let peer = client.peer();
+        let running = match client {
+            IncomingClient::Tcp(socket, peer) => RunningHandshake::Tcp(Box::new(
+                PendingTcpHandshake::accepted(socket, peer, kind, config, pool, slot)?,
+            )),
             #[cfg(feature = "rdma")]
-            IncomingClient::RdmaCm(request, peer) => {
-                Self::RdmaCm(Box::new(PendingCmHandshake::requested(*request, peer, kind, config)?))
-            }
-        })
+            IncomingClient::RdmaCm(request, peer) => RunningHandshake::RdmaCm(Box::new(
+                PendingCmHandshake::requested(*request, peer, kind, config)?,
+            )),
+        };
+        Ok(Self { peer, running: Some(running), reconnect: None })
     }
 
     /// The handshake of a connecting client. A worker passes a slot of its completion queue.
@@ -76,59 +89,61 @@ impl PendingHandshake {
         config: &Config,
         slot: Option<CqSlot>,
     ) -> io::Result<Self> {
-        match config.bootstrap {
-            #[cfg(feature = "rdma")]
-            Bootstrap::RdmaCm => {
-                Ok(Self::RdmaCm(Box::new(PendingCmHandshake::connecting(peer, kind, config)?)))
-            }
-            #[cfg(not(feature = "rdma"))]
-            Bootstrap::RdmaCm => {
-                let source = super::cm_error::CmError::built_without().into();
-                Err(crate::error::ConnectError::RdmaCm { address: peer, source }.into())
-            }
-            Bootstrap::Tcp => Ok(Self::Tcp(Box::new(PendingTcpHandshake::connecting(peer, kind, slot)?))),
-        }
+        let reconnect = Reconnect::new(peer, kind, slot);
+        Ok(Self { peer, running: Some(reconnect.attempt(config)?), reconnect: Some(reconnect) })
     }
 
     /// Handles a completion from the worker's completion queue.
     pub(crate) fn completed(&mut self, completed: WorkCompletion) {
-        match self {
-            Self::Tcp(handshake) => handshake.completed(completed),
+        match &mut self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.completed(completed),
             #[cfg(feature = "rdma")]
-            Self::RdmaCm(_) => debug_assert!(false, "it has a completion queue of its own"),
+            Some(RunningHandshake::RdmaCm(_)) => {
+                debug_assert!(false, "it has a completion queue of its own");
+            }
+            None => debug_assert!(false, "the completions of a dropped queue pair go nowhere"),
         }
     }
 
     /// Handles the failure of the worker's completion queue.
     pub(crate) fn completion_queue_failed(&mut self, error: &io::Error) {
-        match self {
-            Self::Tcp(handshake) => handshake.completion_queue_failed(error),
-            #[cfg(feature = "rdma")]
-            Self::RdmaCm(_) => (),
+        if let Some(RunningHandshake::Tcp(handshake)) = &mut self.running {
+            handshake.completion_queue_failed(error);
         }
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
-        whichever!(self, handshake => handshake.peer())
+        self.peer
     }
 
-    /// From when on another handshake may replace it, unless it goes on before.
-    pub(crate) fn stalled_at(&self) -> Instant {
-        let (began, heard) = whichever!(self, handshake => (handshake.began(), handshake.last_heard()));
-        heard.map_or(began + SILENCE, |heard| heard + STALL)
+    /// From when on another handshake may replace it, unless it goes on before. `None` if it has no
+    /// place in a listener.
+    pub(crate) fn stalled_at(&self) -> Option<Instant> {
+        let running = self.running.as_ref()?;
+        let (began, heard) = whichever!(running, handshake => (handshake.began(), handshake.last_heard()));
+        Some(heard.map_or(began + SILENCE, |heard| heard + STALL))
     }
 
     /// When to continue at the latest.
     pub(crate) fn deadline(&mut self, config: &Config) -> Instant {
-        whichever!(self, handshake => handshake.deadline(config))
+        match &mut self.running {
+            Some(running) => whichever!(running, handshake => handshake.deadline(config)),
+            None => self.reconnect.as_ref().map_or_else(Instant::now, |client| client.next_turn(config)),
+        }
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        whichever!(self, handshake => handshake.register(registry, token))
+        match &mut self.running {
+            Some(running) => whichever!(running, handshake => handshake.register(registry, token)),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        whichever!(self, handshake => handshake.deregister(registry))
+        match &mut self.running {
+            Some(running) => whichever!(running, handshake => handshake.deregister(registry)),
+            None => Ok(()),
+        }
     }
 
     /// Continues as far as possible without waiting. Later events are reported under its token.
@@ -140,15 +155,74 @@ impl PendingHandshake {
         registry: &Registry,
         token: Token,
     ) -> Poll<io::Result<()>> {
-        whichever!(self, handshake => handshake.progress(config, pool, now, registry, token))
+        let Some(running) = &mut self.running else {
+            return self.resume(config, pool, now, registry, token);
+        };
+        let result = whichever!(running, handshake => handshake.progress(config, pool, now, registry, token));
+        match (result, &mut self.reconnect) {
+            (Poll::Ready(Err(error)), Some(reconnect)) => {
+                reconnect.failed(error, config, now)?;
+                self.deregister(registry)?;
+                self.running = None;
+                Poll::Pending
+            }
+            (result, _) => result,
+        }
+    }
+
+    /// Begins the next attempt of a client, if it is due.
+    fn resume(
+        &mut self,
+        config: &Config,
+        pool: &Pool,
+        now: Instant,
+        registry: &Registry,
+        token: Token,
+    ) -> Poll<io::Result<()>> {
+        self.running = match &self.reconnect {
+            Some(client) => client.resume(config, now)?,
+            None => return Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        };
+        if self.running.is_none() {
+            return Poll::Pending;
+        }
+        self.register(registry, token)?;
+        self.progress(config, pool, now, registry, token)
     }
 
     /// Makes the connection of a finished handshake, which is no longer registered.
     pub(crate) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Connection> {
-        match self {
-            Self::Tcp(handshake) => handshake.finish(config, pool),
+        match self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.finish(config, pool),
             #[cfg(feature = "rdma")]
-            Self::RdmaCm(handshake) => handshake.finish(config),
+            Some(RunningHandshake::RdmaCm(handshake)) => handshake.finish(config),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+impl RunningHandshake {
+    /// The attempt of a client whose first one began at `began`.
+    fn connecting(
+        peer: SocketAddr,
+        kind: Kind,
+        began: Instant,
+        config: &Config,
+        slot: Option<CqSlot>,
+    ) -> io::Result<Self> {
+        match config.bootstrap {
+            #[cfg(feature = "rdma")]
+            Bootstrap::RdmaCm => {
+                Ok(Self::RdmaCm(Box::new(PendingCmHandshake::connecting(peer, kind, began, config)?)))
+            }
+            #[cfg(not(feature = "rdma"))]
+            Bootstrap::RdmaCm => {
+                let source = super::cm_error::CmError::built_without().into();
+                Err(crate::error::ConnectError::RdmaCm { address: peer, source }.into())
+            }
+            Bootstrap::Tcp => {
+                Ok(Self::Tcp(Box::new(PendingTcpHandshake::connecting(peer, kind, began, slot)?)))
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::handshake::NoPath;
 pub(crate) struct WorkerCq(());
 
 /// An entry of [`WorkerCq`], to which no completion ever goes.
+#[derive(Clone)]
 pub(crate) struct CqSlot;
 
 /// Uninhabited, because no work request ever completes.

@@ -40,7 +40,8 @@ pub enum RejectReason {
     RdmaRequired,
     /// The handshake took too long.
     TimedOut,
-    /// The listener accepts no more connections now.
+    /// The listener's backlog is full. A connect reports it after it has connected again until its
+    /// deadline.
     Busy,
     /// A reason of a newer version.
     Unknown(u16),

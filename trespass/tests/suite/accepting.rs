@@ -1,13 +1,13 @@
 //! Connecting needs no accept, as over `std::net`: the backlog has the connections until the program
 //! takes them.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases, skip};
-use trespass::{Listener, Stream};
+use trespass::{Builder, ConnectError, Event, HandshakeError, Kind, Listener, RejectReason, Stream, Worker};
 
 use super::fixture::{Fixture, LONG, ask_for_streams, greet};
 use super::idle::sees_it_asleep;
@@ -18,7 +18,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         i18_the_service_thread_sleeps_while_clients_wait,
         both_kinds_come_before_the_first_accept, the_first_accept_decides_on_the_kind, the_first_accept_makes_room_for_its_kind,
         a_dropped_listener_resets_those_who_wait, the_port_of_a_dropped_listener_is_free,
-        an_owned_iterator_accepts);
+        an_owned_iterator_accepts, a_client_beyond_the_backlog_is_told_that_the_listener_is_busy,
+        a_workers_client_beyond_the_backlog_is_told_so, clients_beyond_the_backlog_get_in_when_the_program_accepts);
 }
 
 fn a_connect_needs_no_accept(fixture: &Fixture) -> Outcome {
@@ -259,5 +260,90 @@ fn an_owned_iterator_accepts(fixture: &Fixture) -> Outcome {
     client.read_exact(&mut byte).unwrap();
     assert!(began.elapsed() < LONG);
     serving.join().unwrap();
+    Ok(())
+}
+
+/// A listener with a full backlog, and the connections in it.
+fn full_listener(fixture: &Fixture, backlog: u32) -> (Listener, SocketAddr, Vec<Stream>) {
+    let listener = fixture.builder().backlog(backlog).bind(fixture.anywhere()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let first = (0..backlog).map(|_| fixture.builder().connect(addr).unwrap()).collect();
+    (listener, addr, first)
+}
+
+/// The text of a busy listener, if the error is its answer.
+fn busy_text(error: &io::Error) -> Option<&str> {
+    match error.get_ref()?.downcast_ref()? {
+        ConnectError::Handshake {
+            source: HandshakeError::Rejected { reason: RejectReason::Busy, text, .. },
+            ..
+        } => Some(text),
+        _ => None,
+    }
+}
+
+/// Makes a connect fail at its deadline, with a later one if the listener had no time to answer.
+fn fails_as_busy(fixture: &Fixture, connect: impl Fn(Builder) -> io::Error) {
+    let mut deadline = Duration::from_secs(2);
+    loop {
+        let began = Instant::now();
+        let builder = fixture.builder().probe_timeout(deadline / 4).handshake_deadline(deadline);
+        let error = connect(builder);
+        assert!(began.elapsed() >= deadline, "it does not wait: {error}");
+        if let Some(text) = busy_text(&error) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+            assert!(text.contains("2 connections wait") && text.contains("`Builder::backlog`"), "{text}");
+            return;
+        }
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert!(deadline < LONG, "nobody says that the listener is busy: {error}");
+        deadline *= 2;
+    }
+}
+
+fn a_client_beyond_the_backlog_is_told_that_the_listener_is_busy(fixture: &Fixture) -> Outcome {
+    let (_listener, addr, _first) = full_listener(fixture, 2);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| fails_as_busy(fixture, |builder| builder.connect(addr).unwrap_err()));
+        }
+    });
+    Ok(())
+}
+
+fn a_workers_client_beyond_the_backlog_is_told_so(fixture: &Fixture) -> Outcome {
+    let (_listener, addr, _first) = full_listener(fixture, 2);
+    fails_as_busy(fixture, |builder| {
+        let mut worker = Worker::new(&builder.build().unwrap()).unwrap();
+        let connecting = worker.connect(addr, Kind::Stream).unwrap();
+        let mut events = Vec::new();
+        worker.poll(&mut events, Some(LONG)).unwrap();
+        match events.pop() {
+            Some(Event::Failed { key, error, .. }) if key == connecting => error,
+            other => panic!("{other:?}"),
+        }
+    });
+    Ok(())
+}
+
+fn clients_beyond_the_backlog_get_in_when_the_program_accepts(fixture: &Fixture) -> Outcome {
+    // The connection manager refuses clients beyond its own backlog, which has two places, too.
+    let more = if fixture.is_by_cm() { 2 } else { 4 };
+    let (listener, addr, first) = full_listener(fixture, 2);
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..more)
+            .map(|_| scope.spawn(|| fixture.builder().handshake_deadline(LONG).connect(addr).unwrap()))
+            .collect();
+        // Long enough for answers, and for attempts that follow them.
+        thread::sleep(Duration::from_millis(2500));
+        assert!(waiting.iter().all(|client| !client.is_finished()), "one has found a place");
+        let mut servers: Vec<Stream> = (0..2 + more).map(|_| listener.accept().unwrap().0).collect();
+        let waited = waiting.into_iter().map(|client| client.join().unwrap());
+        for mut client in first.into_iter().chain(waited) {
+            let own = client.local_addr().unwrap();
+            let server = servers.iter_mut().find(|server| server.peer_addr().unwrap() == own);
+            greet(&mut client, server.expect("a connection of this client"));
+        }
+    });
     Ok(())
 }

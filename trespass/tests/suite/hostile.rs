@@ -11,6 +11,7 @@ use super::fixture::{Fixture, LONG, below, greet, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: garbage_costs_a_listener_nothing, the_silent_do_not_keep_others_out,
+        strangers_beyond_the_backlog_cost_nothing,
         a_client_of_something_else_is_told_so, garbage_in_a_connection_ends_that_connection);
 }
 
@@ -82,6 +83,37 @@ fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
     }
     assert!(before.elapsed() < LONG, "{:?}", before.elapsed());
     drop(silent);
+    still_serves(fixture, &listener, addr);
+    Ok(())
+}
+
+/// The backlog is full, and clients wait that send nothing, or something else, or not enough.
+fn strangers_beyond_the_backlog_cost_nothing(fixture: &Fixture) -> Outcome {
+    const BACKLOG: u32 = 12;
+    let listener = fixture.builder().backlog(BACKLOG).bind(fixture.anywhere()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut first: Vec<_> = (0..BACKLOG).map(|_| fixture.builder().connect(addr).unwrap()).collect();
+    for _ in 0..2 {
+        let strangers = (0..BACKLOG).map(|at| {
+            let mut stream = TcpStream::connect(addr).unwrap();
+            let bytes: &[u8] = [&b""[..], b"TRSP\x01", b"GET / HTTP/1.1\r\n\r\n"][at as usize % 3];
+            stream.write_all(bytes).unwrap();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            (bytes, stream)
+        });
+        for (bytes, mut stream) in strangers.collect::<Vec<_>>() {
+            // Each gets an answer, and then the end.
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert!(!answer.is_empty());
+            if !bytes.starts_with(b"GET") {
+                assert_eq!(&answer[..5], b"TRSP\x02", "a REJECT");
+            }
+        }
+    }
+    for client in &mut first {
+        greet(client, &mut listener.accept().unwrap().0);
+    }
     still_serves(fixture, &listener, addr);
     Ok(())
 }

@@ -62,7 +62,7 @@ impl WorkerInner {
     pub(super) fn first_stalled(&self) -> Option<(u32, Instant)> {
         let arriving = self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.state {
             SlotState::Arriving { handshake, listener: Some(_) } => {
-                Some((index as u32, handshake.stalled_at()))
+                Some((index as u32, handshake.stalled_at()?))
             }
             _ => None,
         });

@@ -97,17 +97,24 @@ impl PendingCmHandshake {
         Ok(Self { request: Some(request), ..Self::new(Role::Server, id, channel, peer, exchange, step) })
     }
 
-    /// The handshake of a connecting client.
-    pub(super) fn connecting(peer: SocketAddr, kind: Kind, config: &Config) -> io::Result<Self> {
+    /// The handshake of a connecting client, whose time limit counts from `began`.
+    pub(super) fn connecting(
+        peer: SocketAddr,
+        kind: Kind,
+        began: Instant,
+        config: &Config,
+    ) -> io::Result<Self> {
         let resolving = || -> Result<(EventChannel, Identifier), CmError> {
             let channel = EventChannel::new()?;
-            let id = resolve(&channel, peer, config.handshake_deadline, config)?;
+            let left = (began + config.handshake_deadline).saturating_duration_since(Instant::now());
+            let id = resolve(&channel, peer, left, config)?;
             Ok((channel, id))
         };
         let (channel, id) =
             resolving().map_err(|source| ConnectError::RdmaCm { address: peer, source: source.into() })?;
         let exchange = CmExchange::client(config.terms(kind), Attempt::first()?);
-        Ok(Self::new(Role::Client, id, channel, peer, exchange, HandshakeStep::Address))
+        let step = HandshakeStep::Address;
+        Ok(Self { began, ..Self::new(Role::Client, id, channel, peer, exchange, step) })
     }
 
     fn new(
@@ -135,10 +142,6 @@ impl PendingCmHandshake {
             rejecting: None,
             began: Instant::now(),
         }
-    }
-
-    pub(super) fn peer(&self) -> SocketAddr {
-        self.peer
     }
 
     pub(super) fn began(&self) -> Instant {

@@ -51,9 +51,13 @@ impl PendingTcpHandshake {
         Ok(Self { socket, peer, kind: own, began, heard: None, slot: None, handshake, established: None })
     }
 
-    /// The handshake of a connecting client.
-    pub(super) fn connecting(peer: SocketAddr, kind: Kind, slot: Option<CqSlot>) -> io::Result<Self> {
-        let began = Instant::now();
+    /// The handshake of a connecting client, whose time limit counts from `began`.
+    pub(super) fn connecting(
+        peer: SocketAddr,
+        kind: Kind,
+        began: Instant,
+        slot: Option<CqSlot>,
+    ) -> io::Result<Self> {
         let socket =
             TcpStream::connect(peer).map_err(|source| ConnectError::Tcp { address: peer, source })?;
         Ok(Self { socket, peer, kind, began, heard: None, slot, handshake: None, established: None })
@@ -71,10 +75,6 @@ impl PendingTcpHandshake {
         if let Some(path) = self.handshake.as_mut().and_then(TcpHandshake::path) {
             path.completion_queue_failed(error);
         }
-    }
-
-    pub(super) fn peer(&self) -> SocketAddr {
-        self.peer
     }
 
     pub(super) fn began(&self) -> Instant {

@@ -467,6 +467,12 @@ pub(crate) struct CqSlot<B: DeviceBlock> {
     pub(super) index: u32,
 }
 
+impl<B: DeviceBlock> Clone for CqSlot<B> {
+    fn clone(&self) -> Self {
+        Self { worker_cq: self.worker_cq.clone(), index: self.index }
+    }
+}
+
 impl<B: DeviceBlock> WorkerCq<B> {
     fn lock(&self) -> MutexGuard<'_, Option<CqDispatcher<B>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
