@@ -148,8 +148,7 @@ impl Worker {
     }
 
     /// Connects to the first address that accepts. [`Event::Connected`] or [`Event::Failed`]
-    /// reports the result. If the listener's backlog is full, later polls connect again until the
-    /// deadline ([`Builder::handshake_deadline`](crate::Builder::handshake_deadline)).
+    /// reports the result. If the listener's backlog is full, polls connect again until the deadline.
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ use super::proof_clock::{ProofClock, ProofTime};
 use super::{Agreed, Attempt, DataPath, Established, Terms};
 use crate::wire::{
     Cause, Endpoint, Features, HandshakeMessage, Hello, MAJOR, MINOR, Policy, Probe, Ready, Reject,
-    RejectReason, Role, Unavailable, WireError,
+    RejectReason, Role, Unavailable, WireError, foreign,
 };
 
 /// Messages of earlier attempts that are ignored before the peer counts as broken.
@@ -430,8 +430,11 @@ impl<D: DataPath> HandshakeMachine<D> {
     }
 
     fn reject(&mut self, error: HandshakeError) {
-        if let Some(reject) = rejection(&error) {
-            self.outgoing.extend_from_slice(&reject.encode());
+        match (&error, self.attempt.role) {
+            (HandshakeError::OtherProtocol(first), Role::Server) => {
+                self.outgoing.extend_from_slice(foreign::answer(*first));
+            }
+            _ => self.outgoing.extend(rejection(&error).iter().flat_map(Reject::encode)),
         }
         self.finish(Err(error));
     }

@@ -63,6 +63,13 @@ impl<D: DataPath> TcpHandshake<D> {
         self.machine.step()
     }
 
+    /// The first bytes of a peer that speaks another protocol, at most 16.
+    pub(crate) fn foreign_bytes(&self) -> Option<&[u8]> {
+        let received = &self.incoming.bytes[..self.incoming.filled];
+        let magic = received.first_chunk()?;
+        Preamble::check_magic(*magic).is_err().then_some(received)
+    }
+
     /// Bytes allocated for the incoming message.
     #[cfg(any(test, fuzzing))]
     pub(super) fn incoming_capacity(&self) -> usize {

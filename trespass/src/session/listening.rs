@@ -14,6 +14,7 @@ use crate::session::acceptor::Acceptor;
 use crate::session::backlog::Backlog;
 use crate::session::overflow::Overflow;
 use crate::session::pending::PendingHandshake;
+use crate::session::refusal::{Refusals, log_refused};
 use crate::session::service::{NextTurn, Place, Task};
 use crate::transport::pools::usable_pool;
 
@@ -38,6 +39,7 @@ pub(crate) struct Listening {
     handshakes: Vec<Option<PendingHandshake>>,
     backlog: Arc<Backlog>,
     overflow: Overflow,
+    refusals: Refusals,
     may_accept: bool,
     /// The system has refused to accept, and is asked again then.
     retry_at: Option<Instant>,
@@ -59,6 +61,7 @@ impl Listening {
             handshakes: Vec::new(),
             backlog,
             overflow: Overflow::default(),
+            refusals: Refusals::default(),
             may_accept: true,
             retry_at: None,
         })
@@ -149,7 +152,7 @@ impl Listening {
         if self.overflow.has_told() {
             tracing::warn!(peer = %client.peer(), "a client is turned away, and others will be: {text}");
         }
-        client.turn_away(text, &self.overflow.refusals);
+        client.turn_away(text, &self.refusals);
         Ok(())
     }
 
@@ -210,9 +213,12 @@ impl Listening {
             return;
         };
         let Some(handshake) = self.take_handshake(place, at) else { return };
-        match result.and_then(|()| handshake.finish(&self.config, &self.pool)) {
+        if let Err(error) = result {
+            return handshake.refuse(&error, &self.refusals);
+        }
+        match handshake.finish(&self.config, &self.pool) {
             Ok(connection) => self.backlog.push(connection),
-            Err(error) => tracing::info!(%peer, %error, "a client is not accepted"),
+            Err(error) => log_refused(peer, &error),
         }
     }
 

@@ -5,8 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::session::refusal::Refusals;
-
 /// How long a backlog is full before clients are told, and the time between two rounds.
 const ROUND: Duration = Duration::from_secs(1);
 
@@ -22,7 +20,6 @@ pub(crate) struct Overflow {
     told: u32,
     /// The log knows that the backlog is full.
     is_logged: bool,
-    pub(crate) refusals: Refusals,
 }
 
 impl Overflow {

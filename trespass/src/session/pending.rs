@@ -23,6 +23,7 @@ use crate::config::{Bootstrap, Config};
 use crate::pool::Pool;
 use crate::session::acceptor::IncomingClient;
 use crate::session::connection::Connection;
+use crate::session::refusal::{Refusals, log_refused};
 use crate::transport::{CqSlot, WorkCompletion};
 use crate::wire::Kind;
 
@@ -188,6 +189,15 @@ impl PendingHandshake {
         }
         self.register(registry, token)?;
         self.progress(config, pool, now, registry, token)
+    }
+
+    /// Ends the failed handshake of an accepted client, which is no longer registered, so that the
+    /// client can read its answer.
+    pub(crate) fn refuse(self, error: &io::Error, refusals: &Refusals) {
+        match self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.refuse(error, refusals),
+            _ => log_refused(self.peer, error),
+        }
     }
 
     /// Makes the connection of a finished handshake, which is no longer registered.

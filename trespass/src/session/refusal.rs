@@ -4,6 +4,7 @@
 //! client may lose the answer. So this side closes its half, and discards bytes until the client
 //! closes the other one. Their number, their bytes and their time are bounded.
 
+use std::fmt::Display;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use mio::event::Event;
 use mio::net::TcpStream;
 
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
+use crate::wire::foreign::{self, Shown};
+use crate::wire::{PREAMBLE, Preamble};
 
 /// Sockets of refused clients that stay open at a time, for a listener or a worker. Others are
 /// closed at once, which costs a client its answer only if its bytes arrive later.
@@ -29,15 +32,29 @@ const READS_A_TURN: u32 = 8;
 /// The token of the socket, which no listener and no closed connection uses.
 const SOCKET: usize = 1001;
 
+/// Logs why a client is refused.
+pub(crate) fn log_refused(peer: SocketAddr, error: &dyn Display) {
+    tracing::info!(%peer, %error, "a client is not accepted");
+}
+
+/// The same for a client of another protocol, with its first bytes.
+pub(crate) fn log_foreign(peer: SocketAddr, first: &[u8], error: &dyn Display) {
+    tracing::info!(%peer, first_bytes = %Shown(first), %error, "a client of another protocol is not accepted");
+}
+
 /// The refused clients of a listener or a worker. Each of them has a clone.
 #[derive(Clone, Default)]
 pub(crate) struct Refusals(Arc<()>);
 
 impl Refusals {
-    /// Answers a client whose handshake does not begin.
-    pub(crate) fn turn_away(&self, socket: std::net::TcpStream, peer: SocketAddr, answer: &[u8]) {
+    /// Answers a client whose handshake does not begin: with `reject`, or in its own protocol if its
+    /// first bytes have arrived and show another one.
+    pub(crate) fn turn_away(&self, socket: std::net::TcpStream, peer: SocketAddr, reject: &[u8]) {
         let answered = socket.set_nonblocking(true).and_then(|()| {
             let mut socket = TcpStream::from_std(socket);
+            let mut first = [0; PREAMBLE];
+            let len = socket.read(&mut first).unwrap_or(0);
+            let answer = foreign_answer(peer, &first[..len]).unwrap_or(reject);
             // A new socket has room for an answer.
             socket.write_all(answer)?;
             Ok(socket)
@@ -67,6 +84,14 @@ impl Refusals {
             Err(error) => tracing::debug!(%error, "a refused client may get a reset instead of its answer"),
         }
     }
+}
+
+/// The answer to a client whose first bytes are of another protocol.
+fn foreign_answer(peer: SocketAddr, first: &[u8]) -> Option<&'static [u8]> {
+    let magic = *first.first_chunk()?;
+    let error = Preamble::check_magic(magic).err()?;
+    log_foreign(peer, first, &error);
+    Some(foreign::answer(magic))
 }
 
 /// A client that has got its answer.
@@ -127,4 +152,117 @@ impl Task for RefusedClient {
     }
 
     fn failed(&mut self, _: &Place) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream as StdStream};
+    use std::task::Poll;
+    use std::thread;
+
+    use mio::Token;
+    use tracing::level_filters::LevelFilter;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::config::log::captured;
+    use crate::session::acceptor::IncomingClient;
+    use crate::session::pending::PendingHandshake;
+    use crate::session::readiness::{Poller, Until};
+    use crate::transport::pools::pool_of;
+    use crate::wire::Policy;
+
+    /// A client that has sent these bytes, and its accepted socket.
+    fn client(sent: &[u8]) -> (StdStream, StdStream, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = StdStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.write_all(sent).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let (server, peer) = listener.accept().unwrap();
+        (client, server, peer)
+    }
+
+    fn read_to_end(mut client: StdStream) -> Vec<u8> {
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).expect("an orderly end");
+        answer
+    }
+
+    /// Runs the handshake of a client that is refused.
+    fn refuse(socket: StdStream, peer: SocketAddr) {
+        let config = Config { policy: Policy::TcpOnly, ..Config::default() };
+        let (pool, token) = (pool_of(&config).unwrap(), Token(0));
+        let mut poller = Poller::new(1).unwrap();
+        let incoming = IncomingClient::Tcp(socket, peer);
+        let mut handshake = PendingHandshake::accepted(incoming, None, &config, &pool, None).unwrap();
+        handshake.register(poller.registry(), token).unwrap();
+        loop {
+            match handshake.progress(&config, &pool, Instant::now(), poller.registry(), token) {
+                Poll::Pending => poller.wait(Until::Deadline(handshake.deadline(&config)), |_| ()).unwrap(),
+                Poll::Ready(result) => {
+                    handshake.deregister(poller.registry()).unwrap();
+                    return handshake.refuse(&result.unwrap_err(), &Refusals::default());
+                }
+            };
+        }
+    }
+
+    #[test]
+    fn the_log_shows_the_first_bytes_of_other_protocols_as_text() {
+        for (sent, shown, named) in [
+            (&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], "\"GET / HTTP/1.1\\r\\n\"", "an HTTP client does"),
+            (b"SSH-2.0-x\r\n", "\"SSH-2.0-x\\r\\n\"", "an SSH program does"),
+            (&[22, 3, 1, 2, 0], "\"\\x16\\x03\\x01\\x02\\x00\"", "a TLS client does"),
+        ] {
+            for turned_away in [false, true] {
+                let (client, server, peer) = client(sent);
+                let log = captured(LevelFilter::INFO, || match turned_away {
+                    true => Refusals::default().turn_away(server, peer, b"busy"),
+                    false => refuse(server, peer),
+                });
+                let begins = "trespass info: a client of another protocol is not accepted";
+                assert!(log.starts_with(&format!("{begins} peer={peer} first_bytes={shown} ")), "{log}");
+                assert!(log.contains(named) && log.ends_with("is that the right port?\n"), "{log}");
+                assert_eq!(read_to_end(client), foreign::answer(*sent.first_chunk().unwrap()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_silent_client_is_turned_away_without_its_bytes() {
+        let (client, server, peer) = client(b"");
+        Refusals::default().turn_away(server, peer, b"busy");
+        assert_eq!(read_to_end(client), b"busy");
+    }
+
+    /// A client that sends for ever, and one that stays, lose their sockets.
+    #[test]
+    fn refused_clients_are_bounded_in_bytes_and_time() {
+        let refusals = Refusals::default();
+        let (mut endless, server, peer) = client(b"");
+        refusals.turn_away(server, peer, b"busy");
+        let (_stays, server, peer) = client(b"");
+        refusals.turn_away(server, peer, b"busy");
+        let sending = thread::spawn(move || while endless.write_all(&[0; 4096]).is_ok() {});
+        sending.join().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while Arc::strong_count(&refusals.0) > 1 {
+            assert!(Instant::now() < until, "a socket stays open");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn refused_clients_are_bounded_in_number() {
+        let refusals = Refusals::default();
+        let clients: Vec<_> = (0..MAX_OPEN + 5)
+            .map(|_| {
+                let (client, server, peer) = client(b"");
+                refusals.turn_away(server, peer, b"busy");
+                assert!(Arc::strong_count(&refusals.0) <= MAX_OPEN + 1);
+                client
+            })
+            .collect();
+        clients.into_iter().for_each(|client| assert_eq!(read_to_end(client), b"busy"));
+    }
 }

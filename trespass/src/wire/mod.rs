@@ -22,6 +22,7 @@ mod cause;
 mod cm_prefix;
 mod control;
 mod endpoint;
+pub(crate) mod foreign;
 mod hello;
 mod limits;
 mod preamble;
@@ -105,7 +106,8 @@ impl HandshakeMessage {
 pub(crate) enum WireError {
     /// The peer speaks another protocol.
     #[error(
-        "the peer does not speak this protocol: it began with {0:02x?} instead of \"TRSP\"; is that the right port?"
+        "the peer does not speak this protocol: it began with {began} instead of \"TRSP\"; is that the right port?",
+        began = foreign::Beginning(*.0)
     )]
     Magic([u8; 4]),
     /// The message's length is out of range.

@@ -6,13 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
+use trespass::{Kind, Worker};
 
 use super::fixture::{Fixture, LONG, below, greet, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: garbage_costs_a_listener_nothing, the_silent_do_not_keep_others_out,
         strangers_beyond_the_backlog_cost_nothing,
-        a_client_of_something_else_is_told_so, garbage_in_a_connection_ends_that_connection);
+        a_client_of_another_protocol_gets_an_answer_that_it_reads, a_server_of_another_protocol_is_named, garbage_in_a_connection_ends_that_connection);
 }
 
 /// Bytes that no client of this crate sends.
@@ -105,10 +106,8 @@ fn strangers_beyond_the_backlog_cost_nothing(fixture: &Fixture) -> Outcome {
             // Each gets an answer, and then the end.
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer).unwrap();
-            assert!(!answer.is_empty());
-            if !bytes.starts_with(b"GET") {
-                assert_eq!(&answer[..5], b"TRSP\x02", "a REJECT");
-            }
+            let expected: &[u8] = if bytes.starts_with(b"GET") { b"HTTP/" } else { b"TRSP\x02" };
+            assert!(answer.starts_with(expected), "{}", answer.escape_ascii());
         }
     }
     for client in &mut first {
@@ -118,19 +117,81 @@ fn strangers_beyond_the_backlog_cost_nothing(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn a_client_of_something_else_is_told_so(fixture: &Fixture) -> Outcome {
+/// The clients' first bytes, and how a listener's answer begins.
+const OTHER_PROTOCOLS: [(&[u8], &[u8]); 5] = [
+    (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
+    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
+    (&[22, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3], &[21, 3, 1, 0, 2, 2, 40]),
+    (b"SSH-2.0-x\r\n", b"This port speaks trespass"),
+    (&[0; 64], b""),
+];
+
+/// Sends all bytes in pieces, as a client does that has more to say, and reads until the end.
+fn answer_to(addr: SocketAddr, first: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.write_all(&first[..3]).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    stream.write_all(&first[3..]).unwrap();
+    // What follows arrives after the answer. A reset would fail one of the calls.
+    for _ in 0..3 {
+        thread::sleep(Duration::from_millis(20));
+        stream.write_all(&[b'x'; 5000]).expect("the listener reads on");
+    }
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an orderly end");
+    answer
+}
+
+fn a_client_of_another_protocol_gets_an_answer_that_it_reads(fixture: &Fixture) -> Outcome {
+    let check = |addr| {
+        for (first, expected) in OTHER_PROTOCOLS {
+            let answer = answer_to(addr, first);
+            assert!(answer.starts_with(expected), "{}: {}", first.escape_ascii(), answer.escape_ascii());
+            assert_eq!(answer.is_empty(), expected.is_empty(), "{}", answer.escape_ascii());
+        }
+    };
+    let (listener, addr) = fixture.listener();
+    check(addr);
+    still_serves(fixture, &listener, addr);
+    // The listener of a worker, too.
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
+    let listening = worker.listen(fixture.anywhere(), Kind::Stream).unwrap();
+    let addr = worker.local_addr(listening).unwrap();
+    thread::scope(|scope| {
+        let checking = scope.spawn(|| check(addr));
+        let mut events = Vec::new();
+        while !checking.is_finished() {
+            worker.poll(&mut events, Some(Duration::from_millis(20))).unwrap();
+        }
+        assert!(events.is_empty(), "{events:?}");
+        checking.join().unwrap();
+    });
+    Ok(())
+}
+
+fn a_server_of_another_protocol_is_named(fixture: &Fixture) -> Outcome {
+    let servers: [(&[u8], &str); 4] = [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it began with \"HTTP\", as an HTTP server does,"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "it began with \"SSH-\", as an SSH program does,"),
+        (b"220 mail.example ESMTP\r\n", "it began with \"220 \", as a mail or FTP server does,"),
+        (&[21, 3, 3, 0, 2, 2, 10], "it began with \"\\x15\\x03\\x03\\x00\", as a TLS server does,"),
+    ];
     let other = std::net::TcpListener::bind(fixture.anywhere()).unwrap();
     let addr = other.local_addr().unwrap();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            let (mut stream, _) = other.accept().unwrap();
-            stream.write_all(b"220 mail.example ESMTP at your service\r\n").unwrap();
-            let _ = stream.read(&mut [0; 4096]);
+    for (said, named) in servers {
+        let error = thread::scope(|scope| {
+            let other = &other;
+            scope.spawn(move || {
+                let (mut stream, _) = other.accept().unwrap();
+                stream.write_all(said).unwrap();
+                let _ = stream.read(&mut [0; 4096]);
+            });
+            fixture.builder().connect(addr).unwrap_err()
         });
-        let error = fixture.builder().connect(addr).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
-        assert!(error.to_string().contains("220 ") || error.to_string().contains("TRSP"), "{error}");
-    });
+        assert!(error.to_string().contains(named), "{error}");
+    }
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::slots::{SlotState, WORKER_CQ, WorkerInner, token};
 use super::{Event, Key};
 use crate::session::pending::PendingHandshake;
+use crate::session::refusal::log_refused;
 
 /// Handshakes at a time.
 const MAX_HANDSHAKES: usize = 1024;
@@ -133,11 +134,16 @@ impl WorkerInner {
         else {
             return;
         };
-        let opened = handshake
-            .deregister(self.poller.registry())
-            .and(result)
-            .and_then(|()| handshake.finish(&self.config, &self.pool))
-            .and_then(|connection| self.install(index, connection));
+        let ended = handshake.deregister(self.poller.registry()).and(result);
+        let opened = match (ended, listener) {
+            (Err(error), Some(_)) => {
+                handshake.refuse(&error, &self.refusals);
+                return self.free_slot(index);
+            }
+            (ended, _) => ended
+                .and_then(|()| handshake.finish(&self.config, &self.pool))
+                .and_then(|connection| self.install(index, connection)),
+        };
         match (opened, listener) {
             (Ok(()), Some(listener)) => {
                 let tag = self.tag(listener).unwrap_or(own);
@@ -147,7 +153,7 @@ impl WorkerInner {
             (Ok(()), None) => self.pending_events.push_back(Event::Connected { key, tag: own }),
             (Err(error), listener) => {
                 match listener {
-                    Some(_) => tracing::info!(%peer, %error, "a client is not accepted"),
+                    Some(_) => log_refused(peer, &error),
                     None => self.pending_events.push_back(Event::Failed { key, tag: own, error }),
                 }
                 self.free_slot(index);

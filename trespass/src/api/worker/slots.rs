@@ -20,6 +20,7 @@ use crate::session::closing;
 use crate::session::connection::Connection;
 use crate::session::pending::PendingHandshake;
 use crate::session::readiness::{Poller, ReadinessState};
+use crate::session::refusal::Refusals;
 use crate::session::stats::Stats;
 use crate::transport::WorkerCq;
 use crate::transport::pools::pool_of;
@@ -44,6 +45,7 @@ pub(crate) struct WorkerInner {
     pub(super) slots: Vec<WorkerSlot>,
     pub(super) free: Vec<u32>,
     pub(super) handshakes: usize,
+    pub(super) refusals: Refusals,
     /// Connections that the program has closed and that still send.
     pub(super) closing: usize,
     /// Connections with events or calls since their last turn.
@@ -113,6 +115,7 @@ impl WorkerInner {
             slots: Vec::new(),
             free: Vec::new(),
             handshakes: 0,
+            refusals: Refusals::default(),
             closing: 0,
             dirty: Vec::new(),
             maybe_ready: Vec::new(),

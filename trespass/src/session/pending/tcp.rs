@@ -13,6 +13,7 @@ use crate::error::ConnectError;
 use crate::handshake::{Attempt, Established, TcpHandshake};
 use crate::pool::Pool;
 use crate::session::connection::Connection;
+use crate::session::refusal::{Refusals, log_foreign, log_refused};
 use crate::transport::{CqSlot, RdmaPath, WorkCompletion};
 use crate::wire::Kind;
 
@@ -75,6 +76,17 @@ impl PendingTcpHandshake {
         if let Some(path) = self.handshake.as_mut().and_then(TcpHandshake::path) {
             path.completion_queue_failed(error);
         }
+    }
+
+    /// Closes the socket of a refused client, which has its answer.
+    pub(super) fn refuse(self, error: &io::Error, refusals: &Refusals) {
+        let (socket, peer) = (self.socket, self.peer);
+        match self.handshake.as_ref().and_then(TcpHandshake::foreign_bytes) {
+            Some(first) => log_foreign(peer, first, error),
+            None => log_refused(peer, error),
+        }
+        // The data path is dropped after that, because a device may delay it.
+        refusals.finish(socket);
     }
 
     pub(super) fn began(&self) -> Instant {
