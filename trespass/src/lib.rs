@@ -85,6 +85,8 @@
 //!   [descriptor](Stream#impl-AsFd-for-Stream) with `poll`, `epoll` or mio. When it is *readable*,
 //!   make the calls of interest; while they leave something, it is readable again. For space, wait
 //!   for it in the same way, or for `EPOLLOUT` with [`Stream::writable_fd`].
+//! - [`Stream::start_connect`] begins a connect and does not block
+//!   (`connecting::i8_one_thread_makes_many_connections_at_once`).
 //! - A [`Worker`] serves many connections on one thread.
 //!
 //! # Zero copy
@@ -157,8 +159,8 @@ mod transport;
 mod wire;
 
 pub use api::{
-    Event, Incoming, IntoIncoming, Key, Listener, ReadHalf, RecvHalf, SendHalf, SeqPacket, Stream, Worker,
-    WorkerWaker, WriteHalf,
+    Connecting, Event, Incoming, IntoIncoming, Key, Listener, ReadHalf, RecvHalf, SendHalf, SeqPacket,
+    Stream, Worker, WorkerWaker, WriteHalf,
 };
 pub use config::{Bootstrap, Builder, Config, ConfigError};
 pub use error::ConnectError;

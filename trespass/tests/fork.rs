@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -148,6 +149,48 @@ fn the_control_connection_stays_the_parents() {
     let mut got = String::new();
     server.read_to_string(&mut got).unwrap();
     assert_eq!(got, "after");
+}
+
+/// The same for a connect in progress, whose set of descriptors the child shares.
+#[test]
+fn a_connect_in_progress_stays_the_parents() {
+    alone!(a_connect_in_progress_stays_the_parents);
+    soft_device();
+    for policy in [Policy::TcpOnly, Policy::RequireRdma] {
+        let builder = || Builder::new().policy(policy).probe_timeout(Duration::from_secs(3));
+        let listener = builder().bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        // The first poll sends this side's HELLO, and has made a queue pair for it.
+        let in_progress = (0..50).find_map(|_| {
+            let mut connecting = builder().start_connect(addr).unwrap();
+            match connecting.poll() {
+                Poll::Pending => Some(connecting),
+                // The listener was as fast as this thread.
+                Poll::Ready(connected) => {
+                    drop((connected.unwrap(), listener.accept().unwrap()));
+                    None
+                }
+            }
+        });
+        let mut copy = Some(in_progress.expect("a connect that is not complete at once"));
+        let child = {
+            let copy = &mut copy;
+            fork(move || {
+                let Some(mut connecting) = copy.take() else { return false };
+                let Poll::Ready(Err(error)) = connecting.poll() else { return false };
+                drop(connecting);
+                error.to_string().contains("make another one in the child")
+            })
+        };
+        assert_eq!(wait_for(child), 0, "{policy:?}: the child's call did not fail as documented");
+        let mut client = copy.unwrap().wait().unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"after").unwrap();
+        drop(client);
+        let mut got = String::new();
+        server.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "after", "{policy:?}");
+    }
 }
 
 /// Forks while threads of the parent have turns of the connection. No call of a child waits for a

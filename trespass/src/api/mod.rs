@@ -3,12 +3,14 @@
 
 mod common;
 mod connect;
+mod connecting;
 mod halves;
 mod listener;
 mod seq_packet;
 mod stream;
 mod worker;
 
+pub use connecting::Connecting;
 pub use halves::{ReadHalf, RecvHalf, SendHalf, WriteHalf};
 pub use listener::{Incoming, IntoIncoming, Listener};
 pub use seq_packet::SeqPacket;

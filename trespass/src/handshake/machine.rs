@@ -101,6 +101,11 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.path.as_mut().ok().or(self.spent.as_mut())
     }
 
+    /// Whether there is a data path, also one that was given up.
+    pub(super) fn has_path(&self) -> bool {
+        self.path.is_ok() || self.spent.is_some()
+    }
+
     /// The step that is waited for.
     pub(super) fn step(&self) -> HandshakeStep {
         self.step

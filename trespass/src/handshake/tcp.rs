@@ -90,6 +90,11 @@ impl<D: DataPath> TcpHandshake<D> {
         self.machine.path()
     }
 
+    /// Whether it has a data path, also one that was given up.
+    pub(crate) fn has_path(&self) -> bool {
+        self.machine.has_path()
+    }
+
     /// The data path, while it is probed.
     pub(crate) fn probing(&mut self) -> Option<&mut D> {
         if self.waits_for().path { self.machine.path() } else { None }

@@ -3,11 +3,9 @@
 use std::io;
 use std::iter;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mio::Token;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 #[cfg(not(feature = "rdma"))]
@@ -17,9 +15,8 @@ use crate::error::ConnectError;
 use crate::handshake::Terms;
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
+use crate::session::connecting::PendingConnect;
 use crate::session::connection::{self, Connection};
-use crate::session::pending::PendingHandshake;
-use crate::session::readiness::{Poller, Until};
 use crate::transport::pools::pool_of;
 #[cfg(feature = "rdma")]
 use crate::transport::pools::pool_over;
@@ -45,28 +42,12 @@ impl Config {
         let pool = pool_of(self)?;
         let mut last = None;
         for address in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
-            match self.connect_to(address, kind, &pool) {
+            match PendingConnect::start(self, address, kind, &pool).and_then(PendingConnect::wait) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error),
             }
         }
         Err(last.unwrap_or_else(no_address))
-    }
-
-    /// Drives a non-blocking handshake to its end.
-    fn connect_to(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
-        const ONLY: Token = Token(0);
-        let mut poller = Poller::new(1)?;
-        let mut handshake = PendingHandshake::connecting(address, kind, self, None)?;
-        handshake.register(poller.registry(), ONLY)?;
-        loop {
-            let outcome = handshake.progress(self, pool, Instant::now(), poller.registry(), ONLY);
-            if let Poll::Ready(result) = outcome {
-                handshake.deregister(poller.registry())?;
-                return result.and_then(|()| handshake.finish(self, pool));
-            }
-            poller.wait(Until::Deadline(handshake.deadline(self)), |_| ())?;
-        }
     }
 
     /// Makes a non-blocking acceptor.

@@ -3,11 +3,11 @@
 //! - [`connection`] joins the protocol, the transport and the pool. [`blocking`] adds blocking
 //!   calls.
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
-//! - [`connect`] makes connections. [`service`] is the thread in which [`listening`] accepts clients
-//!   ([`acceptor`]) into a [`backlog`], and [`closing`] finishes dropped connections. [`pending`]
-//!   has the unfinished handshakes. Clients beyond a full backlog are told so ([`overflow`]), and
-//!   refused ones get an answer ([`refusal`]). [`control_keepalive`] keeps the TCP connections beside
-//!   RDMA.
+//! - [`connect`] makes connections, [`connecting`] without blocking. [`service`] is the thread in
+//!   which [`listening`] accepts clients ([`acceptor`]) into a [`backlog`], and [`closing`] finishes
+//!   dropped connections. [`pending`] has the unfinished handshakes. Clients beyond a full backlog
+//!   are told so ([`overflow`]), and refused ones get an answer ([`refusal`]). [`control_keepalive`]
+//!   keeps the TCP connections beside RDMA.
 
 pub(crate) mod acceptor;
 pub(crate) mod backlog;
@@ -18,6 +18,7 @@ pub(crate) mod closing;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no connection manager without RDMA"))]
 pub(crate) mod cm_error;
 pub(crate) mod connect;
+pub(crate) mod connecting;
 pub(crate) mod connection;
 pub(crate) mod connection_info;
 mod control_keepalive;

@@ -200,6 +200,25 @@ impl PendingHandshake {
         }
     }
 
+    /// Whether its drop may wait for a device.
+    pub(crate) fn has_queue_pair(&self) -> bool {
+        match &self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.has_data_path(),
+            #[cfg(feature = "rdma")]
+            Some(RunningHandshake::RdmaCm(_)) => true,
+            None => false,
+        }
+    }
+
+    /// Closes a forked child's copy of the socket. All else is shared with the parent, and stays.
+    pub(crate) fn forget_in_child(mut self) {
+        match self.running.take() {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.forget_in_child(),
+            other => std::mem::forget(other),
+        }
+        std::mem::forget(self);
+    }
+
     /// Makes the connection of a finished handshake, which is no longer registered.
     pub(crate) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Connection> {
         match self.running {

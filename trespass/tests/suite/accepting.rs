@@ -264,7 +264,7 @@ fn an_owned_iterator_accepts(fixture: &Fixture) -> Outcome {
 }
 
 /// A listener with a full backlog, and the connections in it.
-fn full_listener(fixture: &Fixture, backlog: u32) -> (Listener, SocketAddr, Vec<Stream>) {
+pub(crate) fn full_listener(fixture: &Fixture, backlog: u32) -> (Listener, SocketAddr, Vec<Stream>) {
     let listener = fixture.builder().backlog(backlog).bind(fixture.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
     let first = (0..backlog).map(|_| fixture.builder().connect(addr).unwrap()).collect();

@@ -25,7 +25,7 @@ const MORE: &str = "TRESPASS_SOAK_CONNECTIONS";
 
 /// The system's and the software device's resources that this process holds. The counts are exact,
 /// because no other case runs.
-fn held() -> [(&'static str, usize); 7] {
+pub(crate) fn held() -> [(&'static str, usize); 7] {
     let count = |directory: &str| std::fs::read_dir(directory).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let device = sideway::soft::statistics().unwrap_or_default();
@@ -44,7 +44,7 @@ fn held() -> [(&'static str, usize); 7] {
 }
 
 /// [`held`], when nothing has changed for 100 ms.
-fn held_at_rest() -> [(&'static str, usize); 7] {
+pub(crate) fn held_at_rest() -> [(&'static str, usize); 7] {
     let patience = Instant::now() + LONG;
     let (mut last, mut since) = (held(), Instant::now());
     while since.elapsed() < Duration::from_millis(100) && Instant::now() < patience {

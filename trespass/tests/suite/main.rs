@@ -22,6 +22,7 @@ mod accepting;
 #[cfg(feature = "rdma")]
 mod bare;
 mod close;
+mod connecting;
 mod control;
 mod death;
 mod edges;
@@ -147,6 +148,7 @@ fn run_at(
     ready::add(&mut suite);
     writable::add(&mut suite);
     accepting::add(&mut suite);
+    connecting::add(&mut suite);
     close::add(&mut suite);
     death::add(&mut suite);
     match target {

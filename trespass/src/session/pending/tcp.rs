@@ -89,6 +89,17 @@ impl PendingTcpHandshake {
         refusals.finish(socket);
     }
 
+    pub(super) fn has_data_path(&self) -> bool {
+        self.handshake.as_ref().is_some_and(TcpHandshake::has_path)
+    }
+
+    /// Closes a forked child's copy of the socket, and leaves all else to the parent.
+    pub(super) fn forget_in_child(self) {
+        let Self { socket, slot, handshake, established, .. } = self;
+        drop(socket);
+        std::mem::forget((slot, handshake, established));
+    }
+
     pub(super) fn began(&self) -> Instant {
         self.began
     }
