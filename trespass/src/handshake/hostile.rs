@@ -40,7 +40,7 @@ fn run(data: &[u8]) {
         Role::Server => TcpHandshake::server(choices.terms(), path, now),
     };
     for _ in 0..CALLS {
-        let poll = side.progress(&mut stream);
+        let poll = side.progress(&mut stream, Instant::now);
         assert!(side.incoming_capacity() <= MAX_MESSAGE, "{}", side.incoming_capacity());
         if let Poll::Ready(result) = poll {
             if let Ok(established) = result {
@@ -287,7 +287,7 @@ mod tests {
                 Role::Client => TcpHandshake::client(terms, attempt, Ok(WorkingPath), now),
                 Role::Server => TcpHandshake::server(terms, Ok(WorkingPath), now),
             };
-            let result = (0..10).find_map(|_| match side.progress(&mut stream) {
+            let result = (0..10).find_map(|_| match side.progress(&mut stream, Instant::now) {
                 Poll::Ready(result) => Some(result),
                 Poll::Pending => None,
             });

@@ -47,7 +47,7 @@ fn run(
 ) -> Result<super::Established<NoPath>, HandshakeError> {
     stream.set_nonblocking(true).expect("a socket");
     let result = loop {
-        if let Poll::Ready(result) = side.progress(&mut stream) {
+        if let Poll::Ready(result) = side.progress(&mut stream, Instant::now) {
             break result;
         }
         thread::sleep(Duration::from_micros(50));
@@ -87,7 +87,7 @@ fn drive(sides: &mut [(TcpHandshake<FakePath>, TcpStream)]) -> Vec<Transport> {
         assert!(Instant::now() < give_up, "{ends:?}");
         for ((side, stream), end) in sides.iter_mut().zip(&mut ends) {
             if end.is_none()
-                && let Poll::Ready(result) = side.progress(stream)
+                && let Poll::Ready(result) = side.progress(stream, Instant::now)
             {
                 *end = Some(result.expect("a connection").transport());
             }
@@ -121,7 +121,7 @@ fn waits_for_names_the_pending_event() {
     assert!(waits_for.write && !waits_for.path);
     assert_eq!(waits_for.deadline, now + Duration::from_secs(5));
     client.set_nonblocking(true).expect("a socket");
-    assert!(here.progress(&mut &client).is_pending());
+    assert!(here.progress(&mut &client, Instant::now).is_pending());
     assert!(!here.waits_for().write);
     let hello = read_message(&mut server);
     assert!(matches!(hello, HandshakeMessage::Hello(_)), "{hello:?}");
@@ -382,7 +382,7 @@ fn a_full_socket_loses_nothing() {
     let mut client: TcpHandshake<NoPath> =
         TcpHandshake::client(terms(Policy::Auto), ATTEMPT, none(), Instant::now());
     while client.waits_for().write {
-        assert!(client.progress(&mut narrow).is_pending());
+        assert!(client.progress(&mut narrow, Instant::now).is_pending());
     }
     assert_eq!(narrow.taken, hello_bytes());
 }

@@ -2,7 +2,8 @@
 //! and returns messages and a result.
 //!
 //! Start with [`HandshakeMachine::client`] or [`HandshakeMachine::server`]. For each event call
-//! [`HandshakeMachine::received`], [`HandshakeMachine::closed`] or [`HandshakeMachine::tick`].
+//! [`HandshakeMachine::received`], [`HandshakeMachine::closed`], [`HandshakeMachine::tick`] or
+//! [`HandshakeMachine::expire`].
 //! After each call send [`HandshakeMachine::outgoing`] and check [`HandshakeMachine::take_result`].
 //! If the result is an error, the pending bytes are the rejection for the peer.
 
@@ -111,8 +112,8 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.step
     }
 
-    /// When [`Self::tick`] must be called at the latest. Call it often while the data path is
-    /// probed.
+    /// When [`Self::tick`] and [`Self::expire`] must be called at the latest. Call `tick` often while
+    /// the data path is probed.
     pub(super) fn deadline(&self) -> Instant {
         let end = self.started + self.terms.deadline;
         self.proof.as_ref().map_or(end, |proof| proof.next_turn().min(end))
@@ -186,13 +187,18 @@ impl<D: DataPath> HandshakeMachine<D> {
         matches!(self.result, Some(Err(_)))
     }
 
-    /// Checks the deadlines and the data path.
+    /// Ends a handshake whose time is up. Call it after all that has arrived was handled, because this
+    /// side may be late, and the peer may have its result.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if !self.has_failed() && now >= self.started + self.terms.deadline {
+            self.reject(HandshakeError::TimedOut { step: self.step, after: self.terms.deadline });
+        }
+    }
+
+    /// Checks the data path.
     pub(super) fn tick(&mut self, now: Instant) {
         if self.has_failed() {
             return;
-        }
-        if now >= self.started + self.terms.deadline {
-            return self.reject(HandshakeError::TimedOut { step: self.step, after: self.terms.deadline });
         }
         if let Some(verdict) = self.try_probe(now) {
             self.send_ready(verdict.map_err(|why| why.on(Side::Local)));

@@ -125,6 +125,7 @@ impl HandshakeSimulation {
             }
         }
         machine.tick(now);
+        machine.expire(now);
         let mut outgoing = std::mem::take(machine.outgoing());
         let result = machine.take_result();
         while !outgoing.is_empty() {

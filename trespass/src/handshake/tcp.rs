@@ -22,6 +22,8 @@ pub(crate) struct TcpHandshake<D> {
     machine: HandshakeMachine<D>,
     incoming: MessageBuffer,
     sent: usize,
+    /// When the last step ended.
+    stepped: Option<Instant>,
 }
 
 /// The events that a handshake waits for.
@@ -55,10 +57,11 @@ impl<D: DataPath> TcpHandshake<D> {
     }
 
     fn new(machine: HandshakeMachine<D>) -> Self {
-        Self { machine, incoming: MessageBuffer::default(), sent: 0 }
+        Self { machine, incoming: MessageBuffer::default(), sent: 0, stepped: None }
     }
 
     /// The step that is waited for.
+    #[cfg(test)]
     pub(crate) fn step(&self) -> HandshakeStep {
         self.machine.step()
     }
@@ -68,6 +71,11 @@ impl<D: DataPath> TcpHandshake<D> {
         let received = &self.incoming.bytes[..self.incoming.filled];
         let magic = received.first_chunk()?;
         Preamble::check_magic(*magic).is_err().then_some(received)
+    }
+
+    /// When the last step ended. Each needs a message or a probe of the peer.
+    pub(crate) fn last_step(&self) -> Option<Instant> {
+        self.stepped
     }
 
     /// Bytes allocated for the incoming message.
@@ -101,33 +109,45 @@ impl<D: DataPath> TcpHandshake<D> {
     }
 
     /// Continues as far as possible without waiting, on a non-blocking socket. It returns the
-    /// result once.
+    /// result once. `clock` is `Instant::now`, or virtual.
     pub(crate) fn progress(
         &mut self,
         stream: &mut (impl Read + Write),
+        clock: impl Fn() -> Instant,
     ) -> Poll<Result<Established<D>, HandshakeError>> {
         for _ in 0..MAX_STEPS {
-            let moved = self.turn(stream);
+            let step = self.machine.step();
+            let moved = self.turn(stream, &clock);
+            if self.machine.step() != step {
+                self.stepped = Some(clock());
+            }
             if let Some(result) = self.result() {
-                if result.is_err() {
-                    self.send_rejection(stream);
-                }
-                return Poll::Ready(result);
+                return Poll::Ready(self.ended(stream, result));
             }
             if matches!(moved, IoProgress::Nothing) {
                 break;
             }
         }
-        Poll::Pending
+        self.machine.expire(clock());
+        self.result().map_or(Poll::Pending, |result| Poll::Ready(self.ended(stream, result)))
     }
 
-    /// Checks the clock and the data path, and reads or writes once.
-    fn turn(&mut self, stream: &mut (impl Read + Write)) -> IoProgress {
-        self.machine.tick(Instant::now());
+    /// Tells a refused peer.
+    fn ended(
+        &mut self,
+        stream: &mut (impl Read + Write),
+        result: Result<Established<D>, HandshakeError>,
+    ) -> Result<Established<D>, HandshakeError> {
+        result.inspect_err(|_| self.send_rejection(stream))
+    }
+
+    /// Checks the data path, and reads or writes once.
+    fn turn(&mut self, stream: &mut (impl Read + Write), clock: &impl Fn() -> Instant) -> IoProgress {
+        self.machine.tick(clock());
         if !self.machine.outgoing().is_empty() {
             return self.write(stream);
         }
-        if self.machine.is_over() { IoProgress::Nothing } else { self.read(stream) }
+        if self.machine.is_over() { IoProgress::Nothing } else { self.read(stream, clock) }
     }
 
     fn write(&mut self, stream: &mut impl Write) -> IoProgress {
@@ -148,11 +168,11 @@ impl<D: DataPath> TcpHandshake<D> {
         IoProgress::Some
     }
 
-    fn read(&mut self, stream: &mut impl Read) -> IoProgress {
+    fn read(&mut self, stream: &mut impl Read, clock: &impl Fn() -> Instant) -> IoProgress {
         match stream.read(self.incoming.space()) {
             Ok(0) => self.machine.closed(),
             Ok(count) => match self.incoming.filled(count) {
-                Ok(Some(message)) => self.machine.received(&message, Instant::now()),
+                Ok(Some(message)) => self.machine.received(&message, clock()),
                 Ok(None) => {}
                 Err(error) => self.machine.malformed(error),
             },

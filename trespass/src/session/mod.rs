@@ -10,6 +10,7 @@
 //!   keeps the TCP connections beside RDMA.
 
 pub(crate) mod acceptor;
+pub(crate) mod admission;
 pub(crate) mod backlog;
 pub(crate) mod blocking;
 pub(crate) mod buffers;

@@ -37,10 +37,15 @@ impl Overflow {
         round_at <= now
     }
 
-    /// Notes that a client was told. Returns whether the log has to know.
-    pub(crate) fn has_told(&mut self) -> bool {
+    /// Whether a client was told since the backlog became full.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.is_logged
+    }
+
+    /// Notes that a client was told.
+    pub(crate) fn has_told(&mut self) {
         self.told += 1;
-        !std::mem::replace(&mut self.is_logged, true)
+        self.is_logged = true;
     }
 
     /// Ends a round, because nobody waits.
@@ -66,8 +71,9 @@ mod tests {
         assert!(!overflow.may_tell(true, began), "the program may accept soon");
         assert_eq!(overflow.round_at(), Some(began + ROUND));
         let now = began + ROUND;
-        assert!(overflow.may_tell(true, now) && overflow.has_told());
-        assert!(overflow.may_tell(true, now) && !overflow.has_told(), "it is logged twice");
+        assert!(overflow.may_tell(true, now) && !overflow.is_logged());
+        overflow.has_told();
+        assert!(overflow.may_tell(true, now) && overflow.is_logged(), "it is logged twice");
         overflow.end_round(now);
         assert!(!overflow.may_tell(true, now));
         assert!(overflow.may_tell(true, now + ROUND));

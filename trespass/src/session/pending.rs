@@ -11,7 +11,7 @@ mod tcp;
 use std::io;
 use std::net::SocketAddr;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mio::{Registry, Token};
 
@@ -22,16 +22,11 @@ use self::tcp::PendingTcpHandshake;
 use crate::config::{Bootstrap, Config};
 use crate::pool::Pool;
 use crate::session::acceptor::IncomingClient;
+use crate::session::admission::Stall;
 use crate::session::connection::Connection;
 use crate::session::refusal::{Refusals, log_refused};
 use crate::transport::{CqSlot, WorkCompletion};
 use crate::wire::Kind;
-
-/// After this time another handshake may replace one whose client has sent no HELLO.
-const SILENCE: Duration = Duration::from_millis(200);
-
-/// The same for a later step, since it began. Messages that end no step do not count.
-const STALL: Duration = Duration::from_secs(1);
 
 /// A handshake in progress. A client's goes on while the listener is busy, by further attempts.
 pub(crate) struct PendingHandshake {
@@ -119,10 +114,9 @@ impl PendingHandshake {
 
     /// From when on another handshake may replace it, unless it goes on before. `None` if it has no
     /// place in a listener.
-    pub(crate) fn stalled_at(&self) -> Option<Instant> {
+    pub(crate) fn stall(&self) -> Option<Stall> {
         let running = self.running.as_ref()?;
-        let (began, heard) = whichever!(running, handshake => (handshake.began(), handshake.last_heard()));
-        Some(heard.map_or(began + SILENCE, |heard| heard + STALL))
+        Some(whichever!(running, handshake => Stall::new(handshake.began(), handshake.last_step())))
     }
 
     /// When to continue at the latest.

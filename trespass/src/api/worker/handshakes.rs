@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::slots::{SlotState, WORKER_CQ, WorkerInner, token};
 use super::{Event, Key};
+use crate::session::admission::{Stall, first_stalled};
 use crate::session::pending::PendingHandshake;
 use crate::session::refusal::log_refused;
 
@@ -55,29 +56,25 @@ impl WorkerInner {
             }
         }
         // Continues when a handshake may be replaced.
-        if let Some(at) = self.first_stalled().map(|(_, at)| at) {
+        if let Some(at) = self.stalls().map(|(_, stall)| stall.at).min() {
             self.schedule(index, at);
         }
     }
 
-    pub(super) fn first_stalled(&self) -> Option<(u32, Instant)> {
-        let arriving = self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.state {
-            SlotState::Arriving { handshake, listener: Some(_) } => {
-                Some((index as u32, handshake.stalled_at()?))
-            }
+    /// The handshakes that others may replace, and from when on.
+    fn stalls(&self) -> impl Iterator<Item = (u32, Stall)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.state {
+            SlotState::Arriving { handshake, listener: Some(_) } => Some((index as u32, handshake.stall()?)),
             _ => None,
-        });
-        arriving.min_by_key(|(_, stalled_at)| *stalled_at)
+        })
     }
 
     fn evict_stalled(&mut self) -> bool {
-        match self.first_stalled() {
-            Some((index, stalled_at)) if stalled_at <= Instant::now() => {
-                self.remove(index);
-                true
-            }
-            _ => false,
-        }
+        let stalled = first_stalled(self.stalls(), Instant::now());
+        stalled.is_some_and(|index| {
+            self.remove(index);
+            true
+        })
     }
 
     /// Starts a handshake in a free slot.

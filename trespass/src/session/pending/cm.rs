@@ -149,7 +149,7 @@ impl PendingCmHandshake {
     }
 
     /// The request is a client's first message.
-    pub(super) fn last_heard(&self) -> Option<Instant> {
+    pub(super) fn last_step(&self) -> Option<Instant> {
         Some(self.began)
     }
 

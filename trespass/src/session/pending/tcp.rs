@@ -23,8 +23,6 @@ pub(crate) struct PendingTcpHandshake {
     peer: SocketAddr,
     kind: Kind,
     began: Instant,
-    /// When the last step ended that needed the peer.
-    heard: Option<Instant>,
     /// A worker's completion queue slot, until the path takes it.
     slot: Option<CqSlot>,
     /// `None` until TCP is connected.
@@ -49,7 +47,7 @@ impl PendingTcpHandshake {
         terms.takes_either_kind = kind.is_none();
         let handshake = Some(TcpHandshake::server(terms, path, began));
         let socket = TcpStream::from_std(socket);
-        Ok(Self { socket, peer, kind: own, began, heard: None, slot: None, handshake, established: None })
+        Ok(Self { socket, peer, kind: own, began, slot: None, handshake, established: None })
     }
 
     /// The handshake of a connecting client, whose time limit counts from `began`.
@@ -61,7 +59,7 @@ impl PendingTcpHandshake {
     ) -> io::Result<Self> {
         let socket =
             TcpStream::connect(peer).map_err(|source| ConnectError::Tcp { address: peer, source })?;
-        Ok(Self { socket, peer, kind, began, heard: None, slot, handshake: None, established: None })
+        Ok(Self { socket, peer, kind, began, slot, handshake: None, established: None })
     }
 
     /// Handles a completion from the worker's completion queue.
@@ -104,8 +102,8 @@ impl PendingTcpHandshake {
         self.began
     }
 
-    pub(super) fn last_heard(&self) -> Option<Instant> {
-        self.heard
+    pub(super) fn last_step(&self) -> Option<Instant> {
+        self.handshake.as_ref().and_then(TcpHandshake::last_step)
     }
 
     /// When to continue at the latest.
@@ -146,11 +144,7 @@ impl PendingTcpHandshake {
         }
         let Some(handshake) = &mut self.handshake else { return Poll::Pending };
         loop {
-            let step_before = handshake.step();
-            let result = handshake.progress(&mut self.socket);
-            if handshake.step() != step_before {
-                self.heard = Some(now);
-            }
+            let result = handshake.progress(&mut self.socket, Instant::now);
             if result.is_pending()
                 && let Some(path) = handshake.probing()
             {

@@ -183,7 +183,7 @@ fn run_handshakes(sides: &mut [(TcpStream, Handshake); 2]) -> [Established<RcPat
         assert!(Instant::now() < until, "the handshake does not end");
         for ((socket, side), end) in sides.iter_mut().zip(&mut ends) {
             if end.is_none()
-                && let Poll::Ready(result) = side.progress(&mut &*socket)
+                && let Poll::Ready(result) = side.progress(&mut &*socket, Instant::now)
             {
                 *end = Some(result.expect("a connection"));
             }
