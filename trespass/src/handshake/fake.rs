@@ -12,15 +12,15 @@ use crate::wire::{Endpoint, Features, LinkLayer, Policy, Probe, Role};
 
 /// The faults of one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PathFaults {
-    pub(super) prepare: bool,
-    pub(super) connect: bool,
-    pub(super) probe: ProbeFault,
+pub(crate) struct PathFaults {
+    pub(crate) prepare: bool,
+    pub(crate) connect: bool,
+    pub(crate) probe: ProbeFault,
 }
 
 /// How the probe fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum ProbeFault {
+pub(crate) enum ProbeFault {
     #[default]
     Not,
     /// The device reports an error.
@@ -33,16 +33,16 @@ pub(super) enum ProbeFault {
 
 /// The network between the two sides.
 #[derive(Debug, Default)]
-pub(super) struct FakeNetwork {
+pub(crate) struct FakeNetwork {
     to_client: VecDeque<Vec<u8>>,
     to_server: VecDeque<Vec<u8>>,
     /// Paths that exist.
-    pub(super) live: usize,
+    pub(crate) live: usize,
 }
 
 impl FakeNetwork {
     /// Adds a message of an earlier attempt.
-    pub(super) fn leave(&mut self, to: Role, bytes: Vec<u8>) {
+    pub(crate) fn leave(&mut self, to: Role, bytes: Vec<u8>) {
         match to {
             Role::Client => self.to_client.push_back(bytes),
             Role::Server => self.to_server.push_back(bytes),
@@ -59,7 +59,7 @@ impl FakeNetwork {
 
 /// One side's data path.
 #[derive(Debug)]
-pub(super) struct FakePath {
+pub(crate) struct FakePath {
     network: Rc<RefCell<FakeNetwork>>,
     faults: PathFaults,
     attempt: Option<Attempt>,
@@ -67,7 +67,7 @@ pub(super) struct FakePath {
 }
 
 impl FakePath {
-    pub(super) fn new(network: &Rc<RefCell<FakeNetwork>>, faults: PathFaults) -> Self {
+    pub(crate) fn new(network: &Rc<RefCell<FakeNetwork>>, faults: PathFaults) -> Self {
         network.borrow_mut().live += 1;
         Self { network: Rc::clone(network), faults, attempt: None, sent: false }
     }
@@ -138,7 +138,7 @@ impl DataPath for FakePath {
     }
 }
 
-pub(super) fn other(role: Role) -> Role {
+pub(crate) fn other(role: Role) -> Role {
     match role {
         Role::Client => Role::Server,
         Role::Server => Role::Client,
@@ -149,7 +149,7 @@ fn probe(attempt: Attempt, role: Role) -> Probe {
     Probe { conn_id: attempt.conn_id, generation: attempt.generation, role }
 }
 
-pub(super) fn endpoint(role: Role) -> Endpoint {
+pub(crate) fn endpoint(role: Role) -> Endpoint {
     let qp_num = if role == Role::Client { 0x11 } else { 0x22 };
     Endpoint {
         qp_num,
@@ -164,7 +164,7 @@ pub(super) fn endpoint(role: Role) -> Endpoint {
     }
 }
 
-pub(super) fn terms(policy: Policy) -> Terms {
+pub(crate) fn terms(policy: Policy) -> Terms {
     Terms {
         policy,
         features: Features::READ.with(Features::COALESCE).with(Features::ATTEND),
@@ -172,5 +172,5 @@ pub(super) fn terms(policy: Policy) -> Terms {
     }
 }
 
-pub(super) const ATTEMPT: Attempt =
+pub(crate) const ATTEMPT: Attempt =
     Attempt { conn_id: 0x1234_5678_9abc_def0, generation: 3, role: Role::Client };

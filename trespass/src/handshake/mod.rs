@@ -34,7 +34,7 @@ mod terms;
 #[cfg(test)]
 mod exhaustive;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 #[cfg(any(test, fuzzing))]

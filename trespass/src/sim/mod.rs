@@ -11,6 +11,7 @@
 //! Each test prints its number of steps and its virtual time (`--nocapture`), and `.ci/run sim`
 //! adds them up.
 
+mod arrivals;
 mod endpoint;
 mod invariants;
 mod link;
@@ -32,7 +33,7 @@ use std::time::Duration;
 
 /// Repeats `run` with increasing seeds until it has made `budget` steps; returns the sum of the
 /// statistics.
-fn explore(budget: u64, run: impl Fn(u64, SimRng) -> RunStatistics) -> RunStatistics {
+fn explore(budget: u64, mut run: impl FnMut(u64, SimRng) -> RunStatistics) -> RunStatistics {
     let mut sum = RunStatistics::default();
     if let Some(seed) = variable("TRESPASS_SIM_SEED") {
         sum.add(&run(seed, SimRng::new(seed)));

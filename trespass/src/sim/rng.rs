@@ -3,6 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::ops::Range;
+use std::time::Duration;
 
 /// A seeded random generator.
 pub(super) struct SimRng(ChaCha8Rng);
@@ -20,6 +21,11 @@ impl SimRng {
     pub(super) fn within(&mut self, range: Range<usize>) -> usize {
         assert!(!range.is_empty(), "an empty range to choose from: {range:?}");
         range.start + (self.number() % (range.end - range.start) as u64) as usize
+    }
+
+    /// A time up to `most`, in microseconds.
+    pub(super) fn up_to(&mut self, most: Duration) -> Duration {
+        Duration::from_micros(self.within(0..most.as_micros() as usize + 1) as u64)
     }
 
     /// True with probability 1/`n`.
