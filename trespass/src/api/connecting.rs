@@ -17,9 +17,9 @@ use crate::wire::Kind;
 /// A connect in progress, made by [`Stream::start_connect`] and
 /// [`SeqPacket::start_connect`]. No call but [`wait`](Self::wait) waits for the peer.
 ///
-/// [`poll`](Self::poll) continues. The [descriptor](#impl-AsFd-for-Connecting<T>) is *readable* when
-/// a call can make progress, also for a program that waits for edges. A drop gives up the connect
-/// and does not wait. The service thread ends a queue pair that was made for it.
+/// [`poll`](Self::poll) continues. The [descriptor](#impl-AsFd-for-Connecting%3CT%3E) is *readable*
+/// when a call can make progress, also for a program that waits for edges. A drop gives up the
+/// connect and does not wait. The service thread ends a queue pair that was made for it.
 ///
 /// The connection is in blocking mode and has a descriptor of its own. Remove the one of `Connecting`
 /// from a set of descriptors before it is dropped.
