@@ -23,6 +23,7 @@ use crate::protocol::{
 use crate::session::buffers::{Completion, Part, RecvBuf, ReturnedBytes, Ticket};
 use crate::session::connection_info::ConnectionInfo;
 use crate::session::control_keepalive::{self, KeptControl};
+use crate::session::lingering::DroppedConnection;
 use crate::session::readiness::{Poller, Readiness};
 use crate::session::service;
 use crate::session::spin::AdaptiveSpin;
@@ -706,19 +707,6 @@ impl Connection {
         self.sndbuf
     }
 
-    /// Whether data has arrived that the program has not taken.
-    pub(crate) fn has_unread(&self) -> bool {
-        self.protocol.has_unread()
-    }
-
-    /// Sends written bytes, and accepts no more. A peer that goes on sending does not keep the thread
-    /// in a turn.
-    pub(crate) fn close(&mut self) {
-        Driver::<Pool>::limit_turns(&mut self.driver);
-        self.protocol.shutdown_write();
-        self.protocol.shutdown_read();
-    }
-
     /// Whether nothing is left to send. Over TCP the kernel keeps what it has accepted. Over RDMA
     /// the peer's device must have it.
     pub(crate) fn is_over(&self) -> bool {
@@ -730,21 +718,9 @@ impl Connection {
         self.protocol.is_delivered()
     }
 
-    /// Whether a closed connection can be dropped. A TCP socket that still gets bytes, even the
-    /// peer's FIN frame, would send a reset, and the peer could lose what it has not read.
-    pub(crate) fn has_ended(&self) -> bool {
-        let (over, delivered) = (self.protocol.failure().is_some(), self.protocol.is_delivered());
-        over || self.protocol.is_closed() || (delivered && !self.driver.is_tcp())
-    }
-
     /// Whether it shares no completion queue with others.
     pub(crate) fn is_alone(&self) -> bool {
         self.driver.is_alone()
-    }
-
-    /// Tells the peer's kernel that no more bytes come.
-    pub(crate) fn half_close(&mut self) {
-        self.driver.half_close();
     }
 
     /// Closes a forked child's copy of the socket. All else is shared with the parent, and stays.
@@ -755,11 +731,48 @@ impl Connection {
             process::close_copy(socket);
         }
     }
+}
 
-    /// Ends the connection at once.
-    pub(crate) fn abort(&mut self) {
+impl DroppedConnection for Connection {
+    fn progress(&mut self) {
+        Connection::progress(self);
+    }
+
+    fn has_unread(&self) -> bool {
+        self.protocol.has_unread()
+    }
+
+    /// A peer that goes on sending does not keep the thread in a turn.
+    fn close(&mut self) {
+        Driver::<Pool>::limit_turns(&mut self.driver);
+        self.protocol.shutdown_write();
+        self.protocol.shutdown_read();
+    }
+
+    fn abort(&mut self) {
         self.protocol.abort();
         self.progress();
+    }
+
+    fn half_close(&mut self) {
+        self.driver.half_close();
+    }
+
+    fn is_tcp(&self) -> bool {
+        self.driver.is_tcp()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.protocol.failure().is_some() || self.protocol.is_closed()
+    }
+
+    fn is_delivered(&self) -> bool {
+        Connection::is_delivered(self)
+    }
+
+    fn bytes_received(&self) -> u64 {
+        let counters = self.protocol.counters();
+        counters.bytes_received + counters.bytes_read
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) mod connection;
 pub(crate) mod connection_info;
 mod control_keepalive;
 pub(crate) mod exit;
+pub(crate) mod lingering;
 pub(crate) mod listening;
 mod overflow;
 pub(crate) mod pending;

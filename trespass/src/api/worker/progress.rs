@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::Event;
 use super::cell::WorkerCall;
 use super::slots::{SlotState, WORKER_CQ, WorkerInner};
+use crate::session::lingering::DroppedConnection;
 use crate::session::readiness::Until;
 
 /// Rounds before a poll returns events, so that peers that never stop do not delay the program.

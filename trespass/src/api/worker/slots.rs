@@ -18,6 +18,7 @@ use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::closing;
 use crate::session::connection::Connection;
+use crate::session::lingering::DroppedConnection;
 use crate::session::pending::PendingHandshake;
 use crate::session::readiness::{Poller, ReadinessState};
 use crate::session::refusal::Refusals;

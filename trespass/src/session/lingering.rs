@@ -1,0 +1,125 @@
+//! The end of a connection that the program has dropped: what is left to send, the half-close, and
+//! the reset of a peer that goes on writing. It makes no system call and reads no clock, so that the
+//! simulator runs it in virtual time.
+
+use std::time::{Duration, Instant};
+
+/// After the last byte a TCP socket stays this long, until the peer has closed its half.
+const AFTER_LAST_BYTE: Duration = Duration::from_secs(10);
+
+/// A connection that the program has dropped.
+pub(crate) trait DroppedConnection {
+    /// Receives and sends as far as possible without waiting.
+    fn progress(&mut self);
+
+    /// Whether data has arrived that the program has not taken.
+    fn has_unread(&self) -> bool;
+
+    /// Sends written bytes, and accepts no more.
+    fn close(&mut self);
+
+    /// Ends the connection at once. The peer gets a reset.
+    fn abort(&mut self);
+
+    /// Tells the peer's kernel that no more bytes come.
+    fn half_close(&mut self);
+
+    fn is_tcp(&self) -> bool;
+
+    /// Whether it has failed, or both sides have closed it.
+    fn is_complete(&self) -> bool;
+
+    /// Whether the peer's device or this side's kernel has all bytes.
+    fn is_delivered(&self) -> bool;
+
+    /// The data bytes that have arrived.
+    fn bytes_received(&self) -> u64;
+
+    /// Whether it needs no more turns. A TCP socket that still gets bytes, even the peer's FIN frame,
+    /// would send a reset, and the peer could lose what it has not read.
+    fn has_ended(&self) -> bool {
+        self.is_complete() || (self.is_delivered() && !self.is_tcp())
+    }
+}
+
+/// The state of a connection after its drop.
+pub(crate) struct LingeringClose {
+    /// The end of the time that is left; `None` without limit.
+    until: Option<Instant>,
+    /// The data bytes that had arrived when all bytes were sent. `None` before.
+    received: Option<u64>,
+}
+
+/// The outcome of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseProgress {
+    Waits,
+    Ended,
+    /// The linger time was over before all bytes were sent.
+    Expired,
+}
+
+/// Resets the peer if the program has not read all that has arrived, as over TCP (RFC 1122,
+/// 4.2.2.13). Returns whether it did.
+pub(crate) fn reset_unread(connection: &mut impl DroppedConnection) -> bool {
+    let resets = connection.has_unread();
+    if resets {
+        connection.abort();
+    }
+    resets
+}
+
+impl LingeringClose {
+    /// Begins to close a connection. Returns `None` if nothing is left to do.
+    pub(crate) fn begin(
+        connection: &mut impl DroppedConnection,
+        linger: Duration,
+        now: Instant,
+    ) -> Option<Self> {
+        if linger.is_zero() {
+            connection.abort();
+            return None;
+        }
+        connection.close();
+        connection.progress();
+        (!connection.has_ended()).then(|| Self { until: now.checked_add(linger), received: None })
+    }
+
+    /// Whether the peer's device or this side's kernel had all bytes in an earlier turn.
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.received.is_some()
+    }
+
+    /// The end of the time that is left.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Continues after events, or when the time is over.
+    pub(crate) fn turn(&mut self, connection: &mut impl DroppedConnection, now: Instant) -> CloseProgress {
+        connection.progress();
+        if self.received.is_none() && connection.is_delivered() {
+            connection.half_close();
+            self.received = Some(connection.bytes_received());
+            let latest = now + AFTER_LAST_BYTE;
+            self.until = Some(self.until.map_or(latest, |until| until.min(latest)));
+        }
+        if connection.has_ended() {
+            return CloseProgress::Ended;
+        }
+        let late = self.until.is_some_and(|until| now >= until);
+        match self.received {
+            Some(before) if connection.bytes_received() > before => {
+                // As over TCP, a peer that writes to a closed connection gets a reset.
+                connection.abort();
+                CloseProgress::Ended
+            }
+            None if late => {
+                connection.abort();
+                CloseProgress::Expired
+            }
+            Some(_) if late => CloseProgress::Ended,
+            _ => CloseProgress::Waits,
+        }
+    }
+}
