@@ -456,6 +456,18 @@ impl SimEndpoint {
         assert!(self.tickets.is_empty(), "I9: {}: {} tickets never complete", self.which, self.tickets.len());
     }
 
+    /// Destroys the queue pair or closes the socket of a connection that the service thread has
+    /// finished.
+    pub(super) fn drop_finished(&mut self, transport: &mut SimTransport) {
+        self.take_events();
+        if !self.torn_down {
+            self.tear_down(transport);
+        }
+        if let SimTransport::Tcp(tcp) = transport {
+            tcp.drop_socket(self.which);
+        }
+    }
+
     /// The bootstrap socket reports that the peer is gone. Frames that have arrived are handled
     /// first.
     pub(super) fn observe_peer_gone(&mut self, transport: &mut SimTransport, rng: &mut SimRng) {
@@ -470,6 +482,16 @@ impl SimEndpoint {
     /// Whether the queue pair or socket is gone.
     pub(super) fn is_gone(&self) -> bool {
         self.torn_down || self.killed
+    }
+
+    /// Its number.
+    pub(super) fn which(&self) -> usize {
+        self.which
+    }
+
+    /// Whether the socket has taken all that the connection gave.
+    pub(super) fn is_written(&self) -> bool {
+        self.unsent.is_empty()
     }
 
     // The program

@@ -12,6 +12,7 @@
 //! adds them up.
 
 mod arrivals;
+mod closing;
 mod endpoint;
 mod invariants;
 mod link;

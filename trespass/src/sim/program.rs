@@ -73,7 +73,7 @@ impl SimProgram {
         }
     }
 
-    fn shut_if_due(&mut self, turn: &mut ActionContext) {
+    pub(super) fn shut_if_due(&mut self, turn: &mut ActionContext) {
         let said_all = self.script.as_ref().is_none_or(VecDeque::is_empty);
         if self.shuts && !self.shut && self.sending.is_none() && said_all {
             (self.shut, self.done_writing) = (true, true);

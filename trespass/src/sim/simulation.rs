@@ -555,7 +555,7 @@ impl Simulation {
         tally
     }
 
-    fn progress(&self) -> (u64, u64, u64, u64, u64) {
+    pub(super) fn progress(&self) -> (u64, u64, u64, u64, u64) {
         let moved = self.ends.iter().map(|end| end.moved()).sum();
         let [(a, b), (c, d)] = [self.oracles[0].arrived(), self.oracles[1].arrived()];
         (a, b, c, d, moved)

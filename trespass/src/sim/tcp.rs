@@ -10,6 +10,8 @@ struct TcpPipe {
     arrived: Vec<u8>,
     /// The writer has shut the pipe down.
     closed: bool,
+    /// The reader has closed its socket.
+    unread: bool,
 }
 
 /// Two pipes; end `n` writes to pipe `n`.
@@ -70,6 +72,11 @@ impl TcpLink {
         }
         let len = if rng.one_in(2) { most } else { rng.within(1..most + 1) };
         let bytes = take(&mut pipe.sending, len);
+        if pipe.unread {
+            // No socket receives it.
+            self.reset = true;
+            return true;
+        }
         pipe.arrived.extend_from_slice(&bytes);
         true
     }
@@ -77,6 +84,20 @@ impl TcpLink {
     /// `shutdown(SHUT_WR)`.
     pub(super) fn close(&mut self, end: usize) {
         self.pipes[end].closed = true;
+    }
+
+    /// Whether this end has shut its pipe down.
+    pub(super) fn is_closed(&self, end: usize) -> bool {
+        self.pipes[end].closed
+    }
+
+    /// `close` of the socket. Its kernel still sends what it has. If it has bytes that were not read,
+    /// or gets some later, it resets the stream, and the peer loses what it has not read.
+    pub(super) fn drop_socket(&mut self, end: usize) {
+        self.close(end);
+        let pipe = &mut self.pipes[1 - end];
+        pipe.unread = true;
+        self.reset |= !pipe.arrived.is_empty();
     }
 
     /// One end was killed, so the kernel resets the stream for the other.
