@@ -459,8 +459,9 @@ impl Caller<'_> {
         };
         turn.waiting -= 1;
         *self.turn = Some(turn);
-        self.open = self.cell.open();
+        // A call that waits for its turn does not keep out the end of the process.
         self.resume();
+        self.open = self.cell.open();
         in_time
     }
 
