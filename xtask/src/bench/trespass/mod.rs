@@ -151,7 +151,8 @@ fn write_connections(root: &Path, rounds: u32, body: &str) -> Result<()> {
         "{}, {} processors. Medians of {rounds} interleaved rounds, in brackets the 95 % bootstrap interval. Client and server are two \
          processes, the same program with each of the three. Verbs alone are the completion queues, queue pairs and modifies of both \
          sides without anything else. Against `std::net`, they are subtracted from trespass's figure over RDMA before the ratio is \
-         taken. In a storm {} clients connect at once, each in a thread. A round drops {} streams, and {} connections are idle. \
+         taken. In a storm {} clients connect at once, each in a thread, and the \
+         percentage served is the least of all rounds. A round drops {} streams, and {} connections are idle. \
          {} stopped peers send nothing, half a HELLO, a HELLO and no probe, or other bytes. A bound that is missed is marked.\n\n    \
          cargo xtask bench trespass soft --only connections --rounds {rounds}",
         today(),

@@ -3,17 +3,17 @@
 //!
 //! | command | measures |
 //! | --- | --- |
-//! | `sockets connect COUNT ROUNDS` | a connect, 64-byte request, reply and close, in nanoseconds |
+//! | `sockets connect COUNT ROUNDS` | a connect, 64-byte request, reply and close, time and both sides' CPU time |
 //! | `sockets repeat CARRIER COUNT` | the same over `std`, `tcp` or `rdma` alone, for a profiler |
 //! | `sockets storm COUNT ROUNDS` | that many clients at once: the percentage served, and both sides' CPU time |
-//! | `sockets drop COUNT ROUNDS` | dropping a non-blocking stream, in nanoseconds |
-//! | `sockets flush COUNT ROUNDS` | a request, flush and reply, in nanoseconds |
+//! | `sockets drop COUNT ROUNDS` | dropping a non-blocking stream |
+//! | `sockets flush COUNT ROUNDS` | a request, flush and reply |
 //! | `sockets idle COUNT SECONDS ROUNDS` | both sides' CPU time while nothing happens |
-//! | `sockets hostile COUNT PEERS ROUNDS` | a connect beside peers that stop halfway, in nanoseconds |
+//! | `sockets hostile COUNT PEERS ROUNDS` | a connect beside peers that stop halfway |
 //!
-//! Each prints lines `sample ROW NAME=FIGURE ...`. The measured programs take turns within a round,
-//! and the first round does not count. The server is a process of this program. Its main thread takes
-//! commands, and one thread accepts.
+//! Times are in nanoseconds. Each prints lines `sample ROW NAME=FIGURE ...`. The measured programs
+//! take turns within a round. The first round does not count, except of a storm. The server is a process of this
+//! program. Its main thread takes commands, and one thread accepts.
 
 mod carrier;
 mod connect;

@@ -11,6 +11,7 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, SendOperationFlags};
 
+use crate::connect::Batch;
 use crate::cpu;
 
 /// The sizes of a queue pair of trespass with default parameters: receive slots; a send for each slot
@@ -43,14 +44,14 @@ impl Verbs {
         Ok(Self { context, pd, path })
     }
 
-    /// The nanoseconds to make and destroy the objects of both sides of a connection, one connection
-    /// after the other.
-    pub(crate) fn one_by_one(&self, count: u32) -> Result<f64> {
-        let start = Instant::now();
+    /// Makes and destroys the objects of both sides of a connection, one connection after the other.
+    pub(crate) fn one_by_one(&self, count: u32) -> Result<Batch> {
+        let (before, start) = (cpu::time(), Instant::now());
         for _ in 0..count {
             drop(self.both_sides()?);
         }
-        Ok(start.elapsed().as_nanos() as f64 / f64::from(count))
+        let each = |nanoseconds: f64| nanoseconds / f64::from(count);
+        Ok(Batch { time: each(start.elapsed().as_nanos() as f64), cpu: each(cpu::time() - before) })
     }
 
     /// The CPU time in nanoseconds to make the objects of both sides of many connections, and then to
