@@ -12,8 +12,8 @@
 //! | `sockets hostile COUNT PEERS ROUNDS` | a connect beside peers that stop halfway |
 //!
 //! Times are in nanoseconds. Each prints lines `sample ROW NAME=FIGURE ...`. The measured programs
-//! take turns within a round. The first round does not count, except of a storm. The server is a process of this
-//! program. Its main thread takes commands, and one thread accepts.
+//! take turns within a round. The first round does not count, except of a storm. The server is a
+//! process of this program. Its main thread takes commands, and one thread accepts.
 
 mod carrier;
 mod connect;
