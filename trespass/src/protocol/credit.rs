@@ -118,6 +118,11 @@ impl Credits {
         !self.counted || self.left() > RESERVE
     }
 
+    /// The number of data frames that the peer has free receives for. Not counted on TCP.
+    pub(crate) fn left_for_data(&self) -> usize {
+        if self.counted { self.left().saturating_sub(RESERVE) as usize } else { usize::MAX }
+    }
+
     /// Whether a control frame may be sent.
     pub(crate) fn allows_control(&self) -> bool {
         !self.counted || self.left() > 1 || (self.left() == 1 && self.owed() > 0)

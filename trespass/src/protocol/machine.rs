@@ -17,7 +17,7 @@ use super::failure::{CallError, FailureCause, InvalidSetup};
 use super::frame::HEADER_LEN;
 use super::incoming::{Chunk, Incoming, ReceivedPart};
 use super::keepalive::KeepaliveProber;
-use super::outgoing::{LendSummary, Outgoing};
+use super::outgoing::{LendSummary, Outgoing, PeerWindow};
 use super::pieces::{BlockPiece, Ticket};
 use super::posted_sends::CompletedTransmit;
 use super::setup::{ConnectionKind, ConnectionSetup, LinkType};
@@ -131,7 +131,23 @@ impl<B: Block> ProtocolMachine<B> {
         blocks: &mut impl Blocks<Block = B>,
     ) -> Result<usize, CallError> {
         self.check_writing()?;
-        self.outgoing.write(slices, blocks)
+        self.outgoing.write(slices, self.peer_window(), blocks)
+    }
+
+    /// Stream: whether `len` bytes would be lent to the peer instead of sent, as far as is known
+    /// without polling.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is lent over TCP"))]
+    #[inline]
+    pub(crate) fn would_lend(&self, len: usize) -> bool {
+        self.outgoing.would_lend(len, self.peer_window())
+    }
+
+    #[inline]
+    fn peer_window(&self) -> PeerWindow {
+        PeerWindow {
+            free: self.credits.left_for_data(),
+            heard: self.counters.bytes_received + self.counters.bytes_read,
+        }
     }
 
     /// SeqPacket: copies a whole message, or nothing.

@@ -92,6 +92,15 @@ struct PartialMessage {
     left: u64,
 }
 
+/// What is known of the peer when the program writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerWindow {
+    /// Its free receives for data.
+    pub(crate) free: usize,
+    /// The bytes that it has sent so far.
+    pub(crate) heard: u64,
+}
+
 /// The send queue.
 pub(crate) struct Outgoing<B> {
     items: VecDeque<QueueItem<B>>,
@@ -126,6 +135,8 @@ pub(crate) struct Outgoing<B> {
     lent: usize,
     /// The number of blocks in the last call refused for too many blocks; else 0.
     lent_refused: usize,
+    /// What the peer had sent when a write last exceeded its free receives.
+    outran: Option<u64>,
     in_flight: usize,
     corked: bool,
     /// The time at which corked data is sent anyway; `None` if no data is known to be held back.
@@ -164,6 +175,7 @@ impl<B: Block> Outgoing<B> {
             refused: 0,
             lent: 0,
             lent_refused: 0,
+            outran: None,
             in_flight: 0,
             corked: false,
             cork_ends: None,

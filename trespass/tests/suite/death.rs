@@ -15,7 +15,8 @@ use super::fixture::{Fixture, LONG, Target, below, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
-        i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_it_wrote, i14_the_end_of_a_process_interrupts_no_write, i9_a_peer_that_panics_says_that_it_is_over);
+        i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_it_wrote, i14_the_end_of_a_process_interrupts_no_write, i9_a_peer_that_panics_says_that_it_is_over,
+        an_answer_outlives_the_process_that_wrote_it);
 }
 
 /// The limit until a call reports that the peer's process has ended; the operating system knows at
@@ -60,6 +61,7 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
             std::process::exit(0);
         }
         part if WAYS_TO_LEAVE_A_WORKER.contains(&part) => leave_worker(part, builder, addr),
+        part if part.starts_with(ANSWER) => answer(part, builder.connect(addr).unwrap()),
         part if WAYS_TO_LEAVE.contains(&part) => leave(part, builder.linger(LONG).connect(addr).unwrap()),
         "panic" => {
             let mut stream = builder.connect(addr).unwrap();
@@ -153,6 +155,19 @@ fn leave_worker(way: &str, builder: Builder, addr: SocketAddr) -> ! {
         _ => std::process::exit(0),
     }
     std::process::exit(0);
+}
+
+/// The begin of a child's part; the length follows.
+const ANSWER: &str = "answer with ";
+
+/// Takes a request, writes the answer, and kills this process.
+fn answer(part: &str, mut stream: Stream) -> ! {
+    let len = part[ANSWER.len()..].parse().expect("a length");
+    stream.read_exact(&mut [0]).unwrap();
+    stream.write_all(&bytes(17, len)).unwrap();
+    stream.flush().unwrap();
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+    unreachable!("it is dead");
 }
 
 fn talk(stream: &mut Stream, buffer: &mut [u8], time: Duration) {
@@ -285,6 +300,28 @@ fn i14_the_end_of_a_process_sends_what_it_wrote(fixture: &Fixture) -> Outcome {
         drop(stream);
         let (killed, status) = (way == "killed after a drain", peer.0.wait().unwrap());
         assert!(end.is_err() == killed && status.success() != killed, "{way}: {end:?}, {status}");
+    }
+    Ok(())
+}
+
+/// Each length of an answer needs the memory of its process no longer when `flush` has returned: the
+/// reader finds all of it after the process was killed. The longest needs 31 of 53 free receives of 8
+/// KiB. A connection with a shared receive queue has two free ones of 4 KiB at first.
+fn an_answer_outlives_the_process_that_wrote_it(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let lengths: &[usize] = match fixture.shares_receives() {
+        true => &[1, 1000, 4000],
+        false => &[1, 1000, 8176, 16_384, 16_385, 20_000, 65_536, 100_000, 250_000],
+    };
+    for len in lengths {
+        let mut peer = ChildPeer::start(&format!("{ANSWER}{len}"), addr);
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(b"?").unwrap();
+        assert!(!peer.0.wait().unwrap().success());
+        let mut got = Vec::new();
+        let end = stream.read_to_end(&mut got);
+        assert!(got == bytes(17, *len), "{} of {len} bytes, {end:?}", got.len());
     }
     Ok(())
 }

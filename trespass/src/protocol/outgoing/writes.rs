@@ -3,7 +3,8 @@
 use std::io::IoSlice;
 
 use super::{
-    LENT_MAX, MessagePosition, Outgoing, PackedFrame, Packing, PartialMessage, QueueItem, TOTAL_LEN,
+    LENT_MAX, MessagePosition, Outgoing, PackedFrame, Packing, PartialMessage, PeerWindow, QueueItem,
+    TOTAL_LEN,
 };
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::copying::copy;
@@ -27,6 +28,7 @@ impl<B: Block> Outgoing<B> {
     pub(crate) fn write(
         &mut self,
         slices: &[IoSlice<'_>],
+        window: PeerWindow,
         blocks: &mut impl Blocks<Block = B>,
     ) -> Result<usize, CallError> {
         if self.kind != ConnectionKind::Stream {
@@ -34,8 +36,29 @@ impl<B: Block> Outgoing<B> {
         }
         let mut slices = Slices::new(slices);
         let wanted = slices.left;
-        let blocked = self.append(&mut slices, None, self.quota, blocks);
+        let lends = self.would_lend(wanted, window);
+        if lends {
+            self.outran = Some(window.heard);
+        }
+        let eager = if lends { self.eager_max } else { usize::MAX };
+        let blocked = self.append(&mut slices, None, eager, self.quota, blocks);
         self.accepted(wanted - slices.left, blocked)
+    }
+
+    /// Whether `len` bytes of a stream would be lent. What the peer has free receives for goes in
+    /// frames, because the peer has it then whatever becomes of this process. A bulk transfer is
+    /// lent, because READs are faster: once a write did not fit, all are lent until the peer's
+    /// program has sent something.
+    pub(crate) fn would_lend(&self, len: usize, window: PeerWindow) -> bool {
+        self.read
+            && len > self.eager_max
+            && (self.outran == Some(window.heard) || !self.fits_window(len, window.free))
+    }
+
+    /// Whether `len` bytes, and an RTS behind them, fit `free` receives with all that is queued.
+    fn fits_window(&self, len: usize, free: usize) -> bool {
+        let is_frame = |item: &_| matches!(item, QueueItem::Packed(_) | QueueItem::Lent { .. });
+        self.items.len() + len.div_ceil(self.payload) < free && self.items.iter().all(is_frame)
     }
 
     /// Copies a whole message, or nothing.
@@ -67,7 +90,7 @@ impl<B: Block> Outgoing<B> {
             // In several frames, if one is too small, or no block is free for a single one.
             Some(_) if len > self.payload.min(self.tail_size) => {
                 let message = PartialMessage { total: len as u64, left: len as u64 };
-                self.append(&mut slices, Some(message), usize::MAX, blocks)
+                self.append(&mut slices, Some(message), self.eager_max, usize::MAX, blocks)
             }
             blocked => blocked,
         };
@@ -109,7 +132,7 @@ impl<B: Block> Outgoing<B> {
         if self.parts.is_none() {
             self.close_tail();
         }
-        let blocked = self.append(&mut slices, Some(message), self.quota, blocks);
+        let blocked = self.append(&mut slices, Some(message), self.eager_max, self.quota, blocks);
         let accepted = wanted - slices.left;
         if accepted > 0 {
             let left = message.left - accepted as u64;
@@ -331,11 +354,13 @@ impl<B: Block> Outgoing<B> {
     }
 
     /// Copies bytes of a stream or of a message into frames, until they are used up, the blocks
-    /// with copied data reach `quota`, or no memory is left.
+    /// with copied data reach `quota`, or no memory is left. More than `eager` bytes are lent if
+    /// possible.
     fn append(
         &mut self,
         slices: &mut Slices<'_>,
         mut message: Option<PartialMessage>,
+        eager: usize,
         quota: usize,
         blocks: &mut impl Blocks<Block = B>,
     ) -> Option<Blocked> {
@@ -347,10 +372,7 @@ impl<B: Block> Outgoing<B> {
                 self.close_tail();
                 return Some(Blocked::SendQuota);
             }
-            if self.read
-                && slices.left > self.eager_max
-                && self.push_source(slices, &mut message, quota, blocks)
-            {
+            if self.read && slices.left > eager && self.push_source(slices, &mut message, quota, blocks) {
                 continue;
             }
             let first = message.is_some_and(|message| message.left == message.total);

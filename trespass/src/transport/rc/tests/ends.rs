@@ -294,7 +294,7 @@ fn a_completion_error_is_told_with_its_status() {
     let _guard = serialize();
     let mut sides = connected(Kind::Stream);
     rules("status=rem_access_err opcode=rdma_read nth=1");
-    give(&mut sides[0], &pattern(300_000, 1));
+    give(&mut sides[0], &pattern(600_000, 1));
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
     let Some(FailureCause::Completion { what: "sending", status: 10, .. }) = sides[1].failure() else {
         panic!("{:?}", sides[1].failure())
@@ -308,7 +308,7 @@ fn dropping_at_any_time_leaves_nothing_behind() {
     let _guard = serialize();
     for turns in 0..6 {
         let mut sides = connected(Kind::Stream);
-        give(&mut sides[0], &pattern(300_000, 1));
+        give(&mut sides[0], &pattern(600_000, 1));
         (0..turns).for_each(|turn| sides[turn % 2].progress());
         end(sides);
     }
