@@ -15,11 +15,11 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 #[cfg(unix)]
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::Token;
 
@@ -34,6 +34,7 @@ use crate::session::readiness::{Poller, ReadinessState, Until};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::session::room::RoomDescriptor;
 use crate::session::sleep::EventWait;
+use crate::session::turns::{Sleeper, Turn, TurnEnd, TurnGuard, Turns};
 use crate::session::wake::{self, WakeHandle};
 
 const _: () = {
@@ -41,7 +42,7 @@ const _: () = {
     const fn is_sync<T: Sync>() {}
     // `ConnectionCell` is `Sync` only because of these.
     is_send::<OpenConnection>();
-    is_sync::<(ConnectionInfo, Pool, Timeouts, CallGate, Mutex<Turn>, Condvar, Arc<WakeHandle>, Waker)>();
+    is_sync::<(ConnectionInfo, Pool, Timeouts, CallGate, Turns, Arc<WakeHandle>, Waker)>();
 };
 
 /// The token of the one connection in its set.
@@ -85,11 +86,7 @@ pub(crate) struct ConnectionCell {
     default_linger: Duration,
     linger: Mutex<Duration>,
     gate: CallGate,
-    turn: Mutex<Turn>,
-    /// Calls that wait for their turn.
-    queued: AtomicU32,
-    /// The turn has changed, for calls that wait while another sleeps in the poller.
-    turned: Condvar,
+    turns: Turns,
     wake_handle: Arc<WakeHandle>,
     task_waker: Waker,
     /// Whether the program has the set's descriptor.
@@ -111,24 +108,6 @@ unsafe impl Sync for ConnectionCell {}
 impl UnwindSafe for ConnectionCell {}
 impl RefUnwindSafe for ConnectionCell {}
 
-/// The calls through `&` that wait.
-#[derive(Default)]
-struct Turn {
-    sleeper: Option<Sleeper>,
-    /// Calls that wait until the sleeper wakes.
-    waiting: usize,
-}
-
-/// The call that sleeps in the poller.
-struct Sleeper {
-    direction: Direction,
-    /// When it wakes by itself.
-    until: Option<Instant>,
-    /// What had been received when it fell asleep.
-    received: u64,
-    woken: bool,
-}
-
 impl ConnectionCell {
     fn new(connection: Connection) -> io::Result<Self> {
         wake::prepare()?;
@@ -143,9 +122,7 @@ impl ConnectionCell {
             default_linger: connection.linger(),
             linger: Mutex::new(connection.linger()),
             gate: CallGate::new(),
-            turn: Mutex::default(),
-            queued: AtomicU32::new(0),
-            turned: Condvar::new(),
+            turns: Turns::new(),
             task_waker: wake_handle.clone().into(),
             wake_handle,
             exported: AtomicBool::new(false),
@@ -224,22 +201,13 @@ impl ConnectionCell {
             // A forked child may have a copy of the locked lock.
             return Err(Process::error("connection"));
         }
-        let turn = self.next_turn();
-        if let Err(error) = self.gate.enter(turn.sleeper.is_some()) {
+        let turn = self.turns.next();
+        if let Err(error) = self.gate.enter(turn.has_sleeper()) {
             drop(turn);
             process::wait_for_end();
             return Err(error);
         }
         Ok(Caller { open: self.open(), cell: self, turn: ManuallyDrop::new(Some(turn)), left: false })
-    }
-
-    /// Waits for the turn. A call that spins sees that.
-    fn next_turn(&self) -> MutexGuard<'_, Turn> {
-        self.queued.fetch_add(1, Ordering::Relaxed);
-        // A call that panics leaves the connection as a call through `&mut` would.
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.queued.fetch_sub(1, Ordering::Relaxed);
-        turn
     }
 
     /// The connection, which a caller has entered.
@@ -285,7 +253,7 @@ pub(crate) struct Caller<'a> {
     open: NonNull<OpenConnection>,
     cell: &'a ConnectionCell,
     /// The turn of a call through `&`, which its drop takes.
-    turn: ManuallyDrop<Option<MutexGuard<'a, Turn>>>,
+    turn: ManuallyDrop<Option<TurnGuard<'a>>>,
     /// The end of the process has the connection.
     left: bool,
 }
@@ -384,8 +352,7 @@ impl Caller<'_> {
     /// Whether another call wants a turn.
     #[inline]
     pub(crate) fn has_others(&self) -> bool {
-        self.cell.queued.load(Ordering::Relaxed) > 0
-            || self.turn.as_ref().is_some_and(|turn| turn.waiting > 0)
+        self.cell.turns.is_wanted() || self.turn.as_ref().is_some_and(|turn| turn.has_waiting())
     }
 
     /// Whether other threads may call, too.
@@ -415,22 +382,17 @@ impl Caller<'_> {
         let woken = is_woken.then_some(&self.cell.wake_handle);
         let open = &mut **self;
         let mut wait = EventWait::of(open.poller.take(), &mut open.connection, woken);
-        let turn = self.turn.take_if(|_| waits);
-        let shared = turn.is_some();
-        if let Some(mut turn) = turn {
-            turn.sleeper = Some(Sleeper { direction, until: until.end(), received, woken: false });
-        }
-        let slept = wait.sleep(until);
-        if shared {
-            let mut turn = self.cell.next_turn();
-            turn.sleeper = None;
-            if turn.waiting > 0 {
-                self.cell.turned.notify_all();
+        let slept = match self.turn.take_if(|_| waits) {
+            None => wait.sleep(until),
+            Some(turn) => {
+                let sleeper = Sleeper { direction, until: until.end(), received, woken: false };
+                let (turn, slept) = self.cell.turns.sleep(turn, sleeper, || wait.sleep(until));
+                *self.turn = Some(turn);
+                // Other calls have used the connection since.
+                self.open = self.cell.open();
+                slept
             }
-            *self.turn = Some(turn);
-            // Other calls have used the connection since.
-            self.open = self.cell.open();
-        }
+        };
         let open = &mut **self;
         let (poller, happened) = wait.take_events(&mut open.connection);
         if poller.is_some() {
@@ -446,18 +408,8 @@ impl Caller<'_> {
     /// Waits while another call sleeps in the poller, until it or a third has had a turn. Returns
     /// whether that was before the deadline.
     fn wait_for_turn(&mut self, until: Until) -> bool {
-        let Some(mut turn) = self.turn.take_if(|_| !matches!(until, Until::Now)) else { return false };
-        turn.waiting += 1;
-        let turned = &self.cell.turned;
-        let (mut turn, in_time) = match until.timeout() {
-            None => (turned.wait(turn).unwrap_or_else(PoisonError::into_inner), true),
-            Some(timeout) => {
-                let (turn, result) =
-                    turned.wait_timeout(turn, timeout).unwrap_or_else(PoisonError::into_inner);
-                (turn, !result.timed_out())
-            }
-        };
-        turn.waiting -= 1;
+        let Some(turn) = self.turn.take_if(|_| !matches!(until, Until::Now)) else { return false };
+        let (turn, in_time) = self.cell.turns.wait(turn, until.timeout());
         *self.turn = Some(turn);
         // A call that waits for its turn does not keep out the end of the process.
         self.resume();
@@ -478,13 +430,12 @@ impl Caller<'_> {
     }
 
     fn another_sleeps(&self) -> bool {
-        self.turn.as_ref().is_some_and(|turn| turn.sleeper.is_some())
+        self.turn.as_ref().is_some_and(|turn| turn.has_sleeper())
     }
 
     /// Wakes the call that sleeps in the poller, because this one has changed what it may do.
     pub(crate) fn wake_sleeper(&mut self) {
-        if let Some(sleeper) = self.turn.as_mut().and_then(|turn| turn.sleeper.as_mut()) {
-            sleeper.woken = true;
+        if self.turn.as_mut().is_some_and(|turn| turn.wake_sleeper()) {
             self.cell.wake_handle.notify();
         }
     }
@@ -497,31 +448,23 @@ impl Caller<'_> {
             self.wake_others(&mut turn);
         }
         // The lock is held until the gate is left.
-        self.cell.gate.leave(turn.sleeper.is_some());
+        self.cell.gate.leave(turn.has_sleeper());
     }
 
     /// Lets the calls that wait try again, if this one has found what they may wait for.
     fn wake_others(&mut self, turn: &mut Turn) {
-        if turn.sleeper.is_none() && turn.waiting == 0 {
+        if !turn.has_others() {
             return;
         }
         let connection = &mut self.connection;
         // What this call has made possible is reported by no event.
         connection.progress();
-        let (received, deadline) = (connection.frames_received(), connection.next_deadline());
-        let failed = connection.protocol.failure().is_some();
-        if let Some(sleeper) = turn.sleeper.as_mut().filter(|sleeper| !sleeper.woken) {
-            let is_due_earlier =
-                deadline.is_some_and(|deadline| sleeper.until.is_none_or(|until| deadline < until));
-            let is_for_it = sleeper.direction == Direction::Write || sleeper.received != received;
-            if failed || is_for_it || is_due_earlier {
-                sleeper.woken = true;
-                self.cell.wake_handle.notify();
-            }
-        }
-        if turn.waiting > 0 {
-            self.cell.turned.notify_all();
-        }
+        let end = TurnEnd {
+            failed: connection.protocol.failure().is_some(),
+            received: connection.frames_received(),
+            deadline: connection.next_deadline(),
+        };
+        self.cell.turns.end(turn, &end, || self.cell.wake_handle.notify());
     }
 }
 

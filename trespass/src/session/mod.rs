@@ -37,4 +37,5 @@ mod sleep;
 mod spin;
 pub(crate) mod stats;
 mod timers;
+mod turns;
 pub(crate) mod wake;
