@@ -450,6 +450,17 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.finish(Err(error));
     }
 
+    /// Ends the handshake of a client that loses its place before the commit, and tells it that the
+    /// listener is busy.
+    pub(super) fn turn_away(&mut self, text: String) {
+        if !self.over {
+            self.outgoing.extend(Reject::new(RejectReason::Busy, (0, 0), text).encode());
+            self.give_up(Unavailable::unspecified());
+            self.proof = None;
+            self.over = true;
+        }
+    }
+
     fn finish(&mut self, result: Result<Established<D>, HandshakeError>) {
         if result.is_err() {
             self.give_up(Unavailable::unspecified());

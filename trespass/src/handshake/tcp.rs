@@ -195,6 +195,12 @@ impl<D: DataPath> TcpHandshake<D> {
         }
     }
 
+    /// Ends the handshake of a client that loses its place, and tells it so.
+    pub(crate) fn turn_away(&mut self, stream: &mut (impl Read + Write), text: String) {
+        self.machine.turn_away(text);
+        self.send_rejection(stream);
+    }
+
     /// Sends a rejection to a refused peer, as far as the socket accepts it at once. It discards
     /// what the peer has sent, because closing a socket with unread bytes resets it and loses the
     /// rejection.

@@ -76,13 +76,13 @@ const DESCRIPTORS_LEFT: usize = 8;
 
 /// The number of descriptors that the process may have.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn descriptors() -> usize {
+pub(super) fn descriptors() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn descriptors() -> usize {
+pub(super) fn descriptors() -> usize {
     usize::MAX
 }
 

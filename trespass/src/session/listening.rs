@@ -157,8 +157,7 @@ impl ListenerIo for TurnIo<'_> {
 
     fn evicted(&mut self, mut handshake: PendingHandshake) {
         self.deregister(&mut handshake);
-        let peer = handshake.peer();
-        tracing::warn!(%peer, "makes room for others: its handshake does not go on");
+        handshake.evict(&self.clients.refusals);
     }
 }
 

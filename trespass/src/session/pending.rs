@@ -194,6 +194,15 @@ impl PendingHandshake {
         }
     }
 
+    /// Closes the handshake of an accepted client, which is no longer registered, to make room. The
+    /// client is told that the listener is busy, and connects again.
+    pub(crate) fn evict(self, refusals: &Refusals) {
+        tracing::warn!(peer = %self.peer, "makes room for others: its handshake does not go on");
+        if let Some(RunningHandshake::Tcp(handshake)) = self.running {
+            handshake.evict(refusals);
+        }
+    }
+
     /// Whether its drop may wait for a device.
     pub(crate) fn has_queue_pair(&self) -> bool {
         match &self.running {

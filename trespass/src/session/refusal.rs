@@ -14,13 +14,20 @@ use mio::Interest;
 use mio::event::Event;
 use mio::net::TcpStream;
 
+use crate::session::backlog::descriptors;
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
 use crate::wire::foreign::{self, Shown};
 use crate::wire::{PREAMBLE, Preamble};
 
-/// Sockets of refused clients that stay open at a time, for a listener or a worker. Others are
-/// closed at once, which costs a client its answer only if its bytes arrive later.
-const MAX_OPEN: usize = 128;
+/// Sockets of refused clients that stay open at a time, for a listener or a worker: an eighth of the
+/// descriptors that the process may have, and no more than this. Others are closed at once, which
+/// costs a client its answer only if its bytes arrive later.
+const MAX_OPEN: usize = 1024;
+
+/// The limit for this process.
+fn most_open() -> usize {
+    MAX_OPEN.min(descriptors() / 8)
+}
 
 /// How long a refused client may take to read its answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -72,7 +79,7 @@ impl Refusals {
         if client.socket.shutdown(Shutdown::Write).is_err() || client.discard().is_over() {
             return;
         }
-        if Arc::strong_count(&self.0) - 1 > MAX_OPEN {
+        if Arc::strong_count(&self.0) - 1 > most_open() {
             return;
         }
         let started = ServiceTask::start(|place| {
@@ -255,11 +262,11 @@ mod tests {
     #[test]
     fn refused_clients_are_bounded_in_number() {
         let refusals = Refusals::default();
-        let clients: Vec<_> = (0..MAX_OPEN + 5)
+        let clients: Vec<_> = (0..most_open() + 5)
             .map(|_| {
                 let (client, server, peer) = client(b"");
                 refusals.turn_away(server, peer, b"busy");
-                assert!(Arc::strong_count(&refusals.0) <= MAX_OPEN + 1);
+                assert!(Arc::strong_count(&refusals.0) <= most_open() + 1);
                 client
             })
             .collect();

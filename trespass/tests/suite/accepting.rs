@@ -15,6 +15,7 @@ use super::idle::sees_it_asleep;
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: a_connect_needs_no_accept, bytes_written_before_the_accept_arrive, two_peers_connect_to_each_other,
         several_threads_accept_from_one_listener, a_storm_is_served, a_full_backlog_makes_clients_wait,
+        a_client_that_loses_its_place_connects_again,
         i18_the_service_thread_sleeps_while_clients_wait,
         both_kinds_come_before_the_first_accept, the_first_accept_decides_on_the_kind, the_first_accept_makes_room_for_its_kind,
         a_dropped_listener_resets_those_who_wait, the_port_of_a_dropped_listener_is_free,
@@ -141,6 +142,24 @@ fn a_full_backlog_makes_clients_wait(fixture: &Fixture) -> Outcome {
         }
         greet(&mut waiting.join().unwrap(), &mut listener.accept().unwrap().0);
     });
+    Ok(())
+}
+
+/// A client that is slow to send its HELLO loses its place to one that waits. It is told so, and
+/// connects again.
+fn a_client_that_loses_its_place_connects_again(fixture: &Fixture) -> Outcome {
+    if fixture.is_by_cm() {
+        skip!("the connection manager carries the HELLO in its request");
+    }
+    let listener = fixture.builder().backlog(1).bind(fixture.anywhere()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let slow = fixture.builder().start_connect(addr).unwrap();
+    // The service thread gives it the place.
+    thread::sleep(Duration::from_millis(50));
+    let mut prompt = fixture.builder().connect(addr).unwrap();
+    greet(&mut prompt, &mut listener.accept().unwrap().0);
+    let mut slow = slow.wait().unwrap();
+    greet(&mut slow, &mut listener.accept().unwrap().0);
     Ok(())
 }
 

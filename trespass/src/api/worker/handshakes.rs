@@ -72,7 +72,15 @@ impl WorkerInner {
     fn evict_stalled(&mut self) -> bool {
         let stalled = first_stalled(self.stalls(), Instant::now());
         stalled.is_some_and(|index| {
-            self.remove(index);
+            let state = std::mem::replace(&mut self.slot(index).state, SlotState::Nothing);
+            if let SlotState::Arriving { mut handshake, .. } = state {
+                self.handshakes -= 1;
+                if let Err(error) = handshake.deregister(self.poller.registry()) {
+                    tracing::error!(%error, "a socket stays in the set of its worker");
+                }
+                handshake.evict(&self.refusals);
+            }
+            self.free_slot(index);
             true
         })
     }

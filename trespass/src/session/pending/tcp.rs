@@ -17,6 +17,9 @@ use crate::session::refusal::{Refusals, log_foreign, log_refused};
 use crate::transport::{CqSlot, RdmaPath, WorkCompletion};
 use crate::wire::Kind;
 
+/// The text for a client that loses its place.
+const EVICTED: &str = "your side was silent, and others wait for a place: connect again";
+
 /// A handshake in progress.
 pub(crate) struct PendingTcpHandshake {
     socket: TcpStream,
@@ -85,6 +88,14 @@ impl PendingTcpHandshake {
         }
         // The data path is dropped after that, because a device may delay it.
         refusals.finish(socket);
+    }
+
+    /// Tells the client that it loses its place, and closes its socket.
+    pub(super) fn evict(mut self, refusals: &Refusals) {
+        if let Some(handshake) = &mut self.handshake {
+            handshake.turn_away(&mut self.socket, EVICTED.to_owned());
+        }
+        refusals.finish(self.socket);
     }
 
     pub(super) fn has_data_path(&self) -> bool {
