@@ -275,6 +275,11 @@ impl<B: Block> ProtocolMachine<B> {
             && self.outgoing.unread() == 0
     }
 
+    /// The bytes in the send queue.
+    pub(crate) fn queued(&self) -> usize {
+        self.outgoing.queued()
+    }
+
     /// Whether a sending call would not block. (It may still block for lack of memory.)
     pub(crate) fn writable(&self) -> bool {
         self.check_writing().is_err() || self.outgoing.writable()

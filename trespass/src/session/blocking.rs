@@ -182,7 +182,7 @@ impl Caller<'_> {
         // A program in non-blocking mode must learn when the system takes more, although no call
         // was refused.
         let left_behind = outcome.is_ok() && self.timeouts().is_nonblocking() && !self.try_flush();
-        if left_behind && matches!(self.sleep(direction, Until::Now), Ok(true)) {
+        if left_behind && matches!(self.sleep(Until::Now), Ok(true)) {
             self.connection.progress();
         }
         if direction == Direction::Write {
@@ -204,7 +204,7 @@ impl Caller<'_> {
     fn publish_after_call(&mut self, direction: Direction, succeeded: bool) {
         if succeeded && direction == Direction::Read && !self.connection.readiness().readable {
             // As a refused call does, it replaces the receives and asks for the next event.
-            if let Err(error) = self.sleep(direction, Until::Now) {
+            if let Err(error) = self.sleep(Until::Now) {
                 tracing::debug!(connection = %self.connection.info, %error, "its events are not known");
             }
             self.connection.progress();
@@ -256,7 +256,7 @@ impl Caller<'_> {
                 }
             }
             slept = true;
-            match self.sleep(direction, until) {
+            match self.sleep(until) {
                 Err(error) => break Err(error),
                 Ok(false) if until.is_over() => break Err(timed_out(until)),
                 Ok(_) => (),
@@ -355,7 +355,7 @@ impl Caller<'_> {
     pub(crate) fn readiness(&mut self) -> io::Result<Readiness> {
         loop {
             self.connection.progress();
-            if !self.sleep(Direction::Read, Until::Now)? {
+            if !self.sleep(Until::Now)? {
                 break;
             }
         }

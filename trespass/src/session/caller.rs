@@ -34,7 +34,7 @@ use crate::session::readiness::{Poller, ReadinessState, Until};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::session::room::RoomDescriptor;
 use crate::session::sleep::EventWait;
-use crate::session::turns::{Sleeper, Turn, TurnEnd, TurnGuard, Turns};
+use crate::session::turns::{Turn, TurnGuard, Turns};
 use crate::session::wake::{self, WakeHandle};
 
 const _: () = {
@@ -362,22 +362,21 @@ impl Caller<'_> {
 
     /// Sleeps until an event, another call's turn or the deadline. Returns whether there was an
     /// event, or a turn.
-    pub(crate) fn sleep(&mut self, direction: Direction, until: Until) -> io::Result<bool> {
+    pub(crate) fn sleep(&mut self, until: Until) -> io::Result<bool> {
         let cell = self.cell;
         let open = &mut **self;
         let awake = !open.connection.may_sleep(&cell.task_waker);
         let until = if awake { Until::Now } else { until.or(open.connection.next_deadline()) };
         let happened = match self.another_sleeps() {
-            false => self.sleep_first(direction, until)?,
+            false => self.sleep_first(until)?,
             true => self.wait_for_turn(until),
         };
         Ok(happened || awake)
     }
 
     /// Sleeps in the set, or for the descriptors. Others may have turns until it has slept.
-    fn sleep_first(&mut self, direction: Direction, until: Until) -> io::Result<bool> {
+    fn sleep_first(&mut self, until: Until) -> io::Result<bool> {
         let waits = !matches!(until, Until::Now);
-        let received = self.connection.frames_received();
         let is_woken = waits && (self.is_shared() || self.connection.awaits_memory());
         let woken = is_woken.then_some(&self.cell.wake_handle);
         let open = &mut **self;
@@ -385,8 +384,8 @@ impl Caller<'_> {
         let slept = match self.turn.take_if(|_| waits) {
             None => wait.sleep(until),
             Some(turn) => {
-                let sleeper = Sleeper { direction, until: until.end(), received, woken: false };
-                let (turn, slept) = self.cell.turns.sleep(turn, sleeper, || wait.sleep(until));
+                let found = self.connection.findings();
+                let (turn, slept) = self.cell.turns.sleep(turn, found, until.end(), || wait.sleep(until));
                 *self.turn = Some(turn);
                 // Other calls have used the connection since.
                 self.open = self.cell.open();
@@ -409,7 +408,9 @@ impl Caller<'_> {
     /// whether that was before the deadline.
     fn wait_for_turn(&mut self, until: Until) -> bool {
         let Some(turn) = self.turn.take_if(|_| !matches!(until, Until::Now)) else { return false };
-        let (turn, in_time) = self.cell.turns.wait(turn, until.timeout());
+        let found = self.connection.findings();
+        let notify = || self.cell.wake_handle.notify();
+        let (turn, in_time) = self.cell.turns.wait(turn, found, until.timeout(), notify);
         *self.turn = Some(turn);
         // A call that waits for its turn does not keep out the end of the process.
         self.resume();
@@ -459,12 +460,8 @@ impl Caller<'_> {
         let connection = &mut self.connection;
         // What this call has made possible is reported by no event.
         connection.progress();
-        let end = TurnEnd {
-            failed: connection.protocol.failure().is_some(),
-            received: connection.frames_received(),
-            deadline: connection.next_deadline(),
-        };
-        self.cell.turns.end(turn, &end, || self.cell.wake_handle.notify());
+        let (found, deadline) = (connection.findings(), connection.next_deadline());
+        self.cell.turns.end(turn, found, deadline, || self.cell.wake_handle.notify());
     }
 }
 

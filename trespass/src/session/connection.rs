@@ -28,6 +28,7 @@ use crate::session::readiness::{Poller, Readiness};
 use crate::session::service;
 use crate::session::spin::AdaptiveSpin;
 use crate::session::stats::{Stats, StatsSummary};
+use crate::session::turns::Findings;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::transport::Sources;
 use crate::transport::pools::usable_pool;
@@ -463,9 +464,17 @@ impl Connection {
         Stats::count(self.protocol.counters(), posts, self.sleeps, self.pool_empty)
     }
 
-    /// Frames that have arrived.
-    pub(crate) fn frames_received(&self) -> u64 {
-        self.protocol.counters().frames_received
+    /// What calls may wait for.
+    pub(crate) fn findings(&self) -> Findings {
+        Findings {
+            has_failed: self.protocol.failure().is_some(),
+            frames_received: self.protocol.counters().frames_received,
+            queued: self.protocol.queued(),
+            lent: self.lent,
+            is_flushed: self.is_flushed(),
+            is_delivered: self.is_delivered(),
+            returned: self.completions.len(),
+        }
     }
 
     pub(crate) fn linger(&self) -> Duration {

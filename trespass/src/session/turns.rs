@@ -1,8 +1,8 @@
 //! The turns of calls through `&` of one connection: a lock, the call that sleeps in the poller
 //! without it, and the calls that wait until that one wakes.
 //!
-//! A call that ends its turn wakes the sleeper if it has found what the sleeper may wait for, because
-//! no event will. `models` runs this file under loom with a modelled poller.
+//! A call that ends its turn, or waits, wakes the others if it has found what they may wait for,
+//! because no event will. `models` runs this file under loom with a modelled poller.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 use loom::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU32};
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU32};
-
-use crate::session::connection::Direction;
 
 /// The turns of a connection.
 pub(crate) struct Turns {
@@ -28,28 +26,34 @@ pub(crate) struct Turns {
 #[derive(Default)]
 pub(crate) struct Turn {
     sleeper: Option<Sleeper>,
-    /// Calls that wait until the sleeper wakes.
+    /// Calls that wait until they are told.
     waiting: usize,
+    /// Each of these calls has found this in vain, or was told since.
+    told: Findings,
 }
 
 /// A turn that a call has.
 pub(crate) type TurnGuard<'a> = MutexGuard<'a, Turn>;
 
 /// The call that sleeps in the poller.
-pub(crate) struct Sleeper {
-    pub(crate) direction: Direction,
+struct Sleeper {
     /// When it wakes by itself.
-    pub(crate) until: Option<Instant>,
-    /// The frames that had been received when it fell asleep.
-    pub(crate) received: u64,
-    pub(crate) woken: bool,
+    until: Option<Instant>,
+    woken: bool,
 }
 
-/// The state of a connection at the end of a turn.
-pub(crate) struct TurnEnd {
-    pub(crate) failed: bool,
-    pub(crate) received: u64,
-    pub(crate) deadline: Option<Instant>,
+/// The state of a connection, as far as calls wait for it to change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Findings {
+    pub(crate) has_failed: bool,
+    pub(crate) frames_received: u64,
+    /// Queued bytes, and lent blocks.
+    pub(crate) queued: usize,
+    pub(crate) lent: usize,
+    pub(crate) is_flushed: bool,
+    pub(crate) is_delivered: bool,
+    /// Returned blocks that no call has taken.
+    pub(crate) returned: usize,
 }
 
 impl Turns {
@@ -72,29 +76,34 @@ impl Turns {
         self.queued.load(Ordering::Relaxed) > 0
     }
 
-    /// Sleeps in the poller while others have turns, and takes the turn again.
+    /// Sleeps in the poller until `until` at the latest, while others have turns, and takes the turn
+    /// again.
     pub(crate) fn sleep<'a, R>(
         &'a self,
         mut turn: TurnGuard<'a>,
-        sleeper: Sleeper,
+        found: Findings,
+        until: Option<Instant>,
         sleep: impl FnOnce() -> R,
     ) -> (TurnGuard<'a>, R) {
-        turn.sleeper = Some(sleeper);
+        self.tell(&mut turn, found, || ());
+        turn.sleeper = Some(Sleeper { until, woken: false });
         drop(turn);
         let slept = sleep();
         let mut turn = self.next();
         turn.sleeper = None;
-        self.wake_waiting(&turn);
         (turn, slept)
     }
 
-    /// Waits while another call sleeps in the poller, until it or a third has had a turn. Returns
-    /// whether that was before the end of `timeout`.
+    /// Waits while another call sleeps in the poller, until this one is told of what others have
+    /// found. Returns whether that was before the end of `timeout`.
     pub(crate) fn wait<'a>(
         &self,
         mut turn: TurnGuard<'a>,
+        found: Findings,
         timeout: Option<Duration>,
+        notify: impl FnOnce(),
     ) -> (TurnGuard<'a>, bool) {
+        self.tell(&mut turn, found, notify);
         turn.waiting += 1;
         let (mut turn, in_time) = match timeout {
             None => (self.turned.wait(turn).unwrap_or_else(PoisonError::into_inner), true),
@@ -108,13 +117,34 @@ impl Turns {
         (turn, in_time)
     }
 
-    /// Ends a turn: wakes the sleeper by `notify` if this call may have found what it waits for, and
-    /// lets the calls that wait try again.
-    pub(crate) fn end(&self, turn: &mut Turn, end: &TurnEnd, notify: impl FnOnce()) {
-        if turn.end_wakes_sleeper(end) {
-            notify();
+    /// Ends a turn: tells the others, and wakes the sleeper by `notify` if it sleeps beyond the
+    /// deadline.
+    pub(crate) fn end(&self, turn: &mut Turn, found: Findings, deadline: Option<Instant>, notify: impl Fn()) {
+        self.tell(turn, found, &notify);
+        let is_late = |sleeper: &Sleeper| {
+            deadline.is_some_and(|deadline| sleeper.until.is_none_or(|until| deadline < until))
+        };
+        match &turn.sleeper {
+            Some(sleeper) if is_late(sleeper) => {
+                if turn.wake_sleeper() {
+                    notify();
+                }
+            }
+            Some(_) => (),
+            // One of them sleeps next.
+            None => self.wake_waiting(turn),
         }
-        self.wake_waiting(turn);
+    }
+
+    /// Has the others try again, if this turn has found anything new. Otherwise two calls could tell
+    /// each other for ever.
+    fn tell(&self, turn: &mut Turn, found: Findings, notify: impl FnOnce()) {
+        if std::mem::replace(&mut turn.told, found) != found {
+            if turn.wake_sleeper() {
+                notify();
+            }
+            self.wake_waiting(turn);
+        }
     }
 
     fn wake_waiting(&self, turn: &Turn) {
@@ -130,7 +160,7 @@ impl Turn {
         self.has_sleeper() || self.has_waiting()
     }
 
-    /// Whether other calls wait until the sleeper wakes.
+    /// Whether other calls wait until they are told.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.waiting > 0
@@ -141,22 +171,9 @@ impl Turn {
         self.sleeper.is_some()
     }
 
-    /// Whether a sleeper must be woken, because its condition has changed. It counts as woken from
-    /// then on.
+    /// Whether there is a sleeper to wake. It counts as woken from then on.
     pub(crate) fn wake_sleeper(&mut self) -> bool {
-        let Some(sleeper) = &mut self.sleeper else { return false };
-        sleeper.woken = true;
-        true
-    }
-
-    /// The same at the end of a turn, which may have found what the sleeper waits for.
-    fn end_wakes_sleeper(&mut self, end: &TurnEnd) -> bool {
-        let Some(sleeper) = self.sleeper.as_mut().filter(|sleeper| !sleeper.woken) else { return false };
-        let is_due_earlier =
-            end.deadline.is_some_and(|deadline| sleeper.until.is_none_or(|until| deadline < until));
-        let is_for_it = sleeper.direction == Direction::Write || sleeper.received != end.received;
-        sleeper.woken = end.failed || is_for_it || is_due_earlier;
-        sleeper.woken
+        self.sleeper.as_mut().is_some_and(|sleeper| !std::mem::replace(&mut sleeper.woken, true))
     }
 }
 
@@ -168,6 +185,7 @@ mod models {
     use loom::thread;
 
     use super::*;
+    use crate::session::connection::Direction;
 
     /// A device with completions, and a set of descriptors that is readable while it has some, or
     /// after the waker has fired.
@@ -236,6 +254,10 @@ mod models {
             }
         }
 
+        fn found(&self) -> Findings {
+            Findings { frames_received: self.received, queued: self.room as usize, ..Findings::default() }
+        }
+
         fn try_call(&mut self, direction: Direction) -> bool {
             let own = match direction {
                 Direction::Read => &mut self.unread,
@@ -271,22 +293,20 @@ mod models {
                 }
                 let is_taken =
                     self.with(|connection| std::mem::replace(&mut connection.poller_is_taken, true));
+                let found = self.with(|connection| connection.found());
                 if is_taken {
-                    turn = self.turns.wait(turn, None).0;
+                    turn = self.turns.wait(turn, found, None, || self.poller.notify()).0;
                     continue;
                 }
-                let received = self.with(|connection| connection.received);
-                let sleeper = Sleeper { direction, until: None, received, woken: false };
-                turn = self.turns.sleep(turn, sleeper, || self.poller.sleep()).0;
+                turn = self.turns.sleep(turn, found, None, || self.poller.sleep()).0;
                 self.with(|connection| connection.poller_is_taken = false);
             }
             if turn.has_others() {
-                let received = self.with(|connection| {
+                let found = self.with(|connection| {
                     connection.poll(&self.poller);
-                    connection.received
+                    connection.found()
                 });
-                let end = TurnEnd { failed: false, received, deadline: None };
-                self.turns.end(&mut turn, &end, || self.poller.notify());
+                self.turns.end(&mut turn, found, None, || self.poller.notify());
             }
         }
     }
@@ -325,5 +345,21 @@ mod models {
     #[test]
     fn two_readers_take_each_others_frames() {
         calls_return([Direction::Read; 2], [Direction::Read; 2]);
+    }
+
+    /// The sleeper finds what the other call waits for, and sleeps on.
+    #[test]
+    fn a_waiting_call_goes_on_while_the_sleeper_sleeps_on() {
+        bounded().check(|| {
+            let shared = Shared::new();
+            let [reader, writer] = [Direction::Read, Direction::Write].map(|direction| {
+                let shared = shared.clone();
+                thread::spawn(move || shared.call(direction))
+            });
+            shared.poller.complete(Direction::Write);
+            writer.join().unwrap();
+            shared.poller.complete(Direction::Read);
+            reader.join().unwrap();
+        });
     }
 }

@@ -275,6 +275,11 @@ impl<B: Block> Outgoing<B> {
         self.cork_ends = None;
     }
 
+    /// What counts against the quota.
+    pub(crate) fn queued(&self) -> usize {
+        self.charge
+    }
+
     /// Whether the queue has room for more.
     pub(crate) fn writable(&self) -> bool {
         self.charge < self.quota
