@@ -70,12 +70,15 @@ macro_rules! common {
             }
 
             /// Sets whether calls return [`WouldBlock`](io::ErrorKind::WouldBlock) instead of
-            /// waiting.
+            /// waiting. If so, it also makes the [descriptor](#impl-AsFd-for-Stream) to wait for.
             ///
             /// # Errors
             ///
-            /// None. The method returns a result because the one of [`std::net::TcpStream`] does.
+            /// The system has no free descriptors.
             pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+                if nonblocking {
+                    self.0.make_set()?;
+                }
                 self.0.timeouts.set_nonblocking(nonblocking);
                 Ok(())
             }
@@ -203,8 +206,9 @@ macro_rules! common {
             /// for nothing else of it.
             ///
             /// It is not writable after a refused write, until there may be room. It may be writable
-            /// without cause, so put the connection in non-blocking mode. It works level-triggered
-            /// and edge-triggered. From the first call on, the
+            /// without cause, so put the connection in non-blocking mode. It works level-triggered,
+            /// and edge-triggered if writes are repeated until one would block. From the first call
+            /// on, the
             /// [descriptor for reading](#impl-AsFd-for-Stream) shows no room any more. A thread of
             /// this crate notices the room, so waiting for the descriptor for reading is faster.
             ///
@@ -284,7 +288,7 @@ macro_rules! common {
             ///
             /// Those of a write. A failed connection still returns its blocks.
             pub fn next_completion(&mut self) -> io::Result<Option<Completion>> {
-                self.0.exclusive()?.call(Direction::Write, Connection::next_completion)
+                self.0.exclusive()?.call_for_completion(Connection::next_completion)
             }
         }
 
@@ -296,6 +300,10 @@ macro_rules! common {
         /// readable without cause, so put the connection in non-blocking mode. It works
         /// level-triggered and edge-triggered: when it is readable, repeat the calls of interest
         /// until they would block. While a thread waits for it, no other may make a call that waits.
+        ///
+        /// The first call makes it, or [`set_nonblocking`](Self::set_nonblocking) does. If the system
+        /// has no free descriptors, that method fails, and this one logs an error and returns a
+        /// descriptor that may show too little.
         #[cfg(unix)]
         impl std::os::fd::AsFd for $type {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {

@@ -16,6 +16,9 @@ use crate::session::caller::Caller;
 use crate::session::connection::{Connection, Direction, Refused};
 use crate::session::readiness::{Readiness, Until};
 
+/// How often a look for readiness takes events. A failed device may report some for ever.
+const MOST_LOOKS: u32 = 16;
+
 /// Polls for completions between two reads of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;
 
@@ -154,7 +157,15 @@ impl Caller<'_> {
         direction: Direction,
         attempt: impl FnMut(&mut Connection) -> Result<T, Refused>,
     ) -> io::Result<T> {
-        self.run_call(direction, attempt)
+        self.run_call(direction, direction == Direction::Write, attempt)
+    }
+
+    /// Runs a call that waits for completions of sends, and not for room.
+    pub(crate) fn call_for_completion<T>(
+        &mut self,
+        attempt: impl FnMut(&mut Connection) -> Result<T, Refused>,
+    ) -> io::Result<T> {
+        self.run_call(Direction::Write, false, attempt)
     }
 
     /// Runs a call that fills a buffer.
@@ -164,10 +175,15 @@ impl Caller<'_> {
         attempt: impl FnMut(&mut Connection, &mut [u8]) -> Result<T, Refused>,
         done: fn(usize) -> T,
     ) -> io::Result<T> {
-        self.run_call(Direction::Read, FillCall { buffer, attempt, done })
+        self.run_call(Direction::Read, false, FillCall { buffer, attempt, done })
     }
 
-    fn run_call<T>(&mut self, direction: Direction, mut call: impl CallAttempt<T>) -> io::Result<T> {
+    fn run_call<T>(
+        &mut self,
+        direction: Direction,
+        wants_room: bool,
+        mut call: impl CallAttempt<T>,
+    ) -> io::Result<T> {
         let outcome = match call.attempt(&mut self.connection) {
             Err(Refused::Blocked) => {
                 let until = self.timeouts().begin(direction);
@@ -185,8 +201,9 @@ impl Caller<'_> {
         if left_behind && matches!(self.sleep(Until::Now), Ok(true)) {
             self.connection.progress();
         }
-        if direction == Direction::Write {
-            let refused = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        let refused =
+            wants_room && matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        if wants_room {
             // With several threads another one may be waiting for room.
             if refused || !self.is_shared() || self.readiness_state.has_shown_room() {
                 self.readiness_state.set_write_refused(refused);
@@ -194,7 +211,7 @@ impl Caller<'_> {
         }
         if self.is_exported() {
             self.publish_after_call(direction, outcome.is_ok());
-            self.publish_room(direction == Direction::Write && outcome.is_err());
+            self.publish_room(refused);
         }
         outcome
     }
@@ -324,7 +341,7 @@ impl Caller<'_> {
 
     fn publish(&mut self, rings: bool) {
         if rings {
-            self.wake();
+            self.ring();
         }
         let deadline = self.connection.next_deadline();
         if let Some(poller) = &mut self.poller {
@@ -353,7 +370,7 @@ impl Caller<'_> {
 
     /// The calls that can make progress.
     pub(crate) fn readiness(&mut self) -> io::Result<Readiness> {
-        loop {
+        for _ in 0..MOST_LOOKS {
             self.connection.progress();
             if !self.sleep(Until::Now)? {
                 break;
@@ -394,7 +411,7 @@ impl Caller<'_> {
 
     /// Waits until all bytes are sent except those held back by the cork.
     fn wait_until_sent(&mut self) -> io::Result<()> {
-        self.call(Direction::Write, |connection| {
+        self.call_for_completion(|connection| {
             connection.post();
             connection.once(Connection::is_flushed)
         })

@@ -4,7 +4,7 @@
 //! A call through `&mut` takes no lock. It marks the connection as in use, because the end of the
 //! process takes the connections that nobody uses, to send what they have accepted
 //! ([`exit`](super::exit)). Calls through `&` take turns by a lock. The one that must wait first
-//! sleeps in the poller without the lock. The others wait until it wakes them, and wake it when they
+//! sleeps for events without the lock. The others wait until it wakes them, and wake it when they
 //! have found what it may wait for.
 
 use std::cell::UnsafeCell;
@@ -35,7 +35,7 @@ use crate::session::readiness::{Poller, ReadinessState, Until};
 use crate::session::room::RoomDescriptor;
 use crate::session::sleep::EventWait;
 use crate::session::turns::{Turn, TurnGuard, Turns};
-use crate::session::wake::{self, WakeHandle};
+use crate::session::wake::WakeHandle;
 
 const _: () = {
     const fn is_send<T: Send>() {}
@@ -57,7 +57,6 @@ pub(crate) struct OpenConnection {
     /// The set that the program waits for. `None` before it asks for the descriptor, and while a call
     /// sleeps in it.
     pub(crate) poller: Option<Box<Poller>>,
-    /// Closed before the set.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     room: Option<RoomDescriptor>,
     pub(crate) readiness_state: ReadinessState,
@@ -67,11 +66,11 @@ impl OpenConnection {
     /// Closes the connection, and never waits for the peer. Returns what the program's descriptors
     /// belong to.
     fn close(self, linger: Duration) -> impl Sized {
+        // The watch uses descriptors of the connection.
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        let room = self.room;
+        let room = self.room.map(RoomDescriptor::end);
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let room = ();
-        // A tuple drops its first field first.
         (room, closing::close(self.connection, self.poller, linger))
     }
 }
@@ -93,6 +92,9 @@ pub(crate) struct ConnectionCell {
     exported: AtomicBool,
     #[cfg(unix)]
     descriptor: OnceLock<std::os::fd::RawFd>,
+    /// The transport's descriptor that reports arrivals.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    transport: Option<std::os::fd::RawFd>,
     /// The descriptor that is writable while there is room.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     room: OnceLock<std::os::fd::RawFd>,
@@ -110,7 +112,8 @@ impl RefUnwindSafe for ConnectionCell {}
 
 impl ConnectionCell {
     fn new(connection: Connection) -> io::Result<Self> {
-        wake::prepare()?;
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let mut connection = connection;
         let wake_handle = WakeHandle::new();
         connection.returns.set_wake_handle(&wake_handle);
         let cell = Self {
@@ -129,6 +132,8 @@ impl ConnectionCell {
             #[cfg(unix)]
             descriptor: OnceLock::new(),
             #[cfg(any(target_os = "linux", target_os = "android"))]
+            transport: connection.room_sources().first().map(|(descriptor, _)| *descriptor),
+            #[cfg(any(target_os = "linux", target_os = "android"))]
             room: OnceLock::new(),
             open: UnsafeCell::new(Some(OpenConnection {
                 connection,
@@ -139,7 +144,7 @@ impl ConnectionCell {
             })),
         };
         if ALWAYS_IN_A_SET {
-            cell.shared()?.make_set()?;
+            cell.make_set()?;
         }
         Ok(cell)
     }
@@ -159,14 +164,12 @@ impl ConnectionCell {
         if !self.exported.load(Ordering::Relaxed)
             && let Err(error) = self.export()
         {
-            tracing::error!(connection = %self.info, %error, "no set of events can be made to wait for");
+            tracing::error!(connection = %self.info, %error, "arrivals may not be shown: no set of events");
         }
-        let Some(descriptor) = self.descriptor.get() else {
-            // Who waits for it does not sleep, and finds out what its calls can do.
-            return wake::always_readable();
-        };
-        // SAFETY: the set stays open as long as the owner of this cell lives: only the owner takes
-        // the connection with its set, and the end of the process never closes the set.
+        let descriptor = self.descriptor.get().expect("an export gives it a value");
+        // SAFETY: the set, or the transport's descriptor, stays open as long as the owner of this cell
+        // lives: only the owner takes the connection with its set, and the end of the process closes
+        // neither.
         unsafe { std::os::fd::BorrowedFd::borrow_raw(*descriptor) }
     }
 
@@ -186,12 +189,25 @@ impl ConnectionCell {
         Ok(unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) })
     }
 
+    /// Makes the set, and notes that the program has it. Without a set the program gets the descriptor
+    /// of the transport, which does not show what calls have left.
     #[cfg(unix)]
     fn export(&self) -> io::Result<()> {
-        self.shared()?.make_set()?;
+        let made = self.make_set();
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if made.is_err()
+            && let Some(transport) = self.transport
+        {
+            let _ = self.descriptor.set(transport);
+        }
         self.exported.store(true, Ordering::Relaxed);
         self.wake_handle.notify();
-        Ok(())
+        made
+    }
+
+    /// Makes the set with the connection's descriptors, unless there is one.
+    pub(crate) fn make_set(&self) -> io::Result<()> {
+        self.shared()?.make_set()
     }
 
     /// Takes a turn of the connection for a call through `&`.
@@ -297,14 +313,18 @@ impl Caller<'_> {
             return Ok(());
         }
         let poller = Box::new(Poller::of(1, self.cell.wake_handle.clone())?);
-        self.connection.register_at(poller.registry(), CONNECTION)?;
+        if let Err(error) = self.connection.register_at(poller.registry(), CONNECTION) {
+            // One of two may be registered, and could not be registered again.
+            let _ = self.connection.deregister_from(poller.registry());
+            return Err(error);
+        }
         #[cfg(unix)]
         let _ = self.cell.descriptor.set(std::os::fd::AsRawFd::as_raw_fd(&poller.descriptor()));
         self.poller = Some(poller);
         Ok(())
     }
 
-    /// Makes the descriptor that shows room, unless there is one. There is a set.
+    /// Makes the descriptor that shows room, unless there is one.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn make_room(&mut self) -> io::Result<std::os::fd::RawFd> {
         use std::os::fd::AsRawFd;
@@ -312,9 +332,9 @@ impl Caller<'_> {
         if let Some(room) = self.cell.room.get() {
             return Ok(*room);
         }
-        let set = self.cell.descriptor.get().ok_or(io::ErrorKind::NotFound)?;
-        let room = RoomDescriptor::new(*set)?;
+        let room = RoomDescriptor::new(self.connection.room_sources())?;
         let descriptor = room.descriptor().as_raw_fd();
+        self.cell.wake_handle.show_room_by(Some(room.room().clone()));
         self.room = Some(room);
         self.readiness_state.show_no_room();
         let _ = self.cell.room.set(descriptor); // Under the turn's lock there is one call.
@@ -324,11 +344,11 @@ impl Caller<'_> {
     /// Makes the descriptor that shows room match what calls can do.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn publish_room(&mut self, refused: bool) {
-        let has_room = self.connection.readiness().writable;
-        let shown = match &mut self.room {
-            Some(room) if has_room => room.has_room(),
-            Some(room) if refused => room.is_refused(),
-            _ => Ok(()),
+        let Some(room) = &self.room else { return };
+        let shown = match refused {
+            true => room.is_refused(),
+            false if self.connection.readiness().writable => room.has_room(),
+            false => Ok(()),
         };
         if let Err(error) = shown {
             tracing::error!(connection = %self.connection.info, %error, "its room is not shown");
@@ -345,8 +365,15 @@ impl Caller<'_> {
         self.cell.exported.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn wake(&self) {
-        self.cell.wake_handle.notify();
+    /// Wakes the program for what this call has left.
+    pub(crate) fn ring(&mut self) {
+        let open = &mut **self;
+        let Some(poller) = &mut open.poller else { return self.cell.wake_handle.notify() };
+        // With its events taken, the set can be woken for less.
+        if let Err(error) = poller.wait(Until::Now, |event| open.connection.on_event(event.into())) {
+            tracing::debug!(connection = %open.connection.info, %error, "its events are not known");
+        }
+        self.cell.wake_handle.notify_again();
     }
 
     /// Whether another call wants a turn.
@@ -377,7 +404,7 @@ impl Caller<'_> {
     /// Sleeps in the set, or for the descriptors. Others may have turns until it has slept.
     fn sleep_first(&mut self, until: Until) -> io::Result<bool> {
         let waits = !matches!(until, Until::Now);
-        let is_woken = waits && (self.is_shared() || self.connection.awaits_memory());
+        let is_woken = waits && (self.is_shared() || self.connection.may_be_woken());
         let woken = is_woken.then_some(&self.cell.wake_handle);
         let open = &mut **self;
         let mut wait = EventWait::of(open.poller.take(), &mut open.connection, woken);
@@ -404,7 +431,7 @@ impl Caller<'_> {
         slept.map(|()| happened)
     }
 
-    /// Waits while another call sleeps in the poller, until it or a third has had a turn. Returns
+    /// Waits while another call sleeps, until it or a third has had a turn. Returns
     /// whether that was before the deadline.
     fn wait_for_turn(&mut self, until: Until) -> bool {
         let Some(turn) = self.turn.take_if(|_| !matches!(until, Until::Now)) else { return false };
@@ -434,7 +461,7 @@ impl Caller<'_> {
         self.turn.as_ref().is_some_and(|turn| turn.has_sleeper())
     }
 
-    /// Wakes the call that sleeps in the poller, because this one has changed what it may do.
+    /// Wakes the call that sleeps, because this one has changed what it may do.
     pub(crate) fn wake_sleeper(&mut self) {
         if self.turn.as_mut().is_some_and(|turn| turn.wake_sleeper()) {
             self.cell.wake_handle.notify();
@@ -515,7 +542,10 @@ impl ConnectionOwner {
         let open = unsafe { self.cell.take() }.expect(OPEN);
         self.cell.gate.leave(false);
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        drop(open.room);
+        {
+            self.cell.wake_handle.show_room_by(None);
+            drop(open.room);
+        }
         let OpenConnection { mut connection, poller, .. } = open;
         if let Some(poller) = poller {
             connection.deregister(&poller)?;
@@ -544,6 +574,8 @@ impl Drop for ConnectionOwner {
         } else if self.cell.gate.enter(false).is_ok() {
             // SAFETY: the gate keeps out the end of the process, and only the owner has calls.
             if let Some(open) = unsafe { self.cell.take() } {
+                #[cfg(any(target_os = "linux", target_os = "android"))]
+                self.cell.wake_handle.show_room_by(None);
                 drop(open.close(self.cell.linger()));
             }
             self.cell.gate.leave(false);

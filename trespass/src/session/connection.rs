@@ -241,6 +241,12 @@ impl Connection {
         Driver::<Pool>::on_event(&mut self.driver, event);
     }
 
+    /// The descriptors that report room, first the one that reports arrivals, too.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn room_sources(&mut self) -> Vec<(std::os::fd::RawFd, mio::Interest)> {
+        Driver::<Pool>::room_sources(&mut self.driver)
+    }
+
     /// Adds the descriptors that a sleeping call waits for.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn sources(&mut self, sources: &mut Sources) {
@@ -405,6 +411,15 @@ impl Connection {
         Driver::<Pool>::is_starved(&self.driver)
             || self.awaiting_memory != [false; 2]
             || self.protocol.slots_wanted() == 0
+    }
+
+    /// Whether another thread may wake a call of this one, because memory becomes free or the program
+    /// drops received buffers.
+    pub(crate) fn may_be_woken(&self) -> bool {
+        let has_buffers = || Arc::strong_count(&self.returns) > 1;
+        Driver::<Pool>::is_starved(&self.driver)
+            || self.awaiting_memory != [false; 2]
+            || self.protocol.slots_wanted() == 0 && has_buffers()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
@@ -579,7 +594,7 @@ impl Connection {
     /// Whether bytes would be lent to the peer, which then READs them.
     fn would_lend(&mut self, len: usize) -> bool {
         // The peer's grants may have arrived, and were not polled yet.
-        self.protocol.would_lend(len) && !(self.poll_once(true) && !self.protocol.would_lend(len))
+        self.protocol.would_lend(len) && (!self.poll_once(true) || self.protocol.would_lend(len))
     }
 
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {

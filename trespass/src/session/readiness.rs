@@ -170,20 +170,19 @@ impl Poller {
             self.timer_due = None;
         }
         if self.timer_due.is_none_or(|timer_due| at < timer_due) {
-            if let Err(error) = self.set_timer(at) {
-                tracing::debug!(%error, "what is due waits for the program's next call");
+            match self.set_timer(at) {
+                Ok(at) => self.timer_due = Some(at),
+                Err(error) => tracing::debug!(%error, "what is due waits for the program's next call"),
             }
-            self.timer_due = Some(at);
         }
     }
 
-    fn set_timer(&mut self, at: Instant) -> io::Result<()> {
+    fn set_timer(&mut self, at: Instant) -> io::Result<Instant> {
         let timer = match &mut self.timer {
             Some(timer) => timer,
             none => none.insert(Timer::new()?),
         };
-        timer.set(at, &self.wake_handle);
-        Ok(())
+        Ok(timer.set(at, &self.wake_handle))
     }
 
     /// The set's descriptor. Whoever gives it to a program then calls [`wake`](Self::wake) once,
@@ -381,5 +380,51 @@ mod tests {
         let before = Instant::now();
         poller.wait(Until::Deadline(before + Duration::from_millis(20)), |_| ()).unwrap();
         assert!(before.elapsed() >= Duration::from_millis(20), "it was woken twice");
+    }
+
+    /// The system limits the paths by which one descriptor wakes a set of sets.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no nested sets")]
+    fn a_program_waits_for_many_sets() {
+        let mut program = Poll::new().unwrap();
+        let pollers: Vec<_> = (0..150).map(|_| Poller::new(1).unwrap()).collect();
+        let outer: Vec<_> = (0..3).map(|_| Poll::new().unwrap()).collect();
+        for (at, poller) in pollers.iter().enumerate() {
+            // Four levels of sets, of which the system allows 10 paths from one descriptor.
+            poller.register_in(outer[0].registry(), Token(at)).unwrap();
+        }
+        for (at, inner) in outer.iter().enumerate() {
+            let next = outer.get(at + 1).unwrap_or(&program);
+            let descriptor = std::os::fd::AsRawFd::as_raw_fd(inner.registry());
+            let mut source = mio::unix::SourceFd(&descriptor);
+            next.registry().register(&mut source, Token(0), mio::Interest::READABLE).unwrap();
+        }
+        for poller in &pollers {
+            poller.wake();
+        }
+        let mut events = Events::with_capacity(8);
+        program.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+        assert!(!events.is_empty());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no nested sets")]
+    fn each_wake_up_is_an_edge() {
+        let mut program = Poll::new().unwrap();
+        let mut poller = Poller::new(1).unwrap();
+        poller.register_in(program.registry(), Token(1)).unwrap();
+        let mut events = Events::with_capacity(8);
+        for round in 0..6 {
+            if round % 2 == 0 {
+                poller.wake();
+            } else {
+                // As after a call: the events are taken first.
+                poller.wait(Until::Now, |_| ()).unwrap();
+                poller.wake_handle.notify_again();
+            }
+            program.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+            assert!(!events.is_empty(), "round {round}: no edge, although an event was left");
+        }
     }
 }

@@ -200,6 +200,7 @@ mod tests {
         let config = Config { policy: Policy::TcpOnly, ..Config::default() };
         let (pool, token) = (pool_of(&config).unwrap(), Token(0));
         let mut poller = Poller::new(1).unwrap();
+        socket.set_nonblocking(true).unwrap();
         let incoming = IncomingClient::Tcp(socket, peer);
         let mut handshake = PendingHandshake::accepted(incoming, None, &config, &pool, None).unwrap();
         handshake.register(poller.registry(), token).unwrap();

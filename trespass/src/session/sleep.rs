@@ -48,8 +48,9 @@ impl EventWait {
         };
         match self {
             Self::Set(mut poller) => {
-                poller.take_events(|event| take(event.into()));
-                (Some(poller), happened)
+                // A wake-up counts, because this call may have taken it from another thread.
+                let is_woken = poller.take_events(|event| take(event.into()));
+                (Some(poller), happened || is_woken)
             }
             Self::Descriptors(sleep) => {
                 sleep.take_event().into_iter().for_each(take);
@@ -62,17 +63,16 @@ impl EventWait {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod system {
     use std::io;
-    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::fd::{AsFd, AsRawFd};
     use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
     use std::time::{Duration, Instant};
 
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use rustix::io::Errno;
+    use rustix::event::PollFlags;
 
     use crate::session::connection::Connection;
     use crate::session::readiness::Until;
     use crate::session::service;
-    use crate::session::wake::{Signal, WakeHandle, always_readable};
+    use crate::session::wake::{Signal, WakeHandle};
     use crate::transport::{Sources, SystemEvent};
 
     /// A call that could get no signal looks this often whether it was woken.
@@ -89,6 +89,7 @@ mod system {
     struct Woken {
         wake_handle: Arc<WakeHandle>,
         signal: Option<Arc<Signal>>,
+        is_raised: bool,
     }
 
     impl DescriptorWait {
@@ -98,6 +99,7 @@ mod system {
             let woken = woken.map(|wake_handle| Woken {
                 wake_handle: wake_handle.clone(),
                 signal: service::signals().and_then(Signals::take),
+                is_raised: false,
             });
             Self { sources, woken, found: None }
         }
@@ -113,41 +115,28 @@ mod system {
                 None => until.or(Instant::now().checked_add(WITHOUT_SIGNAL)),
             };
             let slept = self.poll(until, signal.as_deref());
-            if let Some(woken) = &self.woken {
-                woken.wake_handle.end_sleep();
+            if let Some(woken) = &mut self.woken {
+                woken.is_raised = woken.wake_handle.end_sleep();
             }
             slept
         }
 
-        /// Waits for the descriptors, the signal and the end of the process.
+        /// Waits for the descriptors, and for the signal or the end of the process, which raises each
+        /// signal, too.
         fn poll(&mut self, until: Until, signal: Option<&Signal>) -> io::Result<()> {
-            let sources = self.sources.iter().map(|(descriptor, flags)| {
-                // SAFETY: the connection keeps its descriptors open until it is dropped, which its
-                // `Caller` prevents as long as this call runs.
-                (unsafe { BorrowedFd::borrow_raw(descriptor) }, flags)
-            });
             let waits = !matches!(until, Until::Now);
-            let end = service::signals().filter(|_| waits).map(|signals| &signals.end);
-            let wake_ups = signal.into_iter().chain(end).map(|signal| (signal.as_fd(), PollFlags::IN));
-            let unused = PollFd::from_borrowed_fd(always_readable(), PollFlags::empty());
-            let mut descriptors: [_; 4] = std::array::from_fn(|_| unused.clone());
-            let mut count = 0;
-            for (place, (descriptor, flags)) in descriptors.iter_mut().zip(sources.chain(wake_ups)) {
-                *place = PollFd::from_borrowed_fd(descriptor, flags);
-                count += 1;
+            let end = service::signals().filter(|_| waits && signal.is_none()).map(|signals| &signals.end);
+            let wake_ups = signal.into_iter().chain(end);
+            let wake_ups = wake_ups.map(|signal| (signal.as_fd().as_raw_fd(), PollFlags::IN));
+            // The system ignores a negative descriptor.
+            let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; 4];
+            for (place, (fd, flags)) in polled.iter_mut().zip(self.sources.iter().chain(wake_ups)) {
+                *place = libc::pollfd { fd, events: flags.bits() as i16, revents: 0 };
             }
-            let descriptors = &mut descriptors[..count];
-            loop {
-                // A time that is too long for the system is no limit.
-                let timeout = until.timeout().and_then(|timeout| Timespec::try_from(timeout).ok());
-                match poll(descriptors, timeout.as_ref()) {
-                    Ok(_) => break,
-                    Err(Errno::INTR) => (),
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            let reported = descriptors.iter().take(self.sources.iter().count()).map(PollFd::revents);
-            let reported = reported.fold(PollFlags::empty(), PollFlags::union);
+            poll(&mut polled, until)?;
+            let reported = polled.iter().take(self.sources.iter().count());
+            let reported = reported.fold(0, |flags, polled| flags | polled.revents);
+            let reported = PollFlags::from_bits_retain(reported as u16);
             self.found = (!reported.is_empty()).then(|| reported.into());
             Ok(())
         }
@@ -160,7 +149,32 @@ mod system {
     impl Drop for Woken {
         fn drop(&mut self) {
             if let (Some(signal), Some(signals)) = (self.signal.take(), service::signals()) {
-                signals.give_back(signal);
+                signals.give_back(signal, self.is_raised);
+            }
+        }
+    }
+
+    /// poll(2), again after a signal handler has run.
+    fn poll(polled: &mut [libc::pollfd], until: Until) -> io::Result<()> {
+        loop {
+            let timeout = until.timeout().map(|timeout| libc::timespec {
+                // A time that is too long for the system ends in some centuries.
+                tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+                tv_nsec: timeout.subsec_nanos().into(),
+            });
+            let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            // SAFETY: the slice and the timeout live for the call, and no signal mask is given. A
+            // descriptor that is closed meanwhile would be reported as invalid; the connection keeps
+            // its own until it is dropped, which its `Caller` prevents as long as the call runs.
+            let count = unsafe {
+                libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout, std::ptr::null())
+            };
+            if count >= 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
             }
         }
     }
@@ -191,8 +205,8 @@ mod system {
         }
 
         /// Nobody else has the signal, because the call has ended its sleep.
-        fn give_back(&self, signal: Arc<Signal>) {
-            if signal.clear().is_ok() {
+        fn give_back(&self, signal: Arc<Signal>, is_raised: bool) {
+            if !is_raised || signal.clear().is_ok() {
                 let mut free = self.free();
                 if free.len() < Self::KEPT {
                     free.push(signal);

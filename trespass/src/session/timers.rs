@@ -82,7 +82,8 @@ impl Timer {
     }
 
     /// Wakes the set at that time or up to a second later, instead of at an earlier time that was set.
-    pub(super) fn set(&mut self, at: Instant, wake_handle: &Arc<WakeHandle>) {
+    /// Returns when.
+    pub(super) fn set(&mut self, at: Instant, wake_handle: &Arc<WakeHandle>) -> Instant {
         let at = self.timers.rounded(at);
         let mut queue = self.timers.queue();
         self.key.take().map(|key| queue.wake_ups.remove(&key));
@@ -95,6 +96,7 @@ impl Timer {
         if is_first {
             service::wake();
         }
+        at
     }
 }
 

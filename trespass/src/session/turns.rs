@@ -1,5 +1,5 @@
-//! The turns of calls through `&` of one connection: a lock, the call that sleeps in the poller
-//! without it, and the calls that wait until that one wakes.
+//! The turns of calls through `&` of one connection: a lock, the call that sleeps without it, and the
+//! calls that wait until they are told.
 //!
 //! A call that ends its turn, or waits, wakes the others if it has found what they may wait for,
 //! because no event will. `models` runs this file under loom with a modelled poller.
@@ -18,7 +18,7 @@ pub(crate) struct Turns {
     turn: Mutex<Turn>,
     /// Calls that wait for their turn.
     queued: AtomicU32,
-    /// The turn has changed, for calls that wait while another sleeps in the poller.
+    /// The turn has changed, for calls that wait while another sleeps.
     turned: Condvar,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Turn {
 /// A turn that a call has.
 pub(crate) type TurnGuard<'a> = MutexGuard<'a, Turn>;
 
-/// The call that sleeps in the poller.
+/// The call that sleeps for events.
 struct Sleeper {
     /// When it wakes by itself.
     until: Option<Instant>,
@@ -76,7 +76,7 @@ impl Turns {
         self.queued.load(Ordering::Relaxed) > 0
     }
 
-    /// Sleeps in the poller until `until` at the latest, while others have turns, and takes the turn
+    /// Sleeps until `until` at the latest, while others have turns, and takes the turn
     /// again.
     pub(crate) fn sleep<'a, R>(
         &'a self,
@@ -94,7 +94,7 @@ impl Turns {
         (turn, slept)
     }
 
-    /// Waits while another call sleeps in the poller, until this one is told of what others have
+    /// Waits while another call sleeps, until this one is told of what others have
     /// found. Returns whether that was before the end of `timeout`.
     pub(crate) fn wait<'a>(
         &self,
@@ -155,7 +155,7 @@ impl Turns {
 }
 
 impl Turn {
-    /// Whether another call sleeps in the poller or waits.
+    /// Whether another call sleeps or waits.
     pub(crate) fn has_others(&self) -> bool {
         self.has_sleeper() || self.has_waiting()
     }
@@ -166,7 +166,7 @@ impl Turn {
         self.waiting > 0
     }
 
-    /// Whether a call sleeps in the poller.
+    /// Whether a call sleeps.
     pub(crate) fn has_sleeper(&self) -> bool {
         self.sleeper.is_some()
     }

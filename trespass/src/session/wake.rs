@@ -7,12 +7,13 @@ use std::task::Wake;
 
 use mio::{Registry, Token};
 
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+use self::system::Room;
 use self::system::SetWaker;
 pub(crate) use self::system::Signal;
-#[cfg(unix)]
-pub(super) use self::system::always_readable;
-pub(super) use self::system::prepare;
 use crate::process::Process;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use crate::session::room::Room;
 
 /// The token of a set's wake-up.
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -29,8 +30,12 @@ pub(crate) struct WakeHandle {
 #[derive(Debug, Default)]
 struct WakeState {
     set: Option<SetWaker>,
+    /// The descriptor that shows room.
+    room: Option<Arc<Room>>,
     sleeper: Option<Arc<Signal>>,
-    /// A wake-up came while there was neither.
+    /// The sleeper's signal was raised.
+    is_raised: bool,
+    /// A wake-up came while no call slept.
     is_pending: bool,
 }
 
@@ -45,17 +50,30 @@ impl WakeHandle {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the set readable, and wakes the sleeper. A failure is permanent and is logged.
+    /// Makes the set readable, shows room, and wakes the sleeper. A failure is permanent and is logged.
     pub(crate) fn notify(&self) {
+        self.notify_by(SetWaker::wake, true);
+    }
+
+    /// Makes the set readable for what a call has left, after the call took its events.
+    pub(super) fn notify_again(&self) {
+        self.notify_by(SetWaker::rearm, false);
+    }
+
+    fn notify_by(&self, wake: impl FnOnce(&SetWaker) -> io::Result<()>, shows_room: bool) {
         // A forked child shares the set with its parent.
         if !self.process.is_current() {
             return;
         }
         let mut state = self.state();
-        let shown = state.set.as_ref().map_or(Ok(()), SetWaker::wake);
+        let shown = state.set.as_ref().map_or(Ok(()), wake);
+        let room = state.room.as_ref().filter(|_| shows_room).map_or(Ok(()), |room| room.show());
         let woken = state.sleeper.as_ref().map_or(Ok(()), |sleeper| sleeper.raise());
-        state.is_pending = state.set.is_none() && state.sleeper.is_none();
-        if let Err(error) = shown.and(woken) {
+        state.is_raised = state.sleeper.is_some();
+        // A call that is about to sleep does not look into the set.
+        state.is_pending |= state.sleeper.is_none();
+        drop(state);
+        if let Err(error) = shown.and(room).and(woken) {
             tracing::error!(%error, "who waits for a connection cannot be woken");
         }
     }
@@ -95,18 +113,26 @@ impl WakeHandle {
         let mut state = self.state();
         let may_sleep = !std::mem::take(&mut state.is_pending);
         if may_sleep {
-            state.sleeper = sleeper.cloned();
+            (state.sleeper, state.is_raised) = (sleeper.cloned(), false);
         }
         may_sleep
     }
 
-    /// The call has slept.
+    /// The call has slept. Returns whether its signal was raised.
     #[cfg_attr(
         not(any(target_os = "linux", target_os = "android")),
         allow(dead_code, reason = "calls sleep in sets here")
     )]
-    pub(super) fn end_sleep(&self) {
-        self.state().sleeper = None;
+    pub(super) fn end_sleep(&self) -> bool {
+        let mut state = self.state();
+        state.sleeper = None;
+        state.is_raised
+    }
+
+    /// Shows room by this descriptor, too.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn show_room_by(&self, room: Option<Arc<Room>>) {
+        self.state().room = room;
     }
 }
 
@@ -120,7 +146,7 @@ impl Wake for WakeHandle {
 mod system {
     use std::io;
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-    use std::sync::OnceLock;
+    use std::sync::{Arc, Mutex, Weak};
 
     use mio::Registry;
     use rustix::event::epoll::{self, EventData, EventFlags};
@@ -128,47 +154,68 @@ mod system {
     use rustix::io::Errno;
 
     use super::WAKER;
+    use crate::process::Process;
 
-    /// Wakes a set without a descriptor of its own: takes a descriptor that is always readable out of
-    /// the set and adds it again. That is an event, even if an earlier one was not taken.
+    /// Wakes a set without a descriptor of its own, by one that is always readable.
     #[derive(Debug)]
-    pub(super) struct SetWaker(RawFd);
+    pub(super) struct SetWaker {
+        set: RawFd,
+        ready: Arc<OwnedFd>,
+    }
+
+    /// mio reports this number as the token.
+    fn token() -> EventData {
+        EventData::new_u64(WAKER.0 as u64)
+    }
 
     impl SetWaker {
         pub(super) fn new(registry: &Registry) -> io::Result<Self> {
-            prepare()?;
-            Ok(Self(registry.as_raw_fd()))
+            let ready = always_readable()?;
+            epoll::add(registry.as_fd(), &ready, token(), EventFlags::ET)?;
+            Ok(Self { set: registry.as_raw_fd(), ready })
         }
 
-        pub(super) fn wake(&self) -> io::Result<()> {
-            let ready = always_readable();
+        fn set(&self) -> BorrowedFd<'_> {
             // SAFETY: the set is open, because its owner takes this waker out of its handle
             // (`WakeHandle::detach`), whose lock the caller has, before it closes the set.
-            let set = unsafe { BorrowedFd::borrow_raw(self.0) };
-            match epoll::delete(set, ready) {
+            unsafe { BorrowedFd::borrow_raw(self.set) }
+        }
+
+        /// Takes the descriptor out of the set and adds it again. That is an event, even if an
+        /// earlier one was not taken.
+        pub(super) fn wake(&self) -> io::Result<()> {
+            match epoll::delete(self.set(), &self.ready) {
                 Ok(()) | Err(Errno::NOENT) => (),
                 Err(error) => return Err(error.into()),
             }
-            // mio reports this number as the token.
-            let token = EventData::new_u64(WAKER.0 as u64);
-            Ok(epoll::add(set, ready, token, EventFlags::IN | EventFlags::ET)?)
+            Ok(epoll::add(self.set(), &self.ready, token(), EventFlags::IN | EventFlags::ET)?)
+        }
+
+        /// The same after the set's events were taken, which costs less.
+        pub(super) fn rearm(&self) -> io::Result<()> {
+            Ok(epoll::modify(self.set(), &self.ready, token(), EventFlags::IN | EventFlags::ET)?)
         }
     }
 
-    static READY: OnceLock<OwnedFd> = OnceLock::new();
+    /// Sets that share an always readable descriptor. The system allows few paths from one descriptor
+    /// through nested sets: 10 at the greatest depth.
+    const SETS: usize = 8;
 
-    /// Makes the descriptor that is always readable.
-    pub(in crate::session) fn prepare() -> io::Result<()> {
-        if READY.get().is_none() {
-            // Another thread may be faster.
-            let _ = READY.set(eventfd(1, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+    /// A descriptor that is always readable, which a few sets of the process share. Nobody changes it.
+    fn always_readable() -> io::Result<Arc<OwnedFd>> {
+        type Shared = (Process, Weak<OwnedFd>);
+        static READY: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+        let new = || eventfd(1, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Arc::new);
+        // In a forked child the lock may be held for ever.
+        let Ok(mut all) = READY.try_lock() else { return Ok(new()?) };
+        all.retain(|(process, ready)| process.is_current() && ready.strong_count() > 0);
+        let few = all.iter().filter(|(_, ready)| ready.strong_count() < SETS);
+        if let Some(ready) = few.map(|(_, ready)| ready).find_map(Weak::upgrade) {
+            return Ok(ready);
         }
-        Ok(())
-    }
-
-    /// A descriptor that is always readable. Forked children share it, which changes nothing.
-    pub(in crate::session) fn always_readable() -> BorrowedFd<'static> {
-        READY.get().expect("whoever makes a connection or a set has prepared it").as_fd()
+        let ready = new()?;
+        all.push((Process::current(), Arc::downgrade(&ready)));
+        Ok(ready)
     }
 
     /// A descriptor that is readable while it is raised. While it is full it is not writable.
@@ -221,15 +268,6 @@ mod system {
 
     use super::WAKER;
 
-    pub(in crate::session) fn prepare() -> io::Result<()> {
-        Ok(())
-    }
-
-    #[cfg(unix)]
-    pub(in crate::session) fn always_readable() -> std::os::fd::BorrowedFd<'static> {
-        unreachable!("every connection has a set here")
-    }
-
     #[derive(Debug)]
     pub(super) struct SetWaker(mio::Waker);
 
@@ -240,6 +278,19 @@ mod system {
 
         pub(super) fn wake(&self) -> io::Result<()> {
             self.0.wake()
+        }
+
+        pub(super) fn rearm(&self) -> io::Result<()> {
+            self.0.wake()
+        }
+    }
+
+    #[derive(Debug)]
+    pub(crate) enum Room {}
+
+    impl Room {
+        pub(super) fn show(&self) -> io::Result<()> {
+            match *self {}
         }
     }
 

@@ -94,6 +94,11 @@ pub(crate) trait Driver<P: Blocks> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn sources(&mut self, sources: &mut Sources);
 
+    /// The descriptors that report room to send, first the one that reports arrivals, too. They stay
+    /// open as long as the driver.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn room_sources(&mut self) -> Vec<(std::os::fd::RawFd, mio::Interest)>;
+
     /// Receives and sends until neither moves any more. Never sleeps.
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant);
 

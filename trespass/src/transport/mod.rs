@@ -233,6 +233,11 @@ impl Driver<Pool> for TransportDriver {
         whichever!(self.sources(sources));
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn room_sources(&mut self) -> Vec<(std::os::fd::RawFd, mio::Interest)> {
+        whichever!(self.room_sources())
+    }
+
     fn progress(&mut self, protocol: &mut ProtocolMachine<Block>, pool: &mut Pool, now: Instant) {
         whichever!(self.progress(protocol, pool, now));
     }

@@ -16,7 +16,7 @@ use super::streams::fill_without_waiting;
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i8_epollout_without_a_call_between, i8_level_triggered_epollin_and_epollout,
         i8_edge_triggered_epollin_and_epollout, i8_a_dead_peer_is_writable,
-        i8_room_found_by_a_read_is_shown, descriptors_of_a_connection);
+        i8_unread_bytes_show_no_room, i8_room_found_by_a_read_is_shown, descriptors_of_a_connection);
 }
 
 /// Time in which nothing must happen.
@@ -172,6 +172,24 @@ fn i8_a_dead_peer_is_writable(fixture: &Fixture) -> Outcome {
         }
     }
     assert!(is_writable(&client, Duration::ZERO), "a failed connection is writable");
+    Ok(())
+}
+
+/// Bytes that the program leaves unread, and the peer's end, are no room.
+fn i8_unread_bytes_show_no_room(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
+    server.write_all(b"unread").unwrap();
+    client.set_nonblocking(true).unwrap();
+    fill_until_not_writable(&mut client);
+    assert!(is_ready(client.as_fd(), PollFlags::IN, LONG));
+    let (mut shown, until) = (0, Instant::now() + Duration::from_millis(300));
+    while Instant::now() < until {
+        if is_writable(&client, until.saturating_duration_since(Instant::now())) {
+            shown += 1;
+            fill_without_waiting(&mut client);
+        }
+    }
+    assert!(shown < 10, "it showed room {shown} times, and there is none");
     Ok(())
 }
 

@@ -50,6 +50,13 @@ impl ControlChannel {
         }
     }
 
+    pub(super) fn descriptor(&self) -> RawFd {
+        match self {
+            Self::Socket { socket, .. } => socket.as_raw_fd(),
+            Self::Cm(cm) => cm.channel.as_fd().as_raw_fd(),
+        }
+    }
+
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Self::Socket { socket, .. } => {
@@ -84,9 +91,9 @@ impl ControlChannel {
     pub(super) fn sources(&self, sources: &mut Sources) {
         match self {
             Self::Socket { ended: true, .. } => (),
-            Self::Socket { socket, .. } => sources.add(socket.as_raw_fd(), PollFlags::RDHUP),
+            Self::Socket { .. } => sources.add(self.descriptor(), PollFlags::RDHUP),
             Self::Cm(cm) if cm.ended => (),
-            Self::Cm(cm) => sources.add(cm.channel.as_fd().as_raw_fd(), PollFlags::IN),
+            Self::Cm(_) => sources.add(self.descriptor(), PollFlags::IN),
         }
     }
 

@@ -16,13 +16,12 @@
 //! shared receives are granted.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use rustix::event::PollFlags;
 use sideway::ibverbs::completion::{
     CompletionChannel, GenericCompletionQueue, GenericWorkCompletion, Notify, WorkCompletionStatus,
 };
@@ -34,7 +33,6 @@ use super::shared_recv_queue::SharedRecvQueue;
 use super::wr_id::{self, GENERATIONS, WrId};
 use super::{DeviceBlock, RdmaDevice};
 use crate::protocol::Lease;
-use crate::transport::Sources;
 use crate::wire::{Cause, Unavailable};
 
 /// The initial capacity of a worker's completion queue. It grows with the number of connections.
@@ -244,9 +242,9 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         registry.deregister(&mut SourceFd(&self.channel.as_fd().as_raw_fd()))
     }
 
-    /// Adds the completion channel.
-    pub(super) fn sources(&self, sources: &mut Sources) {
-        sources.add(self.channel.as_fd().as_raw_fd(), PollFlags::IN);
+    /// The descriptor of the completion channel.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.channel.as_fd().as_raw_fd()
     }
 
     /// The completion channel was reported readable.

@@ -2,10 +2,12 @@
 
 use std::io::{self, IoSlice};
 use std::net::TcpStream;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mio::{Registry, Token};
+use mio::{Interest, Registry, Token};
+use rustix::event::PollFlags;
 use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, QueuePairAttributeMask, WorkRequestFlags};
 
@@ -58,6 +60,8 @@ pub(crate) struct RcDriver<B: DeviceBlock> {
     starved: bool,
     /// The queue pair or its completion queue has failed.
     broken: bool,
+    /// The completion channel has failed, and may stay readable.
+    is_deaf: bool,
     /// The number of posted lists of requests, each with one doorbell.
     doorbells: u64,
     /// Turns are limited to [`STEPS_A_TURN`].
@@ -96,6 +100,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             limited: false,
             steps: 0,
             broken: false,
+            is_deaf: false,
             doorbells: 0,
         }
     }
@@ -464,10 +469,21 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     }
 
     fn sources(&mut self, sources: &mut Sources) {
-        self.control.sources(sources);
-        if let Some(dispatcher) = self.pair.own_dispatcher() {
-            dispatcher.sources(sources);
+        if self.phase == ClosePhase::Drained {
+            return;
         }
+        self.control.sources(sources);
+        if !self.is_deaf
+            && let Some(dispatcher) = self.pair.own_dispatcher()
+        {
+            sources.add(dispatcher.descriptor(), PollFlags::IN);
+        }
+    }
+
+    fn room_sources(&mut self) -> Vec<(RawFd, Interest)> {
+        let channel = self.pair.own_dispatcher().map(|dispatcher| dispatcher.descriptor());
+        let descriptors = channel.into_iter().chain([self.control.descriptor()]);
+        descriptors.map(|descriptor| (descriptor, Interest::READABLE)).collect()
     }
 
     fn limit_turns(&mut self) {
@@ -484,7 +500,10 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         self.starved = false;
         self.steps = 0;
         self.report_early_once(protocol);
-        self.dispatcher(protocol, "waiting for completions", |dispatcher| dispatcher.take_events());
+        let heard = self.dispatcher(protocol, "waiting for completions", |dispatcher| {
+            dispatcher.take_events().map(|_| true)
+        });
+        self.is_deaf |= !heard && self.pair.own_dispatcher().is_some();
         self.control.poll_events();
         while matches!(self.phase, ClosePhase::Open | ClosePhase::Resetting { .. }) {
             if self.step(protocol, blocks, now) {

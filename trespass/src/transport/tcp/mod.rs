@@ -326,6 +326,11 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
         }
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn room_sources(&mut self) -> Vec<(std::os::fd::RawFd, Interest)> {
+        vec![(std::os::fd::AsRawFd::as_raw_fd(&self.socket), Interest::WRITABLE)]
+    }
+
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
         self.starved = false;
         self.reads = 0;
