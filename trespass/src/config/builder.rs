@@ -91,8 +91,11 @@ setters! {
     /// Bytes that are received before the program reads them. The peer waits beyond that. Default:
     /// 1 MiB.
     rcvbuf: usize;
-    /// Bytes that a program can write before they are sent. The program waits beyond that. Default:
-    /// 1 MiB.
+    /// Bytes that a program can write or send by copying, and that wait to be sent or, over RDMA, to
+    /// be READ by the peer. A write takes what fits. A message is refused, or waits, until all of it
+    /// fits or nothing is before it. Lent blocks do not count. The pool's memory for these bytes is
+    /// at most twice as much, 32 slots and a block of 256 KiB. That is the limit for messages below
+    /// 8 bytes, and for short ones without [`coalescing`](Self::coalescing). Default: 1 MiB.
     sndbuf: usize;
     /// Whether short messages share a frame while other frames are in flight. Default: yes.
     coalescing: bool;

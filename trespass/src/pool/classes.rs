@@ -28,7 +28,7 @@ pub(super) const SMALLEST_SLOT: usize = 256;
 pub(super) const LARGEST_SLOT: usize = 64 << 10;
 
 /// The classes beyond the slots.
-const STAGED: [usize; 3] = [64 << 10, 256 << 10, 1 << 20];
+pub(super) const STAGED: [usize; 3] = [64 << 10, 256 << 10, 1 << 20];
 
 /// The number of block sizes.
 pub(super) const SIZES: usize = 1 + STAGED.len();

@@ -1,5 +1,6 @@
 //! The pool's implementation of the protocol's block traits.
 
+use super::classes::STAGED;
 use super::{Block, BlockUse, Pool, streaming};
 use crate::protocol::{self, Purpose, RemoteAddress, copying};
 
@@ -32,6 +33,15 @@ impl protocol::Block for Block {
     }
 }
 
+/// [`Blocks::dense_size`](protocol::Blocks::dense_size) for the sizes of a pool's blocks.
+fn dense_size(size: usize, slot_size: usize) -> usize {
+    let smaller = || std::iter::once(slot_size).chain(STAGED).take_while(|smaller| *smaller < size).last();
+    match STAGED.into_iter().find(|block| size <= *block) {
+        Some(block) if size > slot_size && 2 * size < block => smaller().unwrap_or(size),
+        _ => size,
+    }
+}
+
 impl protocol::Blocks for Pool {
     type Block = Block;
 
@@ -44,6 +54,10 @@ impl protocol::Blocks for Pool {
         }
     }
 
+    fn dense_size(&self, size: usize) -> usize {
+        dense_size(size, self.slot_size())
+    }
+
     /// The copy uses separate memory, because the pool may be permanently empty while the device
     /// holds its blocks.
     fn replace(&mut self, lost: &Block) -> Option<Block> {
@@ -53,5 +67,33 @@ impl protocol::Blocks for Pool {
     #[cfg(feature = "rdma")]
     fn is_refused(&self) -> bool {
         Self::is_refused(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_of_a_dense_size_is_half_full() {
+        let (slot, kib) = (8 << 10, 1 << 10);
+        for (size, dense) in [
+            (1, 1),
+            (slot, slot),
+            (slot + 1, slot),
+            (32 * kib - 1, slot),
+            (32 * kib, 32 * kib),
+            (64 * kib, 64 * kib),
+            (64 * kib + 1, 64 * kib),
+            (128 * kib - 1, 64 * kib),
+            (128 * kib, 128 * kib),
+            (300 * kib, 256 * kib),
+            (600 * kib, 600 * kib),
+            (1 << 20, 1 << 20),
+        ] {
+            assert_eq!(dense_size(size, slot), dense, "{size}");
+        }
+        // With slots as large as the first larger block there is nothing between them.
+        assert_eq!(dense_size(70 * kib, 64 * kib), 64 * kib);
     }
 }

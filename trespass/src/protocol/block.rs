@@ -62,6 +62,12 @@ pub(crate) trait Blocks {
     /// (back-pressure), and nothing fails.
     fn take(&mut self, size: usize, purpose: Purpose) -> Option<Self::Block>;
 
+    /// The largest size up to `size` of which a block is at least half full, so that a block that
+    /// stays as it is wastes no more memory than it uses. `size` if all larger blocks are too large.
+    fn dense_size(&self, size: usize) -> usize {
+        size
+    }
+
     /// Copies a block that a device never returns, for the program that lent it. A copy should
     /// always be available.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is lost without a device"))]
@@ -111,12 +117,20 @@ pub(crate) mod testing {
         bytes: Vec<u8>,
         apart: bool,
         addr: u64,
-        out: Arc<AtomicUsize>,
+        out: Arc<BlocksOut>,
+    }
+
+    /// The blocks in use: how many, and their bytes.
+    #[derive(Debug, Default)]
+    struct BlocksOut {
+        count: AtomicUsize,
+        bytes: AtomicUsize,
     }
 
     impl Drop for VecBlock {
         fn drop(&mut self) {
-            self.out.fetch_sub(1, Ordering::Relaxed);
+            self.out.count.fetch_sub(1, Ordering::Relaxed);
+            self.out.bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
         }
     }
 
@@ -147,29 +161,46 @@ pub(crate) mod testing {
         pub(crate) apart: bool,
         /// The number of blocks taken.
         pub(crate) taken: usize,
-        out: Arc<AtomicUsize>,
+        /// The sizes of blocks, smallest first; without any, a block has the size that is asked for.
+        pub(crate) sizes: &'static [usize],
+        out: Arc<BlocksOut>,
     }
 
     impl VecBlocks {
         pub(crate) fn new(most: usize) -> Self {
-            VecBlocks { most, apart: false, taken: 0, out: Arc::default() }
+            VecBlocks { most, apart: false, taken: 0, sizes: &[], out: Arc::default() }
         }
 
         /// The number of blocks in use.
         pub(crate) fn out(&self) -> usize {
-            self.out.load(Ordering::Relaxed)
+            self.out.count.load(Ordering::Relaxed)
+        }
+
+        /// The bytes of the blocks in use.
+        pub(crate) fn bytes_out(&self) -> usize {
+            self.out.bytes.load(Ordering::Relaxed)
         }
     }
 
     impl Blocks for VecBlocks {
         type Block = VecBlock;
 
+        fn dense_size(&self, size: usize) -> usize {
+            let at = self.sizes.partition_point(|smaller| *smaller < size);
+            match (at.checked_sub(1).map(|at| self.sizes[at]), self.sizes.get(at)) {
+                (Some(smaller), Some(block)) if 2 * size < *block => smaller,
+                _ => size,
+            }
+        }
+
         fn take(&mut self, size: usize, _: Purpose) -> Option<VecBlock> {
             if self.out() >= self.most {
                 return None;
             }
             self.taken += 1;
-            self.out.fetch_add(1, Ordering::Relaxed);
+            let size = self.sizes.iter().find(|larger| size <= **larger).map_or(size, |larger| *larger);
+            self.out.count.fetch_add(1, Ordering::Relaxed);
+            self.out.bytes.fetch_add(size, Ordering::Relaxed);
             let addr = NEXT_ADDR.fetch_add(1 << 24, Ordering::Relaxed);
             Some(VecBlock { bytes: vec![0; size], apart: self.apart, addr, out: Arc::clone(&self.out) })
         }

@@ -231,7 +231,7 @@ impl<B: Block> ProtocolMachine<B> {
             let ticket = Ticket(*next);
             *next += 1;
             if len > 0 || (empty_message && ticket.0 == first) {
-                return Some(BlockPiece { block, len, ticket: Some(ticket) });
+                return Some(BlockPiece { block, len, ticket: Some(ticket), copied: 0 });
             }
             events.push_back(ConnectionEvent::Returned { ticket, block, sent: true });
             None

@@ -21,6 +21,8 @@ use super::transmit_item::Frame;
 
 /// The most lent blocks that may be waiting or in flight at once.
 pub(crate) const LENT_MAX: usize = 1024;
+/// Frames in flight whose blocks may be almost empty: what TCP's driver holds for a full socket.
+const SPARSE_FRAMES: usize = 32;
 /// Offset of the first message of a batch, after the header and the message's length.
 const BATCH_FIRST: usize = HEADER_LEN + 4;
 /// The longest time for which a cork holds back a partial frame.
@@ -75,6 +77,10 @@ struct PackedFrame<B> {
     end: usize,
     limit: usize,
     open: bool,
+    /// It is sent as soon as possible, full or not.
+    due: bool,
+    /// The program's bytes in it.
+    copied: usize,
     what: Packing,
 }
 
@@ -128,8 +134,10 @@ pub(crate) struct Outgoing<B> {
     max_msg: u64,
     quota: usize,
     low_water: usize,
-    /// Bytes of blocks with copied data, until they are sent, or read by the peer.
+    /// The program's bytes that are copied, until they are sent, or read by the peer.
     charge: usize,
+    /// Bytes of the connection's blocks, most of which hold such bytes.
+    memory: usize,
     /// The bytes that the last call refused for the quota wanted to add.
     refused: usize,
     lent: usize,
@@ -172,6 +180,7 @@ impl<B: Block> Outgoing<B> {
             quota: setup.sndbuf,
             low_water: setup.low_water,
             charge: 0,
+            memory: 0,
             refused: 0,
             lent: 0,
             lent_refused: 0,
@@ -275,7 +284,7 @@ impl<B: Block> Outgoing<B> {
         alone
             && kind == self.kind
             && !self.is_busy()
-            && len <= self.bare
+            && len <= self.bare.min(self.quota - self.charge)
             && (kind == ConnectionKind::Stream || len as u64 <= self.max_msg)
             && credits.allows_data()
     }
@@ -289,7 +298,10 @@ impl<B: Block> Outgoing<B> {
         credits: &mut Credits,
     ) -> [u8; HEADER_LEN] {
         self.in_flight += 1;
-        self.charge += block;
+        if block > 0 {
+            self.charge += len;
+            self.memory += block;
+        }
         let flags = if self.kind == ConnectionKind::SeqPacket { FIRST | LAST } else { 0 };
         let (seq, credit_total) = credits.spend();
         Header { kind: FrameType::Data, flags, count: 0, seq, credit_total, len: len as u32 }.encode()
@@ -342,7 +354,7 @@ impl<B: Block> Outgoing<B> {
             let block = own?;
             let cut = FrameCut::of(*at, piece.len - *at, message, self.payload);
             *at += cut.len;
-            self.charge += block.bytes().len();
+            self.memory += block.bytes().len();
             return Some(cut.into_frame(block, header));
         }
         Some(match self.items.pop_front()? {
@@ -363,7 +375,7 @@ impl<B: Block> Outgoing<B> {
                 let (len, ends) = (rts.bytes, rts.ends);
                 let frame = rts.into_frame(own, header);
                 if let Frame::Whole { block, .. } = &frame {
-                    self.charge += block.bytes().len();
+                    self.memory += block.bytes().len();
                 }
                 self.sources = self.sources.wrapping_add(1);
                 self.announced_bytes += len as u64;
@@ -389,10 +401,13 @@ impl<B: Block> Outgoing<B> {
         self.is_filling() && self.is_busy()
     }
 
-    /// Whether the only frame is one that more bytes may be added to.
+    /// Whether the only frame is one that waits for more bytes.
     fn is_filling(&self) -> bool {
         self.items.len() == 1
-            && matches!(self.items.front(), Some(QueueItem::Packed(PackedFrame { open: true, .. })))
+            && matches!(
+                self.items.front(),
+                Some(QueueItem::Packed(PackedFrame { open: true, due: false, .. }))
+            )
     }
 
     /// Returns the lent block at the front to the program as soon as all of it was copied to
@@ -443,13 +458,16 @@ impl<B: Block> Outgoing<B> {
     }
 
     fn release(&mut self, pieces: BlockPieces<B>, mut each: impl FnMut(Ticket, B)) {
-        let (lent, charge) = (&mut self.lent, &mut self.charge);
-        pieces.part(&mut self.lists, |BlockPiece { block, ticket, .. }| match ticket {
+        let (lent, charge, memory) = (&mut self.lent, &mut self.charge, &mut self.memory);
+        pieces.part(&mut self.lists, |BlockPiece { block, ticket, copied, .. }| match ticket {
             Some(ticket) => {
                 *lent -= 1;
                 each(ticket, block);
             }
-            None => *charge -= block.bytes().len(),
+            None => {
+                *charge -= copied;
+                *memory -= block.bytes().len();
+            }
         });
     }
 
@@ -461,8 +479,8 @@ impl<B: Block> Outgoing<B> {
         }
         while let Some(item) = self.items.pop_front() {
             match item {
-                QueueItem::Packed(PackedFrame { block, end, .. }) => {
-                    self.release(BlockPieces::own(block, end), &mut each)
+                QueueItem::Packed(PackedFrame { block, end, copied, .. }) => {
+                    self.release(BlockPieces::own(block, end, copied), &mut each)
                 }
                 QueueItem::Lent { pieces, .. } | QueueItem::Source { pieces, .. } => {
                     self.release(pieces, &mut each)
@@ -490,7 +508,7 @@ impl<B: Block> PackedFrame<B> {
         };
         let header = header(FrameType::Data, flags, count, end - start - HEADER_LEN);
         self.block.bytes_mut()[start..start + HEADER_LEN].copy_from_slice(&header.encode());
-        Frame::Whole { block: self.block, start, end }
+        Frame::Whole { block: self.block, start, end, copied: self.copied }
     }
 }
 
@@ -548,7 +566,7 @@ impl FrameCut {
     ) -> Frame<B> {
         let head = self.place.head(self.len, header);
         block.bytes_mut()[..head.bytes().len()].copy_from_slice(head.bytes());
-        Frame::Whole { block, start: 0, end: head.bytes().len() + self.len }
+        Frame::Whole { block, start: 0, end: head.bytes().len() + self.len, copied: 0 }
     }
 }
 
@@ -609,7 +627,7 @@ impl<'a, B: Block> Rts<'a, B> {
             None => Frame::Short(Head::of(&rts[..len])),
             Some(mut block) => {
                 block.bytes_mut()[..len].copy_from_slice(&rts[..len]);
-                Frame::Whole { block, start: 0, end: len }
+                Frame::Whole { block, start: 0, end: len, copied: 0 }
             }
         }
     }

@@ -20,6 +20,8 @@ pub(crate) struct BlockPiece<B> {
     pub(crate) len: usize,
     /// `None` for a block of the connection.
     pub(crate) ticket: Option<Ticket>,
+    /// The program's bytes that are copied in a block of the connection; 0 for a lent block.
+    pub(crate) copied: usize,
 }
 
 impl<B: Block> BlockPiece<B> {
@@ -36,9 +38,9 @@ pub(crate) struct BlockPieces<B> {
 }
 
 impl<B: Block> BlockPieces<B> {
-    /// A block of the connection.
-    pub(crate) fn own(block: B, len: usize) -> Self {
-        BlockPiece { block, len, ticket: None }.into()
+    /// A block of the connection, with `copied` bytes of the program.
+    pub(crate) fn own(block: B, len: usize, copied: usize) -> Self {
+        BlockPiece { block, len, ticket: None, copied }.into()
     }
 
     /// The number of pieces.

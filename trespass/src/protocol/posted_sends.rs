@@ -24,8 +24,8 @@ impl<B: Block> From<TransmitItem<B>> for CompletedTransmit<B> {
     fn from(transmit: TransmitItem<B>) -> Self {
         match transmit {
             TransmitItem::Send(Frame::Short(_)) => CompletedTransmit::Sent(None),
-            TransmitItem::Send(Frame::Whole { block, end, .. }) => {
-                CompletedTransmit::Sent(Some(BlockPieces::own(block, end)))
+            TransmitItem::Send(Frame::Whole { block, end, copied, .. }) => {
+                CompletedTransmit::Sent(Some(BlockPieces::own(block, end, copied)))
             }
             TransmitItem::Send(Frame::Gather { pieces, .. }) => CompletedTransmit::Sent(Some(pieces)),
             TransmitItem::Send(Frame::Part { share, .. }) => CompletedTransmit::Part(share),

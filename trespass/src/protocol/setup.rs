@@ -109,7 +109,7 @@ pub(crate) struct ConnectionSetup {
     pub(crate) immediate: bool,
     /// Memory that may hold received data, unread or with the program, before receiving stops.
     pub(crate) rcvbuf: usize,
-    /// Memory that may hold copied, unsent data.
+    /// Bytes of the program that may be copied, and not sent or not READ yet.
     pub(crate) sndbuf: usize,
     /// Frames in flight from which on small writes are gathered instead of sent at once.
     pub(crate) low_water: usize,

@@ -4,6 +4,7 @@ mod close;
 mod cork;
 mod flow;
 mod hostile;
+mod quota;
 mod random;
 mod transfer;
 mod waiting;
@@ -132,7 +133,7 @@ impl TestPeer {
         let header =
             self.connection.begin_single_frame(bytes.len(), block.as_ref().map_or(0, |b| b.bytes().len()));
         peer.wire.push_back([&header, bytes].concat());
-        let block = block.map(|block| BlockPieces::own(block, bytes.len()));
+        let block = block.map(|block| BlockPieces::own(block, bytes.len(), bytes.len()));
         self.posted.push_back((self.queue.push_single_frame(block), None));
         true
     }

@@ -10,8 +10,8 @@ use super::pieces::{BlockPiece, BlockPieces, BlockShare};
 pub(crate) enum Frame<B> {
     /// At most 64 bytes, in no block: sent inline, or from memory of the driver.
     Short(Head),
-    /// Bytes `start..end` of the block.
-    Whole { block: B, start: usize, end: usize },
+    /// Bytes `start..end` of the block. `copied` of them are the program's, copied.
+    Whole { block: B, start: usize, end: usize, copied: usize },
     /// `head`, and behind it bytes of lent blocks.
     Gather { head: Head, pieces: BlockPieces<B> },
     /// `head`, and behind it some of the bytes of a lent block that does not fit one frame.
@@ -23,7 +23,7 @@ impl<B: Block> Frame<B> {
     fn head(&self) -> &[u8] {
         match self {
             Frame::Short(head) | Frame::Gather { head, .. } | Frame::Part { head, .. } => head.bytes(),
-            Frame::Whole { block, start, end } => &block.bytes()[*start..*end],
+            Frame::Whole { block, start, end, .. } => &block.bytes()[*start..*end],
         }
     }
 

@@ -593,8 +593,12 @@ impl Connection {
 
     /// Whether bytes would be lent to the peer, which then READs them.
     fn would_lend(&mut self, len: usize) -> bool {
+        if !self.protocol.would_lend(len) {
+            return false;
+        }
         // The peer's grants may have arrived, and were not polled yet.
-        self.protocol.would_lend(len) && (!self.poll_once(true) || self.protocol.would_lend(len))
+        self.poll_once(true);
+        self.protocol.would_lend(len)
     }
 
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {

@@ -373,7 +373,7 @@ fn calls_say_so(simulation: &mut Simulation, end: usize) {
 fn i10_buffers_have_one_owner_at_a_time() {
     // Memory tracks the owner of each block. The programs keep received blocks, and compare them
     // when they give them back.
-    let sum = explore(60_000, |seed, mut rng| {
+    let sum = explore(100_000, |seed, mut rng| {
         let mut plan = large(&mut rng);
         // A block that the peer does not fetch by READ is in several frames at a time.
         plan.reads = rng.one_in(2);

@@ -1,17 +1,18 @@
 //! I15: memory is bounded; when it is exhausted a sender waits, and no connection breaks.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
-use trespass::{Builder, Stream};
+use trespass::{Builder, Pool, Stream};
 
 use super::fixture::{Fixture, LONG};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing,
-        i6_both_ends_full_of_what_they_send_go_on, i15_an_idle_connection_has_its_receives_and_no_more);
+        i6_both_ends_full_of_what_they_send_go_on, i15_an_idle_connection_has_its_receives_and_no_more,
+        the_send_buffer_counts_bytes_of_a_stream, the_send_buffer_counts_bytes_of_messages);
 }
 
 /// The smallest pool that a builder accepts with default values for all else.
@@ -152,6 +153,98 @@ fn i15_an_idle_connection_has_its_receives_and_no_more(fixture: &Fixture) -> Out
     // The connections do work.
     for (mut one, mut other) in streams {
         super::fixture::greet(&mut one, &mut other);
+    }
+    Ok(())
+}
+
+/// The lengths of pieces, and the send buffer that they fill. It is larger than the buffers of
+/// sockets, except for short pieces, which take many calls.
+const PIECES: [(usize, usize); 12] = [
+    (1, 128 << 10),
+    (7, 128 << 10),
+    (100, 1 << 20),
+    (1000, 8 << 20),
+    (4096, 8 << 20),
+    (5000, 8 << 20),
+    (9000, 8 << 20),
+    (20_000, 8 << 20),
+    (65_536, 8 << 20),
+    (70_000, 8 << 20),
+    (100_000, 8 << 20),
+    (262_144, 8 << 20),
+];
+
+/// A send buffer of this size, with a pool for this connection alone.
+fn with_send_buffer(builder: Builder, sndbuf: usize) -> (Builder, Pool) {
+    let builder = builder.sndbuf(sndbuf);
+    let pool = Pool::new(&builder.clone().build().unwrap().pool_config()).unwrap();
+    (builder.pool(pool.clone()), pool)
+}
+
+/// Gives pieces of `len` bytes to a connection whose peer makes no call, until one is refused, and
+/// checks how many it accepts and how much memory they take. Returns the accepted bytes.
+fn fill(
+    fixture: &Fixture,
+    pool: &Pool,
+    (len, sndbuf): (usize, usize),
+    mut give: impl FnMut(&[u8]) -> io::Result<usize>,
+) -> usize {
+    let (before, piece) = (pool.stats().in_use, bytes(len as u64, len));
+    let mut accepted = 0;
+    loop {
+        match give(&piece[accepted % len..]) {
+            Ok(given) => accepted += given,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => panic!("{len} bytes: {error}"),
+        }
+    }
+    let memory = pool.stats().in_use - before;
+    println!("{len}: {accepted} of {sndbuf}, {memory} bytes of memory");
+    assert!(memory <= 2 * sndbuf + 32 * 8192 + (256 << 10), "{len}: {memory} bytes of memory");
+    // A message of 7 bytes takes 16 of a frame, one of a byte 8: memory is the limit.
+    let least = if len < 8 { sndbuf * len / 9 } else { sndbuf - len + 1 };
+    assert!(accepted >= least, "{len}: {accepted}");
+    if !fixture.is_tcp() {
+        // The peer's 56 receives, of 8 KiB at most, hold what was sent.
+        assert!(accepted <= sndbuf + 56 * 8192, "{len}: {accepted}");
+    }
+    accepted
+}
+
+fn the_send_buffer_counts_bytes_of_a_stream(fixture: &Fixture) -> Outcome {
+    for (len, sndbuf) in PIECES {
+        let (builder, pool) = with_send_buffer(fixture.builder(), sndbuf);
+        let (mut from, mut to) = fixture.streams_of(builder.clone(), builder);
+        from.set_nonblocking(true).unwrap();
+        let accepted = fill(fixture, &pool, (len, sndbuf), |bytes| from.write(bytes));
+        from.set_nonblocking(false).unwrap();
+        let sending = thread::spawn(move || from.drain(Instant::now() + LONG).unwrap());
+        let (data, mut got, mut buffer) = (bytes(len as u64, len), 0, vec![0; 1 << 20]);
+        while got < accepted {
+            let count = to.read(&mut buffer).unwrap();
+            assert!(is_repeated(&data, got, &buffer[..count]), "{len}: other bytes at {got}");
+            got += count;
+        }
+        assert_eq!(got, accepted, "{len}");
+        sending.join().unwrap();
+    }
+    Ok(())
+}
+
+fn the_send_buffer_counts_bytes_of_messages(fixture: &Fixture) -> Outcome {
+    for (len, sndbuf) in PIECES {
+        let (builder, pool) = with_send_buffer(fixture.builder(), sndbuf);
+        let (mut from, mut to) = fixture.packets_with(|_| builder.clone());
+        from.set_nonblocking(true).unwrap();
+        let accepted = fill(fixture, &pool, (len, sndbuf), |bytes| from.send(bytes).map(|()| len));
+        from.set_nonblocking(false).unwrap();
+        let sending = thread::spawn(move || from.drain(Instant::now() + LONG).unwrap());
+        let (data, mut buffer) = (bytes(len as u64, len), vec![0; len]);
+        for at in 0..accepted / len {
+            assert_eq!(to.recv(&mut buffer).unwrap(), len, "message {at}");
+            assert!(buffer == data, "{len}: message {at}");
+        }
+        sending.join().unwrap();
     }
     Ok(())
 }

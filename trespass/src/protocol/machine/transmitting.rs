@@ -121,6 +121,10 @@ struct RefusalTracker<'a, P> {
 impl<P: Blocks> Blocks for RefusalTracker<'_, P> {
     type Block = P::Block;
 
+    fn dense_size(&self, size: usize) -> usize {
+        self.blocks.dense_size(size)
+    }
+
     fn take(&mut self, size: usize, purpose: Purpose) -> Option<P::Block> {
         let block = self.blocks.take(size, purpose);
         *self.refused |= block.is_none();

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use super::{
     LENT_MAX, MessagePosition, Outgoing, PackedFrame, Packing, PartialMessage, PeerWindow, QueueItem,
-    TOTAL_LEN,
+    SPARSE_FRAMES, TOTAL_LEN,
 };
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::copying::copy;
@@ -41,7 +41,7 @@ impl<B: Block> Outgoing<B> {
             self.outran = Some(window.heard);
         }
         let eager = if lends { self.eager_max } else { usize::MAX };
-        let blocked = self.append(&mut slices, None, eager, self.quota, blocks);
+        let blocked = self.append(&mut slices, None, eager, false, blocks);
         self.accepted(wanted - slices.left, blocked)
     }
 
@@ -73,24 +73,27 @@ impl<B: Block> Outgoing<B> {
         if len > self.quota {
             return Err(CallError::AboveSendQuota { len: len as u64, quota: self.quota as u64 });
         }
-        if self.add_to_batch(&mut slices) {
-            return Ok(());
-        }
         if self.charge > 0 && self.charge + len > self.quota {
             self.refused = len;
             // A caller that will wait for room must not wait for data that it has corked.
             self.close_tail();
             return Err(CallError::Blocked(Blocked::SendQuota));
         }
-        let before = self.items.len();
+        if self.add_to_batch(&mut slices) {
+            return Ok(());
+        }
         self.close_tail();
+        if self.memory >= self.memory_max() {
+            return Err(CallError::Blocked(Blocked::SendQuota));
+        }
+        let before = self.items.len();
         let blocked =
             if len <= self.payload { self.push_whole(&mut slices, blocks) } else { Some(Blocked::Memory) };
         let blocked = match blocked {
             // In several frames, if one is too small, or no block is free for a single one.
-            Some(_) if len > self.payload.min(self.tail_size) => {
+            Some(_) if HEADER_LEN + len > self.tail_size => {
                 let message = PartialMessage { total: len as u64, left: len as u64 };
-                self.append(&mut slices, Some(message), self.eager_max, usize::MAX, blocks)
+                self.append(&mut slices, Some(message), self.eager_max, true, blocks)
             }
             blocked => blocked,
         };
@@ -132,7 +135,7 @@ impl<B: Block> Outgoing<B> {
         if self.parts.is_none() {
             self.close_tail();
         }
-        let blocked = self.append(&mut slices, Some(message), self.eager_max, self.quota, blocks);
+        let blocked = self.append(&mut slices, Some(message), self.eager_max, false, blocks);
         let accepted = wanted - slices.left;
         if accepted > 0 {
             let left = message.left - accepted as u64;
@@ -267,10 +270,11 @@ impl<B: Block> Outgoing<B> {
         self.corked
     }
 
-    /// Sends all given data as soon as possible; nothing is added to the last frame any more.
+    /// Sends all given data as soon as possible. Until then data may still be added to the last
+    /// frame, so that the queue has no frames that are almost empty.
     pub(crate) fn close_tail(&mut self) {
         if let Some(QueueItem::Packed(tail)) = self.items.back_mut() {
-            tail.open = false;
+            tail.due = true;
         }
         self.cork_ends = None;
     }
@@ -283,8 +287,15 @@ impl<B: Block> Outgoing<B> {
     /// Whether the queue has room for more.
     pub(crate) fn writable(&self) -> bool {
         self.charge < self.quota
+            && self.memory < self.memory_max()
             && (self.lent_refused == 0 || self.lent + self.lent_refused <= LENT_MAX)
             && (self.refused == 0 || self.charge == 0 || self.charge + self.refused <= self.quota)
+    }
+
+    /// The memory from which on no block is added. The blocks of a full queue are half full at least,
+    /// unless they hold messages of a few bytes, or one each because the peer knows no COALESCED.
+    fn memory_max(&self) -> usize {
+        2 * self.quota + SPARSE_FRAMES * self.tail_size
     }
 
     /// For the message that is sent in parts: the bytes given so far, and its length.
@@ -319,7 +330,9 @@ impl<B: Block> Outgoing<B> {
             end,
             limit,
             open: true,
+            copied,
             what: Packing::Batch { count, .. },
+            ..
         })) = self.items.back_mut()
         else {
             return false;
@@ -329,6 +342,8 @@ impl<B: Block> Outgoing<B> {
             return false;
         }
         *count += 1;
+        *copied += slices.left;
+        self.charge += slices.left;
         put_batched(block, *end, next, slices);
         *end = next;
         true
@@ -343,47 +358,56 @@ impl<B: Block> Outgoing<B> {
         let len = slices.left;
         let end = HEADER_LEN + frame::batched_len(len);
         let size = if self.coalesce { self.tail_size.max(HEADER_LEN + len) } else { HEADER_LEN + len };
+        // A large block for one message is faster, if the memory that it wastes is not much.
+        let sparse = self.memory - self.charge >= self.quota / 2;
+        if sparse && size > self.tail_size && blocks.dense_size(size) < size {
+            return Some(Blocked::Memory);
+        }
         let Some(mut block) = blocks.take(size, Purpose::Send) else { return Some(Blocked::Memory) };
         let limit = block.bytes().len().min(HEADER_LEN + self.payload);
         let packed = if self.coalesce && end <= limit {
             put_batched(&mut block, HEADER_LEN, end, slices);
-            PackedFrame { block, end, limit, open: true, what: Packing::Batch { count: 1, first_len: len } }
+            let what = Packing::Batch { count: 1, first_len: len };
+            PackedFrame { block, end, limit, open: true, due: false, copied: len, what }
         } else {
             slices.copy_to(&mut block.bytes_mut()[HEADER_LEN..HEADER_LEN + len]);
             let what = Packing::Bytes { flags: FIRST | LAST, total: false };
-            PackedFrame { block, end: HEADER_LEN + len, limit, open: false, what }
+            PackedFrame { block, end: HEADER_LEN + len, limit, open: false, due: false, copied: len, what }
         };
-        self.charge += packed.block.bytes().len();
+        self.charge += len;
+        self.memory += packed.block.bytes().len();
         self.items.push_back(QueueItem::Packed(packed));
         None
     }
 
-    /// Copies bytes of a stream or of a message into frames, until they are used up, the blocks
-    /// with copied data reach `quota`, or no memory is left. More than `eager` bytes are lent if
-    /// possible.
+    /// Copies bytes of a stream or of a message into frames, until they are used up, the queue is
+    /// full, or no memory is left. More than `eager` bytes are lent if possible. A `whole` message is
+    /// copied whatever the queue has.
     fn append(
         &mut self,
         slices: &mut Slices<'_>,
         mut message: Option<PartialMessage>,
         eager: usize,
-        quota: usize,
+        whole: bool,
         blocks: &mut impl Blocks<Block = B>,
     ) -> Option<Blocked> {
         while slices.left > 0 {
-            if self.fill_tail(slices, &mut message) {
+            let room = if whole { usize::MAX } else { self.quota.saturating_sub(self.charge) };
+            if room > 0 && self.fill_tail(slices, &mut message, room) {
                 continue;
             }
-            if self.charge >= quota {
+            if room == 0 || (!whole && self.memory >= self.memory_max()) {
                 self.close_tail();
                 return Some(Blocked::SendQuota);
             }
-            if self.read && slices.left > eager && self.push_source(slices, &mut message, quota, blocks) {
+            let wanted = slices.left.min(room);
+            if self.read && wanted > eager && self.push_source(slices, &mut message, wanted, eager, blocks) {
                 continue;
             }
             let first = message.is_some_and(|message| message.left == message.total);
             let prefix = if first { TOTAL_LEN } else { 0 };
-            let size = (HEADER_LEN + prefix + slices.left).min(HEADER_LEN + self.payload).max(self.tail_size);
-            let block = blocks.take(size, Purpose::Send);
+            let size = (HEADER_LEN + prefix + wanted).min(HEADER_LEN + self.payload).max(self.tail_size);
+            let block = blocks.take(blocks.dense_size(size), Purpose::Send);
             // Over TCP a frame is as large as a block, so a small block makes a small frame.
             let block = block
                 .or_else(|| (size > self.tail_size).then(|| blocks.take(self.tail_size, Purpose::Send))?);
@@ -392,37 +416,40 @@ impl<B: Block> Outgoing<B> {
                 block.bytes_mut()[HEADER_LEN..HEADER_LEN + TOTAL_LEN]
                     .copy_from_slice(&message.total.to_le_bytes());
             }
-            self.charge += block.bytes().len();
+            self.memory += block.bytes().len();
             let limit = block.bytes().len().min(HEADER_LEN + self.payload);
             let what = Packing::Bytes { flags: if first { FIRST } else { 0 }, total: first };
-            self.items.push_back(QueueItem::Packed(PackedFrame {
-                block,
-                end: HEADER_LEN + prefix,
-                limit,
-                open: true,
-                what,
-            }));
+            let (end, copied) = (HEADER_LEN + prefix, 0);
+            let packed = PackedFrame { block, end, limit, open: true, due: false, copied, what };
+            self.items.push_back(QueueItem::Packed(packed));
         }
         None
     }
 
-    /// Copies into the last frame of the queue, if it accepts bytes and has room.
-    fn fill_tail(&mut self, slices: &mut Slices<'_>, message: &mut Option<PartialMessage>) -> bool {
+    /// Copies up to `room` bytes into the last frame of the queue, if it accepts bytes.
+    fn fill_tail(
+        &mut self,
+        slices: &mut Slices<'_>,
+        message: &mut Option<PartialMessage>,
+        room: usize,
+    ) -> bool {
         let Some(QueueItem::Packed(PackedFrame {
             block,
             end,
             limit,
-            open,
+            open: open @ true,
+            copied,
             what: Packing::Bytes { flags, .. },
+            ..
         })) = self.items.back_mut()
         else {
             return false;
         };
-        if !*open || end == limit {
-            return false;
-        }
-        let len = slices.copy_to(&mut block.bytes_mut()[*end..*limit]);
+        let until = (*limit).min(end.saturating_add(room));
+        let len = slices.copy_to(&mut block.bytes_mut()[*end..until]);
         *end += len;
+        *copied += len;
+        self.charge += len;
         if let Some(message) = message {
             message.left -= len as u64;
             if message.left == 0 {
@@ -434,17 +461,20 @@ impl<B: Block> Outgoing<B> {
         true
     }
 
-    /// Copies into a block that the peer will read. Without such a block the bytes are sent by
-    /// DATA.
+    /// Copies up to `wanted` bytes into a block that the peer will read. Bytes that would leave the
+    /// block half empty, or for which no such block is free, are sent by DATA.
     fn push_source(
         &mut self,
         slices: &mut Slices<'_>,
         message: &mut Option<PartialMessage>,
-        quota: usize,
+        wanted: usize,
+        eager: usize,
         blocks: &mut impl Blocks<Block = B>,
     ) -> bool {
-        let room = quota.saturating_sub(self.charge).max(self.tail_size);
-        let len = slices.left.min(self.stage).min(room);
+        let len = blocks.dense_size(wanted.min(self.stage));
+        if len <= eager {
+            return false;
+        }
         let Some(mut block) = blocks.take(len, Purpose::Send) else { return false };
         if block.remote().is_none() {
             // A slot, which no peer may read, is used if little room is left; otherwise no block
@@ -454,7 +484,8 @@ impl<B: Block> Outgoing<B> {
         }
         self.close_tail();
         slices.copy_each(len, |at, bytes| block.stage(at, bytes));
-        self.charge += block.bytes().len();
+        self.charge += len;
+        self.memory += block.bytes().len();
         let (mut flags, mut total) = (0, 0);
         if let Some(message) = message {
             flags |= if message.left == message.total { FIRST } else { 0 };
@@ -463,7 +494,7 @@ impl<B: Block> Outgoing<B> {
             total = message.total;
         }
         let message = MessagePosition { flags, total };
-        self.items.push_back(QueueItem::Source { pieces: BlockPieces::own(block, len), at: 0, message });
+        self.items.push_back(QueueItem::Source { pieces: BlockPieces::own(block, len, len), at: 0, message });
         true
     }
 
@@ -471,10 +502,11 @@ impl<B: Block> Outgoing<B> {
     fn truncate(&mut self, len: usize) {
         while self.items.len() > len {
             match self.items.pop_back() {
-                Some(QueueItem::Packed(PackedFrame { block, .. })) => self.charge -= block.bytes().len(),
-                Some(QueueItem::Source { pieces, .. }) => {
-                    self.charge -= pieces.iter().map(|piece| piece.block.bytes().len()).sum::<usize>();
+                Some(QueueItem::Packed(PackedFrame { block, copied, .. })) => {
+                    self.charge -= copied;
+                    self.memory -= block.bytes().len();
                 }
+                Some(QueueItem::Source { pieces, .. }) => self.release(pieces, |_, _| ()),
                 _ => break,
             }
         }

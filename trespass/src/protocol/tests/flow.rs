@@ -204,9 +204,9 @@ fn a_cork_does_not_stop_a_writer_that_waits() {
     pair.a.connection.cork(true);
     pair.a.send(&bytes(100, 1)).unwrap();
     pair.settle();
-    assert_eq!(pair.a.send(&bytes(16_000, 2)), Err(CallError::Blocked(Blocked::SendQuota)));
+    assert_eq!(pair.a.send(&bytes(16_300, 2)), Err(CallError::Blocked(Blocked::SendQuota)));
     assert!(!pair.a.connection.writable());
     pair.settle();
     assert!(pair.a.connection.writable());
-    pair.a.send(&bytes(16_000, 2)).unwrap();
+    pair.a.send(&bytes(16_300, 2)).unwrap();
 }

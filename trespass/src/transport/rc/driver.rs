@@ -361,7 +361,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             own.bytes_mut()[..header_len].copy_from_slice(&header[..header_len]);
             let end = header_len + bytes.len();
             whole = Some(RequestPayload::whole(&own, end, immediate));
-            pieces = Some(BlockPieces::own(own, end));
+            pieces = Some(BlockPieces::own(own, end, bytes.len()));
         }
         let mut list = qp.start_post_send();
         let id = sends.push_single_frame(pieces);

@@ -140,7 +140,7 @@ impl RequestPayload {
         let (immediate, left_out) = without_header(frame, immediate);
         let parts = match frame {
             Frame::Short(head) => FrameParts::Short(head.behind(left_out)),
-            Frame::Whole { block, start, end } => {
+            Frame::Whole { block, start, end, .. } => {
                 FrameParts::Whole(LocalSegment::of(block, start + left_out, *end))
             }
             Frame::Gather { head, pieces } => {
@@ -278,7 +278,7 @@ mod tests {
         let header = Header { kind, flags: FIRST | LAST, count: 0, seq: 0, credit_total: 0, len: len as u32 };
         block.bytes_mut()[..HEADER_LEN].copy_from_slice(&header.encode());
         let (stands, left_out) =
-            without_header(&Frame::Whole { block, start: 0, end: HEADER_LEN + len }, immediate);
+            without_header(&Frame::Whole { block, start: 0, end: HEADER_LEN + len, copied: len }, immediate);
         assert_eq!(stands.is_some(), left_out > 0);
         left_out
     }
@@ -288,7 +288,8 @@ mod tests {
         let block = VecBlocks::new(1).take(2 * HEADERLESS_MAX, Purpose::Send).unwrap();
         let (kind, len) = (FrameType::Data, 2 * HEADERLESS_MAX as u32);
         let header = Header { kind, flags: FIRST | LAST, count: 0, seq: 0, credit_total: 0, len };
-        let frame = Frame::Gather { head: Head::new(&header), pieces: BlockPieces::own(block, len as usize) };
+        let frame =
+            Frame::Gather { head: Head::new(&header), pieces: BlockPieces::own(block, len as usize, 0) };
         assert_eq!(without_header(&frame, true).1, HEADER_LEN);
         assert!(!needs_head(&frame, true, 0), "nothing is left of the head");
         assert_eq!(without_header(&frame, false), (None, 0));
