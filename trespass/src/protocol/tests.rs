@@ -8,6 +8,7 @@ mod quota;
 mod random;
 mod transfer;
 mod waiting;
+mod window;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
