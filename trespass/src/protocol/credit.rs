@@ -229,7 +229,10 @@ impl Credits {
         if !self.counted {
             return if self.withheld > 0 { 0 } else { self.window };
         }
-        self.window.saturating_sub(self.outstanding().saturating_add(self.withheld))
+        let within = self.window.saturating_sub(self.outstanding().saturating_add(self.withheld));
+        // More may be withheld than a window that has shrunk since. The receives of control frames
+        // are replaced nevertheless.
+        within.max(RESERVE.saturating_sub(self.outstanding()))
     }
 
     /// Counts `n` posted receives.
@@ -301,6 +304,35 @@ mod tests {
             assert_eq!(to.wanted(), 0);
         }
         assert_eq!(from.left(), RESERVE);
+    }
+
+    /// A window shrinks, and data then uses all that was granted before it did.
+    #[test]
+    fn receives_of_control_frames_are_replaced_in_a_window_that_has_shrunk() {
+        let [mut from, mut to] = pair_of(0, CreditWindow { first: 5, most: SLOTS });
+        let carry = |from: &mut Credits, to: &mut Credits, kind, flags| {
+            to.receive(&header(kind, flags, from.spend())).unwrap();
+        };
+        let answer = |from: &mut Credits, to: &mut Credits| {
+            to.post(to.wanted());
+            from.receive(&header(FrameType::Credit, 0, to.spend())).unwrap();
+            from.post(1);
+        };
+        while to.window < SLOTS {
+            carry(&mut from, &mut to, FrameType::Data, BLOCKED);
+            answer(&mut from, &mut to);
+        }
+        while to.window == SLOTS {
+            answer(&mut from, &mut to);
+            carry(&mut from, &mut to, FrameType::Data, 0);
+        }
+        while from.allows_data() {
+            carry(&mut from, &mut to, FrameType::Data, 0);
+            to.withhold();
+        }
+        assert!(to.withheld > to.window && to.wanted() == 0);
+        carry(&mut from, &mut to, FrameType::Rfin, 0);
+        assert_eq!(to.wanted(), 1);
     }
 
     /// The state of two sides whose programs do not read: the control frames that each has yet to
