@@ -286,10 +286,16 @@ impl<B: Block> Outgoing<B> {
 
     /// Whether the queue has room for more.
     pub(crate) fn writable(&self) -> bool {
-        self.charge < self.quota
+        self.charge + self.least_room() <= self.quota
             && self.memory < self.memory_max()
             && (self.lent_refused == 0 || self.lent + self.lent_refused <= LENT_MAX)
             && (self.refused == 0 || self.charge == 0 || self.charge + self.refused <= self.quota)
+    }
+
+    /// The bytes that must fit before a write begins another frame. Otherwise a queue that is almost
+    /// full of sources, which the peer READs late, would send a few bytes in each frame.
+    fn least_room(&self) -> usize {
+        self.tail_size.min(self.quota / 16)
     }
 
     /// The memory from which on no block is added. The blocks of a full queue are half full at least,
@@ -396,7 +402,7 @@ impl<B: Block> Outgoing<B> {
             if room > 0 && self.fill_tail(slices, &mut message, room) {
                 continue;
             }
-            if room == 0 || (!whole && self.memory >= self.memory_max()) {
+            if room < self.least_room() || (!whole && self.memory >= self.memory_max()) {
                 self.close_tail();
                 return Some(Blocked::SendQuota);
             }
