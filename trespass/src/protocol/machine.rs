@@ -18,7 +18,7 @@ use super::frame::HEADER_LEN;
 use super::incoming::{Chunk, Incoming, ReceivedPart};
 use super::keepalive::KeepaliveProber;
 use super::outgoing::{LendSummary, Outgoing, PeerWindow};
-use super::pieces::{BlockPiece, Ticket};
+use super::pieces::{BlockPiece, PieceOwner, Ticket};
 use super::posted_sends::CompletedTransmit;
 use super::setup::{ConnectionKind, ConnectionSetup, LinkType};
 
@@ -231,7 +231,7 @@ impl<B: Block> ProtocolMachine<B> {
             let ticket = Ticket(*next);
             *next += 1;
             if len > 0 || (empty_message && ticket.0 == first) {
-                return Some(BlockPiece { block, len, ticket: Some(ticket), copied: 0 });
+                return Some(BlockPiece { block, len, owner: PieceOwner::Program(ticket) });
             }
             events.push_back(ConnectionEvent::Returned { ticket, block, sent: true });
             None

@@ -68,7 +68,7 @@ pub(crate) use self::{
     incoming::{Chunk, ReadRequest, ReceivedPart},
     ledger::{Lease, Ledger},
     machine::{ConnectionCounters, ConnectionEvent, ProtocolMachine},
-    pieces::{BlockPiece, BlockPieces, BlockShare, Ticket},
+    pieces::{BlockPiece, BlockPieces, BlockShare, PieceOwner, Ticket},
     posted_sends::{CompletedTransmit, PostedSends},
     setup::{ConnectionKind, ConnectionSetup, GATHER_MAX, Keepalive, Limits, LinkType},
     transmit_item::{Frame, TransmitItem},

@@ -15,7 +15,7 @@ use super::frame::{
     self, BLOCKED, COALESCED, FIRST, FrameType, HEADER_LEN, Head, Header, LAST, SEGMENT_LEN, SEGMENTS_MAX,
     SOURCE_MAX,
 };
-use super::pieces::{BlockPiece, BlockPieces, BlockShare, RecycledLists, Ticket};
+use super::pieces::{BlockPiece, BlockPieces, BlockShare, PieceOwner, RecycledLists, Ticket};
 use super::setup::{ConnectionKind, ConnectionSetup, LinkType};
 use super::transmit_item::Frame;
 
@@ -133,6 +133,12 @@ pub(crate) struct Outgoing<B> {
     domain: usize,
     max_msg: u64,
     quota: usize,
+    /// The memory from which on no block is added. The blocks of a full queue are half full at least,
+    /// unless they hold messages of a few bytes, or one each because the peer knows no COALESCED.
+    memory_max: usize,
+    /// The bytes that must fit before a write begins another frame. Otherwise a queue that is almost
+    /// full of sources, which the peer READs late, would send a few bytes in each frame.
+    least_room: usize,
     low_water: usize,
     /// The program's bytes that are copied, until they are sent, or read by the peer.
     charge: usize,
@@ -178,6 +184,8 @@ impl<B: Block> Outgoing<B> {
             domain: setup.domain,
             max_msg: setup.max_msg(),
             quota: setup.sndbuf,
+            memory_max: 2 * setup.sndbuf + SPARSE_FRAMES * setup.peer.slot_size as usize,
+            least_room: (setup.peer.slot_size as usize).min(setup.sndbuf / 16),
             low_water: setup.low_water,
             charge: 0,
             memory: 0,
@@ -459,12 +467,12 @@ impl<B: Block> Outgoing<B> {
 
     fn release(&mut self, pieces: BlockPieces<B>, mut each: impl FnMut(Ticket, B)) {
         let (lent, charge, memory) = (&mut self.lent, &mut self.charge, &mut self.memory);
-        pieces.part(&mut self.lists, |BlockPiece { block, ticket, copied, .. }| match ticket {
-            Some(ticket) => {
+        pieces.part(&mut self.lists, |BlockPiece { block, owner, .. }| match owner {
+            PieceOwner::Program(ticket) => {
                 *lent -= 1;
                 each(ticket, block);
             }
-            None => {
+            PieceOwner::Connection { copied } => {
                 *charge -= copied;
                 *memory -= block.bytes().len();
             }

@@ -13,15 +13,21 @@ const LISTS: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Ticket(pub(crate) u64);
 
-/// The first `len` bytes of a block, and its owner.
+/// The first `len` bytes of a block.
 #[derive(Debug)]
 pub(crate) struct BlockPiece<B> {
     pub(crate) block: B,
     pub(crate) len: usize,
-    /// `None` for a block of the connection.
-    pub(crate) ticket: Option<Ticket>,
-    /// The program's bytes that are copied in a block of the connection; 0 for a lent block.
-    pub(crate) copied: usize,
+    pub(crate) owner: PieceOwner,
+}
+
+/// The owner of a piece's block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PieceOwner {
+    /// The program, which has lent it.
+    Program(Ticket),
+    /// The connection. `copied` bytes of the program are in it.
+    Connection { copied: usize },
 }
 
 impl<B: Block> BlockPiece<B> {
@@ -40,7 +46,7 @@ pub(crate) struct BlockPieces<B> {
 impl<B: Block> BlockPieces<B> {
     /// A block of the connection, with `copied` bytes of the program.
     pub(crate) fn own(block: B, len: usize, copied: usize) -> Self {
-        BlockPiece { block, len, ticket: None, copied }.into()
+        BlockPiece { block, len, owner: PieceOwner::Connection { copied } }.into()
     }
 
     /// The number of pieces.

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use super::{
     LENT_MAX, MessagePosition, Outgoing, PackedFrame, Packing, PartialMessage, PeerWindow, QueueItem,
-    SPARSE_FRAMES, TOTAL_LEN,
+    TOTAL_LEN,
 };
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::copying::copy;
@@ -83,7 +83,7 @@ impl<B: Block> Outgoing<B> {
             return Ok(());
         }
         self.close_tail();
-        if self.memory >= self.memory_max() {
+        if self.memory >= self.memory_max {
             return Err(CallError::Blocked(Blocked::SendQuota));
         }
         let before = self.items.len();
@@ -286,22 +286,10 @@ impl<B: Block> Outgoing<B> {
 
     /// Whether the queue has room for more.
     pub(crate) fn writable(&self) -> bool {
-        self.charge + self.least_room() <= self.quota
-            && self.memory < self.memory_max()
+        self.charge + self.least_room <= self.quota
+            && self.memory < self.memory_max
             && (self.lent_refused == 0 || self.lent + self.lent_refused <= LENT_MAX)
             && (self.refused == 0 || self.charge == 0 || self.charge + self.refused <= self.quota)
-    }
-
-    /// The bytes that must fit before a write begins another frame. Otherwise a queue that is almost
-    /// full of sources, which the peer READs late, would send a few bytes in each frame.
-    fn least_room(&self) -> usize {
-        self.tail_size.min(self.quota / 16)
-    }
-
-    /// The memory from which on no block is added. The blocks of a full queue are half full at least,
-    /// unless they hold messages of a few bytes, or one each because the peer knows no COALESCED.
-    fn memory_max(&self) -> usize {
-        2 * self.quota + SPARSE_FRAMES * self.tail_size
     }
 
     /// For the message that is sent in parts: the bytes given so far, and its length.
@@ -402,7 +390,7 @@ impl<B: Block> Outgoing<B> {
             if room > 0 && self.fill_tail(slices, &mut message, room) {
                 continue;
             }
-            if room < self.least_room() || (!whole && self.memory >= self.memory_max()) {
+            if room < self.least_room || (!whole && self.memory >= self.memory_max) {
                 self.close_tail();
                 return Some(Blocked::SendQuota);
             }

@@ -21,7 +21,7 @@ use super::path::QpParameters;
 use super::shared_recv_queue::SharedRecvQueue;
 use super::wr_id::{self, WrId};
 use super::{DeviceBlock, RdmaDevice};
-use crate::protocol::{BlockPiece, Blocks, CompletedTransmit, GATHER_MAX, PostedSends, Purpose};
+use crate::protocol::{BlockPiece, Blocks, CompletedTransmit, GATHER_MAX, PieceOwner, PostedSends, Purpose};
 use crate::wire::{Cause, Unavailable};
 
 /// The size in bytes of each buffer in [`HeaderBuffers`].
@@ -250,7 +250,7 @@ impl<B: DeviceBlock> RcQueuePair<B> {
 /// Replaces a lent block by a copy, because the device never returns the original, which is leaked.
 /// Returns whether that was possible.
 fn replace_with_copy<B>(piece: &mut BlockPiece<B>, copy: impl FnOnce(&B) -> Option<B>) -> bool {
-    let fresh = if piece.ticket.is_some() { copy(&piece.block) } else { None };
+    let fresh = if matches!(piece.owner, PieceOwner::Program(_)) { copy(&piece.block) } else { None };
     fresh.map(|fresh| std::mem::forget(std::mem::replace(&mut piece.block, fresh))).is_some()
 }
 
