@@ -98,7 +98,8 @@
 //!
 //! # Differences from `std::net`
 //!
-//! There are five. The names in brackets are tests in `tests/suite`.
+//! There are five. The names in brackets are tests in `tests/suite`. The cases of `parity` there run
+//! over `std::net`, too, and compare.
 //!
 //! 1. The kernel does little of the work: the bytes of an open connection move while a call runs.
 //!    While a program makes no calls it neither sends nor receives, and its peer waits
@@ -112,7 +113,8 @@
 //!    [split](Stream::split) the stream (`threads`).
 //! 3. When the peer's process is killed, reading fails with
 //!    [`ConnectionReset`](std::io::ErrorKind::ConnectionReset). An end of stream is always one that
-//!    the peer sent (`death::i9_a_killed_peer_ends_every_call`).
+//!    the peer sent (`death::i9_a_killed_peer_ends_every_call`). A reset connection therefore fails
+//!    each further read, too.
 //! 4. Over RDMA the peer's side holds flushed bytes of a stream while they fit its free receives: at
 //!    least 200,000 bytes by default, 24,000 above 64 connections, if its program has kept up
 //!    (`death::an_answer_outlives_the_process_that_wrote_it`). Further bytes, and messages above
@@ -120,8 +122,8 @@
 //!    [`drain`](Stream::drain) returns. A dropped connection sends for 10 s at most
 //!    ([`Stream::set_linger`], `close::i14_close_waits_no_longer_than_it_lingers`). So do all that are
 //!    open, also those of a [`Worker`], when `main` returns or [`exit`](std::process::exit) is called
-//!    (`death::i14_the_end_of_a_process_sends_what_it_wrote`). `_exit`, `abort`, exec, a signal or a
-//!    crash lose what is not sent.
+//!    (`parity::processes::the_end_of_a_process_sends_what_it_wrote`). `_exit`, `abort`, exec, a
+//!    signal or a crash lose what is not sent.
 //! 5. After a fork, listeners, connections and workers belong to the parent: calls of the child fail,
 //!    and its drop disturbs nothing (`tests/fork.rs`).
 //!

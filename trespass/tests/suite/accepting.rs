@@ -1,5 +1,5 @@
-//! Connecting needs no accept, as over `std::net`: the backlog has the connections until the program
-//! takes them.
+//! The backlog, which has connections until the program takes them. `parity::connecting` has what the
+//! system's does, too.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,113 +13,11 @@ use super::fixture::{Fixture, LONG, ask_for_streams, greet};
 use super::idle::sees_it_asleep;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    cases!(suite: a_connect_needs_no_accept, bytes_written_before_the_accept_arrive, two_peers_connect_to_each_other,
-        several_threads_accept_from_one_listener, a_storm_is_served, a_full_backlog_makes_clients_wait,
-        a_client_that_loses_its_place_connects_again,
+    cases!(suite: a_full_backlog_makes_clients_wait, a_client_that_loses_its_place_connects_again,
         i18_the_service_thread_sleeps_while_clients_wait,
         both_kinds_come_before_the_first_accept, the_first_accept_decides_on_the_kind, the_first_accept_makes_room_for_its_kind,
-        a_dropped_listener_resets_those_who_wait, the_port_of_a_dropped_listener_is_free,
         an_owned_iterator_accepts, a_client_beyond_the_backlog_is_told_that_the_listener_is_busy,
         a_workers_client_beyond_the_backlog_is_told_so, clients_beyond_the_backlog_get_in_when_the_program_accepts);
-}
-
-fn a_connect_needs_no_accept(fixture: &Fixture) -> Outcome {
-    let (listener, addr) = fixture.listener();
-    let mut clients: Vec<Stream> = (0..5).map(|_| fixture.builder().connect(addr).unwrap()).collect();
-    for client in &mut clients {
-        let (mut server, peer) = listener.accept().unwrap();
-        assert_eq!(peer, client.local_addr().unwrap());
-        assert_eq!(server.transport(), client.transport());
-        greet(client, &mut server);
-    }
-    Ok(())
-}
-
-fn bytes_written_before_the_accept_arrive(fixture: &Fixture) -> Outcome {
-    let (listener, addr) = fixture.listener();
-    let mut client = fixture.builder().connect(addr).unwrap();
-    client.write_all(b"early").unwrap();
-    // Longer than a handshake and its proof of the data path may take.
-    thread::sleep(Duration::from_millis(400));
-    let (mut server, _) = listener.accept().unwrap();
-    let mut early = [0; 5];
-    server.read_exact(&mut early).unwrap();
-    assert_eq!(&early, b"early");
-    greet(&mut client, &mut server);
-    Ok(())
-}
-
-fn two_peers_connect_to_each_other(fixture: &Fixture) -> Outcome {
-    let [(here, here_addr), (there, there_addr)] = [fixture.listener(), fixture.listener()];
-    let crossing = |listener: Listener, addr| {
-        let fixture = fixture.clone();
-        thread::spawn(move || {
-            let connected = fixture.builder().connect(addr).unwrap();
-            (connected, listener.accept().unwrap().0)
-        })
-    };
-    let (one, other) = (crossing(here, there_addr), crossing(there, here_addr));
-    let ((mut to_other, mut from_other), (mut to_one, mut from_one)) =
-        (one.join().unwrap(), other.join().unwrap());
-    greet(&mut to_other, &mut from_one);
-    greet(&mut to_one, &mut from_other);
-    Ok(())
-}
-
-fn several_threads_accept_from_one_listener(fixture: &Fixture) -> Outcome {
-    const THREADS: usize = 4;
-    let clients = fixture.less(16).next_multiple_of(THREADS);
-    let (listener, addr) = fixture.listener();
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                for _ in 0..clients / THREADS {
-                    let (mut server, _) = listener.accept().unwrap();
-                    let mut byte = [0];
-                    server.read_exact(&mut byte).unwrap();
-                    server.write_all(&byte).unwrap();
-                    assert_eq!(server.read(&mut byte).unwrap(), 0);
-                }
-            });
-        }
-        for number in 0..clients {
-            let mut client = fixture.builder().connect(addr).unwrap();
-            client.write_all(&[number as u8]).unwrap();
-            let mut byte = [0];
-            client.read_exact(&mut byte).unwrap();
-            assert_eq!(byte, [number as u8]);
-        }
-    });
-    Ok(())
-}
-
-/// More clients at once than handshakes at a time.
-fn a_storm_is_served(fixture: &Fixture) -> Outcome {
-    let clients = fixture.less(160);
-    let (listener, addr) = fixture.listener();
-    thread::scope(|scope| {
-        let connecting: Vec<_> = (0..clients)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut client = fixture.builder().connect(addr).unwrap();
-                    let mut byte = [0];
-                    client.read_exact(&mut byte).unwrap();
-                    client
-                })
-            })
-            .collect();
-        let mut servers = Vec::new();
-        for _ in 0..clients {
-            let (mut server, _) = listener.accept().unwrap();
-            server.write_all(b"!").unwrap();
-            servers.push(server);
-        }
-        for (at, client) in connecting.into_iter().enumerate() {
-            let client = client.join().unwrap();
-            assert_eq!(client.fallback_reason().is_some(), fixture.is_tcp(), "client {at}");
-        }
-    });
-    Ok(())
 }
 
 fn a_full_backlog_makes_clients_wait(fixture: &Fixture) -> Outcome {
@@ -241,25 +139,6 @@ fn the_first_accept_makes_room_for_its_kind(fixture: &Fixture) -> Outcome {
         assert_eq!(waiting.join().unwrap().recv(&mut [0; 16]).unwrap(), 7);
     });
     assert_eq!(stream.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    Ok(())
-}
-
-fn a_dropped_listener_resets_those_who_wait(fixture: &Fixture) -> Outcome {
-    let (listener, addr) = fixture.listener();
-    let mut client = fixture.builder().connect(addr).unwrap();
-    client.set_read_timeout(Some(LONG)).unwrap();
-    drop(listener);
-    assert_eq!(client.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    Ok(())
-}
-
-fn the_port_of_a_dropped_listener_is_free(fixture: &Fixture) -> Outcome {
-    let (listener, addr) = fixture.listener();
-    let _client = fixture.builder().connect(addr).unwrap();
-    drop(listener);
-    let again = fixture.builder().bind(addr).unwrap();
-    let mut client = fixture.builder().connect(addr).unwrap();
-    greet(&mut client, &mut again.accept().unwrap().0);
     Ok(())
 }
 

@@ -3,19 +3,20 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
-use trespass::{Builder, Completion, Kind, Stream, Worker};
+use trespass::{Builder, Completion, Kind, Listener, Stream, Worker};
 
 use super::fixture::{Fixture, LONG, Target, below, random};
+use super::parity::processes;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
-        i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_it_wrote, i14_the_end_of_a_process_interrupts_no_write, i9_a_peer_that_panics_says_that_it_is_over,
+        i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_its_worker_wrote, i14_drained_bytes_outlive_a_killed_process, i14_the_end_of_a_process_interrupts_no_write, i9_a_peer_that_panics_says_that_it_is_over,
         an_answer_outlives_the_process_that_wrote_it);
 }
 
@@ -36,7 +37,11 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     let order = std::env::var(CHILD).ok()?;
     let (part, addr) = order.rsplit_once(' ').expect("a part and an address");
     let addr: SocketAddr = addr.parse().expect("an address");
-    let builder = Fixture::new(target, addr.ip()).builder();
+    let fixture = Fixture::new(target, addr.ip());
+    if processes::task_of_child(part, &fixture, addr) {
+        return Some(ExitCode::SUCCESS);
+    }
+    let builder = fixture.builder();
     let mut buffer = vec![0; 1 << 20];
     match part {
         // Sends and receives until it is killed, or for some time.
@@ -62,7 +67,12 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
         }
         part if WAYS_TO_LEAVE_A_WORKER.contains(&part) => leave_worker(part, builder, addr),
         part if part.starts_with(ANSWER) => answer(part, builder.connect(addr).unwrap()),
-        part if WAYS_TO_LEAVE.contains(&part) => leave(part, builder.linger(LONG).connect(addr).unwrap()),
+        "drain" => {
+            let mut stream = builder.connect(addr).unwrap();
+            stream.write_all(&bytes(16, LEFT_BEHIND)).unwrap();
+            stream.drain(Instant::now() + LONG).unwrap();
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+        }
         "panic" => {
             let mut stream = builder.connect(addr).unwrap();
             talk(&mut stream, &mut buffer, Duration::from_millis(30));
@@ -88,39 +98,8 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Writes, and ends the process with the stream in this state.
-fn leave(way: &str, mut stream: Stream) -> ! {
-    static STREAM: Mutex<Option<Stream>> = Mutex::new(None);
-    let data = bytes(16, LEFT_BEHIND);
-    if way != "in two threads" {
-        stream.write_all(&data).unwrap();
-    }
-    match way {
-        "dropped" => drop(stream),
-        "on the stack" => std::process::exit(0),
-        "in a static" => *STREAM.lock().unwrap() = Some(stream),
-        "leaked" => std::mem::forget(stream),
-        "in a thread that reads" => {
-            thread::spawn(move || stream.read(&mut [0; 8]));
-            thread::sleep(Duration::from_millis(50));
-        }
-        "in two threads" => {
-            let stream = Arc::new(stream);
-            let reading = stream.clone();
-            thread::spawn(move || (&*reading).read(&mut [0; 8]));
-            thread::sleep(Duration::from_millis(50));
-            (&*stream).write_all(&data).unwrap();
-        }
-        "killed after a drain" => {
-            stream.drain(Instant::now() + LONG).unwrap();
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
-        }
-        way => panic!("{way:?} is no way to leave"),
-    }
-    std::process::exit(0);
-}
-
-/// The same with a worker, which has the connection to itself or in its completion queue.
+/// Writes, and ends the process with the worker in this state. The worker has the connection to itself
+/// or in its completion queue.
 fn leave_worker(way: &str, builder: Builder, addr: SocketAddr) -> ! {
     let spin = if way == "in a worker that spins" { LONG } else { Duration::ZERO };
     let config = builder.linger(LONG).worker_spin(spin).build().unwrap();
@@ -180,24 +159,29 @@ fn talk(stream: &mut Stream, buffer: &mut [u8], time: Duration) {
 }
 
 /// A child process, which is killed when this is dropped.
-struct ChildPeer(Child);
+pub(crate) struct ChildPeer(Child);
 
 impl ChildPeer {
-    fn start(part: &str, addr: SocketAddr) -> Self {
-        let program = std::env::current_exe().unwrap();
-        let child = Command::new(program)
-            .env(CHILD, format!("{part} {addr}"))
-            .stdin(Stdio::null())
-            .stderr(if part == "panic" { Stdio::null() } else { Stdio::inherit() })
-            .spawn()
-            .unwrap();
-        Self(child)
+    /// This program with the task of a child process.
+    pub(crate) fn command(part: &str, addr: SocketAddr) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.env(CHILD, format!("{part} {addr}")).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn start(part: &str, addr: SocketAddr) -> Self {
+        let errors = if part == "panic" { Stdio::null() } else { Stdio::inherit() };
+        Self(Self::command(part, addr).stderr(errors).spawn().unwrap())
     }
 
     /// Sends SIGKILL.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.0.wait().unwrap()
     }
 }
 
@@ -266,18 +250,7 @@ fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
 /// What a process has left to send when it ends.
 const LEFT_BEHIND: usize = 700_000;
 
-/// The states in which a process leaves its stream when it ends.
-const WAYS_TO_LEAVE: [&str; 7] = [
-    "dropped",
-    "on the stack",
-    "in a static",
-    "leaked",
-    "in a thread that reads",
-    "in two threads",
-    "killed after a drain",
-];
-
-/// The states in which it leaves a worker.
+/// The states in which it leaves its worker. `parity::processes` has those of a stream.
 const WAYS_TO_LEAVE_A_WORKER: [&str; 6] = [
     "in a dropped worker",
     "in a worker on the stack",
@@ -287,19 +260,13 @@ const WAYS_TO_LEAVE_A_WORKER: [&str; 6] = [
     "added to a worker",
 ];
 
-fn i14_the_end_of_a_process_sends_what_it_wrote(fixture: &Fixture) -> Outcome {
+fn i14_the_end_of_a_process_sends_what_its_worker_wrote(fixture: &Fixture) -> Outcome {
     let (listener, addr) = fixture.listener();
-    for way in WAYS_TO_LEAVE.iter().chain(&WAYS_TO_LEAVE_A_WORKER).copied() {
+    for way in WAYS_TO_LEAVE_A_WORKER {
         let mut peer = ChildPeer::start(way, addr);
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        thread::sleep(Duration::from_millis(200));
-        let mut got = Vec::new();
-        let end = stream.read_to_end(&mut got);
-        assert!(got == bytes(16, LEFT_BEHIND), "{way}: {} of {LEFT_BEHIND} bytes, {end:?}", got.len());
-        drop(stream);
-        let (killed, status) = (way == "killed after a drain", peer.0.wait().unwrap());
-        assert!(end.is_err() == killed && status.success() != killed, "{way}: {end:?}, {status}");
+        let (got, end) = late_reader(&listener);
+        assert!(got && end.is_ok(), "{way}: {end:?}");
+        assert!(peer.wait().success(), "{way}");
     }
     Ok(())
 }
@@ -326,6 +293,26 @@ fn an_answer_outlives_the_process_that_wrote_it(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// A drain leaves nothing to the process that made it. Its end is an error all the same.
+fn i14_drained_bytes_outlive_a_killed_process(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let mut peer = ChildPeer::start("drain", addr);
+    let (got, end) = late_reader(&listener);
+    assert!(got && end.is_err(), "{end:?}");
+    assert!(!peer.wait().success());
+    Ok(())
+}
+
+/// Reads what a child process has written, but not at once. Returns whether it got all, and the end.
+fn late_reader(listener: &Listener) -> (bool, std::io::Result<usize>) {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    thread::sleep(Duration::from_millis(200));
+    let mut got = Vec::new();
+    let end = stream.read_to_end(&mut got);
+    (got == bytes(16, LEFT_BEHIND), end)
+}
+
 /// Threads write while the process ends. All that was accepted arrives before the end.
 fn i14_the_end_of_a_process_interrupts_no_write(fixture: &Fixture) -> Outcome {
     let (listener, addr) = fixture.listener();
@@ -338,7 +325,7 @@ fn i14_the_end_of_a_process_interrupts_no_write(fixture: &Fixture) -> Outcome {
         assert!(end.is_ok(), "round {round}: {end:?} after {} bytes", got.len());
         assert!(got.iter().all(|byte| *byte == 7) && !got.is_empty(), "round {round}");
         drop(stream);
-        assert!(peer.0.wait().unwrap().success(), "round {round}");
+        assert!(peer.wait().success(), "round {round}");
     }
     Ok(())
 }

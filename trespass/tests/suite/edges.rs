@@ -1,5 +1,5 @@
-//! Unusual but permitted calls: reads into an empty buffer, empty writes, unlimited timeouts, an
-//! end behind much data, and a port that another socket uses.
+//! Unusual but permitted calls: reads into an empty buffer, empty writes, unlimited timeouts, and a
+//! port that another socket uses.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
@@ -14,7 +14,7 @@ use super::fixture::{Fixture, LONG, greet, read_exactly};
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: nothing_is_read_into_no_room, nothing_is_written_of_nothing, empty_messages_are_messages,
         many_empty_slices_are_no_bytes, blocks_of_no_bytes_come_back, times_may_be_without_end,
-        a_half_ends_behind_all_that_was_taken_for_it, a_busy_port_is_waited_for, a_port_that_stays_busy_is_given_up);
+        a_busy_port_is_waited_for, a_port_that_stays_busy_is_given_up);
 }
 
 /// An empty read neither waits nor takes anything.
@@ -137,39 +137,6 @@ fn times_may_be_without_end(fixture: &Fixture) -> Outcome {
     worker.close(key);
     worker.listen(fixture.anywhere(), Kind::Stream).unwrap();
     drop((worker, client));
-    Ok(())
-}
-
-/// The writer shuts down before all data has been sent; the rest is sent while the program waits
-/// for the peer's data.
-fn a_half_ends_behind_all_that_was_taken_for_it(fixture: &Fixture) -> Outcome {
-    let (mut client, mut server) = fixture.streams();
-    client.set_nonblocking(true).unwrap();
-    let (mut data, mut taken) = (Vec::new(), 0);
-    let refused = loop {
-        // Only as much data is made as is sent.
-        if taken == data.len() {
-            data.extend(bytes(taken as u64, 1 << 20));
-        }
-        match client.write(&data[taken..]) {
-            Ok(count) => taken += count,
-            Err(error) => break error,
-        }
-        assert!(taken < 64 << 20, "nobody reads");
-    };
-    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
-    client.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
-    client.set_nonblocking(false).unwrap();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut got = Vec::new();
-            server.read_to_end(&mut got).unwrap();
-            assert!(got == data[..taken], "{} of {taken} bytes", got.len());
-            server.write_all(b"all").unwrap();
-        });
-        assert_eq!(read_exactly(&mut client, 3), b"all");
-    });
     Ok(())
 }
 

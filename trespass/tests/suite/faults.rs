@@ -22,6 +22,8 @@ use test_harness::{Outcome, RunOptions, Suite, cases};
 use trespass::{Builder, Listener, Pool, SeqPacket, Stream, Transport};
 
 use super::fixture::{Fixture, LONG, Target, greet};
+use super::parity::net::{Own, Std};
+use super::parity::storm::storm;
 use super::traffic::{self, TrafficPlan, TrafficResult, WaitLimits, both, is_failure};
 
 /// The limit of a case, many times its usual duration.
@@ -55,7 +57,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
         a_port_that_goes_down_is_waited_for, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_process_that_stops_in_the_midst_of_a_message_goes_on, a_process_that_ends_in_the_midst_of_a_message_is_noticed,
-        a_device_that_fails_ends_what_it_carries);
+        a_storm_is_served_where_nothing_passes, a_device_that_fails_ends_what_it_carries);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
     suite.run(
         &test_harness::arguments(),
@@ -490,6 +492,18 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(fixture: &Fixture) -
         assert!(!child.wait().unwrap().success(), "{step}: it has not ended there");
         nothing_is_left(&pool);
     }
+    Ok(())
+}
+
+/// Each client falls back to TCP.
+fn a_storm_is_served_where_nothing_passes(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    rules("drop", 1);
+    let short = Duration::from_millis(200);
+    let own = Own::new(fixture).with(|builder| builder.probe_timeout(short)).falling_back();
+    assert_eq!(storm(&own, fixture.storm()), storm(&Std, fixture.storm()), "this crate, and `std::net`");
+    all_have_acted();
+    faults::clear();
     Ok(())
 }
 

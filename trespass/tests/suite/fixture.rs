@@ -77,6 +77,16 @@ impl Fixture {
         less
     }
 
+    /// Clients of a storm. Connections with shared receives have a whole queue of them each, and the
+    /// connection manager has a backlog of its own.
+    pub(crate) fn storm(&self) -> usize {
+        match self.target {
+            Target::SoftShared | Target::SoftByCm | Target::SystemByCm => self.less(160),
+            Target::Tcp | Target::Soft | Target::System if test_harness::is_emulated() => 200,
+            Target::Tcp | Target::Soft | Target::System => 1000,
+        }
+    }
+
     pub(crate) fn shares_receives(&self) -> bool {
         self.target == Target::SoftShared
     }

@@ -19,13 +19,13 @@ use super::streams::{fill_without_waiting, time_is_up, write_until_refused};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i8_level_triggered_epoll, i8_edge_triggered_epoll, i8_mio, i8_poll,
-        i8_one_read_for_each_edge, i8_a_short_read_ends_the_turn_of_an_edge,
+        i8_one_read_for_each_edge,
         i8_data_already_received_is_shown, i8_room_to_write_is_shown_after_a_refused_write,
         i8_room_found_while_reading_is_an_edge_of_its_own, i8_arrivals_found_while_writing_are_shown,
         the_descriptor_ignores_events_without_interest, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
         corked_data_goes_after_the_cork_time_while_only_the_descriptor_is_polled,
         a_worker_s_descriptor_shows_what_is_due, silent_peers_are_asked_for_who_waits_for_the_descriptor,
-        a_listener_s_descriptor_shows_who_is_late, a_listener_s_descriptor_shows_earlier_clients, a_full_listener_is_shown_when_there_is_room, a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
+        a_listener_s_descriptor_shows_who_is_late, a_listener_s_descriptor_shows_earlier_clients, a_full_listener_is_shown_when_there_is_room, a_listener_waits_no_longer_than_its_timeout,
         silent_clients_do_not_block_accept);
 }
 
@@ -47,7 +47,7 @@ fn epoll_set(stream: &Stream, flags: epoll::EventFlags) -> Epoll {
 
 /// Waits, and retries once if the process was stopped in between: Linux reports that as an
 /// interruption even without a handler.
-pub(super) fn again<T>(mut wait: impl FnMut() -> io::Result<T>) -> T {
+pub(crate) fn again<T>(mut wait: impl FnMut() -> io::Result<T>) -> T {
     loop {
         match wait() {
             Err(error) if error.kind() == ErrorKind::Interrupted => (),
@@ -56,7 +56,7 @@ pub(super) fn again<T>(mut wait: impl FnMut() -> io::Result<T>) -> T {
     }
 }
 
-pub(super) fn timespec(limit: Duration) -> Timespec {
+pub(crate) fn timespec(limit: Duration) -> Timespec {
     Timespec::try_from(limit).unwrap()
 }
 
@@ -228,35 +228,6 @@ fn i8_one_read_for_each_edge(fixture: &Fixture) -> Outcome {
             match server.read(&mut buffer) {
                 Ok(len) => got += len,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
-            }
-        }
-    });
-    Ok(())
-}
-
-/// A program that stops reading at a short read, as one may over a kernel's socket.
-fn i8_a_short_read_ends_the_turn_of_an_edge(fixture: &Fixture) -> Outcome {
-    let (mut client, mut server) = fixture.streams();
-    server.set_nonblocking(true).unwrap();
-    let mut edge = EdgeTriggered::of(&server);
-    thread::scope(|scope| {
-        scope.spawn(|| write_in_pieces(&mut client));
-        let (mut got, mut buffer) = (0, [0; 4 * PIECE]);
-        while got < PIECES * PIECE {
-            assert!(edge.sleep(LONG), "asleep after {got} bytes");
-            loop {
-                match server.read(&mut buffer) {
-                    Ok(len) => {
-                        got += len;
-                        if len < buffer.len() {
-                            break;
-                        }
-                    }
-                    Err(error) => {
-                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                        break;
-                    }
-                }
             }
         }
     });
@@ -560,31 +531,6 @@ fn a_full_listener_is_shown_when_there_is_room(fixture: &Fixture) -> Outcome {
         greet(&mut client.join().unwrap(), &mut server);
     });
     drop(silent);
-    Ok(())
-}
-
-fn a_listener_is_waited_for(fixture: &Fixture) -> Outcome {
-    let (listener, addr) = fixture.listener();
-    listener.set_nonblocking(true).unwrap();
-    let mut poll = mio::Poll::new().unwrap();
-    poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(0), Interest::READABLE).unwrap();
-    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
-    let mut events = mio::Events::with_capacity(4);
-    thread::scope(|scope| {
-        let connecting: Vec<_> =
-            (0..5).map(|_| scope.spawn(|| fixture.builder().connect(addr).unwrap())).collect();
-        let mut accepted = Vec::new();
-        while accepted.len() < connecting.len() {
-            again(|| poll.poll(&mut events, Some(LONG)));
-            assert!(!events.is_empty(), "asleep with {} accepted", accepted.len());
-            while let Ok((stream, _)) = listener.accept() {
-                accepted.push(stream);
-            }
-        }
-        for client in connecting {
-            client.join().unwrap();
-        }
-    });
     Ok(())
 }
 

@@ -1,0 +1,99 @@
+//! Many clients at once: each is served.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use test_harness::Outcome;
+
+use super::net::{Net, NetListener, Own, Std};
+use crate::fixture::{Fixture, read_exactly};
+use crate::ready::{again, timespec};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
+    test_harness::cases!(suite: a_storm_is_served);
+}
+
+/// The outcome of a storm.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Served {
+    accepted: usize,
+    answered: usize,
+    errors: BTreeMap<String, usize>,
+}
+
+fn a_storm_is_served(fixture: &Fixture) -> Outcome {
+    let clients = fixture.storm();
+    assert_eq!(storm(&Own::new(fixture), clients), storm(&Std, clients), "this crate, and `std::net`");
+    Ok(())
+}
+
+/// Raises the limit of open files for both ends, each of which has two descriptors.
+fn raise_limit_of_files(clients: usize) {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let needed = clients as u64 * 4 + 500;
+    assert!(
+        limit.maximum.is_none_or(|maximum| maximum >= needed),
+        "{clients} clients need {needed} descriptors: raise the hard limit (`ulimit -Hn`), which is {:?}",
+        limit.maximum
+    );
+}
+
+/// All clients connect at the same moment, ask, and stay until the last one is served.
+pub(crate) fn storm<N: Net>(net: &N, clients: usize) -> Served {
+    raise_limit_of_files(clients);
+    let (listener, addr) = net.listen();
+    let (begin, done) = (Barrier::new(clients), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let ask = || -> Result<N::Stream, String> {
+            begin.wait();
+            let mut client = net.connect(addr).map_err(|error| format!("connect: {error}"))?;
+            client.write_all(b"hi").map_err(|error| format!("write: {error}"))?;
+            let mut answer = [0; 2];
+            client.read_exact(&mut answer).map_err(|error| format!("read: {error}"))?;
+            if &answer == b"hi" { Ok(client) } else { Err(format!("another's answer: {answer:?}")) }
+        };
+        let small = || thread::Builder::new().stack_size(512 << 10);
+        let asking: Vec<_> = (0..clients).map(|_| small().spawn_scoped(scope, ask).unwrap()).collect();
+        let serving = scope.spawn(|| serve(&listener, clients, &done));
+        let asked: Vec<_> = asking.into_iter().map(|client| client.join().unwrap()).collect();
+        done.store(true, Ordering::Release);
+        let servers = serving.join().unwrap();
+        let mut served = Served { accepted: servers.len(), answered: 0, errors: BTreeMap::new() };
+        for outcome in &asked {
+            match outcome {
+                Ok(_) => served.answered += 1,
+                Err(error) => {
+                    *served.errors.entry(error.replace(&addr.to_string(), "ADDR")).or_default() += 1
+                }
+            }
+        }
+        served
+    })
+}
+
+/// Answers all clients, or those that come before the last one has given up.
+fn serve<L: NetListener<Stream: Read + Write>>(
+    listener: &L,
+    clients: usize,
+    done: &AtomicBool,
+) -> Vec<L::Stream> {
+    listener.set_nonblocking(true).unwrap();
+    let (mut servers, look) = (Vec::new(), timespec(Duration::from_millis(100)));
+    while servers.len() < clients && !done.load(Ordering::Acquire) {
+        let mut descriptors = [PollFd::new(listener, PollFlags::IN)];
+        again(|| Ok(poll(&mut descriptors, Some(&look))?));
+        while let Ok(mut server) = listener.accept() {
+            let question = read_exactly(&mut server, 2);
+            server.write_all(&question).unwrap();
+            servers.push(server);
+        }
+    }
+    servers
+}
