@@ -308,6 +308,45 @@ fn every_invariant_of_trespass_is_shown_by_tests_that_exist() {
     assert_eq!(rows(&document, "## The invariants").len(), 2 + 20);
 }
 
+#[test]
+fn every_row_of_the_parity_table_names_tests_that_exist() {
+    let document = read("docs/internals/trespass-invariants.md");
+    let table = rows(&document, "## Parity with `std::net`");
+    for row in table.iter().skip(2) {
+        let [what, cases] = row[..] else { panic!("a row has no two cells: {row:?}") };
+        assert!(code(cases).next().is_some(), "{what}: no test");
+        for test in code(cases) {
+            assert!(exists(test), "{what}: there is no test `{test}`");
+        }
+    }
+    assert!(table.len() > 25, "only {} rows were found", table.len());
+}
+
+/// The promises name tests of the suite by `module::case`, or a module or file of it.
+#[test]
+fn every_promise_of_trespass_names_a_test_that_exists() {
+    let rustdoc = read("trespass/src/lib.rs");
+    let rustdoc = rustdoc.lines().filter_map(|line| line.strip_prefix("//!")).collect::<Vec<_>>().join("\n");
+    for (name, text, least) in
+        [("moving-from-tcp.md", read("docs/moving-from-tcp.md"), 12), ("the root of trespass", rustdoc, 5)]
+    {
+        let is_case = |text: &&str| {
+            let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == ':';
+            text.contains("::") && text.chars().all(letters) && !text.starts_with("std::")
+        };
+        let cases: Vec<_> = code(&text).filter(is_case).collect();
+        for case in &cases {
+            let folder = root().join("trespass/tests/suite").join(case.replace("::", "/"));
+            let is_module = folder.with_extension("rs").exists();
+            assert!(
+                is_module || exists(&format!("trespass suite::{case}")),
+                "{name}: there is no test `{case}`"
+            );
+        }
+        assert!(cases.len() >= least, "{name} names only {cases:?}");
+    }
+}
+
 /// The tests of trespass's simulators.
 fn simulations() -> Vec<String> {
     let files = ["trespass/src/sim/invariants.rs", "trespass/src/handshake/exhaustive.rs"].map(read);
