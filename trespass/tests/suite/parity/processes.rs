@@ -125,15 +125,14 @@ fn a_forked_child_drops_its_copies<N: Net>(net: &N) -> (i32, bool, Vec<u8>) {
     let mut server = listener.accept().unwrap();
     client.write_all(b"before").unwrap();
     // SAFETY: the child only drops its copies, which must not need another thread of the parent or a
-    // lock that one may hold (this is what the case shows), and ends without handlers of the parent.
-    // The alarm ends it if it waits.
+    // lock that one may hold (this is what the case shows). The alarm ends it if it waits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
         // SAFETY: the call has no memory as its argument.
         unsafe { libc::alarm(20) };
         drop((client, server, listener));
-        // SAFETY: as above.
+        // SAFETY: ends the child at once, without handlers of the parent.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
