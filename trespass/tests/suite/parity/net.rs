@@ -211,6 +211,7 @@ impl Own {
     }
 
     /// Falls back to TCP each time.
+    #[cfg(feature = "rdma")]
     pub(crate) fn falling_back(self) -> Self {
         Self { expected: Some(Transport::Tcp), ..self.with_fallback() }
     }

@@ -33,16 +33,15 @@ fn a_storm_is_served(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Raises the limit of open files for both ends, each of which has two descriptors.
+/// Raises the limit of open files for both ends, each of which has two descriptors. Root may raise the
+/// hard limit, too.
 fn raise_limit_of_files(clients: usize) {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let needed = clients as u64 * 4 + 500;
-    assert!(
-        limit.maximum.is_none_or(|maximum| maximum >= needed),
-        "{clients} clients need {needed} descriptors: raise the hard limit (`ulimit -Hn`), which is {:?}",
-        limit.maximum
-    );
+    let limit = getrlimit(Resource::Nofile);
+    let maximum = limit.maximum.map(|maximum| maximum.max(needed));
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap_or_else(|error| {
+        panic!("{clients} clients need {needed} descriptors: raise the hard limit (`ulimit -Hn`): {error}")
+    });
 }
 
 /// All clients connect at the same moment, ask, and stay until the last one is served.
