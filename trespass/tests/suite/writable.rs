@@ -61,6 +61,10 @@ fn i8_epollout_without_a_call_between(fixture: &Fixture) -> Outcome {
                     Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
                 }
             }
+            // What is queued moves only in calls.
+            client.set_nonblocking(false).unwrap();
+            client.flush().unwrap();
+            client.set_nonblocking(true).unwrap();
         });
         assert!(is_writable(&client, Duration::ZERO));
         server.read_exact(&mut [0]).unwrap();
