@@ -1,9 +1,16 @@
 //! The connections of a listener that are established and wait for the program to accept them.
+//!
+//! `models` runs the hand-over between the service thread and those that accept under loom.
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError};
 use std::time::Instant;
+
+#[cfg(loom)]
+use loom::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(loom))]
+use std::sync::{Condvar, Mutex, MutexGuard};
 
 use mio::Registry;
 
@@ -12,19 +19,18 @@ use crate::session::readiness::{Poller, Until};
 use crate::wire::Kind;
 
 /// The backlog, between the service thread and the threads that accept.
-pub(crate) struct Backlog {
-    state: Mutex<State>,
+pub(crate) struct Backlog<T = Connection, E = ExportedSet> {
+    state: Mutex<State<T>>,
     arrived: Condvar,
     /// The descriptor for a program that waits for it.
-    exported: ExportedSet,
+    exported: E,
     limit: usize,
     /// The process has too few descriptors for the backlog that the program wants.
     is_lowered: bool,
 }
 
-#[derive(Default)]
-struct State {
-    ready: VecDeque<Connection>,
+struct State<T> {
+    ready: VecDeque<T>,
     /// The kinds that the program has asked for.
     wanted: Kinds,
     /// The system's error for the next call.
@@ -37,6 +43,36 @@ struct State {
     is_exported: bool,
 }
 
+impl<T> Default for State<T> {
+    fn default() -> Self {
+        Self {
+            ready: VecDeque::new(),
+            wanted: Kinds::default(),
+            error: None,
+            is_awaited: false,
+            is_closed: false,
+            is_exported: false,
+        }
+    }
+}
+
+/// What waits in a backlog.
+pub(crate) trait Waiting {
+    fn kind(&self) -> Kind;
+
+    /// It is dropped next, because nobody accepts it.
+    fn is_unwanted(&self);
+}
+
+/// The descriptor of a listener.
+pub(crate) trait Exported {
+    /// Makes it readable, which is an edge, too.
+    fn show(&self);
+
+    /// Makes it not readable.
+    fn hide(&self);
+}
+
 /// A set of the two kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Kinds {
@@ -45,10 +81,10 @@ struct Kinds {
 }
 
 /// A set that is readable while connections wait.
-struct ExportedSet {
+pub(crate) struct ExportedSet {
     #[cfg_attr(not(unix), allow(dead_code, reason = "it has the descriptor"))]
     registry: Registry,
-    poller: Mutex<Poller>,
+    poller: StdMutex<Poller>,
 }
 
 impl Kinds {
@@ -65,9 +101,14 @@ impl Kinds {
     }
 }
 
-/// Logs a connection that is dropped next.
-fn reset_unwanted(connection: &Connection) {
-    tracing::warn!(connection = %connection.info, "is reset: the program accepts the other kind, or nobody");
+impl Waiting for Connection {
+    fn kind(&self) -> Kind {
+        self.info.kind
+    }
+
+    fn is_unwanted(&self) {
+        tracing::warn!(connection = %self.info, "is reset: the program accepts the other kind, or nobody");
+    }
 }
 
 /// Of this many descriptors that the process may have, the waiting connections of a listener may
@@ -95,8 +136,8 @@ pub(crate) fn busy_text(limit: usize, is_lowered: bool) -> String {
 }
 
 /// The outcome of an attempt to take a connection.
-pub(crate) struct Taken {
-    pub(crate) outcome: io::Result<Connection>,
+pub(crate) struct Taken<T = Connection> {
+    pub(crate) outcome: io::Result<T>,
     /// The service thread waits for the place that became free.
     pub(crate) frees_place: bool,
 }
@@ -106,7 +147,8 @@ impl Backlog {
     pub(crate) fn new(wanted: usize) -> io::Result<Self> {
         let limit = wanted.min(descriptors() / DESCRIPTORS_LEFT).max(1);
         let poller = Poller::new(1)?;
-        let exported = ExportedSet { registry: poller.registry().try_clone()?, poller: Mutex::new(poller) };
+        let exported =
+            ExportedSet { registry: poller.registry().try_clone()?, poller: StdMutex::new(poller) };
         let is_lowered = limit < wanted;
         Ok(Self { state: Mutex::default(), arrived: Condvar::new(), exported, limit, is_lowered })
     }
@@ -116,7 +158,16 @@ impl Backlog {
         busy_text(self.limit, self.is_lowered)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    /// The descriptor, which is readable when a connection can be accepted after
+    /// [`export`](Self::export).
+    #[cfg(unix)]
+    pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.exported.registry)
+    }
+}
+
+impl<T: Waiting, E: Exported> Backlog<T, E> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
         // No code that can panic runs while it is locked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,9 +191,9 @@ impl Backlog {
     }
 
     /// Adds a connection, unless the program has asked for the other kind since its handshake began.
-    pub(crate) fn push(&self, connection: Connection) {
+    pub(crate) fn push(&self, connection: T) {
         let mut state = self.state();
-        let unwanted = if state.is_closed || !state.wanted.allow(connection.info.kind) {
+        let unwanted = if state.is_closed || !state.wanted.allow(connection.kind()) {
             Some(connection)
         } else {
             state.ready.push_back(connection);
@@ -152,7 +203,7 @@ impl Backlog {
             None => self.notify(state),
             Some(_) => drop(state),
         }
-        unwanted.iter().for_each(reset_unwanted);
+        unwanted.iter().for_each(Waiting::is_unwanted);
     }
 
     /// Reports an error to the next call.
@@ -182,9 +233,9 @@ impl Backlog {
     }
 
     /// Wakes those that wait for a change of the state.
-    fn notify(&self, state: MutexGuard<'_, State>) {
+    fn notify(&self, state: MutexGuard<'_, State<T>>) {
         if state.is_exported {
-            self.exported.poller().wake();
+            self.exported.show();
         }
         // A thread that wakes up takes the lock at once.
         drop(state);
@@ -201,19 +252,19 @@ impl Backlog {
         let wanted = state.wanted;
         let (ready, unwanted): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut state.ready)
             .into_iter()
-            .partition(|connection: &Connection| wanted.allow(connection.info.kind));
+            .partition(|connection: &T| wanted.allow(connection.kind()));
         state.ready = ready;
         let frees_place = !unwanted.is_empty() && std::mem::take(&mut state.is_awaited);
         drop(state);
-        unwanted.iter().for_each(reset_unwanted);
+        unwanted.iter().for_each(Waiting::is_unwanted);
         frees_place
     }
 
     /// Takes the next connection of this kind, and waits for one until then.
-    pub(crate) fn take(&self, kind: Kind, until: Until) -> Taken {
+    pub(crate) fn take(&self, kind: Kind, until: Until) -> Taken<T> {
         let mut state = self.state();
         loop {
-            let at = state.ready.iter().position(|connection| connection.info.kind == kind);
+            let at = state.ready.iter().position(|connection| connection.kind() == kind);
             let found = at.and_then(|at| state.ready.remove(at)).map(Ok);
             let outcome = found.or_else(|| state.error.take().map(Err));
             let closed = || io::Error::other("the listener's service has ended; the log says why");
@@ -228,7 +279,7 @@ impl Backlog {
         }
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, until: Until) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, State<T>>, until: Until) -> MutexGuard<'a, State<T>> {
         match until.end() {
             None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(deadline) => {
@@ -239,21 +290,10 @@ impl Backlog {
     }
 
     /// Ends the wake-up of the program's descriptor, unless more can be accepted.
-    fn take_wake_up(&self, state: &State) {
-        if state.is_exported
-            && state.ready.is_empty()
-            && state.error.is_none()
-            && let Err(error) = self.exported.poller().wait(Until::Now, |_| ())
-        {
-            tracing::debug!(%error, "the descriptor of a listener stays readable");
+    fn take_wake_up(&self, state: &State<T>) {
+        if state.is_exported && state.ready.is_empty() && state.error.is_none() {
+            self.exported.hide();
         }
-    }
-
-    /// The descriptor, which is readable when a connection can be accepted after
-    /// [`export`](Self::export).
-    #[cfg(unix)]
-    pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.exported.registry)
     }
 
     /// Makes the descriptor readable from now on. Without a program that has it, that would be a
@@ -263,14 +303,26 @@ impl Backlog {
         let mut state = self.state();
         let is_first = !std::mem::replace(&mut state.is_exported, true);
         if is_first && (!state.ready.is_empty() || state.error.is_some() || state.is_closed) {
-            self.exported.poller().wake();
+            self.exported.show();
         }
     }
 }
 
 impl ExportedSet {
-    fn poller(&self) -> MutexGuard<'_, Poller> {
+    fn poller(&self) -> StdMutexGuard<'_, Poller> {
         self.poller.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Exported for ExportedSet {
+    fn show(&self) {
+        self.poller().wake();
+    }
+
+    fn hide(&self) {
+        if let Err(error) = self.poller().wait(Until::Now, |_| ()) {
+            tracing::debug!(%error, "the descriptor of a listener stays readable");
+        }
     }
 }
 
@@ -297,5 +349,97 @@ mod tests {
             let lowered = Backlog::new(usize::MAX).unwrap();
             assert!(lowered.busy_text().ends_with("`ulimit -n`"), "{}", lowered.busy_text());
         }
+    }
+}
+
+/// The hand-over in every order that loom finds: `RUSTFLAGS='--cfg loom' cargo test --lib models::`.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, Ordering};
+    use loom::thread;
+
+    use super::*;
+
+    struct Arrival(Kind);
+
+    impl Waiting for Arrival {
+        fn kind(&self) -> Kind {
+            self.0
+        }
+
+        fn is_unwanted(&self) {}
+    }
+
+    /// A descriptor that is readable or not.
+    #[derive(Default)]
+    struct Readable(AtomicBool);
+
+    impl Exported for Readable {
+        fn show(&self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+
+        fn hide(&self) {
+            self.0.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn backlog() -> Arc<Backlog<Arrival, Readable>> {
+        let (state, arrived) = (Mutex::default(), Condvar::new());
+        let exported = Readable::default();
+        Arc::new(Backlog { state, arrived, exported, limit: 8, is_lowered: false })
+    }
+
+    fn accept(backlog: &Backlog<Arrival, Readable>, until: Until) -> bool {
+        backlog.ask_for(Kind::Stream);
+        backlog.take(Kind::Stream, until).outcome.is_ok()
+    }
+
+    #[test]
+    fn threads_that_accept_get_what_arrives() {
+        loom::model(|| {
+            let backlog = backlog();
+            let accepting = [0; 2].map(|_| {
+                let backlog = backlog.clone();
+                thread::spawn(move || assert!(accept(&backlog, Until::Event)))
+            });
+            for _ in 0..2 {
+                backlog.push(Arrival(Kind::Stream));
+            }
+            accepting.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+    }
+
+    /// A call that finds nothing ends the wake-up of the descriptor while a connection arrives.
+    #[test]
+    fn the_descriptor_shows_what_waits() {
+        loom::model(|| {
+            let backlog = backlog();
+            backlog.export();
+            let service = {
+                let backlog = backlog.clone();
+                thread::spawn(move || (0..2).for_each(|_| backlog.push(Arrival(Kind::Stream))))
+            };
+            let mut accepted = (0..2).filter(|_| accept(&backlog, Until::Now)).count();
+            service.join().unwrap();
+            while backlog.exported.0.load(Ordering::SeqCst) {
+                accepted += usize::from(accept(&backlog, Until::Now));
+            }
+            assert_eq!(accepted, 2, "a connection waits, and the descriptor does not show it");
+        });
+    }
+
+    #[test]
+    fn the_end_of_a_listener_ends_an_accept() {
+        loom::model(|| {
+            let backlog = backlog();
+            let accepting = {
+                let backlog = backlog.clone();
+                thread::spawn(move || assert!(!accept(&backlog, Until::Event)))
+            };
+            backlog.close();
+            accepting.join().unwrap();
+        });
     }
 }
