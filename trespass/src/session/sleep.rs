@@ -160,7 +160,7 @@ mod system {
             let timeout = until.timeout().map(|timeout| libc::timespec {
                 // A time that is too long for the system ends in some centuries.
                 tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-                tv_nsec: timeout.subsec_nanos().into(),
+                tv_nsec: timeout.subsec_nanos() as libc::c_long,
             });
             let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             // SAFETY: the slice and the timeout live for the call, and no signal mask is given. A
