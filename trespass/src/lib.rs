@@ -31,6 +31,13 @@
 //! # }
 //! ```
 //!
+//! Without a NIC, a software device in the program itself carries the connections of a host:
+//!
+//! ```text
+//! trespass = { version = "0.1", features = ["soft"] }              # in Cargo.toml
+//! SIDEWAY_PROVIDER=soft TRESPASS_LOG=info cargo run                # says which transport each has
+//! ```
+//!
 //! # Messages
 //!
 //! A [`SeqPacket`] carries messages instead of bytes. Each arrives whole, so no program has to find

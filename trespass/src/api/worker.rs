@@ -88,6 +88,10 @@ use crate::wire::Kind;
 /// ([`Builder::reuse_port`](crate::Builder::reuse_port)). A [`WorkerWaker`] ends their polls when the
 /// server stops. A drop closes the connections and does not wait for their peers.
 ///
+/// A server that stops without breaking off requests closes the listener, and goes on polling: it
+/// answers what its clients have sent, [shuts down](Self::shutdown) the writing of each connection,
+/// reads until the end, and closes it. The drop sends what is left.
+///
 /// ```no_run
 /// use std::sync::atomic::{AtomicBool, Ordering};
 /// use trespass::{Builder, Kind, Worker};
@@ -175,9 +179,11 @@ impl Worker {
         self.0.call()?.open(packets.0.into_connection()?)
     }
 
-    /// Closes a connection or a listener, and ends its key. A thread of this crate sends the written
+    /// Closes a connection or a listener, and ends its key. Clients whose handshake has begun are still
+    /// accepted, with the key of their listener. A thread of this crate sends the written
     /// bytes; those of a connection that shares the worker's completion queue are sent by later polls,
-    /// or after the worker's drop. After the linger time, or the one of [`Stream::set_linger`], the
+    /// or after the worker's drop. As over TCP, a connection with received data that was not read is
+    /// reset. After the linger time, or the one of [`Stream::set_linger`], the
     /// connection is reset.
     pub fn close(&mut self, key: Key) {
         // A forked child has no connections to close.

@@ -84,8 +84,8 @@ pub(crate) enum FailureCause {
     #[error("the peer went away without closing the connection")]
     PeerGone,
     /// A work request of a device completed with an error.
-    #[error("{what} failed with the completion status {status} (vendor error {vendor:#x})")]
-    Completion { what: &'static str, status: u32, vendor: u32 },
+    #[error("{what} failed with the completion status {status} (vendor error {vendor:#x}): {hint}")]
+    Completion { what: &'static str, status: u32, vendor: u32, hint: &'static str },
     /// A device reported the completion of a work request that was not posted, or had completed
     /// before.
     #[error("the device says that {what} number {id} has completed, which is not under way")]

@@ -228,7 +228,12 @@ impl SimEndpoint {
     fn take_sent(&mut self, link: &mut RcLink) -> bool {
         let Some(sent) = link.poll_sent(self.which) else { return false };
         if sent.failed {
-            let cause = FailureCause::Completion { what: "a work request", status: 12, vendor: 0 };
+            let cause = FailureCause::Completion {
+                what: "a work request",
+                status: 12,
+                vendor: 0,
+                hint: "it is a test",
+            };
             self.connection.failed(cause);
             return true;
         }

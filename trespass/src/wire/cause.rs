@@ -148,7 +148,7 @@ impl Cause {
             Self::PeerBusy => "see what the peer's program or machine is doing, and connect again later",
             Self::MachineBusy => "run less on this machine, and connect again later",
             Self::SoftProbeTimedOut => {
-                "see whether SOFT_RNIC_FAULTS holds messages back, and raise TRESPASS_PROBE_TIMEOUT on a busy machine"
+                "compare SOFT_RNIC_FABRIC of both sides, see whether SOFT_RNIC_FAULTS holds messages back, and raise TRESPASS_PROBE_TIMEOUT on a busy machine"
             }
             Self::QueuePairs => {
                 "see its max_qp with `ibv_devinfo -v`, raise `ulimit -l`, or close connections"

@@ -15,7 +15,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i14_connections_leave_nothing_behind, i14_all_that_was_written_arrives_before_the_end,
         i14_a_close_lets_the_peer_read_what_is_large, i14_close_waits_no_longer_than_it_lingers,
         i14_a_drop_waits_for_nobody, i14_a_dropped_worker_waits_for_nobody, i14_messages_of_every_size_arrive_before_the_end, i14_dropped_messages_arrive, an_unread_message_resets, a_worker_lingers_as_the_stream_was_told,
-        both_may_close_at_once);
+        both_may_close_at_once,
+        a_worker_resets_unread_data);
 }
 
 /// Connections of [`i14_connections_leave_nothing_behind`], unless the environment variable gives
@@ -311,6 +312,40 @@ fn a_worker_lingers_as_the_stream_was_told(fixture: &Fixture) -> Outcome {
         server.read_to_end(&mut got).unwrap();
         assert!(got == sent, "{} bytes", got.len());
     });
+    Ok(())
+}
+
+/// A worker's close and drop do as a stream's drop does.
+fn a_worker_resets_unread_data(fixture: &Fixture) -> Outcome {
+    for drops in [false, true] {
+        let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
+        let listener = worker.listen(fixture.anywhere(), Kind::Stream).unwrap();
+        let addr = worker.local_addr(listener).unwrap();
+        let connecting = {
+            let builder = fixture.builder();
+            thread::spawn(move || {
+                let mut client = builder.connect(addr).unwrap();
+                client.write_all(b"unread").unwrap();
+                client
+            })
+        };
+        let (mut events, deadline) = (Vec::new(), Instant::now() + LONG);
+        let ready = |event: &Event| matches!(event, Event::Ready { readiness, .. } if readiness.readable);
+        while !events.iter().any(ready) {
+            assert!(Instant::now() < deadline, "nothing arrives: {events:?}");
+            worker.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
+        }
+        let Some(Event::Ready { key, .. }) = events.iter().find(|event| ready(event)) else { unreachable!() };
+        let mut client = connecting.join().unwrap();
+        client.set_read_timeout(Some(LONG)).unwrap();
+        if drops {
+            drop(worker);
+        } else {
+            worker.close(*key);
+            worker.poll(&mut Vec::new(), Some(Duration::ZERO)).unwrap();
+        }
+        assert_eq!(client.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{drops}");
+    }
     Ok(())
 }
 

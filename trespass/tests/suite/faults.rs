@@ -57,6 +57,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
         a_port_that_goes_down_is_waited_for, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_process_that_stops_in_the_midst_of_a_message_goes_on, a_process_that_ends_in_the_midst_of_a_message_is_noticed,
+        a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp,
         a_storm_is_served_where_nothing_passes, a_device_that_fails_ends_what_it_carries);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
     suite.run(
@@ -492,6 +493,29 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(fixture: &Fixture) -
         assert!(!child.wait().unwrap().success(), "{step}: it has not ended there");
         nothing_is_left(&pool);
     }
+    Ok(())
+}
+
+fn a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let listener = builder(fixture).bind(fixture.anywhere()).unwrap();
+    listener.set_accept_timeout(Some(LONG)).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let connect = || builder(fixture).probe_timeout(Duration::from_millis(200)).connect(addr).unwrap();
+    let (mut client, mut server) = (connect(), listener.accept().unwrap().0);
+    greet(&mut client, &mut server);
+    assert_eq!(client.transport(), Transport::Rdma);
+    rules("drop", 1);
+    client.write_all(b"lost").unwrap();
+    client.set_read_timeout(Some(LONG)).unwrap();
+    let error = client.read(&mut [0; 8]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert!(error.to_string().contains("does not acknowledge"), "the error explains the status: {error}");
+    let (mut client, mut server) = (connect(), listener.accept().unwrap().0);
+    greet(&mut client, &mut server);
+    assert_eq!(client.transport(), Transport::Tcp);
+    all_have_acted();
+    faults::clear();
     Ok(())
 }
 

@@ -38,8 +38,8 @@ pub enum Event {
         /// Its [tag](Worker::set_tag).
         tag: u64,
     },
-    /// A connection attempt failed, or a listener cannot accept. The key of the connection is no
-    /// longer valid.
+    /// A connection attempt failed, and its key is no longer valid. Or a listener cannot accept now,
+    /// for example because no descriptors are free. It goes on by itself, and its key stays valid.
     Failed {
         /// The connection or the listener.
         key: Key,
@@ -48,7 +48,8 @@ pub enum Event {
         /// The reason.
         error: io::Error,
     },
-    /// Calls can make progress. Each [`poll`](Worker::poll) reports it until they have made it.
+    /// Calls can make progress. Each [`poll`](Worker::poll) reports it until they have made it. Room to
+    /// write is reported only after a refused write.
     Ready {
         /// The connection.
         key: Key,

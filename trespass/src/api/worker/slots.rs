@@ -18,7 +18,7 @@ use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::closing;
 use crate::session::connection::Connection;
-use crate::session::lingering::DroppedConnection;
+use crate::session::lingering::{self, DroppedConnection};
 use crate::session::pending::PendingHandshake;
 use crate::session::readiness::{Poller, ReadinessState};
 use crate::session::refusal::Refusals;
@@ -166,19 +166,19 @@ impl WorkerInner {
                 if let Err(error) = connection.deregister(&self.poller) {
                     tracing::error!(%error, "a socket stays in the set of its worker");
                 }
-                if !connection.linger().is_zero() {
-                    connection.close();
-                    connection.progress();
-                }
+                connection.progress();
+                let is_reset = lingering::reset_unread(&mut *connection);
                 self.stats_of_gone += connection.stats();
                 self.free_slot(key.index);
                 let linger = connection.linger();
-                closing::finish(*connection, linger);
+                if !is_reset {
+                    closing::finish(*connection, linger);
+                }
             }
             SlotState::Open { mut connection, .. } => {
                 if connection.linger().is_zero() {
                     connection.abort();
-                } else {
+                } else if !lingering::reset_unread(&mut *connection) {
                     connection.close();
                 }
                 let until = Instant::now() + connection.linger().min(MAX_LINGER);

@@ -383,7 +383,7 @@ fn with_the_last_word_under_way() -> PeerPair {
 
 #[test]
 fn a_peer_that_goes_away_after_the_last_word_has_closed() {
-    let gone = FailureCause::Completion { what: "sending", status: 12, vendor: 0 };
+    let gone = FailureCause::Completion { what: "sending", status: 12, vendor: 0, hint: "it is a test" };
     for cause in
         [gone, FailureCause::PeerGone, FailureCause::Io { what: "sending", kind: std::io::ErrorKind::Other }]
     {

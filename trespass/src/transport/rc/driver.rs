@@ -649,7 +649,8 @@ fn take_completion<B: DeviceBlock>(
         let is_receive = !matches!(completed, CompletedRequest::Own(WrId::Send(_) | WrId::Probe));
         let what = if is_receive { "receiving" } else { "sending" };
         // The first failure tells the cause; the requests flushed after it do not.
-        protocol.failed(FailureCause::Completion { what, status: status.raw(), vendor });
+        let hint = status.hint().unwrap_or("no more is known");
+        protocol.failed(FailureCause::Completion { what, status: status.raw(), vendor, hint });
     }
     let (block, number) = match completed {
         CompletedRequest::Own(WrId::Receive(count)) => (pair.receives.complete(count), count),
