@@ -322,7 +322,7 @@ fn every_row_of_the_parity_table_names_tests_that_exist() {
     assert!(table.len() > 25, "only {} rows were found", table.len());
 }
 
-/// The promises name tests of the suite by `module::case`, or a module or file of it.
+/// The promises name tests of the suite by `module::case`, or a module or file of it, or unit tests.
 #[test]
 fn every_promise_of_trespass_names_a_test_that_exists() {
     let rustdoc = read("trespass/src/lib.rs");
@@ -339,7 +339,9 @@ fn every_promise_of_trespass_names_a_test_that_exists() {
             let folder = root().join("trespass/tests/suite").join(case.replace("::", "/"));
             let is_module = folder.with_extension("rs").exists();
             assert!(
-                is_module || exists(&format!("trespass suite::{case}")),
+                is_module
+                    || exists(&format!("trespass suite::{case}"))
+                    || exists(&format!("trespass {case}")),
                 "{name}: there is no test `{case}`"
             );
         }
