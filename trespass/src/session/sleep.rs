@@ -67,13 +67,11 @@ mod system {
     use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
     use std::time::{Duration, Instant};
 
-    use rustix::event::PollFlags;
-
     use crate::session::connection::Connection;
     use crate::session::readiness::Until;
     use crate::session::service;
     use crate::session::wake::{Signal, WakeHandle};
-    use crate::transport::{Sources, SystemEvent};
+    use crate::transport::{PollFlags, Sources, SystemEvent};
 
     /// A call that could get no signal looks this often whether it was woken.
     const WITHOUT_SIGNAL: Duration = Duration::from_millis(10);
@@ -127,17 +125,16 @@ mod system {
             let waits = !matches!(until, Until::Now);
             let end = service::signals().filter(|_| waits && signal.is_none()).map(|signals| &signals.end);
             let wake_ups = signal.into_iter().chain(end);
-            let wake_ups = wake_ups.map(|signal| (signal.as_fd().as_raw_fd(), PollFlags::IN));
+            let wake_ups = wake_ups.map(|signal| (signal.as_fd().as_raw_fd(), libc::POLLIN));
             // The system ignores a negative descriptor.
             let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; 4];
-            for (place, (fd, flags)) in polled.iter_mut().zip(self.sources.iter().chain(wake_ups)) {
-                *place = libc::pollfd { fd, events: flags.bits() as i16, revents: 0 };
+            for (place, (fd, events)) in polled.iter_mut().zip(self.sources.iter().chain(wake_ups)) {
+                *place = libc::pollfd { fd, events, revents: 0 };
             }
             poll(&mut polled, until)?;
             let reported = polled.iter().take(self.sources.iter().count());
-            let reported = reported.fold(0, |flags, polled| flags | polled.revents);
-            let reported = PollFlags::from_bits_retain(reported as u16);
-            self.found = (!reported.is_empty()).then(|| reported.into());
+            let reported: PollFlags = reported.fold(0, |flags, polled| flags | polled.revents);
+            self.found = (reported != 0).then(|| reported.into());
             Ok(())
         }
 

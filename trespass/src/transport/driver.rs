@@ -5,8 +5,6 @@ use std::time::Instant;
 
 use mio::event::Event;
 use mio::{Registry, Token};
-#[cfg(any(target_os = "linux", target_os = "android"))]
-use rustix::event::PollFlags;
 
 use crate::protocol::{Blocks, CallBuffer, ConnectionKind, ProtocolMachine};
 
@@ -36,16 +34,20 @@ impl From<&Event> for SystemEvent {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 impl From<PollFlags> for SystemEvent {
     fn from(flags: PollFlags) -> Self {
-        let has = |any: PollFlags| flags.intersects(any);
+        let has = |any: PollFlags| flags & any != 0;
         Self {
-            is_readable: has(PollFlags::IN),
-            is_writable: has(PollFlags::OUT),
-            is_read_closed: has(PollFlags::RDHUP | PollFlags::HUP),
-            is_write_closed: has(PollFlags::HUP),
-            is_error: has(PollFlags::ERR | PollFlags::NVAL),
+            is_readable: has(libc::POLLIN),
+            is_writable: has(libc::POLLOUT),
+            is_read_closed: has(libc::POLLRDHUP | libc::POLLHUP),
+            is_write_closed: has(libc::POLLHUP),
+            is_error: has(libc::POLLERR | libc::POLLNVAL),
         }
     }
 }
+
+/// The flags of poll(2), as in its `pollfd`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) type PollFlags = libc::c_short;
 
 /// The descriptors of a connection, each with what a sleeping call waits for.
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -56,11 +58,11 @@ pub(crate) struct Sources {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 impl Sources {
-    /// Waits for nothing if `flags` is empty.
+    /// Waits for nothing if there are no `flags`.
     pub(crate) fn add(&mut self, descriptor: std::os::fd::RawFd, flags: PollFlags) {
         let free = self.descriptors.iter_mut().find(|place| place.is_none());
         debug_assert!(free.is_some(), "a connection has two descriptors at most");
-        if let Some(free) = free.filter(|_| !flags.is_empty()) {
+        if let Some(free) = free.filter(|_| flags != 0) {
             *free = Some((descriptor, flags));
         }
     }

@@ -28,9 +28,9 @@ use std::time::Instant;
 
 use mio::{Registry, Token};
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) use self::driver::Sources;
 pub(crate) use self::driver::{Driver, SystemEvent};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use self::driver::{PollFlags, Sources};
 use self::tcp::TcpDriver;
 use crate::pool::{Block, Pool};
 use crate::process::Descriptor;

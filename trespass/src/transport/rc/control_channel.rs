@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use rustix::event::PollFlags;
 use sideway::rdmacm::{EventChannel, EventType, Identifier};
 
 use crate::transport::{CONTROL_BYTES, Sources, SystemEvent};
@@ -91,9 +90,9 @@ impl ControlChannel {
     pub(super) fn sources(&self, sources: &mut Sources) {
         match self {
             Self::Socket { ended: true, .. } => (),
-            Self::Socket { .. } => sources.add(self.descriptor(), PollFlags::RDHUP),
+            Self::Socket { .. } => sources.add(self.descriptor(), libc::POLLRDHUP),
             Self::Cm(cm) if cm.ended => (),
-            Self::Cm(_) => sources.add(self.descriptor(), PollFlags::IN),
+            Self::Cm(_) => sources.add(self.descriptor(), libc::POLLIN),
         }
     }
 

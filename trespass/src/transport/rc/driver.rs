@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Interest, Registry, Token};
-use rustix::event::PollFlags;
 use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, QueuePairAttributeMask, WorkRequestFlags};
 
@@ -476,7 +475,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         if !self.is_deaf
             && let Some(dispatcher) = self.pair.own_dispatcher()
         {
-            sources.add(dispatcher.descriptor(), PollFlags::IN);
+            sources.add(dispatcher.descriptor(), libc::POLLIN);
         }
     }
 

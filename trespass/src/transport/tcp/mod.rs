@@ -14,14 +14,12 @@ use std::time::Instant;
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-#[cfg(any(target_os = "linux", target_os = "android"))]
-use rustix::event::PollFlags;
 use socket2::SockRef;
 
 use self::reader::{AHEAD, FrameSink, Reader};
-#[cfg(any(target_os = "linux", target_os = "android"))]
-use super::Sources;
 use super::{Driver, SystemEvent};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use super::{PollFlags, Sources};
 use crate::process::Descriptor;
 use crate::protocol::frame::HEADER_LEN;
 use crate::protocol::{
@@ -317,10 +315,10 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn sources(&mut self, sources: &mut Sources) {
-        let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, !self.may_read);
-        flags.set(PollFlags::RDHUP, !self.ends);
-        flags.set(PollFlags::OUT, !self.may_write);
+        let unless = |known: bool, flag: PollFlags| if known { 0 } else { flag };
+        let flags = unless(self.may_read, libc::POLLIN)
+            | unless(self.ends, libc::POLLRDHUP)
+            | unless(self.may_write, libc::POLLOUT);
         if !self.over {
             sources.add(std::os::fd::AsRawFd::as_raw_fd(&self.socket), flags);
         }
