@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, RunOptions, Suite, cases};
-use trespass::{Builder, Listener, Pool, SeqPacket, Stream, Transport};
+use trespass::{Builder, Listener, Policy, Pool, SeqPacket, Stream, Transport};
 
 use super::fixture::{Fixture, LONG, Target, greet};
 use super::parity::net::{Own, Std};
@@ -300,7 +300,7 @@ fn a_port_that_goes_down_is_waited_for(fixture: &Fixture) -> Outcome {
     nothing_is_left(&pool);
     // While the port is down, a client that accepts TCP gets it.
     faults::port_down(0, 1).expect("soft0");
-    let wants = builder(fixture).policy(trespass::Policy::Auto);
+    let wants = builder(fixture).policy(Policy::Auto);
     let [mut client, mut server] = streams(fixture, &wants);
     assert_eq!(client.transport(), Transport::Tcp);
     greet(&mut client, &mut server);
@@ -380,7 +380,7 @@ const CALLS_OF_A_PROCESS: &[&str] = &[
 
 fn calls_that_fail_leave_no_connection_or_one_over_tcp(fixture: &Fixture) -> Outcome {
     faults::clear();
-    let (wants, requires) = (builder(fixture).policy(trespass::Policy::Auto), builder(fixture));
+    let (wants, requires) = (builder(fixture).policy(Policy::Auto), builder(fixture));
     let [mut client, mut server] = streams(fixture, &wants);
     greet(&mut client, &mut server);
     let pool = client.pool().clone();
@@ -498,10 +498,11 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(fixture: &Fixture) -
 
 fn a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp(fixture: &Fixture) -> Outcome {
     faults::clear();
-    let listener = builder(fixture).bind(fixture.anywhere()).unwrap();
+    let builder = || builder(fixture).policy(Policy::Auto).probe_timeout(Duration::from_millis(200));
+    let listener = builder().bind(fixture.anywhere()).unwrap();
     listener.set_accept_timeout(Some(LONG)).unwrap();
     let addr = listener.local_addr().unwrap();
-    let connect = || builder(fixture).probe_timeout(Duration::from_millis(200)).connect(addr).unwrap();
+    let connect = || builder().connect(addr).unwrap();
     let (mut client, mut server) = (connect(), listener.accept().unwrap().0);
     greet(&mut client, &mut server);
     assert_eq!(client.transport(), Transport::Rdma);
@@ -565,7 +566,7 @@ fn start(part: &str, rules: Option<&str>) -> Child {
 
 fn child(part: &str) {
     let fixture = Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into());
-    let wants = builder(&fixture).policy(trespass::Policy::Auto);
+    let wants = builder(&fixture).policy(Policy::Auto);
     match part.split_once(' ').expect("a part, and what of it") {
         ("calls", text) => {
             rules(text, 1);
