@@ -21,8 +21,8 @@ use crate::wire::Kind;
 /// when a call can make progress, also for a program that waits for edges. A drop gives up the
 /// connect and does not wait. The service thread ends a queue pair that was made for it.
 ///
-/// The connection is in blocking mode and has a descriptor of its own. Remove the one of `Connecting`
-/// from a set of descriptors before it is dropped.
+/// The connection is in blocking mode and has another descriptor. Remove the
+/// descriptor of `Connecting` from a set before it is dropped.
 ///
 /// ```no_run
 /// use std::task::Poll;

@@ -1,6 +1,6 @@
 //! A descriptor that is writable while a write may find room, for programs that wait for `EPOLLOUT`.
 //!
-//! A set of events is never writable, so this is a descriptor of its own. A refused write makes it
+//! A set of events is never writable, so this is another descriptor. A refused write makes it
 //! not writable. The service thread then watches the socket or the completion queue, and makes the
 //! descriptor writable at their next event, because the program may wait for nothing else. It does not
 //! look into the connection, so the next write may be refused again. It does not watch the

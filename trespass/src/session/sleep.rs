@@ -1,5 +1,5 @@
 //! What a call sleeps in: the set that the program also waits for, or the connection's descriptors
-//! alone, which need none of their own.
+//! alone, which need no further one.
 
 use std::io;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ mod system {
             });
             let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             // SAFETY: the slice and the timeout live for the call, and no signal mask is given. A
-            // descriptor that is closed meanwhile would be reported as invalid; the connection keeps
+            // descriptor that is closed during the call would be reported as invalid; the connection keeps
             // its own until it is dropped, which its `Caller` prevents as long as the call runs.
             let count = unsafe {
                 libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout, std::ptr::null())

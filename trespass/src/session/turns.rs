@@ -244,7 +244,7 @@ mod models {
     }
 
     impl Connection {
-        /// Takes completions, whoever waits for them.
+        /// Takes the completions of all calls.
         fn poll(&mut self, poller: &Poller) {
             for completion in poller.take() {
                 match completion {

@@ -156,7 +156,7 @@ mod system {
     use super::WAKER;
     use crate::process::Process;
 
-    /// Wakes a set without a descriptor of its own, by one that is always readable.
+    /// Wakes a set by a descriptor that is always readable, which a few sets share.
     #[derive(Debug)]
     pub(super) struct SetWaker {
         set: RawFd,

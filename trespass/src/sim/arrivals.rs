@@ -39,7 +39,7 @@ struct Plan {
     honest: usize,
     late: usize,
     hostile: usize,
-    /// Hostile clients connect again after their end, so often together.
+    /// The number of times that hostile clients connect again, all together.
     again: usize,
     /// Clients arrive within this time.
     within: Duration,

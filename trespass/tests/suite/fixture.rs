@@ -78,7 +78,7 @@ impl Fixture {
     }
 
     /// Clients of a storm. Connections with shared receives have a whole queue of them each, and the
-    /// connection manager has a backlog of its own.
+    /// connection manager has another backlog.
     pub(crate) fn storm(&self) -> usize {
         match self.target {
             Target::SoftShared | Target::SoftByCm | Target::SystemByCm => self.less(160),

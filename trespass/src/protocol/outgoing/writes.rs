@@ -46,7 +46,7 @@ impl<B: Block> Outgoing<B> {
     }
 
     /// Whether `len` bytes of a stream would be lent. What the peer has free receives for goes in
-    /// frames, because the peer has it then whatever becomes of this process. A bulk transfer is
+    /// frames, because it no longer depends on this process. A bulk transfer is
     /// lent, because READs are faster: once a write did not fit, all are lent until the peer's
     /// program has sent something.
     pub(crate) fn would_lend(&self, len: usize, window: PeerWindow) -> bool {

@@ -41,7 +41,7 @@ pub(crate) fn task_of_child(part: &str, fixture: &Fixture, addr: SocketAddr) -> 
     true
 }
 
-/// The tasks of a child process, besides the ways to leave.
+/// The tasks of a child process. The ways to leave are others.
 const SERVE: &str = "serve";
 const FEW: &str = "serve with few descriptors";
 const COUNT: &str = "count descriptors";
