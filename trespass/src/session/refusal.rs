@@ -1,5 +1,7 @@
 //! Refused clients: the socket of each stays open until the client has read its answer.
 //!
+//! The answer depends on the client's protocol, which its first bytes tell. They may arrive late.
+//!
 //! A socket that is closed with unread bytes, or gets bytes after its close, sends a reset, and the
 //! client may lose the answer. So this side closes its half, and discards bytes until the client
 //! closes the other one. Their number, their bytes and their time are bounded.
@@ -29,12 +31,15 @@ fn most_open() -> usize {
     MAX_OPEN.min(descriptors() / 8)
 }
 
-/// How long a refused client may take to read its answer.
+/// How long a refused client may take to send its first bytes, and then to read its answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes that are discarded, and the reads of one turn.
 const MAX_DISCARDED: usize = 64 << 10;
 const READS_A_TURN: u32 = 8;
+
+/// The first bytes of a client, which tell its protocol.
+const MAGIC_LEN: usize = 4;
 
 /// The token of the socket, which no listener and no closed connection uses.
 const SOCKET: usize = 1001;
@@ -54,32 +59,36 @@ pub(crate) fn log_foreign(peer: SocketAddr, first: &[u8], error: &dyn Display) {
 pub(crate) struct Refusals(Arc<()>);
 
 impl Refusals {
-    /// Answers a client whose handshake does not begin: with `reject`, or in its own protocol if its
-    /// first bytes have arrived and show another one.
+    /// Answers a client whose handshake does not begin: in its own protocol if its first bytes show
+    /// another one, else with `reject`. The bytes are waited for.
     pub(crate) fn turn_away(&self, socket: std::net::TcpStream, peer: SocketAddr, reject: &[u8]) {
-        let answered = socket.set_nonblocking(true).and_then(|()| {
-            let mut socket = TcpStream::from_std(socket);
-            let mut first = [0; PREAMBLE];
-            let len = socket.read(&mut first).unwrap_or(0);
-            let answer = foreign_answer(peer, &first[..len]).unwrap_or(reject);
-            // A new socket has room for an answer.
-            socket.write_all(answer)?;
-            Ok(socket)
-        });
-        match answered {
-            Ok(socket) => self.finish(socket),
-            Err(error) => tracing::debug!(%peer, %error, "a refused client gets no answer"),
+        if let Err(error) = socket.set_nonblocking(true) {
+            return tracing::debug!(%peer, %error, "a refused client gets no answer");
         }
+        let mut client = self.client(TcpStream::from_std(socket));
+        client.unanswered = Some(Unanswered { peer, reject: reject.into() });
+        self.serve(client);
     }
 
     /// Closes the socket of a client that has got its answer.
     pub(crate) fn finish(&self, socket: TcpStream) {
-        let (left, until) = (MAX_DISCARDED, Instant::now() + PATIENCE);
-        let mut client = RefusedClient { socket, left, until, _counted: self.0.clone() };
-        if client.socket.shutdown(Shutdown::Write).is_err() || client.discard().is_over() {
-            return;
+        let mut client = self.client(socket);
+        client.end_answer();
+        self.serve(client);
+    }
+
+    fn client(&self, socket: TcpStream) -> RefusedClient {
+        let until = Instant::now() + PATIENCE;
+        RefusedClient { socket, unanswered: None, left: MAX_DISCARDED, until, _counted: self.0.clone() }
+    }
+
+    /// Hands a client to the service thread if it has more to do for it.
+    fn serve(&self, mut client: RefusedClient) {
+        let has_place = Arc::strong_count(&self.0) - 1 <= most_open();
+        if !has_place {
+            client.until = Instant::now();
         }
-        if Arc::strong_count(&self.0) - 1 > most_open() {
+        if client.progress(Instant::now()).is_over() || !has_place {
             return;
         }
         let started = ServiceTask::start(|place| {
@@ -95,60 +104,113 @@ impl Refusals {
 
 /// The answer to a client whose first bytes are of another protocol.
 fn foreign_answer(peer: SocketAddr, first: &[u8]) -> Option<&'static [u8]> {
-    let magic = *first.first_chunk()?;
+    let magic = *first.first_chunk::<MAGIC_LEN>()?;
     let error = Preamble::check_magic(magic).err()?;
     log_foreign(peer, first, &error);
     Some(foreign::answer(magic))
 }
 
-/// A client that has got its answer.
+/// A client that is refused.
 struct RefusedClient {
     socket: TcpStream,
+    /// The answer that the client is still to get.
+    unanswered: Option<Unanswered>,
     /// Bytes that may still be discarded.
     left: usize,
+    /// When the client's next step is due: its first bytes, and then its close.
     until: Instant,
     _counted: Arc<()>,
 }
 
-/// What a turn has left to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Discarded {
-    /// Nothing: the client has closed, or it sends too much.
-    All,
-    /// The next bytes have not arrived.
-    Arrived,
-    /// More bytes have arrived.
-    Some,
+/// What a client gets that has not shown its protocol.
+struct Unanswered {
+    peer: SocketAddr,
+    reject: Box<[u8]>,
 }
 
-impl Discarded {
+/// What a turn has left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    /// Nothing: the client has closed, or it sends too much.
+    Over,
+    /// The next bytes have not arrived.
+    Waits,
+    /// More bytes have arrived.
+    HasMore,
+}
+
+impl Refused {
     fn is_over(self) -> bool {
-        self == Self::All
+        self == Self::Over
     }
 }
 
 impl RefusedClient {
-    fn discard(&mut self) -> Discarded {
+    /// Answers the client if it can, and then discards what arrives.
+    fn progress(&mut self, now: Instant) -> Refused {
+        if self.unanswered.is_some() {
+            let mut first = [0; PREAMBLE];
+            // A client that has closed its half sends no more.
+            let (arrived, may_follow) = match self.socket.peek(&mut first) {
+                Ok(count) => (count, count > 0),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    (0, true)
+                }
+                Err(_) => return Refused::Over,
+            };
+            let shows_protocol = first[..arrived].first_chunk::<MAGIC_LEN>().is_some();
+            if !shows_protocol && may_follow && now < self.until {
+                return Refused::Waits;
+            }
+            if !self.answer(&first[..arrived], now) {
+                return Refused::Over;
+            }
+        }
+        self.discard()
+    }
+
+    /// Sends the answer that these first bytes ask for. Returns false if that fails.
+    fn answer(&mut self, first: &[u8], now: Instant) -> bool {
+        let Some(Unanswered { peer, reject }) = self.unanswered.take() else {
+            return true;
+        };
+        self.until = now + PATIENCE;
+        // A new socket has room for an answer.
+        match self.socket.write_all(foreign_answer(peer, first).unwrap_or(&reject)) {
+            Ok(()) => self.end_answer(),
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a refused client gets no answer");
+                false
+            }
+        }
+    }
+
+    /// Tells the client that nothing follows. Returns false if that fails.
+    fn end_answer(&mut self) -> bool {
+        self.socket.shutdown(Shutdown::Write).is_ok()
+    }
+
+    fn discard(&mut self) -> Refused {
         let mut waste = [0; 4096];
         for _ in 0..READS_A_TURN {
             match self.socket.read(&mut waste) {
-                Ok(0) => return Discarded::All,
-                Ok(count) if count > self.left => return Discarded::All,
+                Ok(0) => return Refused::Over,
+                Ok(count) if count > self.left => return Refused::Over,
                 Ok(count) => self.left -= count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Discarded::Arrived,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Refused::Waits,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Discarded::All,
+                Err(_) => return Refused::Over,
             }
         }
-        Discarded::Some
+        Refused::HasMore
     }
 }
 
 impl Task for RefusedClient {
     fn turn(&mut self, place: &Place, _: &[&Event], now: Instant) -> NextTurn {
-        match self.discard() {
-            Discarded::Some if now < self.until => NextTurn::At(now),
-            Discarded::Arrived if now < self.until => NextTurn::At(self.until),
+        match self.progress(now) {
+            Refused::HasMore if now < self.until => NextTurn::At(now),
+            Refused::Waits if now < self.until => NextTurn::At(self.until),
             _ => {
                 if let Err(error) = place.registry().deregister(&mut self.socket) {
                     tracing::debug!(%error, "a descriptor stays in the set");
@@ -238,9 +300,24 @@ mod tests {
 
     #[test]
     fn a_silent_client_is_turned_away_without_its_bytes() {
-        let (client, server, peer) = client(b"");
+        for sent in [&b""[..], b"GE", b"TRSP"] {
+            let (client, server, peer) = client(sent);
+            Refusals::default().turn_away(server, peer, b"busy");
+            assert_eq!(read_to_end(client), b"busy");
+        }
+    }
+
+    /// The first bytes of a client may arrive after it was refused, and one by one.
+    #[test]
+    fn a_late_client_of_another_protocol_gets_its_answer() {
+        let (mut client, server, peer) = client(b"");
+        client.set_nodelay(true).unwrap();
         Refusals::default().turn_away(server, peer, b"busy");
-        assert_eq!(read_to_end(client), b"busy");
+        for byte in b"GET /" {
+            client.write_all(&[*byte]).unwrap();
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(read_to_end(client), foreign::answer(*b"GET "));
     }
 
     /// A client that sends for ever, and one that stays, lose their sockets.
