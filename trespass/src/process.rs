@@ -4,8 +4,9 @@
 //! kernel objects as the parent's, so that the child must not touch them.
 
 use std::io;
+use std::ptr;
 use std::sync::atomic::Ordering;
-use std::sync::atomic::{AtomicBool as StdAtomicBool, AtomicU32 as StdAtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool as StdAtomicBool, AtomicPtr, AtomicU32 as StdAtomicU32, AtomicUsize};
 use std::thread;
 use std::time::Duration;
 
@@ -55,6 +56,50 @@ impl Process {
         io::Error::other(format!(
             "this {what} belongs to the process that made it, which has forked: make another one in the child"
         ))
+    }
+}
+
+/// A static value of which a forked child makes its own. In its copy of the parent's, a thread that
+/// the child does not have may hold a lock for ever. No value is freed, so that references stay valid.
+pub(crate) struct PerProcess<T: 'static>(AtomicPtr<(Process, T)>);
+
+impl<T> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// The value of this process, if it has made one.
+    pub(crate) fn made(&self) -> Option<&'static T> {
+        // SAFETY: the pointer is null, or comes from a box that `set` stored and nobody frees.
+        let stored = unsafe { self.0.load(Ordering::Acquire).as_ref() };
+        stored.filter(|(process, _)| process.is_current()).map(|(_, value)| value)
+    }
+
+    /// Stores the value and returns it. The error is the one that another thread of this process has
+    /// stored.
+    pub(crate) fn set(&self, value: T) -> Result<&'static T, &'static T> {
+        let new = Box::into_raw(Box::new((Process::current(), value)));
+        let mut seen = self.0.load(Ordering::Acquire);
+        loop {
+            if let Some(made) = self.made() {
+                // SAFETY: the pointer comes from the box above, and nobody else has got it.
+                drop(unsafe { Box::from_raw(new) });
+                return Err(made);
+            }
+            match self.0.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: the pointer comes from the box above, and nobody frees it from now on.
+                Ok(_) => return Ok(unsafe { &(*new).1 }),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// The value of this process, which is made first if it has none.
+    pub(crate) fn get(&self) -> &'static T
+    where
+        T: Default,
+    {
+        self.made().unwrap_or_else(|| self.set(T::default()).unwrap_or_else(|made| made))
     }
 }
 

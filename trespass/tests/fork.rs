@@ -35,8 +35,12 @@ fn wait_for(id: i32) -> i32 {
 }
 
 fn says_hello(listener: &Listener) {
+    says_hello_by(Policy::TcpOnly, listener);
+}
+
+fn says_hello_by(policy: Policy, listener: &Listener) {
     let addr = listener.local_addr().unwrap();
-    let client = thread::spawn(move || Builder::new().policy(Policy::TcpOnly).connect(addr).unwrap());
+    let client = thread::spawn(move || Builder::new().policy(policy).connect(addr).unwrap());
     let (server, _): (Stream, _) = listener.accept().unwrap();
     assert_eq!(server.peer_addr().unwrap(), client.join().unwrap().local_addr().unwrap());
 }
@@ -347,17 +351,20 @@ fn a_child_lets_go_of_the_port() {
     assert_eq!(wait_for(child), 0);
 }
 
-/// The service thread of the parent is not in the child, which gets its own.
+/// The service thread of the parent is not in the child, which gets its own, and a device of its own.
 #[test]
 fn a_child_may_listen() {
     alone!(a_child_may_listen);
-    let listener = Builder::new().policy(Policy::TcpOnly).bind("127.0.0.1:0").unwrap();
-    says_hello(&listener);
-    let child = fork(|| {
-        let own = Builder::new().policy(Policy::TcpOnly).bind("127.0.0.1:0").unwrap();
-        says_hello(&own);
-        true
-    });
-    assert_eq!(wait_for(child), 0);
-    says_hello(&listener);
+    soft_device();
+    for policy in [Policy::TcpOnly, Policy::RequireRdma] {
+        let listener = Builder::new().policy(policy).bind("127.0.0.1:0").unwrap();
+        says_hello_by(policy, &listener);
+        let child = fork(|| {
+            let own = Builder::new().policy(policy).bind("127.0.0.1:0").unwrap();
+            says_hello_by(policy, &own);
+            true
+        });
+        assert_eq!(wait_for(child), 0, "{policy:?}");
+        says_hello_by(policy, &listener);
+    }
 }

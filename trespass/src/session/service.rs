@@ -7,7 +7,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -17,7 +17,7 @@ use mio::event::Event;
 use mio::{Events, Poll, Registry, Token, Waker};
 
 use crate::pool::flush_thread;
-use crate::process::{Process, current_thread};
+use crate::process::{PerProcess, current_thread};
 use crate::session::control_keepalive::ControlSockets;
 use crate::session::exit::{self, OpenAtExit};
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -65,7 +65,7 @@ pub(super) fn control_sockets() -> io::Result<&'static ControlSockets> {
 /// thread, which must not wait for itself.
 #[cfg(unix)]
 pub(super) fn waited_for_at_exit() -> Option<&'static OpenAtExit> {
-    let service = Service::started()?;
+    let service = SERVICE.made()?;
     let thread = service.thread.load(Ordering::Relaxed);
     (thread != current_thread()).then_some(&service.open_at_exit)
 }
@@ -78,7 +78,7 @@ pub(super) fn timers() -> io::Result<&'static Timers> {
 /// The signals of sleeping calls.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn signals() -> Option<&'static Signals> {
-    Service::started().map(|service| &service.signals)
+    SERVICE.made().map(|service| &service.signals)
 }
 
 /// Ends every sleep of a call, because the process ends.
@@ -90,7 +90,7 @@ pub(super) fn end_sleeps() {
 
 /// Wakes the service thread.
 pub(super) fn wake() {
-    if let Some(service) = Service::started() {
+    if let Some(service) = SERVICE.made() {
         service.wake();
     }
 }
@@ -143,10 +143,8 @@ impl Place {
     }
 }
 
-/// The tasks of a process. It is never freed, because its thread uses it as long as the process
-/// lives.
+/// The tasks of a process. Its thread uses it as long as the process lives.
 struct Service {
-    process: Process,
     registry: Registry,
     waker: Waker,
     entries: Mutex<Vec<Entry>>,
@@ -172,26 +170,16 @@ impl Entry {
     }
 }
 
-/// The service of the process that started it. A forked child has no such thread, and starts its
-/// own.
-static SERVICE: AtomicPtr<Service> = AtomicPtr::new(ptr::null_mut());
+/// A forked child has no such thread, and starts its own.
+static SERVICE: PerProcess<Service> = PerProcess::new();
 
 impl Service {
-    /// The service, if this process has started it.
-    fn started() -> Option<&'static Self> {
-        // SAFETY: the pointer is null, or comes from the box that `get` chose and never frees.
-        let service = unsafe { SERVICE.load(Ordering::Acquire).as_ref() };
-        service.filter(|service| service.process.is_current())
-    }
-
     fn get() -> io::Result<&'static Self> {
-        let seen = SERVICE.load(Ordering::Acquire);
-        if let Some(service) = Self::started() {
+        if let Some(service) = SERVICE.made() {
             return Ok(service);
         }
         let poll = Poll::new()?;
-        let new = Box::new(Self {
-            process: Process::current(),
+        let new = Self {
             registry: poll.registry().try_clone()?,
             waker: Waker::new(poll.registry(), WAKER)?,
             entries: Mutex::default(),
@@ -201,7 +189,7 @@ impl Service {
             signals: Signals::new()?,
             control_sockets: ControlSockets::new(),
             thread: AtomicUsize::new(0),
-        });
+        };
         // The thread starts before a task can be added, and ends if another thread was faster.
         let (choose, chosen) = sync_channel::<&'static Self>(1);
         start(move || {
@@ -209,19 +197,12 @@ impl Service {
                 service.run(poll);
             }
         })?;
-        let new = Box::into_raw(new);
-        match SERVICE.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                // SAFETY: the pointer comes from a box, and nobody frees it from now on.
-                let service = unsafe { &*new };
+        match SERVICE.set(new) {
+            Ok(service) => {
                 let _ = choose.send(service); // The thread waits for it.
                 Ok(service)
             }
-            Err(_) => {
-                // SAFETY: the pointer comes from the box above, and nobody else has got it.
-                drop(unsafe { Box::from_raw(new) });
-                Self::get()
-            }
+            Err(service) => Ok(service),
         }
     }
 
@@ -375,7 +356,7 @@ impl<T: Task + 'static> ServiceTask<T> {
 
     /// Whether this process started the task. A forked child has a copy that nobody runs.
     pub(crate) fn is_of_this_process(&self) -> bool {
-        self.place.service.process.is_current()
+        SERVICE.made().is_some_and(|service| ptr::eq(service, self.place.service))
     }
 
     /// Asks for a turn.

@@ -146,7 +146,7 @@ impl Wake for WakeHandle {
 mod system {
     use std::io;
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-    use std::sync::{Arc, Mutex, Weak};
+    use std::sync::{Arc, Mutex, PoisonError, Weak};
 
     use mio::Registry;
     use rustix::event::epoll::{self, EventData, EventFlags};
@@ -154,7 +154,7 @@ mod system {
     use rustix::io::Errno;
 
     use super::WAKER;
-    use crate::process::Process;
+    use crate::process::PerProcess;
 
     /// Wakes a set by a descriptor that is always readable, which a few sets share.
     #[derive(Debug)]
@@ -203,18 +203,15 @@ mod system {
 
     /// A descriptor that is always readable, which a few sets of the process share. Nobody changes it.
     fn always_readable() -> io::Result<Arc<OwnedFd>> {
-        type Shared = (Process, Weak<OwnedFd>);
-        static READY: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
-        let new = || eventfd(1, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Arc::new);
-        // In a forked child the lock may be held for ever.
-        let Ok(mut all) = READY.try_lock() else { return Ok(new()?) };
-        all.retain(|(process, ready)| process.is_current() && ready.strong_count() > 0);
-        let few = all.iter().filter(|(_, ready)| ready.strong_count() < SETS);
-        if let Some(ready) = few.map(|(_, ready)| ready).find_map(Weak::upgrade) {
+        static READY: PerProcess<Mutex<Vec<Weak<OwnedFd>>>> = PerProcess::new();
+        let mut all = READY.get().lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|ready| ready.strong_count() > 0);
+        let few = all.iter().filter(|ready| ready.strong_count() < SETS);
+        if let Some(ready) = few.map(Weak::upgrade).find_map(|ready| ready) {
             return Ok(ready);
         }
-        let ready = new()?;
-        all.push((Process::current(), Arc::downgrade(&ready)));
+        let ready = Arc::new(eventfd(1, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        all.push(Arc::downgrade(&ready));
         Ok(ready)
     }
 

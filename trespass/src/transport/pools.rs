@@ -6,15 +6,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::config::Config;
 use crate::pool::{Pool, PoolConfig};
+use crate::process::PerProcess;
 #[cfg(feature = "rdma")]
 use crate::wire::Unavailable;
 
+type Pools = Mutex<Vec<(PoolConfig, Pool)>>;
+
 /// The process's pools, each with its configuration. Several entries can have the same
-/// configuration, one for each device.
-static POOLS: Mutex<Vec<(PoolConfig, Pool)>> = Mutex::new(Vec::new());
+/// configuration, one for each device. A forked child has pools of its own, because the locks of its
+/// copies may be held for ever.
+static POOLS: PerProcess<Pools> = PerProcess::new();
 
 fn pools() -> MutexGuard<'static, Vec<(PoolConfig, Pool)>> {
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+    POOLS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes the pools registered in `domain`, because its device has failed. Later connections get a
@@ -86,4 +90,33 @@ fn check_can_send(pool: Pool) -> Result<Pool, Unavailable> {
         return Err(Unavailable::new(crate::wire::Cause::LockedMemory, words));
     }
     Ok(pool)
+}
+
+#[cfg(all(test, unix, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::config::Builder;
+
+    /// Another thread may be in the pools when a thread forks.
+    #[test]
+    fn a_forked_child_has_pools_of_its_own() {
+        let config = Builder::new().build().unwrap();
+        let held = pools();
+        // SAFETY: the child makes a pool, which takes no lock of another thread but the allocator's.
+        // The C library hands that one over to the child.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: these calls have no preconditions. The first ends a child that waits.
+            unsafe {
+                libc::alarm(20);
+                libc::_exit(i32::from(pool_of(&config).is_err()));
+            }
+        }
+        drop(held);
+        let mut status = 0;
+        // SAFETY: the process is a child of this one, and `status` lives for the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child waits for a lock that nobody releases");
+    }
 }

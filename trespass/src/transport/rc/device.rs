@@ -15,6 +15,7 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use super::resources::lacking;
 use crate::config::environment::DeviceName;
 use crate::handshake::Terms;
+use crate::process::PerProcess;
 use crate::transport::pools::forget_pools_of;
 use crate::wire::Features;
 use crate::wire::{Cause, Unavailable};
@@ -195,7 +196,7 @@ struct CachedPort {
     at: Instant,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct DeviceCache {
     devices: Vec<Arc<RdmaDevice>>,
     ports: Vec<CachedPort>,
@@ -245,8 +246,8 @@ impl DeviceCache {
 }
 
 fn cache() -> MutexGuard<'static, DeviceCache> {
-    static KNOWN: Mutex<DeviceCache> = Mutex::new(DeviceCache { devices: Vec::new(), ports: Vec::new() });
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    static KNOWN: PerProcess<Mutex<DeviceCache>> = PerProcess::new();
+    KNOWN.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Finds the port for a socket with the address `local`. That is a port of the named device if
