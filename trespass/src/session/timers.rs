@@ -12,6 +12,9 @@ use crate::session::wake::WakeHandle;
 /// A later time than this is rounded up to a full second, so that timers share wake-ups.
 const EXACT: Duration = Duration::from_secs(1);
 
+/// Sets woken in a turn of the service thread, so that tasks have theirs.
+const WAKE_UPS_A_TURN: usize = 64;
+
 /// When a set is woken, and a number that makes the time unique.
 type Key = (Instant, u64);
 
@@ -44,9 +47,9 @@ impl Timers {
         self.queue().wake_ups.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Wakes the sets that are due.
+    /// Wakes sets that are due. The other ones stay due.
     pub(super) fn fire(&self, now: Instant) {
-        loop {
+        for _ in 0..WAKE_UPS_A_TURN {
             let mut queue = self.queue();
             let Some(first) = queue.wake_ups.first_entry().filter(|first| first.key().0 <= now) else {
                 return;
@@ -122,6 +125,24 @@ mod tests {
         assert_eq!(timers.rounded(far), timers.began + Duration::from_secs(8));
         let full = timers.began + Duration::from_secs(9);
         assert_eq!(timers.rounded(full), full);
+    }
+
+    /// The tasks of the service thread have turns between.
+    #[test]
+    fn a_turn_wakes_a_part_of_the_sets_and_the_next_turn_the_rest() {
+        const SETS: usize = 3 * WAKE_UPS_A_TURN / 2;
+        let timers: &'static Timers = Box::leak(Box::new(Timers::new()));
+        let (now, wake_handle) = (Instant::now(), WakeHandle::new());
+        let new = || Timer { timers, process: Process::current(), key: None };
+        let mut all: Vec<Timer> = (0..SETS).map(|_| new()).collect();
+        for timer in &mut all {
+            timer.set(now, &wake_handle);
+        }
+        for left in [SETS - WAKE_UPS_A_TURN, 0] {
+            timers.fire(now);
+            assert_eq!(Arc::strong_count(&wake_handle) - 1, left);
+            assert_eq!(timers.next().is_some(), left > 0, "the thread does not sleep before the rest");
+        }
     }
 
     #[test]
