@@ -95,7 +95,7 @@ pub(crate) struct Admission<H> {
 }
 
 /// The place of the next client.
-enum NextPlace {
+pub(crate) enum NextPlace {
     Free,
     /// That of a stalled handshake.
     Replaces(usize),

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::slots::{SlotState, WORKER_CQ, WorkerInner, token};
 use super::{Event, Key};
-use crate::session::admission::{Stall, first_stalled};
+use crate::session::admission::{NextPlace, Stall, first_stalled};
 use crate::session::pending::PendingHandshake;
 use crate::session::refusal::log_refused;
 
 /// Handshakes at a time.
-const MAX_HANDSHAKES: usize = 1024;
+pub(super) const MAX_HANDSHAKES: usize = 1024;
 /// When a listener that could not accept tries again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -19,16 +19,20 @@ impl WorkerInner {
     /// Accepts waiting clients while there are places.
     pub(super) fn accept_pending(&mut self, index: u32) {
         let (listener, tag) = (self.key(index), self.slot(index).tag);
-        while self.handshakes < MAX_HANDSHAKES || self.evict_stalled() {
+        loop {
+            if !matches!(self.slot(index).state, SlotState::Listening { may_accept: true, .. }) {
+                return;
+            }
+            let Some(place) = self.next_place() else { break };
             let SlotState::Listening { acceptor, kind, may_accept } = &mut self.slot(index).state else {
                 return;
             };
-            if !*may_accept {
-                return;
-            }
             let kind = *kind;
             let error = match acceptor.accept() {
                 Ok(client) => {
+                    if let NextPlace::Replaces(stalled) = place {
+                        self.evict(stalled as u32);
+                    }
                     let (key, peer) = (self.allocate_slot(), client.peer());
                     let cq_slot = self.worker_cq.slot(key.index);
                     let handshake = PendingHandshake::accepted(
@@ -69,20 +73,33 @@ impl WorkerInner {
         })
     }
 
-    fn evict_stalled(&mut self) -> bool {
-        let stalled = first_stalled(self.stalls(), Instant::now());
-        stalled.is_some_and(|index| {
-            let state = std::mem::replace(&mut self.slot(index).state, SlotState::Nothing);
-            if let SlotState::Arriving { mut handshake, .. } = state {
-                self.handshakes -= 1;
-                if let Err(error) = handshake.deregister(self.poller.registry()) {
-                    tracing::error!(%error, "a socket stays in the set of its worker");
-                }
-                handshake.evict(&self.refusals);
+    /// A free place, or that of a stalled handshake if all are taken.
+    fn next_place(&mut self) -> Option<NextPlace> {
+        loop {
+            if self.handshakes < MAX_HANDSHAKES {
+                return Some(NextPlace::Free);
             }
-            self.free_slot(index);
-            true
-        })
+            let now = Instant::now();
+            let stalled = first_stalled(self.stalls(), now)?;
+            // Its next message may have arrived, and the event waits behind others.
+            self.progress_handshake(stalled);
+            if self.stalls().any(|(index, stall)| index == stalled && stall.at <= now) {
+                return Some(NextPlace::Replaces(stalled as usize));
+            }
+        }
+    }
+
+    /// Closes a handshake that makes room for another.
+    fn evict(&mut self, index: u32) {
+        let state = std::mem::replace(&mut self.slot(index).state, SlotState::Nothing);
+        if let SlotState::Arriving { mut handshake, .. } = state {
+            self.handshakes -= 1;
+            if let Err(error) = handshake.deregister(self.poller.registry()) {
+                tracing::error!(%error, "a socket stays in the set of its worker");
+            }
+            handshake.evict(&self.refusals);
+        }
+        self.free_slot(index);
     }
 
     /// Starts a handshake in a free slot.

@@ -1,6 +1,8 @@
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
+use super::handshakes::MAX_HANDSHAKES;
 use super::slots::SlotState;
 use super::*;
 use crate::config::Builder;
@@ -46,4 +48,46 @@ fn a_connection_may_linger_for_ever() {
     }
     let key = worker.add(client.join().unwrap()).unwrap();
     worker.close(key);
+}
+
+/// All places are taken. A client that sends nothing has its place until another one waits for it.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_silent_client_keeps_its_place_while_nobody_waits() {
+    const SILENT: Duration = Duration::from_millis(400);
+    more_descriptors();
+    let (mut worker, _, addr) = worker();
+    let mut poll = |time| {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            worker.poll(&mut Vec::new(), Some(until - Instant::now())).unwrap();
+        }
+        worker.state().handshakes
+    };
+    let mut silent = Vec::new();
+    for clients in (0..MAX_HANDSHAKES).step_by(64) {
+        silent.extend((0..64).map(|_| TcpStream::connect(addr).unwrap()));
+        while poll(Duration::from_millis(1)) < clients + 64 {}
+    }
+    assert_eq!(poll(SILENT), MAX_HANDSHAKES, "one has lost its place to nobody");
+    for client in &silent {
+        client.set_nonblocking(true).unwrap();
+        assert_eq!(client.peek(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+    let mut late = TcpStream::connect(addr).unwrap();
+    late.write_all(b"TRSP").unwrap();
+    assert_eq!(poll(SILENT), MAX_HANDSHAKES);
+    let answered = silent.iter().filter(|client| client.peek(&mut [0]).is_ok()).count();
+    assert_eq!(answered, 1, "the one that came first loses its place to the late one");
+    assert!(silent[0].peek(&mut [0]).is_ok());
+}
+
+/// Each client has a descriptor here and one in the worker.
+fn more_descriptors() {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    }
 }
