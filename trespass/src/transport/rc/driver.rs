@@ -63,14 +63,13 @@ pub(crate) struct RcDriver<B: DeviceBlock> {
     is_deaf: bool,
     /// The number of posted lists of requests, each with one doorbell.
     doorbells: u64,
-    /// Turns are limited to [`STEPS_A_TURN`].
-    limited: bool,
-    /// The steps of this turn.
+    /// The steps of this turn, and how many it may have.
     steps: u32,
+    most_steps: u32,
 }
 
 /// Steps in a turn of a driver whose turns are limited.
-const STEPS_A_TURN: u32 = 64;
+pub(super) const STEPS_A_TURN: u32 = 64;
 
 impl<B: DeviceBlock> RcDriver<B> {
     /// Continues with the queue pair that the handshake has proved to work. `socket` is the
@@ -96,8 +95,8 @@ impl<B: DeviceBlock> RcDriver<B> {
             held: None,
             early: Some(early),
             starved: false,
-            limited: false,
             steps: 0,
+            most_steps: u32::MAX,
             broken: false,
             is_deaf: false,
             doorbells: 0,
@@ -134,6 +133,12 @@ impl<B: DeviceBlock> RcDriver<B> {
     pub(crate) fn gather(&self) -> usize {
         let entries = self.pair.qp.control().capability().max_send_sge as usize;
         entries.saturating_sub(1).clamp(1, GATHER_MAX)
+    }
+
+    /// The steps of the last turn, and how many it might have.
+    #[cfg(test)]
+    pub(super) fn steps(&mut self) -> (u32, &mut u32) {
+        (self.steps, &mut self.most_steps)
     }
 
     /// Makes the device report a completion of a request that the queue pair did not post.
@@ -486,11 +491,11 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     }
 
     fn limit_turns(&mut self) {
-        self.limited = true;
+        self.most_steps = STEPS_A_TURN;
     }
 
     fn has_more(&self) -> bool {
-        self.limited && self.steps >= STEPS_A_TURN
+        self.steps >= self.most_steps
     }
 
     /// Receives and sends until nothing moves, then arms the private completion queue. A worker

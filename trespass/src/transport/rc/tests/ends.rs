@@ -6,6 +6,7 @@ use super::*;
 use crate::handshake::DataPath;
 use crate::protocol::{CallError, FailureCause};
 use crate::transport::CONTROL_BYTES;
+use crate::transport::rc::driver::STEPS_A_TURN;
 use crate::transport::rc::queue_pair::DRAIN;
 
 /// Drops both sides, and checks that they leave nothing behind.
@@ -466,4 +467,36 @@ fn early_completions_return_their_blocks_when_a_handshake_is_given_up() {
     assert!(began.elapsed() < DRAIN, "what is waited for has come");
     drop((rc, protocol, pool));
     nothing_is_left(pools);
+}
+
+/// A peer that goes on sending to a closed connection does not keep its turn from ending.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_limited_turn_ends_while_the_peer_sends() {
+    const MOST: u32 = 1;
+    let _guard = serialize();
+    let mut sides = connected_with(Kind::Stream, config().rendezvous(false), |_| ());
+    sides.iter_mut().for_each(TestPeer::progress);
+    let [one, other] = &mut sides;
+    other.protocol.shutdown_read();
+    Driver::<Pool>::limit_turns(&mut other.rc);
+    let (_, most) = other.rc.steps();
+    // A turn has few steps, because the peer sends nothing during it.
+    assert_eq!(std::mem::replace(most, MOST), STEPS_A_TURN);
+    let (piece, total, mut sent, mut cut) = (vec![1; 100_000], 4 << 20, 0, 0);
+    let give_up = Instant::now() + TIMEOUT;
+    while other.protocol.counters().bytes_received < total {
+        assert!(Instant::now() < give_up, "{sent} of {total}, {cut} turns were cut");
+        if sent < total {
+            let piece = &piece[..piece.len().min((total - sent) as usize)];
+            sent += one.protocol.write(&[IoSlice::new(piece)], &mut one.pool).unwrap_or(0) as u64;
+        }
+        one.progress();
+        other.progress();
+        let (steps, _) = other.rc.steps();
+        assert!(steps <= MOST, "a turn of {steps} steps");
+        cut += u32::from(Driver::<Pool>::has_more(&other.rc));
+    }
+    assert!(cut > 0, "no turn was cut");
+    end(sides);
 }
