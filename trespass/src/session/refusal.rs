@@ -110,7 +110,7 @@ fn foreign_answer(peer: SocketAddr, first: &[u8]) -> Option<&'static [u8]> {
     Some(foreign::answer(magic))
 }
 
-/// A client that is refused.
+/// The socket stays open until the client has closed it, because a reset could overtake the answer.
 struct RefusedClient {
     socket: TcpStream,
     /// The answer that the client is still to get.
