@@ -46,10 +46,17 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     match part {
         // Sends and receives until it is killed, or for some time.
         "talk" => talk(&mut builder.connect(addr).unwrap(), &mut buffer, LONG),
-        "exit" => {
+        "exit" | "exit amid traffic" | "panic" | "panic amid traffic" => {
             let mut stream = builder.connect(addr).unwrap();
-            talk(&mut stream, &mut buffer, Duration::from_millis(30));
-            std::process::exit(3);
+            if part.ends_with(TRAFFIC) {
+                talk(&mut stream, &mut buffer, Duration::from_millis(30));
+            } else {
+                talk_and_read_all(&mut stream, Duration::from_millis(30));
+            }
+            if part.starts_with("exit") {
+                std::process::exit(3);
+            }
+            panic!("as it was told");
         }
         "write until the end" => {
             let stream = Arc::new(builder.linger(LONG).connect(addr).unwrap());
@@ -72,11 +79,6 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
             stream.write_all(&bytes(16, LEFT_BEHIND)).unwrap();
             stream.drain(Instant::now() + LONG).unwrap();
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
-        }
-        "panic" => {
-            let mut stream = builder.connect(addr).unwrap();
-            talk(&mut stream, &mut buffer, Duration::from_millis(30));
-            panic!("as it was told");
         }
         // Connects and does nothing more.
         "stand" => {
@@ -158,6 +160,24 @@ fn talk(stream: &mut Stream, buffer: &mut [u8], time: Duration) {
     }
 }
 
+/// The end of a child's part whose process ends while bytes move both ways.
+const TRAFFIC: &str = " amid traffic";
+
+/// The byte that a peer echoes, and the one that it does not, with their number.
+const ECHOED: u8 = 7;
+const LAST: u8 = 9;
+const LAST_BYTES: usize = 50_000;
+
+/// Has the peer echo, and reads all of it. The last bytes are not echoed.
+fn talk_and_read_all(stream: &mut Stream, time: Duration) {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        stream.write_all(&[ECHOED; 1000]).unwrap();
+        stream.read_exact(&mut [0; 1000]).unwrap();
+    }
+    stream.write_all(&[LAST; LAST_BYTES]).unwrap();
+}
+
 /// A child process, which is killed when this is dropped.
 pub(crate) struct ChildPeer(Child);
 
@@ -170,7 +190,7 @@ impl ChildPeer {
     }
 
     pub(crate) fn start(part: &str, addr: SocketAddr) -> Self {
-        let errors = if part == "panic" { Stdio::null() } else { Stdio::inherit() };
+        let errors = if part.starts_with("panic") { Stdio::null() } else { Stdio::inherit() };
         Self(Self::command(part, addr).stderr(errors).spawn().unwrap())
     }
 
@@ -343,23 +363,48 @@ fn i9_a_peer_that_panics_says_that_it_is_over(fixture: &Fixture) -> Outcome {
 
 fn a_peer_says_that_it_is_over(fixture: &Fixture, part: &str) {
     let (listener, addr) = fixture.listener();
+    let mut buffer = vec![0; 100_000];
     for round in 0..5 {
         let _peer = ChildPeer::start(part, addr);
         let (mut stream, _) = listener.accept().unwrap();
-        let mut buffer = vec![0; 100_000];
-        // The peer no longer reads, so an echo may fail before its end is read.
+        assert_eq!(echo_to_the_end(&mut stream, &mut buffer), LAST_BYTES, "round {round}");
+        does_not_take_everything(&mut stream, &buffer, round);
+        let _peer = ChildPeer::start(&format!("{part}{TRAFFIC}"), addr);
+        let (mut stream, _) = listener.accept().unwrap();
+        // The peer has not read all, and resets the connection.
         if let Some(error) = echo(&mut stream, &mut buffer) {
             assert!(is_death(error.kind()), "round {round}: {error}");
         }
-        let deadline = Instant::now() + NOTICED;
-        let error = loop {
-            assert!(Instant::now() < deadline, "round {round}: a peer that is gone takes everything");
-            if let Err(error) = stream.write(&buffer) {
-                break error;
-            }
-        };
-        assert!(is_death(error.kind()), "round {round}: {error}");
+        does_not_take_everything(&mut stream, &buffer, round);
     }
+}
+
+/// Echoes until the orderly end. Returns the number of last bytes.
+fn echo_to_the_end(stream: &mut Stream, buffer: &mut [u8]) -> usize {
+    stream.set_read_timeout(Some(NOTICED)).unwrap();
+    let mut last = 0;
+    loop {
+        let count = stream.read(buffer).unwrap();
+        if count == 0 {
+            return last;
+        }
+        let echoed = buffer[..count].iter().take_while(|byte| **byte == ECHOED).count();
+        assert!(buffer[echoed..count].iter().all(|byte| *byte == LAST));
+        stream.write_all(&buffer[..echoed]).unwrap();
+        last += count - echoed;
+    }
+}
+
+/// A write fails, because the peer has gone.
+fn does_not_take_everything(stream: &mut Stream, buffer: &[u8], round: u32) {
+    let deadline = Instant::now() + NOTICED;
+    let error = loop {
+        assert!(Instant::now() < deadline, "round {round}: a peer that is gone takes everything");
+        if let Err(error) = stream.write(buffer) {
+            break error;
+        }
+    };
+    assert!(is_death(error.kind()), "round {round}: {error}");
 }
 
 fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(fixture: &Fixture) -> Outcome {
