@@ -84,15 +84,11 @@ fn trace(way: &str) -> Result<Option<Vec<String>>, Failed> {
     if !output.status.success() {
         return Err(Failed::from(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
-    let lines: Vec<String> = text?.lines().map(str::to_owned).collect();
-    let marks: Vec<usize> = (0..lines.len()).filter(|n| lines[*n].contains("getpriority(")).collect();
-    let [first, last] = marks[..] else { return Err(Failed::from(format!("marks at {marks:?}"))) };
-    let thread = lines[first].split_whitespace().next().unwrap_or_default();
-    let of_thread = lines[first + 1..last].iter().filter_map(|line| line.strip_prefix(thread));
-    // strace prints a call twice if another thread's call interrupts it.
-    let calls =
-        of_thread.filter_map(|line| line.trim_start().split_once('(')).map(|(name, _)| name.to_owned());
-    Ok(Some(calls.filter(|name| !name.starts_with('<')).collect()))
+    let mut between = test_harness::calls_between(&text?, "getpriority");
+    match (between.pop(), between.len()) {
+        (Some(calls), 0) => Ok(Some(calls.into_iter().map(|call| call.name).collect())),
+        (_, more) => Err(Failed::from(format!("{more} pairs of marks more"))),
+    }
 }
 
 #[cfg(feature = "soft")]

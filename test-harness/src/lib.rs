@@ -8,6 +8,7 @@ mod alone;
 mod children;
 mod parts;
 mod ports;
+mod strace;
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ pub use alone::is_alone;
 pub use children::{Run, run_all};
 pub use parts::run_parts;
 pub use ports::{free_port, is_listening};
+pub use strace::{SystemCall, calls_between};
 
 /// The environment variable that makes a missing device a failure.
 pub const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";

@@ -5,9 +5,9 @@
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
 //! - [`connect`] makes connections, [`connecting`] without blocking. [`service`] is the thread in
 //!   which [`listening`] accepts clients ([`acceptor`]) into a [`backlog`], and [`closing`] finishes
-//!   dropped connections. [`pending`] has the unfinished handshakes. Clients beyond a full backlog
-//!   are told so ([`overflow`]), and refused ones get an answer ([`refusal`]). [`control_keepalive`]
-//!   keeps the TCP connections beside RDMA.
+//!   dropped connections. `draining` destroys their queue pairs. [`pending`] has the unfinished
+//!   handshakes. Clients beyond a full backlog are told so ([`overflow`]), and refused ones get an
+//!   answer ([`refusal`]). [`control_keepalive`] keeps the TCP connections beside RDMA.
 
 pub(crate) mod acceptor;
 pub(crate) mod admission;
@@ -23,6 +23,8 @@ pub(crate) mod connecting;
 pub(crate) mod connection;
 pub(crate) mod connection_info;
 mod control_keepalive;
+#[cfg(feature = "rdma")]
+mod draining;
 pub(crate) mod exit;
 pub(crate) mod lingering;
 pub(crate) mod listening;

@@ -19,10 +19,14 @@ use mio::{Events, Poll, Registry, Token, Waker};
 use crate::pool::flush_thread;
 use crate::process::{PerProcess, current_thread};
 use crate::session::control_keepalive::ControlSockets;
+#[cfg(feature = "rdma")]
+use crate::session::draining;
 use crate::session::exit::{self, OpenAtExit};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::session::sleep::Signals;
 use crate::session::timers::Timers;
+#[cfg(feature = "rdma")]
+use crate::transport::rc::set_drainer;
 
 /// Tokens of a task.
 const TOKENS: usize = 1 << 12;
@@ -199,6 +203,8 @@ impl Service {
         })?;
         match SERVICE.set(new) {
             Ok(service) => {
+                #[cfg(feature = "rdma")]
+                set_drainer(draining::hand_over);
                 let _ = choose.send(service); // The thread waits for it.
                 Ok(service)
             }

@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use trespass::{Builder, Completion, Kind, Listener, Stream, Worker};
 
 use super::fixture::{Fixture, LONG, Target, below, random};
 use super::parity::processes;
+use super::waiting;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
@@ -38,7 +39,7 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     let (part, addr) = order.rsplit_once(' ').expect("a part and an address");
     let addr: SocketAddr = addr.parse().expect("an address");
     let fixture = Fixture::new(target, addr.ip());
-    if processes::task_of_child(part, &fixture, addr) {
+    if processes::task_of_child(part, &fixture, addr) || waiting::part_of_child(part, &fixture, addr) {
         return Some(ExitCode::SUCCESS);
     }
     let builder = fixture.builder();
@@ -192,6 +193,17 @@ impl ChildPeer {
     pub(crate) fn start(part: &str, addr: SocketAddr) -> Self {
         let errors = if part.starts_with("panic") { Stdio::null() } else { Stdio::inherit() };
         Self(Self::command(part, addr).stderr(errors).spawn().unwrap())
+    }
+
+    /// Starts a process. Returns what it prints.
+    pub(crate) fn start_piped(mut command: Command) -> (Self, ChildStdout) {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let told = child.stdout.take().unwrap();
+        (Self(child), told)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
     }
 
     /// Sends SIGKILL.

@@ -45,6 +45,7 @@ mod system;
 mod threads;
 #[cfg(feature = "rdma")]
 mod traffic;
+mod waiting;
 mod writable;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -150,6 +151,7 @@ fn run_at(
     accepting::add(&mut suite);
     connecting::add(&mut suite);
     close::add(&mut suite);
+    waiting::add(&mut suite);
     death::add(&mut suite);
     match target {
         Target::SoftByCm | Target::SystemByCm => strangers::add(&mut suite),

@@ -188,8 +188,7 @@ impl WorkerOwner {
 }
 
 impl Drop for WorkerOwner {
-    /// Closes all connections, and does not wait for their peers. Queue pairs that drain may take
-    /// half a second.
+    /// Closes all connections, and waits for nothing.
     fn drop(&mut self) {
         if !self.cell.gate.is_of_this_process() {
             // SAFETY: the owner alone can reach a forked child's copy.

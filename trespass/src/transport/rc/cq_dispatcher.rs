@@ -27,6 +27,7 @@ use sideway::ibverbs::completion::{
 };
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairTable};
 
+use super::draining::{Draining, drain};
 use super::path::QpParameters;
 use super::queue_pair::{DRAIN, RcQueuePair};
 use super::shared_recv_queue::SharedRecvQueue;
@@ -39,9 +40,6 @@ use crate::wire::{Cause, Unavailable};
 const FIRST_ROOM: u32 = 1024;
 /// The generation of a queue pair with a private completion queue.
 const SOLE_GENERATION: u32 = 0;
-/// The pause between two polls while queue pairs drain. Outstanding requests complete within
-/// microseconds, or never.
-pub(super) const DRAIN_POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// The pause between two polls for draining pairs in a worker, whose thread also serves
 /// connections.
 const WORKER_DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -426,29 +424,37 @@ impl<B: DeviceBlock> QueuePairs<B> {
     }
 }
 
-impl<B: DeviceBlock> Drop for CqDispatcher<B> {
-    /// Waits for the draining pairs and destroys them first. All other pairs are gone already,
-    /// because their owners refer to this dispatcher.
-    fn drop(&mut self) {
-        while let QueuePairs::ManyQueuePairs(ManyQueuePairs { draining, .. }) = &self.queue_pairs
-            && !draining.is_empty()
-        {
-            self.read_device_events();
-            if let Err(error) = self.poll(|_, _| ()) {
-                tracing::debug!(%error, "what is left on a completion queue cannot be polled");
-            }
-            self.destroy_drained(Instant::now());
-            std::thread::sleep(DRAIN_POLL_INTERVAL);
+/// The pairs of a worker that has gone. All other pairs are gone already, because their owners refer
+/// to this dispatcher.
+impl<B: DeviceBlock> Draining for CqDispatcher<B> {
+    fn poll(&mut self, now: Instant) -> bool {
+        self.read_device_events();
+        if let Err(error) = self.poll(|_, _| ()) {
+            tracing::debug!(%error, "what is left on a completion queue cannot be polled");
+        }
+        self.destroy_drained(now);
+        match &self.queue_pairs {
+            QueuePairs::One(_) => true,
+            QueuePairs::ManyQueuePairs(many) => many.draining.is_empty(),
         }
     }
 }
 
 /// The completion queue that a worker's queue pairs share. It is created with the first of them.
-pub(crate) struct WorkerCq<B: DeviceBlock>(Arc<Mutex<Option<CqDispatcher<B>>>>);
+pub(crate) struct WorkerCq<B: DeviceBlock>(Arc<WorkerCqCell<B>>);
+
+struct WorkerCqCell<B: DeviceBlock>(Mutex<Option<CqDispatcher<B>>>);
+
+impl<B: DeviceBlock> Drop for WorkerCqCell<B> {
+    fn drop(&mut self) {
+        let dispatcher = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        dispatcher.take().into_iter().for_each(drain);
+    }
+}
 
 impl<B: DeviceBlock> Default for WorkerCq<B> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self(Arc::new(WorkerCqCell(Mutex::new(None))))
     }
 }
 
@@ -473,7 +479,7 @@ impl<B: DeviceBlock> Clone for CqSlot<B> {
 
 impl<B: DeviceBlock> WorkerCq<B> {
     fn lock(&self) -> MutexGuard<'_, Option<CqDispatcher<B>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The slot for the connection that the worker knows by this index.

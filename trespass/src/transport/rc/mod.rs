@@ -5,6 +5,7 @@
 //!   once.
 //! - [`queue_pair`] is a queue pair with its outstanding requests.
 //! - [`cq_dispatcher`] polls the completion queue of one queue pair, or of all those of a worker.
+//! - [`draining`] destroys queue pairs that nobody uses any more.
 //! - [`shared_recv_queue`] is a receive queue that several connections can share. A
 //!   [`Ledger`](crate::protocol::Ledger) limits how much of it each may use.
 //! - [`path`] creates a queue pair for the handshake, connects it, and proves that data passes
@@ -30,6 +31,7 @@ mod cm_queue_pair;
 mod control_channel;
 mod cq_dispatcher;
 mod device;
+mod draining;
 mod driver;
 mod path;
 mod pooled;
@@ -45,6 +47,7 @@ pub(crate) use cm_queue_pair::CmQueuePair;
 pub(crate) use control_channel::CmControl;
 pub(crate) use cq_dispatcher::{CqSlot, WorkCompletion, WorkerCq};
 pub(crate) use device::{RdmaDevice, find, named_device};
+pub(crate) use draining::{Draining, set_drainer};
 pub(crate) use driver::RcDriver;
 pub(crate) use path::{QpParameters, RcPath};
 
@@ -57,7 +60,7 @@ use crate::protocol::Block;
 /// At [`address`](Self::address) begin as many bytes of memory as [`bytes`](Block::bytes) has. The
 /// memory stays there until the block is dropped, even if the block is moved. Until then nobody
 /// accesses it without owning or borrowing the block.
-pub(crate) unsafe trait DeviceBlock: Block {
+pub(crate) unsafe trait DeviceBlock: Block + 'static {
     /// The address of the first byte.
     fn address(&self) -> *mut u8;
 

@@ -14,9 +14,8 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
-use super::cq_dispatcher::{
-    CompletedRequest, CqDispatcher, CqSlot, DRAIN_POLL_INTERVAL, WorkCompletion, WorkerCq,
-};
+use super::cq_dispatcher::{CompletedRequest, CqDispatcher, CqSlot, WorkCompletion, WorkerCq};
+use super::draining::{Draining, drain};
 use super::path::QpParameters;
 use super::shared_recv_queue::SharedRecvQueue;
 use super::wr_id::{self, WrId};
@@ -432,24 +431,36 @@ impl<B: DeviceBlock> DerefMut for QueuePairOwner<B> {
 impl<B: DeviceBlock> Drop for QueuePairOwner<B> {
     fn drop(&mut self) {
         let Some(mut pair) = self.pair.take() else { return };
-        let dispatcher = match &mut self.target {
-            CompletionTarget::Own(dispatcher) => dispatcher,
-            CompletionTarget::WorkerCq(worker_cq) => return worker_cq.start_draining(pair),
-        };
-        pair.stop();
-        let until = Instant::now() + DRAIN;
-        loop {
-            pair.check_last_wqe();
-            // A poll that fails keeps failing until the time is up.
-            let _ = dispatcher.poll(|_, completed| pair.complete_flushed(completed, drop));
-            if pair.is_free() {
-                return;
+        let target = std::mem::replace(&mut self.target, CompletionTarget::WorkerCq(WorkerCq::default()));
+        match target {
+            CompletionTarget::Own(dispatcher) => {
+                pair.stop();
+                drain(DrainingPair { pair, dispatcher, until: Instant::now() + DRAIN });
             }
-            if Instant::now() >= until {
-                return pair.give_up();
-            }
-            std::thread::sleep(DRAIN_POLL_INTERVAL);
+            CompletionTarget::WorkerCq(worker_cq) => worker_cq.start_draining(pair),
         }
+    }
+}
+
+/// A stopped queue pair, with the completion queue that only it uses.
+struct DrainingPair<B: DeviceBlock> {
+    pair: Box<RcQueuePair<B>>,
+    dispatcher: Box<CqDispatcher<B>>,
+    until: Instant,
+}
+
+impl<B: DeviceBlock> Draining for DrainingPair<B> {
+    fn poll(&mut self, now: Instant) -> bool {
+        let Self { pair, dispatcher, until } = self;
+        pair.check_last_wqe();
+        // A poll that fails keeps failing until the time is up.
+        let _ = dispatcher.poll(|_, completed| pair.complete_flushed(completed, drop));
+        let is_free = pair.is_free();
+        if !is_free && now >= *until {
+            pair.give_up();
+            return true;
+        }
+        is_free
     }
 }
 
