@@ -297,6 +297,26 @@ fn watch() {
 #[cfg(not(all(unix, not(miri))))]
 fn watch() {}
 
+/// Runs `act` in a forked child. Returns whether it has returned `true` within 20 s. It must take no
+/// lock that other threads of this process may hold.
+#[cfg(all(test, unix, not(miri), not(loom)))]
+pub(crate) fn passes_in_child(act: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child calls `act` and ends. The C library hands the allocator's locks over to it.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "{}", io::Error::last_os_error());
+    if child == 0 {
+        // SAFETY: these calls have no preconditions. The first one ends a child that waits.
+        unsafe {
+            libc::alarm(20);
+            libc::_exit(i32::from(!act()));
+        }
+    }
+    let mut status = 0;
+    // SAFETY: the process is a child of this one, and `status` lives for the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status == 0
+}
+
 /// The gate, in every order that loom finds: `RUSTFLAGS='--cfg loom' cargo test --lib models::`.
 #[cfg(all(test, loom))]
 mod models {

@@ -92,31 +92,18 @@ fn check_can_send(pool: Pool) -> Result<Pool, Unavailable> {
     Ok(pool)
 }
 
-#[cfg(all(test, unix, not(miri)))]
+#[cfg(all(test, unix, not(miri), not(loom)))]
 mod tests {
     use super::*;
     use crate::config::Builder;
+    use crate::process::passes_in_child;
 
     /// Another thread may be in the pools when a thread forks.
     #[test]
     fn a_forked_child_has_pools_of_its_own() {
         let config = Builder::new().build().unwrap();
         let held = pools();
-        // SAFETY: the child makes a pool, which takes no lock of another thread but the allocator's.
-        // The C library hands that one over to the child.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0);
-        if child == 0 {
-            // SAFETY: these calls have no preconditions. The first ends a child that waits.
-            unsafe {
-                libc::alarm(20);
-                libc::_exit(i32::from(pool_of(&config).is_err()));
-            }
-        }
+        assert!(passes_in_child(|| pool_of(&config).is_ok()), "the child waits for a lock of its parent");
         drop(held);
-        let mut status = 0;
-        // SAFETY: the process is a child of this one, and `status` lives for the call.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child waits for a lock that nobody releases");
     }
 }

@@ -398,6 +398,16 @@ impl From<ChoosePathError> for Unavailable {
 mod tests {
     use super::*;
 
+    /// Another thread may look for a device when a thread forks.
+    #[cfg(not(any(miri, loom)))]
+    #[test]
+    fn a_forked_child_has_devices_of_its_own() {
+        let held = cache();
+        let is_empty = || cache().devices.is_empty();
+        assert!(crate::process::passes_in_child(is_empty), "the child waits for a lock of its parent");
+        drop(held);
+    }
+
     #[test]
     fn a_kernel_is_known_by_two_numbers() {
         assert_eq!(version("6.1.0-56-amd64"), Some((6, 1)));
