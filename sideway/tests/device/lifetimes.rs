@@ -8,6 +8,7 @@ use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState, 
 use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyPair, Data, Memory, Node, NodeOptions, Op, SIGNALED};
 use crate::support::flavour::CqFlavour;
+use crate::support::permutations::permutations;
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -21,16 +22,8 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 type AnyNode = Node<GenericQueuePair, GenericCompletionQueue>;
 
-fn permutations(n: usize) -> Vec<Vec<usize>> {
-    if n == 0 {
-        return vec![vec![]];
-    }
-    let shorter = permutations(n - 1);
-    (0..n).flat_map(|at| shorter.iter().map(move |p| [&p[..at], &[n - 1], &p[at..]].concat())).collect()
-}
-
 fn handles_go_in_every_order(test_device: &TestDevice) -> Outcome {
-    for order in permutations(5) {
+    for order in permutations(5, 1) {
         let AnyNode { qp, send_cq, recv_cq, mr, pd, context, path: _, memory } =
             AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
         // Moved, so that the memory outlives the region in every order.

@@ -12,20 +12,8 @@ use sideway::ibverbs::queue_pair::{
 
 use super::support::fake::Fake;
 use super::support::flavour::{CqFlavour, QpFlavour};
+use super::support::permutations::permutations;
 use super::{FakeSetup, SIGNALED};
-
-/// Every `step`-th permutation of `n` elements.
-pub(super) fn permutations(n: usize, step: usize) -> impl Iterator<Item = Vec<usize>> {
-    (0..(1..=n).product()).step_by(step).map(move |mut number: usize| {
-        let mut left: Vec<usize> = (0..n).collect();
-        let next = |choices| {
-            let chosen = left.remove(number % choices);
-            number /= choices;
-            chosen
-        };
-        (1..=n).rev().map(next).collect()
-    })
-}
 
 #[test]
 fn permutations_are_complete_and_distinct() {

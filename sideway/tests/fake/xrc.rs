@@ -14,9 +14,9 @@ use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
 use sideway::ibverbs::xrc::{XrcDomain, XrcDomainFlags};
 
 use super::control::{ERRNOS, assert_fails, assert_says, is_unsupported, lying};
-use super::lifetimes::permutations;
 use super::support::fake::Fake;
 use super::support::flavour::QpFlavour;
+use super::support::permutations::permutations;
 use super::{FakeSetup, SIGNALED};
 
 type Pair<Q> = FakeSetup<Q, BasicCompletionQueue>;

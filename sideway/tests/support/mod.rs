@@ -6,3 +6,4 @@ pub mod errors;
 pub mod fake;
 #[macro_use]
 pub mod flavour;
+pub mod permutations;
