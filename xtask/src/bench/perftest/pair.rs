@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use test_harness::{free_port, is_listening};
 
 use crate::bench::programs::Programs;
 use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
@@ -248,7 +249,7 @@ pub(in crate::bench) fn converse(
 ) -> Result<(String, String)> {
     let log = |side| programs.folder().join(format!("bench-{side}.{}.log", std::process::id()));
     let mut server = RunningProcess::start(server, log("server"))?;
-    while !listens(port) {
+    while !is_listening(port) {
         server.check()?;
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -330,21 +331,4 @@ impl Drop for Files {
             let _ = std::fs::remove_file(file);
         }
     }
-}
-
-pub(in crate::bench) fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind(("0.0.0.0", 0))?.local_addr()?.port())
-}
-
-/// Whether a socket listens on the port, found without connecting to it.
-fn listens(port: u16) -> bool {
-    let listens = |table: &str| {
-        let table = std::fs::read_to_string(table).unwrap_or_default();
-        let local = format!(":{port:04X}");
-        table.lines().any(|line| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            words.get(1).is_some_and(|word| word.ends_with(&local)) && words.get(3) == Some(&"0A")
-        })
-    };
-    listens("/proc/net/tcp") || listens("/proc/net/tcp6")
 }

@@ -3,8 +3,9 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use test_harness::free_port;
 
-use crate::bench::perftest::pair::{Files, converse, free_port};
+use crate::bench::perftest::pair::{Files, converse};
 use crate::bench::programs::{PERFTEST, Programs};
 use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
 
