@@ -1,26 +1,21 @@
 //! CM_PREFIX: the beginning of a HELLO, for connections that start with the connection manager. An
 //! rdma_cm request carries it in its 56 bytes of private data. The HELLO itself follows over the
-//! queue pair.
+//! queue pair. It is 48 bytes long, and a newer minor version may append 8 bytes:
+//!
+//! ```text
+//! 16 features u64 | 24 connection u64 | 32 generation u32 | 36 role u8 | 37 kind u8
+//! 38 slot_size as a power of two u8 | 39 0 u8
+//! 40 rx_slots u16 | 42 length of the HELLO u16 | 44 0 u32
+//! ```
 
+use super::WireError;
 use super::hello::{Features, Hello, Kind, Role};
 use super::limits::Limits;
-use super::preamble::{self, MAX_MESSAGE, PREAMBLE, Writer};
+use super::preamble::{self, MAX_MESSAGE, Writer};
 use super::reader::Reader;
-use super::{REQUEST_DATA, WireError};
 
-/// Length of the fixed part without the preamble.
-///
-/// ```text
-/// 16 features u64 | 24 connection u64 | 32 generation u32 | 36 role u8 | 37 kind u8
-/// 38 slot_size as a power of two u8 | 39 0 u8
-/// 40 rx_slots u16 | 42 length of the HELLO u16 | 44 0 u32
-/// ```
-const FIXED: usize = 32;
 /// Length of the shortest HELLO.
 const MIN_HELLO: usize = 64;
-
-// Frozen; a newer minor version may append 8 bytes.
-const _: () = assert!(FIXED + PREAMBLE == 48 && FIXED + PREAMBLE + 8 <= REQUEST_DATA);
 
 /// The fields of a HELLO that must be known before it can arrive: its connection, and the receives
 /// that it needs. They equal those of the HELLO.

@@ -1,22 +1,19 @@
-//! HELLO: a side's identity and features.
+//! HELLO: a side's identity and features. Its fixed part, behind the preamble:
+//!
+//! ```text
+//! 16 features u64 | 24 connection u64 | 32 generation u32 | 36 role u8 | 37 kind u8 | 38 policy u8
+//! 39 0 u8 | 40 slot_size u32 | 44 rx_slots u32 | 48 eager_max u32 | 52 max_rts u16
+//! 54 rd_atomic in u8 | 55 out u8 | 56 max_msg u64 | 64 TLVs
+//! ```
 
 use super::WireError;
 use super::endpoint::Endpoint;
 use super::limits::Limits;
-use super::preamble::{self, PREAMBLE, Writer};
+use super::preamble::{self, Writer};
 use super::reader::{Reader, shortened, text};
 use super::tlv::{self, MAX_USER_DATA, Tlvs};
 use crate::protocol::FIRST_SLOTS_MIN;
 use crate::wire::{Cause, Unavailable};
-
-/// Length of the fixed part without the preamble.
-///
-/// ```text
-/// 16 features u64 | 24 connection u64 | 32 generation u32 | 36 role u8 | 37 kind u8 | 38 policy u8
-/// 39 0 u8 | 40 slot_size u32 | 44 rx_slots u32 | 48 eager_max u32 | 52 max_rts u16
-/// 54 rd_atomic in u8 | 55 out u8 | 56 max_msg u64 | 64 TLVs
-/// ```
-const FIXED: usize = 48;
 
 /// A side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,7 +95,6 @@ impl Features {
 
 // Frozen.
 const _: () = {
-    assert!(FIXED + PREAMBLE == 64);
     assert!(Features::READ.0 == 1 && Features::COALESCE.0 == 2 && Features::SHARED_RECEIVE.0 == 4);
     assert!(Features::WINDOWS.0 == 256 && Features::IMMEDIATE.0 == 512 && Features::ATTEND.0 == 1024);
     assert!(Features::KEEP.0 == 2048);

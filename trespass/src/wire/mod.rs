@@ -53,6 +53,7 @@ pub use control::RejectReason;
 pub use hello::{Kind, Policy};
 
 /// Length of the private data in a connection request, over all transports.
+#[cfg(test)]
 pub(crate) const REQUEST_DATA: usize = 56;
 /// Length of the private data in a rejection.
 pub(crate) const REJECT_DATA: usize = 148;

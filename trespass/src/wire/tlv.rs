@@ -1,6 +1,5 @@
 //! The TLV list at the end of HELLO: `type u16 | length u16 | value`, padded with zeros to a
-//! multiple
-//! of 8 bytes.
+//! multiple of 8 bytes.
 
 use super::WireError;
 use super::preamble::Writer;
@@ -12,8 +11,7 @@ pub(super) const ENDPOINT: u16 = 1;
 pub(super) const UNAVAILABLE: u16 = 2;
 /// Data of the program for its peer.
 pub(super) const USER_DATA: u16 = 3;
-/// Reserved for authentication; never sent.
-pub(super) const AUTH: u16 = 4;
+// 4 is reserved for authentication, and never sent.
 /// The number of receives that the sender starts with (u32), if not all.
 pub(super) const FIRST_SLOTS: u16 = 5;
 
@@ -21,7 +19,7 @@ pub(super) const FIRST_SLOTS: u16 = 5;
 pub(crate) const MAX_USER_DATA: usize = 1024;
 
 // Frozen, like the types of the messages.
-const _: () = assert!(ENDPOINT == 1 && UNAVAILABLE == 2 && USER_DATA == 3 && AUTH == 4 && FIRST_SLOTS == 5);
+const _: () = assert!(ENDPOINT == 1 && UNAVAILABLE == 2 && USER_DATA == 3 && FIRST_SLOTS == 5);
 
 /// Appends an entry.
 pub(super) fn put(writer: &mut Writer, kind: u16, value: &[u8]) {
