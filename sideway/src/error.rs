@@ -65,9 +65,13 @@ pub enum ErrorKind {
     /// The device or its library lacks the operation: see [`Error::unsupported`]. A retry cannot
     /// succeed.
     Unsupported,
-    /// No provider could be chosen, or its library could not be loaded: the source is a
+    /// A provider's library could not be loaded: the source is a
     /// [`ProviderError`](crate::ProviderError) or a [`LoadError`](crate::sys::LoadError).
     Library,
+    /// An environment variable that chooses or configures devices is invalid: the source is a
+    /// [`ProviderError`](crate::ProviderError), or the software device's error, and its text names
+    /// the variable, its value and what is allowed.
+    Configuration,
     /// Two objects were made from different contexts.
     OtherContext,
     /// Two objects belong to different protection domains.
@@ -88,7 +92,7 @@ pub enum ErrorKind {
     AlreadyExists,
     /// The object is in a state that does not allow the operation.
     InvalidState,
-    /// The connection-manager identifier has no device.
+    /// There is no RDMA device, or the connection-manager identifier has none.
     NoDevice,
     /// The device failed or was removed.
     DeviceGone,

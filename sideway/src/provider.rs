@@ -171,14 +171,14 @@ pub enum ProviderError {
     Unknown(String),
     /// Software devices were asked for, and this build has none.
     #[error(
-        "the provider `soft` is not in this build: build it with sideway's feature `soft`, or choose \
+        "the provider `soft` is not in this build: build it with the feature `soft`, or choose \
          `{PROVIDER_VARIABLE}=system`"
     )]
     NotBuilt,
     /// There is no device to go by: the system has none, and this build has no software one.
     #[error(
         "{0}, and the provider `soft` is not in this build: install rdma-core and load the NIC's driver, or \
-         build it with sideway's feature `soft`"
+         build it with the feature `soft`"
     )]
     NoDevice(NoSystemDevice),
     /// The system's library is there, and fails to list devices.
@@ -187,6 +187,18 @@ pub enum ProviderError {
          `{PROVIDER_VARIABLE}=soft` to go without"
     )]
     List(#[source] Error),
+}
+
+impl ProviderError {
+    /// The kind of an [`Error`] that this one causes.
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Load(_) => ErrorKind::Library,
+            Self::Unknown(_) | Self::NotBuilt => ErrorKind::Configuration,
+            Self::NoDevice(_) => ErrorKind::NoDevice,
+            Self::List(source) => source.kind(),
+        }
+    }
 }
 
 /// The software devices, if this build has them.
@@ -233,6 +245,24 @@ pub fn default_provider() -> Result<Provider, ProviderError> {
     }
     let choice = ProviderChoice::from_environment()?.unwrap_or_default();
     Ok(choice.select()?.provider())
+}
+
+/// The default provider, for the C function `verb`.
+pub(crate) fn default_provider_for(verb: &'static str) -> Result<Provider, Error> {
+    default_provider().map_err(|error| Error::caused(verb, error.kind(), error))
+}
+
+/// The error of `verb` if the software device is configured wrongly, which its error number cannot
+/// express.
+#[cfg_attr(not(feature = "soft"), allow(unused_variables))]
+pub(crate) fn invalid_configuration(verb: &'static str, provider: Provider) -> Option<Error> {
+    #[cfg(feature = "soft")]
+    if provider == soft_rnic::provider()
+        && let Err(reason) = soft_rnic::check_configuration()
+    {
+        return Some(Error::caused(verb, ErrorKind::Configuration, reason));
+    }
+    None
 }
 
 /// Makes `provider` the default of this process, from now on.

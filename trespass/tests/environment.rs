@@ -7,8 +7,13 @@ use trespass::Builder;
 
 /// The output of a process that builds a configuration with these variables set.
 fn built_with(variables: &[(&str, &str)]) -> String {
+    answer_of("build_and_tell", variables)
+}
+
+/// The answer of a test of this module, in a process with these variables set.
+fn answer_of(part: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this test's program"));
-    command.args(["--ignored", "--exact", "environment::build_and_tell", "--nocapture"]);
+    command.args(["--ignored", "--exact", &format!("environment::{part}"), "--nocapture"]);
     for name in [
         "TRESPASS_DEV",
         "TRESPASS_GID_INDEX",
@@ -22,7 +27,7 @@ fn built_with(variables: &[(&str, &str)]) -> String {
     let output = command.envs(variables.iter().copied()).output().expect("it runs");
     let text = String::from_utf8(output.stdout).expect("text");
     let answer =
-        text.lines().find_map(|line| line.split_once("built: ")).map(|(_, answer)| answer.to_owned());
+        text.lines().find_map(|line| line.split_once("answer: ")).map(|(_, answer)| answer.to_owned());
     answer.unwrap_or_else(|| panic!("no answer: {text}"))
 }
 
@@ -31,8 +36,8 @@ fn built_with(variables: &[(&str, &str)]) -> String {
 #[ignore = "run by the other tests, in an environment of their choice"]
 fn build_and_tell() {
     match Builder::new().build() {
-        Ok(config) => println!("\nbuilt: {config:?}"),
-        Err(error) => println!("\nbuilt: {error}"),
+        Ok(config) => println!("\nanswer: {config:?}"),
+        Err(error) => println!("\nanswer: {error}"),
     }
 }
 
@@ -63,4 +68,58 @@ fn a_bad_value_is_an_error() {
         let error = built_with(&[(name, value)]);
         assert!(error.starts_with(&format!("{name} = {value:?} is refused: {bound}")), "{error}");
     }
+}
+
+/// The child process's part: connects to itself, and prints why it has no RDMA.
+#[cfg(feature = "rdma")]
+#[test]
+#[ignore = "run by the other tests, in an environment of their choice"]
+fn connect_and_tell() {
+    let listener = Builder::new().bind("127.0.0.1:0").unwrap();
+    let stream = Builder::new().connect(listener.local_addr().unwrap()).unwrap();
+    let reason = stream.fallback_reason().expect("no RDMA");
+    println!("\nanswer: {:?}: {reason}", reason.cause());
+}
+
+/// The cause names the variable, its value and what is allowed, and sends nobody to install a
+/// library.
+#[cfg(feature = "rdma")]
+#[test]
+fn a_bad_value_of_a_device_s_variable_is_the_reason_for_tcp() {
+    let long = "x".repeat(33);
+    for (name, value, allowed) in [
+        ("SIDEWAY_PROVIDER", "sofd", "choose `system`, `soft` or `auto`"),
+        ("SOFT_RNIC_DEVICES", "0", "a number from 1 to 16"),
+        ("SOFT_RNIC_PORTS", "9", "a number from 1 to 8"),
+        ("SOFT_RNIC_MODE", "lazy", "inline or deferred"),
+        ("SOFT_RNIC_TIME_SCALE", "fast", "a number from 0.000001 to 1000000"),
+        ("SOFT_RNIC_REVOKE_MS", "-1", "a number from 0 to 3600000"),
+        ("SOFT_RNIC_PATH", "direct", "auto or vm or call"),
+        ("SOFT_RNIC_SHM", "yes", "0 or 1"),
+        ("SOFT_RNIC_FABRIC", &long, "at most 32 letters, digits"),
+        ("SOFT_RNIC_LIMITS", "max_sge=x", "a number for max_sge"),
+        ("SOFT_RNIC_FAULTS", "dorp", "valid fault rules; fault rule \"dorp\" (line 1, column 1)"),
+        ("SOFT_RNIC_FAULTS", "@/nonexistent/rules", "@FILE with a readable file"),
+        ("SOFT_RNIC_SEED", "1.5", "a number from 0 to 18446744073709551615"),
+        ("SOFT_RNIC_LOG", "loud", "one of off, error, warn"),
+    ] {
+        let answer = answer_of("connect_and_tell", &[("SIDEWAY_PROVIDER", "soft"), (name, value)]);
+        let (cause, text) = answer.split_once(": ").unwrap();
+        assert_eq!(cause, "InvalidVariable", "{name}: {answer}");
+        assert!(text.starts_with("this side has an invalid environment variable ("), "{text}");
+        for part in [name, value, allowed, "; correct it, or unset it"] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+        assert!(!text.contains("install"), "{text}");
+    }
+}
+
+/// A folder without libraries is no invalid value: nothing says that it should have them.
+#[cfg(feature = "rdma")]
+#[test]
+fn a_folder_without_a_library_is_named() {
+    let variables = [("SIDEWAY_PROVIDER", "system"), ("RDMA_MUMMY_LIB_DIR", "/nonexistent")];
+    let answer = answer_of("connect_and_tell", &variables);
+    assert!(answer.starts_with("NoLibrary: this side has no usable libibverbs ("), "{answer}");
+    assert!(answer.contains("/nonexistent/libibverbs.so.1"), "{answer}");
 }

@@ -9,6 +9,7 @@ use super::connect::{ChoosePathError, LocalPath};
 use super::device::{DeviceList, FindDeviceError};
 use super::device_context::DeviceContext;
 use super::port::{LinkLayer, PortAttr, PortState};
+use crate::error::Error;
 
 impl DeviceList {
     /// Opens the device that has a port with the address `local`.
@@ -33,7 +34,8 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// Fails if no active port has the address. The error names the interface that has the address,
+    /// Fails if no active port has the address, or if a device that might have it does not answer.
+    /// The error names the interface that has the address,
     /// and the interfaces that have devices. The usual reason is an address on a bridge or a bond
     /// above the device's own interface.
     pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
@@ -42,25 +44,22 @@ impl DeviceList {
             return Err(ChoosePathError::NoDevice(FindDeviceError::NoDevice));
         }
         let (mut best, mut seen): (Option<PortMatch>, _) = (None, Vec::new());
+        let mut not_asked = None;
         for device in self.iter() {
-            let name = device.name();
-            // A device that does not answer is named in the error, if no other device has the
-            // address.
-            let found = device
-                .open()
-                .map_err(|error| error.to_string())
-                .and_then(|context| PortMatch::among(context, &wanted, &mut seen));
-            match found {
+            match device.open().and_then(|context| PortMatch::among(context, &wanted, &mut seen)) {
                 Ok(Some(found)) if best.as_ref().is_none_or(|best| found.merit() > best.merit()) => {
                     best = Some(found);
                 }
                 Ok(_) => {}
-                Err(reason) => seen.push(format!("{name} could not be asked: {reason}")),
+                Err(error) => not_asked = Some((device.name(), error)),
             }
         }
-        match best {
-            Some(found) => found.settle(&wanted),
-            None => Err(ChoosePathError::NoGidOfAddress {
+        match (best, not_asked) {
+            (Some(found), _) => found.settle(&wanted),
+            (None, Some((device, source))) => {
+                Err(ChoosePathError::NotAsked { address: wanted.ip, device, source })
+            }
+            (None, None) => Err(ChoosePathError::NoGidOfAddress {
                 address: wanted.ip,
                 interface: wanted.interface.map(|interface| interface.name),
                 seen,
@@ -154,12 +153,12 @@ impl PortMatch {
         context: DeviceContext,
         wanted: &AddressQuery,
         seen: &mut Vec<String>,
-    ) -> Result<Option<Self>, String> {
-        let table = context.query_gid_table().map_err(|error| error.to_string())?;
-        let ports = context.query_device().map_err(|error| error.to_string())?.phys_port_cnt();
+    ) -> Result<Option<Self>, Error> {
+        let table = context.query_gid_table()?;
+        let ports = context.query_device()?.phys_port_cnt();
         let mut best: Option<Self> = None;
         for port_num in 1..=ports {
-            let port = context.query_port(port_num).map_err(|error| error.to_string())?;
+            let port = context.query_port(port_num)?;
             let entries = || table.iter().filter(|entry| entry.port_num() == u32::from(port_num));
             let infiniband = port.link_layer() == LinkLayer::InfiniBand;
             let fit = |entry: &&GidEntry| if infiniband { wanted.is_below(entry) } else { wanted.is(entry) };

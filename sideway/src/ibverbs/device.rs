@@ -29,7 +29,7 @@ use rdma_mummy_sys::{Provider, verbs};
 use super::device_context::{DeviceContext, device_name};
 pub use super::types::{Guid, TransportType};
 use crate::error::{Error, ErrorKind};
-use crate::provider::default_provider;
+use crate::provider::{default_provider_for, invalid_configuration};
 
 /// The RDMA devices of a provider (`ibv_get_device_list`). Dropping the list frees it
 /// (`ibv_free_device_list`).
@@ -48,19 +48,6 @@ unsafe impl Sync for DeviceList {}
 /// A hint in errors to try the software device, if this build contains it.
 const OR_SOFT: &str =
     if cfg!(feature = "soft") { ", or choose software devices by SIDEWAY_PROVIDER=soft" } else { "" };
-
-/// Adds the software device's own message about its configuration, which an error number cannot
-/// express.
-fn explained(provider: Provider, error: io::Error) -> io::Error {
-    #[cfg(feature = "soft")]
-    if provider == soft_rnic::provider()
-        && let Err(reason) = soft_rnic::check_configuration()
-    {
-        return io::Error::new(error.kind(), reason);
-    }
-    let _ = provider;
-    error
-}
 
 /// A device was asked for that is not there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,8 +87,7 @@ impl DeviceList {
     ///
     /// Fails if the library is missing or cannot list devices. An empty list is not an error.
     pub fn new() -> Result<Self, Error> {
-        let provider = default_provider();
-        Self::from_provider(provider.map_err(|error| Error::caused(LIST, ErrorKind::Library, error))?)
+        Self::from_provider(default_provider_for(LIST)?)
     }
 
     /// Lists the devices of `provider` (`ibv_get_device_list`).
@@ -126,7 +112,7 @@ impl DeviceList {
                         .of_kind(ErrorKind::NoDevice)
                         .reason("the kernel has no RDMA devices")
                         .remedy(format!("load ib_uverbs and the driver of the NIC{OR_SOFT}")),
-                    _ => Error::os(LIST, explained(provider, source)),
+                    _ => invalid_configuration(LIST, provider).unwrap_or_else(|| Error::os(LIST, source)),
                 })
             }
         }

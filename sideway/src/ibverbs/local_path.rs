@@ -39,9 +39,12 @@ impl LocalPath {
         gid_index: Option<u8>,
     ) -> Result<Self, ChoosePathError> {
         let device = context.name();
-        let port = context.query_port(port_num).map_err(|source| {
-            let ports = context.query_device().map_or(0, |attr| attr.phys_port_cnt());
-            ChoosePathError::NoSuchPort { device: device.clone(), port_num, ports, source }
+        let port = context.query_port(port_num).map_err(|source| match context.query_device() {
+            Ok(attr) if !(1..=attr.phys_port_cnt()).contains(&port_num) => {
+                let (device, ports) = (device.clone(), attr.phys_port_cnt());
+                ChoosePathError::NoSuchPort { device, port_num, ports, source }
+            }
+            _ => source.into(),
         })?;
         if port.port_state() != PortState::Active {
             return Err(ChoosePathError::PortNotActive { device, port_num, state: port.port_state() });
@@ -258,6 +261,16 @@ pub enum ChoosePathError {
         interface: Option<String>,
         /// The devices that were looked at, in words.
         seen: Vec<String>,
+    },
+    /// None of the devices that answered has the address, and one did not answer.
+    #[error("{device} could not be asked whether it has {address}: {source}")]
+    NotAsked {
+        /// The address that was asked for.
+        address: IpAddr,
+        /// The device's name, such as `mlx5_0`.
+        device: String,
+        /// Why it could not be opened or queried.
+        source: Error,
     },
     /// A port, or its GID table, could not be read.
     #[error(transparent)]

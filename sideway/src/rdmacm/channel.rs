@@ -19,7 +19,7 @@ use super::multicast::Membership;
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::check;
 use crate::ibverbs::readiness::{self, Deadline};
-use crate::provider::default_provider;
+use crate::provider::{default_provider_for, invalid_configuration};
 
 /// An event channel (`rdma_event_channel`): the events of many identifiers.
 ///
@@ -254,7 +254,8 @@ impl Drop for ChannelInner {
 }
 
 impl EventChannel {
-    /// Makes a channel of the [default provider](default_provider) (`rdma_create_event_channel`).
+    /// Makes a channel of the [default provider](crate::default_provider)
+    /// (`rdma_create_event_channel`).
     ///
     /// # Errors
     ///
@@ -265,8 +266,7 @@ impl EventChannel {
     ///
     /// `man rdma_create_event_channel`
     pub fn new() -> Result<Self, Error> {
-        let provider = default_provider();
-        Self::from_provider(provider.map_err(|error| Error::caused(CREATE, ErrorKind::Library, error))?)
+        Self::from_provider(default_provider_for(CREATE)?)
     }
 
     /// Makes a channel of `provider`.
@@ -279,7 +279,10 @@ impl EventChannel {
             provider.rdmacm().map_err(|error| Error::caused(CREATE, ErrorKind::Library, error.clone()))?;
         // SAFETY: the function has no preconditions.
         let channel = unsafe { (lib.rdma_create_event_channel)() };
-        let channel = NonNull::new(channel).ok_or_else(|| no_channel(io::Error::last_os_error()))?;
+        let channel = NonNull::new(channel).ok_or_else(|| {
+            let source = io::Error::last_os_error();
+            invalid_configuration(CREATE, provider).unwrap_or_else(|| no_channel(source))
+        })?;
         let (library, closed, waker) = (Arc::default(), AtomicBool::new(false), OnceLock::new());
         let inner = Arc::new(ChannelInner { channel, provider, lib, library, closed, waker });
         // SAFETY: the library made the channel just now, and every release's struct has this field.

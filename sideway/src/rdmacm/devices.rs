@@ -11,12 +11,13 @@ use rdma_mummy_sys::{Provider, RdmaCm};
 use super::identifier::Identifier;
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::device_context::{DeviceContext, WeakDeviceContext};
-use crate::provider::default_provider;
+use crate::provider::default_provider_for;
 
 const VERB: &str = "rdma_get_devices";
 
 /// The devices that librdmacm has open (`rdma_get_devices`), for the [default
-/// provider](default_provider). The list is freed (`rdma_free_devices`) when the last context from
+/// provider](crate::default_provider). The list is freed (`rdma_free_devices`) when the last
+/// context from
 /// it is dropped.
 ///
 /// # Errors
@@ -27,8 +28,7 @@ const VERB: &str = "rdma_get_devices";
 ///
 /// `man rdma_get_devices`
 pub fn get_devices() -> Result<Vec<DeviceContext>, Error> {
-    let provider = default_provider();
-    get_devices_of(provider.map_err(|error| Error::caused(VERB, ErrorKind::Library, error))?)
+    get_devices_of(default_provider_for(VERB)?)
 }
 
 /// The same for `provider`.

@@ -14,7 +14,7 @@ use super::identifier::{Identifier, PortSpace};
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::queue_pair::QueuePairType;
-use crate::provider::default_provider;
+use crate::provider::default_provider_for;
 
 c_flags! {
     /// Options of a name lookup (`RAI_*`).
@@ -285,7 +285,7 @@ impl RawQuery {
 }
 
 /// Looks up the addresses of a name and a service (`rdma_getaddrinfo`), with the [default
-/// provider](default_provider). It may query name servers, so it may sleep.
+/// provider](crate::default_provider). It may query name servers, so it may sleep.
 ///
 /// # Errors
 ///
@@ -301,9 +301,7 @@ pub fn getaddrinfo(
     service: Option<&str>,
     hints: &AddressInfoHints,
 ) -> Result<Vec<AddressInfo>, Error> {
-    let provider = default_provider();
-    let provider = provider.map_err(|error| Error::caused(VERB, ErrorKind::Library, error))?;
-    getaddrinfo_of(provider, node, service, hints)
+    getaddrinfo_of(default_provider_for(VERB)?, node, service, hints)
 }
 
 /// The same with `provider`.

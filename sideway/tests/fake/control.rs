@@ -181,7 +181,7 @@ fn queries_can_fail() {
         assert_says(&context.query_port(1).unwrap_err(), expected);
         assert_eq!(context.query_gid_table().unwrap_err().verb(), "ibv_query_device");
         let error = LocalPath::choose(&context, 1, None).unwrap_err();
-        assert!(matches!(error, ChoosePathError::NoSuchPort { ports: 0, .. }), "{error}");
+        assert!(matches!(error, ChoosePathError::Query(_)), "{error}");
         // The limits are not known, so the error must not claim that one is exceeded.
         let error = context.create_cq_builder().setup_cqe(u32::MAX).build().unwrap_err();
         assert!(matches!(error, CreateCompletionQueueError::Ibverbs { .. }), "{error}");

@@ -44,13 +44,17 @@ pub enum Cause {
     MachineBusy,
     /// No probe arrived over a software device in time.
     SoftProbeTimedOut,
+    /// An environment variable that chooses or configures devices is invalid.
+    InvalidVariable,
+    /// The device, or its library, failed while it was opened or queried.
+    DeviceFailed,
     /// A cause of a newer version, or none (0).
     Unknown(u16),
 }
 
 impl Cause {
     /// Every cause with its number. The numbers are frozen, because peers exchange them.
-    pub(crate) const CODES: [(u16, Self); 20] = [
+    pub(crate) const CODES: [(u16, Self); 22] = [
         (1, Self::TcpOnly),
         (2, Self::BuiltWithout),
         (3, Self::NoLibrary),
@@ -71,6 +75,8 @@ impl Cause {
         (18, Self::PeerBusy),
         (19, Self::MachineBusy),
         (20, Self::SoftProbeTimedOut),
+        (21, Self::InvalidVariable),
+        (22, Self::DeviceFailed),
     ];
 
     pub(crate) fn code(self) -> u16 {
@@ -107,6 +113,8 @@ impl Cause {
             Self::PeerBusy => "got no answer from a busy peer",
             Self::MachineBusy => "had too little processor time to prove the data path",
             Self::SoftProbeTimedOut => "saw nothing come through the software device in time",
+            Self::InvalidVariable => "has an invalid environment variable",
+            Self::DeviceFailed => "cannot use its RDMA device",
             Self::Unknown(_) => "did not say why it has no RDMA",
         }
     }
@@ -153,6 +161,10 @@ impl Cause {
             Self::QueuePairs => {
                 "see its max_qp with `ibv_devinfo -v`, raise `ulimit -l`, or close connections"
             }
+            Self::InvalidVariable => "correct it, or unset it",
+            Self::DeviceFailed => {
+                "see whether `ibv_devinfo` can, the kernel's log (`dmesg`), and the permissions of /dev/infiniband"
+            }
             Self::Unknown(_) => "see its log",
         }
     }
@@ -189,7 +201,7 @@ mod tests {
             assert_eq!(cause.code(), code);
             assert_eq!(Cause::from_code(code), cause);
         }
-        for code in [0, 21, u16::MAX] {
+        for code in [0, 23, u16::MAX] {
             assert_eq!(Cause::from_code(code), Cause::Unknown(code));
             assert_eq!(Cause::Unknown(code).code(), code);
         }

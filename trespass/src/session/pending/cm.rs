@@ -346,8 +346,7 @@ impl PendingCmHandshake {
 
     /// Makes a queue pair of the device that the route leads to.
     fn create_queue_pair(&mut self, config: &Config, pool: &Pool) -> Result<CmQueuePair<Pool>, Unavailable> {
-        let context = self.id.get_device_context();
-        let context = context.map_err(|error| Unavailable::new(Cause::NoDevice, error.to_string()))?;
+        let context = self.id.get_device_context().map_err(Unavailable::from)?;
         let device = named_device(&context.name())?;
         let pool = pool_over(device.domain(), Some(pool), config)?;
         device.limit(self.exchange.terms());

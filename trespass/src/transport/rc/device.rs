@@ -12,7 +12,7 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
-use super::resources::lacking;
+use super::resources::{lacking, no_device};
 use crate::config::environment::DeviceName;
 use crate::handshake::Terms;
 use crate::process::PerProcess;
@@ -119,7 +119,7 @@ impl RdmaDevice {
 
     fn open(context: DeviceContext) -> Result<Self, Unavailable> {
         let name = context.name();
-        let lacks = |error: &(dyn std::error::Error + 'static)| lacking(&name, Cause::Resources, error);
+        let lacks = |error: &(dyn std::error::Error + 'static)| lacking(&name, Cause::DeviceFailed, error);
         let attr = context.query_device().map_err(|error| lacks(&error))?;
         let domain = context.alloc_pd().map_err(|error| lacks(&error))?;
         let events = context.async_events().map_err(|error| lacks(&error))?;
@@ -302,7 +302,7 @@ fn open_once(
     if let Some(device) = devices.iter().find(|device| device.name == name) {
         return Ok(Arc::clone(device));
     }
-    let opened = listed.open().map_err(|error| lacking(name, Cause::Resources, &error))?;
+    let opened = listed.open().map_err(|error| lacking(name, Cause::DeviceFailed, &error))?;
     keep_open(devices, opened)
 }
 
@@ -366,7 +366,9 @@ impl From<sideway::Error> for Unavailable {
     fn from(error: sideway::Error) -> Self {
         let cause = match error.kind() {
             sideway::ErrorKind::Library => Cause::NoLibrary,
-            _ => Cause::NoDevice,
+            sideway::ErrorKind::Configuration => Cause::InvalidVariable,
+            sideway::ErrorKind::NoDevice => Cause::NoDevice,
+            _ => return no_device(&error),
         };
         Self::new(cause, error.to_string())
     }
@@ -388,6 +390,7 @@ impl From<ChoosePathError> for Unavailable {
             ChoosePathError::NoDevice(FindDeviceError::NoDevice) => Cause::NoDevice,
             ChoosePathError::NoDevice(_) | ChoosePathError::NoSuchPort { .. } => Cause::DeviceNotFound,
             ChoosePathError::PortNotActive { .. } => Cause::PortNotActive,
+            ChoosePathError::NotAsked { .. } | ChoosePathError::Query(_) => return no_device(&error),
             _ => Cause::NoGid,
         };
         Self::new(cause, error.to_string())

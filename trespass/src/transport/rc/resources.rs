@@ -1,4 +1,4 @@
-//! The resource that a failed call of a device lacked.
+//! Why a call of a device failed.
 
 use std::error::Error;
 use std::{io, iter};
@@ -8,16 +8,30 @@ use rustix::process::{Resource, getrlimit};
 use crate::pool::PoolError;
 use crate::wire::{Cause, Unavailable};
 
-/// The reason that a call failed: the limit of the process that the error number names, or
-/// `otherwise`.
+/// The reason that a call of this device failed: what its error number names, or `otherwise`.
 pub(super) fn lacking(device: &str, otherwise: Cause, error: &(dyn Error + 'static)) -> Unavailable {
-    match errno(error) {
+    let Unavailable { cause, detail } = reason(otherwise, error);
+    Unavailable::new(cause, format!("{device}: {detail}"))
+}
+
+/// The reason that no device could be listed, opened or queried. The error names the device.
+pub(super) fn no_device(error: &(dyn Error + 'static)) -> Unavailable {
+    reason(Cause::DeviceFailed, error)
+}
+
+fn reason(otherwise: Cause, error: &(dyn Error + 'static)) -> Unavailable {
+    let cause = match errno(error) {
         Some(libc::EMFILE | libc::ENFILE) => {
             let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-            Unavailable::new(Cause::Descriptors, format!("{device}: {error}; the limit is {limit}"))
+            return Unavailable::new(Cause::Descriptors, format!("{error}; the limit is {limit}"));
         }
-        _ => Unavailable::new(otherwise, format!("{device}: {error}")),
-    }
+        Some(libc::EIO | libc::ENODEV | libc::ENXIO | libc::EACCES | libc::EPERM) => Cause::DeviceFailed,
+        Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC) if otherwise == Cause::DeviceFailed => {
+            Cause::Resources
+        }
+        _ => otherwise,
+    };
+    Unavailable::new(cause, error.to_string())
 }
 
 /// The reason that a pool cannot be used for a device.
