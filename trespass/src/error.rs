@@ -96,11 +96,12 @@ mod tests {
 
     use super::*;
     use crate::handshake::{HandshakeStep, Side};
+    use crate::pool;
+    use crate::protocol::{FailureCause, ProtocolError};
     use crate::session::cm_error::CmError;
     use crate::session::{backlog, buffers, closing};
     use crate::wire::{Cause, Unavailable};
     use crate::wire::{Kind, RejectReason};
-    use crate::{pool, protocol};
 
     const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
 
@@ -148,8 +149,8 @@ mod tests {
             [CmError::NotThere, CmError::NoDevice, CmError::InUse, CmError::Refused, CmError::Unreachable]
                 .map(manager),
         );
-        messages.push(protocol::FailureCause::Silent(Duration::ZERO).to_string());
-        messages.push(protocol::FailureCause::PeerGone.to_string());
+        messages.push(FailureCause::Silent(Duration::ZERO).to_string());
+        messages.push(FailureCause::PeerGone.to_string());
         let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, closing::LINGER_EXPIRED];
         messages.extend(told.map(str::to_owned));
         messages.push(backlog::busy_text(2, false));
@@ -176,13 +177,12 @@ mod tests {
         }
         use io::ErrorKind as K;
         type Of = fn(String) -> CmError;
-        let managers: [(Of, K); 6] = [
+        let managers: [(Of, K); 5] = [
             (CmError::NotThere, K::Unsupported),
             (CmError::NoDevice, K::AddrNotAvailable),
             (CmError::InUse, K::AddrInUse),
             (CmError::Refused, K::ConnectionRefused),
             (CmError::Unreachable, K::TimedOut),
-            (CmError::Failed, K::Other),
         ];
         for (error, kind) in managers {
             let source = || error("so".into()).into();
@@ -200,6 +200,62 @@ mod tests {
         let busy = ConnectError::Bind { address: ADDRESS, source: io::ErrorKind::AddrInUse.into() };
         assert!(busy.to_string().contains("`ss -ltnp`"), "{busy}");
         assert_eq!(io::Error::from(busy).kind(), io::ErrorKind::AddrInUse);
+    }
+
+    /// The errors of an open connection.
+    fn failures() -> Vec<FailureCause> {
+        let seconds = Duration::from_secs(2);
+        vec![
+            FailureCause::Protocol(ProtocolError::Empty),
+            FailureCause::StrayCompletion { what: "the send", id: 7 },
+            FailureCause::PeerReset,
+            FailureCause::PeerGone,
+            FailureCause::Completion { what: "sending", status: 12, vendor: 0, hint: "no route" },
+            FailureCause::Aborted,
+            FailureCause::Device { what: "posting requests", error: "EIO".into() },
+            FailureCause::Silent(seconds),
+            FailureCause::Linger(seconds),
+        ]
+    }
+
+    /// Each error is in a row of the table in the documentation, and each row has an error.
+    #[test]
+    fn every_kind_of_error_is_in_the_documentation() {
+        let text = include_str!("../../docs/moving-from-tcp.md");
+        let (_, table) = text.split_once("\n## Kinds of errors\n").expect("the section");
+        let (table, _) = table.split_once("\n## ").unwrap_or((table, ""));
+        let rows: Vec<_> = table.lines().filter_map(|line| line.strip_prefix("| `")).collect();
+        let mut errors: Vec<(String, io::ErrorKind)> =
+            failures().into_iter().map(|cause| (cause.to_string(), cause.kind())).collect();
+        errors.extend(handshake_errors().into_iter().map(|(error, kind)| (error.to_string(), kind)));
+        let device = CmError::Failed { kind: io::ErrorKind::NetworkDown, text: "was removed".into() };
+        for error in [CmError::NoDevice("so".into()), CmError::NotThere("so".into()), device] {
+            let error: io::Error = error.into();
+            errors.push((error.to_string(), error.kind()));
+        }
+        let busy = ConnectError::Bind { address: ADDRESS, source: io::ErrorKind::AddrInUse.into() };
+        errors.push((busy.to_string(), busy.kind()));
+        let config = ConfigError::new("rx_slots", "3", "at least 16", "set 16");
+        errors.push((config.to_string(), io::Error::from(config).kind()));
+        let child = crate::process::Process::error("stream");
+        errors.push((child.to_string(), child.kind()));
+        let mut used = vec![false; rows.len()];
+        for (error, kind) in &errors {
+            // The text of a system's error is the system's.
+            if error.starts_with("TCP failed") {
+                continue;
+            }
+            let row = rows.iter().position(|row| {
+                let words = row.split('`').skip(2).step_by(2);
+                words.into_iter().any(|words| error.contains(words))
+            });
+            let row = row.unwrap_or_else(|| panic!("no row for {error:?}"));
+            assert_eq!(rows[row].split('`').next(), Some(&*format!("{kind:?}")), "{error:?}");
+            used[row] = true;
+        }
+        for (row, used) in rows.iter().zip(used) {
+            assert!(used, "no error is meant by {row:?}");
+        }
     }
 
     #[test]

@@ -51,11 +51,13 @@ impl Process {
     #[cold]
     pub(crate) fn error(what: &str) -> io::Error {
         if MAY_CALL.load(Ordering::Relaxed) == ENDED {
-            return io::Error::other(format!("the process ends, and with it this {what}"));
+            let words = format!("the process ends, and with it this {what}");
+            return io::Error::new(io::ErrorKind::ConnectionAborted, words);
         }
-        io::Error::other(format!(
+        let words = format!(
             "this {what} belongs to the process that made it, which has forked: make another one in the child"
-        ))
+        );
+        io::Error::new(io::ErrorKind::NotConnected, words)
     }
 }
 

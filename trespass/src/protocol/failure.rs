@@ -1,6 +1,7 @@
 //! The protocol's errors: violations by the peer, the cause of a connection's failure, and the
 //! refusal of a call.
 
+use std::io;
 use std::time::Duration;
 
 use super::frame::FrameType;
@@ -91,14 +92,30 @@ pub(crate) enum FailureCause {
     #[error("the device says that {what} number {id} has completed, which is not under way")]
     StrayCompletion { what: &'static str, id: u64 },
     /// A system call on the link failed.
-    #[error("{what} failed: {kind}")]
-    Io { what: &'static str, kind: std::io::ErrorKind },
+    #[error("{what} failed: {error}")]
+    Io { what: &'static str, kind: io::ErrorKind, error: String },
+    /// This side's device failed, or its library.
+    #[error("{what} failed: {error}")]
+    Device { what: &'static str, error: String },
     /// A keepalive probe was not answered within this time.
     #[error("the peer did not answer a probe within {0:?}")]
     Silent(Duration),
     /// The peer did not close its half, or did not take the sent data, within the linger time.
     #[error("the peer did not let the connection close within {0:?}")]
     Linger(Duration),
+}
+
+impl FailureCause {
+    /// The kind that `std::net` uses for such an end.
+    pub(crate) fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Protocol(_) | Self::StrayCompletion { .. } => io::ErrorKind::InvalidData,
+            Self::PeerReset | Self::PeerGone | Self::Completion { .. } => io::ErrorKind::ConnectionReset,
+            Self::Aborted | Self::Device { .. } => io::ErrorKind::ConnectionAborted,
+            Self::Io { kind, .. } => *kind,
+            Self::Silent(_) | Self::Linger(_) => io::ErrorKind::TimedOut,
+        }
+    }
 }
 
 /// The reason why a call of the program did nothing, or only a part.

@@ -27,8 +27,13 @@ pub(crate) enum CmError {
     #[error("{0}; does the peer's RDMA device reach this one's network?")]
     Unreachable(String),
     /// Another error.
-    #[error("{0}")]
-    Failed(String),
+    #[error("{text}")]
+    Failed {
+        /// The kind that `std::net` uses for it.
+        kind: io::ErrorKind,
+        /// The error of the library.
+        text: String,
+    },
 }
 
 impl CmError {
@@ -39,6 +44,19 @@ impl CmError {
         Self::NotThere("this program was built without RDMA; build it with the feature `rdma`".into())
     }
 
+    /// Another error, whose kind its error number tells. A device that fails or is removed is a
+    /// network that is down.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn failed(error: &sideway::Error) -> Self {
+        let is_gone = error.kind() == sideway::ErrorKind::DeviceGone;
+        let kind = match error.errno() {
+            Some(libc::EIO | libc::ENODEV | libc::ENXIO) => io::ErrorKind::NetworkDown,
+            _ if is_gone => io::ErrorKind::NetworkDown,
+            _ => error.os_error().map_or(io::ErrorKind::Other, io::Error::kind),
+        };
+        Self::Failed { kind, text: error.to_string() }
+    }
+
     /// The kind that `std::net` uses for such an error.
     fn kind(&self) -> io::ErrorKind {
         match self {
@@ -47,7 +65,7 @@ impl CmError {
             Self::InUse(_) => io::ErrorKind::AddrInUse,
             Self::Refused(_) => io::ErrorKind::ConnectionRefused,
             Self::Unreachable(_) => io::ErrorKind::TimedOut,
-            Self::Failed(_) => io::ErrorKind::Other,
+            Self::Failed { kind, .. } => *kind,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::protocol::{
     TransmitItem,
 };
 use std::collections::HashMap;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::time::Instant;
 
 /// The result of a program's call.
@@ -358,8 +358,7 @@ impl SimEndpoint {
                 ReadResult::Nothing => return,
                 ReadResult::End => return self.connection.failed(FailureCause::PeerGone),
                 ReadResult::Reset => {
-                    let kind = std::io::ErrorKind::ConnectionReset;
-                    return self.connection.failed(FailureCause::Io { what: "recv", kind });
+                    return self.connection.failed(reset("recv"));
                 }
             }
         }
@@ -384,8 +383,7 @@ impl SimEndpoint {
             match tcp.write(self.which, &self.unsent) {
                 Some(len) => self.unsent = self.unsent.split_off(len),
                 None => {
-                    let kind = std::io::ErrorKind::ConnectionReset;
-                    return self.connection.failed(FailureCause::Io { what: "send", kind });
+                    return self.connection.failed(reset("send"));
                 }
             }
             if !self.unsent.is_empty() {
@@ -597,4 +595,10 @@ fn release(memory: &SimMemory, done: &CompletedTransmit<SimBlock>) {
         CompletedTransmit::Read { block, .. } => memory.set_owner(block.id(), BlockOwner::Local),
         CompletedTransmit::Probe => {}
     }
+}
+
+/// The error of a call on a socket that the peer has reset.
+fn reset(what: &'static str) -> FailureCause {
+    let error = io::Error::from(io::ErrorKind::ConnectionReset);
+    FailureCause::Io { what, kind: error.kind(), error: error.to_string() }
 }

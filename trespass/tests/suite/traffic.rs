@@ -310,6 +310,6 @@ fn closed<E>(end: E) -> PhantomData<E> {
 
 /// Whether this is an error of a failed connection.
 pub(crate) fn is_failure(error: &io::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, Other, TimedOut};
-    matches!(error.kind(), ConnectionReset | BrokenPipe | ConnectionAborted | TimedOut | InvalidData | Other)
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, TimedOut};
+    matches!(error.kind(), ConnectionReset | BrokenPipe | ConnectionAborted | TimedOut | InvalidData)
 }

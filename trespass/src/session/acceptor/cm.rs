@@ -43,7 +43,7 @@ impl CmListener {
 
     pub(super) fn accept(&self) -> io::Result<IncomingClient> {
         loop {
-            let event = self.channel.try_get_cm_event().map_err(io::Error::other)?;
+            let event = self.channel.try_get_cm_event().map_err(|error| CmError::failed(&error))?;
             let Some(event) = event else { return Err(ErrorKind::WouldBlock.into()) };
             match event.event_type() {
                 EventType::ConnectRequest => {
@@ -55,9 +55,11 @@ impl CmListener {
                     return Ok(IncomingClient::RdmaCm(Box::new(event), peer));
                 }
                 EventType::DeviceRemoval => {
-                    let words =
-                        format!("the device of {} was removed: nobody comes here any more", self.local);
-                    return Err(io::Error::other(words));
+                    let words = format!(
+                        "the device of {} was removed, and no client can arrive: listen again",
+                        self.local
+                    );
+                    return Err(io::Error::new(ErrorKind::NetworkDown, words));
                 }
                 // For example a request that was withdrawn before it was accepted.
                 other => tracing::trace!(event = %other, "the connection manager reports"),

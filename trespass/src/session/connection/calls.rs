@@ -19,7 +19,7 @@ impl Connection {
                 return Refused::Blocked;
             }
             CallError::Failed(cause) => {
-                let kind = io_kind(cause);
+                let kind = cause.kind();
                 let lost = matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
                 // As over TCP, the first call reports the reset and later writes a broken pipe.
                 let again = std::mem::replace(&mut self.failure_reported, true);
@@ -276,16 +276,4 @@ fn end_of_messages() -> Refused {
         io::ErrorKind::UnexpectedEof,
         "the peer has closed its end, and all its messages were received",
     ))
-}
-
-fn io_kind(cause: &FailureCause) -> io::ErrorKind {
-    match cause {
-        FailureCause::Protocol(_) | FailureCause::StrayCompletion { .. } => io::ErrorKind::InvalidData,
-        FailureCause::PeerReset | FailureCause::PeerGone | FailureCause::Completion { .. } => {
-            io::ErrorKind::ConnectionReset
-        }
-        FailureCause::Aborted => io::ErrorKind::ConnectionAborted,
-        FailureCause::Io { kind, .. } => *kind,
-        FailureCause::Silent(_) | FailureCause::Linger(_) => io::ErrorKind::TimedOut,
-    }
 }

@@ -267,7 +267,7 @@ impl PendingCmHandshake {
         let parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
         self.pair = Some(pair);
         self.step = HandshakeStep::Answer;
-        self.id.connect(&parameter).map_err(|error| CmError::Failed(error.to_string()))?;
+        self.id.connect(&parameter).map_err(|error| CmError::failed(&error))?;
         Ok(())
     }
 
@@ -279,12 +279,13 @@ impl PendingCmHandshake {
         }
         self.exchange.prefix_received(event.private_data())?;
         let Some(pair) = &mut self.pair else {
-            return Err(CmError::Failed("the peer has answered what it was not asked".into()).into());
+            let text = "the peer has answered what it was not asked".into();
+            return Err(CmError::Failed { kind: io::ErrorKind::InvalidData, text }.into());
         };
         pair.post(self.exchange.receives(), true)?;
         if !is_connected {
             pair.connect(&self.id)?;
-            self.id.establish().map_err(|error| CmError::Failed(error.to_string()))?;
+            self.id.establish().map_err(|error| CmError::failed(&error))?;
         }
         self.established = true;
         self.step = HandshakeStep::Hello;
@@ -340,7 +341,7 @@ impl PendingCmHandshake {
         let depths = (limits.rd_atomic_in.min(wanted.0), limits.rd_atomic_out.min(wanted.1));
         let parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
         self.pair = Some(pair);
-        self.id.accept(&parameter).map_err(|error| CmError::Failed(error.to_string()))?;
+        self.id.accept(&parameter).map_err(|error| CmError::failed(&error))?;
         Ok(())
     }
 
@@ -459,7 +460,7 @@ fn resolve(
 ) -> Result<Identifier, CmError> {
     let id = channel.create_id(PortSpace::Tcp)?;
     if config.traffic_class != 0 {
-        id.set_type_of_service(config.traffic_class).map_err(|error| CmError::Failed(error.to_string()))?;
+        id.set_type_of_service(config.traffic_class).map_err(|error| CmError::failed(&error))?;
     }
     id.resolve_addr(None, peer, limit)?;
     Ok(id)
@@ -505,7 +506,11 @@ fn cm_error(event: &rdmacm::Event) -> CmError {
         EventType::AddressError | EventType::RouteError | EventType::Unreachable => {
             CmError::Unreachable(words)
         }
-        _ => CmError::Failed(words),
+        EventType::DeviceRemoval => CmError::Failed { kind: io::ErrorKind::NetworkDown, text: words },
+        _ => {
+            let kind = event.status().error().map_or(io::ErrorKind::Other, |error| error.kind());
+            CmError::Failed { kind, text: words }
+        }
     }
 }
 
@@ -546,7 +551,7 @@ impl From<sideway::Error> for CmError {
             Kind::AddressInUse => Self::InUse(words),
             Kind::AddressNotLocal | Kind::AddressFamily | Kind::NoDevice => Self::NoDevice(words),
             Kind::Os if resolves && error.os_error().is_some_and(is_unreachable) => Self::NoDevice(words),
-            _ => Self::Failed(words),
+            _ => Self::failed(&error),
         }
     }
 }

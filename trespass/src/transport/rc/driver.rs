@@ -701,7 +701,7 @@ fn fail_transport<B: DeviceBlock>(
     error: &dyn std::error::Error,
 ) {
     tracing::warn!(%error, "{what} failed");
-    protocol.failed(FailureCause::Io { what, kind: io::ErrorKind::Other });
+    protocol.failed(FailureCause::Device { what, error: error.to_string() });
     *broken = true;
 }
 

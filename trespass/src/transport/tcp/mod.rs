@@ -73,7 +73,7 @@ pub(crate) struct TcpDriver<B> {
     starved: bool,
     /// Sending has failed with this error. Reading goes on, because the peer may
     /// have sent its reason.
-    broken: Option<ErrorKind>,
+    broken: Option<io::Error>,
     /// The connection has failed, and the driver has returned all of its frames.
     over: bool,
     calls: u64,
@@ -146,7 +146,7 @@ impl<B: Block> TcpDriver<B> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_read = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
                 Err(error) => {
-                    protocol.failed(FailureCause::Io { what: "receiving", kind: error.kind() });
+                    protocol.failed(failed("receiving", &error));
                     break;
                 }
             }
@@ -179,7 +179,7 @@ impl<B: Block> TcpDriver<B> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
                 Err(error) => {
                     // The peer may have sent its reason before it closed, so read once more.
-                    self.broken = Some(error.kind());
+                    self.broken = Some(error);
                     self.may_read = true;
                 }
             }
@@ -335,10 +335,10 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
         while !self.over {
             let received = self.receive(protocol, blocks);
             let sent = self.send(protocol, blocks, now);
-            if let Some(kind) = self.broken
+            if let Some(error) = &self.broken
                 && !received
             {
-                protocol.failed(FailureCause::Io { what: "sending", kind });
+                protocol.failed(failed("sending", error));
             }
             if protocol.failure().is_some() {
                 return self.finish(protocol, blocks, now);
@@ -395,6 +395,11 @@ impl<P: Blocks> FrameSink for FrameReceiver<'_, P> {
     fn frame(&mut self, block: P::Block, len: usize) -> Result<(), ProtocolError> {
         self.protocol.received(block, len).map(drop)
     }
+}
+
+/// The failure of a system call of this kind.
+fn failed(what: &'static str, error: &io::Error) -> FailureCause {
+    FailureCause::Io { what, kind: error.kind(), error: error.to_string() }
 }
 
 #[cfg(test)]
