@@ -14,7 +14,7 @@ pub struct Attempt {
 }
 
 /// A library could not be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The library does not exist, or the loader refused it.
@@ -119,8 +119,16 @@ impl fmt::Display for LoadError {
 
 impl Error for LoadError {}
 
+/// The text, because a `main` that returns an error prints its `Debug`, and so do `unwrap` and
+/// `expect`.
+impl fmt::Debug for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The loaded library lacks a function, because it is older than the function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct MissingSymbol {
     /// The shared object's name.
     pub library: &'static str,
@@ -143,3 +151,11 @@ impl fmt::Display for MissingSymbol {
 }
 
 impl Error for MissingSymbol {}
+
+/// The text, because a `main` that returns an error prints its `Debug`, and so do `unwrap` and
+/// `expect`.
+impl fmt::Debug for MissingSymbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

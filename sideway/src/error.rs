@@ -324,8 +324,13 @@ impl fmt::Display for Error {
     }
 }
 
+/// `{:?}` prints the text of `Display`, because a `main` that returns an error prints its `Debug`,
+/// and so do `unwrap` and `expect`. `{:#?}` prints the fields.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
         let mut output = f.debug_struct("Error");
         output.field("verb", &self.0.verb).field("kind", &self.0.kind);
         if let Some(object) = self.object() {
@@ -336,6 +341,9 @@ impl fmt::Debug for Error {
         }
         if !self.0.reason.is_empty() {
             output.field("reason", &self.0.reason);
+        }
+        if !self.0.remedy.is_empty() {
+            output.field("remedy", &self.0.remedy);
         }
         match &self.0.cause {
             Cause::NotCalled => {}
@@ -360,7 +368,7 @@ impl std::error::Error for Error {
 
 /// An operation that consumes its object failed, and gives the object back: closing, detaching or
 /// splitting.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct ConsumeError<T: fmt::Debug> {
     /// The object, which can be used as before.
@@ -368,6 +376,12 @@ pub struct ConsumeError<T: fmt::Debug> {
     /// Why the operation failed.
     #[source]
     pub error: Error,
+}
+
+impl<T: fmt::Debug> fmt::Debug for ConsumeError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
 }
 
 #[cfg(test)]
@@ -401,6 +415,21 @@ mod tests {
         assert_eq!(error.to_string(), "device soft0 has no doing (ibv_do)");
         assert_eq!((error.kind(), error.verb()), (ErrorKind::Unsupported, "ibv_do"));
         assert_eq!(error.unsupported().map(|unsupported| &*unsupported.device), Some("soft0"));
+    }
+
+    #[test]
+    fn a_main_that_returns_an_error_prints_its_text() {
+        let error = Error::os("ibv_do", io::Error::from_raw_os_error(libc::EINVAL)).remedy("use less");
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(format!("{error:?}").ends_with("; use less"), "{error}");
+        let fields = format!("{error:#?}");
+        for field in ["verb: \"ibv_do\"", "kind: Os", "remedy: \"use less\"", "code: 22"] {
+            assert!(fields.contains(field), "no {field} in {fields}");
+        }
+        let consumed = ConsumeError { object: (), error };
+        assert_eq!(format!("{consumed:?}"), consumed.to_string());
+        let kept = crate::provider::ProviderError::Unknown("rxe".into());
+        assert_eq!(format!("{kept:?}"), kept.to_string());
     }
 
     #[test]

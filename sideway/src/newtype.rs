@@ -1,4 +1,4 @@
-//! Wrapper types for C enumerations and flags.
+//! Wrapper types for C enumerations and flags, and the traits that are alike for many types.
 //!
 //! A device or a newer library may return a value that this crate does not know, which a Rust
 //! `enum` could not hold without undefined behaviour. So every C enumeration is an integer with
@@ -60,6 +60,18 @@ macro_rules! display_as_debug {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 // `pad` respects the width of a table's column.
                 f.pad(&format!("{self:?}"))
+            }
+        }
+    )*};
+}
+
+/// Implements `Debug` of an error as its text, because a `main` that returns an error prints its
+/// `Debug`, and so do `unwrap` and `expect`.
+macro_rules! debug_as_text {
+    ($($Name:ty),* $(,)?) => {$(
+        impl std::fmt::Debug for $Name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
             }
         }
     )*};

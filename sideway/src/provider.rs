@@ -160,7 +160,7 @@ impl fmt::Display for NoSystemDevice {
 }
 
 /// A provider could not be had.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ProviderError {
     /// A library is missing or cannot be used.
@@ -188,6 +188,8 @@ pub enum ProviderError {
     )]
     List(#[source] Error),
 }
+
+debug_as_text!(ProviderError);
 
 impl ProviderError {
     /// The kind of an [`Error`] that this one causes.

@@ -267,7 +267,7 @@ impl Default for Config {
 }
 
 /// An invalid value in the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{variable} is {value:?}; set it to {allowed}")]
 #[non_exhaustive]
 pub struct ConfigError {
@@ -278,6 +278,8 @@ pub struct ConfigError {
     /// The values that are allowed.
     pub allowed: String,
 }
+
+debug_as_text!(ConfigError);
 
 impl Config {
     /// Reads the configuration from the environment. Variables that are not set have their
@@ -533,6 +535,7 @@ mod tests {
             assert!(shown.contains(variable) && shown.contains(value) && shown.contains(allowed), "{shown}");
         }
         let error = read(&[("SOFT_RNIC_LIMITS", "max_cats=1")]).unwrap_err();
+        assert_eq!(format!("{error:?}"), error.to_string());
         assert!(error.allowed.contains("max_inline_data") && error.allowed.contains("max_cats"), "{error}");
     }
 }

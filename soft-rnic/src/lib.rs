@@ -58,6 +58,9 @@
 //! The user guide is `docs/soft-rnic.md` in the repository; `ARCHITECTURE.md` explains how the
 //! device works.
 
+#[macro_use]
+mod debug_as_text;
+
 mod cm;
 mod config;
 mod engine;
@@ -117,7 +120,7 @@ pub fn statistics() -> Option<status::Statistics> {
 }
 
 /// Why [`provider_with`] refused a configuration.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// A value of the configuration is invalid.
@@ -129,6 +132,8 @@ pub enum SetupError {
     )]
     Done,
 }
+
+debug_as_text!(SetupError);
 
 /// Returns [`provider`] with this configuration instead of the environment's.
 ///

@@ -8,7 +8,7 @@ use crate::config::ConfigError;
 use crate::handshake::HandshakeError;
 
 /// Why a connection to an address, or a listener at it, could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The configuration is invalid.
@@ -58,6 +58,8 @@ pub enum ConnectError {
         source: HandshakeError,
     },
 }
+
+debug_as_text!(ConnectError);
 
 impl ConnectError {
     /// The kind that `std::net` uses for such an error.
@@ -212,7 +214,7 @@ mod tests {
             FailureCause::PeerGone,
             FailureCause::Completion { what: "sending", status: 12, vendor: 0, hint: "no route" },
             FailureCause::Aborted,
-            FailureCause::Device { what: "posting requests", error: "EIO".into() },
+            FailureCause::Device { what: "polling completions", error: "EIO".into() },
             FailureCause::Silent(seconds),
             FailureCause::Linger(seconds),
         ]

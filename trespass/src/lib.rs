@@ -152,6 +152,9 @@
 //! chooses. Without the feature `rdma`, the crate works over TCP alone and depends on nothing of
 //! RDMA. Both builds interoperate.
 
+#[macro_use]
+mod debug_as_text;
+
 mod api;
 mod config;
 #[cfg(test)]

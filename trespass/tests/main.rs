@@ -13,6 +13,7 @@ mod both_builds;
 #[cfg(feature = "rdma")]
 mod devices;
 mod environment;
+mod errors;
 #[cfg(feature = "rdma")]
 mod fork;
 #[cfg(feature = "rdma")]

@@ -174,7 +174,7 @@ impl fmt::Display for Connection {
 }
 
 /// A queue pair could not be connected.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// One side is on InfiniBand and the other on Ethernet.
@@ -212,6 +212,8 @@ pub enum ConnectError {
         source: ModifyQueuePairError,
     },
 }
+
+debug_as_text!(ConnectError);
 
 fn layer(ethernet: bool) -> &'static str {
     if ethernet { "Ethernet" } else { "InfiniBand" }

@@ -50,7 +50,7 @@ const OR_SOFT: &str =
     if cfg!(feature = "soft") { ", or choose software devices by SIDEWAY_PROVIDER=soft" } else { "" };
 
 /// A device was asked for that is not there.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindDeviceError {
     /// There is no device at all.
@@ -68,6 +68,8 @@ pub enum FindDeviceError {
         known: Vec<String>,
     },
 }
+
+debug_as_text!(FindDeviceError);
 
 struct DeviceNames<'a>(&'a [String]);
 

@@ -181,7 +181,7 @@ fn merit(entry: &GidEntry) -> (bool, u8) {
 }
 
 /// No address could be chosen.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoosePathError {
     /// The device has no such port.
@@ -276,6 +276,8 @@ pub enum ChoosePathError {
     #[error(transparent)]
     Query(#[from] Error),
 }
+
+debug_as_text!(ChoosePathError);
 
 /// Remedies for a port that is not active: for hardware, and for a software device.
 const PORT_REMEDIES: [&str; 2] = [

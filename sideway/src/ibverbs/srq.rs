@@ -482,7 +482,7 @@ impl fmt::Debug for SharedReceiveQueue {
 }
 
 /// A shared receive queue could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateSharedReceiveQueueError {
     /// The device has none, or not such.
@@ -539,6 +539,8 @@ pub enum CreateSharedReceiveQueueError {
         source: io::Error,
     },
 }
+
+debug_as_text!(CreateSharedReceiveQueueError);
 
 impl From<NoRoom> for CreateSharedReceiveQueueError {
     fn from(NoRoom { places, bytes_each }: NoRoom) -> Self {

@@ -12,7 +12,7 @@ use super::device_context::DeviceContext;
 /// It is one of the errors of every operation that a device may lack, so that a program can tell
 /// "never" from "not now" in the same way everywhere. Libraries report it by `EOPNOTSUPP` or
 /// `ENOSYS`, by a null operation, or by a missing symbol.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Unsupported {
     /// The C function that was called, or would have been.
     pub verb: &'static str,
@@ -95,3 +95,5 @@ impl std::fmt::Display for Unsupported {
 }
 
 impl std::error::Error for Unsupported {}
+
+debug_as_text!(Unsupported);

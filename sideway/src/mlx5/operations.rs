@@ -410,7 +410,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
 }
 
 /// A request of mlx5's own cannot be posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectRequestError {
     /// The queue pair was not made for this operation.
@@ -464,6 +464,8 @@ pub enum DirectRequestError {
     #[error("a signature in neither the memory's nor the wire's domain")]
     NoSignature,
 }
+
+debug_as_text!(DirectRequestError);
 
 /// Displays an optional length.
 struct StatedLength(Option<usize>);

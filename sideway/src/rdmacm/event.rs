@@ -494,7 +494,7 @@ impl fmt::Debug for Event {
 }
 
 /// What an event says went wrong.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventError {
     /// The address was not resolved.
@@ -582,6 +582,8 @@ pub enum EventError {
         status: EventStatus,
     },
 }
+
+debug_as_text!(EventError);
 
 /// The source address in words, or a placeholder.
 fn from(source: &Option<Address>) -> String {

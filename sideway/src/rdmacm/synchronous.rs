@@ -496,7 +496,7 @@ fn make_ready<Q: QueuePair>(id: &Identifier, qp: &mut Q) -> Result<(), ConnectEr
 }
 
 /// A connection could not be made or closed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// A call failed: [`Error::verb`] names it.
@@ -523,3 +523,5 @@ pub enum ConnectError {
         limit: Duration,
     },
 }
+
+debug_as_text!(ConnectError);

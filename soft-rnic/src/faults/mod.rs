@@ -88,7 +88,7 @@ pub struct Report {
 }
 
 /// The reason why rules were refused. None of them is in force then.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError {
     /// A [`Trait`] rule describes the device itself, which exists already.
@@ -105,6 +105,8 @@ pub enum SetError {
         allowed: &'static str,
     },
 }
+
+debug_as_text!(SetError);
 
 /// Replaces the rules in force. `seed` determines all random choices. All counters start from zero.
 ///

@@ -11,7 +11,7 @@ use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, STATUSES, Step};
 use crate::config::{Limits, MAX_DEVICES, MAX_PORTS};
 
 /// A rule that cannot be parsed, with the position of the error.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fault rule {rule:?} (line {line}, column {column}): {found:?} is not {allowed}")]
 #[non_exhaustive]
 pub struct RuleError {
@@ -26,6 +26,8 @@ pub struct RuleError {
     /// What the parser accepts there.
     pub allowed: String,
 }
+
+debug_as_text!(RuleError);
 
 /// Parses a list of rules.
 ///

@@ -4,7 +4,7 @@ use std::io;
 
 /// The error of [`Builder::build`](crate::Builder::build) for an invalid parameter or environment
 /// variable.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{parameter} = {value} is refused: it must be {bound}; {remedy}")]
 pub struct ConfigError {
     parameter: &'static str,
@@ -12,6 +12,8 @@ pub struct ConfigError {
     bound: String,
     remedy: String,
 }
+
+debug_as_text!(ConfigError);
 
 impl ConfigError {
     pub(crate) fn new(

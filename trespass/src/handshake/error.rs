@@ -38,7 +38,7 @@ impl fmt::Display for HandshakeStep {
 }
 
 /// Why the handshake failed although the peer was reached.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The peer speaks another protocol. The field has the first four bytes that it sent.
@@ -113,6 +113,8 @@ pub enum HandshakeError {
         source: io::Error,
     },
 }
+
+debug_as_text!(HandshakeError);
 
 impl HandshakeError {
     /// The kind that `std::net` uses for such an error.

@@ -314,7 +314,7 @@ impl fmt::Debug for Pool {
 }
 
 /// The reason why a pool cannot be created or registered.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// The prewarmed memory is a part of the initial memory.
@@ -398,3 +398,5 @@ pub enum PoolError {
     #[error("the pool is registered in another protection domain; make another pool for this one")]
     OtherDomain,
 }
+
+debug_as_text!(PoolError);

@@ -1,6 +1,7 @@
 //! The protocol's errors: violations by the peer, the cause of a connection's failure, and the
 //! refusal of a call.
 
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -119,7 +120,7 @@ impl FailureCause {
 }
 
 /// The reason why a call of the program did nothing, or only a part.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CallError {
     /// The call would have to wait.
@@ -159,6 +160,13 @@ pub(crate) enum CallError {
     /// The connection has failed.
     #[error("{0}")]
     Failed(FailureCause),
+}
+
+// As of the crate's other errors (`debug_as_text`), because a program gets it in an `io::Error`.
+impl fmt::Debug for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The resource that a blocked call waits for.

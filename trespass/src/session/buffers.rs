@@ -49,7 +49,7 @@ pub(crate) fn take(pool: &Pool, len: usize) -> io::Result<Block> {
 }
 
 /// The error of a refused send, with the block.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
 pub struct SendRefused {
@@ -59,6 +59,8 @@ pub struct SendRefused {
     /// The block that was not sent. The program may send it again.
     pub block: Block,
 }
+
+debug_as_text!(SendRefused);
 
 impl From<SendRefused> for io::Error {
     fn from(refused: SendRefused) -> Self {

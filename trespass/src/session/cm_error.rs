@@ -3,7 +3,7 @@
 use std::io;
 
 /// An error of rdma_cm. Its text says what failed, with which address, and what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub(crate) enum CmError {
     /// rdma_cm is not usable.
     #[error("there is no connection manager of RDMA: {0}")]
@@ -35,6 +35,8 @@ pub(crate) enum CmError {
         text: String,
     },
 }
+
+debug_as_text!(CmError);
 
 impl CmError {
     /// For builds without RDMA, where [`Builder::build`](crate::Builder::build) has refused it

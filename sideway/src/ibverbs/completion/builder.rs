@@ -332,7 +332,7 @@ fn einval() -> io::Error {
 }
 
 /// A completion queue could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateCompletionQueueError {
     /// The device's queues do not hold that many completions.
@@ -381,6 +381,8 @@ pub enum CreateCompletionQueueError {
         source: io::Error,
     },
 }
+
+debug_as_text!(CreateCompletionQueueError);
 
 #[cfg(any(feature = "mlx5", feature = "efa"))]
 impl CreateCompletionQueueError {

@@ -207,7 +207,7 @@ macro_rules! impl_completion_queue {
 use impl_completion_queue;
 
 /// A completion queue could not be polled; that it is empty is not an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PollCompletionQueueError {
     /// The call that failed: `ibv_poll_cq`, or `ibv_next_poll` for it and `ibv_start_poll`.
     pub verb: &'static str,
@@ -229,6 +229,8 @@ impl fmt::Display for PollCompletionQueueError {
 }
 
 impl std::error::Error for PollCompletionQueueError {}
+
+debug_as_text!(PollCompletionQueueError);
 
 /// Marks the branch that calls it as unlikely, so that the compiler lays out the other one without
 /// jumps.

@@ -188,7 +188,7 @@ impl fmt::Debug for UnusableMemoryRegion {
 }
 
 /// A region could not be changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ReregisterMemoryRegionError {
     /// The new domain is of another context. The region is as it was.
@@ -235,3 +235,5 @@ pub enum ReregisterMemoryRegionError {
         source: Box<Unsupported>,
     },
 }
+
+debug_as_text!(ReregisterMemoryRegionError);

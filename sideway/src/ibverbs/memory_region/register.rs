@@ -254,7 +254,7 @@ impl MemoryRegion {
 }
 
 /// Memory could not be registered.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterMemoryRegionError {
     /// The device, or its library, has no such regions, or not with such permissions.
@@ -327,6 +327,8 @@ pub enum RegisterMemoryRegionError {
         source: io::Error,
     },
 }
+
+debug_as_text!(RegisterMemoryRegionError);
 
 impl RegisterMemoryRegionError {
     #[cold]

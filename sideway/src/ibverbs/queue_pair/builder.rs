@@ -509,7 +509,7 @@ impl From<NoRoom> for CreateQueuePairError {
 }
 
 /// A queue pair could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateQueuePairError {
     /// A completion queue was not set.
@@ -617,6 +617,8 @@ pub enum CreateQueuePairError {
         source: io::Error,
     },
 }
+
+debug_as_text!(CreateQueuePairError);
 
 #[cfg(any(feature = "mlx5", feature = "efa"))]
 impl CreateQueuePairError {

@@ -51,7 +51,7 @@ impl Failure {
 /// A list of work requests could not be posted.
 ///
 /// It owns nothing, so that a result of posting costs no more than its comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostSendError {
     /// The queue pair was not made for this operation, or its type does not have it.
@@ -190,6 +190,8 @@ pub enum PostSendError {
         reason: crate::mlx5::DirectRequestError,
     },
 }
+
+debug_as_text!(PostSendError);
 
 /// Displays an error number in words.
 pub(super) struct Errno(pub(super) i32);

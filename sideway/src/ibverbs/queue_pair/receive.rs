@@ -368,7 +368,7 @@ impl RecvWorkRequestHandle<'_, '_> {
 }
 
 /// A list of receives could not be posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostRecvError {
     /// The queue pair takes its receives from a shared receive queue.
@@ -423,6 +423,8 @@ pub enum PostRecvError {
         errno: i32,
     },
 }
+
+debug_as_text!(PostRecvError);
 
 /// Keeps the first failure, which is the one to report.
 #[cold]

@@ -58,7 +58,7 @@ impl Pool {
 }
 
 /// A list cannot have slices of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachPoolError {
     /// The queue belongs to another open device than the pool.
@@ -74,6 +74,8 @@ pub enum AttachPoolError {
     )]
     FullQueueUnnoticed,
 }
+
+debug_as_text!(AttachPoolError);
 
 /// The requests of a list that have slices, which form a chain. Dropping it returns all slices to
 /// the pool.

@@ -3,7 +3,7 @@
 use crate::memory::OutOfSlice;
 
 /// Something about a GPU's memory failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
     /// The driver's library is not there.
@@ -65,6 +65,8 @@ pub enum CudaError {
     #[error(transparent)]
     OutOfBuffer(#[from] OutOfSlice),
 }
+
+debug_as_text!(CudaError);
 
 /// The remedy for a result of the driver.
 fn advice(result: u32) -> &'static str {

@@ -258,7 +258,7 @@ impl Drop for Slices {
 }
 
 /// A slice has not so many bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at {offset} are not all within the {limit} bytes of the slice")]
 pub struct OutOfSlice {
     /// Where they begin.
@@ -268,6 +268,8 @@ pub struct OutOfSlice {
     /// How many the slice has; where its length was to be set, how many it can have.
     pub limit: usize,
 }
+
+debug_as_text!(OutOfSlice);
 
 /// Gives back a slice that cannot be split.
 #[cold]

@@ -336,7 +336,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             outcome.as_ref().err().map_or(count, |error| error.posted().unwrap_or(count as usize) as u64);
         self.doorbells += 1;
         if let Err(error) = outcome {
-            fail_transport(&mut self.broken, protocol, "posting", &error);
+            fail_transport(&mut self.broken, protocol, "handing requests to the device", &error);
         }
         true
     }
@@ -385,7 +385,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             Ok(()) => *posted += 1,
             Err(error) => {
                 *posted += error.posted().unwrap_or(1) as u64;
-                fail_transport(&mut self.broken, protocol, "posting", &error);
+                fail_transport(&mut self.broken, protocol, "handing requests to the device", &error);
             }
         }
     }
