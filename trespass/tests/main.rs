@@ -15,6 +15,8 @@ mod devices;
 mod environment;
 mod errors;
 #[cfg(feature = "rdma")]
+mod fault_table;
+#[cfg(feature = "rdma")]
 mod fork;
 #[cfg(feature = "rdma")]
 mod many;
