@@ -1,7 +1,13 @@
 //! The programs over trespass, each with itself.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use trespass::{Builder, Policy};
 
 use crate::common::{Output, RunningProgram, example, run_with};
 
@@ -199,6 +205,43 @@ fn a_store_keeps_what_it_is_given() {
         assert_eq!(ask(&["get", "colour"]), "light green\n");
         assert!(ask(&["forget", "colour"]).starts_with("neither "));
         drop(server);
+    }
+}
+
+/// A client of the workers sends many requests without waiting, and reads their answers late, so
+/// that reads and writes of the workers are partial.
+#[test]
+fn workers_keep_one_store_for_all_clients() {
+    sideway::set_default_provider(sideway::soft::provider());
+    for variables in [&TCP[..], &BY_DEVICE] {
+        let arguments = ["127.0.0.1:0", "--workers", "3", "--clients", "14"];
+        let (server, addr) = server_in("store_workers", &arguments, variables);
+        let ask = |request: &[&str]| {
+            let arguments = [&["client", &addr], request].concat();
+            run_with(&example("store").unwrap(), &arguments, variables).unwrap().ok().unwrap()
+        };
+        assert_eq!(ask(&["set", "colour", "light", "green"]), "ok\n");
+        for _ in 0..12 {
+            assert_eq!(ask(&["get", "colour"]), "light green\n");
+        }
+        let policy = if variables == TCP { Policy::TcpOnly } else { Policy::RequireRdma };
+        let stream = Builder::new().policy(policy).connect(&addr).unwrap();
+        let long = "x".repeat(30_000);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..60 {
+                    (&stream).write_all(format!("set {n} {long}\nget {n}\n").as_bytes()).unwrap();
+                }
+                stream.shutdown(Shutdown::Write).unwrap();
+            });
+            thread::sleep(Duration::from_millis(200));
+            let mut answers = String::new();
+            (&stream).read_to_string(&mut answers).unwrap();
+            assert!(answers == format!("ok\n{long}\n").repeat(60), "{} bytes", answers.len());
+        });
+        drop(stream);
+        let said = server.finish().unwrap().ok().unwrap();
+        assert!(said.ends_with("3 workers have served 14 clients\n"), "{said}");
     }
 }
 

@@ -90,7 +90,8 @@ use crate::wire::Kind;
 ///
 /// A server that stops without breaking off requests closes the listener, and goes on polling: it
 /// answers what its clients have sent, [shuts down](Self::shutdown) the writing of each connection,
-/// reads until the end, and closes it. The drop sends what is left.
+/// reads until the end, and closes it. The drop sends what is left. The example `store_workers` is
+/// a server whose connections are byte streams.
 ///
 /// ```no_run
 /// use std::sync::atomic::{AtomicBool, Ordering};
