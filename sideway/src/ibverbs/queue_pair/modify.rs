@@ -11,7 +11,7 @@ use crate::ibverbs::device_attr::DeviceCapabilityFlags;
 use crate::ibverbs::device_context::DeviceContext;
 
 /// A queue pair could not be modified.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModifyQueuePairError {
     /// Attributes were set that this change of state does not take, or needed ones were not set.
@@ -105,8 +105,6 @@ pub enum ModifyQueuePairError {
         source: io::Error,
     },
 }
-
-debug_as_text!(ModifyQueuePairError);
 
 impl ModifyQueuePairError {
     /// Finds the reason after `ibv_modify_qp` failed.
