@@ -1,5 +1,5 @@
-//! The server of `store` with a thread for each core, over [`trespass::Worker`]. The clients are those of
-//! `store`.
+//! The server of `store` with a thread for each core, over [`trespass::Worker`]. Its clients are
+//! those of `store`.
 //!
 //! ```sh
 //! store_workers 127.0.0.1:7000
@@ -46,7 +46,7 @@ const UNREAD: usize = 256 * 1024;
 
 /// What the workers share.
 #[derive(Default)]
-struct Shared {
+struct ServerState {
     store: Mutex<BTreeMap<String, String>>,
     /// The number of clients that have come and gone.
     served: AtomicU64,
@@ -64,7 +64,7 @@ fn store_workers() -> Result<(), Failure> {
     let config = Builder::new().reuse_port(true).build()?;
     let workers = listening(&config, &arguments.addr, count)?;
     let wakers: Vec<_> = workers.iter().map(Worker::waker).collect();
-    let shared = Shared::default();
+    let shared = ServerState::default();
     let results: Vec<_> = thread::scope(|scope| {
         let serve = |worker| || StoreWorker::new(worker, &shared).run(arguments.clients, &wakers);
         let running: Vec<_> = workers.into_iter().map(|worker| scope.spawn(serve(worker))).collect();
@@ -95,11 +95,11 @@ fn listening(config: &Config, addr: &str, count: usize) -> Result<Vec<Worker>, F
 struct StoreWorker<'a> {
     worker: Worker,
     clients: HashMap<Key, Client>,
-    shared: &'a Shared,
+    shared: &'a ServerState,
 }
 
 impl<'a> StoreWorker<'a> {
-    fn new(worker: Worker, shared: &'a Shared) -> Self {
+    fn new(worker: Worker, shared: &'a ServerState) -> Self {
         Self { worker, clients: HashMap::new(), shared }
     }
 
@@ -161,7 +161,7 @@ struct Client {
 impl Client {
     /// Makes all the progress that is possible now. The worker reports the connection again when
     /// there is more to do.
-    fn serve(&mut self, key: Key, worker: &mut Worker, shared: &Shared) -> io::Result<ClientState> {
+    fn serve(&mut self, key: Key, worker: &mut Worker, shared: &ServerState) -> io::Result<ClientState> {
         loop {
             self.write(key, worker)?;
             if self.ended || self.answers.len() >= UNREAD {
@@ -176,7 +176,7 @@ impl Client {
     }
 
     /// Reads once, and answers the lines that are complete. Returns whether there may be more.
-    fn read(&mut self, key: Key, worker: &mut Worker, shared: &Shared) -> io::Result<bool> {
+    fn read(&mut self, key: Key, worker: &mut Worker, shared: &ServerState) -> io::Result<bool> {
         let mut buffer = [0; 16 * 1024];
         match worker.read(key, &mut buffer) {
             Ok(0) => self.ended = true,
@@ -209,7 +209,7 @@ impl Client {
     }
 }
 
-fn answer(request: &str, shared: &Shared) -> String {
+fn answer(request: &str, shared: &ServerState) -> String {
     let mut store = shared.store.lock().unwrap_or_else(PoisonError::into_inner);
     let words: Vec<_> = request.splitn(3, ' ').collect();
     match words[..] {

@@ -229,7 +229,7 @@ fn workers_keep_one_store_for_all_clients() {
         let long = "x".repeat(30_000);
         thread::scope(|scope| {
             scope.spawn(|| {
-                for n in 0..60 {
+                for n in 0..240 {
                     (&stream).write_all(format!("set {n} {long}\nget {n}\n").as_bytes()).unwrap();
                 }
                 stream.shutdown(Shutdown::Write).unwrap();
@@ -237,7 +237,7 @@ fn workers_keep_one_store_for_all_clients() {
             thread::sleep(Duration::from_millis(200));
             let mut answers = String::new();
             (&stream).read_to_string(&mut answers).unwrap();
-            assert!(answers == format!("ok\n{long}\n").repeat(60), "{} bytes", answers.len());
+            assert!(answers == format!("ok\n{long}\n").repeat(240), "{} bytes", answers.len());
         });
         drop(stream);
         let said = server.finish().unwrap().ok().unwrap();
