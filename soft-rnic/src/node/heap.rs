@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::shared::segment::{HEAP, HEAP_AT, PAGE, Segment};
 
@@ -16,18 +16,38 @@ pub(crate) struct HeapRange {
     pub(crate) len: u64,
 }
 
+/// Bytes of freed ranges that keep their memory: the receive queues of some dozens of queue pairs.
+/// Returning memory and faulting it in again takes longer than zeroing it.
+const KEPT: u64 = 1 << 20;
+/// Longer ranges are returned at once, because most of their pages may never have been used.
+const LONGEST_KEPT: u64 = 64 << 10;
+
 /// The free pages of the heap.
 #[derive(Debug)]
 pub(crate) struct Heap {
     segment: Arc<Segment>,
-    free: Mutex<FreePages>,
+    pages: Mutex<Pages>,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    /// Zero, and without memory.
+    free: FreePages,
+    /// Freed ranges that keep their memory, the last one at the end. They are not zero.
+    kept: Vec<HeapRange>,
+    /// Bytes of `kept`, at most [`KEPT`].
+    kept_len: u64,
 }
 
 impl Heap {
     pub(crate) fn new(segment: Arc<Segment>) -> Self {
-        let mut free = FreePages::default();
-        free.add(HEAP_AT as u64, (HEAP / PAGE * PAGE) as u64);
-        Self { segment, free: Mutex::new(free) }
+        let mut pages = Pages::default();
+        pages.free.add(HEAP_AT as u64, (HEAP / PAGE * PAGE) as u64);
+        Self { segment, pages: Mutex::new(pages) }
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Allocates pages for this number of bytes.
@@ -37,19 +57,66 @@ impl Heap {
     /// `OutOfMemory` if the heap has no free range of that length.
     pub(crate) fn alloc(&self, bytes: usize) -> io::Result<HeapRange> {
         let len = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)? as u64;
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let offset = free.take(len).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(HeapRange { offset, len })
+        if let Some(range) = self.take_kept(len)? {
+            return Ok(range);
+        }
+        let mut offset = self.pages().free.take(len);
+        if offset.is_none() {
+            let kept = self.pages().take_all_kept();
+            kept.into_iter().for_each(|range| self.discard(range));
+            offset = self.pages().free.take(len);
+        }
+        Ok(HeapRange { offset: offset.ok_or(io::ErrorKind::OutOfMemory)?, len })
     }
 
-    /// Frees pages and returns their memory to the system.
+    /// Takes a freed range of that length that keeps its memory, and zeroes it.
+    fn take_kept(&self, len: u64) -> io::Result<Option<HeapRange>> {
+        let Some(range) = self.pages().take_kept(len) else { return Ok(None) };
+        self.segment.memory().clear(range.offset as usize, range.len as usize)?;
+        Ok(Some(range))
+    }
+
+    /// Frees pages. Their memory is kept for the next range of the same length, or returned to the
+    /// system.
     pub(crate) fn free(&self, range: HeapRange) {
+        let kept = self.pages().keep(range);
+        if let Err(range) = kept {
+            self.discard(range);
+        }
+    }
+
+    /// Returns the memory of a range to the system.
+    fn discard(&self, range: HeapRange) {
         if let Err(error) = self.segment.memory().discard(range.offset as usize, range.len as usize) {
             // These pages must not be allocated again, because they are not zero.
             log::error!("{} bytes of the segment's heap could not be returned: {error}", range.len);
             return;
         }
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).add(range.offset, range.len);
+        self.pages().free.add(range.offset, range.len);
+    }
+}
+
+impl Pages {
+    /// The range of that length that was freed last.
+    fn take_kept(&mut self, len: u64) -> Option<HeapRange> {
+        let at = self.kept.iter().rposition(|range| range.len == len)?;
+        self.kept_len -= len;
+        Some(self.kept.remove(at))
+    }
+
+    fn take_all_kept(&mut self) -> Vec<HeapRange> {
+        self.kept_len = 0;
+        std::mem::take(&mut self.kept)
+    }
+
+    /// Keeps a range, unless that would be too much.
+    fn keep(&mut self, range: HeapRange) -> Result<(), HeapRange> {
+        if range.len > LONGEST_KEPT || self.kept_len + range.len > KEPT {
+            return Err(range);
+        }
+        self.kept_len += range.len;
+        self.kept.push(range);
+        Ok(())
     }
 }
 
@@ -157,5 +224,31 @@ mod tests {
         heap.free(again);
         assert_eq!(heap.alloc(HEAP + 1).map_err(|error| error.kind()), Err(io::ErrorKind::OutOfMemory));
         assert!(heap.alloc(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn freed_memory_is_kept_within_a_limit() {
+        let page = PAGE as u64;
+        for (len, kept) in [(page, KEPT), (LONGEST_KEPT, KEPT), (LONGEST_KEPT + page, 0)] {
+            let heap = Heap::new(Arc::new(Segment::create().expect("memory")));
+            let count = KEPT / len + 2;
+            let ranges: Vec<_> = (0..count).map(|_| heap.alloc(len as usize).expect("room")).collect();
+            ranges.into_iter().for_each(|range| heap.free(range));
+            let pages = heap.pages();
+            assert_eq!(pages.kept.iter().map(|range| range.len).sum::<u64>(), kept, "{len}");
+            assert_eq!(pages.kept_len, kept, "{len}");
+        }
+    }
+
+    /// Kept memory is no reason to refuse a range.
+    #[test]
+    fn kept_memory_is_given_out_with_its_neighbours() {
+        let heap = Heap::new(Arc::new(Segment::create().expect("memory")));
+        let ranges: Vec<_> = (0..8).map(|_| heap.alloc(PAGE).expect("a page")).collect();
+        ranges.into_iter().for_each(|range| heap.free(range));
+        assert_eq!(heap.pages().kept.len(), 8);
+        let all = heap.alloc(HEAP / PAGE * PAGE).expect("nothing is in use");
+        assert!(heap.alloc(1).is_err());
+        heap.free(all);
     }
 }

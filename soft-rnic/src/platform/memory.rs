@@ -4,6 +4,8 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+#[cfg(not(any(miri, loom)))]
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A mapping of zeroed memory whose content other processes may change at any time.
 ///
@@ -176,6 +178,28 @@ impl FileMapping {
             len as u64,
         )?)
     }
+
+    /// Zeroes a range of whole words, which keeps its pages. A hostile peer may write to them at the
+    /// same time.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the range is not in the memory, or its ends are not those of words.
+    pub(crate) fn clear(&self, offset: usize, len: usize) -> io::Result<()> {
+        const WORD: usize = size_of::<AtomicU64>();
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        if !is_inside || !offset.is_multiple_of(WORD) || !len.is_multiple_of(WORD) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the words lie in the mapping, as was just checked, and are aligned, because the
+        // mapping begins at a page. They are accessed as atomics only.
+        let words = unsafe {
+            let first = self.base.as_ptr().add(offset).cast::<AtomicU64>();
+            core::slice::from_raw_parts(first, len / WORD)
+        };
+        words.iter().for_each(|word| word.store(0, Relaxed));
+        Ok(())
+    }
 }
 
 #[cfg(not(any(miri, loom)))]
@@ -239,6 +263,11 @@ impl FileMapping {
         // does.
         unsafe { self.base.as_ptr().add(offset).write_bytes(0, len) };
         Ok(())
+    }
+
+    /// The same, because here nothing returns to the system.
+    pub(crate) fn clear(&self, offset: usize, len: usize) -> io::Result<()> {
+        self.discard(offset, len)
     }
 }
 
