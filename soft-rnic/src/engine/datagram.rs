@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 use super::connected::TransferError;
 use super::gather::GatherList;
 use super::multicast::GROUP;
-use super::peer::{PeerQp, accepts_messages};
+use super::peer::{LOOKS, PeerQp, accepts_messages};
 use super::send::{GRH, RecvMeta};
 use super::{CopyError, Deferred, Hazards, TransferCtx, WrOutcome};
 use crate::node::{PeerProcess, Reachability};
@@ -107,7 +107,7 @@ impl Qp {
         index: u32,
         qpn: u32,
     ) -> Option<PeerQp> {
-        let (snapshot, descriptor) = self.descriptor_of(process, index)?;
+        let (snapshot, descriptor) = self.descriptor_of(process, index, LOOKS)?;
         let qkey = match destination.remote_qkey {
             key if key & CONTROLLED != 0 => sending.attributes.qkey,
             key => key,

@@ -52,7 +52,7 @@ impl PeerQp {
         let (entry, hazard) = (self.entry(), self.process.hazard_slot(transfer_slot));
         hazard.publish(Hazard::new(self.index, Hazard::NO_REGION));
         // The owner may be changing its state, which takes a moment.
-        let now = (0..100).find_map(|_| entry.read().filter(|(snapshot, _)| entry.is_current(*snapshot)));
+        let now = (0..LOOKS).find_map(|_| entry.read().filter(|(snapshot, _)| entry.is_current(*snapshot)));
         let same = |descriptor: &QpDescriptor| {
             (descriptor.qpn, descriptor.connection) == (self.descriptor.qpn, self.descriptor.connection)
         };
@@ -80,6 +80,9 @@ pub(crate) enum PeerUnavailable {
     /// Its owner still executes an earlier message, whose receive comes before others.
     OwnerBusy,
 }
+
+/// The most looks at a descriptor whose owner is changing its state, which takes a moment.
+pub(super) const LOOKS: u32 = 100;
 
 /// Whether a queue pair in this state accepts messages.
 pub(crate) fn accepts_messages(state: u8) -> bool {
@@ -111,10 +114,10 @@ impl Qp {
         &self,
         process: &PeerProcess,
         index: u32,
+        looks: u32,
     ) -> Option<(GenerationSnapshot, QpDescriptor)> {
         let entry = process.segment().queue_pair(index)?;
-        // The owner may be changing its state, which takes a moment.
-        let found = (0..100).find_map(|_| {
+        let found = (0..looks).find_map(|_| {
             let found = entry.read();
             if found.is_none() {
                 core::hint::spin_loop();
@@ -149,7 +152,9 @@ impl Qp {
             }
             sending.abandoned = None;
         }
-        let Some((snapshot, descriptor)) = self.descriptor_of(&process, index) else {
+        // Each poll retries, and a descriptor that stays unreadable is probably gone.
+        let looks = if sending.closed_since.is_some() { 1 } else { LOOKS };
+        let Some((snapshot, descriptor)) = self.descriptor_of(&process, index, looks) else {
             return Err(PeerUnavailable::Unreadable);
         };
         sending.closed_since = None;

@@ -12,7 +12,7 @@ use rdma_mummy_sys::types::{ibv_qp_state, ibv_wr_opcode};
 
 use super::connected::{Nak, TransferError};
 use super::gather::GatherList;
-use super::peer::{PeerQp, PeerUnavailable, accepts_messages};
+use super::peer::{LOOKS, PeerQp, PeerUnavailable, accepts_messages};
 use super::rpc::AbandonedRecv;
 use super::send::RecvMeta;
 use super::{CopyError, Deferred, Hazards, TransferCtx, WrOutcome};
@@ -175,7 +175,7 @@ impl Qp {
         // A shared receive queue publishes its descriptor as long as it exists, so one without a
         // descriptor is gone.
         let (snapshot, descriptor) =
-            self.descriptor_of(&process, index).ok_or(PeerUnavailable::Unreadable)?;
+            self.descriptor_of(&process, index, LOOKS).ok_or(PeerUnavailable::Unreadable)?;
         let good = accepts_messages(snapshot.label())
             && descriptor.qpn == srqn
             && u32::from(descriptor.qp_type) == RECEIVER.0;
