@@ -18,7 +18,7 @@ pub(crate) struct HeapRange {
 
 /// Bytes of freed ranges that keep their memory: the receive queues of some dozens of queue pairs.
 /// Returning memory and faulting it in again takes longer than zeroing it.
-const KEPT: u64 = 1 << 20;
+const KEPT: u64 = if cfg!(any(miri, loom)) { 128 << 10 } else { 1 << 20 };
 /// Longer ranges are returned at once, because most of their pages may never have been used.
 const LONGEST_KEPT: u64 = 64 << 10;
 
