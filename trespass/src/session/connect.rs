@@ -42,7 +42,8 @@ impl Config {
         let pool = pool_of(self)?;
         let mut last = None;
         for address in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
-            match PendingConnect::start(self, address, kind, &pool).and_then(PendingConnect::wait) {
+            let pending = PendingConnect::start_unexported(self, address, kind, &pool);
+            match pending.and_then(PendingConnect::wait) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error),
             }

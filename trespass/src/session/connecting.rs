@@ -18,6 +18,7 @@ use crate::session::connection::Connection;
 use crate::session::pending::PendingHandshake;
 use crate::session::readiness::{Poller, Until};
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
+use crate::session::wake::WakeHandle;
 use crate::wire::Kind;
 
 const _: () = {
@@ -42,9 +43,21 @@ pub(crate) struct PendingConnect {
 }
 
 impl PendingConnect {
-    /// Begins to connect, without waiting for the peer.
+    /// Begins to connect, without waiting for the peer, for a program that gets the descriptor.
     pub(crate) fn start(config: &Config, peer: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Self> {
-        let poller = Poller::new(1)?;
+        let pending = Self::start_unexported(config, peer, kind, pool)?;
+        pending.poller.add_waker()?;
+        Ok(pending)
+    }
+
+    /// The same for a thread that [waits](Self::wait) at once.
+    pub(crate) fn start_unexported(
+        config: &Config,
+        peer: SocketAddr,
+        kind: Kind,
+        pool: &Pool,
+    ) -> io::Result<Self> {
+        let poller = Poller::without_waker(1, WakeHandle::new())?;
         let mut handshake = PendingHandshake::connecting(peer, kind, config, None)?;
         handshake.register(poller.registry(), HANDSHAKE)?;
         Ok(Self {

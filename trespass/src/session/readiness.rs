@@ -91,16 +91,26 @@ impl Poller {
 
     /// The same for a handle that exists.
     pub(crate) fn of(connections: usize, wake_handle: Arc<WakeHandle>) -> io::Result<Self> {
-        let poll = Poll::new()?;
-        wake_handle.attach(poll.registry())?;
+        let poller = Self::without_waker(connections, wake_handle)?;
+        poller.add_waker()?;
+        Ok(poller)
+    }
+
+    /// The same for a thread that nobody wakes, until the waker is added.
+    pub(crate) fn without_waker(connections: usize, wake_handle: Arc<WakeHandle>) -> io::Result<Self> {
         Ok(Self {
-            poll,
+            poll: Poll::new()?,
             task_waker: wake_handle.clone().into(),
             wake_handle,
             events: Events::with_capacity(connections.clamp(4, EVENTS)),
             timer: None,
             timer_due: None,
         })
+    }
+
+    /// Lets [`wake`](Self::wake) make the set readable.
+    pub(crate) fn add_waker(&self) -> io::Result<()> {
+        self.wake_handle.attach(self.poll.registry())
     }
 
     pub(crate) fn registry(&self) -> &Registry {
