@@ -49,7 +49,7 @@ impl FakeNetwork {
         }
     }
 
-    fn take(&mut self, to: Role) -> Option<Vec<u8>> {
+    pub(super) fn take(&mut self, to: Role) -> Option<Vec<u8>> {
         match to {
             Role::Client => self.to_client.pop_front(),
             Role::Server => self.to_server.pop_front(),

@@ -112,6 +112,55 @@ fn non_blocking_both_sides_go_on_in_one_thread() {
     }
 }
 
+/// Goes on until the handshake is at that step.
+fn reach(side: &mut TcpHandshake<FakePath>, mut stream: &TcpStream, step: HandshakeStep, at: Instant) {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while side.step() != step {
+        assert!(Instant::now() < give_up, "{} does not end", side.step());
+        assert!(side.progress(&mut stream, || at).is_pending());
+        thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// The server's READY follows both probes, so that a client wakes up for it alone. If READY or the
+/// server's probe is late, it waits for completions, too.
+#[test]
+fn a_client_waits_for_completions_only_if_they_are_late() {
+    for ready_is_late in [true, false] {
+        let network: Rc<RefCell<FakeNetwork>> = Rc::default();
+        let (_listener, client, server) = pair();
+        client.set_nonblocking(true).expect("a socket");
+        server.set_nonblocking(true).expect("a socket");
+        let now = Instant::now();
+        let path = || Ok(FakePath::new(&network, PathFaults::default()));
+        let mut here = TcpHandshake::client(terms(Policy::Auto), ATTEMPT, path(), now);
+        let mut there = TcpHandshake::server(terms(Policy::Auto), path(), now);
+        assert!(here.progress(&mut &client, || now).is_pending());
+        reach(&mut there, &server, HandshakeStep::Probe, now);
+        assert!(there.probing().is_some());
+        reach(&mut here, &client, HandshakeStep::Probe, now);
+        assert!(here.progress(&mut &client, || now).is_pending());
+        assert!(here.probing().is_none());
+        if ready_is_late {
+            let later = now + Duration::from_millis(50);
+            assert!(here.waits_for().deadline <= later);
+            assert!(here.progress(&mut &client, || later).is_pending());
+            assert!(here.probing().is_some());
+            continue;
+        }
+        reach(&mut there, &server, HandshakeStep::Ready, now);
+        let probe = network.borrow_mut().take(Role::Client).expect("the server has sent its probe");
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while here.probing().is_none() {
+            assert!(Instant::now() < give_up, "READY does not come");
+            assert!(here.progress(&mut &client, || now).is_pending());
+        }
+        network.borrow_mut().leave(Role::Client, probe);
+        let Poll::Ready(Ok(established)) = here.progress(&mut &client, || now) else { panic!() };
+        assert_eq!(established.transport(), Transport::Rdma);
+    }
+}
+
 #[test]
 fn waits_for_names_the_pending_event() {
     let (_listener, client, mut server) = pair();

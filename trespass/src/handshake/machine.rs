@@ -107,6 +107,14 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.path.is_ok() || self.spent.is_some()
     }
 
+    /// Whether to wait for completions of the data path. The server's READY follows its probe and the
+    /// client's, so that a client that waits for READY alone wakes up once and finds both. It waits for
+    /// completions, too, if one is late, or if READY does not come soon.
+    pub(super) fn awaits_path(&self) -> bool {
+        let is_late = self.peer_verdict.is_some() || self.proof.as_ref().is_some_and(ProofClock::is_slow);
+        self.step == HandshakeStep::Probe && !self.over && (self.attempt.role == Role::Server || is_late)
+    }
+
     /// The step that is waited for.
     pub(super) fn step(&self) -> HandshakeStep {
         self.step

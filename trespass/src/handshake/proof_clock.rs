@@ -33,6 +33,8 @@ pub(super) struct ProofClock {
     heard: Instant,
     asked: Instant,
     unanswered: u32,
+    /// The proof takes longer than the first interval.
+    is_slow: bool,
     /// How long each side did not attend.
     own_gaps: Duration,
     peer_gaps: Duration,
@@ -48,6 +50,7 @@ impl ProofClock {
             heard: now,
             asked: now,
             unanswered: 0,
+            is_slow: false,
             own_gaps: Duration::ZERO,
             peer_gaps: Duration::ZERO,
         }
@@ -71,6 +74,7 @@ impl ProofClock {
 
     /// Counts the time since the last turn. A peer that cannot answer counts as attending.
     pub(super) fn turn(&mut self, now: Instant, answers: bool) -> ProofTime {
+        self.is_slow |= self.last.is_some_and(|last| now >= last + ASK);
         let since = self.last.replace(now).map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         let peer_attends = !answers || now.saturating_duration_since(self.heard) <= ATTENDS;
         if since > ATTENDS {
@@ -88,6 +92,11 @@ impl ProofClock {
             true if self.own_gaps > self.peer_gaps => ProofTime::ThisIsBusy,
             true => ProofTime::PeerIsBusy,
         }
+    }
+
+    /// Whether a whole interval has passed between two turns.
+    pub(super) fn is_slow(&self) -> bool {
+        self.is_slow
     }
 
     /// When the next turn is due.

@@ -7,7 +7,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::task::Poll;
 use std::time::Instant;
 
-use super::error::{HandshakeError, HandshakeStep};
+use super::error::HandshakeError;
+#[cfg(test)]
+use super::error::HandshakeStep;
 use super::machine::HandshakeMachine;
 use super::{Attempt, DataPath, Established, Terms};
 use crate::wire::Unavailable;
@@ -88,7 +90,7 @@ impl<D: DataPath> TcpHandshake<D> {
     pub(crate) fn waits_for(&mut self) -> WaitFor {
         WaitFor {
             write: !self.machine.outgoing().is_empty(),
-            path: self.machine.step() == HandshakeStep::Probe && !self.machine.is_over(),
+            path: self.machine.awaits_path(),
             deadline: self.machine.deadline(),
         }
     }
@@ -103,7 +105,7 @@ impl<D: DataPath> TcpHandshake<D> {
         self.machine.has_path()
     }
 
-    /// The data path, while it is probed.
+    /// The data path, while its completions are waited for.
     pub(crate) fn probing(&mut self) -> Option<&mut D> {
         if self.waits_for().path { self.machine.path() } else { None }
     }
