@@ -260,7 +260,9 @@ impl Caller<'_> {
         let (since, mut slept) = (Instant::now(), false);
         let outcome = loop {
             let now = if slept { Instant::now() } else { since };
-            if let Some(outcome) = self.spin(now, until, &mut call) {
+            // An event that brings no completion is not worth polling for more.
+            let time = if slept { Duration::from_nanos(1) } else { self.connection.spin.time() };
+            if let Some(outcome) = self.spin(now, time, until, &mut call) {
                 break outcome;
             }
             self.connection.progress();
@@ -288,10 +290,12 @@ impl Caller<'_> {
     }
 
     /// Polls for completions for a while before a turn arms the completion queue and the thread
-    /// sleeps, because both cost more than a short wait. Returns the call's result if there is one.
+    /// sleeps, because both cost more than a short wait. It polls for `first` until something moves.
+    /// Returns the call's result if there is one.
     fn spin<T>(
         &mut self,
         mut now: Instant,
+        first: Duration,
         limit: Until,
         call: &mut impl CallAttempt<T>,
     ) -> Option<io::Result<T>> {
@@ -299,7 +303,7 @@ impl Caller<'_> {
         if time.is_zero() || matches!(limit, Until::Now) {
             return None;
         }
-        let (mut until, mut all) = (now + time, true);
+        let (mut until, mut all) = (now + first, true);
         while now < until && !limit.has_passed_at(now) && !self.connection.has_work_due(now) {
             if self.has_others() {
                 return None;

@@ -22,6 +22,7 @@ pub(super) enum ControlChannel {
         peer_ended: bool,
         /// The end was reported. It stays so.
         ended: bool,
+        is_shut_down: bool,
     },
     Cm(CmControl),
 }
@@ -29,7 +30,7 @@ pub(super) enum ControlChannel {
 impl ControlChannel {
     /// Wraps a non-blocking socket.
     pub(super) fn from_socket(socket: TcpStream) -> Self {
-        Self::Socket { socket: Arc::new(socket), peer_ended: false, ended: false }
+        Self::Socket { socket: Arc::new(socket), peer_ended: false, ended: false, is_shut_down: false }
     }
 
     /// The socket. From now on fewer than [`CONTROL_BYTES`] received bytes make no event. Its end
@@ -112,15 +113,21 @@ impl ControlChannel {
         }
     }
 
+    /// Shuts the socket down once, if the channel is one.
+    pub(super) fn shut_down(&mut self) {
+        if let Self::Socket { socket, is_shut_down, .. } = self
+            && !replace(is_shut_down, true)
+            && let Err(error) = socket.shutdown(Shutdown::Both)
+        {
+            tracing::trace!(%error, "the socket of a connection was gone already");
+        }
+    }
+
     /// Closes the channel, so that the peer notices even if this side's program does nothing for a
     /// long time.
     pub(super) fn disconnect(&mut self) {
         match self {
-            Self::Socket { socket, .. } => {
-                if let Err(error) = socket.shutdown(Shutdown::Both) {
-                    tracing::trace!(%error, "the socket of a connection was gone already");
-                }
-            }
+            Self::Socket { .. } => self.shut_down(),
             Self::Cm(cm) => {
                 if let Err(error) = cm.id.disconnect() {
                     tracing::trace!(%error, "the connection was over already");

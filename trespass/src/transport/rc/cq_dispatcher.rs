@@ -250,13 +250,11 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         self.may_have_event = true;
     }
 
-    /// Reads the channel's events, if it may have any. Returns whether the completion queue must be
-    /// armed.
+    /// Reads the channel's event, if it may have one: a queue makes one each time it is armed. Returns
+    /// whether the completion queue must be armed.
     pub(super) fn take_events(&mut self) -> io::Result<bool> {
-        if std::mem::replace(&mut self.may_have_event, false) {
-            while self.channel.try_next().map_err(io::Error::other)?.is_some() {
-                self.armed = false;
-            }
+        if std::mem::replace(&mut self.may_have_event, false) && self.armed {
+            self.armed = self.channel.try_next().map_err(io::Error::other)?.is_none();
         }
         Ok(!self.armed)
     }

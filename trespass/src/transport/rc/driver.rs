@@ -450,6 +450,14 @@ impl<B: DeviceBlock> RcDriver<B> {
     }
 }
 
+impl<B: DeviceBlock> Drop for RcDriver<B> {
+    /// Tells the peer before the queue pair is destroyed, which takes a while: a peer that sends to it
+    /// meanwhile would wait for an answer that never comes.
+    fn drop(&mut self) {
+        self.control.shut_down();
+    }
+}
+
 impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     /// Registers the control channel and the private completion channel under one token.
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {

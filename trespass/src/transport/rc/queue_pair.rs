@@ -319,6 +319,8 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
     pub(super) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
         match &mut self.target {
             CompletionTarget::Own(dispatcher) if std::mem::replace(&mut self.watched, false) => {
+                // An event that nobody has read would end the first sleep of a call.
+                dispatcher.on_event();
                 dispatcher.deregister(registry)
             }
             _ => Ok(()),
