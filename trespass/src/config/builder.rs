@@ -212,7 +212,9 @@ setters! {
     /// When the backlog has been full for a second, they are told
     /// ([`RejectReason::Busy`](crate::RejectReason::Busy)), and connect again until their
     /// [`handshake_deadline`](Self::handshake_deadline). A [`Worker`](crate::Worker) takes all
-    /// clients, and has only the system's backlog. Default: 1024.
+    /// clients, and has only the system's backlog. With [`Bootstrap::RdmaCm`] that one is as long as
+    /// the system allows: 1024 in Linux, unless `net.rdma_ucm.max_backlog` says otherwise.
+    /// Default: 1024.
     backlog: u32;
     /// How long a listener retries while its port is in use: up to an hour. Default: zero.
     bind_patience: Duration;

@@ -78,7 +78,7 @@ impl Config {
     fn listen_on(&self, address: SocketAddr) -> Result<Acceptor, ConnectError> {
         match self.bootstrap {
             #[cfg(feature = "rdma")]
-            Bootstrap::RdmaCm => crate::session::acceptor::CmListener::at(address, self.backlog)
+            Bootstrap::RdmaCm => crate::session::acceptor::CmListener::at(address)
                 .map(Acceptor::RdmaCm)
                 .map_err(|source| ConnectError::BindRdmaCm { address, source: source.into() }),
             #[cfg(not(feature = "rdma"))]

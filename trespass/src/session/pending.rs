@@ -28,6 +28,9 @@ use crate::session::refusal::{Refusals, log_refused};
 use crate::transport::{CqSlot, WorkCompletion};
 use crate::wire::Kind;
 
+/// The text for a client that loses its place.
+const EVICTED: &str = "your side was silent, and others wait for a place: connect again";
+
 /// A handshake in progress. A client's goes on while the listener is busy, by further attempts.
 pub(crate) struct PendingHandshake {
     peer: SocketAddr,
@@ -198,8 +201,11 @@ impl PendingHandshake {
     /// client is told that the listener is busy, and connects again.
     pub(crate) fn evict(self, refusals: &Refusals) {
         tracing::warn!(peer = %self.peer, "makes room for others: its handshake does not go on");
-        if let Some(RunningHandshake::Tcp(handshake)) = self.running {
-            handshake.evict(refusals);
+        match self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.evict(refusals),
+            #[cfg(feature = "rdma")]
+            Some(RunningHandshake::RdmaCm(handshake)) => handshake.evict(),
+            None => {}
         }
     }
 

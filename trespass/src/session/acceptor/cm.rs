@@ -11,6 +11,11 @@ use sideway::rdmacm::{EventChannel, EventType, Identifier, PortSpace};
 use super::IncomingClient;
 use crate::session::cm_error::CmError;
 
+/// The length of the system's queue of requests: as many as it allows, which is 1,024 in Linux unless
+/// `net.rdma_ucm.max_backlog` says otherwise. The system drops a request beyond its queue, and a
+/// client repeats it after four seconds only. Those in the queue are told when the listener is busy.
+const SYSTEM_QUEUE: i32 = i32::MAX;
+
 /// A listening identifier, alone on its event channel.
 pub(crate) struct CmListener {
     channel: EventChannel,
@@ -19,11 +24,11 @@ pub(crate) struct CmListener {
 }
 
 impl CmListener {
-    pub(crate) fn at(address: SocketAddr, backlog: u32) -> Result<Self, CmError> {
+    pub(crate) fn at(address: SocketAddr) -> Result<Self, CmError> {
         let channel = EventChannel::new()?;
         let id = channel.create_id(PortSpace::Tcp)?;
         id.bind_addr(address)?;
-        id.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        id.listen(SYSTEM_QUEUE)?;
         let local = id.local_addr().and_then(|local| local.ip()).unwrap_or(address);
         Ok(Self { channel, _id: id, local })
     }

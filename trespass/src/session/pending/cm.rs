@@ -15,6 +15,7 @@ use sideway::rdmacm::{
     PortSpace,
 };
 
+use super::EVICTED;
 use crate::config::Config;
 use crate::error::ConnectError;
 use crate::handshake::{Agreed, Attempt, CmExchange, HandshakeError, HandshakeStep, Side, rejection_message};
@@ -24,7 +25,7 @@ use crate::session::connection::Connection;
 use crate::transport::pools::pool_over;
 use crate::transport::rc::{CmControl, CmQueuePair, QpParameters, named_device};
 use crate::wire::{Cause, Unavailable};
-use crate::wire::{HandshakeMessage, Kind, Role};
+use crate::wire::{HandshakeMessage, Kind, REJECT_DATA, Reject, RejectReason, Role};
 
 /// How long to wait until a rejection over the queue pair is acknowledged.
 const REJECT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -205,7 +206,8 @@ impl PendingCmHandshake {
         }
         loop {
             while let Some(event) = self.channel.try_get_cm_event()? {
-                self.on_cm_event(&event, config, pool, now, registry)?;
+                let handled = self.on_cm_event(&event, config, pool, now, registry);
+                handled.map_err(|failure| self.rejection_behind().unwrap_or(failure))?;
             }
             if self.exchange_hellos()? {
                 return Ok(true);
@@ -317,10 +319,29 @@ impl PendingCmHandshake {
             self.step = HandshakeStep::Address;
             return Ok(());
         }
-        match HandshakeMessage::decode_private(event.private_data()) {
-            Ok(HandshakeMessage::Reject(reject)) => Err(HandshakeError::from(reject).into()),
-            _ => Err(cm_error(event).into()),
+        Err(self.rejection(event).unwrap_or_else(|| cm_error(event).into()))
+    }
+
+    /// The peer's words in the rejection of this connection.
+    fn rejection(&self, event: &rdmacm::Event) -> Option<HandshakeFailure> {
+        if event.cm_id() != &self.id || event.event_type() != EventType::Rejected {
+            return None;
         }
+        match HandshakeMessage::decode_private(event.private_data()) {
+            Ok(HandshakeMessage::Reject(reject)) => Some(HandshakeError::from(reject).into()),
+            _ => None,
+        }
+    }
+
+    /// The rejection behind an event that could not be handled. The connection manager knows it
+    /// already, and refuses to connect the queue pair.
+    fn rejection_behind(&self) -> Option<HandshakeFailure> {
+        while let Ok(Some(event)) = self.channel.try_get_cm_event() {
+            if let Some(rejection) = self.rejection(&event) {
+                return Some(rejection);
+            }
+        }
+        None
     }
 
     /// Answers a connection request.
@@ -418,6 +439,17 @@ impl PendingCmHandshake {
             return self.finish_reject(now);
         }
         Poll::Ready(Err(error))
+    }
+
+    /// Ends the handshake of a client that loses its place, and tells it so unless it has
+    /// established the connection.
+    pub(super) fn evict(self) {
+        let words = Reject::new(RejectReason::Busy, (0, 0), EVICTED.to_owned()).encode_within(REJECT_DATA);
+        if matches!(self.id.state(), IdentifierState::Requested | IdentifierState::Connecting)
+            && let Err(error) = self.id.reject(&words)
+        {
+            tracing::debug!(peer = %self.peer, %error, "the client is not told that it loses its place");
+        }
     }
 
     /// Waits until the rejection is acknowledged, or its time is over.

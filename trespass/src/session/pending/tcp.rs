@@ -8,6 +8,7 @@ use std::time::Instant;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
+use super::EVICTED;
 use crate::config::Config;
 use crate::error::ConnectError;
 use crate::handshake::{Attempt, Established, TcpHandshake};
@@ -16,9 +17,6 @@ use crate::session::connection::Connection;
 use crate::session::refusal::{Refusals, log_foreign, log_refused};
 use crate::transport::{CqSlot, RdmaPath, WorkCompletion};
 use crate::wire::Kind;
-
-/// The text for a client that loses its place.
-const EVICTED: &str = "your side was silent, and others wait for a place: connect again";
 
 /// A handshake in progress.
 pub(crate) struct PendingTcpHandshake {

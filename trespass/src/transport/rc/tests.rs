@@ -11,6 +11,7 @@
 mod carry;
 mod ends;
 mod fallback;
+mod managed;
 mod workers;
 
 use std::io::ErrorKind;
