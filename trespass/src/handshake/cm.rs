@@ -21,7 +21,7 @@ use super::error::HandshakeError;
 use super::machine::{check_role, rejection};
 use super::{Agreed, Attempt, Terms};
 use crate::wire::Unavailable;
-use crate::wire::{CmPrefix, HandshakeMessage, Hello, REJECT_DATA, Role, WireError};
+use crate::wire::{CmPrefix, Features, HandshakeMessage, Hello, REJECT_DATA, Role, WireError};
 
 /// One side of the exchange.
 pub(crate) struct CmExchange {
@@ -31,6 +31,8 @@ pub(crate) struct CmExchange {
     cm_prefix: Option<CmPrefix>,
     /// Bytes of a HELLO piece, in both directions.
     piece: usize,
+    /// The receives that this side's connection begins with.
+    granted: u32,
     /// The received part of the peer's HELLO. CM_PREFIX and the maximum message bound it.
     received: Vec<u8>,
 }
@@ -47,7 +49,16 @@ impl CmExchange {
     }
 
     fn new(terms: Terms, attempt: Attempt) -> Self {
-        Self { terms, attempt, cm_prefix: None, piece: 0, received: Vec::new() }
+        let mut exchange =
+            Self { terms, attempt, cm_prefix: None, piece: 0, granted: 0, received: Vec::new() };
+        exchange.begin_with(None);
+        exchange
+    }
+
+    /// Sets the receives that the connection begins with; `None` grants all. CM_PREFIX announces the
+    /// length of the HELLO, so that HELLO always has this field.
+    pub(crate) fn begin_with(&mut self, first_slots: Option<u32>) {
+        self.terms.first_slots = Some(first_slots.unwrap_or(self.terms.limits.rx_slots));
     }
 
     /// This side's terms, until they are sent.
@@ -104,6 +115,10 @@ impl CmExchange {
             Role::Client => {}
         }
         self.piece = cm_prefix.slot_size.min(self.terms.limits.slot_size) as usize;
+        // A peer that does not know the feature counts all slots as granted from the start.
+        let knows_windows = cm_prefix.features.and(self.terms.features).has(Features::WINDOWS);
+        let first_slots = self.terms.first_slots.filter(|_| knows_windows);
+        self.granted = first_slots.unwrap_or(self.terms.limits.rx_slots);
         self.cm_prefix = Some(cm_prefix);
         Ok(())
     }
@@ -116,6 +131,12 @@ impl CmExchange {
     /// Receives that the peer's HELLO needs.
     pub(crate) fn receives(&self) -> usize {
         self.cm_prefix.map_or(0, |cm_prefix| cm_prefix.hello.div_ceil(self.piece))
+    }
+
+    /// Receives that the peer counts as granted from the start. It is known after the peer's
+    /// CM_PREFIX.
+    pub(crate) fn granted(&self) -> usize {
+        self.granted as usize
     }
 
     /// Handles an unchecked piece from the queue pair. Returns the agreed terms when HELLO is
@@ -216,6 +237,31 @@ mod tests {
         assert_eq!((here.attempt.conn_id, here.attempt.role), (ATTEMPT.conn_id, Role::Client));
         assert_eq!((there.attempt.conn_id, there.attempt.role), (ATTEMPT.conn_id, Role::Server));
         assert_eq!((here.features, here.minor), (there.features, there.minor));
+    }
+
+    /// The client learns how many connections the process has after it has sent CM_PREFIX.
+    #[test]
+    fn a_side_grants_the_receives_that_the_peer_counts() {
+        for (knows_windows, granted) in [(true, [12, 64]), (false, [64, 64])] {
+            let mut sides = pair();
+            for side in &mut sides {
+                side.terms.limits.rx_slots = 64;
+                if knows_windows {
+                    side.terms.features = side.terms.features.with(Features::WINDOWS);
+                }
+                side.begin_with(None);
+            }
+            let [client, server] = &mut sides;
+            server.prefix_received(&client.cm_prefix()).expect("a CM_PREFIX");
+            client.begin_with(Some(12));
+            client.prefix_received(&server.cm_prefix()).expect("a CM_PREFIX");
+            assert_eq!([client.granted(), server.granted()], granted);
+            let there = say(client, server).expect("an agreement");
+            let here = say(server, client).expect("an agreement");
+            let [granted_here, granted_there] = granted.map(|granted| granted as u32);
+            assert_eq!(here.first_slots, (granted_here, granted_there));
+            assert_eq!(there.first_slots, (granted_there, granted_here));
+        }
     }
 
     /// A HELLO longer than a slot is sent in pieces, also between sides with different slots.

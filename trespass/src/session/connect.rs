@@ -127,7 +127,7 @@ impl Config {
 
     /// The receives that a connection begins with: all, or a few if the process has many
     /// connections, of which most are idle. More come when its peer has more to send.
-    fn first_slots(&self) -> Option<u32> {
+    pub(super) fn first_slots(&self) -> Option<u32> {
         (!self.slots_are_chosen && connection::count() >= MANY).then_some(FEW_SLOTS)
     }
 

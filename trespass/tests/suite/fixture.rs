@@ -77,13 +77,15 @@ impl Fixture {
         less
     }
 
-    /// Clients of a storm. Connections with shared receives have a whole queue of them each, and the
-    /// connection manager has another backlog.
+    /// Clients of a storm. Connections with shared receives have a whole queue of them each.
     pub(crate) fn storm(&self) -> usize {
         match self.target {
-            Target::SoftShared | Target::SoftByCm | Target::SystemByCm => self.less(160),
-            Target::Tcp | Target::Soft | Target::System if test_harness::is_emulated() => 200,
-            Target::Tcp | Target::Soft | Target::System => 1000,
+            Target::SoftShared => 160,
+            Target::SystemByCm => self.less(160),
+            Target::Tcp | Target::Soft | Target::SoftByCm | Target::System if test_harness::is_emulated() => {
+                200
+            }
+            Target::Tcp | Target::Soft | Target::SoftByCm | Target::System => 1000,
         }
     }
 

@@ -245,9 +245,9 @@ impl PendingCmHandshake {
                 self.id.resolve_route(left)?;
             }
             EventType::RouteResolved => self.send_request(config, pool)?,
-            EventType::ConnectResponse => self.on_response(event, false)?,
+            EventType::ConnectResponse => self.on_response(event, false, config)?,
             // An iWARP device connects the queue pair of a client itself.
-            EventType::Established if self.role == Role::Client => self.on_response(event, true)?,
+            EventType::Established if self.role == Role::Client => self.on_response(event, true, config)?,
             EventType::Established => self.established = true,
             EventType::Rejected => self.on_rejected(event, left, config, registry)?,
             EventType::Disconnected => self.disconnected = true,
@@ -275,16 +275,22 @@ impl PendingCmHandshake {
 
     /// Handles the server's answer: connects the queue pair unless it is connected, and sends
     /// HELLO.
-    fn on_response(&mut self, event: &rdmacm::Event, is_connected: bool) -> Result<(), HandshakeFailure> {
+    fn on_response(
+        &mut self,
+        event: &rdmacm::Event,
+        is_connected: bool,
+        config: &Config,
+    ) -> Result<(), HandshakeFailure> {
         if self.hello_sent {
             return Ok(());
         }
+        self.exchange.begin_with(config.first_slots());
         self.exchange.prefix_received(event.private_data())?;
         let Some(pair) = &mut self.pair else {
             let text = "the peer has answered what it was not asked".into();
             return Err(CmError::Failed { kind: io::ErrorKind::InvalidData, text }.into());
         };
-        pair.post(self.exchange.receives(), true)?;
+        pair.post(self.exchange.receives(), self.exchange.granted())?;
         if !is_connected {
             pair.connect(&self.id)?;
             self.id.establish().map_err(|error| CmError::failed(&error))?;
@@ -351,11 +357,12 @@ impl PendingCmHandshake {
         config: &Config,
         pool: &Pool,
     ) -> Result<(), HandshakeFailure> {
+        self.exchange.begin_with(config.first_slots());
         self.exchange.prefix_received(&request.private_data)?;
         let mut pair = self.create_queue_pair(config, pool)?;
         pair.prepare(&self.id)?;
         // Posts the connection's receives only after the client's HELLO.
-        pair.post(self.exchange.receives(), false)?;
+        pair.post(self.exchange.receives(), 0)?;
         pair.connect(&self.id)?;
         let limits = self.exchange.terms().limits;
         let wanted = request.info.map_or((0, 0), |info| (info.responder_resources, info.initiator_depth));
@@ -402,7 +409,7 @@ impl PendingCmHandshake {
             }
         }
         if self.agreed.is_some() && !self.hello_sent {
-            pair.post(0, true)?;
+            pair.post(0, self.exchange.granted())?;
             self.step = HandshakeStep::Probe;
             pair.send(&self.exchange.hello_bytes(), self.exchange.piece())?;
             self.hello_sent = true;

@@ -31,6 +31,8 @@ pub(crate) struct CmQueuePair<P: Blocks<Block: DeviceBlock>> {
     received: VecDeque<WorkCompletion<P::Block>>,
     /// The handshake needs no more messages; later receives belong to the connection.
     handshake_done: bool,
+    /// The posted receives of the connection.
+    granted: usize,
 }
 
 impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
@@ -45,7 +47,7 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         let handshake_slots = MAX_MESSAGE.div_ceil(parameters.slot_size as usize) as u32;
         let parameters = QpParameters { handshake_slots, ..parameters };
         let pair = QueuePairOwner::new(device, origin, &parameters, None)?;
-        Ok(Self { pair, parameters, blocks, received: VecDeque::new(), handshake_done: false })
+        Ok(Self { pair, parameters, blocks, received: VecDeque::new(), handshake_done: false, granted: 0 })
     }
 
     pub(crate) fn control(&self) -> &QueuePairControl {
@@ -101,10 +103,10 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         Ok(())
     }
 
-    /// Posts receives for `pieces` messages of the handshake. With `all`, also posts every receive
-    /// that the connection grants, because the peer may send frames right after its messages.
-    pub(crate) fn post(&mut self, pieces: usize, all: bool) -> Result<(), Unavailable> {
-        let granted = if all { self.parameters.rx_slots as usize } else { 0 };
+    /// Posts receives for `pieces` messages of the handshake, and those that the connection grants
+    /// from the start, because the peer may send frames right after its messages.
+    pub(crate) fn post(&mut self, pieces: usize, granted: usize) -> Result<(), Unavailable> {
+        self.granted += granted;
         self.pair.fill(&mut self.blocks, pieces + granted, self.parameters.slot_size as usize)
     }
 
@@ -185,8 +187,8 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
 
     /// The working queue pair, with the completions that already belong to the connection.
     pub(super) fn into_proved(self) -> ProvenPath<P::Block> {
-        let first = self.parameters.rx_slots as usize;
-        ProvenPath { pair: self.pair, early: EarlyCompletions { first, completed: self.received.into() } }
+        let (first, completed) = (self.granted, self.received.into());
+        ProvenPath { pair: self.pair, early: EarlyCompletions { first, completed } }
     }
 }
 
