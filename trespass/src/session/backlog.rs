@@ -423,6 +423,8 @@ mod models {
             };
             let mut accepted = (0..2).filter(|_| accept(&backlog, Until::Now)).count();
             service.join().unwrap();
+            let waits = !backlog.state().ready.is_empty();
+            assert_eq!(backlog.exported.0.load(Ordering::SeqCst), waits, "it shows one that has gone");
             while backlog.exported.0.load(Ordering::SeqCst) {
                 accepted += usize::from(accept(&backlog, Until::Now));
             }
