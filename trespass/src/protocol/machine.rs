@@ -72,7 +72,18 @@ pub(crate) struct ProtocolMachine<B> {
     wants_memory: bool,
     /// Whether it has failed, and the device holds nothing of it any more.
     drained: bool,
+    /// What a failure has left undone.
+    left: LeftUndone,
     counters: ConnectionCounters,
+}
+
+/// What a connection had not done when it failed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LeftUndone {
+    /// Given data was not sent.
+    pub(crate) unsent: bool,
+    /// The peer's device did not have all data.
+    pub(crate) undelivered: bool,
 }
 
 impl<B: Block> ProtocolMachine<B> {
@@ -94,6 +105,7 @@ impl<B: Block> ProtocolMachine<B> {
             immediate_agreed: setup.immediate && setup.link == LinkType::Rc,
             wants_memory: false,
             drained: false,
+            left: LeftUndone::default(),
             counters: ConnectionCounters::default(),
         })
     }
@@ -275,6 +287,11 @@ impl<B: Block> ProtocolMachine<B> {
             && self.outgoing.unread() == 0
     }
 
+    /// What the failure has left undone.
+    pub(crate) fn left_undone(&self) -> LeftUndone {
+        self.left
+    }
+
     /// The bytes in the send queue.
     pub(crate) fn queued(&self) -> usize {
         self.outgoing.queued()
@@ -430,7 +447,9 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     fn fail(&mut self, cause: FailureCause, tell_peer: bool) {
+        let left = LeftUndone { unsent: self.has_unsent(), undelivered: !self.is_delivered() };
         if self.closing.fail(cause.clone(), tell_peer) {
+            self.left = left;
             self.events.push_back(ConnectionEvent::Failed(cause));
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::CallBuffer;
 use crate::session::caller::Caller;
-use crate::session::connection::{Connection, Direction, Refused};
+use crate::session::connection::{Connection, Direction, Refused, WrittenBytes};
 use crate::session::readiness::{Readiness, Until};
 
 /// How often a look for readiness takes events. A failed device may report some for ever.
@@ -417,14 +417,14 @@ impl Caller<'_> {
     fn wait_until_sent(&mut self) -> io::Result<()> {
         self.call_for_completion(|connection| {
             connection.post();
-            connection.once(Connection::is_flushed)
+            connection.written_bytes_are(WrittenBytes::Sent)
         })
     }
 
     /// Waits until no written byte depends on this process.
     pub(crate) fn drain(&mut self, deadline: Instant) -> io::Result<()> {
         self.connection.protocol.flush();
-        let delivered = |connection: &mut Connection| connection.once(Connection::is_delivered);
+        let delivered = |connection: &mut Connection| connection.written_bytes_are(WrittenBytes::Delivered);
         let drained = self.wait_for(Direction::Write, Until::Deadline(deadline), delivered);
         self.publish_readiness();
         match drained {

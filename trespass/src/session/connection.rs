@@ -58,6 +58,15 @@ pub(crate) enum Refused {
     Failed(io::Error),
 }
 
+/// What a call waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WrittenBytes {
+    /// The system or the device has them.
+    Sent,
+    /// The peer's side has them.
+    Delivered,
+}
+
 /// Blocks that were lent in one call. The protocol has a ticket for each of them, and the program
 /// has the first.
 struct LentBatch {
@@ -433,16 +442,26 @@ impl Connection {
         Driver::<Pool>::is_flushed(&self.driver) && !self.protocol.has_unsent()
     }
 
-    /// The outcome of a call that waits until the condition holds.
-    pub(crate) fn once(&mut self, holds: fn(&Self) -> bool) -> Result<(), Refused> {
-        match self.protocol.failure() {
-            Some(cause) => {
-                let error = CallError::Failed(cause.clone());
-                Err(self.refused(Direction::Write, error))
-            }
-            None if holds(self) => Ok(()),
-            None => Err(Refused::Blocked),
+    /// The outcome of a call that waits for the written bytes.
+    pub(crate) fn written_bytes_are(&mut self, bytes: WrittenBytes) -> Result<(), Refused> {
+        let Some(cause) = self.protocol.failure() else {
+            let holds = match bytes {
+                WrittenBytes::Sent => self.is_flushed(),
+                WrittenBytes::Delivered => self.is_delivered(),
+            };
+            return if holds { Ok(()) } else { Err(Refused::Blocked) };
+        };
+        let left = self.protocol.left_undone();
+        let is_lost = match bytes {
+            WrittenBytes::Sent => left.unsent,
+            WrittenBytes::Delivered => left.undelivered,
+        };
+        if self.peer_finished && *cause == FailureCause::PeerGone && !is_lost {
+            // The peer has closed in order, after it had got the bytes.
+            return Ok(());
         }
+        let error = CallError::Failed(cause.clone());
+        Err(self.refused(Direction::Write, error))
     }
 
     #[cfg(all(test, feature = "rdma"))]

@@ -419,3 +419,25 @@ fn a_peer_that_goes_away_before_the_last_word_has_failed() {
     assert_eq!(pair.a.connection.failure(), Some(&FailureCause::Aborted));
     assert!(!pair.a.transmit(&mut pair.b, pair.now, true), "a RESET would follow the last word");
 }
+
+/// What was left undone is known after the failure has returned all blocks.
+#[test]
+fn a_failure_tells_which_bytes_were_lost() {
+    type Before = fn(&mut PeerPair);
+    let cases: [(Before, [bool; 2]); 3] = [
+        (|_| (), [true, true]),
+        (PeerPair::settle_but_for_completions_of_a, [false, true]),
+        (PeerPair::settle, [false, false]),
+    ];
+    for (before, expected) in cases {
+        let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
+        pair.a.write(&bytes(1000, 1)).unwrap();
+        pair.a.connection.flush();
+        before(&mut pair);
+        pair.a.connection.failed(FailureCause::PeerGone);
+        pair.settle();
+        pair.a.connection.drained();
+        let left = pair.a.connection.left_undone();
+        assert_eq!([left.unsent, left.undelivered], expected);
+    }
+}
