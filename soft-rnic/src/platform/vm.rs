@@ -111,6 +111,7 @@ impl Vm {
     /// implements.
     #[inline]
     unsafe fn call(self, copy: CopyRanges, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
+        debug_assert!(local.len().max(remote.len()) <= MAX_RANGES, "the callers make no longer lists");
         let (locals, remotes) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
         // SAFETY: the lists have the stated lengths, and the caller guarantees their ranges.
         let copied = unsafe { copy(self.pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0) };
