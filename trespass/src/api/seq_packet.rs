@@ -177,12 +177,31 @@ impl SeqPacket {
 impl Caller<'_> {
     pub(super) fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
-        let piece = self.piece(Direction::Write);
-        if !self.timeouts().is_nonblocking() && total > piece.min(self.connection.sndbuf()) {
-            return self.send_in_parts(total as u64, piece, slices);
+        if total > self.connection.longest_whole {
+            return self.send_long(total, slices);
         }
+        self.send_whole(slices)
+    }
+
+    fn send_whole(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         self.call(Direction::Write, |connection| connection.send_now(slices))?;
         self.finish_write(())
+    }
+
+    fn send_long(&mut self, total: usize, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let piece = self.piece(Direction::Write);
+        let lends = self.connection.would_lend(total);
+        match slices {
+            [bytes] if piece < usize::MAX && !lends => {
+                let mut done = 0;
+                self.call(Direction::Write, |connection| connection.send_in_bursts(bytes, &mut done))?;
+                self.finish_write(())
+            }
+            _ if !self.timeouts().is_nonblocking() && total > piece.min(self.connection.sndbuf()) => {
+                self.send_in_parts(total as u64, piece, slices)
+            }
+            _ => self.send_whole(slices),
+        }
     }
 
     /// Sends in pieces, so that the peer receives the first while later ones are copied.
@@ -207,7 +226,9 @@ impl Caller<'_> {
         if self.timeouts().is_nonblocking() {
             return self.call(Direction::Read, |connection| connection.recv(buffer));
         }
-        let piece = self.piece(Direction::Read);
+        // What has arrived is copied while the rest comes, unless the call takes all or nothing.
+        let in_parts = self.piece(Direction::Read) < usize::MAX;
+        let piece = if in_parts { self.connection.longest_whole } else { usize::MAX };
         let attempt =
             |connection: &mut Connection, buffer: &mut [u8]| connection.recv_or_begin(buffer, piece);
         match self.fill(buffer, attempt, Some)? {

@@ -239,9 +239,9 @@ impl Builder {
         self
     }
 
-    /// Bytes above which the receiver READs a message from the sender's memory, over RDMA. The lower
-    /// value of both sides counts. Bytes of a stream are READ only if they do not fit the receiver's
-    /// free receives either. Default: 16 KiB, or a slot's payload if that is more.
+    /// Bytes above which the receiver may READ a message, or bytes of a stream, from the sender's
+    /// memory, over RDMA. It does if they do not fit its free receives either, or if they are lent. The
+    /// lower value of both sides counts. Default: 16 KiB, or a slot's payload if that is more.
     #[must_use]
     pub fn eager_max(mut self, eager_max: u32) -> Self {
         self.eager_max = Some(eager_max);

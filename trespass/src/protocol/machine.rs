@@ -146,8 +146,8 @@ impl<B: Block> ProtocolMachine<B> {
         self.outgoing.write(slices, self.peer_window(), blocks)
     }
 
-    /// Stream: whether `len` bytes would be lent to the peer instead of sent, as far as is known
-    /// without polling.
+    /// Whether `len` bytes of a stream, or a message, would be lent to the peer instead of sent, as
+    /// far as is known without polling.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is lent over TCP"))]
     #[inline]
     pub(crate) fn would_lend(&self, len: usize) -> bool {
@@ -169,7 +169,7 @@ impl<B: Block> ProtocolMachine<B> {
         blocks: &mut impl Blocks<Block = B>,
     ) -> Result<(), CallError> {
         self.check_writing()?;
-        self.outgoing.send(slices, blocks)
+        self.outgoing.send(slices, self.peer_window(), blocks)
     }
 
     /// SeqPacket: copies the next bytes of a message of `total` bytes, as many as fit. Until the
@@ -181,7 +181,7 @@ impl<B: Block> ProtocolMachine<B> {
         blocks: &mut impl Blocks<Block = B>,
     ) -> Result<usize, CallError> {
         self.check_writing()?;
-        self.outgoing.send_part(total, slices, blocks)
+        self.outgoing.send_part(total, slices, self.peer_window(), blocks)
     }
 
     /// Whether enough frames are in flight that further data waits and shares a frame with later

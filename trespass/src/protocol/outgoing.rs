@@ -98,6 +98,14 @@ struct PartialMessage {
     left: u64,
 }
 
+impl PartialMessage {
+    /// Bytes that its rest needs in frames.
+    fn frame_bytes(self) -> usize {
+        let prefix = if self.left == self.total { TOTAL_LEN } else { 0 };
+        usize::try_from(self.left).unwrap_or(usize::MAX).saturating_add(prefix)
+    }
+}
+
 /// What is known of the peer when the program writes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PeerWindow {

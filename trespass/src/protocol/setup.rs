@@ -48,8 +48,8 @@ pub(crate) struct Limits {
     pub(crate) rx_slots: u32,
     /// Receives that are granted from the start, if that is not all of them.
     pub(crate) first_slots: Option<u32>,
-    /// The largest message that is sent by DATA if READ is agreed. A write of a stream is sent so,
-    /// too, if it fits the free receives.
+    /// The largest message that is always sent by DATA. If READ is agreed, a longer one, or bytes of a
+    /// stream, are sent so if they fit the free receives.
     pub(crate) eager_max: u32,
     /// The largest message.
     pub(crate) max_msg: u64,

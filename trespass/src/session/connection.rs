@@ -40,6 +40,9 @@ const PIECE: usize = 16 << 10;
 /// The same if the peer could READ them: less than half as many calls, with almost the same overlap.
 const BURST: usize = 32 << 10;
 
+/// The length of a message, which the first of its frames also carries.
+const MESSAGE_PREFIX: usize = size_of::<u64>();
+
 /// The direction of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -122,6 +125,8 @@ pub(crate) struct Connection {
     pub(crate) piece: Option<usize>,
     /// The same for bytes that go in frames although the peer could READ them.
     burst: usize,
+    /// Longer messages may be sent in parts.
+    pub(crate) longest_whole: usize,
     /// The id of the device's protection domain, or 0.
     domain: usize,
     /// The time when the clock was last read.
@@ -211,7 +216,8 @@ impl Connection {
             spin: AdaptiveSpin::new(if link == LinkType::Rc { config.spin } else { Duration::ZERO }),
             sndbuf: config.sndbuf,
             piece: (link == LinkType::Rc).then(|| piece(&setup)),
-            burst: frames(&setup, BURST),
+            burst: burst(&setup),
+            longest_whole: burst(&setup).min(piece(&setup)).min(config.sndbuf),
             domain,
             clock: Instant::now(),
             peer_finished: false,
@@ -598,8 +604,12 @@ fn piece(setup: &ConnectionSetup) -> usize {
     if setup.read {
         return setup.stage;
     }
-    // The first frame of a message also carries the message's length.
-    frames(setup, PIECE) - size_of::<u64>()
+    frames(setup, PIECE) - MESSAGE_PREFIX
+}
+
+/// The size of a few frames.
+fn burst(setup: &ConnectionSetup) -> usize {
+    frames(setup, if setup.read { BURST } else { PIECE })
 }
 
 /// The payload of whole frames: up to `len` bytes, and at least one frame.

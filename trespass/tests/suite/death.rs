@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
-use trespass::{Builder, Completion, Kind, Listener, Stream, Worker};
+use trespass::{Builder, Completion, Kind, Listener, SeqPacket, Stream, Worker};
 
 use super::fixture::{Fixture, LONG, Target, below, random};
 use super::parity::processes;
@@ -18,7 +18,7 @@ use super::waiting;
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
         i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_its_worker_wrote, i14_drained_bytes_outlive_a_killed_process, i14_the_end_of_a_process_interrupts_no_write, i9_a_peer_that_panics_says_that_it_is_over,
-        an_answer_outlives_the_process_that_wrote_it);
+        an_answer_outlives_the_process_that_wrote_it, a_message_outlives_the_process_that_sent_it);
 }
 
 /// The limit until a call reports that the peer's process has ended; the operating system knows at
@@ -75,6 +75,7 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
         }
         part if WAYS_TO_LEAVE_A_WORKER.contains(&part) => leave_worker(part, builder, addr),
         part if part.starts_with(ANSWER) => answer(part, builder.connect(addr).unwrap()),
+        part if part.starts_with(MESSAGE) => send_answer(part, builder.connect_seq_packet(addr).unwrap()),
         "drain" => {
             let mut stream = builder.connect(addr).unwrap();
             stream.write_all(&bytes(16, LEFT_BEHIND)).unwrap();
@@ -148,6 +149,20 @@ fn answer(part: &str, mut stream: Stream) -> ! {
     stream.read_exact(&mut [0]).unwrap();
     stream.write_all(&bytes(17, len)).unwrap();
     stream.flush().unwrap();
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+    unreachable!("it is dead");
+}
+
+/// The same for an answer that is a message.
+const MESSAGE: &str = "send a message of ";
+
+/// Takes a request, sends the answer, and kills this process. A call with a timeout sends it whole,
+/// and one without in parts.
+fn send_answer(part: &str, mut packets: SeqPacket) -> ! {
+    let (len, way) = part[MESSAGE.len()..].split_once(' ').expect("a length and a way");
+    packets.recv(&mut [0]).unwrap();
+    packets.set_write_timeout((way == "whole").then_some(LONG)).unwrap();
+    packets.send(&bytes(17, len.parse().expect("a length"))).unwrap();
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
     unreachable!("it is dead");
 }
@@ -325,6 +340,28 @@ fn an_answer_outlives_the_process_that_wrote_it(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// The same for messages. The longest needs 31 receives, too.
+fn a_message_outlives_the_process_that_sent_it(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let lengths: &[usize] = match fixture.shares_receives() {
+        true => &[1, 1000, 4000],
+        false => &[1, 1000, 8176, 16_384, 16_385, 20_000, 65_536, 100_000, 250_000],
+    };
+    for (len, way) in lengths.iter().flat_map(|len| [(len, "whole"), (len, "in parts")]) {
+        let mut peer = ChildPeer::start(&format!("{MESSAGE}{len} {way}"), addr);
+        let (mut packets, _) = listener.accept_seq_packet().unwrap();
+        packets.set_read_timeout(Some(LONG)).unwrap();
+        packets.send(b"?").unwrap();
+        assert!(!peer.0.wait().unwrap().success());
+        let mut message = vec![0; *len];
+        let got = packets.recv(&mut message);
+        assert!(matches!(&got, Ok(got) if got == len) && message == bytes(17, *len), "{len} {way}: {got:?}");
+        let end = packets.recv(&mut message).unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset, "{len} {way}: {end}");
+    }
+    Ok(())
+}
+
 /// A drain leaves nothing to the process that made it. Its end is an error all the same.
 fn i14_drained_bytes_outlive_a_killed_process(fixture: &Fixture) -> Outcome {
     let (listener, addr) = fixture.listener();
@@ -456,7 +493,7 @@ fn i9_every_ticket_completes_once(fixture: &Fixture) -> Outcome {
         });
         let (mut given, mut came, mut failed) = (Vec::new(), Vec::new(), false);
         let deadline = Instant::now() + NOTICED;
-        let collect = |packets: &mut trespass::SeqPacket, came: &mut Vec<_>| {
+        let collect = |packets: &mut SeqPacket, came: &mut Vec<_>| {
             while let Some(Completion { ticket, .. }) = packets.completion() {
                 came.push(ticket);
             }

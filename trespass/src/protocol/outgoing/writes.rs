@@ -36,23 +36,32 @@ impl<B: Block> Outgoing<B> {
         }
         let mut slices = Slices::new(slices);
         let wanted = slices.left;
-        let lends = self.would_lend(wanted, window);
-        if lends {
-            self.outran = Some(window.heard);
-        }
-        let eager = if lends { self.eager_max } else { usize::MAX };
+        let eager = self.eager(wanted, wanted, window);
         let blocked = self.append(&mut slices, None, eager, false, blocks);
         self.accepted(wanted - slices.left, blocked)
     }
 
-    /// Whether `len` bytes of a stream would be lent. What the peer has free receives for goes in
-    /// frames, because it no longer depends on this process. A bulk transfer is
-    /// lent, because READs are faster: once a write did not fit, all are lent until the peer's
-    /// program has sent something.
+    /// Whether `len` bytes of a stream, or a message, would be lent.
     pub(crate) fn would_lend(&self, len: usize, window: PeerWindow) -> bool {
-        self.read
-            && len > self.eager_max
-            && (self.outran == Some(window.heard) || !self.fits_window(len, window.free))
+        let prefix = if self.has_messages() { TOTAL_LEN } else { 0 };
+        len > self.eager_max && self.outruns(len + prefix, window)
+    }
+
+    /// The bytes that a call with `part` bytes puts in frames; those above are lent if possible.
+    /// `len` bytes are left, of which these are the first.
+    fn eager(&mut self, part: usize, len: usize, window: PeerWindow) -> usize {
+        if part <= self.eager_max || !self.outruns(len, window) {
+            return usize::MAX;
+        }
+        self.outran = Some(window.heard);
+        self.eager_max
+    }
+
+    /// Whether `len` bytes are too many for frames. What the peer has free receives for goes in
+    /// frames, because it no longer depends on this process. A bulk transfer is lent, because READs
+    /// are faster: once a call did not fit, all are lent until the peer's program has sent something.
+    fn outruns(&self, len: usize, window: PeerWindow) -> bool {
+        self.read && (self.outran == Some(window.heard) || !self.fits_window(len, window.free))
     }
 
     /// Whether `len` bytes, and an RTS behind them, fit `free` receives with all that is queued.
@@ -65,6 +74,7 @@ impl<B: Block> Outgoing<B> {
     pub(crate) fn send(
         &mut self,
         slices: &[IoSlice<'_>],
+        window: PeerWindow,
         blocks: &mut impl Blocks<Block = B>,
     ) -> Result<(), CallError> {
         let mut slices = Slices::new(slices);
@@ -93,7 +103,8 @@ impl<B: Block> Outgoing<B> {
             // In several frames, if one is too small, or no block is free for a single one.
             Some(_) if HEADER_LEN + len > self.tail_size => {
                 let message = PartialMessage { total: len as u64, left: len as u64 };
-                self.append(&mut slices, Some(message), self.eager_max, true, blocks)
+                let eager = self.eager(len, message.frame_bytes(), window);
+                self.append(&mut slices, Some(message), eager, true, blocks)
             }
             blocked => blocked,
         };
@@ -112,6 +123,7 @@ impl<B: Block> Outgoing<B> {
         &mut self,
         total: u64,
         slices: &[IoSlice<'_>],
+        window: PeerWindow,
         blocks: &mut impl Blocks<Block = B>,
     ) -> Result<usize, CallError> {
         let message = match self.parts {
@@ -122,7 +134,7 @@ impl<B: Block> Outgoing<B> {
             None => {
                 self.check_message(total)?;
                 if total == 0 {
-                    return self.send(&[], blocks).map(|()| 0);
+                    return self.send(&[], window, blocks).map(|()| 0);
                 }
                 PartialMessage { total, left: total }
             }
@@ -135,7 +147,8 @@ impl<B: Block> Outgoing<B> {
         if self.parts.is_none() {
             self.close_tail();
         }
-        let blocked = self.append(&mut slices, Some(message), self.eager_max, false, blocks);
+        let eager = self.eager(wanted, message.frame_bytes(), window);
+        let blocked = self.append(&mut slices, Some(message), eager, false, blocks);
         let accepted = wanted - slices.left;
         if accepted > 0 {
             let left = message.left - accepted as u64;

@@ -113,7 +113,7 @@ fn a_frame_is_not_begun_for_a_few_bytes() {
     let mut pair = PeerPair::new(&setup);
     pair.b.blocks.most = 0;
     let part = |pair: &mut PeerPair, len| {
-        pair.a.connection.send_part(40_000, &[IoSlice::new(&bytes(len, 1))], &mut pair.a.blocks)
+        pair.a.connection.send_part(1_000_000, &[IoSlice::new(&bytes(len, 1))], &mut pair.a.blocks)
     };
     assert_eq!(part(&mut pair, setup.sndbuf - 1), Ok(setup.sndbuf - 1));
     pair.settle();

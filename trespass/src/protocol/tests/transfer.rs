@@ -257,12 +257,12 @@ fn a_pool_without_memory_blocks_and_loses_nothing() {
     assert!(pair.b.recv().unwrap() == bytes(60_000, 1));
     // A READ waits for memory, too.
     pair.b.blocks.most = 0;
-    pair.a.send(&bytes(90_000, 2)).unwrap();
+    pair.a.send(&bytes(600_000, 2)).unwrap();
     pair.settle();
     assert!(pair.b.connection.wants_memory() && pair.b.recv().is_none());
     pair.b.blocks.most = 10;
     pair.settle();
-    assert!(pair.b.recv().unwrap() == bytes(90_000, 2));
+    assert!(pair.b.recv().unwrap() == bytes(600_000, 2));
 }
 
 /// Every frame on the wire. A change here changes the protocol's major version.
@@ -299,18 +299,18 @@ fn golden_frames() {
     let last = [&header(1, 2, 0, 4, 64, [0x48, 0x0e])[..], &long[16_344..]].concat();
     assert!(frames(&mut pair.a, &mut pair.b, now) == [first, middle, last]);
 
-    // Two sources, of 256 KiB and of 128 KiB: the first RTS has the message's total, and the second
-    // does not.
-    pair.a.send(&bytes(0x6_0000, 1)).unwrap();
+    // Two sources of 256 KiB, because so many bytes do not fit the free receives: the first RTS has
+    // the message's total, and the second does not.
+    pair.a.send(&bytes(0x8_0000, 1)).unwrap();
     let told = frames(&mut pair.a, &mut pair.b, now);
     let starts = |frame: &[u8], header: Vec<u8>, rest: &[u8]| frame.starts_with(&[&header, rest].concat());
-    assert!(starts(&told[0], header(3, 1, 1, 5, 64, [32, 0]), b"\0\0\x06\0\0\0\0\0\0\0\x04\0\0\0\0\0"));
+    assert!(starts(&told[0], header(3, 1, 1, 5, 64, [32, 0]), b"\0\0\x08\0\0\0\0\0\0\0\x04\0\0\0\0\0"));
     assert_eq!(told[0][40..], *b"\0\0\x04\0\x07\0\0\0");
-    assert!(starts(&told[1], header(3, 2, 1, 6, 64, [24, 0]), b"\0\0\x02\0\0\0\0\0"));
-    assert_eq!(told[1][32..], *b"\0\0\x02\0\x07\0\0\0");
+    assert!(starts(&told[1], header(3, 2, 1, 6, 64, [24, 0]), b"\0\0\x04\0\0\0\0\0"));
+    assert_eq!(told[1][32..], *b"\0\0\x04\0\x07\0\0\0");
     let addr = u64::from_le_bytes(told[1][24..32].try_into().unwrap());
-    assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x2_0000, rkey: 7 }).is_some());
-    assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x2_0001, rkey: 7 }).is_none());
+    assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x4_0000, rkey: 7 }).is_some());
+    assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x4_0001, rkey: 7 }).is_none());
 
     // The READs, and then RFIN for both, which also grants the seven used receives.
     assert!(frames(&mut pair.b, &mut pair.a, now).is_empty());

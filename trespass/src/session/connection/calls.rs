@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 
-use super::{Connection, Direction, LentBatch, Refused};
+use super::{Connection, Direction, LentBatch, MESSAGE_PREFIX, Refused};
 use crate::pool::Block;
 use crate::protocol::{self, Blocked, CallError, FailureCause};
 use crate::session::buffers::{Part, RecvBuf, Ticket};
@@ -100,8 +100,8 @@ impl Connection {
         Ok(written)
     }
 
-    /// Whether bytes would be lent to the peer, which then READs them.
-    fn would_lend(&mut self, len: usize) -> bool {
+    /// Whether bytes, or a message, would be lent to the peer, which then READs them.
+    pub(crate) fn would_lend(&mut self, len: usize) -> bool {
         if !self.protocol.would_lend(len) {
             return false;
         }
@@ -136,6 +136,19 @@ impl Connection {
     pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
         let sent = self.protocol.send(slices, &mut self.pool);
         self.after_memory_call(Direction::Write, sent)
+    }
+
+    /// Posts a few frames of a message at a time, so that the peer copies them while the next are
+    /// copied. `done` bytes of it were sent.
+    pub(crate) fn send_in_bursts(&mut self, message: &[u8], done: &mut usize) -> Result<(), Refused> {
+        while *done < message.len() {
+            // Whole frames, of which the first also carries the message's length.
+            let len = self.burst - if *done == 0 { MESSAGE_PREFIX } else { 0 };
+            let end = message.len().min(*done + len);
+            *done += self.send_part(message.len() as u64, &[IoSlice::new(&message[*done..end])])?;
+            self.post();
+        }
+        Ok(())
     }
 
     pub(crate) fn send_part(&mut self, total: u64, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
