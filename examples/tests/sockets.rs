@@ -212,6 +212,8 @@ fn a_store_keeps_what_it_is_given() {
 /// that reads and writes of the workers are partial.
 #[test]
 fn workers_keep_one_store_for_all_clients() {
+    // Other tests of this process set fault rules.
+    test_harness::alone!(workers_keep_one_store_for_all_clients);
     sideway::set_default_provider(sideway::soft::provider());
     for variables in [&TCP[..], &BY_DEVICE] {
         let arguments = ["127.0.0.1:0", "--workers", "3", "--clients", "14"];
