@@ -7,18 +7,20 @@
 pub(super) struct Slab<T> {
     slots: Vec<SlabSlot<T>>,
     free: Vec<u32>,
+    /// The generation of a new slot.
+    first: u32,
 }
 
 #[derive(Debug)]
 struct SlabSlot<T> {
-    /// Starts at 1, so that no number is 0.
+    /// Never 0, so that no number is 0.
     generation: u32,
     value: Option<Box<T>>,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
+        Self::starting_at(1)
     }
 }
 
@@ -27,6 +29,11 @@ fn number(generation: u32, slot: u32) -> u64 {
 }
 
 impl<T> Slab<T> {
+    /// A slab whose numbers begin with this generation, or 1 instead of 0.
+    pub(super) fn starting_at(generation: u32) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), first: generation.max(1) }
+    }
+
     pub(super) fn insert(&mut self, value: T) -> u64 {
         let value = Some(Box::new(value));
         if let Some(slot) = self.free.pop() {
@@ -35,8 +42,8 @@ impl<T> Slab<T> {
             return number(place.generation, slot);
         }
         let slot = self.slots.len() as u32;
-        self.slots.push(SlabSlot { generation: 1, value });
-        number(1, slot)
+        self.slots.push(SlabSlot { generation: self.first, value });
+        number(self.first, slot)
     }
 
     fn slot(&self, number: u64) -> Option<&SlabSlot<T>> {
@@ -91,5 +98,17 @@ mod tests {
         let all: Vec<_> = slab.iter().collect();
         assert_eq!(all, [(c, &'c'), (b, &'b')]);
         assert_eq!((slab.get(u64::MAX), slab.get(b ^ 1 << 40)), (None, None));
+    }
+
+    #[test]
+    fn the_first_generation_is_chosen() {
+        for (chosen, first) in [(0, 1), (1, 1), (7, 7), (u32::MAX, u32::MAX)] {
+            let mut slab = Slab::starting_at(chosen);
+            let [a, b] = ['a', 'b'].map(|value| slab.insert(value));
+            assert_eq!([a, b], [number(first, 0), number(first, 1)]);
+            slab.remove(a);
+            let c = slab.insert('c');
+            assert!(c != a && c >> 32 != 0);
+        }
     }
 }

@@ -66,9 +66,6 @@ fn rounds() -> impl Iterator<Item = (Dropped, bool, Load, bool)> {
 }
 
 fn drop_makes_no_call_that_can_block(fixture: &Fixture) -> Outcome {
-    if fixture.is_by_cm() {
-        skip!("the connection manager of the software device gives a stopped peer up at once");
-    }
     if !(fixture.is_soft() || fixture.is_tcp()) {
         skip!("the calls of a device's driver are not known");
     }

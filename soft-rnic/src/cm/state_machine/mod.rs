@@ -226,7 +226,9 @@ impl CmStateMachine {
             addresses,
             transport,
             scale,
-            ids: Slab::default(),
+            // A peer may still have a connection of a former manager of this process, which was
+            // known by its id's number.
+            ids: Slab::starting_at((seed >> 32) as u32),
             queues: Slab::default(),
             pending_notifiers: PendingNotifiers::new(),
             joins: Slab::default(),
