@@ -127,7 +127,8 @@
 //!    has kept up (`death::an_answer_outlives_the_process_that_wrote_it`,
 //!    `death::a_message_outlives_the_process_that_sent_it`). Further bytes, messages that do not fit,
 //!    and what [`send_buf`](Stream::send_buf) sends without a copy are read from this side's memory.
-//!    They need this process until [`drain`](Stream::drain) returns. A dropped connection sends for 10 s at most
+//!    They need this process until [`drain`](Stream::drain) returns. A dropped connection sends for
+//!    10 s at most
 //!    ([`Stream::set_linger`], `close::i14_close_waits_no_longer_than_it_lingers`). So do all that are
 //!    open, also those of a [`Worker`], when `main` returns or [`exit`](std::process::exit) is called
 //!    (`parity::processes::the_end_of_a_process_sends_what_it_wrote`). `_exit`, `abort`, exec, a
