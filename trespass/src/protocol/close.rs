@@ -57,7 +57,7 @@ impl CloseState {
     }
 
     /// Whether closing has not begun, and nothing has failed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_untouched(&self) -> bool {
         self.outward == HalfState::Open
             && self.inward == HalfState::Open

@@ -477,7 +477,7 @@ impl<B: Block> Incoming<B> {
     }
 
     /// Whether no range is to be read, and no RFIN is due.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_quiet(&self) -> bool {
         !self.rfin_due && self.next_wanted == self.items.len()
     }

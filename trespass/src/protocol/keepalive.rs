@@ -76,7 +76,7 @@ impl KeepaliveProber {
     }
 
     /// Whether the next probe is waiting to be sent.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
         self.due
     }

@@ -221,7 +221,7 @@ impl<B: Block> Outgoing<B> {
 
     /// Whether nothing is to be handed to the link now: the queue is empty, or the program holds it
     /// back until a known time.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_quiet(&self) -> bool {
         self.items.is_empty() || (self.cork_ends.is_some() && self.is_filling())
     }

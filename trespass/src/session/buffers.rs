@@ -122,9 +122,16 @@ impl ReturnedBytes {
         *self.wake_handle.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// Whether no bytes were returned since the last [`take`](Self::take).
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.charge.load(Ordering::Relaxed) == 0
+    }
+
     /// Takes the bytes that were returned since the last call.
+    #[inline]
     pub(crate) fn take(&self) -> usize {
-        if self.charge.load(Ordering::Relaxed) == 0 { 0 } else { self.charge.swap(0, Ordering::SeqCst) }
+        if self.is_empty() { 0 } else { self.charge.swap(0, Ordering::SeqCst) }
     }
 
     /// Arranges a wake-up at the next return. False if one has happened already.

@@ -327,11 +327,21 @@ impl Connection {
         self.next_deadline().is_some_and(|deadline| now >= deadline) || self.summary.is_due(now)
     }
 
-    /// Sends what a call has queued.
-    #[inline]
+    /// Sends what a call has queued. Usually it has queued nothing, so this check is inlined.
+    #[inline(always)]
     pub(crate) fn post(&mut self) {
+        let nothing = self.protocol.is_quiet()
+            && Driver::<Pool>::is_idle(&self.driver)
+            && self.returns.is_empty()
+            && !self.protocol.has_events();
+        if !nothing {
+            self.post_all();
+        }
+    }
+
+    #[inline(never)]
+    fn post_all(&mut self) {
         self.collect_returns();
-        // Usually nothing is queued.
         if !(self.protocol.is_quiet() && Driver::<Pool>::is_idle(&self.driver)) {
             let now = self.read_clock();
             self.driver.post(&mut self.protocol, &mut self.pool, now);

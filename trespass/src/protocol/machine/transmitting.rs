@@ -9,7 +9,7 @@ use crate::protocol::transmit_item::{Frame, TransmitItem};
 
 impl<B: Block> ProtocolMachine<B> {
     /// Whether [`transmit`](Self::transmit) certainly has nothing to send, by a quick check.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_quiet(&self) -> bool {
         self.outgoing.is_quiet()
             && self.incoming.is_quiet()
