@@ -15,21 +15,25 @@ use crate::protocol::CallBuffer;
 use crate::session::caller::Caller;
 use crate::session::connection::{Connection, Direction, Refused, WrittenBytes};
 use crate::session::readiness::{Readiness, Until};
+use crate::transport::PollScope;
 
 /// How often a look for readiness takes events. A failed device may report some for ever.
 const MOST_LOOKS: u32 = 16;
 
-/// Polls for completions between two reads of the clock.
-const POLLS_PER_CLOCK_READ: u32 = 16;
+/// Polls of an empty completion queue between two reads of the clock: about a microsecond.
+const POLLS_PER_CLOCK_READ: u32 = 32;
+
+/// The same for polls that find something.
+const MOVES_PER_CLOCK_READ: u32 = 16;
 
 /// A call that is tried until it need not wait.
 trait CallAttempt<T> {
     /// Tries the call.
     fn attempt(&mut self, connection: &mut Connection) -> Result<T, Refused>;
 
-    /// Polls for completions. If `all`, first does the rest of the work.
-    fn poll_once(&mut self, connection: &mut Connection, all: bool) -> PollOutcome<T> {
-        if connection.poll_once(all) { PollOutcome::Moved } else { PollOutcome::Nothing }
+    /// Polls for completions.
+    fn poll_once(&mut self, connection: &mut Connection, scope: PollScope) -> PollOutcome<T> {
+        if connection.poll_once(scope) { PollOutcome::Moved } else { PollOutcome::Nothing }
     }
 }
 
@@ -61,9 +65,9 @@ impl<T, F: FnMut(&mut Connection, &mut [u8]) -> Result<T, Refused>> CallAttempt<
     }
 
     #[inline]
-    fn poll_once(&mut self, connection: &mut Connection, all: bool) -> PollOutcome<T> {
+    fn poll_once(&mut self, connection: &mut Connection, scope: PollScope) -> PollOutcome<T> {
         let mut sink = CallBuffer::new(self.buffer);
-        let moved = connection.poll_into(all, &mut sink);
+        let moved = connection.poll_into(scope, &mut sink);
         match sink.taken() {
             Some(len) => PollOutcome::Done((self.done)(len)),
             None if moved => PollOutcome::Moved,
@@ -239,7 +243,7 @@ impl Caller<'_> {
     /// the descriptor.
     fn try_flush(&mut self) -> bool {
         if !self.connection.is_flushed() {
-            while self.connection.poll_once(true) {}
+            while self.connection.poll_once(PollScope::All) {}
         }
         self.connection.is_flushed()
     }
@@ -303,22 +307,23 @@ impl Caller<'_> {
         if time.is_zero() || matches!(limit, Until::Now) {
             return None;
         }
-        let (mut until, mut all) = (now + first, true);
+        let (mut until, mut scope) = (now + first, PollScope::All);
         while now < until && !limit.has_passed_at(now) && !self.connection.has_work_due(now) {
             if self.has_others() {
                 return None;
             }
-            for _ in 0..POLLS_PER_CLOCK_READ {
-                let outcome = match call.poll_once(&mut self.connection, all) {
+            for _ in 0..MOVES_PER_CLOCK_READ {
+                let outcome = match call.poll_once(&mut self.connection, scope) {
+                    PollOutcome::Nothing if scope != PollScope::All => break,
                     PollOutcome::Nothing => {
-                        // A pause instruction here would take longer than the poll.
-                        all = false;
+                        // A pause instruction between polls would take longer than a poll.
+                        scope = PollScope::Frame { polls: POLLS_PER_CLOCK_READ };
                         continue;
                     }
                     PollOutcome::Moved => call.attempt(&mut self.connection),
                     PollOutcome::Done(value) => Ok(value),
                 };
-                all = true;
+                scope = PollScope::All;
                 match outcome {
                     Err(Refused::Blocked) => until = now + time,
                     Err(Refused::Failed(error)) => return Some(Err(error)),
@@ -360,7 +365,9 @@ impl Caller<'_> {
         let nonblocking = self.timeouts().is_nonblocking();
         let connection = &mut self.connection;
         // Usually one poll shows that they are sent.
-        if !(nonblocking || connection.is_flushed() || connection.poll_once(false) && connection.is_flushed())
+        if !(nonblocking
+            || connection.is_flushed()
+            || connection.poll_once(PollScope::ONCE) && connection.is_flushed())
         {
             if !self.connection.protocol.is_corked() {
                 self.connection.protocol.flush();

@@ -33,7 +33,7 @@ use crate::session::turns::Findings;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::transport::Sources;
 use crate::transport::pools::usable_pool;
-use crate::transport::{Driver, RdmaPath, SystemEvent, TransportDriver, WorkCompletion};
+use crate::transport::{Driver, PollScope, RdmaPath, SystemEvent, TransportDriver, WorkCompletion};
 
 /// Bytes to copy before they are sent, in whole frames, if the peer does not READ.
 const PIECE: usize = 16 << 10;
@@ -291,7 +291,7 @@ impl Connection {
                 &mut self.protocol,
                 &mut self.pool,
                 now,
-                false,
+                PollScope::ONCE,
                 &mut CallBuffer::default(),
             ) {}
             self.protocol.tick(now);
@@ -304,18 +304,17 @@ impl Connection {
         }
     }
 
-    /// Moves what needs no system event: polls for completions, and first does the rest if `all`.
-    /// Returns whether anything moved.
-    pub(crate) fn poll_once(&mut self, all: bool) -> bool {
-        self.poll_into(all, &mut CallBuffer::default())
+    /// Moves what needs no system event. Returns whether anything moved.
+    pub(crate) fn poll_once(&mut self, scope: PollScope) -> bool {
+        self.poll_into(scope, &mut CallBuffer::default())
     }
 
     /// Polls for a waiting call, whose `sink` may take the data directly.
     #[inline]
-    pub(crate) fn poll_into(&mut self, all: bool, sink: &mut CallBuffer<'_>) -> bool {
-        let all = self.collect_returns() || all;
-        let now = if all { self.read_clock() } else { self.clock };
-        let moved = self.driver.poll_once(&mut self.protocol, &mut self.pool, now, all, sink);
+    pub(crate) fn poll_into(&mut self, scope: PollScope, sink: &mut CallBuffer<'_>) -> bool {
+        let scope = if self.collect_returns() { PollScope::All } else { scope };
+        let now = if scope == PollScope::All { self.read_clock() } else { self.clock };
+        let moved = self.driver.poll_once(&mut self.protocol, &mut self.pool, now, scope, sink);
         if moved {
             self.take_events();
         }

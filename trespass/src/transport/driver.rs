@@ -72,6 +72,20 @@ impl Sources {
     }
 }
 
+/// The work of [`Driver::poll_once`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PollScope {
+    /// Sends pending frames, and takes everything that has arrived without an event from the system.
+    All,
+    /// Takes completions up to the first frame. Asks an empty completion queue this many times.
+    Frame { polls: u32 },
+}
+
+impl PollScope {
+    /// Asks once.
+    pub(crate) const ONCE: Self = Self::Frame { polls: 1 };
+}
+
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
     /// Registers the driver's descriptors for edge-triggered events under `token`.
@@ -104,18 +118,15 @@ pub(crate) trait Driver<P: Blocks> {
     /// Receives and sends until neither moves any more. Never sleeps.
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant);
 
-    /// One poll for a caller that spins and has not gone to sleep yet.
-    ///
-    /// With `all`, it sends pending frames and takes everything that has arrived without an event
-    /// from the system. Otherwise it takes only the first frame, which the waiting call may receive
-    /// directly in `sink`. It requests no event from the system. Returns whether anything moved; if
-    /// so, more may be left to do.
+    /// One poll for a caller that spins and has not gone to sleep yet. `sink` is the waiting call,
+    /// which may receive a frame directly. It requests no event from the system. Returns whether
+    /// anything moved; if so, more may be left to do.
     fn poll_once(
         &mut self,
         _: &mut ProtocolMachine<P::Block>,
         _: &mut P,
         _now: Instant,
-        _all: bool,
+        _: PollScope,
         _: &mut CallBuffer<'_>,
     ) -> bool {
         false

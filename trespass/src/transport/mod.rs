@@ -28,7 +28,7 @@ use std::time::Instant;
 
 use mio::{Registry, Token};
 
-pub(crate) use self::driver::{Driver, SystemEvent};
+pub(crate) use self::driver::{Driver, PollScope, SystemEvent};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) use self::driver::{PollFlags, Sources};
 use self::tcp::TcpDriver;
@@ -247,10 +247,10 @@ impl Driver<Pool> for TransportDriver {
         protocol: &mut ProtocolMachine<Block>,
         pool: &mut Pool,
         now: Instant,
-        all: bool,
+        scope: PollScope,
         sink: &mut CallBuffer<'_>,
     ) -> bool {
-        whichever!(self.poll_once(protocol, pool, now, all, sink))
+        whichever!(self.poll_once(protocol, pool, now, scope, sink))
     }
 
     fn send_at_once(

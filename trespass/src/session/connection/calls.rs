@@ -6,7 +6,7 @@ use super::{Connection, Direction, LentBatch, MESSAGE_PREFIX, Refused};
 use crate::pool::Block;
 use crate::protocol::{self, Blocked, CallError, FailureCause};
 use crate::session::buffers::{Part, RecvBuf, Ticket};
-use crate::transport::Driver;
+use crate::transport::{Driver, PollScope};
 
 impl Connection {
     /// The error of a failed call, with the kind that `std::net` uses.
@@ -106,7 +106,7 @@ impl Connection {
             return false;
         }
         // The peer's grants may have arrived, and were not polled yet.
-        self.poll_once(true);
+        self.poll_once(PollScope::All);
         self.protocol.would_lend(len)
     }
 

@@ -24,7 +24,7 @@ use crate::protocol::{
     Block, BlockPieces, Blocks, CallBuffer, CompletedTransmit, ConnectionKind, FailureCause, GATHER_MAX,
     ProtocolMachine, Purpose, TransmitItem,
 };
-use crate::transport::{Driver, Sources, SystemEvent};
+use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 
 /// How long the driver waits for a RESET frame to be acknowledged before it stops the queue pair.
 const RESET_TIMEOUT: Duration = Duration::from_millis(100);
@@ -212,7 +212,14 @@ impl<B: DeviceBlock> RcDriver<B> {
     pub(crate) fn completed(&mut self, protocol: &mut ProtocolMachine<B>, completed: WorkCompletion<B>) {
         self.report_early_once(protocol);
         let sink = &mut CallBuffer::default();
-        take_completion(&mut self.pair, &mut self.spare_blocks, &mut self.broken, protocol, completed, sink);
+        take_any_completion(
+            &mut self.pair,
+            &mut self.spare_blocks,
+            &mut self.broken,
+            protocol,
+            completed,
+            sink,
+        );
     }
 
     /// Fails the connection because the worker's completion queue has failed.
@@ -237,16 +244,32 @@ impl<B: DeviceBlock> RcDriver<B> {
         })
     }
 
-    /// Polls the private completion queue: all completions with `all`, else up to the first
-    /// received frame. Returns whether any arrived.
-    fn poll(&mut self, protocol: &mut ProtocolMachine<B>, all: bool, sink: &mut CallBuffer<'_>) -> bool {
+    /// Polls the private completion queue. Returns whether any completion arrived.
+    fn poll(
+        &mut self,
+        protocol: &mut ProtocolMachine<B>,
+        scope: PollScope,
+        sink: &mut CallBuffer<'_>,
+    ) -> bool {
         let Self { pair, spare_blocks, broken, .. } = self;
         let (pair, CompletionTarget::Own(dispatcher)) = pair.parts() else { return false };
-        let reaped = dispatcher.poll_own(|completed| {
-            let is_frame = !matches!(completed.request, CompletedRequest::Own(WrId::Send(_) | WrId::Probe));
-            take_completion(pair, spare_blocks, broken, protocol, completed, sink);
-            is_frame && !all
-        });
+        let (all, polls) = match scope {
+            PollScope::All => (true, 1),
+            PollScope::Frame { polls } => (false, polls),
+        };
+        let reaped = if dispatcher.is_sole() {
+            dispatcher.poll_sole(polls, |completed| {
+                let ends = !all && completed.is_frame();
+                take_completion(pair, spare_blocks, broken, protocol, completed, sink);
+                ends
+            })
+        } else {
+            dispatcher.poll_often(polls, &mut |_, completed| {
+                let ends = !all && completed.is_frame();
+                take_any_completion(pair, spare_blocks, broken, protocol, completed, sink);
+                ends
+            })
+        };
         match reaped {
             Ok(any) => any,
             Err(error) => {
@@ -397,7 +420,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         blocks: &mut P,
         now: Instant,
     ) -> bool {
-        let mut moved = self.poll(protocol, true, &mut CallBuffer::default());
+        let mut moved = self.poll(protocol, PollScope::All, &mut CallBuffer::default());
         moved |= self.replenish(protocol, blocks);
         moved |= self.send(protocol, blocks, now);
         moved
@@ -434,7 +457,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         if let Some(transmit) = self.held.take() {
             protocol.done(CompletedTransmit::from(transmit));
         }
-        self.poll(protocol, true, &mut CallBuffer::default());
+        self.poll(protocol, PollScope::All, &mut CallBuffer::default());
         if !self.pair.finish(|done| protocol.done(done)) {
             if !time_is_up {
                 return;
@@ -556,7 +579,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         protocol: &mut ProtocolMachine<P::Block>,
         blocks: &mut P,
         now: Instant,
-        all: bool,
+        scope: PollScope,
         sink: &mut CallBuffer<'_>,
     ) -> bool {
         self.report_early_once(protocol);
@@ -564,13 +587,13 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
             return false;
         }
         let mut moved = false;
-        if all {
+        if scope == PollScope::All {
             moved |= self.replenish(protocol, blocks);
             moved |= self.send(protocol, blocks, now);
         }
         // A spinning caller wants the first frame soon. It finds later frames after it has taken
         // that one.
-        moved | self.poll(protocol, all, sink)
+        moved | self.poll(protocol, scope, sink)
     }
 
     fn send_at_once(
@@ -583,7 +606,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         self.report_early_once(protocol);
         if protocol.is_busy() && self.may_post() {
             // Most outstanding sends have probably completed, but were not polled yet.
-            self.poll(protocol, true, &mut CallBuffer::default());
+            self.poll(protocol, PollScope::All, &mut CallBuffer::default());
         }
         if !self.may_post() || self.pair.sends.room() == 0 || !protocol.allows_single_frame(kind, bytes.len())
         {
@@ -654,16 +677,11 @@ fn take_completion<B: DeviceBlock>(
     completed: WorkCompletion<B>,
     sink: &mut CallBuffer<'_>,
 ) {
-    let WorkCompletion { request: completed, status, vendor, len, immediate } = completed;
-    let is_good = status == WorkCompletionStatus::Success;
+    let is_good = completed.status == WorkCompletionStatus::Success;
     if !is_good {
-        *broken = true;
-        let is_receive = !matches!(completed, CompletedRequest::Own(WrId::Send(_) | WrId::Probe));
-        let what = if is_receive { "receiving" } else { "sending" };
-        // The first failure tells the cause; the requests flushed after it do not.
-        let hint = status.hint().unwrap_or("no more is known");
-        protocol.failed(FailureCause::Completion { what, status: status.raw(), vendor, hint });
+        fail_completion(broken, protocol, &completed);
     }
+    let WorkCompletion { request: completed, len, immediate, .. } = completed;
     let (block, number) = match completed {
         CompletedRequest::Own(WrId::Receive(count)) => (pair.receives.complete(count), count),
         CompletedRequest::Received(number, block) => (block, number),
@@ -692,12 +710,41 @@ fn take_completion<B: DeviceBlock>(
     match block {
         // On an error the connection has already failed above, so the block is just dropped.
         Some(block) if is_good => {
-            let taken = protocol.received_for(block, len, immediate.map(Immediate), sink);
-            spare_blocks.extend(taken.ok().flatten());
+            if let Ok(Some(block)) = protocol.received_for(block, len, immediate.map(Immediate), sink) {
+                spare_blocks.push(block);
+            }
         }
         Some(_) => (),
         None => fail_stray(broken, protocol, "the receive", number.into()),
     }
+}
+
+/// [`take_completion`] where a few instructions do not matter.
+#[inline(never)]
+fn take_any_completion<B: DeviceBlock>(
+    pair: &mut RcQueuePair<B>,
+    spare_blocks: &mut Vec<B>,
+    broken: &mut bool,
+    protocol: &mut ProtocolMachine<B>,
+    completed: WorkCompletion<B>,
+    sink: &mut CallBuffer<'_>,
+) {
+    take_completion(pair, spare_blocks, broken, protocol, completed, sink);
+}
+
+/// Fails the connection because a request has failed.
+#[cold]
+fn fail_completion<B: DeviceBlock>(
+    broken: &mut bool,
+    protocol: &mut ProtocolMachine<B>,
+    completed: &WorkCompletion<B>,
+) {
+    *broken = true;
+    let WorkCompletion { status, vendor, .. } = *completed;
+    let what = if completed.is_frame() { "receiving" } else { "sending" };
+    // The first failure tells the cause; the requests flushed after it do not.
+    let hint = status.hint().unwrap_or("no more is known");
+    protocol.failed(FailureCause::Completion { what, status: status.raw(), vendor, hint });
 }
 
 /// Fails the connection because the device or its library returned an error.
