@@ -162,7 +162,11 @@ unsafe extern "C" fn end_and_start(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn has_ended(_: *mut ibv_cq_ex) {}
 
 /// The position of a poll.
+///
+/// It has 4 bytes, because a poller that is moved is copied by words of 4 bytes or more. A load of
+/// such a word waits until a store of fewer bytes has left the processor's store buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 enum Cursor {
     /// Before the first completion: `ibv_start_poll` was not called yet.
     Ahead,
