@@ -339,7 +339,7 @@ fn shared_slots_are_small_unless_they_are_chosen() {
 fn features_are_what_is_configured() {
     let features = |set: Set| build(set).expect("allowed").terms(Kind::Stream).features;
     let both = Features::READ.with(Features::COALESCE).with(Features::WINDOWS).with(Features::IMMEDIATE);
-    let both = both.with(Features::ATTEND).with(Features::KEEP);
+    let both = both.with(Features::ATTEND).with(Features::KEEP).with(Features::ANNOUNCE);
     assert_eq!(features(|b| b), both);
     assert_eq!(features(|b| b.rendezvous(false)), both.without(Features::READ));
     assert_eq!(features(|b| b.coalescing(false)), both.without(Features::COALESCE));

@@ -167,7 +167,7 @@ pub(crate) fn endpoint(role: Role) -> Endpoint {
 pub(crate) fn terms(policy: Policy) -> Terms {
     Terms {
         policy,
-        features: Features::READ.with(Features::COALESCE).with(Features::ATTEND),
+        features: Features::READ.with(Features::COALESCE).with(Features::ATTEND).with(Features::ANNOUNCE),
         ..super::hostile::terms()
     }
 }

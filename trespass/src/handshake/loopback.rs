@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::fake::{ATTEMPT, FakeNetwork, FakePath, PathFaults, terms};
 use super::{HandshakeError, HandshakeStep, NoPath, TcpHandshake, Terms, Transport};
 use crate::wire::{Cause, Unavailable};
-use crate::wire::{HandshakeMessage, Policy, Ready, Reject, RejectReason, Role};
+use crate::wire::{Features, HandshakeMessage, Policy, Ready, Reject, RejectReason, Role};
 
 type Plain = Result<NoPath, Unavailable>;
 
@@ -122,43 +122,97 @@ fn reach(side: &mut TcpHandshake<FakePath>, mut stream: &TcpStream, step: Handsh
     }
 }
 
-/// The server's READY follows both probes, so that a client wakes up for it alone. If READY or the
-/// server's probe is late, it waits for completions, too.
-#[test]
-fn a_client_waits_for_completions_only_if_they_are_late() {
-    for ready_is_late in [true, false] {
+/// Both sides of a handshake whose path may lose probes, and their sockets.
+struct Probing {
+    network: Rc<RefCell<FakeNetwork>>,
+    sides: [TcpHandshake<FakePath>; 2],
+    sockets: [TcpStream; 2],
+    now: Instant,
+}
+
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+impl Probing {
+    /// The server has answered, and the client has not seen it.
+    fn new(features: Features) -> Self {
         let network: Rc<RefCell<FakeNetwork>> = Rc::default();
         let (_listener, client, server) = pair();
-        client.set_nonblocking(true).expect("a socket");
-        server.set_nonblocking(true).expect("a socket");
         let now = Instant::now();
         let path = || Ok(FakePath::new(&network, PathFaults::default()));
-        let mut here = TcpHandshake::client(terms(Policy::Auto), ATTEMPT, path(), now);
-        let mut there = TcpHandshake::server(terms(Policy::Auto), path(), now);
-        assert!(here.progress(&mut &client, || now).is_pending());
-        reach(&mut there, &server, HandshakeStep::Probe, now);
-        assert!(there.probing().is_some());
-        reach(&mut here, &client, HandshakeStep::Probe, now);
-        assert!(here.progress(&mut &client, || now).is_pending());
-        assert!(here.probing().is_none());
-        if ready_is_late {
-            let later = now + Duration::from_millis(50);
-            assert!(here.waits_for().deadline <= later);
-            assert!(here.progress(&mut &client, || later).is_pending());
-            assert!(here.probing().is_some());
-            continue;
-        }
-        reach(&mut there, &server, HandshakeStep::Ready, now);
-        let probe = network.borrow_mut().take(Role::Client).expect("the server has sent its probe");
-        let give_up = Instant::now() + Duration::from_secs(20);
-        while here.probing().is_none() {
-            assert!(Instant::now() < give_up, "READY does not come");
-            assert!(here.progress(&mut &client, || now).is_pending());
-        }
-        network.borrow_mut().leave(Role::Client, probe);
-        let Poll::Ready(Ok(established)) = here.progress(&mut &client, || now) else { panic!() };
-        assert_eq!(established.transport(), Transport::Rdma);
+        let terms = || Terms { features, ..terms(Policy::Auto) };
+        let sides =
+            [TcpHandshake::client(terms(), ATTEMPT, path(), now), TcpHandshake::server(terms(), path(), now)];
+        let sockets = [client, server];
+        sockets.iter().for_each(|socket| socket.set_nonblocking(true).expect("a socket"));
+        let mut probing = Self { network, sides, sockets, now };
+        assert!(probing.progress(CLIENT).is_pending());
+        probing.reach(SERVER, HandshakeStep::Probe);
+        probing
     }
+
+    fn progress(&mut self, side: usize) -> Poll<Result<super::Established<FakePath>, HandshakeError>> {
+        let now = self.now;
+        self.sides[side].progress(&mut &self.sockets[side], || now)
+    }
+
+    fn reach(&mut self, side: usize, step: HandshakeStep) {
+        reach(&mut self.sides[side], &self.sockets[side], step, self.now);
+    }
+
+    fn waits_for_completions(&mut self, side: usize) -> bool {
+        self.sides[side].probing().is_some()
+    }
+
+    /// Continues a side whose probe was taken, until it has read the message behind the probe.
+    fn miss_probe(&mut self, side: usize) {
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while !self.waits_for_completions(side) {
+            assert!(Instant::now() < give_up, "the message does not come");
+            assert!(self.progress(side).is_pending());
+        }
+    }
+
+    /// No message comes.
+    fn is_late(&mut self, side: usize) {
+        self.now += Duration::from_millis(50);
+        assert!(self.sides[side].waits_for().deadline <= self.now);
+        assert!(self.progress(side).is_pending());
+        assert!(self.waits_for_completions(side));
+    }
+}
+
+/// The client's question follows its probe, and the server's READY follows both probes. So each side
+/// wakes up for the message alone. If the message or the probe is late, it waits for completions, too.
+#[test]
+fn a_side_waits_for_completions_only_if_they_are_late() {
+    let known = terms(Policy::Auto).features;
+    let mut probing = Probing::new(known);
+    assert!(!probing.waits_for_completions(SERVER));
+    probing.is_late(SERVER);
+    for missing in [Features::ANNOUNCE, Features::ATTEND] {
+        let mut probing = Probing::new(known.without(missing));
+        assert!(probing.waits_for_completions(SERVER), "the client of an older version asks nothing");
+    }
+
+    let mut probing = Probing::new(known);
+    probing.reach(CLIENT, HandshakeStep::Probe);
+    assert!(probing.progress(CLIENT).is_pending());
+    assert!(!probing.waits_for_completions(CLIENT));
+    let probe = probing.network.borrow_mut().take(Role::Server).expect("the client's probe");
+    probing.miss_probe(SERVER);
+    probing.network.borrow_mut().leave(Role::Server, probe);
+    probing.reach(SERVER, HandshakeStep::Ready);
+    let probe = probing.network.borrow_mut().take(Role::Client).expect("the server's probe");
+    probing.miss_probe(CLIENT);
+    probing.network.borrow_mut().leave(Role::Client, probe);
+    let Poll::Ready(Ok(established)) = probing.progress(CLIENT) else { panic!() };
+    assert_eq!(established.transport(), Transport::Rdma);
+
+    let mut probing = Probing::new(known);
+    probing.reach(CLIENT, HandshakeStep::Probe);
+    assert!(probing.progress(CLIENT).is_pending());
+    probing.is_late(CLIENT);
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub(super) struct HandshakeMachine<D> {
     started: Instant,
     /// Runs while the data path is probed.
     proof: Option<ProofClock>,
+    /// The client has asked on the TCP connection: this side, or the peer.
+    announced: bool,
     stale: u32,
     result: Option<Result<Established<D>, HandshakeError>>,
     over: bool,
@@ -91,6 +93,7 @@ impl<D: DataPath> HandshakeMachine<D> {
             outgoing: Vec::new(),
             started: now,
             proof: None,
+            announced: false,
             stale: 0,
             result: None,
             over: false,
@@ -107,12 +110,23 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.path.is_ok() || self.spent.is_some()
     }
 
-    /// Whether to wait for completions of the data path. The server's READY follows its probe and the
-    /// client's, so that a client that waits for READY alone wakes up once and finds both. It waits for
-    /// completions, too, if one is late, or if READY does not come soon.
+    /// Whether to wait for completions of the data path. A message on the TCP connection follows the
+    /// peer's probe, so that a side that waits for it alone wakes up once and finds both: the client's
+    /// question, and the server's READY. It waits for completions, too, if the message has come before
+    /// the probe, or does not come soon.
     pub(super) fn awaits_path(&self) -> bool {
-        let is_late = self.peer_verdict.is_some() || self.proof.as_ref().is_some_and(ProofClock::is_slow);
-        self.step == HandshakeStep::Probe && !self.over && (self.attempt.role == Role::Server || is_late)
+        let has_come = match self.attempt.role {
+            Role::Client => self.peer_verdict.is_some(),
+            Role::Server => self.announced || !self.client_announces(),
+        };
+        let is_late = has_come || self.proof.as_ref().is_some_and(ProofClock::is_slow);
+        self.step == HandshakeStep::Probe && !self.over && is_late
+    }
+
+    /// Whether the client asks right after its probe.
+    fn client_announces(&self) -> bool {
+        let both = Features::ATTEND.with(Features::ANNOUNCE);
+        self.agreed.as_ref().is_some_and(|agreed| agreed.features.has(both))
     }
 
     /// The step that is waited for.
@@ -244,13 +258,15 @@ impl<D: DataPath> HandshakeMachine<D> {
 
     fn try_probe(&mut self, now: Instant) -> Option<Result<(), Unavailable>> {
         let answers = self.peer_verdict.is_none() && self.asks_on_tcp();
+        let announces = self.attempt.role == Role::Client && !self.announced && self.client_announces();
         let (proof, path) = (self.proof.as_mut()?, self.path.as_mut().ok()?);
         let verdict = match path.probe(now) {
             Poll::Ready(verdict) => verdict,
             Poll::Pending => {
                 let cause = match proof.turn(now, answers) {
                     ProofTime::Left => {
-                        if answers && proof.asks(now) {
+                        if answers && (announces || proof.asks(now)) {
+                            self.announced |= announces;
                             self.send_probe(self.attempt.role);
                         }
                         return None;
@@ -297,6 +313,11 @@ impl<D: DataPath> HandshakeMachine<D> {
             proof.heard(now);
         }
         let is_question = probe.role != self.attempt.role;
+        if is_question && self.attempt.role == Role::Server {
+            self.announced = true;
+            // READY is an answer, too, if the client's probe has arrived.
+            self.tick(now);
+        }
         if is_question && self.own_verdict.is_none() && self.outgoing.len() < MAX_ANSWERS {
             self.send_probe(probe.role);
         }
