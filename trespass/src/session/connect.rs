@@ -31,8 +31,6 @@ fn retry_delays() -> impl Iterator<Item = Duration> {
     iter::successors(Some(FIRST), |delay| Some((*delay * 2).min(LONGEST)))
 }
 
-/// The connections of a process above which each begins with a few receives.
-const MANY: usize = 64;
 /// These receives: 96 KiB, or 192 KiB over SoftRoCE, whose slots are larger.
 const FEW_SLOTS: u32 = 12;
 
@@ -128,7 +126,7 @@ impl Config {
     /// The receives that a connection begins with: all, or a few if the process has many
     /// connections, of which most are idle. More come when its peer has more to send.
     pub(super) fn first_slots(&self) -> Option<u32> {
-        (!self.slots_are_chosen && connection::count() >= MANY).then_some(FEW_SLOTS)
+        (!self.slots_are_chosen && connection::is_one_of_many()).then_some(FEW_SLOTS)
     }
 
     /// The terms for a handshake over a socket with that address, and the RDMA path to try. A

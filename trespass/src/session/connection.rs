@@ -81,6 +81,14 @@ struct LentBatch {
 /// The connections of this process.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+/// The connections of a process above which each begins with less: receives, and polling.
+const MANY: usize = 64;
+
+/// Whether this process has so many connections that most are idle.
+pub(crate) fn is_one_of_many() -> bool {
+    count() >= MANY
+}
+
 /// The number of connections of this process. In a forked child it begins with the parent's.
 pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
@@ -213,7 +221,10 @@ impl Connection {
             lent: 0,
             linger: config.linger,
             // Polling shows nothing of a TCP socket without a system call.
-            spin: AdaptiveSpin::new(if link == LinkType::Rc { config.spin } else { Duration::ZERO }),
+            spin: AdaptiveSpin::new(
+                if link == LinkType::Rc { config.spin } else { Duration::ZERO },
+                is_one_of_many(),
+            ),
             sndbuf: config.sndbuf,
             piece: (link == LinkType::Rc).then(|| piece(&setup)),
             burst: burst(&setup),

@@ -11,7 +11,10 @@
 
 use std::time::Duration;
 
-/// The first time.
+/// The first time. A reply to a new connection's first request usually comes within it.
+const FIRST: Duration = Duration::from_micros(50);
+
+/// The first time where a process has many connections, and the least that is halved.
 const LEAST: Duration = Duration::from_micros(10);
 
 /// The maximum number of sleeping waits between two that poll.
@@ -29,8 +32,9 @@ pub(crate) struct AdaptiveSpin {
 
 impl AdaptiveSpin {
     /// A spin time up to `most`. Zero never polls.
-    pub(crate) fn new(most: Duration) -> Self {
-        Self { now: LEAST.min(most), most, pause: 0, left: 0 }
+    pub(crate) fn new(most: Duration, is_one_of_many: bool) -> Self {
+        let first = if is_one_of_many { LEAST } else { FIRST };
+        Self { now: first.min(most), most, pause: 0, left: 0 }
     }
 
     /// How long to poll now. Zero means to sleep at once.
@@ -82,7 +86,7 @@ mod tests {
 
     #[test]
     fn spin_time_grows_after_short_waits_and_shrinks_after_long_ones() {
-        let mut spin = AdaptiveSpin::new(us(100));
+        let mut spin = AdaptiveSpin::new(us(100), true);
         assert_eq!(spin.time(), us(10));
         spin.slept(us(70));
         assert_eq!(spin.time(), us(100));
@@ -94,8 +98,17 @@ mod tests {
     }
 
     #[test]
+    fn one_of_few_connections_polls_longer_at_first() {
+        let mut spin = AdaptiveSpin::new(us(100), false);
+        assert_eq!(spin.time(), us(50));
+        assert_eq!(AdaptiveSpin::new(us(30), false).time(), us(30));
+        let shrunk = [us(25), Duration::from_nanos(12_500), Duration::from_nanos(6250), Duration::ZERO];
+        assert_eq!(long_waits(&mut spin, 4), shrunk);
+    }
+
+    #[test]
     fn spinning_is_retried_with_exponential_backoff() {
-        let mut spin = AdaptiveSpin::new(us(100));
+        let mut spin = AdaptiveSpin::new(us(100), true);
         let waits = long_waits(&mut spin, 1000);
         let tries: Vec<usize> = (0..waits.len()).filter(|at| waits[*at] == us(100)).collect();
         let between: Vec<usize> = tries.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
@@ -110,12 +123,12 @@ mod tests {
 
     #[test]
     fn a_maximum_of_zero_never_spins() {
-        let mut spin = AdaptiveSpin::new(Duration::ZERO);
+        let mut spin = AdaptiveSpin::new(Duration::ZERO, false);
         spin.slept(Duration::ZERO);
         spin.slept(us(1));
         spin.slept(us(1));
         assert_eq!(spin.time(), Duration::ZERO);
-        let mut little = AdaptiveSpin::new(us(3));
+        let mut little = AdaptiveSpin::new(us(3), true);
         assert_eq!(little.time(), us(3));
         little.slept(us(2));
         assert_eq!(little.time(), us(3));
