@@ -4,9 +4,9 @@
 //! numbers agree modulo the number of bits share a bit. A poll continues where the last one
 //! stopped, so that no source starves another.
 //!
-//! The poll also looks at the slot where the next message will arrive for the source that had the
-//! last one. A message is in its slot before its ready bit is set, so a poller in a conversation with
-//! one peer need not wait for the bit. After [`WATCHED`] such messages the ready bits come first.
+//! If no ready bit is set, the poll looks at the slot where the next message will arrive for the
+//! source that had the last one. A message is in its slot before its ready bit is set, so a poller
+//! in a conversation with one peer need not wait for the bit.
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -95,13 +95,7 @@ pub(super) struct SourceCursor {
     word: usize,
     /// The total number of receive completions that were polled.
     polled: u64,
-    /// How many polls in a row took a message from the watched slot without a look at the ready bits.
-    by_watch: u32,
 }
-
-/// After this many such polls the ready bits have their turn, so that the source with the last
-/// message starves no other.
-pub(super) const WATCHED: u32 = 16;
 
 impl<S: CompletionSource> CompletionSources<S> {
     pub(super) fn attach(&self, source: &Arc<S>) -> u32 {
@@ -192,11 +186,7 @@ impl<S: CompletionSource> CompletionSources<S> {
         let mut taken = 0;
         let counts = entry.counts();
         let announced = if counts { entry.announced() } else { 0 };
-        // The peer may be about to set the ready bit of the message that the watched slot has. A look
-        // at the bits would then wait for their cache line.
-        let by_watch = bits == 0 && cursor.by_watch < WATCHED && self.is_watched_done();
-        cursor.by_watch = if by_watch { cursor.by_watch + 1 } else { 0 };
-        if by_watch || bits == 0 && !entry.has_news(words) {
+        if bits == 0 && !entry.has_news(words) {
             let last = slots.last;
             taken = slots.ask(self, entry, last, room, sink);
         }

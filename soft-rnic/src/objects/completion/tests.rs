@@ -1,24 +1,21 @@
 //! Completion sources: the order in which a poll asks queue pairs, and fairness.
 
 use std::collections::VecDeque;
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use super::Cqe;
-use super::sources::{CompletionSource, CompletionSources, SourceCursor, SourcePoll, WATCHED};
+use super::sources::{CompletionSource, CompletionSources, SourceCursor, SourcePoll};
 use crate::shared::completion::{CqEntry, READY_WORDS};
-use crate::shared::slot::{Delivery, RecvCapacity, SlotHeader};
 
-/// Its completions, and the slot where its next message arrives, if that is known.
 #[derive(Default)]
-struct TestSource(Mutex<VecDeque<u64>>, OnceLock<SlotHeader>);
+struct TestSource(Mutex<VecDeque<u64>>);
 
 impl CompletionSource for TestSource {
     fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> SourcePoll {
         let mut waiting = self.0.lock().unwrap();
         let count = waiting.len().min(room);
         waiting.drain(..count).for_each(|wr_id| sink(Cqe { wr_id, ..Cqe::default() }));
-        SourcePoll { more: !waiting.is_empty(), next: self.1.get().map(NonNull::from) }
+        SourcePoll { more: !waiting.is_empty(), next: None }
     }
 
     fn waiting(&self) -> usize {
@@ -98,25 +95,6 @@ fn no_source_starves_another() {
             assert!(polls < 8, "source {others} is never polled");
         }
     }
-}
-
-/// The slot of the first source's next message is done whenever a poll looks at it.
-#[test]
-fn a_watched_slot_starves_no_other_source() {
-    let mut bench = SourcesFixture::new(2);
-    let slot = bench.receivers[0].1.get_or_init(SlotHeader::default);
-    slot.post(1, RecvCapacity { bytes: 64, entries: 1, flags: 0 });
-    let claim = slot.claim(1).expect("it was posted");
-    assert!(slot.finish(claim, &Delivery::default()));
-    bench.arrive(0, 0);
-    assert_eq!(bench.take(1), [0]);
-    bench.arrive(1, 100);
-    let mut poll = || {
-        bench.arrive(0, 0);
-        bench.take(1)
-    };
-    assert!((0..WATCHED).all(|_| poll() == [0]), "the watched slot comes first");
-    assert!((0..3).any(|_| poll() == [100]), "the other source is never polled");
 }
 
 #[test]
