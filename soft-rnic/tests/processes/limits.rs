@@ -505,7 +505,8 @@ fn again() {
     before.settle().expect("a closed device leaves nothing");
     // Repeat this with the device open.
     let (device, level) = crate::soak::open();
-    for _ in 0..200 {
+    // A page of each would be more than the device keeps.
+    for _ in 0..300 {
         let _ = LimitEndpoint::on(device).take_down();
     }
     level.settle().expect("what is destroyed leaves nothing");
