@@ -68,10 +68,6 @@ pub enum ErrorKind {
     /// A provider's library could not be loaded: the source is a
     /// [`ProviderError`](crate::ProviderError) or a [`LoadError`](crate::sys::LoadError).
     Library,
-    /// An environment variable that chooses or configures devices is invalid: the source is a
-    /// [`ProviderError`](crate::ProviderError), or the software device's error, and its text names
-    /// the variable, its value and what is allowed.
-    Configuration,
     /// Two objects were made from different contexts.
     OtherContext,
     /// Two objects belong to different protection domains.
@@ -114,6 +110,10 @@ pub enum ErrorKind {
     PrivateDataTooLong,
     /// Another operation of this crate failed within this one: see the source.
     Nested,
+    /// An environment variable that chooses or configures devices is invalid: the source is a
+    /// [`ProviderError`](crate::ProviderError), or the software device's error, and its text names
+    /// the variable, its value and what is allowed.
+    Configuration,
 }
 
 impl Error {

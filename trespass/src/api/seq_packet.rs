@@ -183,11 +183,13 @@ impl Caller<'_> {
         self.send_whole(slices)
     }
 
+    #[inline(always)]
     fn send_whole(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         self.call(Direction::Write, |connection| connection.send_now(slices))?;
         self.finish_write(())
     }
 
+    #[inline(never)]
     fn send_long(&mut self, total: usize, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let piece = self.piece(Direction::Write);
         let lends = self.connection.would_lend(total);

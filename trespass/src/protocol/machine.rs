@@ -275,7 +275,7 @@ impl<B: Block> ProtocolMachine<B> {
     /// Whether given data, or the end of it, is waiting for credits, memory or room. Data that the
     /// program holds back does not count.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.closing.failed().is_none() && (self.outgoing.has_unsent() || self.closing.fin_due())
+        (self.outgoing.has_unsent() || self.closing.fin_due()) && self.closing.failed().is_none()
     }
 
     /// Whether the peer needs nothing more of this side's memory: everything is acknowledged and

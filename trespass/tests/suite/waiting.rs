@@ -30,8 +30,8 @@ const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
 const PEER: &str = "accept and read nothing";
 const DROPPING: &str = "drop beside ";
 
-/// A thread may meet another one at a lock, which is held for a moment. That is no wait for a peer if
-/// another round passes without it.
+/// A thread may meet another one at a lock, which is held for a moment. A device waits for a peer that
+/// was stopped within a transfer. Both are rare, so that another round passes without them.
 const ROUNDS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
@@ -123,12 +123,12 @@ fn check(text: &str, reports: &str) {
                 }
             }
             let (at_lock, others): (Vec<_>, Vec<_>) =
-                blocking.into_iter().partition(|call| call.name == "futex");
+                blocking.into_iter().partition(|call| ["futex", "sched_yield"].contains(&&*call.name));
             assert!(others.is_empty(), "{round:?}: {} calls, first {:?}", others.len(), others[0]);
             assert!(!calls.is_empty(), "{round:?}: a drop closes a descriptor");
             locks.push(at_lock);
         }
-        assert!(locks.iter().any(Vec::is_empty), "{round:?}: each drop waits for a lock: {locks:?}");
+        assert!(locks.iter().any(Vec::is_empty), "{round:?}: each drop waits: {locks:?}");
     }
 }
 
@@ -156,6 +156,8 @@ fn may_block<'a>(call: &'a SystemCall, nonblocking: &mut HashSet<&'a str>) -> bo
         | "process_vm_writev" | "membarrier" | "clock_gettime" | "gettid" | "getpid" | "getrandom"
         | "rt_sigprocmask" | "epoll_ctl" | "epoll_create1" | "fstat" | "newfstatat" | "getsockopt"
         | "setsockopt" | "shutdown" | "getsockname" | "getpeername" | "timerfd_settime" => false,
+        // An eventfd, whose counter is far from its limit.
+        "write" if arguments.ends_with(r#""\1\0\0\0\0\0\0\0", 8"#) => false,
         "poll" | "epoll_wait" => last != "0",
         "ppoll" => !arguments.contains("{tv_sec=0, tv_nsec=0}"),
         "futex" => !arguments.contains("FUTEX_WAKE"),

@@ -646,7 +646,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     /// only while its completions are polled.
     fn is_flushed(&self) -> bool {
         let done = !self.pair.device.is_soft || self.pair.sends.is_empty();
-        self.phase == ClosePhase::Drained || (done && self.held.is_none() && !self.starved)
+        (done && self.held.is_none() && !self.starved) || self.phase == ClosePhase::Drained
     }
 
     fn is_starved(&self) -> bool {
