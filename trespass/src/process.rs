@@ -69,7 +69,10 @@ impl<T> PerProcess<T> {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
+}
 
+/// Any thread may store the value, and all get it.
+impl<T: Send + Sync> PerProcess<T> {
     /// The value of this process, if it has made one.
     pub(crate) fn made(&self) -> Option<&'static T> {
         // SAFETY: the pointer is null, or comes from a box that `set` stored and nobody frees.

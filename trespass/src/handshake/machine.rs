@@ -115,10 +115,11 @@ impl<D: DataPath> HandshakeMachine<D> {
     /// question, and the server's READY. It waits for completions, too, if the message has come before
     /// the probe, or does not come soon.
     pub(super) fn awaits_path(&self) -> bool {
-        let has_come = match self.attempt.role {
-            Role::Client => self.peer_verdict.is_some(),
-            Role::Server => self.announced || !self.client_announces(),
+        let expects = match self.attempt.role {
+            Role::Client => true,
+            Role::Server => self.client_announces() && !self.announced,
         };
+        let has_come = self.peer_verdict.is_some() || !expects;
         let is_late = has_come || self.proof.as_ref().is_some_and(ProofClock::is_slow);
         self.step == HandshakeStep::Probe && !self.over && is_late
     }

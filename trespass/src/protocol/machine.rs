@@ -72,18 +72,9 @@ pub(crate) struct ProtocolMachine<B> {
     wants_memory: bool,
     /// Whether it has failed, and the device holds nothing of it any more.
     drained: bool,
-    /// What a failure has left undone.
-    left: LeftUndone,
+    /// It has failed, and the peer's device had all data.
+    failed_delivered: bool,
     counters: ConnectionCounters,
-}
-
-/// What a connection had not done when it failed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LeftUndone {
-    /// Given data was not sent.
-    pub(crate) unsent: bool,
-    /// The peer's device did not have all data.
-    pub(crate) undelivered: bool,
 }
 
 impl<B: Block> ProtocolMachine<B> {
@@ -105,7 +96,7 @@ impl<B: Block> ProtocolMachine<B> {
             immediate_agreed: setup.immediate && setup.link == LinkType::Rc,
             wants_memory: false,
             drained: false,
-            left: LeftUndone::default(),
+            failed_delivered: false,
             counters: ConnectionCounters::default(),
         })
     }
@@ -287,9 +278,10 @@ impl<B: Block> ProtocolMachine<B> {
             && self.outgoing.unread() == 0
     }
 
-    /// What the failure has left undone.
-    pub(crate) fn left_undone(&self) -> LeftUndone {
-        self.left
+    /// Whether the peer's device had all data when the connection failed. Later that is not known,
+    /// because a failure returns all blocks.
+    pub(crate) fn failed_delivered(&self) -> bool {
+        self.failed_delivered
     }
 
     /// The bytes in the send queue.
@@ -447,9 +439,9 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     fn fail(&mut self, cause: FailureCause, tell_peer: bool) {
-        let left = LeftUndone { unsent: self.has_unsent(), undelivered: !self.is_delivered() };
+        let is_delivered = self.is_delivered();
         if self.closing.fail(cause.clone(), tell_peer) {
-            self.left = left;
+            self.failed_delivered = is_delivered;
             self.events.push_back(ConnectionEvent::Failed(cause));
         }
     }

@@ -477,12 +477,7 @@ impl Connection {
             };
             return if holds { Ok(()) } else { Err(Refused::Blocked) };
         };
-        let left = self.protocol.left_undone();
-        let is_lost = match bytes {
-            WrittenBytes::Sent => left.unsent,
-            WrittenBytes::Delivered => left.undelivered,
-        };
-        if self.peer_finished && *cause == FailureCause::PeerGone && !is_lost {
+        if self.peer_finished && *cause == FailureCause::PeerGone && self.protocol.failed_delivered() {
             // The peer has closed in order, after it had got the bytes.
             return Ok(());
         }

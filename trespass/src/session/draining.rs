@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 use mio::event::Event;
 
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
-use crate::transport::rc::Draining;
+use crate::transport::rc::{Drainer, Draining};
 
 /// The pause between two polls, because the thread also serves others.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
+pub(super) static HAND_OVER: Drainer = hand_over;
+
 /// Drains queue pairs, unless the thread cannot be started.
-pub(super) fn hand_over(draining: Box<dyn Draining>) -> Result<(), Box<dyn Draining>> {
+fn hand_over(draining: Box<dyn Draining>) -> Result<(), Box<dyn Draining>> {
     let mut draining = Some(draining);
     match ServiceTask::start(|_| Ok(Drain(draining.take()))) {
         Ok(task) => task.detach(),

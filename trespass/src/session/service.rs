@@ -201,10 +201,10 @@ impl Service {
                 service.run(poll);
             }
         })?;
+        #[cfg(feature = "rdma")]
+        set_drainer(&draining::HAND_OVER);
         match SERVICE.set(new) {
             Ok(service) => {
-                #[cfg(feature = "rdma")]
-                set_drainer(draining::hand_over);
                 let _ = choose.send(service); // The thread waits for it.
                 Ok(service)
             }

@@ -128,7 +128,9 @@ impl PendingTcpHandshake {
     }
 
     pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        registry.deregister(&mut self.socket)
+        let path = self.handshake.as_mut().and_then(TcpHandshake::path);
+        let path = path.map_or(Ok(()), |path| path.unwatch(registry));
+        registry.deregister(&mut self.socket).and(path)
     }
 
     /// Continues as far as possible without waiting. Later events are reported under the socket's

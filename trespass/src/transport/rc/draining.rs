@@ -3,7 +3,8 @@
 //! A device returns them within microseconds, or never. The thread that drops a connection does not
 //! wait for that: it polls once, and leaves the rest to the [`Drainer`].
 
-use std::sync::OnceLock;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,18 @@ pub(crate) trait Draining: Send {
 /// Polls until nothing is left, in another thread. Returns what it cannot take.
 pub(crate) type Drainer = fn(Box<dyn Draining>) -> Result<(), Box<dyn Draining>>;
 
-static DRAINER: OnceLock<Drainer> = OnceLock::new();
+/// Not a `OnceLock`, in which a forked child could wait for a thread that it does not have.
+static DRAINER: AtomicPtr<Drainer> = AtomicPtr::new(ptr::null_mut());
 
-/// Names the function that drains what is not free when it is dropped. The first one stays.
-pub(crate) fn set_drainer(drainer: Drainer) {
-    DRAINER.get_or_init(|| drainer);
+/// Names the function that drains what is not free when it is dropped.
+pub(crate) fn set_drainer(drainer: &'static Drainer) {
+    DRAINER.store(ptr::from_ref(drainer).cast_mut(), Ordering::Release);
+}
+
+fn drainer() -> Option<&'static Drainer> {
+    // SAFETY: the pointer is null, or comes from a static reference in `set_drainer`. Nobody writes
+    // through it.
+    unsafe { DRAINER.load(Ordering::Acquire).as_ref() }
 }
 
 /// Destroys queue pairs, at once if they are free. The caller waits only if there is no other thread.
@@ -35,7 +43,7 @@ pub(super) fn drain(mut draining: impl Draining + 'static) {
         return;
     }
     let draining = Box::new(draining);
-    let left = match DRAINER.get() {
+    let left = match drainer() {
         Some(drainer) => drainer(draining),
         None => Err(draining as Box<dyn Draining>),
     };
