@@ -213,14 +213,19 @@ impl<D: DataPath> HandshakeMachine<D> {
     /// Ends a handshake whose time is up. Call it after all that has arrived was handled, because this
     /// side may be late, and the peer may have its result.
     pub(super) fn expire(&mut self, now: Instant) {
-        if !self.has_failed() && now >= self.started + self.terms.deadline {
+        if !self.has_failed() && self.is_late(now) {
             self.reject(HandshakeError::TimedOut { step: self.step, after: self.terms.deadline });
         }
     }
 
-    /// Checks the data path.
+    fn is_late(&self, now: Instant) -> bool {
+        now >= self.started + self.terms.deadline
+    }
+
+    /// Checks the data path. A side whose time is up does not commit, because the peer would count the
+    /// connection as established.
     pub(super) fn tick(&mut self, now: Instant) {
-        if self.has_failed() {
+        if self.has_failed() || self.is_late(now) {
             return;
         }
         if let Some(verdict) = self.try_probe(now) {
