@@ -72,9 +72,18 @@ pub(crate) struct ProtocolMachine<B> {
     wants_memory: bool,
     /// Whether it has failed, and the device holds nothing of it any more.
     drained: bool,
-    /// It has failed, and the peer's device had all data.
-    failed_delivered: bool,
+    /// What a failure has left undone.
+    left: LeftUndone,
     counters: ConnectionCounters,
+}
+
+/// What a connection had not done when it failed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LeftUndone {
+    /// Given data was not handed to the system or the device.
+    pub(crate) unsent: bool,
+    /// The peer's device has not acknowledged all data.
+    pub(crate) undelivered: bool,
 }
 
 impl<B: Block> ProtocolMachine<B> {
@@ -96,7 +105,7 @@ impl<B: Block> ProtocolMachine<B> {
             immediate_agreed: setup.immediate && setup.link == LinkType::Rc,
             wants_memory: false,
             drained: false,
-            failed_delivered: false,
+            left: LeftUndone::default(),
             counters: ConnectionCounters::default(),
         })
     }
@@ -278,10 +287,10 @@ impl<B: Block> ProtocolMachine<B> {
             && self.outgoing.unread() == 0
     }
 
-    /// Whether the peer's device had all data when the connection failed. Later that is not known,
-    /// because a failure returns all blocks.
-    pub(crate) fn failed_delivered(&self) -> bool {
-        self.failed_delivered
+    /// What the failure has left undone. Later that is not known, because a failure returns all
+    /// blocks.
+    pub(crate) fn left_undone(&self) -> LeftUndone {
+        self.left
     }
 
     /// The bytes in the send queue.
@@ -439,9 +448,9 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     fn fail(&mut self, cause: FailureCause, tell_peer: bool) {
-        let is_delivered = self.is_delivered();
+        let left = LeftUndone { unsent: self.has_unsent(), undelivered: !self.is_delivered() };
         if self.closing.fail(cause.clone(), tell_peer) {
-            self.failed_delivered = is_delivered;
+            self.left = left;
             self.events.push_back(ConnectionEvent::Failed(cause));
         }
     }
@@ -502,6 +511,12 @@ impl<B: Block> ProtocolMachine<B> {
     fn lose(&mut self, cause: FailureCause) {
         self.close_if_all_is_said();
         self.fail(cause, false);
+    }
+
+    /// The peer is gone. `holds` is true if the driver has data that it has not handed on.
+    pub(crate) fn peer_gone(&mut self, holds: bool) {
+        self.failed(FailureCause::PeerGone);
+        self.left.unsent |= holds;
     }
 
     /// The link has failed, or its peer is gone.

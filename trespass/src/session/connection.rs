@@ -477,8 +477,13 @@ impl Connection {
             };
             return if holds { Ok(()) } else { Err(Refused::Blocked) };
         };
-        if self.peer_finished && *cause == FailureCause::PeerGone && self.protocol.failed_delivered() {
-            // The peer has closed in order, after it had got the bytes.
+        let left = self.protocol.left_undone();
+        let is_lost = match bytes {
+            WrittenBytes::Sent => left.unsent,
+            WrittenBytes::Delivered => left.undelivered,
+        };
+        if self.peer_finished && *cause == FailureCause::PeerGone && !is_lost {
+            // The peer has closed in order, and the bytes were on their way before, or had arrived.
             return Ok(());
         }
         let error = CallError::Failed(cause.clone());

@@ -420,20 +420,25 @@ fn a_peer_that_goes_away_before_the_last_word_has_failed() {
     assert!(!pair.a.transmit(&mut pair.b, pair.now, true), "a RESET would follow the last word");
 }
 
-/// What the peer had got is known after the failure has returned all blocks.
+/// What was left undone is known after the failure has returned all blocks.
 #[test]
-fn a_failure_tells_whether_bytes_were_lost() {
+fn a_failure_tells_which_bytes_were_lost() {
     type Before = fn(&mut PeerPair);
-    let cases: [(Before, bool); 3] =
-        [(|_| (), false), (PeerPair::settle_but_for_completions_of_a, false), (PeerPair::settle, true)];
-    for (before, expected) in cases {
+    let cases: [(Before, bool, [bool; 2]); 4] = [
+        (|_| (), false, [true, true]),
+        (PeerPair::settle_but_for_completions_of_a, false, [false, true]),
+        (PeerPair::settle_but_for_completions_of_a, true, [true, true]),
+        (PeerPair::settle, false, [false, false]),
+    ];
+    for (before, holds, expected) in cases {
         let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
         pair.a.write(&bytes(1000, 1)).unwrap();
         pair.a.connection.flush();
         before(&mut pair);
-        pair.a.connection.failed(FailureCause::PeerGone);
+        pair.a.connection.peer_gone(holds);
         pair.settle();
         pair.a.connection.drained();
-        assert_eq!(pair.a.connection.failed_delivered(), expected);
+        let left = pair.a.connection.left_undone();
+        assert_eq!([left.unsent, left.undelivered], expected);
     }
 }

@@ -551,7 +551,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
             if self.control.take_peer_ended() && protocol.failure().is_none() && !protocol.is_closed() {
                 // Everything that the peer sent has been polled above, because the peer does not
                 // close before its sends are acknowledged.
-                protocol.failed(FailureCause::PeerGone);
+                protocol.peer_gone(self.held.is_some());
                 self.broken = true;
             }
             if self.may_end(protocol, now) {

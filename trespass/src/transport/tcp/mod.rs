@@ -132,7 +132,7 @@ impl<B: Block> TcpDriver<B> {
             });
             match outcome {
                 Ok(Ok(outcome)) if outcome.read == 0 => {
-                    protocol.failed(FailureCause::PeerGone);
+                    protocol.peer_gone(!self.out.is_empty());
                     break;
                 }
                 Ok(Ok(outcome)) => {
