@@ -39,7 +39,7 @@ fn call(name: &str, rest: &str) -> SystemCall {
 }
 
 /// The calls in the order in which they began: the thread, the name, and the rest of the line. strace
-/// writes a call in two lines if another thread calls meanwhile.
+/// writes a call in two lines if another thread makes a call before it returns.
 fn complete(text: &str) -> Vec<(&str, &str, String)> {
     let (mut calls, mut unfinished) = (Vec::new(), HashMap::new());
     for (thread, line) in text.lines().filter_map(|line| line.split_once(' ')) {

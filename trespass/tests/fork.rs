@@ -351,7 +351,7 @@ fn a_child_lets_go_of_the_port() {
     assert_eq!(wait_for(child), 0);
 }
 
-/// The service thread of the parent is not in the child, which gets its own, and a device of its own.
+/// The child has neither the service thread of the parent nor its device. It starts and opens new ones.
 #[test]
 fn a_child_may_listen() {
     alone!(a_child_may_listen);

@@ -34,10 +34,10 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// Fails if no active port has the address, or if a device that might have it does not answer.
-    /// The error names the interface that has the address,
+    /// Fails if no active port has the address. The error names the interface that has the address,
     /// and the interfaces that have devices. The usual reason is an address on a bridge or a bond
-    /// above the device's own interface.
+    /// above the device's own interface. A device that does not answer is named instead, because its
+    /// ports are unknown.
     pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
         let wanted = AddressQuery::of(local)?;
         if self.is_empty() {

@@ -84,7 +84,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The connections of a process above which each begins with less: receives, and polling.
 const MANY: usize = 64;
 
-/// Whether this process has so many connections that most are idle.
+/// Whether this process has [`MANY`] connections, of which most are probably idle.
 pub(crate) fn is_one_of_many() -> bool {
     count() >= MANY
 }

@@ -13,7 +13,7 @@ use crate::wire::Unavailable;
 type Pools = Mutex<Vec<(PoolConfig, Pool)>>;
 
 /// The process's pools, each with its configuration. Several entries can have the same
-/// configuration, one for each device. A forked child has pools of its own, because the locks of its
+/// configuration, one for each device. A forked child makes new ones, because the locks of its
 /// copies may be held for ever.
 static POOLS: PerProcess<Pools> = PerProcess::new();
 

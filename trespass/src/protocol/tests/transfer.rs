@@ -299,8 +299,8 @@ fn golden_frames() {
     let last = [&header(1, 2, 0, 4, 64, [0x48, 0x0e])[..], &long[16_344..]].concat();
     assert!(frames(&mut pair.a, &mut pair.b, now) == [first, middle, last]);
 
-    // Two sources of 256 KiB, because so many bytes do not fit the free receives: the first RTS has
-    // the message's total, and the second does not.
+    // Two sources of 256 KiB, because 512 KiB do not fit the free receives. The first RTS has the
+    // message's total, and the second does not.
     pair.a.send(&bytes(0x8_0000, 1)).unwrap();
     let told = frames(&mut pair.a, &mut pair.b, now);
     let starts = |frame: &[u8], header: Vec<u8>, rest: &[u8]| frame.starts_with(&[&header, rest].concat());

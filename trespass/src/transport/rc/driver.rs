@@ -474,8 +474,8 @@ impl<B: DeviceBlock> RcDriver<B> {
 }
 
 impl<B: DeviceBlock> Drop for RcDriver<B> {
-    /// Tells the peer before the queue pair is destroyed, which takes a while: a peer that sends to it
-    /// meanwhile would wait for an answer that never comes.
+    /// Tells the peer before the queue pair is destroyed, because a peer that sends to a destroyed
+    /// pair waits for an answer that never comes.
     fn drop(&mut self) {
         self.control.shut_down();
     }
