@@ -38,9 +38,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MAX_DISCARDED: usize = 64 << 10;
 const READS_A_TURN: u32 = 8;
 
-/// The first bytes of a client, which tell its protocol.
-const MAGIC_LEN: usize = 4;
-
 /// The token of the socket, which no listener and no closed connection uses.
 const SOCKET: usize = 1001;
 
@@ -102,9 +99,14 @@ impl Refusals {
     }
 }
 
+/// The bytes that tell a client's protocol, if they have arrived.
+fn magic_of(first: &[u8]) -> Option<[u8; 4]> {
+    first.first_chunk().copied()
+}
+
 /// The answer to a client whose first bytes are of another protocol.
 fn foreign_answer(peer: SocketAddr, first: &[u8]) -> Option<&'static [u8]> {
-    let magic = *first.first_chunk::<MAGIC_LEN>()?;
+    let magic = magic_of(first)?;
     let error = Preamble::check_magic(magic).err()?;
     log_foreign(peer, first, &error);
     Some(foreign::answer(magic))
@@ -158,7 +160,7 @@ impl RefusedClient {
                 }
                 Err(_) => return Refused::Over,
             };
-            let shows_protocol = first[..arrived].first_chunk::<MAGIC_LEN>().is_some();
+            let shows_protocol = magic_of(&first[..arrived]).is_some();
             if !shows_protocol && may_follow && now < self.until {
                 return Refused::Waits;
             }
