@@ -213,6 +213,31 @@ fn a_side_waits_for_completions_only_if_they_are_late() {
     probing.reach(CLIENT, HandshakeStep::Probe);
     assert!(probing.progress(CLIENT).is_pending());
     probing.is_late(CLIENT);
+
+    // A client that finds the server's probe at once asks nothing, and sends READY.
+    let mut probing = Probing::new(known);
+    let (conn_id, generation) = (ATTEMPT.conn_id, ATTEMPT.generation);
+    let ready = Ready { conn_id, generation, role: Role::Client, verdict: Ok(()) };
+    probing.sockets[CLIENT].write_all(&ready.encode()).expect("sent");
+    probing.miss_probe(SERVER);
+}
+
+/// Both probes have come, but the server's time is up. It does not commit, because the client would
+/// count the connection as established.
+#[test]
+fn a_server_whose_time_is_up_does_not_commit() {
+    let mut probing = Probing::new(terms(Policy::Auto).features);
+    probing.reach(CLIENT, HandshakeStep::Probe);
+    assert!(probing.progress(CLIENT).is_pending());
+    probing.now += terms(Policy::Auto).deadline;
+    let Poll::Ready(Err(error)) = probing.progress(SERVER) else { panic!("it goes on") };
+    assert!(matches!(error, HandshakeError::TimedOut { .. }), "{error}");
+    probing.sockets[CLIENT].set_nonblocking(false).expect("a socket");
+    // It answers the client's question first.
+    let mut told = || read_message(&mut probing.sockets[CLIENT]);
+    let (answer, last) = (told(), told());
+    assert!(matches!(answer, HandshakeMessage::Probe(_)), "{answer:?}");
+    assert!(matches!(last, HandshakeMessage::Reject(_)), "{last:?}");
 }
 
 #[test]
