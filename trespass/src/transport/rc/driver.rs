@@ -7,22 +7,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Interest, Registry, Token};
-use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, QueuePairAttributeMask, WorkRequestFlags};
 
 use super::DeviceBlock;
 use super::cm_queue_pair::CmQueuePair;
+use super::completions::{fail_transport, take_any_completion, take_completion};
 use super::control_channel::{CmControl, ControlChannel};
-use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
+use super::cq_dispatcher::WorkCompletion;
 use super::path::{EarlyCompletions, ProvenPath, RcPath};
 use super::queue_pair::{CompletionTarget, DRAIN, HeaderBuffers, QueuePairOwner, RcQueuePair};
-use super::request::{RequestPayload, needs_head};
+use super::request::{RequestPayload, TransmitSource};
 use super::wr_id::{self, WrId};
 use crate::protocol::copying::copy;
 use crate::protocol::frame::{HEADER_LEN, Immediate};
 use crate::protocol::{
-    Block, BlockPieces, Blocks, CallBuffer, CompletedTransmit, ConnectionKind, FailureCause, GATHER_MAX,
-    ProtocolMachine, Purpose, TransmitItem,
+    Block, BlockPieces, Blocks, CallBuffer, CompletedTransmit, ConnectionKind, GATHER_MAX, ProtocolMachine,
+    Purpose, TransmitItem,
 };
 use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 
@@ -664,145 +664,5 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     /// Each posted list of requests is one doorbell.
     fn system_calls(&self) -> u64 {
         self.doorbells
-    }
-}
-
-/// Handles a completion. A received frame may go directly to the waiting call, by `sink`.
-#[inline(always)]
-fn take_completion<B: DeviceBlock>(
-    pair: &mut RcQueuePair<B>,
-    spare_blocks: &mut Vec<B>,
-    broken: &mut bool,
-    protocol: &mut ProtocolMachine<B>,
-    completed: WorkCompletion<B>,
-    sink: &mut CallBuffer<'_>,
-) {
-    let is_good = completed.status == WorkCompletionStatus::Success;
-    if !is_good {
-        fail_completion(broken, protocol, &completed);
-    }
-    let WorkCompletion { request: completed, len, immediate, .. } = completed;
-    let (block, number) = match completed {
-        CompletedRequest::Own(WrId::Receive(count)) => (pair.receives.complete(count), count),
-        CompletedRequest::Received(number, block) => (block, number),
-        CompletedRequest::Overdrawn => return protocol.overdrawn(),
-        CompletedRequest::Own(WrId::Probe) => return fail_stray(broken, protocol, "the probe", 0),
-        CompletedRequest::Own(WrId::Send(count)) if !pair.has_sent(count) => {
-            return fail_stray(broken, protocol, "the send", count.into());
-        }
-        CompletedRequest::Own(WrId::Send(count)) => {
-            loop {
-                // READs have separate completions. If a later request completes before a READ, the
-                // READ may have brought nothing and the device may still write to its block. The
-                // block therefore stays in `sends` until the queue pair is drained.
-                if is_good && pair.passes_over_a_read(count) {
-                    return fail_stray(broken, protocol, "what was posted after a READ", count.into());
-                }
-                let Some(done) = pair.sent(count) else { break };
-                // A failed completion of a READ belongs to this READ, which has brought nothing.
-                if is_good || !matches!(done, CompletedTransmit::Read { .. }) {
-                    protocol.done(done);
-                }
-            }
-            return;
-        }
-    };
-    match block {
-        // On an error the connection has already failed above, so the block is just dropped.
-        Some(block) if is_good => {
-            if let Ok(Some(block)) = protocol.received_for(block, len, immediate.map(Immediate), sink) {
-                spare_blocks.push(block);
-            }
-        }
-        Some(_) => (),
-        None => fail_stray(broken, protocol, "the receive", number.into()),
-    }
-}
-
-/// [`take_completion`] where a few instructions do not matter.
-#[inline(never)]
-fn take_any_completion<B: DeviceBlock>(
-    pair: &mut RcQueuePair<B>,
-    spare_blocks: &mut Vec<B>,
-    broken: &mut bool,
-    protocol: &mut ProtocolMachine<B>,
-    completed: WorkCompletion<B>,
-    sink: &mut CallBuffer<'_>,
-) {
-    take_completion(pair, spare_blocks, broken, protocol, completed, sink);
-}
-
-/// Fails the connection because a request has failed.
-#[cold]
-fn fail_completion<B: DeviceBlock>(
-    broken: &mut bool,
-    protocol: &mut ProtocolMachine<B>,
-    completed: &WorkCompletion<B>,
-) {
-    *broken = true;
-    let WorkCompletion { status, vendor, .. } = *completed;
-    let what = if completed.is_frame() { "receiving" } else { "sending" };
-    // The first failure tells the cause; the requests flushed after it do not.
-    let hint = status.hint().unwrap_or("no more is known");
-    protocol.failed(FailureCause::Completion { what, status: status.raw(), vendor, hint });
-}
-
-/// Fails the connection because the device or its library returned an error.
-#[cold]
-fn fail_transport<B: DeviceBlock>(
-    broken: &mut bool,
-    protocol: &mut ProtocolMachine<B>,
-    what: &'static str,
-    error: &dyn std::error::Error,
-) {
-    tracing::warn!(%error, "{what} failed");
-    protocol.failed(FailureCause::Device { what, error: error.to_string() });
-    *broken = true;
-}
-
-/// Fails the connection because the device reported a completion for a request that is not
-/// outstanding. None of its later reports can be trusted.
-#[cold]
-fn fail_stray<B: DeviceBlock>(
-    broken: &mut bool,
-    protocol: &mut ProtocolMachine<B>,
-    what: &'static str,
-    id: u64,
-) {
-    tracing::error!(id, "{what} is not under way, and the device says that it has completed");
-    protocol.failed(FailureCause::StrayCompletion { what, id });
-    *broken = true;
-}
-
-/// The source of items to post: the held item first, then the protocol.
-struct TransmitSource<'a, P: Blocks> {
-    protocol: &'a mut ProtocolMachine<P::Block>,
-    blocks: &'a mut P,
-    now: Instant,
-    held: &'a mut Option<TransmitItem<P::Block>>,
-    starved: &'a mut bool,
-}
-
-impl<P: Blocks<Block: DeviceBlock>> TransmitSource<'_, P> {
-    /// The next item, if it can be posted now. An item that lacks memory for its head is held.
-    fn pull(&mut self, room: usize, heads: &mut HeaderBuffers<P::Block>) -> Option<TransmitItem<P::Block>> {
-        if room == 0 || (self.held.is_none() && self.protocol.is_quiet()) {
-            return None;
-        }
-        let next = self.held.take().or_else(|| self.protocol.transmit(self.now, self.blocks, room));
-        let Some(transmit) = next else {
-            *self.starved |= self.protocol.wants_memory();
-            return None;
-        };
-        let needs_head = match &transmit {
-            TransmitItem::Send(frame) => needs_head(frame, self.protocol.uses_immediate(), heads.inline),
-            _ => false,
-        };
-        if needs_head && !heads.prepare(self.blocks) {
-            *self.starved = true;
-            *self.held = Some(transmit);
-            return None;
-        }
-        Some(transmit)
     }
 }

@@ -5,6 +5,7 @@
 //!   once.
 //! - [`queue_pair`] is a queue pair with its outstanding requests.
 //! - [`cq_dispatcher`] polls the completion queue of one queue pair, or of all those of a worker.
+//! - [`completions`] handles a completion of a connection.
 //! - [`draining`] destroys queue pairs that nobody uses any more.
 //! - [`shared_recv_queue`] is a receive queue that several connections can share. A
 //!   [`Ledger`](crate::protocol::Ledger) limits how much of it each may use.
@@ -28,6 +29,7 @@
 //! writes to it.
 
 mod cm_queue_pair;
+mod completions;
 mod control_channel;
 mod cq_dispatcher;
 mod device;

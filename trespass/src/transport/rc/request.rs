@@ -3,13 +3,16 @@
 
 use std::io::IoSlice;
 use std::slice;
+use std::time::Instant;
 
 use sideway::ibverbs::queue_pair::{LocalBufferHandle, PostSendGuard, ScatterGatherEntry, WorkRequestHandle};
 
 use super::DeviceBlock;
 use super::queue_pair::HeaderBuffers;
 use crate::protocol::frame::{HEADER_LEN, Head, Immediate};
-use crate::protocol::{Block, BlockPieces, BlockShare, Frame, GATHER_MAX, Segment, TransmitItem};
+use crate::protocol::{
+    Block, BlockPieces, BlockShare, Blocks, Frame, GATHER_MAX, ProtocolMachine, Segment, TransmitItem,
+};
 
 /// A range of a block's memory, as a scatter/gather entry names it.
 #[derive(Clone, Copy)]
@@ -117,7 +120,7 @@ fn without_header<B: Block>(frame: &Frame<B>, immediate: bool) -> (Option<Immedi
 
 /// Whether a frame needs a buffer of [`HeaderBuffers`] for bytes that lie in no block. It needs
 /// none if the frame fits inline.
-pub(super) fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: usize) -> bool {
+fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: usize) -> bool {
     let head = match frame {
         Frame::Short(head) | Frame::Gather { head, .. } | Frame::Part { head, .. } => head.bytes().len(),
         Frame::Whole { .. } => return false,
@@ -261,6 +264,43 @@ impl FrameParts {
                 unsafe { send.setup_sge_list(&entries[..first + list.count]) };
             }
         }
+    }
+}
+
+/// The source of items to post: the held item first, then the protocol.
+pub(super) struct TransmitSource<'a, P: Blocks> {
+    pub(super) protocol: &'a mut ProtocolMachine<P::Block>,
+    pub(super) blocks: &'a mut P,
+    pub(super) now: Instant,
+    pub(super) held: &'a mut Option<TransmitItem<P::Block>>,
+    pub(super) starved: &'a mut bool,
+}
+
+impl<P: Blocks<Block: DeviceBlock>> TransmitSource<'_, P> {
+    /// The next item, if it can be posted now. An item that lacks memory for its head is held.
+    pub(super) fn pull(
+        &mut self,
+        room: usize,
+        heads: &mut HeaderBuffers<P::Block>,
+    ) -> Option<TransmitItem<P::Block>> {
+        if room == 0 || (self.held.is_none() && self.protocol.is_quiet()) {
+            return None;
+        }
+        let next = self.held.take().or_else(|| self.protocol.transmit(self.now, self.blocks, room));
+        let Some(transmit) = next else {
+            *self.starved |= self.protocol.wants_memory();
+            return None;
+        };
+        let needs_head = match &transmit {
+            TransmitItem::Send(frame) => needs_head(frame, self.protocol.uses_immediate(), heads.inline),
+            _ => false,
+        };
+        if needs_head && !heads.prepare(self.blocks) {
+            *self.starved = true;
+            *self.held = Some(transmit);
+            return None;
+        }
+        Some(transmit)
     }
 }
 
