@@ -30,6 +30,8 @@ pub(super) struct SimProgram {
     held: Vec<HeldBlock>,
     /// The program is receiving a message in parts.
     taking: bool,
+    /// A call to read has reported the connection's failure.
+    pub(super) knows_failure: bool,
     scratch: Vec<u8>,
 }
 
@@ -283,7 +285,7 @@ impl SimProgram {
         match outcome {
             CallOutcome::Done(0) => turn.into.end(),
             CallOutcome::Done(len) => turn.into.read(&self.scratch[..len]),
-            other => nothing_or_dead(turn.end, &other),
+            other => self.nothing_or_dead(turn.end, &other),
         }
     }
 
@@ -307,7 +309,7 @@ impl SimProgram {
                 assert!(len > room as u64, "{len} bytes do not fit {room}");
             }
             CallOutcome::Refused(CallError::AboveReceiveQuota { .. }) => self.receive_part(turn),
-            other => nothing_or_dead(turn.end, &other),
+            other => self.nothing_or_dead(turn.end, &other),
         }
     }
 
@@ -326,7 +328,7 @@ impl SimProgram {
                 turn.into.received(&self.scratch[..part.len], part.last);
                 self.log.extend(part.last.then_some(part.total));
             }
-            other => nothing_or_dead(turn.end, &other),
+            other => self.nothing_or_dead(turn.end, &other),
         }
     }
 
@@ -349,7 +351,24 @@ impl SimProgram {
                 self.held.push(HeldBlock { chunk, sum });
             }
             CallOutcome::Blocked(Blocked::Memory) => {}
-            other => nothing_or_dead(turn.end, &other),
+            other => self.nothing_or_dead(turn.end, &other),
+        }
+    }
+
+    /// Like [`blocked_or_dead`], for a read.
+    fn nothing_or_dead<T: std::fmt::Debug>(&mut self, end: &SimEndpoint, outcome: &CallOutcome<T>) {
+        match outcome {
+            CallOutcome::Blocked(Blocked::Nothing) => {
+                assert!(
+                    !end.connection.readable(),
+                    "I8: nothing to read and the connection says that it is readable"
+                );
+            }
+            CallOutcome::Dead(_) => {
+                assert!(end.connection.readable(), "I8: dead and not readable");
+                self.knows_failure = true;
+            }
+            other => panic!("a call to read gives {other:?}"),
         }
     }
 
@@ -389,20 +408,6 @@ fn blocked_or_dead<T: std::fmt::Debug>(end: &SimEndpoint, outcome: &CallOutcome<
         }
         CallOutcome::Dead(_) => assert!(end.connection.writable(), "I8: dead and not writable"),
         other => panic!("a call to write gives {other:?}"),
-    }
-}
-
-/// Like [`blocked_or_dead`], for a read.
-fn nothing_or_dead<T: std::fmt::Debug>(end: &SimEndpoint, outcome: &CallOutcome<T>) {
-    match outcome {
-        CallOutcome::Blocked(Blocked::Nothing) => {
-            assert!(
-                !end.connection.readable(),
-                "I8: nothing to read and the connection says that it is readable"
-            );
-        }
-        CallOutcome::Dead(_) => assert!(end.connection.readable(), "I8: dead and not readable"),
-        other => panic!("a call to read gives {other:?}"),
     }
 }
 
