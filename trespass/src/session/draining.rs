@@ -1,38 +1,72 @@
-//! Queue pairs that drain in the service thread, because no thread of the program waits for them.
+//! The thread that destroys queue pairs, because a device may wait for seconds in such a call. Neither a
+//! thread of the program nor the service thread waits with it.
 
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use mio::event::Event;
+use crate::pool::flush_thread;
+use crate::process::PerProcess;
+use crate::session::service;
+use crate::transport::rc::{Drainer, Draining, set_drainer};
 
-use crate::session::service::{NextTurn, Place, ServiceTask, Task};
-use crate::transport::rc::{Drainer, Draining};
-
-/// The pause between two polls, because the thread also serves others.
+/// The pause between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-pub(super) static HAND_OVER: Drainer = hand_over;
+static QUEUE: PerProcess<Sender<Box<dyn Draining>>> = PerProcess::new();
 
-/// Drains queue pairs, unless the thread cannot be started.
-fn hand_over(draining: Box<dyn Draining>) -> Result<(), Box<dyn Draining>> {
-    let mut draining = Some(draining);
-    match ServiceTask::start(|_| Ok(Drain(draining.take()))) {
-        Ok(task) => task.detach(),
-        Err(error) => tracing::debug!(%error, "this thread waits until queue pairs are drained"),
-    }
-    draining.map_or(Ok(()), Err)
+static HAND_OVER: Drainer = hand_over;
+
+/// Starts the thread, if this process has none.
+pub(super) fn start() -> io::Result<()> {
+    let (queue, queued) = channel();
+    service::start_thread("trespass-free", move || run(&queued))?;
+    // If another thread was faster, this queue is gone, and its thread ends.
+    let _ = QUEUE.set(queue);
+    set_drainer(&HAND_OVER);
+    Ok(())
 }
 
-/// `None` only after a panic.
-struct Drain(Option<Box<dyn Draining>>);
-
-impl Task for Drain {
-    fn turn(&mut self, _: &Place, _: &[&Event], now: Instant) -> NextTurn {
-        let is_free = self.0.as_mut().is_none_or(|draining| draining.poll(now));
-        if is_free { NextTurn::Never } else { NextTurn::At(now + POLL_INTERVAL) }
+fn hand_over(draining: Box<dyn Draining>) -> Result<(), Box<dyn Draining>> {
+    match QUEUE.made() {
+        Some(queue) => queue.send(draining).map_err(|SendError(draining)| draining),
+        None => Err(draining),
     }
+}
 
-    fn failed(&mut self, _: &Place) {
-        // The device may still access their memory.
-        std::mem::forget(self.0.take());
+fn run(queued: &Receiver<Box<dyn Draining>>) {
+    let mut draining = Vec::new();
+    loop {
+        let next = if draining.is_empty() {
+            queued.recv().map_err(RecvTimeoutError::from)
+        } else {
+            queued.recv_timeout(POLL_INTERVAL)
+        };
+        match next {
+            Ok(next) => draining.push(next),
+            Err(RecvTimeoutError::Timeout) => (),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        draining.extend(queued.try_iter());
+        draining = draining.into_iter().filter_map(turn).collect();
+        flush_thread();
     }
+}
+
+/// Destroys what is free, and returns what is not.
+fn turn(mut draining: Box<dyn Draining>) -> Option<Box<dyn Draining>> {
+    let Ok(is_free) = catch_unwind(AssertUnwindSafe(|| draining.poll(Instant::now()))) else {
+        tracing::error!("draining queue pairs has panicked: their memory is lost");
+        // The device may still access it.
+        std::mem::forget(draining);
+        return None;
+    };
+    if !is_free {
+        return Some(draining);
+    }
+    if catch_unwind(AssertUnwindSafe(|| drop(draining))).is_err() {
+        tracing::error!("destroying queue pairs has panicked");
+    }
+    None
 }

@@ -25,8 +25,6 @@ use crate::session::exit::{self, OpenAtExit};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::session::sleep::Signals;
 use crate::session::timers::Timers;
-#[cfg(feature = "rdma")]
-use crate::transport::rc::set_drainer;
 
 /// Tokens of a task.
 const TOKENS: usize = 1 << 12;
@@ -196,13 +194,13 @@ impl Service {
         };
         // The thread starts before a task can be added, and ends if another thread was faster.
         let (choose, chosen) = sync_channel::<&'static Self>(1);
-        start(move || {
+        start_thread("trespass", move || {
             if let Ok(service) = chosen.recv() {
                 service.run(poll);
             }
         })?;
         #[cfg(feature = "rdma")]
-        set_drainer(&draining::HAND_OVER);
+        draining::start()?;
         match SERVICE.set(new) {
             Ok(service) => {
                 let _ = choose.send(service); // The thread waits for it.
@@ -424,11 +422,11 @@ fn lock<T: ?Sized>(task: &Mutex<T>) -> MutexGuard<'_, T> {
     task.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread with the signals of others blocked, because the program's handlers expect its own
+/// Starts a thread with the signals of others blocked, because the program's handlers expect its own
 /// threads.
-fn start(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(super) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     stay_loaded();
-    let named = thread::Builder::new().name("trespass".to_owned());
+    let named = thread::Builder::new().name(name.to_owned());
     let _unblocked_again = BlockedSignals::new();
     named.spawn(run).map(drop)
 }
@@ -588,7 +586,7 @@ mod tests {
             }
         };
         let before = mask();
-        start(move || assert_eq!(mask(), 1)).unwrap();
+        start_thread("test", move || assert_eq!(mask(), 1)).unwrap();
         assert_eq!(mask(), before);
     }
 }

@@ -10,7 +10,7 @@ use test_harness::{Outcome, cases};
 use trespass::{Connecting, Listener, SeqPacket, Stream};
 
 use super::accepting::full_listener;
-use super::close::{held, held_at_rest};
+use super::close::{descriptors, held, held_at_rest};
 use super::fixture::{Fixture, LONG, greet};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
@@ -190,7 +190,7 @@ fn i14_a_dropped_connect_leaves_nothing_behind(fixture: &Fixture) -> Outcome {
     let left = || before.into_iter().zip(held()).find(|((_, then), (_, now))| now > then);
     let patience = Instant::now() + LONG;
     while let Some(((name, then), (_, now))) = left() {
-        assert!(Instant::now() < patience, "{name}: {then} before, {now} after");
+        assert!(Instant::now() < patience, "{name}: {then} before, {now} after: {:?}", descriptors());
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())

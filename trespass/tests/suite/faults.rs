@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, RunOptions, Suite, cases};
-use trespass::{Builder, Listener, Policy, Pool, SeqPacket, Stream, Transport};
+use trespass::{Builder, Listener, Policy, Pool, SeqPacket, Stream, Transport, Worker};
 
 use super::fixture::{Fixture, LONG, Target, greet};
 use super::parity::net::{Own, Std};
@@ -48,8 +48,12 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     let mut config = soft::Config::from_env().expect("a valid environment");
     // A hundredth of all timers, so that retries run out in milliseconds.
     config.time_scale = 0.01;
+    let order = std::env::var(CHILD).ok();
+    if order.as_ref().is_some_and(|order| order.starts_with("drop")) {
+        config.revoke = REVOKE;
+    }
     sideway::set_default_provider(soft::provider_with(config).expect("no device is listed yet"));
-    if let Ok(order) = std::env::var(CHILD) {
+    if let Some(order) = order {
         child(&order);
         return ExitCode::SUCCESS;
     }
@@ -57,7 +61,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
         a_port_that_goes_down_is_waited_for, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_process_that_stops_in_the_midst_of_a_message_goes_on, a_process_that_ends_in_the_midst_of_a_message_is_noticed,
-        a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp,
+        a_peer_that_stops_in_the_midst_of_a_message_delays_nobody, a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp,
         a_storm_is_served_where_nothing_passes, a_device_that_fails_ends_what_it_carries);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
     suite.run(
@@ -505,6 +509,57 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(fixture: &Fixture) -
     Ok(())
 }
 
+/// How long a device waits for a stopped peer.
+const REVOKE: Duration = Duration::from_secs(100);
+
+fn a_peer_that_stops_in_the_midst_of_a_message_delays_nobody(_: &Fixture) -> Outcome {
+    faults::clear();
+    for way in ["stream", "worker"] {
+        assert!(start(&format!("drop {way}"), None).wait().unwrap().success(), "{way}");
+    }
+    Ok(())
+}
+
+/// Drops a connection whose queue pair cannot be destroyed, because its peer has stopped. The thread
+/// that drops it and the next connection wait for less time than the device does.
+fn drop_beside_a_stopped_peer(fixture: &Fixture, builder: &Builder, in_worker: bool) {
+    let listener = builder.clone().bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.set_accept_timeout(Some(LONG)).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut child =
+        start(&format!("talk {addr}"), Some("stop=before_announce opcode=send,send_with_imm nth=10"));
+    let (mut end, _) = listener.accept_seq_packet().unwrap();
+    end.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    let until = Instant::now() + LONG;
+    let options = WaitOptions::UNTRACED | WaitOptions::NOHANG;
+    while waitpid(Some(Pid::from_child(&child)), options).unwrap().is_none() {
+        assert!(Instant::now() < until, "the peer does not stop");
+        let _ = end.recv(&mut buffer);
+    }
+    let mut worker = in_worker.then(|| Worker::new(&builder.clone().build().unwrap()).unwrap());
+    let dropped_at = Instant::now();
+    match &mut worker {
+        Some(worker) => {
+            let key = worker.add_seq_packet(end).unwrap();
+            worker.close(key);
+        }
+        None => drop(end),
+    }
+    for _ in 0..5 {
+        let [mut client, mut server] = streams(fixture, builder);
+        greet(&mut client, &mut server);
+        assert_eq!(client.transport(), Transport::Rdma, "{:?}", client.fallback_reason());
+        if let Some(worker) = &mut worker {
+            worker.poll(&mut Vec::new(), Some(Duration::from_millis(200))).unwrap();
+        }
+    }
+    let took = dropped_at.elapsed();
+    assert!(took < REVOKE, "it takes {took:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 fn a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp(fixture: &Fixture) -> Outcome {
     faults::clear();
     let builder = || builder(fixture).policy(Policy::Auto).probe_timeout(Duration::from_millis(200));
@@ -607,6 +662,10 @@ fn child(part: &str) {
                 server.read_exact(&mut got).unwrap();
                 assert!(got == sent);
             });
+        }
+        ("drop", way) => {
+            let builder = builder(&fixture).linger(Duration::ZERO);
+            drop_beside_a_stopped_peer(&fixture, &builder, way == "worker");
         }
         ("talk", addr) => {
             let addr: SocketAddr = addr.parse().expect("an address");

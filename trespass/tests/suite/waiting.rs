@@ -30,8 +30,8 @@ const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
 const PEER: &str = "accept and read nothing";
 const DROPPING: &str = "drop beside ";
 
-/// A thread may meet another one at a lock, which is held for a moment. A device waits for a peer that
-/// was stopped within a transfer. Both are rare, so that another round passes without them.
+/// A thread may meet another one at a lock, which is held for a moment. That is rare, so that another
+/// round passes without it.
 const ROUNDS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
@@ -53,18 +53,14 @@ enum Dropped {
     Worker,
 }
 
-/// What is dropped, in this order. By rdma_cm a client returns from its connect when the server's
-/// device wakes it, within a transfer. The client's device waits for a process that is stopped there,
-/// so that no peer of such a connection is stopped.
-fn rounds(fixture: &Fixture) -> impl Iterator<Item = (Dropped, bool, Load, bool)> {
+/// What is dropped, in this order.
+fn rounds() -> impl Iterator<Item = (Dropped, bool, Load, bool)> {
     use Dropped::{SeqPacket, Stream, Worker};
-    let by_cm = fixture.is_by_cm();
     let dropped = [(Stream, true), (Stream, false), (SeqPacket, true), (SeqPacket, false), (Worker, true)];
     let loads = [Load::Nothing, Load::FiftyKilobytes, Load::Full, Load::Unreturned];
     let all = dropped.into_iter().flat_map(move |(dropped, blocks)| {
         loads.into_iter().flat_map(move |load| [false, true].map(|stopped| (dropped, blocks, load, stopped)))
     });
-    let all = all.filter(move |(.., stopped)| !(by_cm && *stopped));
     // Each of these takes half a second of the service thread.
     all.filter(|(_, blocks, load, _)| *blocks || !matches!(load, Load::Unreturned))
 }
@@ -82,7 +78,7 @@ fn drop_makes_no_call_that_can_block(fixture: &Fixture) -> Outcome {
     BufReader::new(told).read_line(&mut addr).unwrap();
     let part = format!("{DROPPING}{}", peer.id());
     let (text, reports) = traced(&ChildPeer::command(&part, addr.trim().parse().unwrap()));
-    check(fixture, &text, &reports);
+    check(&text, &reports);
     Ok(())
 }
 
@@ -109,17 +105,15 @@ fn traced(command: &Command) -> (String, String) {
 }
 
 /// Checks the calls of each round. Each report has the descriptors that do not block.
-fn check(fixture: &Fixture, text: &str, reports: &str) {
+fn check(text: &str, reports: &str) {
     let drops = test_harness::calls_between(text, "getpriority");
     let reports: Vec<HashSet<&str>> = reports.lines().map(|line| line.split(' ').collect()).collect();
-    let count = ROUNDS * rounds(fixture).count();
+    let count = ROUNDS * rounds().count();
     assert_eq!((drops.len(), reports.len()), (count, count));
     let mut lingers = text.lines().filter(|line| line.contains("l_onoff=1"));
     assert!(lingers.all(|line| line.contains("l_linger=0}")), "a close could wait");
     let mut drops = drops.iter().zip(&reports);
-    for (round, drops) in
-        rounds(fixture).map(|round| (round, drops.by_ref().take(ROUNDS).collect::<Vec<_>>()))
-    {
+    for (round, drops) in rounds().map(|round| (round, drops.by_ref().take(ROUNDS).collect::<Vec<_>>())) {
         let mut locks = Vec::new();
         for (calls, nonblocking) in drops {
             let mut nonblocking = nonblocking.clone();
@@ -182,7 +176,7 @@ pub(crate) fn part_of_child(part: &str, fixture: &Fixture, addr: SocketAddr) -> 
         accept_and_read_nothing(fixture);
     } else if let Some(peer) = part.strip_prefix(DROPPING) {
         let peer = Pid::from_raw(peer.parse().unwrap()).unwrap();
-        for round in rounds(fixture) {
+        for round in rounds() {
             (0..ROUNDS).for_each(|_| drop_one(fixture.builder(), addr, peer, round));
         }
         // The end of the process would send what the peer does not take.

@@ -29,7 +29,7 @@ use sideway::ibverbs::completion::{
 };
 use sideway::ibverbs::queue_pair::QueuePairTable;
 
-use super::draining::Draining;
+use super::draining::{Draining, drain};
 use super::path::QpParameters;
 use super::queue_pair::RcQueuePair;
 use super::shared_recv_queue::SharedRecvQueue;
@@ -399,8 +399,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         }
     }
 
-    /// Destroys the draining pairs whose requests have all completed, and gives up those whose time
-    /// is over. Destroying the last pair also drops the shared receive queue.
+    /// Has the draining pairs destroyed whose requests have all completed, and gives up those whose
+    /// time is over. After the last pair goes the shared receive queue.
     fn destroy_drained(&mut self, now: Instant) {
         let Self {
             queue_pairs: QueuePairs::ManyQueuePairs(ManyQueuePairs { pairs, draining, used, .. }),
@@ -421,16 +421,19 @@ impl<B: DeviceBlock> CqDispatcher<B> {
                 }
                 pair.give_up();
             }
-            if let Some(QueuePairEntry { needs, lease, .. }) = pairs.remove(*number) {
+            if let Some(QueuePairEntry { needs, lease, owner, .. }) = pairs.remove(*number) {
                 *used -= needs;
                 shared_recv_queue
                     .iter_mut()
                     .for_each(|shared_recv_queue| shared_recv_queue.ledger.leave(lease));
+                if let EntryOwner::Draining(pair) = owner {
+                    drain(pair);
+                }
             }
             false
         });
         if pairs.is_empty() {
-            *shared_recv_queue = None;
+            shared_recv_queue.take().into_iter().for_each(drain);
         }
     }
 }
@@ -455,6 +458,20 @@ impl<B: DeviceBlock> QueuePairs<B> {
                 Some(CompletionSource { lease, generation: *generation, owner: Some(owner) })
             }
         }
+    }
+}
+
+/// A pair that has drained.
+impl<B: DeviceBlock> Draining for Box<RcQueuePair<B>> {
+    fn poll(&mut self, _: Instant) -> bool {
+        true
+    }
+}
+
+/// A queue whose pairs were destroyed before.
+impl<B: DeviceBlock> Draining for SharedRecvQueue<B> {
+    fn poll(&mut self, _: Instant) -> bool {
+        true
     }
 }
 
