@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, RunOptions, Suite, cases};
-use trespass::{Builder, Listener, Policy, Pool, SeqPacket, Stream, Transport, Worker};
+use trespass::{Builder, Event, Kind, Listener, Policy, Pool, SeqPacket, Stream, Transport, Worker};
 
 use super::fixture::{Fixture, LONG, Target, greet};
 use super::parity::net::{Own, Std};
@@ -512,52 +512,96 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(fixture: &Fixture) -
 /// How long a device waits for a stopped peer.
 const REVOKE: Duration = Duration::from_secs(100);
 
+/// Where the peer stops: it uses the queue pair, or also memory that was lent to it.
+const STOPS: [&str; 2] =
+    ["stop=before_announce opcode=send,send_with_imm nth=10", "stop=before_copy opcode=rdma_read"];
+
 fn a_peer_that_stops_in_the_midst_of_a_message_delays_nobody(_: &Fixture) -> Outcome {
     faults::clear();
-    for way in ["stream", "worker"] {
-        assert!(start(&format!("drop {way}"), None).wait().unwrap().success(), "{way}");
+    for way in ["socket", "worker"] {
+        for stop in STOPS {
+            let mut child = start(&format!("drop {way}"), Some(stop));
+            assert!(child.wait().unwrap().success(), "{way}, {stop}");
+        }
     }
     Ok(())
 }
 
 /// Drops a connection whose queue pair cannot be destroyed, because its peer has stopped. The thread
 /// that drops it and the next connection wait for less time than the device does.
-fn drop_beside_a_stopped_peer(fixture: &Fixture, builder: &Builder, in_worker: bool) {
-    let listener = builder.clone().bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.set_accept_timeout(Some(LONG)).unwrap();
-    let addr = listener.local_addr().unwrap();
-    let mut child =
-        start(&format!("talk {addr}"), Some("stop=before_announce opcode=send,send_with_imm nth=10"));
-    let (mut end, _) = listener.accept_seq_packet().unwrap();
-    end.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-    let mut buffer = vec![0; 1 << 20];
-    let until = Instant::now() + LONG;
-    let options = WaitOptions::UNTRACED | WaitOptions::NOHANG;
-    while waitpid(Some(Pid::from_child(&child)), options).unwrap().is_none() {
-        assert!(Instant::now() < until, "the peer does not stop");
-        let _ = end.recv(&mut buffer);
-    }
-    let mut worker = in_worker.then(|| Worker::new(&builder.clone().build().unwrap()).unwrap());
+fn drop_beside_a_stopped_peer(fixture: &Fixture, builder: &Builder, way: &str) {
+    let stop = std::env::var(RULES).expect("rules");
+    let start_peer = |addr| start(&format!("talk {addr}"), Some(&stop));
+    let (mut child, worker) = match way {
+        "worker" => drop_in_worker(builder, start_peer),
+        _ => (drop_socket(builder, start_peer), None),
+    };
     let dropped_at = Instant::now();
-    match &mut worker {
-        Some(worker) => {
-            let key = worker.add_seq_packet(end).unwrap();
-            worker.close(key);
-        }
-        None => drop(end),
-    }
     for _ in 0..5 {
         let [mut client, mut server] = streams(fixture, builder);
         greet(&mut client, &mut server);
         assert_eq!(client.transport(), Transport::Rdma, "{:?}", client.fallback_reason());
-        if let Some(worker) = &mut worker {
-            worker.poll(&mut Vec::new(), Some(Duration::from_millis(200))).unwrap();
-        }
     }
+    drop(worker);
     let took = dropped_at.elapsed();
-    assert!(took < REVOKE, "it takes {took:?}");
+    assert!(took < REVOKE / 2, "it takes {took:?}");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+fn drop_socket(builder: &Builder, start_peer: impl FnOnce(SocketAddr) -> Child) -> Child {
+    let listener = builder.clone().bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.set_accept_timeout(Some(LONG)).unwrap();
+    let child = start_peer(listener.local_addr().unwrap());
+    let (mut end, _) = listener.accept_seq_packet().unwrap();
+    end.set_nonblocking(true).unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    until_it_stops(&child, || {
+        let _ = end.recv(&mut buffer);
+        let _ = end.send(&buffer[..400_000]);
+    });
+    let dropped_at = Instant::now();
+    drop(end);
+    assert!(dropped_at.elapsed() < REVOKE / 2, "the drop takes {:?}", dropped_at.elapsed());
+    child
+}
+
+fn drop_in_worker(
+    builder: &Builder,
+    start_peer: impl FnOnce(SocketAddr) -> Child,
+) -> (Child, Option<Worker>) {
+    let mut worker = Worker::new(&builder.clone().build().unwrap()).unwrap();
+    let listener = worker.listen((Ipv4Addr::LOCALHOST, 0), Kind::SeqPacket).unwrap();
+    let child = start_peer(worker.local_addr(listener).unwrap());
+    let (mut connection, mut events, mut buffer) = (None, Vec::new(), vec![0; 1 << 20]);
+    until_it_stops(&child, || {
+        worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        for event in events.drain(..) {
+            if let Event::Accepted { key, .. } = event {
+                connection = Some(key);
+            }
+        }
+        if let Some(key) = connection {
+            let _ = worker.recv(key, &mut buffer);
+            let _ = worker.send(key, &buffer[..400_000]);
+        }
+    });
+    let dropped_at = Instant::now();
+    worker.close(connection.expect("it has talked"));
+    while dropped_at.elapsed() < Duration::from_secs(1) {
+        worker.poll(&mut events, Some(Duration::from_millis(200))).unwrap();
+    }
+    assert!(dropped_at.elapsed() < REVOKE / 2, "the worker is stuck for {:?}", dropped_at.elapsed());
+    (child, Some(worker))
+}
+
+fn until_it_stops(child: &Child, mut act: impl FnMut()) {
+    let until = Instant::now() + LONG;
+    let options = WaitOptions::UNTRACED | WaitOptions::NOHANG;
+    while waitpid(Some(Pid::from_child(child)), options).unwrap().is_none() {
+        assert!(Instant::now() < until, "the peer does not stop");
+        act();
+    }
 }
 
 fn a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp(fixture: &Fixture) -> Outcome {
@@ -665,7 +709,7 @@ fn child(part: &str) {
         }
         ("drop", way) => {
             let builder = builder(&fixture).linger(Duration::ZERO);
-            drop_beside_a_stopped_peer(&fixture, &builder, way == "worker");
+            drop_beside_a_stopped_peer(&fixture, &builder, way);
         }
         ("talk", addr) => {
             let addr: SocketAddr = addr.parse().expect("an address");
