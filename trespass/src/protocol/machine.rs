@@ -448,7 +448,7 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     fn fail(&mut self, cause: FailureCause, tell_peer: bool) {
-        let left = LeftUndone { unsent: self.has_unsent(), undelivered: !self.is_delivered() };
+        let left = LeftUndone { unsent: self.has_unsent(), undelivered: !self.outgoing.is_delivered() };
         if self.closing.fail(cause.clone(), tell_peer) {
             self.left = left;
             self.events.push_back(ConnectionEvent::Failed(cause));

@@ -160,6 +160,8 @@ pub(crate) struct Outgoing<B> {
     /// What the peer had sent when a write last exceeded its free receives.
     outran: Option<u64>,
     in_flight: usize,
+    /// Control frames handed to the link after the last data. Frames complete in order.
+    control_behind: usize,
     corked: bool,
     /// The time at which corked data is sent anyway; `None` if no data is known to be held back.
     cork_ends: Option<Instant>,
@@ -202,6 +204,7 @@ impl<B: Block> Outgoing<B> {
             lent_refused: 0,
             outran: None,
             in_flight: 0,
+            control_behind: 0,
             corked: false,
             cork_ends: None,
             parts: None,
@@ -286,9 +289,16 @@ impl<B: Block> Outgoing<B> {
         self.announced_bytes
     }
 
+    /// Whether the peer's device has acknowledged all data, and the peer has read all sources. It may
+    /// lack control frames.
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.items.is_empty() && self.announced.is_empty() && self.in_flight <= self.control_behind
+    }
+
     /// Counts a control frame that is handed to the link.
     pub(crate) fn count_control(&mut self) {
         self.in_flight += 1;
+        self.control_behind += 1;
     }
 
     /// Whether `len` bytes in the program's memory, a message or bytes of a stream, may become a
@@ -314,6 +324,7 @@ impl<B: Block> Outgoing<B> {
         credits: &mut Credits,
     ) -> [u8; HEADER_LEN] {
         self.in_flight += 1;
+        self.control_behind = 0;
         if block > 0 {
             self.charge += len;
             self.memory += block;
@@ -349,6 +360,7 @@ impl<B: Block> Outgoing<B> {
             _ => None,
         };
         self.in_flight += 1;
+        self.control_behind = 0;
         let stops = credits.left() <= RESERVE + 1;
         let more = self.items.len() > 1
             || match &self.items[0] {

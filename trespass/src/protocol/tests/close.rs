@@ -424,8 +424,15 @@ fn a_peer_that_goes_away_before_the_last_word_has_failed() {
 #[test]
 fn a_failure_tells_which_bytes_were_lost() {
     type Before = fn(&mut PeerPair);
-    let cases: [(Before, bool, [bool; 2]); 4] = [
+    // The peer closes, and its device goes before it acknowledges this side's FIN_ACK.
+    let answers_fin = |pair: &mut PeerPair| {
+        pair.settle();
+        pair.b.connection.shutdown_write();
+        pair.settle_but_for_completions_of_a();
+    };
+    let cases: [(Before, bool, [bool; 2]); 5] = [
         (|_| (), false, [true, true]),
+        (answers_fin, false, [false, false]),
         (PeerPair::settle_but_for_completions_of_a, false, [false, true]),
         (PeerPair::settle_but_for_completions_of_a, true, [true, true]),
         (PeerPair::settle, false, [false, false]),
@@ -440,5 +447,32 @@ fn a_failure_tells_which_bytes_were_lost() {
         pair.a.connection.drained();
         let left = pair.a.connection.left_undone();
         assert_eq!([left.unsent, left.undelivered], expected);
+    }
+}
+
+/// A frame of data after a control frame that has completed.
+#[test]
+fn data_after_a_control_frame_is_not_taken_for_delivered() {
+    type Send = fn(&mut PeerPair);
+    let sends: [Send; 2] = [
+        |pair| {
+            pair.a.write(&bytes(1000, 2)).unwrap();
+            pair.a.connection.flush();
+            pair.settle_but_for_completions_of_a();
+        },
+        |PeerPair { a, b, .. }| assert!(a.send_at_once(b, ConnectionKind::Stream, &bytes(50, 2))),
+    ];
+    for send in sends {
+        let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
+        while pair.a.connection.counters().credits_sent == 0 {
+            pair.b.write(&bytes(1000, 3)).unwrap();
+            pair.b.connection.flush();
+            pair.settle();
+            pair.a.read_all();
+            pair.settle();
+        }
+        send(&mut pair);
+        pair.a.connection.peer_gone(false);
+        assert!(pair.a.connection.left_undone().undelivered);
     }
 }
