@@ -19,7 +19,7 @@ use crate::wire::Kind;
 ///
 /// [`poll`](Self::poll) continues. The [descriptor](#impl-AsFd-for-Connecting%3CT%3E) is *readable*
 /// when a call can make progress, also for a program that waits for edges. A drop gives up the
-/// connect and does not wait. The service thread ends a queue pair that was made for it.
+/// connect and does not wait. A thread of the process destroys a queue pair that was made for it.
 ///
 /// The connection is in blocking mode and has another descriptor. Remove the
 /// descriptor of `Connecting` from a set before it is dropped.

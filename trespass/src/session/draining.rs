@@ -1,5 +1,5 @@
-//! The thread that destroys queue pairs, because a device may wait for seconds in such a call. No thread
-//! of the program waits with it, nor does the service thread.
+//! The thread that destroys queue pairs, because a device may wait for seconds in such a call. Neither
+//! the program's threads nor the service thread wait with it.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
