@@ -10,9 +10,9 @@
 //! `flip` is not among the rules, because the network's checksums guarantee that bytes arrive
 //! unchanged. The fuzz target `frames` covers corrupted frames.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -520,19 +520,27 @@ fn a_peer_that_stops_in_the_midst_of_a_message_delays_nobody(_: &Fixture) -> Out
     faults::clear();
     for way in ["socket", "worker"] {
         for stop in STOPS {
-            let mut child = start(&format!("drop {way}"), Some(stop));
+            let mut command = command(&format!("drop {way}"), Some(stop));
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let mut peer = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut peer).unwrap();
+            let told_at = Instant::now();
             assert!(child.wait().unwrap().success(), "{way}, {stop}");
+            let took = told_at.elapsed();
+            kill_process(Pid::from_raw(peer.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+            assert!(took < REVOKE / 2, "{way}, {stop}: the end of the process takes {took:?}");
         }
     }
     Ok(())
 }
 
 /// Drops a connection whose queue pair cannot be destroyed, because its peer has stopped. The thread
-/// that drops it and the next connection wait for less time than the device does.
+/// that drops it and the next connection wait for less time than the device does. Writes the peer's
+/// number.
 fn drop_beside_a_stopped_peer(fixture: &Fixture, builder: &Builder, way: &str) {
     let stop = std::env::var(RULES).expect("rules");
     let start_peer = |addr| start(&format!("talk {addr}"), Some(&stop));
-    let (mut child, worker) = match way {
+    let (child, worker) = match way {
         "worker" => drop_in_worker(builder, start_peer),
         _ => (drop_socket(builder, start_peer), None),
     };
@@ -545,8 +553,7 @@ fn drop_beside_a_stopped_peer(fixture: &Fixture, builder: &Builder, way: &str) {
     drop(worker);
     let took = dropped_at.elapsed();
     assert!(took < REVOKE / 2, "it takes {took:?}");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    println!("{}", child.id());
 }
 
 fn drop_socket(builder: &Builder, start_peer: impl FnOnce(SocketAddr) -> Child) -> Child {
@@ -663,13 +670,17 @@ fn a_device_that_fails_ends_what_it_carries(fixture: &Fixture) -> Outcome {
 
 /// Starts this program for a part, with rules that its device is created with.
 fn start(part: &str, rules: Option<&str>) -> Child {
+    command(part, rules).spawn().unwrap()
+}
+
+fn command(part: &str, rules: Option<&str>) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(CHILD, part).env_remove("SOFT_RNIC_FAULTS").env_remove(RULES);
     if let Some(rules) = rules {
         let is_trait = part.starts_with("poor");
         command.env(if is_trait { "SOFT_RNIC_FAULTS" } else { RULES }, rules);
     }
-    command.spawn().unwrap()
+    command
 }
 
 fn child(part: &str) {
