@@ -152,6 +152,85 @@ impl CallGate {
     }
 }
 
+/// A [`CallGate`] through which the service thread takes a turn while no call is in it.
+///
+/// A call stores its mark and then reads whether the service thread is in. The service thread does both
+/// the other way round, with the barriers of [`CallGate`] between.
+pub(crate) struct TurnGate {
+    calls: CallGate,
+    taken: AtomicBool,
+}
+
+impl TurnGate {
+    pub(crate) fn new() -> Self {
+        Self { calls: CallGate::new(), taken: AtomicBool::new(false) }
+    }
+
+    /// Begins a call. A turn of the service thread ends first.
+    #[inline]
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        self.calls.enter(false)?;
+        if self.taken.load(Ordering::Acquire) { self.enter_after_turn() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn enter_after_turn(&self) -> io::Result<()> {
+        while self.taken.load(Ordering::Acquire) {
+            self.calls.leave(false);
+            turn_pause();
+            self.calls.enter(false)?;
+        }
+        Ok(())
+    }
+
+    /// Continues a call that has not left.
+    pub(crate) fn resume(&self) -> io::Result<()> {
+        self.calls.enter(false)
+    }
+
+    /// Ends a call.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.calls.leave(false);
+    }
+
+    /// Begins a turn of the service thread, if no call is in.
+    pub(crate) fn take_turn(&self) -> Option<TakenTurn<'_>> {
+        if self.calls.in_use.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.taken.store(true, Ordering::Relaxed);
+        let turn = TakenTurn(self);
+        (barrier::of_all_threads() && !self.calls.in_use.load(Ordering::Acquire)).then_some(turn)
+    }
+
+    /// See [`CallGate::is_left_for_ever`]. The service thread asks, which is in no turn then.
+    pub(crate) fn is_left_for_ever(&self) -> bool {
+        self.calls.is_left_for_ever()
+    }
+
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.calls.is_of_this_process()
+    }
+}
+
+/// A turn of the service thread. No call begins before it is dropped.
+pub(crate) struct TakenTurn<'a>(&'a TurnGate);
+
+impl Drop for TakenTurn<'_> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+/// A turn takes some microseconds.
+fn turn_pause() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    thread::yield_now();
+}
+
 /// The thread that ends the process.
 static ENDING_THREAD: AtomicUsize = AtomicUsize::new(0);
 
@@ -252,7 +331,6 @@ mod barrier {
         fence(Ordering::SeqCst);
     }
 
-    #[cfg(unix)]
     pub(super) fn of_all_threads() -> bool {
         fence(Ordering::SeqCst);
         true
@@ -378,6 +456,33 @@ mod models {
             closes.store(true, Ordering::Release);
             let (calls, seen) = (calling.join().unwrap(), closing.join().unwrap());
             assert!(seen.is_none_or(|seen| seen == calls), "a call came after the end, or was not seen");
+        });
+    }
+
+    /// The service thread takes a turn while the owner makes calls, and drops what it has.
+    #[test]
+    fn a_call_and_a_turn_do_not_meet() {
+        loom::model(|| {
+            let calls = CallGate { in_use: AtomicBool::new(false), process: Process(0) };
+            let gate = TurnGate { calls, taken: AtomicBool::new(false) };
+            let guarded = Arc::new((gate, UnsafeCell::new(0_u32)));
+            let serving = {
+                let guarded = guarded.clone();
+                thread::spawn(move || {
+                    let turn = guarded.0.take_turn();
+                    // SAFETY: loom checks that no other thread is in the cell.
+                    turn.is_some_and(|_turn| guarded.1.with_mut(|count| unsafe { *count += 1 }) == ())
+                })
+            };
+            for _ in 0..2 {
+                guarded.0.enter().unwrap();
+                // SAFETY: as above.
+                guarded.1.with_mut(|count| unsafe { *count += 1 });
+                guarded.0.leave();
+            }
+            let turns = u32::from(serving.join().unwrap());
+            // SAFETY: the other thread has ended.
+            assert_eq!(guarded.1.with(|count| unsafe { *count }), 2 + turns);
         });
     }
 

@@ -13,6 +13,7 @@ mod progress;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod unpolled;
 mod waker;
 
 use std::fmt;
@@ -187,10 +188,7 @@ impl Worker {
     /// reset. After the linger time, or the one of [`Stream::set_linger`], the
     /// connection is reset.
     pub fn close(&mut self, key: Key) {
-        // A forked child has no connections to close.
-        if let Ok(mut call) = self.0.call() {
-            call.close(key);
-        }
+        self.0.close(key);
     }
 
     /// The local address of a listener or a connection.
@@ -306,7 +304,7 @@ impl Worker {
     ///
     /// The system cannot wait.
     pub fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
-        self.0.call()?.poll(events, timeout)
+        self.0.poll(events, timeout)
     }
 
     /// The completion queue that the connections share.

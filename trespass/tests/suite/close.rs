@@ -15,7 +15,7 @@ use super::fixture::{Fixture, LONG, greet};
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i14_connections_leave_nothing_behind, i14_all_that_was_written_arrives_before_the_end,
         i14_a_close_lets_the_peer_read_what_is_large, i14_close_waits_no_longer_than_it_lingers,
-        i14_a_drop_waits_for_nobody, i14_a_dropped_worker_waits_for_nobody, i14_messages_of_every_size_arrive_before_the_end, i14_dropped_messages_arrive, an_unread_message_resets, a_worker_lingers_as_the_stream_was_told,
+        i14_a_drop_waits_for_nobody, i14_a_dropped_worker_waits_for_nobody, i14_a_workers_close_needs_no_poll, i14_messages_of_every_size_arrive_before_the_end, i14_dropped_messages_arrive, an_unread_message_resets, a_worker_lingers_as_the_stream_was_told,
         both_may_close_at_once,
         a_worker_resets_unread_data);
 }
@@ -264,6 +264,54 @@ fn i14_a_dropped_worker_waits_for_nobody(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// The program keeps the worker, and never polls it again.
+fn i14_a_workers_close_needs_no_poll(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    // Without READs the peer grants room for the rest while it reads.
+    for (len, late, reads) in [
+        (1_000, 0, true),
+        (900_000, 0, true),
+        (900_000, 0, false),
+        (900_000, 300, false),
+        (fixture.less(64) << 18, 0, false),
+    ] {
+        let sent = bytes(18, len);
+        let config = fixture.builder().linger(LONG).rendezvous(reads).build().unwrap();
+        let (mut worker, mut events) = (Worker::new(&config).unwrap(), Vec::new());
+        let key = worker.connect(addr, Kind::Stream).unwrap();
+        while !events.iter().any(|event| matches!(event, Event::Connected { .. })) {
+            worker.poll(&mut events, Some(LONG)).unwrap();
+        }
+        let mut server = listener.accept().unwrap().0;
+        server.set_read_timeout(Some(LONG)).unwrap();
+        let (closed, is_closed) = mpsc::channel();
+        let reading = thread::spawn(move || {
+            let mut got = vec![0; len - len.min(900_000)];
+            server.read_exact(&mut got).unwrap();
+            let closed_at: Instant = is_closed.recv().unwrap();
+            thread::sleep(Duration::from_millis(late));
+            server.read_to_end(&mut got).unwrap();
+            (got, closed_at.elapsed())
+        });
+        let (mut at, deadline) = (0, Instant::now() + LONG);
+        while at < len {
+            assert!(Instant::now() < deadline, "{at} of {len} bytes are written");
+            match worker.write(key, &sent[at..]) {
+                Ok(count) => at += count,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+            }
+            worker.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
+        }
+        worker.close(key);
+        closed.send(Instant::now()).unwrap();
+        let (got, took) = reading.join().expect("the reader gets all and the end");
+        assert!(got == sent, "{} of {len} bytes", got.len());
+        println!("{len} bytes, READs {reads}, read {late} ms late, {took:?} after the close");
+        drop(worker);
+    }
+    Ok(())
+}
+
 fn i14_dropped_messages_arrive(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.packets_with(|builder| builder.linger(LONG));
     let sizes = [0, 1, 20_000, 400_000, 3];
@@ -349,7 +397,6 @@ fn a_worker_resets_unread_data(fixture: &Fixture) -> Outcome {
             drop(worker);
         } else {
             worker.close(*key);
-            worker.poll(&mut Vec::new(), Some(Duration::ZERO)).unwrap();
         }
         assert_eq!(client.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{drops}");
     }

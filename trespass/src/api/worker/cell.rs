@@ -7,13 +7,15 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use super::WorkerWaker;
 use super::slots::WorkerInner;
+use super::unpolled::UnpolledWorker;
+use super::{Event, Key, WorkerWaker};
 use crate::config::Config;
 use crate::pool::Pool;
-use crate::process::{self, CallGate, Process};
+use crate::process::{self, Process, TurnGate};
 use crate::session::exit::{self, CloseAtExit, LiveEntry};
 use crate::session::wake::WakeHandle;
 
@@ -24,8 +26,13 @@ const _: () = {
 };
 
 /// The place of a worker's state, and what needs no call.
-struct WorkerCell {
-    gate: CallGate,
+pub(super) struct WorkerCell {
+    gate: TurnGate,
+    /// The service thread may take turns. Only the owner's thread changes this, so that a child that it
+    /// forks knows.
+    takes_turns: AtomicBool,
+    /// The service thread has a task for it.
+    has_task: AtomicBool,
     woken: Arc<AtomicBool>,
     wake_handle: Arc<WakeHandle>,
     first_pool: Pool,
@@ -35,8 +42,8 @@ struct WorkerCell {
     state: UnsafeCell<Option<WorkerInner>>,
 }
 
-// SAFETY: `state` is only reached through a `WorkerCall`, and by `take`, whose exclusion is described
-// there. All other fields are `Sync`.
+// SAFETY: `state` is only reached through a `WorkerCall`, in a turn, and by `take`, whose exclusion is
+// described there. All other fields are `Sync`.
 unsafe impl Sync for WorkerCell {}
 
 impl WorkerCell {
@@ -53,16 +60,33 @@ impl WorkerCell {
     /// Begins a call.
     #[inline]
     fn enter(&self) -> io::Result<WorkerCall<'_>> {
-        if self.gate.enter(false).is_err() {
+        if self.gate.enter().is_err() {
             process::wait_for_end();
             return Err(Process::error("worker"));
         }
         let state = self.state.get();
-        // SAFETY: the gate keeps out the end of the process. The owner takes the state only in its
-        // drop.
+        // SAFETY: the gate keeps out the end of the process and turns of the service thread. The owner
+        // takes the state only in its drop.
         let state =
             NonNull::from(unsafe { (*state).as_mut() }.expect("the owner has it as long as it lives"));
         Ok(WorkerCall { state, cell: self, left: false })
+    }
+}
+
+impl WorkerCell {
+    /// Sends what closed connections have left, if no call is in the worker. The service thread calls
+    /// this. Returns whether something has moved, and `None` once nothing is left.
+    pub(super) fn send_for_closed(&self) -> Option<bool> {
+        let Some(_turn) = self.gate.take_turn() else { return Some(false) };
+        // SAFETY: during the turn no call is in the worker, and the owner's drop is one. The end of the
+        // process takes the state in this thread.
+        let state = unsafe { (*self.state.get()).as_mut() };
+        let moved = state.and_then(WorkerInner::send_for_closed);
+        if moved.is_none() {
+            // The owner sees this, because its next call begins after the turn.
+            self.has_task.store(false, Ordering::Relaxed);
+        }
+        moved
     }
 }
 
@@ -113,7 +137,7 @@ impl WorkerCall<'_> {
     /// Continues after a sleep. If the end of the process has begun, it takes the worker, and this
     /// call never returns.
     pub(super) fn resume(&mut self) {
-        if self.cell.gate.enter(false).is_err() {
+        if self.cell.gate.resume().is_err() {
             self.left = true;
             process::leave_to_end();
         }
@@ -124,7 +148,7 @@ impl Drop for WorkerCall<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.left {
-            self.cell.gate.leave(false);
+            self.cell.gate.leave();
         }
     }
 }
@@ -142,7 +166,9 @@ impl WorkerOwner {
     pub(super) fn new(config: &Config) -> io::Result<Self> {
         let state = WorkerInner::new(config)?;
         let cell = Arc::new(WorkerCell {
-            gate: CallGate::new(),
+            gate: TurnGate::new(),
+            takes_turns: AtomicBool::new(false),
+            has_task: AtomicBool::new(false),
             woken: state.woken.clone(),
             wake_handle: state.poller.wake_handle().clone(),
             first_pool: state.pool.clone(),
@@ -158,6 +184,35 @@ impl WorkerOwner {
     #[inline]
     pub(super) fn call(&mut self) -> io::Result<WorkerCall<'_>> {
         self.cell.enter()
+    }
+
+    /// Closes a connection or a listener. The service thread sends what is left, if the program does not
+    /// poll.
+    pub(super) fn close(&mut self, key: Key) {
+        // A forked child has no connections to close.
+        let Ok(mut call) = self.call() else { return };
+        call.close(key);
+        let closes = call.closing > 0;
+        drop(call);
+        if !closes || self.cell.has_task.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.cell.takes_turns.store(true, Ordering::Relaxed);
+        if let Err(error) = UnpolledWorker::start(&self.cell) {
+            self.cell.has_task.store(false, Ordering::Relaxed);
+            tracing::debug!(%error, "closed connections of a worker need its polls");
+        }
+    }
+
+    /// Polls, see [`WorkerCall::poll`].
+    pub(super) fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        let mut call = self.call()?;
+        let polled = call.poll(events, timeout);
+        if call.closing == 0 && call.cell.takes_turns.load(Ordering::Relaxed) {
+            // A turn that finds no closed connection changes nothing.
+            call.cell.takes_turns.store(false, Ordering::Relaxed);
+        }
+        polled
     }
 
     /// Calls a function with the state.
@@ -191,17 +246,21 @@ impl Drop for WorkerOwner {
     /// Closes all connections, and waits for nothing.
     fn drop(&mut self) {
         if !self.cell.gate.is_of_this_process() {
+            // At the fork the service thread may have been in a turn, so that the copy is in no order.
+            let is_whole = !self.cell.takes_turns.load(Ordering::Relaxed);
             // SAFETY: the owner alone can reach a forked child's copy.
-            if let Some(state) = unsafe { self.cell.take() } {
+            if is_whole && let Some(state) = unsafe { self.cell.take() } {
                 state.forget_in_child();
             }
+            mem::forget(self.cell.clone());
             mem::forget(self.live.take());
-        } else if self.cell.gate.enter(false).is_ok() {
-            // SAFETY: the gate keeps out the end of the process, and only the owner has calls.
+        } else if self.cell.gate.enter().is_ok() {
+            // SAFETY: the gate keeps out the end of the process and turns of the service thread, and only
+            // the owner has calls.
             if let Some(state) = unsafe { self.cell.take() } {
                 state.finish(false);
             }
-            self.cell.gate.leave(false);
+            self.cell.gate.leave();
         } else {
             // The end of the process closes it.
             mem::forget((self.cell.clone(), self.live.take()));

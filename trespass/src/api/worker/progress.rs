@@ -221,7 +221,9 @@ impl WorkerInner {
                 SlotState::Listening { .. } => self.accept_pending(index),
                 SlotState::Arriving { .. } => self.progress_handshake(index),
                 SlotState::Open { .. } => self.progress(index),
-                SlotState::Closing { .. } => self.progress_closing(index),
+                SlotState::Closing { .. } => {
+                    self.progress_closing(index);
+                }
             }
         }
         // Turns may schedule further turns, which belong to the next round.
@@ -263,11 +265,14 @@ impl WorkerInner {
         }
     }
 
-    /// Removes a closed connection whose bytes are sent.
-    fn progress_closing(&mut self, index: u32) {
+    /// Sends for a closed connection, and removes it when its bytes are sent. Returns whether any were
+    /// sent.
+    pub(super) fn progress_closing(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index as usize];
-        let SlotState::Closing { connection, until } = &mut slot.state else { return };
+        let SlotState::Closing { connection, until } = &mut slot.state else { return false };
+        let before = connection.stats().bytes_sent;
         connection.progress();
+        let moved = connection.stats().bytes_sent > before;
         let sated = connection.may_sleep(self.poller.task_waker());
         if !connection.is_over() && Instant::now() < *until {
             if connection.awaits_memory() && !std::mem::replace(&mut slot.awaiting_memory, true) {
@@ -278,12 +283,28 @@ impl WorkerInner {
             if !sated {
                 self.mark_dirty(index);
             }
-            return;
+            return moved;
         }
         if !connection.is_over() {
             connection.abort();
         }
         self.remove(index);
+        true
+    }
+
+    /// Sends what closed connections have left, without the events of others. Returns whether something
+    /// has moved, and `None` if no connection is closing.
+    pub(super) fn send_for_closed(&mut self) -> Option<bool> {
+        if self.closing == 0 {
+            return None;
+        }
+        let mut moved = self.poll_completions();
+        for index in 0..self.slots.len() as u32 {
+            if matches!(self.slot(index).state, SlotState::Closing { .. }) {
+                moved |= self.progress_closing(index);
+            }
+        }
+        (self.closing > 0).then_some(moved)
     }
 
     /// Appends the events of connections.

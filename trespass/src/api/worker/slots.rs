@@ -186,7 +186,8 @@ impl WorkerInner {
                 slot.state = SlotState::Closing { connection, until };
                 self.closing += 1;
                 self.timers.push(Reverse((until, Key { index: key.index, generation })));
-                self.mark_dirty(key.index);
+                // The program may never poll again.
+                self.progress_closing(key.index);
             }
             other => {
                 slot.state = other;
