@@ -476,7 +476,7 @@ mod models {
             };
             for _ in 0..2 {
                 guarded.0.enter().unwrap();
-                // SAFETY: as above.
+                // SAFETY: loom checks that no other thread is in the cell.
                 guarded.1.with_mut(|count| unsafe { *count += 1 });
                 guarded.0.leave();
             }

@@ -63,6 +63,7 @@ impl Plain {
             "TRESPASS_TRANSPORT",
             "TRESPASS_PROBE_TIMEOUT",
             "TRESPASS_CONTROL_KEEPALIVE",
+            "TRESPASS_EXIT_TIMEOUT",
             "TRESPASS_LOG",
         ] {
             command.env_remove(name);

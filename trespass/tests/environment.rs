@@ -20,6 +20,7 @@ fn answer_of(part: &str, variables: &[(&str, &str)]) -> String {
         "TRESPASS_TRANSPORT",
         "TRESPASS_PROBE_TIMEOUT",
         "TRESPASS_CONTROL_KEEPALIVE",
+        "TRESPASS_EXIT_TIMEOUT",
         "TRESPASS_LOG",
     ] {
         command.env_remove(name);
@@ -50,8 +51,10 @@ fn the_environment_counts() {
     }
     let config = built_with(&[("TRESPASS_CONTROL_KEEPALIVE", "0")]);
     assert!(config.contains(" control_keepalive: None"), "{config}");
+    let config = built_with(&[("TRESPASS_EXIT_TIMEOUT", "300")]);
+    assert!(config.contains(" exit_timeout: 300ms"), "{config}");
     let config = built_with(&[]);
-    for part in ["device: None", "gid_index: None", "policy: Auto"] {
+    for part in ["device: None", "gid_index: None", "policy: Auto", "exit_timeout: 10s"] {
         assert!(config.contains(part), "{part}: {config}");
     }
 }
@@ -63,6 +66,7 @@ fn a_bad_value_is_an_error() {
         ("TRESPASS_GID_INDEX", "256", "it must be a number from 0 to 255"),
         ("TRESPASS_TRANSPORT", "ib", "it must be auto, rdma or tcp"),
         ("TRESPASS_CONTROL_KEEPALIVE", "99", "it must be 0, or a number of milliseconds from 100 to 3600000"),
+        ("TRESPASS_EXIT_TIMEOUT", "1h", "it must be a number of milliseconds up to 3600000"),
         ("TRESPASS_LOG", "loud", "it must be off, error, warn, info, debug or trace"),
     ] {
         let error = built_with(&[(name, value)]);

@@ -182,11 +182,10 @@ impl Worker {
     }
 
     /// Closes a connection or a listener, and ends its key. Clients whose handshake has begun are still
-    /// accepted, with the key of their listener. A thread of this crate sends the written
-    /// bytes; those of a connection that shares the worker's completion queue are sent by later polls,
-    /// or after the worker's drop. As over TCP, a connection with received data that was not read is
-    /// reset. After the linger time, or the one of [`Stream::set_linger`], the
-    /// connection is reset.
+    /// accepted, with the key of their listener. The written bytes are sent, whether the program polls
+    /// the worker, leaves it alone or drops it. As over TCP, a connection with received data that was
+    /// not read is reset. After the linger time, or the one of [`Stream::set_linger`], the connection
+    /// is reset.
     pub fn close(&mut self, key: Key) {
         self.0.close(key);
     }

@@ -31,8 +31,9 @@ use crate::wire::Policy;
 ///
 /// Environment variables override the program: `TRESPASS_DEV` (`NAME` or `NAME:PORT`),
 /// `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`), `TRESPASS_PROBE_TIMEOUT`
-/// (milliseconds; it raises [`handshake_deadline`](Self::handshake_deadline) to twice that) and
-/// `TRESPASS_CONTROL_KEEPALIVE` (milliseconds; 0 is `None`).
+/// (milliseconds; it raises [`handshake_deadline`](Self::handshake_deadline) to twice that),
+/// `TRESPASS_CONTROL_KEEPALIVE` (milliseconds; 0 is `None`) and `TRESPASS_EXIT_TIMEOUT`
+/// (milliseconds).
 /// `TRESPASS_LOG` (`off`, `error`, `warn`, `info`, `debug` or `trace`) writes log events to standard
 /// error, unless the program has set a `tracing` subscriber. An invalid value is an error too.
 #[derive(Clone, Debug, Default)]
@@ -182,6 +183,11 @@ setters! {
     /// How long the written bytes of a dropped connection are still sent: up to an hour. Default:
     /// 10 s.
     linger: Duration;
+    /// How long a return from `main` and `exit` wait until the written bytes of all connections together
+    /// are sent: 0 to an hour. If connections differ, the longest time counts, also one of a connection
+    /// that is gone. What was not sent by then is lost, and standard error says for how many
+    /// connections. `TRESPASS_EXIT_TIMEOUT` overrides it. Default: 10 s.
+    exit_timeout: Duration;
     /// How long a connection is silent before a keepalive probe: 100 ms to a day. `None` sends
     /// none. Default: 5 s.
     keepalive: Option<Duration>;
@@ -347,6 +353,7 @@ impl Builder {
         if let Some(interval) = environment.control_keepalive {
             config.control_keepalive = Some(interval).filter(|interval| !interval.is_zero());
         }
+        config.exit_timeout = environment.exit_timeout.unwrap_or(config.exit_timeout);
         check::check(&config)?;
         Ok(config)
     }

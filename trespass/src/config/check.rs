@@ -208,6 +208,7 @@ fn times(c: &Config) -> CheckResult {
         (bound, "lower it, or raise handshake_deadline; else there is no time left for TCP".into())
     })?;
     lasting("linger", c.linger, Duration::ZERO..=HOUR)?;
+    lasting("exit_timeout", c.exit_timeout, Duration::ZERO..=HOUR)?;
     if let Some(keepalive) = c.keepalive {
         lasting("keepalive", keepalive, Duration::from_millis(100)..=24 * HOUR)?;
     }

@@ -1,5 +1,6 @@
 //! The environment variables: `TRESPASS_DEV`, `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT`,
-//! `TRESPASS_PROBE_TIMEOUT`, `TRESPASS_CONTROL_KEEPALIVE` and `TRESPASS_LOG`.
+//! `TRESPASS_PROBE_TIMEOUT`, `TRESPASS_CONTROL_KEEPALIVE`, `TRESPASS_EXIT_TIMEOUT` and
+//! `TRESPASS_LOG`.
 //!
 //! They override the program, because a user sets them for programs that cannot be changed. An
 //! invalid value is an error and never ignored, so that no setting is lost silently.
@@ -24,6 +25,8 @@ pub(crate) const TRANSPORT: &str = "TRESPASS_TRANSPORT";
 pub(crate) const PROBE_TIMEOUT: &str = "TRESPASS_PROBE_TIMEOUT";
 /// The interval between two bytes of the control connection, in milliseconds; 0 sends none.
 pub(crate) const CONTROL_KEEPALIVE: &str = "TRESPASS_CONTROL_KEEPALIVE";
+/// The time limit for the end of the process, in milliseconds.
+pub(crate) const EXIT_TIMEOUT: &str = "TRESPASS_EXIT_TIMEOUT";
 /// The log level of standard error: `off`, `error`, `warn`, `info`, `debug` or `trace`.
 pub(crate) const LOG: &str = "TRESPASS_LOG";
 
@@ -78,6 +81,7 @@ pub(crate) struct Environment {
     pub(crate) probe_timeout: Option<Duration>,
     /// Zero sends no bytes.
     pub(crate) control_keepalive: Option<Duration>,
+    pub(crate) exit_timeout: Option<Duration>,
     pub(crate) log: Option<LevelFilter>,
 }
 
@@ -96,6 +100,7 @@ impl Environment {
             transport: text(TRANSPORT)?.map(|text| transport(&text)).transpose()?,
             probe_timeout: text(PROBE_TIMEOUT)?.map(|text| probe_timeout(&text)).transpose()?,
             control_keepalive: text(CONTROL_KEEPALIVE)?.map(|text| control_keepalive(&text)).transpose()?,
+            exit_timeout: text(EXIT_TIMEOUT)?.map(|text| exit_timeout(&text)).transpose()?,
             log: text(LOG)?.map(|text| log(&text)).transpose()?,
         })
     }
@@ -148,6 +153,17 @@ fn control_keepalive(text: &str) -> Result<Duration, ConfigError> {
             let bound = "0, or a number of milliseconds from 100 to 3600000";
             let remedy = "25000 is the default; 0 sends no bytes";
             Err(ConfigError::new(CONTROL_KEEPALIVE, format!("{text:?}"), bound, remedy))
+        }
+    }
+}
+
+fn exit_timeout(text: &str) -> Result<Duration, ConfigError> {
+    match u32::from_str(text) {
+        Ok(ms @ ..=3_600_000) => Ok(Duration::from_millis(ms.into())),
+        _ => {
+            let bound = "a number of milliseconds up to 3600000";
+            let remedy = "10000 is the default; more is for peers that read late";
+            Err(ConfigError::new(EXIT_TIMEOUT, format!("{text:?}"), bound, remedy))
         }
     }
 }
@@ -207,6 +223,8 @@ mod tests {
             with(CONTROL_KEEPALIVE, text).expect("allowed").control_keepalive.expect("set").as_millis()
         };
         assert_eq!([ms("0"), ms("100"), ms("3600000")], [0, 100, 3_600_000]);
+        let ms = |text| with(EXIT_TIMEOUT, text).expect("allowed").exit_timeout.expect("set").as_millis();
+        assert_eq!([ms("0"), ms("3600000")], [0, 3_600_000]);
         for level in ["off", "error", "warn", "info", "debug", "trace"] {
             let log = with(LOG, level).expect("allowed").log.expect("set");
             assert_eq!(log.to_string(), level);
@@ -233,6 +251,10 @@ mod tests {
             (CONTROL_KEEPALIVE, "99"),
             (CONTROL_KEEPALIVE, "none"),
             (CONTROL_KEEPALIVE, "3600001"),
+            (EXIT_TIMEOUT, ""),
+            (EXIT_TIMEOUT, "-1"),
+            (EXIT_TIMEOUT, "10s"),
+            (EXIT_TIMEOUT, "3600001"),
             (DEVICE, "/dev/infiniband/uverbs0"),
             (DEVICE, &long),
             (GID_INDEX, ""),
@@ -258,7 +280,7 @@ mod tests {
     #[test]
     fn values_that_are_not_utf8_are_refused() {
         use std::os::unix::ffi::OsStringExt;
-        for name in [DEVICE, GID_INDEX, TRANSPORT, PROBE_TIMEOUT, CONTROL_KEEPALIVE, LOG] {
+        for name in [DEVICE, GID_INDEX, TRANSPORT, PROBE_TIMEOUT, CONTROL_KEEPALIVE, EXIT_TIMEOUT, LOG] {
             let value = |asked: &str| (asked == name).then(|| OsString::from_vec(vec![0xff]));
             let error = Environment::read(value).expect_err("refused");
             assert_eq!((error.parameter(), error.value()), (name, "\"\\xFF\""));

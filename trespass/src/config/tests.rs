@@ -88,6 +88,7 @@ const REFUSED: &[(&str, &str, Set)] = &[
     ("handshake_deadline", "9ms", |b| b.handshake_deadline(ms(9))),
     ("handshake_deadline", "601s", |b| b.handshake_deadline(ms(601_000))),
     ("linger", "3601s", |b| b.linger(ms(3_601_000))),
+    ("exit_timeout", "3600.001s", |b| b.exit_timeout(ms(3_600_001))),
     ("keepalive", "99ms", |b| b.keepalive(Some(ms(99)))),
     ("control_keepalive", "0ns", |b| b.control_keepalive(Some(Duration::ZERO))),
     ("control_keepalive", "99ms", |b| b.control_keepalive(Some(ms(99)))),
@@ -140,6 +141,8 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.path_mtu(Some(4096)).traffic_class(255).service_level(15).hop_limit(1),
     |b| b.ack_timeout(22).retry_count(0).rnr_retry(0).min_rnr_timer(31),
     |b| b.handshake_deadline(ms(10)).probe_timeout(ms(9)),
+    |b| b.exit_timeout(Duration::ZERO),
+    |b| b.exit_timeout(ms(3_600_000)),
     |b| b.linger(Duration::ZERO).keepalive(None).spin(Duration::ZERO).trace_interval(None),
     |b| b.control_keepalive(None),
     |b| b.control_keepalive(Some(ms(100))),
@@ -215,6 +218,7 @@ fn the_environment_goes_before_the_program() {
         transport: Some(Policy::TcpOnly),
         probe_timeout: Some(Duration::from_secs(4)),
         control_keepalive: Some(Duration::from_secs(9)),
+        exit_timeout: Some(Duration::from_secs(3)),
         log: None,
     };
     let program = Builder::new().device("mlx5_0").gid_index(Some(1)).policy(Policy::Auto);
@@ -223,6 +227,7 @@ fn the_environment_goes_before_the_program() {
     assert_eq!(config.gid_index, Some(7));
     assert_eq!([config.probe_timeout, config.handshake_deadline].map(|time| time.as_secs()), [4, 8]);
     assert_eq!(config.control_keepalive, environment.control_keepalive);
+    assert_eq!(Some(config.exit_timeout), environment.exit_timeout);
     assert_eq!(config.policy, Policy::TcpOnly);
     let why = config.without_rdma().expect("none is looked for");
     assert_eq!((why.cause, why.detail.as_str()), (Cause::TcpOnly, "TRESPASS_TRANSPORT=tcp"));

@@ -514,8 +514,9 @@ pub(crate) struct ConnectionOwner {
 
 impl ConnectionOwner {
     pub(crate) fn new(connection: Connection) -> io::Result<Self> {
+        let exit_timeout = connection.exit_timeout();
         let cell = Arc::new(ConnectionCell::new(connection)?);
-        let live = exit::add(&cell);
+        let live = exit::add(&cell, exit_timeout);
         Ok(Self { cell, live })
     }
 

@@ -126,6 +126,7 @@ pub(crate) struct Connection {
     /// Lent blocks that have not returned.
     lent: usize,
     linger: Duration,
+    exit_timeout: Duration,
     /// How long a waiting thread polls before it sleeps.
     pub(crate) spin: AdaptiveSpin,
     sndbuf: usize,
@@ -220,6 +221,7 @@ impl Connection {
             lent_batches: VecDeque::new(),
             lent: 0,
             linger: config.linger,
+            exit_timeout: config.exit_timeout,
             // Polling shows nothing of a TCP socket without a system call.
             spin: AdaptiveSpin::new(
                 if link == LinkType::Rc { config.spin } else { Duration::ZERO },
@@ -536,6 +538,11 @@ impl Connection {
             is_delivered: self.is_delivered(),
             returned: self.completions.len(),
         }
+    }
+
+    /// See [`Builder::exit_timeout`](crate::Builder::exit_timeout).
+    pub(crate) fn exit_timeout(&self) -> Duration {
+        self.exit_timeout
     }
 
     pub(crate) fn linger(&self) -> Duration {

@@ -6,7 +6,7 @@
 //! bytes are sent, for a limited time.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ pub(crate) trait CloseAtExit: Send + Sync {
 pub(crate) struct OpenAtExit {
     counts: Mutex<Counts>,
     changed: Condvar,
+    /// How long the end waits for all together, in milliseconds.
+    timeout: AtomicU64,
     /// The end has begun, and the service thread closes the connections.
     closes: AtomicBool,
 }
@@ -88,9 +90,10 @@ pub(crate) struct LiveEntry {
 }
 
 /// Has the end of the process close a connection or a worker, if its program has not.
-pub(crate) fn add<T: CloseAtExit + 'static>(cell: &Arc<T>) -> Option<LiveEntry> {
+pub(crate) fn add<T: CloseAtExit + 'static>(cell: &Arc<T>, timeout: Duration) -> Option<LiveEntry> {
     // Without the service nobody could send its bytes.
     let list = service::open_at_exit().ok()?;
+    list.timeout.fetch_max(timeout.as_millis() as u64, Ordering::Relaxed);
     at_exit::register();
     let mut counts = list.counts();
     let at = counts.free.pop().unwrap_or_else(|| {
@@ -141,9 +144,6 @@ mod at_exit {
     use crate::process;
     use crate::session::service;
 
-    /// How long the end of the process waits for all connections together.
-    const LIMIT: Duration = Duration::from_secs(10);
-
     /// Registers the function. The first connection calls this, so that the wait comes before the end
     /// of the device that carries it.
     pub(super) fn register() {
@@ -170,7 +170,8 @@ mod at_exit {
     fn finish() {
         // A forked child has no service until it makes a connection.
         let Some(list) = service::waited_for_at_exit() else { return };
-        let until = Instant::now() + LIMIT;
+        let timeout = Duration::from_millis(list.timeout.load(Ordering::Relaxed));
+        let until = Instant::now() + timeout;
         let Some(counts) = lock_until(list, until) else { return };
         let live = counts.live.iter().flatten().count();
         drop(counts);
@@ -189,7 +190,7 @@ mod at_exit {
         while counts.unsent > 0 || list.closes.load(Ordering::Acquire) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return say(format_args!("{} connections had unsent bytes after {LIMIT:?}", counts.unsent));
+                return say(format_args!("{} connections had unsent bytes after {timeout:?}", counts.unsent));
             }
             counts = list.changed.wait_timeout(counts, left).unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -17,7 +17,7 @@ use super::waiting;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
-        i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_its_worker_wrote, i14_drained_bytes_outlive_a_killed_process, i14_the_end_of_a_process_interrupts_no_write, i9_a_peer_that_panics_says_that_it_is_over,
+        i9_every_ticket_completes_once, i9_a_peer_that_exits_says_that_it_is_over, i14_the_end_of_a_process_sends_what_its_worker_wrote, i14_the_end_of_a_process_waits_no_longer_than_it_was_told, i14_drained_bytes_outlive_a_killed_process, i14_the_end_of_a_process_interrupts_no_write, i9_a_peer_that_panics_says_that_it_is_over,
         an_answer_outlives_the_process_that_wrote_it, a_message_outlives_the_process_that_sent_it);
 }
 
@@ -76,6 +76,13 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
         part if WAYS_TO_LEAVE_A_WORKER.contains(&part) => leave_worker(part, builder, addr),
         part if part.starts_with(ANSWER) => answer(part, builder.connect(addr).unwrap()),
         part if part.starts_with(MESSAGE) => send_answer(part, builder.connect_seq_packet(addr).unwrap()),
+        // The peer does not read, and the connection lingers for longer.
+        "exit in time" => {
+            let mut stream = builder.linger(LONG).exit_timeout(EXIT_TIMEOUT).connect(addr).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            while stream.write(&buffer).is_ok() {}
+            std::process::exit(0);
+        }
         "drain" => {
             let mut stream = builder.connect(addr).unwrap();
             stream.write_all(&bytes(16, LEFT_BEHIND)).unwrap();
@@ -100,6 +107,20 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
         other => panic!("a child with the part {other:?}"),
     }
     Some(ExitCode::SUCCESS)
+}
+
+/// How long the end of a child process waits.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(300);
+
+fn i14_the_end_of_a_process_waits_no_longer_than_it_was_told(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let child = ChildPeer::command("exit in time", addr).stderr(Stdio::piped()).spawn().unwrap();
+    let _unread = listener.accept().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("1 connections had unsent bytes after 300ms"), "{text}");
+    Ok(())
 }
 
 /// Writes, and ends the process with the worker in this state. The worker has the connection to itself

@@ -176,7 +176,7 @@ impl WorkerOwner {
             descriptor: std::os::fd::AsRawFd::as_raw_fd(&state.poller.descriptor()),
             state: UnsafeCell::new(Some(state)),
         });
-        let live = exit::add(&cell);
+        let live = exit::add(&cell, config.exit_timeout);
         Ok(Self { cell, live, _not_sync: PhantomData })
     }
 
@@ -247,12 +247,14 @@ impl Drop for WorkerOwner {
     fn drop(&mut self) {
         if !self.cell.gate.is_of_this_process() {
             // At the fork the service thread may have been in a turn, so that the copy is in no order.
-            let is_whole = !self.cell.takes_turns.load(Ordering::Relaxed);
-            // SAFETY: the owner alone can reach a forked child's copy.
-            if is_whole && let Some(state) = unsafe { self.cell.take() } {
+            if self.cell.takes_turns.load(Ordering::Relaxed) {
+                mem::forget(self.cell.clone());
+            } else if let Some(state) =
+                // SAFETY: the owner alone can reach a forked child's copy.
+                unsafe { self.cell.take() }
+            {
                 state.forget_in_child();
             }
-            mem::forget(self.cell.clone());
             mem::forget(self.live.take());
         } else if self.cell.gate.enter().is_ok() {
             // SAFETY: the gate keeps out the end of the process and turns of the service thread, and only
