@@ -1,6 +1,7 @@
 //! Tests of the documents. The table of C verbs in `docs/migrating.md` must list every function of
-//! libibverbs and librdmacm, and name existing items. The tables of `docs/comparison.md` and the
-//! invariants of `docs/internals/trespass-invariants.md` must name existing tests.
+//! libibverbs and librdmacm, and name existing items. The tables of `docs/comparison.md`, the
+//! invariants of `docs/internals/trespass-invariants.md`, and each promise of the documentation of
+//! trespass's root and of `docs/moving-from-tcp.md` must name existing tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -322,31 +323,100 @@ fn every_row_of_the_parity_table_names_tests_that_exist() {
     assert!(table.len() > 25, "only {} rows were found", table.len());
 }
 
-/// The promises name tests of the suite by `module::case`, or a module or file of it, or unit tests.
-#[test]
-fn every_promise_of_trespass_names_a_test_that_exists() {
-    let rustdoc = read("trespass/src/lib.rs");
-    let rustdoc = rustdoc.lines().filter_map(|line| line.strip_prefix("//!")).collect::<Vec<_>>().join("\n");
-    for (name, text, least) in
-        [("moving-from-tcp.md", read("docs/moving-from-tcp.md"), 12), ("the root of trespass", rustdoc, 5)]
-    {
-        let is_case = |text: &&str| {
-            let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == ':';
-            text.contains("::") && text.chars().all(letters) && !text.starts_with("std::")
-        };
-        let cases: Vec<_> = code(&text).filter(is_case).collect();
-        for case in &cases {
-            let folder = root().join("trespass/tests/suite").join(case.replace("::", "/"));
-            let is_module = folder.with_extension("rs").exists();
-            assert!(
-                is_module
-                    || exists(&format!("trespass suite::{case}"))
-                    || exists(&format!("trespass {case}")),
-                "{name}: there is no test `{case}`"
-            );
+/// Paragraphs that promise nothing, by their first words, and why.
+const NO_PROMISES: [(&str, &[(&str, &str)]); 2] = [
+    ("docs/moving-from-tcp.md", &[("The names in brackets", "tells where the tests are")]),
+    (
+        "trespass/src/lib.rs",
+        &[
+            ("Sockets that use RDMA", "the title, which the next paragraph repeats with its tests"),
+            ("The names in brackets", "tells where the tests are"),
+            ("There are five", "introduces the list"),
+            ("- Nothing is encrypted", "warns of what is missing"),
+        ],
+    ),
+];
+
+/// The names of trespass's tests in a text, which are paths of functions.
+fn named_tests(text: &str) -> impl Iterator<Item = &str> {
+    let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == ':';
+    code(text)
+        .filter(move |name| name.contains("::") && name.chars().all(is_letter) && !name.starts_with("std::"))
+}
+
+/// The paragraphs and items of lists, without headings, tables and code.
+fn paragraphs(document: &str) -> Vec<String> {
+    let (mut found, mut is_code) = (vec![String::new()], false);
+    for line in document.lines().map(str::trim) {
+        let is_fence = line.starts_with("```");
+        let is_text = !(is_code || is_fence || line.is_empty() || line.starts_with(['#', '|']));
+        if !is_text || line.starts_with("- ") || is_numbered(line) {
+            found.push(String::new());
         }
-        assert!(cases.len() >= least, "{name} names only {cases:?}");
+        if let (true, Some(paragraph)) = (is_text, found.last_mut()) {
+            paragraph.push_str(line);
+            paragraph.push(' ');
+        }
+        is_code ^= is_fence;
     }
+    found.retain(|paragraph| !paragraph.is_empty());
+    found
+}
+
+/// Whether a line begins an item of a numbered list.
+fn is_numbered(line: &str) -> bool {
+    line.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+}
+
+/// Each paragraph of the rustdoc of trespass's root and of the guide names a test, or is listed above.
+#[test]
+fn every_promise_of_trespass_names_tests_that_exist() {
+    for (path, without_promise) in NO_PROMISES {
+        let text = read(path);
+        let text = match path.ends_with(".rs") {
+            true => text.lines().filter_map(|line| line.strip_prefix("//!")).collect::<Vec<_>>().join("\n"),
+            false => text,
+        };
+        let (mut promises, mut listed) = (0, BTreeSet::new());
+        for paragraph in paragraphs(&text) {
+            let names: Vec<_> = named_tests(&paragraph).collect();
+            for name in &names {
+                let suites = ["trespass suite::", "trespass ", "examples "];
+                let is_test = suites.iter().any(|suite| exists(&format!("{suite}{name}")));
+                assert!(is_test, "{path}: there is no test `{name}`");
+            }
+            if let Some((begin, _)) = without_promise.iter().find(|(begin, _)| paragraph.starts_with(begin)) {
+                assert!(
+                    listed.insert(*begin) && names.is_empty(),
+                    "{path}: {begin:?} is listed, and names {names:?}"
+                );
+                continue;
+            }
+            assert!(!names.is_empty(), "{path}: no test is named by: {paragraph}");
+            promises += 1;
+        }
+        assert_eq!(listed.len(), without_promise.len(), "{path} has only {listed:?}");
+        assert!(promises > 12, "{path}: only {promises} paragraphs were found");
+    }
+}
+
+#[test]
+fn the_differences_from_std_are_five_at_most() {
+    let rustdoc = read("trespass/src/lib.rs");
+    let (_, section) = rustdoc.split_once("//! # Differences from `std::net`\n").expect("the section");
+    let (section, _) = section.split_once("\n//! # ").expect("a section after it");
+    let lines = section.lines().filter_map(|line| line.strip_prefix("//! "));
+    let entries: Vec<_> = lines.filter(|line| is_numbered(line)).collect();
+    assert!((1..=5).contains(&entries.len()), "{entries:#?}");
+}
+
+#[test]
+fn paragraphs_are_found_without_headings_tables_and_code() {
+    let document = "# Heading\n\none\nand on\n\n- two\n  too\n- three\n\n```text\n- code\n\ncode\n```\n\n| a | b |\n\n1. four\n\n   five\n";
+    let found: Vec<_> = paragraphs(document).iter().map(|paragraph| paragraph.trim().to_owned()).collect();
+    assert_eq!(found, ["one and on", "- two too", "- three", "1. four", "five"]);
+    let text = "`std::net`, `Stream::drain`, `exit`, `fork::a_child_may_listen`, `threads`";
+    assert_eq!(named_tests(text).collect::<Vec<_>>(), ["fork::a_child_may_listen"]);
 }
 
 /// The tests of trespass's simulators.
