@@ -42,6 +42,11 @@ use crate::wire::Kind;
 /// handshakes, and reports events. Other calls never wait and make no system call. The next poll
 /// sends what they queued.
 ///
+/// Therefore a client of the worker's listener is connected when the worker polls, unlike one of a
+/// [`Listener`](crate::Listener). A client that waits longer than its
+/// [`handshake_deadline`](crate::Builder::handshake_deadline) fails. A program whose worker pauses
+/// for seconds accepts with a `Listener`, and [adds](Self::add) the streams.
+///
 /// ```
 /// use trespass::{Builder, Event, Kind, Worker};
 ///
@@ -135,7 +140,7 @@ impl Worker {
         WorkerOwner::new(config).map(Self)
     }
 
-    /// Listens. [`Event::Accepted`] reports each client.
+    /// Listens. [`Event::Accepted`] reports each client, which polls have connected.
     ///
     /// # Errors
     ///
