@@ -38,7 +38,8 @@ use crate::wire::Kind;
 /// After a fork the listener belongs to the parent, and calls in the child fail. Each child of a
 /// forking server makes its listener itself: on one port by [`Builder::reuse_port`], or with an
 /// inherited socket ([`Config::listen_with`](crate::Config::listen_with)). A client belongs to the
-/// child that took it, also while that child is busy.
+/// child that took it, also while that child is busy, because a thread of that child has connected
+/// it. With an inherited socket, a smaller [`Builder::backlog`] leaves more clients to the others.
 ///
 /// ```no_run
 /// # fn fork() -> bool { false }
