@@ -132,7 +132,7 @@
 //!    the buffers (`streams::a_peer_that_does_not_read_stops_the_writer`). A [`Worker`] makes its
 //!    handshakes in [`Worker::poll`] alone, because only its thread polls the completion queue that
 //!    its connections share. A client of its listener waits for that poll, at most for the client's
-//!    [`Builder::handshake_deadline`].
+//!    [`Builder::handshake_deadline`] (`single::a_workers_clients_connect_while_it_polls`).
 //!
 //!    Two threads of the process do the rest. `trespass` connects a listener's clients, closes
 //!    connections, wakes programs that wait for a descriptor, and sends the bytes of
@@ -168,9 +168,10 @@
 //!    (`death::i14_drained_bytes_outlive_a_killed_process`). A dropped connection sends for 10 s at
 //!    most ([`Stream::set_linger`], `close::i14_close_waits_no_longer_than_it_lingers`). So do all
 //!    that are open, also those of a [`Worker`], when `main` returns or
-//!    [`exit`](std::process::exit) is called
-//!    (`parity::processes::the_end_of_a_process_sends_what_it_wrote`,
-//!    `death::i14_the_end_of_a_process_sends_what_its_worker_wrote`). `_exit`, `quick_exit`,
+//!    [`exit`](std::process::exit) is called ([`Builder::exit_timeout`],
+//!    `parity::processes::the_end_of_a_process_sends_what_it_wrote`,
+//!    `death::i14_the_end_of_a_process_sends_what_its_worker_wrote`,
+//!    `death::i14_the_end_of_a_process_waits_no_longer_than_it_was_told`). `_exit`, `quick_exit`,
 //!    `abort`, exec, a signal or a crash lose what is not sent.
 //! 5. **After a fork, listeners, connections and workers belong to the parent**, because their
 //!    threads and registered memory do not exist in the child. There a call that accepts, reads,

@@ -35,7 +35,8 @@ use crate::session::stats::Stats;
 /// A drop does not wait for the peer. A thread of this crate sends the written bytes within the
 /// linger time (10 s, or [`set_linger`](Self::set_linger)), then resets the connection. On Unix a
 /// return from `main` and [`exit`](std::process::exit) close the streams that were not dropped, too,
-/// and wait until all is sent, 10 s at most for all together. As over TCP, a drop before all received
+/// and wait until all is sent, 10 s at most for all together
+/// ([`exit_timeout`](crate::Builder::exit_timeout)). As over TCP, a drop before all received
 /// data was read resets the connection.
 pub struct Stream(pub(crate) ConnectionOwner);
 

@@ -12,7 +12,7 @@ use trespass::{Event, Kind, Pool, SeqPacket, Transport, Worker};
 use super::fixture::{Fixture, LONG, read_exactly};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections,
+    cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections, a_workers_clients_connect_while_it_polls,
         i7_a_worker_that_spins_serves_many_connections, a_worker_that_spins_waits_no_longer_than_it_is_told, a_worker_adopts_a_stream, a_waker_ends_a_poll, workers_share_a_port, a_listening_socket_is_taken_over,
         a_worker_says_what_became_of_a_connection_it_could_not_make, events_have_the_programs_tag,
         a_pool_of_the_programs_own_serves_all, user_data_reaches_the_peer, a_lent_block_is_waited_for);
@@ -211,6 +211,27 @@ fn wakes_by_its_descriptor(worker: &mut Worker, peer: &mut SeqPacket) {
 
 fn i7_a_worker_serves_many_connections(fixture: &Fixture) -> Outcome {
     a_worker_serves_many_connections(fixture, Duration::ZERO)
+}
+
+fn a_workers_clients_connect_while_it_polls(fixture: &Fixture) -> Outcome {
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
+    let listener = worker.listen(fixture.anywhere(), Kind::Stream).unwrap();
+    let addr = worker.local_addr(listener).unwrap();
+    let deadline = Duration::from_millis(300);
+    let impatient = fixture.builder().probe_timeout(deadline / 2).handshake_deadline(deadline);
+    let error = impatient.connect(addr).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    let builder = fixture.builder();
+    let connecting = thread::spawn(move || builder.connect(addr).unwrap());
+    thread::sleep(deadline);
+    assert!(!connecting.is_finished(), "nobody has polled");
+    let (mut events, until) = (Vec::new(), Instant::now() + LONG);
+    while !connecting.is_finished() {
+        assert!(Instant::now() < until, "{events:?}");
+        worker.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
+    }
+    connecting.join().unwrap();
+    Ok(())
 }
 
 /// Polling for completions does not starve system events: new clients complete their handshakes.
