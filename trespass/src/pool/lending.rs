@@ -64,6 +64,10 @@ impl protocol::Blocks for Pool {
         Some(Block::adopted(lost.bytes().to_vec(), None))
     }
 
+    fn most(&self) -> Option<usize> {
+        Some(self.config().max)
+    }
+
     #[cfg(feature = "rdma")]
     fn is_refused(&self) -> bool {
         Self::is_refused(self)

@@ -77,6 +77,12 @@ pub(crate) trait Blocks {
         Some(copy)
     }
 
+    /// The most bytes of memory, if they are limited.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "only reasons against RDMA name it"))]
+    fn most(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether the device refuses the registration of more memory.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is registered without a device"))]
     fn is_refused(&self) -> bool {

@@ -86,8 +86,7 @@ pub(crate) fn pool_over(
 #[cfg(feature = "rdma")]
 fn check_can_send(pool: Pool) -> Result<Pool, Unavailable> {
     if pool.take(1).is_none() && pool.is_refused() {
-        let words = "the device registers none to send from";
-        return Err(Unavailable::new(crate::wire::Cause::LockedMemory, words));
+        return Err(crate::transport::rc::resources::locked_memory("the device registers none to send from"));
     }
     Ok(pool)
 }

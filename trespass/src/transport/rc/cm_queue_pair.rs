@@ -15,6 +15,7 @@ use sideway::rdmacm::Identifier;
 use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
 use super::path::{EarlyCompletions, ProvenPath};
 use super::queue_pair::{CompletionTarget, QueuePairOwner, RcQueuePair};
+use super::resources::pool_exhausted;
 use super::wr_id::{self, WrId};
 use super::{DeviceBlock, QpParameters, RdmaDevice};
 use crate::protocol::{Block, Blocks, Purpose};
@@ -117,7 +118,7 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         for bytes in message.chunks(piece) {
             let block = self.blocks.take(self.parameters.slot_size as usize, Purpose::Receive);
             let mut block =
-                block.ok_or_else(|| Unavailable::new(Cause::PoolExhausted, "none for the handshake now"))?;
+                block.ok_or_else(|| pool_exhausted(&self.blocks, "none for the handshake now"))?;
             block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
             handshake_messages.push(block);
         }

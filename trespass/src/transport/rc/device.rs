@@ -56,6 +56,8 @@ pub(crate) struct RdmaDevice {
 /// The device's limits, from `ibv_query_device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceLimits {
+    /// Queue pairs (`max_qp`).
+    pub(super) queue_pairs: u32,
     /// Entries of a completion queue (`max_cqe`).
     pub(super) completions: u32,
     /// Work requests in a send or receive queue (`max_qp_wr`).
@@ -117,6 +119,18 @@ impl RdmaDevice {
         lacking(&self.name, otherwise, error)
     }
 
+    /// The reason that it creates no queue pair.
+    pub(super) fn lacks_queue_pair(&self, error: &(dyn std::error::Error + 'static)) -> Unavailable {
+        let Unavailable { cause, detail } = self.lacks(Cause::QueuePairs, error);
+        let most = self.limits.queue_pairs;
+        let limit = if cause == Cause::QueuePairs {
+            format!("; a connection takes one, and all processes together have {most}")
+        } else {
+            String::new()
+        };
+        Unavailable::new(cause, detail + &limit)
+    }
+
     fn open(context: DeviceContext) -> Result<Self, Unavailable> {
         let name = context.name();
         let lacks = |error: &(dyn std::error::Error + 'static)| lacking(&name, Cause::DeviceFailed, error);
@@ -127,6 +141,7 @@ impl RdmaDevice {
         let reads = if is_rxe && !kernel_has_sound_reads() { 0 } else { u8::MAX };
         let at_a_time = |count: i32| count.clamp(0, reads.into()) as u8;
         let limits = DeviceLimits {
+            queue_pairs: u32::try_from(attr.max_qp()).unwrap_or(0),
             completions: u32::try_from(attr.max_cqe()).unwrap_or(0),
             work_requests: u32::try_from(attr.max_qp_wr()).unwrap_or(0),
             entries: u32::try_from(attr.max_sge()).unwrap_or(0),

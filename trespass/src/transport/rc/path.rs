@@ -17,6 +17,7 @@ use super::DeviceBlock;
 use super::cq_dispatcher::{CompletedRequest, CqSlot, WorkCompletion};
 use super::device::DevicePort;
 use super::queue_pair::QueuePairOwner;
+use super::resources::pool_exhausted;
 use super::wr_id::{self, WrId};
 use crate::config::Config;
 use crate::handshake::{Agreed, Attempt, DataPath};
@@ -319,7 +320,7 @@ impl<B: DeviceBlock> PreparedPair<B> {
         let pair = &mut *self.pair;
         let inline = bytes.len() <= pair.heads.inline;
         if !inline && !pair.heads.prepare(blocks) {
-            return Err(Unavailable::new(Cause::PoolExhausted, "none for headers now"));
+            return Err(pool_exhausted(blocks, "none for headers now"));
         }
         let mut list = pair.qp.start_post_send();
         let id = wr_id::encode(pair.generation, WrId::Probe);

@@ -17,6 +17,7 @@ use sideway::ibverbs::srq::SharedReceiveQueue;
 use super::cq_dispatcher::{CompletedRequest, CqDispatcher, CqSlot, WorkCompletion, WorkerCq};
 use super::draining::{Draining, drain};
 use super::path::QpParameters;
+use super::resources::{locked_memory, pool_exhausted};
 use super::shared_recv_queue::SharedRecvQueue;
 use super::wr_id::{self, WrId};
 use super::{DeviceBlock, RdmaDevice};
@@ -75,7 +76,7 @@ impl<B: DeviceBlock> RcQueuePair<B> {
         let (depth, receives) = depths(parameters);
         let srq = shared_recv_queue.map(SharedRecvQueue::srq);
         let qp = create_queue_pair(device, cq, srq, depth, receives, parameters.inline)
-            .map_err(|error| device.lacks(Cause::QueuePairs, &error))?;
+            .map_err(|error| device.lacks_queue_pair(&error))?;
         let inline = (qp.control().capability().max_inline_data as usize).min(parameters.inline as usize);
         Ok(Self {
             qp,
@@ -394,8 +395,11 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
         let posted = self.receives_held();
         if posted < wanted {
             let detail = format!("room for {posted} of {wanted} receive slots of {slot_size} bytes now");
-            let cause = if blocks.is_refused() { Cause::LockedMemory } else { Cause::PoolExhausted };
-            return Err(Unavailable::new(cause, detail));
+            return Err(if blocks.is_refused() {
+                locked_memory(&detail)
+            } else {
+                pool_exhausted(blocks, &detail)
+            });
         }
         Ok(())
     }

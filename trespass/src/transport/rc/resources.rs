@@ -6,6 +6,7 @@ use std::{io, iter};
 use rustix::process::{Resource, getrlimit};
 
 use crate::pool::PoolError;
+use crate::protocol::Blocks;
 use crate::wire::{Cause, Unavailable};
 
 /// The reason that a call of this device failed: what its error number names, or `otherwise`.
@@ -23,7 +24,8 @@ fn reason(otherwise: Cause, error: &(dyn Error + 'static)) -> Unavailable {
     let cause = match errno(error) {
         Some(libc::EMFILE | libc::ENFILE) => {
             let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-            return Unavailable::new(Cause::Descriptors, format!("{error}; the limit is {limit}"));
+            let words = format!("{error}; a connection takes up to 4, and the limit is {limit}");
+            return Unavailable::new(Cause::Descriptors, words);
         }
         Some(libc::EIO | libc::ENODEV | libc::ENXIO | libc::EACCES | libc::EPERM) => Cause::DeviceFailed,
         Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC) if otherwise == Cause::DeviceFailed => {
@@ -39,12 +41,26 @@ pub(crate) fn of_pool(error: &PoolError) -> Unavailable {
     // A device that pins memory reports the limit of the process in this way.
     if let PoolError::Register { bytes, source } = error
         && errno(&**source) == Some(libc::ENOMEM)
-        && let Some(limit) = getrlimit(Resource::Memlock).current
+        && getrlimit(Resource::Memlock).current.is_some()
     {
-        let words = format!("{bytes} bytes more are needed, and the limit is {limit} bytes");
-        return Unavailable::new(Cause::LockedMemory, words);
+        return locked_memory(&format!("{bytes} bytes more are needed"));
     }
     Unavailable::new(Cause::Resources, error.to_string())
+}
+
+/// The reason that a device registers no more memory.
+pub(crate) fn locked_memory(need: &str) -> Unavailable {
+    let limit = match getrlimit(Resource::Memlock).current {
+        Some(limit) => format!("the limit is {limit} bytes"),
+        None => "the process has no limit, but the device may".to_owned(),
+    };
+    Unavailable::new(Cause::LockedMemory, format!("{need}, and {limit}"))
+}
+
+/// The reason that a pool has no block for a connection.
+pub(super) fn pool_exhausted(blocks: &impl Blocks, need: &str) -> Unavailable {
+    let limit = blocks.most().map(|most| format!(", and pool_max is {most} bytes"));
+    Unavailable::new(Cause::PoolExhausted, format!("{need}{}", limit.unwrap_or_default()))
 }
 
 /// The error number among the sources of an error.
