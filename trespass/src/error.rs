@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::handshake::{HandshakeStep, Side};
     use crate::pool;
-    use crate::protocol::{FailureCause, ProtocolError};
+    use crate::protocol::{CallError, FailureCause, ProtocolError};
     use crate::session::cm_error::CmError;
     use crate::session::{backlog, buffers, closing};
     use crate::wire::{Cause, Unavailable};
@@ -239,6 +239,9 @@ mod tests {
         errors.push((busy.to_string(), busy.kind()));
         let config = ConfigError::new("rx_slots", "3", "at least 16", "set 16");
         errors.push((config.to_string(), io::Error::from(config).kind()));
+        for error in [CallError::PeerClosed, CallError::ShutDown] {
+            errors.push((error.to_string(), io::ErrorKind::BrokenPipe));
+        }
         let child = crate::process::Process::error("stream");
         errors.push((child.to_string(), child.kind()));
         let mut used = vec![false; rows.len()];

@@ -40,7 +40,7 @@
 //! (`sockets::hello_becomes_rdma_by_itself_and_says_by_what`):
 //!
 //! ```text
-//! trespass = { version = "0.1", features = ["soft"] }              # in Cargo.toml
+//! trespass = { path = "../rdma/trespass", features = ["soft"] }    # in Cargo.toml, beside a clone
 //! SIDEWAY_PROVIDER=soft TRESPASS_LOG=info cargo run                # says which transport each has
 //! ```
 //!

@@ -140,13 +140,15 @@ macro_rules! common {
                 Ok(true)
             }
 
-            /// Takes the error of a failed connection, if no call has returned it yet.
+            /// Looks for a failure of the connection, and takes its error if no call has returned it
+            /// yet.
             ///
             /// # Errors
             ///
-            /// The process is a forked child of the one that made the connection.
+            /// The process is a forked child of the one that made the connection, or the system cannot
+            /// report events.
             pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-                Ok(self.0.shared()?.connection.take_error())
+                self.0.shared()?.take_error()
             }
 
             /// Sets how long written bytes are still sent after a drop, which itself does not wait.

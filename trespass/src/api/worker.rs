@@ -94,9 +94,10 @@ use crate::wire::Kind;
 /// ([`Builder::reuse_port`](crate::Builder::reuse_port)). A [`WorkerWaker`] ends their polls when the
 /// server stops. A drop closes the connections and does not wait for their peers.
 ///
-/// A server that stops without breaking off requests closes the listener, and goes on polling: it
-/// answers what its clients have sent, [shuts down](Self::shutdown) the writing of each connection,
-/// reads until the end, and closes it. The drop sends what is left. The example `store_workers` is
+/// A server that stops closes the listener, and goes on polling: it answers what its clients have
+/// sent, [shuts down](Self::shutdown) the writing of each connection, reads until the end, and closes
+/// it. The drop sends what is left. As over TCP, a request that comes after the shutdown has no
+/// answer: a protocol that must not lose one tells its clients before. The example `store_workers` is
 /// a server whose connections are byte streams.
 ///
 /// ```no_run

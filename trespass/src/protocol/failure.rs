@@ -96,7 +96,9 @@ pub(crate) enum FailureCause {
     #[error("{what} failed: {error}")]
     Io { what: &'static str, kind: io::ErrorKind, error: String },
     /// This side's device failed, or its library.
-    #[error("{what} failed: {error}")]
+    #[error(
+        "this side's device failed ({what}): {error}; connect again: that opens the device again, or uses TCP"
+    )]
     Device { what: &'static str, error: String },
     /// A keepalive probe was not answered within this time.
     #[error("the peer did not answer a probe within {0:?}")]
@@ -157,6 +159,9 @@ pub(crate) enum CallError {
     /// This side's half was shut down for writing.
     #[error("this half of the connection was shut down")]
     ShutDown,
+    /// The peer has closed the connection in order, and takes nothing more.
+    #[error("the peer has closed the connection")]
+    PeerClosed,
     /// The connection has failed.
     #[error("{0}")]
     Failed(FailureCause),

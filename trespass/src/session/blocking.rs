@@ -372,21 +372,38 @@ impl Caller<'_> {
             if !self.connection.protocol.is_corked() {
                 self.connection.protocol.flush();
             }
-            if let Err(error) = self.wait_until_sent() {
+            let sent_or_failed = self.call_for_completion(|connection| {
+                connection.post();
+                connection.is_sent_or_failed()
+            });
+            if let Err(error) = sent_or_failed {
                 tracing::trace!(connection = %self.connection.info, %error, "taken, and not yet on its way");
             }
         }
         Ok(taken)
     }
 
-    /// The calls that can make progress.
-    pub(crate) fn readiness(&mut self) -> io::Result<Readiness> {
+    /// Takes the events that have come.
+    fn look(&mut self) -> io::Result<()> {
         for _ in 0..MOST_LOOKS {
             self.connection.progress();
             if !self.sleep(Until::Now)? {
                 break;
             }
         }
+        Ok(())
+    }
+
+    /// The failure, if no call has reported it.
+    pub(crate) fn take_error(&mut self) -> io::Result<Option<io::Error>> {
+        self.look()?;
+        self.publish_readiness();
+        Ok(self.connection.take_error())
+    }
+
+    /// The calls that can make progress.
+    pub(crate) fn readiness(&mut self) -> io::Result<Readiness> {
+        self.look()?;
         let ready = self.connection.readiness();
         self.readiness_state.set_write_refused(!ready.writable);
         self.publish_readiness();

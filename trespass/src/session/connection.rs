@@ -470,6 +470,11 @@ impl Connection {
         Driver::<Pool>::is_flushed(&self.driver) && !self.protocol.has_unsent()
     }
 
+    /// The outcome of a write's wait for its bytes. The next call reports a failure.
+    pub(crate) fn is_sent_or_failed(&self) -> Result<(), Refused> {
+        if self.protocol.failure().is_some() || self.is_flushed() { Ok(()) } else { Err(Refused::Blocked) }
+    }
+
     /// The outcome of a call that waits for the written bytes.
     pub(crate) fn written_bytes_are(&mut self, bytes: WrittenBytes) -> Result<(), Refused> {
         let Some(cause) = self.protocol.failure() else {

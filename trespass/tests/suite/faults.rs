@@ -61,7 +61,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
         a_port_that_goes_down_is_waited_for, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_process_that_stops_in_the_midst_of_a_message_goes_on, a_process_that_ends_in_the_midst_of_a_message_is_noticed,
-        a_peer_that_stops_in_the_midst_of_a_message_delays_nobody, a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp,
+        a_peer_that_stops_in_the_midst_of_a_message_delays_nobody, a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp, whoever_asks_first_hears_of_a_reset,
         a_storm_is_served_where_nothing_passes, a_device_that_fails_ends_what_it_carries);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
     suite.run(
@@ -609,6 +609,47 @@ fn until_it_stops(child: &Child, mut act: impl FnMut()) {
         assert!(Instant::now() < until, "the peer does not stop");
         act();
     }
+}
+
+fn whoever_asks_first_hears_of_a_reset(fixture: &Fixture) -> Outcome {
+    type Ask = fn(&mut Stream) -> std::io::Error;
+    let asks: [(&str, Ask); 4] = [
+        ("flush", |stream| stream.flush().unwrap_err()),
+        ("drain", |stream| stream.drain(Instant::now() + LONG).unwrap_err()),
+        ("write", |stream| {
+            // The bytes of a write that fails on its way were taken.
+            let until = Instant::now() + LONG;
+            loop {
+                assert!(Instant::now() < until, "no write fails");
+                if let Err(error) = stream.write(b"more") {
+                    break error;
+                }
+            }
+        }),
+        ("take_error", |stream| {
+            let until = Instant::now() + LONG;
+            loop {
+                assert!(Instant::now() < until, "no failure is seen");
+                if let Some(error) = stream.take_error().unwrap() {
+                    break error;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        }),
+    ];
+    for (name, ask) in asks {
+        faults::clear();
+        let [mut client, mut server] = streams(fixture, &builder(fixture));
+        greet(&mut client, &mut server);
+        rules("drop", 1);
+        client.write_all(b"lost").unwrap();
+        let error = ask(&mut client);
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{name}: {error}");
+        assert_eq!(client.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe, "{name}");
+        assert!(client.take_error().unwrap().is_none(), "{name}");
+    }
+    faults::clear();
+    Ok(())
 }
 
 fn a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp(fixture: &Fixture) -> Outcome {

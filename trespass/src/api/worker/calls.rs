@@ -184,7 +184,8 @@ impl Worker {
     }
 
     /// Sets which readiness of a connection [`Event::Ready`](crate::Event::Ready) reports. The
-    /// default is both.
+    /// default is both. A program that leaves arrived bytes for later asks for
+    /// [`WRITE`](Readiness::WRITE) alone, because each poll reports them again.
     ///
     /// # Errors
     ///

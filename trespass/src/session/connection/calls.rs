@@ -11,6 +11,15 @@ use crate::transport::{Driver, PollScope};
 impl Connection {
     /// The error of a failed call, with the kind that `std::net` uses.
     pub(crate) fn refused(&mut self, direction: Direction, error: CallError) -> Refused {
+        let error = match error {
+            CallError::Failed(FailureCause::PeerGone)
+                if self.peer_finished && direction == Direction::Write =>
+            {
+                self.failure_reported = true;
+                CallError::PeerClosed
+            }
+            error => error,
+        };
         let kind = match &error {
             CallError::Blocked(why) => {
                 let awaiting_memory = *why == Blocked::Memory;
@@ -29,7 +38,7 @@ impl Connection {
                     kind
                 }
             }
-            CallError::ShutDown => io::ErrorKind::BrokenPipe,
+            CallError::ShutDown | CallError::PeerClosed => io::ErrorKind::BrokenPipe,
             _ => io::ErrorKind::InvalidInput,
         };
         Refused::Failed(io::Error::new(kind, error))

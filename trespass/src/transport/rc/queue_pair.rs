@@ -129,7 +129,9 @@ impl<B: DeviceBlock> RcQueuePair<B> {
     /// Moves the queue pair to the error state. Outstanding requests complete as flushed, and the
     /// peer's requests are not answered any more.
     pub(super) fn stop(&mut self) {
-        if std::mem::replace(&mut self.stopped, true) {
+        // A queue pair that was not connected has no requests, and cannot be moved there.
+        let is_unused = self.posted == 0 && self.receives.is_empty() && !self.shares;
+        if std::mem::replace(&mut self.stopped, true) || is_unused {
             return;
         }
         let stopped = self.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error));
