@@ -1,8 +1,8 @@
 //! I14: closed connections deliver their data in bounded time, and leave nothing behind.
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,10 +45,16 @@ pub(crate) fn held() -> [(&'static str, usize); 7] {
     ]
 }
 
-/// What the descriptors of this process refer to.
-pub(crate) fn descriptors() -> Vec<PathBuf> {
-    let all = std::fs::read_dir("/proc/self/fd").unwrap();
-    all.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok()).collect()
+/// The number of descriptors of each kind.
+pub(crate) fn descriptors() -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        if let Ok(target) = std::fs::read_link(entry.unwrap().path()) {
+            let target = target.to_string_lossy();
+            *counts.entry(target.split(":[").next().unwrap().to_owned()).or_default() += 1;
+        }
+    }
+    counts
 }
 
 /// [`held`], when nothing has changed for 100 ms.

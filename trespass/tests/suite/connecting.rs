@@ -181,16 +181,24 @@ fn drop_some(fixture: &Fixture, rounds: usize) {
             readable(&only);
         }
     }
+    drop(listener);
+    // A pool lives as long as a thread has blocks of it in its cache.
+    pool.flush();
 }
 
 fn i14_a_dropped_connect_leaves_nothing_behind(fixture: &Fixture) -> Outcome {
     drop_some(fixture, 16);
     let before = held_at_rest();
+    let descriptors_before = descriptors();
     drop_some(fixture, fixture.less(96));
     let left = || before.into_iter().zip(held()).find(|((_, then), (_, now))| now > then);
     let patience = Instant::now() + LONG;
     while let Some(((name, then), (_, now))) = left() {
-        assert!(Instant::now() < patience, "{name}: {then} before, {now} after: {:?}", descriptors());
+        assert!(
+            Instant::now() < patience,
+            "{name}: {then} before, {now} after: {descriptors_before:?} {:?}",
+            descriptors()
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())

@@ -32,7 +32,7 @@ const DROPPING: &str = "drop beside ";
 
 /// A thread may meet another one at a lock, which is held for a moment. That is rare, so that another
 /// round passes without it.
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 enum Load {
@@ -61,7 +61,7 @@ fn rounds() -> impl Iterator<Item = (Dropped, bool, Load, bool)> {
     let all = dropped.into_iter().flat_map(move |(dropped, blocks)| {
         loads.into_iter().flat_map(move |load| [false, true].map(|stopped| (dropped, blocks, load, stopped)))
     });
-    // Each of these takes half a second of the service thread.
+    // Each of these takes half a second.
     all.filter(|(_, blocks, load, _)| *blocks || !matches!(load, Load::Unreturned))
 }
 
