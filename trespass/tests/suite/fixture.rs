@@ -52,17 +52,28 @@ impl Fixture {
     /// The builder of all connections over this transport.
     pub(crate) fn builder(&self) -> Builder {
         // Timeouts are generous for busy machines, and a fallback to TCP is not allowed.
-        let patient = || {
-            let patient = Builder::new().rnr_retry(0).handshake_deadline(LONG);
-            patient.probe_timeout(Duration::from_secs(20))
+        let builder = self.with_default_times();
+        let patient = |builder: Builder| {
+            let builder = builder.rnr_retry(0).handshake_deadline(LONG);
+            builder.probe_timeout(Duration::from_secs(20))
         };
         match self.target {
-            Target::Tcp => Builder::new().policy(Policy::TcpOnly),
-            Target::Soft | Target::System => patient().policy(Policy::RequireRdma),
-            Target::SoftShared => {
-                patient().policy(Policy::RequireRdma).srq(true).__srq_alone(true).srq_size(1024)
+            Target::Tcp => builder,
+            Target::SoftByCm | Target::SystemByCm => patient(builder),
+            Target::Soft | Target::SoftShared | Target::System => {
+                patient(builder).policy(Policy::RequireRdma)
             }
-            Target::SoftByCm | Target::SystemByCm => patient().bootstrap(Bootstrap::RdmaCm),
+        }
+    }
+
+    /// A builder that chooses the transport alone. Connections that use RDMA may fall back to TCP.
+    pub(crate) fn with_default_times(&self) -> Builder {
+        let builder = Builder::new();
+        match self.target {
+            Target::Tcp => builder.policy(Policy::TcpOnly),
+            Target::Soft | Target::System => builder,
+            Target::SoftShared => builder.srq(true).__srq_alone(true).srq_size(1024),
+            Target::SoftByCm | Target::SystemByCm => builder.bootstrap(Bootstrap::RdmaCm),
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         several_threads_accept_from_one_listener, a_server_serves_one_client_at_a_time,
         a_server_works_between_two_accepts, a_server_accepts_at_each_tick,
         a_dropped_listener_resets_those_who_wait, the_port_of_a_dropped_listener_is_free, wrong_addresses);
-    test_harness::cases!(suite: addresses_of_a_host, errors_of_the_system);
+    test_harness::cases!(suite: busy_servers_with_default_times, addresses_of_a_host, errors_of_the_system);
 }
 
 /// A byte to the peer and one back.
@@ -92,8 +92,12 @@ fn several_threads_accept_from_one_listener<N: Net>(net: &N) -> Vec<u8> {
     })
 }
 
-/// The first client leaves only when the second has connected and written.
 fn a_server_serves_one_client_at_a_time<N: Net>(net: &N) -> Vec<u8> {
+    serve_one_at_a_time(net, Duration::ZERO)
+}
+
+/// The first client leaves when the second has connected and written, and this time has passed.
+fn serve_one_at_a_time<N: Net>(net: &N, time: Duration) -> Vec<u8> {
     let (listener, addr) = net.listen();
     thread::scope(|scope| {
         scope.spawn(|| echo_one_by_one(&listener, 2));
@@ -108,33 +112,81 @@ fn a_server_serves_one_client_at_a_time<N: Net>(net: &N) -> Vec<u8> {
             read_exactly(&mut second, 1)
         });
         has_written.recv_timeout(LONG).expect("the second client connects while the first is served");
+        thread::sleep(time);
         drop(first);
         answers.extend(second.join().unwrap());
         answers
     })
 }
 
+/// Each of some clients connects this many times, one connection after the other.
+fn ask_often<N: Net>(net: &N, addr: SocketAddr, clients: u8, each: u8) -> Vec<u8> {
+    thread::scope(|scope| {
+        let ask = |client: u8| (0..each).map(|at| ask(net, addr, client * each + at)).collect::<Vec<_>>();
+        let clients: Vec<_> = (0..clients).map(|client| scope.spawn(move || ask(client))).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    })
+}
+
 fn a_server_works_between_two_accepts<N: Net>(net: &N) -> Vec<u8> {
-    const CLIENTS: u8 = 4;
-    const EACH: u8 = 3;
+    work_between_accepts(net, Duration::from_millis(50), 4, 3)
+}
+
+fn work_between_accepts<N: Net>(net: &N, work: Duration, clients: u8, each: u8) -> Vec<u8> {
     let (listener, addr) = net.listen();
     thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..CLIENTS * EACH {
+            for _ in 0..clients * each {
                 let mut server = listener.accept().unwrap();
-                thread::sleep(Duration::from_millis(50));
+                thread::sleep(work);
                 let byte = read_exactly(&mut server, 1);
                 server.write_all(&byte).unwrap();
             }
         });
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|number| {
-                scope
-                    .spawn(move || (0..EACH).map(|at| ask(net, addr, number * EACH + at)).collect::<Vec<_>>())
-            })
-            .collect();
-        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        ask_often(net, addr, clients, each)
     })
+}
+
+/// The clients come at any time between two ticks.
+fn accept_at_each_tick<N: Net>(net: &N, tick: Duration, clients: u8, each: u8) -> Vec<u8> {
+    let (listener, addr) = net.listen();
+    listener.set_nonblocking(true).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut served, deadline) = (0, Instant::now() + LONG);
+            while served < clients * each {
+                assert!(Instant::now() < deadline, "{served} were accepted");
+                thread::sleep(tick);
+                while let Ok(mut server) = listener.accept() {
+                    let byte = read_exactly(&mut server, 1);
+                    server.write_all(&byte).unwrap();
+                    served += 1;
+                }
+            }
+        });
+        ask_often(net, addr, clients, each)
+    })
+}
+
+/// Each connection uses the transport, although the server's program is busy for longer than the
+/// data path's proof may take, and for longer than the deadline of a handshake.
+fn busy_servers_with_default_times(fixture: &Fixture) -> Outcome {
+    fn busy<N: Net>(net: &N) -> Vec<Vec<u8>> {
+        let scenarios: [fn(&N) -> Vec<u8>; 4] = [
+            |net| work_between_accepts(net, Duration::from_millis(150), 4, 3),
+            |net| work_between_accepts(net, Duration::from_secs(1), 4, 1),
+            |net| accept_at_each_tick(net, Duration::from_millis(400), 4, 3),
+            |net| serve_one_at_a_time(net, Duration::from_secs(6)),
+        ];
+        thread::scope(|scope| {
+            let scenarios = scenarios.map(|scenario| scope.spawn(move || scenario(net)));
+            scenarios.into_iter().map(|scenario| scenario.join().unwrap()).collect()
+        })
+    }
+    if test_harness::is_emulated() {
+        skip!("an emulated processor needs longer than the default times");
+    }
+    compare(fixture, busy::<Std>, |own: &Own| busy(&own.clone().with(|_| fixture.with_default_times())))
 }
 
 /// All have connected before the first accept.
