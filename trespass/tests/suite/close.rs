@@ -8,14 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
-use trespass::{Event, Kind, Pool, Worker};
+use trespass::{Event, Kind, Pool, SeqPacket, Worker};
 
 use super::fixture::{Fixture, LONG, greet};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i14_connections_leave_nothing_behind, i14_all_that_was_written_arrives_before_the_end,
         i14_a_close_lets_the_peer_read_what_is_large, i14_close_waits_no_longer_than_it_lingers,
-        i14_a_drop_waits_for_nobody, i14_a_dropped_worker_waits_for_nobody, i14_a_workers_close_needs_no_poll, i14_messages_of_every_size_arrive_before_the_end, i14_dropped_messages_arrive, an_unread_message_resets, a_worker_lingers_as_the_stream_was_told,
+        i14_a_drop_waits_for_nobody, i14_a_dropped_worker_waits_for_nobody, i14_a_workers_close_needs_no_poll, i14_messages_of_every_size_arrive_before_the_end, i14_a_receiver_may_be_three_seconds_late, i14_dropped_messages_arrive, an_unread_message_resets, a_worker_lingers_as_the_stream_was_told,
         both_may_close_at_once,
         a_worker_resets_unread_data);
 }
@@ -216,23 +216,72 @@ fn i14_a_drop_waits_for_nobody(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// To a reader that begins at once or late. `parity::closing` has the same for streams.
-fn i14_messages_of_every_size_arrive_before_the_end(fixture: &Fixture) -> Outcome {
-    let largest = fixture.less(64) << 20;
-    for len in [1, 100, 17_000, 100_000, 1 << 20, largest] {
-        let sent = &bytes(len as u64, len);
-        for delay in [Duration::ZERO, Duration::from_millis(150)] {
-            let (mut client, mut server) = fixture.packets_with(|builder| builder.linger(LONG));
-            thread::scope(|scope| {
-                scope.spawn(move || client.send(sent).unwrap());
-                thread::sleep(delay);
-                let mut got = vec![0; len];
-                assert_eq!(server.recv(&mut got).unwrap(), len);
-                assert!(got == *sent, "a message of {len} bytes");
-                assert_eq!(server.recv(&mut got).unwrap_err().kind(), ErrorKind::UnexpectedEof);
-            });
+/// The default of `Builder::sndbuf`. A call that does not wait sends no larger message whole.
+const SNDBUF: usize = 1 << 20;
+
+/// Sends a message by calls that do not wait.
+fn send_without_waiting(packets: &mut SeqPacket, message: &[u8]) {
+    packets.set_nonblocking(true).unwrap();
+    let len = message.len();
+    let mut sent = 0;
+    while sent < len {
+        let outcome = match len {
+            ..=SNDBUF => packets.send(message).map(|()| len),
+            _ => packets.send_part(len as u64, &message[sent..]),
+        };
+        match outcome {
+            Ok(count) => sent += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock, "{sent} bytes: {error}");
+                thread::sleep(Duration::from_millis(1));
+            }
         }
     }
+}
+
+/// Sends a message by a call that waits, or by calls that do not, and drops the connection.
+/// The receiver begins when the time is over. `parity::closing` has the same for streams.
+fn a_message_arrives(pair: (SeqPacket, SeqPacket), len: usize, nonblocking: bool, late: Duration) {
+    let (mut client, mut server) = pair;
+    let sent = &bytes(len as u64, len);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if nonblocking {
+                send_without_waiting(&mut client, sent);
+            } else {
+                client.send(sent).unwrap();
+            }
+        });
+        thread::sleep(late);
+        let mut got = vec![0; len];
+        assert_eq!(server.recv(&mut got).unwrap(), len, "non-blocking: {nonblocking}");
+        assert!(got == *sent, "a message of {len} bytes, non-blocking: {nonblocking}");
+        assert_eq!(server.recv(&mut got).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    });
+}
+
+fn i14_messages_of_every_size_arrive_before_the_end(fixture: &Fixture) -> Outcome {
+    for len in [1, 100, 17_000, 100_000, 1 << 20, fixture.less(64) << 20] {
+        for late in [Duration::ZERO, Duration::from_millis(150)] {
+            for nonblocking in [false, true] {
+                let pair = fixture.packets_with(|builder| builder.linger(LONG));
+                a_message_arrives(pair, len, nonblocking, late);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// With the linger time that programs have by default. All sizes wait at the same time.
+fn i14_a_receiver_may_be_three_seconds_late(fixture: &Fixture) -> Outcome {
+    const LATE: Duration = Duration::from_secs(3);
+    thread::scope(|scope| {
+        for len in [1, 100, 17_000, 100_000, 1 << 20, fixture.less(64) << 20] {
+            for nonblocking in [false, true] {
+                scope.spawn(move || a_message_arrives(fixture.packets(), len, nonblocking, LATE));
+            }
+        }
+    });
     Ok(())
 }
 

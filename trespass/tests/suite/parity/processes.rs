@@ -18,7 +18,7 @@ use crate::death::ChildPeer;
 use crate::fixture::{Fixture, LONG, read_exactly};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    compared!(suite: the_end_of_a_process_sends_what_it_wrote, a_forked_child_drops_its_copies,
+    compared!(suite: the_end_of_a_process_sends_what_it_wrote, an_exit_sends_every_size, a_forked_child_drops_its_copies,
         an_executed_program_inherits_nothing, a_server_is_killed_and_starts_again);
     test_harness::cases!(suite: a_server_without_descriptors_goes_on);
 }
@@ -33,8 +33,14 @@ pub(crate) fn task_of_child(part: &str, fixture: &Fixture, addr: SocketAddr) -> 
     match part.split_once(": ") {
         Some((Std::NAME, task)) => run(&Std, task, addr),
         Some((Own::NAME, task)) => {
-            let own = Own::new(fixture).with(|builder| builder.linger(LONG));
-            run(&if task == FEW { own.with_fallback() } else { own }, task, addr);
+            let own = Own::new(fixture);
+            let own = match task {
+                FEW => own.with_fallback(),
+                // With the linger time that programs have by default.
+                task if task.starts_with(WRITE) => own,
+                _ => own.with(|builder| builder.linger(LONG)),
+            };
+            run(&own, task, addr);
         }
         _ => return false,
     }
@@ -45,12 +51,21 @@ pub(crate) fn task_of_child(part: &str, fixture: &Fixture, addr: SocketAddr) -> 
 const SERVE: &str = "serve";
 const FEW: &str = "serve with few descriptors";
 const COUNT: &str = "count descriptors";
+/// The number of bytes follows.
+const WRITE: &str = "write and exit: ";
 
 fn run<N: Net>(net: &N, task: &str, addr: SocketAddr) {
     match task {
         COUNT => print!("{}", open_descriptors()),
         SERVE => serve(&net.bind(addr).unwrap()),
         FEW => serve_with_few_descriptors(&net.bind(addr).unwrap()),
+        task if task.starts_with(WRITE) => {
+            let len = task[WRITE.len()..].parse().unwrap();
+            let mut stream = net.connect(addr).unwrap();
+            stream.write_all(&bytes(len as u64, len)).unwrap();
+            stream.flush().unwrap();
+            std::process::exit(0);
+        }
         way => leave(way, net.connect(addr).unwrap()),
     }
 }
@@ -116,6 +131,22 @@ fn the_end_of_a_process_sends_what_it_wrote<N: Net>(net: &N) -> Vec<(&'static st
         (way, got == bytes(16, LEFT_BEHIND), end, peer.wait().success())
     };
     WAYS_TO_LEAVE.into_iter().map(leaves).collect()
+}
+
+/// What a late reader got from a process that wrote, and then ended: the number of bytes that it
+/// wrote, whether all arrived, the end, and whether the process succeeded.
+fn an_exit_sends_every_size<N: Net>(net: &N) -> Vec<(usize, bool, Seen<()>, bool)> {
+    let exits = |len: usize| {
+        let (listener, addr) = net.listen();
+        let mut peer = start::<N>(&format!("{WRITE}{len}"), addr);
+        let mut stream = listener.accept().unwrap();
+        thread::sleep(Duration::from_millis(300));
+        let mut got = Vec::new();
+        let end = seen(stream.read_to_end(&mut got).map(drop));
+        drop(stream);
+        (len, got == bytes(len as u64, len), end, peer.wait().success())
+    };
+    [20_000, 100_000, 1_000_000].into_iter().map(exits).collect()
 }
 
 /// The parent's stream and listener go on.
