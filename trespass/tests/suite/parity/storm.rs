@@ -35,7 +35,7 @@ fn a_storm_is_served(fixture: &Fixture) -> Outcome {
 
 /// Raises the limit of open files for both ends, each of which has two descriptors. Root may raise the
 /// hard limit, too.
-fn raise_limit_of_files(clients: usize) {
+pub(crate) fn raise_limit_of_files(clients: usize) {
     let needed = clients as u64 * 4 + 500;
     let limit = getrlimit(Resource::Nofile);
     let maximum = limit.maximum.map(|maximum| maximum.max(needed));
