@@ -1,12 +1,13 @@
 //! Connects that do not block: one thread has many of them, and waits for their descriptors only.
 
 use std::io::{self, ErrorKind};
+use std::net::{Ipv6Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, cases, skip};
 use trespass::{Connecting, Listener, SeqPacket, Stream};
 
 use super::accepting::full_listener;
@@ -16,7 +17,8 @@ use super::fixture::{Fixture, LONG, greet};
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i8_one_thread_makes_many_connections_at_once, i8_edges_suffice_for_a_connect,
         a_connect_can_be_waited_for, a_refused_connect_ends, i8_an_unanswered_connect_ends_in_time,
-        i8_a_connect_goes_on_when_a_busy_listener_has_room, i14_a_dropped_connect_leaves_nothing_behind);
+        i8_a_connect_goes_on_when_a_busy_listener_has_room, i14_a_dropped_connect_leaves_nothing_behind,
+        ipv6_loopback_has_the_same_transport);
 }
 
 fn limit() -> Timespec {
@@ -59,6 +61,24 @@ fn greet_accepted(listener: &Listener, clients: &mut Vec<Stream>) {
     let (mut server, peer) = listener.accept().unwrap();
     let at = clients.iter().position(|client| client.local_addr().unwrap() == peer);
     greet(&mut clients.swap_remove(at.expect("a client of this test")), &mut server);
+}
+
+/// The fixture checks the transport of both ends.
+fn ipv6_loopback_has_the_same_transport(fixture: &Fixture) -> Outcome {
+    if fixture.is_by_cm() || !(fixture.is_soft() || fixture.is_tcp()) {
+        skip!("no device has this address");
+    }
+    let loopback = fixture.at(Ipv6Addr::LOCALHOST.into());
+    if let Err(error) = TcpListener::bind(loopback.anywhere()) {
+        skip!("the host has no IPv6: {error}");
+    }
+    let (mut client, mut server) = loopback.streams();
+    assert!(client.peer_addr().unwrap().is_ipv6() && server.peer_addr().unwrap().is_ipv6());
+    greet(&mut client, &mut server);
+    let (mut client, mut server) = loopback.packets();
+    client.send(b"?").unwrap();
+    assert_eq!(server.recv(&mut [0; 8]).unwrap(), 1);
+    Ok(())
 }
 
 /// The server is in the same thread, and accepts when all have connected.

@@ -44,6 +44,11 @@ impl Fixture {
         Self { target, host }
     }
 
+    /// The same transport at another address of the host.
+    pub(crate) fn at(&self, host: IpAddr) -> Self {
+        Self { host, ..self.clone() }
+    }
+
     /// A free port at the device's address.
     pub(crate) fn anywhere(&self) -> SocketAddr {
         SocketAddr::new(self.host, 0)

@@ -159,7 +159,7 @@ fn i15_an_idle_connection_has_its_receives_and_no_more(fixture: &Fixture) -> Out
 
 /// The lengths of pieces, and the send buffer that they fill. It is larger than the buffers of
 /// sockets, except for short pieces, which take many calls.
-const PIECES: [(usize, usize); 12] = [
+const PIECES: [(usize, usize); 14] = [
     (1, 128 << 10),
     (7, 128 << 10),
     (100, 1 << 20),
@@ -172,6 +172,8 @@ const PIECES: [(usize, usize); 12] = [
     (70_000, 8 << 20),
     (100_000, 8 << 20),
     (262_144, 8 << 20),
+    (1 << 20, 8 << 20),
+    (4 << 20, 8 << 20),
 ];
 
 /// A send buffer of this size, with a pool for this connection alone.

@@ -14,7 +14,7 @@ use crate::fixture::{Fixture, LONG};
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     compared!(suite: reads_with_nothing_there, timeouts_of_any_length, calls_with_no_bytes, writes_to_a_full_peer,
         a_write_after_shutdown, a_read_after_shutdown, the_peer_reads_no_more, the_peer_closes, the_peer_resets,
-        an_accept_with_nobody_there, peeked_bytes_stay);
+        an_accept_with_nobody_there, peeked_bytes_stay, short_writes_without_delay);
     test_harness::cases!(suite: a_silent_peer_is_waited_for);
 }
 
@@ -166,6 +166,20 @@ fn peeked_bytes_stay<N: Net>(net: &N) -> (Kinds, [u8; 8]) {
     kinds.push(seen(one.read(&mut seen_bytes[3..])));
     kinds.extend([seen(one.peek(&mut [0; 8])), seen(one.read(&mut [0; 8]))]);
     (kinds, seen_bytes)
+}
+
+/// Both ends ask for no delay. Each write is shorter than a packet.
+fn short_writes_without_delay<N: Net>(net: &N) -> (Vec<Seen<bool>>, Vec<Seen<()>>) {
+    let (mut one, mut other) = net.pair();
+    let asked = [&one, &other].map(|stream| seen(stream.set_nodelay(true).and_then(|()| stream.nodelay())));
+    let mut outcomes = Vec::new();
+    for number in 0..10 {
+        one.write_all(&[number]).unwrap();
+        outcomes.push(seen(other.read_exact(&mut [0])));
+        other.write_all(&[number]).unwrap();
+        outcomes.push(seen(one.read_exact(&mut [0])));
+    }
+    (asked.into(), outcomes)
 }
 
 /// Neither side's program makes calls for several times the period of keepalives; then only one.

@@ -61,6 +61,8 @@ pub(crate) trait NetStream: Read + Write + AsFd + Send + Sync + Sized + 'static 
     fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;
     fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;
     fn shutdown(&self, how: Shutdown) -> io::Result<()>;
+    fn set_nodelay(&self, nodelay: bool) -> io::Result<()>;
+    fn nodelay(&self) -> io::Result<bool>;
     fn peek(&self, buffer: &mut [u8]) -> io::Result<usize>;
     fn take_error(&self) -> io::Result<Option<io::Error>>;
     fn local_addr(&self) -> io::Result<SocketAddr>;
@@ -100,6 +102,14 @@ macro_rules! net_stream {
 
             fn shutdown(&self, how: Shutdown) -> io::Result<()> {
                 $type::shutdown(self, how)
+            }
+
+            fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+                $type::set_nodelay(self, nodelay)
+            }
+
+            fn nodelay(&self) -> io::Result<bool> {
+                $type::nodelay(self)
             }
 
             fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
