@@ -289,11 +289,13 @@ fn ten_thousand_connections_at_once() {
     many(10_000);
 }
 
-/// Raises the limit of open files for both ends of a thousand connections.
-fn raise_limit_of_files() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
+/// Sets the limit of open files as `ulimit -n` does.
+fn limit_files(count: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // Root may raise the hard limit, too.
+    let maximum = getrlimit(Resource::Nofile).maximum.map(|maximum| maximum.max(count));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum })
+        .unwrap_or_else(|error| panic!("the hard limit (`ulimit -Hn`) is below {count}: {error}"));
 }
 
 /// Above some number of connections each begins with a few receives, and gets more when its peer
@@ -303,8 +305,9 @@ fn a_thousand_connections_with_defaults_use_rdma() {
     alone!(a_thousand_connections_with_defaults_use_rdma);
     const CONNECTIONS: usize = 1000;
     const REGISTERED: usize = 256 << 20;
+    const DESCRIPTORS: u64 = 8192;
     config(0);
-    raise_limit_of_files();
+    limit_files(DESCRIPTORS);
     // Only the times are not the defaults, because the machine may be busy.
     let builder = Builder::new().keepalive(None).handshake_deadline(LONG).probe_timeout(LONG / 2);
     let listener = builder.clone().bind("127.0.0.1:0").unwrap();
