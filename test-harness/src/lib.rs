@@ -24,7 +24,7 @@ pub use alone::is_alone;
 pub use children::{Run, run_all};
 pub use parts::run_parts;
 pub use ports::{free_port, is_listening};
-pub use strace::{SystemCall, calls_between};
+pub use strace::{SystemCall, calls_between, calls_within};
 
 /// The environment variable that makes a missing device a failure.
 pub const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";

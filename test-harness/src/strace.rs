@@ -32,6 +32,17 @@ pub fn calls_between(text: &str, mark: &str) -> Vec<Vec<SystemCall>> {
     marks.chunks_exact(2).map(between).collect()
 }
 
+/// The calls of all threads between the first call of `mark` and the last one, without the marks.
+#[must_use]
+pub fn calls_within(text: &str, mark: &str) -> Vec<SystemCall> {
+    let calls = complete(text);
+    let is_mark = |call: &(&str, &str, String)| call.1 == mark;
+    let (first, last) = (calls.iter().position(is_mark), calls.iter().rposition(is_mark));
+    let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
+    let within = calls[first..last].iter().filter(|call| !is_mark(call));
+    within.map(|(_, name, rest)| call(name, rest)).collect()
+}
+
 fn call(name: &str, rest: &str) -> SystemCall {
     let (arguments, result) = rest.rsplit_once(" = ").unwrap_or((rest, ""));
     let arguments = arguments.trim_end().strip_suffix(')').unwrap_or(arguments).trim_end();
@@ -74,7 +85,9 @@ mod tests {
         let text = "7 brk(NULL) = 0x1\n7  mark(0) = 0\n7 poll([{fd=3}], 1, <unfinished ...>\n\
             8 read(4, \"\", 1) = 0\n7 <... poll resumed>50)   = 0 (Timeout)\n7 --- SIGINT {si_signo=2} ---\n\
             7 mark(0) = 0\n7 brk(NULL) = 0x1\n8 +++ exited with 0 +++\n";
-        assert_eq!(calls_between(text, "mark"), [[call("poll", "[{fd=3}], 1, 50) = 0 (Timeout)")]]);
+        let poll = call("poll", "[{fd=3}], 1, 50) = 0 (Timeout)");
+        assert_eq!(calls_between(text, "mark"), [[poll.clone()]]);
+        assert_eq!(calls_within(text, "mark"), [poll, call("read", "4, \"\", 1) = 0")]);
         let SystemCall { name, arguments, result } = call("poll", "[{fd=3}], 1, 50)   = 0 (Timeout)");
         assert_eq!([&*name, &*arguments, &*result], ["poll", "[{fd=3}], 1, 50", "0 (Timeout)"]);
     }

@@ -1,5 +1,5 @@
-//! Drop never waits: a child process drops connections under strace, and the dropping thread makes
-//! no system call that can block.
+//! Child processes under strace. Drop never waits: the dropping thread makes no system call that can
+//! block. A connect waits for descriptors: no thread polls or sleeps.
 //!
 //! The peer is another process, which reads nothing and is stopped in half of the rounds.
 
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sideway::soft::faults;
-use test_harness::{Outcome, SystemCall, cases, skip};
+use test_harness::{Outcome, Skip, SystemCall, cases, skip};
 use trespass::{Builder, Event, Kind, Worker};
 
 use super::death::ChildPeer;
 use super::fixture::{Fixture, LONG};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    cases!(suite: drop_makes_no_call_that_can_block);
+    cases!(suite: drop_makes_no_call_that_can_block, connect_polls_nothing);
 }
 
 /// If this is set, a missing program is a failure.
@@ -29,6 +29,11 @@ const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
 /// The parts of the two child processes. The peer's number follows the second one.
 const PEER: &str = "accept and read nothing";
 const DROPPING: &str = "drop beside ";
+const CONNECTING: &str = "connect beside ";
+
+/// Blocking connects of a child process, and the time that the peer is stopped at the begin of each.
+const CONNECTS: usize = 40;
+const STOPPED: Duration = Duration::from_millis(50);
 
 /// A thread may meet another one at a lock, which is held for a moment. That is rare, so that another
 /// round passes without it.
@@ -66,6 +71,33 @@ fn rounds() -> impl Iterator<Item = (Dropped, bool, Load, bool)> {
 }
 
 fn drop_makes_no_call_that_can_block(fixture: &Fixture) -> Outcome {
+    let (text, reports) = traced_beside_peer(fixture, DROPPING)?;
+    check(&text, &reports);
+    Ok(())
+}
+
+/// No thread of the client yields its processor, sleeps, or asks again and again, while a connect
+/// waits for a peer that is stopped at first.
+fn connect_polls_nothing(fixture: &Fixture) -> Outcome {
+    let (text, _) = traced_beside_peer(fixture, CONNECTING)?;
+    let calls = test_harness::calls_within(&text, "getpriority");
+    let count = |names: &[&str]| calls.iter().filter(|call| names.contains(&&*call.name)).count();
+    let sleeps = count(&["nanosleep", "clock_nanosleep"]);
+    let yields = count(&["sched_yield"]);
+    let waits = count(&["poll", "ppoll", "epoll_wait", "epoll_pwait", "epoll_pwait2", "select", "pselect6"]);
+    println!("{CONNECTS} connects: {sleeps} sleeps, {yields} yields, {waits} waits of {} calls", calls.len());
+    assert_eq!(count(&["kill"]), 2 * CONNECTS, "the peer is stopped and goes on");
+    assert_eq!(sleeps, 0);
+    // A software device yields while another thread has one of its locks.
+    assert!(yields <= if fixture.is_tcp() { 0 } else { 10 * CONNECTS }, "{yields} calls of sched_yield");
+    // A connect that looked every millisecond would wait 50 times.
+    assert!(waits <= 20 * CONNECTS, "{waits} calls that wait");
+    Ok(())
+}
+
+/// Runs a part of a child process under strace, with the number of another one that accepts and reads
+/// nothing. Returns what strace and the child have written.
+fn traced_beside_peer(fixture: &Fixture, part: &str) -> Result<(String, String), Skip> {
     if !(fixture.is_soft() || fixture.is_tcp()) {
         skip!("the calls of a device's driver are not known");
     }
@@ -76,10 +108,8 @@ fn drop_makes_no_call_that_can_block(fixture: &Fixture) -> Outcome {
     let (peer, told) = ChildPeer::start_piped(ChildPeer::command(PEER, fixture.anywhere()));
     let mut addr = String::new();
     BufReader::new(told).read_line(&mut addr).unwrap();
-    let part = format!("{DROPPING}{}", peer.id());
-    let (text, reports) = traced(&ChildPeer::command(&part, addr.trim().parse().unwrap()));
-    check(&text, &reports);
-    Ok(())
+    let part = format!("{part}{}", peer.id());
+    Ok(traced(&ChildPeer::command(&part, addr.trim().parse().unwrap())))
 }
 
 /// Runs a child process under strace. Returns what both have written.
@@ -172,18 +202,38 @@ fn may_block<'a>(call: &'a SystemCall, nonblocking: &mut HashSet<&'a str>) -> bo
 
 /// Does the part of a child process. Returns whether it is one of these.
 pub(crate) fn part_of_child(part: &str, fixture: &Fixture, addr: SocketAddr) -> bool {
+    let process = |text: &str| Pid::from_raw(text.parse().unwrap()).unwrap();
     if part == PEER {
         accept_and_read_nothing(fixture);
+    } else if let Some(peer) = part.strip_prefix(CONNECTING) {
+        connect_often(fixture, addr, process(peer));
     } else if let Some(peer) = part.strip_prefix(DROPPING) {
-        let peer = Pid::from_raw(peer.parse().unwrap()).unwrap();
         for round in rounds() {
-            (0..ROUNDS).for_each(|_| drop_one(fixture.builder(), addr, peer, round));
+            (0..ROUNDS).for_each(|_| drop_one(fixture.builder(), addr, process(peer), round));
         }
-        // The end of the process would send what the peer does not take.
-        // SAFETY: the call ends the process, and has no preconditions.
-        unsafe { libc::_exit(0) };
+    } else {
+        return false;
     }
-    false
+    // The end of the process would send what the peer does not take.
+    // SAFETY: the call ends the process, and has no preconditions.
+    unsafe { libc::_exit(0) };
+}
+
+/// Connects, and drops the connections when no connect is left.
+fn connect_often(fixture: &Fixture, addr: SocketAddr, peer: Pid) {
+    // The first connect opens devices and starts threads.
+    let mut streams = vec![fixture.builder().connect(addr).unwrap()];
+    mark();
+    for _ in 0..CONNECTS {
+        kill_process(peer, Signal::STOP).unwrap();
+        let going_on = thread::spawn(move || {
+            rustix::event::poll(&mut [], Some(&super::ready::timespec(STOPPED))).unwrap();
+            kill_process(peer, Signal::CONT).unwrap();
+        });
+        streams.push(fixture.builder().connect(addr).unwrap());
+        going_on.join().unwrap();
+    }
+    mark();
 }
 
 fn accept_and_read_nothing(fixture: &Fixture) -> ! {
@@ -289,11 +339,15 @@ fn marked(act: impl FnOnce()) {
         .filter(|name| flags(name).is_some_and(|flags| flags & libc::O_NONBLOCK != 0))
         .collect();
     println!("{}", nonblocking.join(" "));
-    // SAFETY: the call has no preconditions. Nothing else in this program makes it.
-    let mark = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     mark();
     act();
     mark();
+}
+
+/// A call that strace shows.
+fn mark() {
+    // SAFETY: the call has no preconditions. Nothing else in this program makes it.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
 }
 
 fn is_stopped(process: Pid) -> bool {
