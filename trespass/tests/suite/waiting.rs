@@ -1,5 +1,6 @@
 //! Child processes under strace. Drop never waits: the dropping thread makes no system call that can
-//! block. A connect waits for descriptors: no thread polls or sleeps.
+//! block. A connect waits for descriptors: no thread polls or sleeps. A forked child's drop only
+//! closes descriptors.
 //!
 //! The peer is another process, which reads nothing and is stopped in half of the rounds.
 
@@ -7,6 +8,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,13 +16,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use sideway::soft::faults;
 use test_harness::{Outcome, Skip, SystemCall, cases, skip};
-use trespass::{Builder, Event, Kind, Worker};
+use trespass::{Builder, Event, Key, Kind, Worker};
 
 use super::death::ChildPeer;
 use super::fixture::{Fixture, LONG};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    cases!(suite: drop_makes_no_call_that_can_block, connect_polls_nothing);
+    cases!(suite: drop_makes_no_call_that_can_block, connect_polls_nothing,
+        a_forked_child_only_closes_descriptors);
 }
 
 /// If this is set, a missing program is a failure.
@@ -30,6 +33,7 @@ const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
 const PEER: &str = "accept and read nothing";
 const DROPPING: &str = "drop beside ";
 const CONNECTING: &str = "connect beside ";
+const FORKING: &str = "fork beside ";
 
 /// Blocking connects of a child process, and the time that the peer is stopped at the begin of each.
 const CONNECTS: usize = 40;
@@ -95,6 +99,28 @@ fn connect_polls_nothing(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// Other calls would change what a forked child shares with its parent, or wait for a lock.
+fn a_forked_child_only_closes_descriptors(fixture: &Fixture) -> Outcome {
+    let (text, _) = traced_beside_peer(fixture, FORKING)?;
+    let drops = test_harness::calls_between(&text, "getpriority");
+    assert_eq!(drops.len(), FORKS);
+    for (number, calls) in drops.iter().enumerate() {
+        let closes = calls.iter().filter(|call| call.name == "close").count();
+        let others: Vec<_> = calls.iter().filter(|call| !(call.name == "close" || is_local(call))).collect();
+        assert!(others.is_empty(), "drop {number}: {} calls, first {:?}", others.len(), others[0]);
+        // A listener of the connection manager has no descriptor that it could close alone.
+        assert!(closes > 0 || fixture.is_by_cm(), "drop {number}: {calls:?}");
+    }
+    Ok(())
+}
+
+/// Whether a call only concerns the memory of the process, or asks for a descriptor's flags, as `std`
+/// does before a close if it is built with debug assertions.
+fn is_local(call: &SystemCall) -> bool {
+    matches!(call.name.as_str(), "brk" | "mmap" | "munmap" | "madvise" | "mprotect" | "mremap")
+        || (call.name == "fcntl" && call.arguments.ends_with("F_GETFD"))
+}
+
 /// Runs a part of a child process under strace, with the number of another one that accepts and reads
 /// nothing. Returns what strace and the child have written.
 fn traced_beside_peer(fixture: &Fixture, part: &str) -> Result<(String, String), Skip> {
@@ -125,10 +151,11 @@ fn traced(command: &Command) -> (String, String) {
     let status = child.wait();
     assert!(status.success(), "{status}: {reports}");
     // strace may write on after the end of the child.
-    let mut text = String::new();
+    let (mut text, id) = (String::new(), child.id().to_string());
     until("strace writes the last call", || {
         text = fs::read_to_string(&file).unwrap();
-        text.contains("exit_group(")
+        let of_child = text.lines().filter_map(|line| line.strip_prefix(&id)?.split_once("exit_group("));
+        of_child.into_iter().any(|(before, _)| before.trim().is_empty())
     });
     fs::remove_file(&file).unwrap();
     (text, reports)
@@ -207,6 +234,8 @@ pub(crate) fn part_of_child(part: &str, fixture: &Fixture, addr: SocketAddr) -> 
         accept_and_read_nothing(fixture);
     } else if let Some(peer) = part.strip_prefix(CONNECTING) {
         connect_often(fixture, addr, process(peer));
+    } else if part.starts_with(FORKING) {
+        drop_in_forked_children(fixture, addr);
     } else if let Some(peer) = part.strip_prefix(DROPPING) {
         for round in rounds() {
             (0..ROUNDS).for_each(|_| drop_one(fixture.builder(), addr, process(peer), round));
@@ -217,6 +246,55 @@ pub(crate) fn part_of_child(part: &str, fixture: &Fixture, addr: SocketAddr) -> 
     // The end of the process would send what the peer does not take.
     // SAFETY: the call ends the process, and has no preconditions.
     unsafe { libc::_exit(0) };
+}
+
+/// What forked children drop: this many times.
+const FORKS: usize = 8;
+
+fn drop_in_forked_children(fixture: &Fixture, addr: SocketAddr) {
+    let builder = || fixture.builder();
+    for load in [Load::Nothing, Load::Full] {
+        let mut stream = builder().connect(addr).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        fill(load, |bytes| stream.write(bytes).map(drop));
+        drop_in_forked_child(stream);
+        let mut packets = builder().connect_seq_packet(addr).unwrap();
+        packets.set_nonblocking(true).unwrap();
+        fill(load, |bytes| packets.send(bytes));
+        drop_in_forked_child(packets);
+    }
+    // The program has asked for the descriptors of this one.
+    let stream = builder().connect(addr).unwrap();
+    let _ = (stream.as_fd(), stream.writable_fd().unwrap());
+    drop_in_forked_child(stream);
+    let mut worker = Worker::new(&builder().build().unwrap()).unwrap();
+    connect_by_worker(&mut worker, addr);
+    drop_in_forked_child(worker);
+    let (listener, _) = fixture.listener();
+    // If the service thread is in a turn, the child cannot take the socket from it.
+    thread::sleep(Duration::from_millis(200));
+    drop_in_forked_child(listener);
+    drop_in_forked_child(builder().start_connect(addr).unwrap());
+}
+
+fn drop_in_forked_child<T>(value: T) {
+    // SAFETY: the child only drops its copy, which must not need another thread of the parent or a lock
+    // that one may hold. The alarm ends it if it waits.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child == 0 {
+        // SAFETY: the call has no memory as its argument.
+        unsafe { libc::alarm(20) };
+        mark();
+        drop(value);
+        mark();
+        // SAFETY: ends the child at once, without handlers of the parent.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: the process is a child of this one, and `status` lives for the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
 }
 
 /// Connects, and drops the connections when no connect is left.
@@ -282,12 +360,9 @@ fn drop_one(builder: Builder, addr: SocketAddr, peer: Pid, round: (Dropped, bool
         }
         Dropped::Worker => {
             let mut worker = Worker::new(&builder.build().unwrap()).unwrap();
-            let (key, mut events) = (worker.connect(addr, Kind::Stream).unwrap(), Vec::new());
-            until("connected", || {
-                worker.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
-                events.iter().any(|event| matches!(event, Event::Connected { .. }))
-            });
+            let key = connect_by_worker(&mut worker, addr);
             stop();
+            let mut events = Vec::new();
             fill(load, |bytes| {
                 let written = worker.write(key, bytes).map(drop);
                 worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
@@ -298,6 +373,15 @@ fn drop_one(builder: Builder, addr: SocketAddr, peer: Pid, round: (Dropped, bool
     }
     faults::clear();
     kill_process(peer, Signal::CONT).unwrap();
+}
+
+fn connect_by_worker(worker: &mut Worker, addr: SocketAddr) -> Key {
+    let (key, mut events) = (worker.connect(addr, Kind::Stream).unwrap(), Vec::new());
+    until("connected", || {
+        worker.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
+        events.iter().any(|event| matches!(event, Event::Connected { .. }))
+    });
+    key
 }
 
 fn fill(load: Load, mut write: impl FnMut(&[u8]) -> std::io::Result<()>) {
