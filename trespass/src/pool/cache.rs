@@ -262,9 +262,10 @@ impl Cache {
         true
     }
 
-    /// Whether no handle of the pool exists any more.
+    /// Whether no handle of the pool exists any more. A forked child keeps the caches of its parent's
+    /// pools.
     fn is_stale(&self) -> bool {
-        self.weak.upgrade().is_none_or(|core| core.is_closed())
+        self.weak.upgrade().is_none_or(|core| core.process.is_current() && core.is_closed())
     }
 
     /// Returns all slots to the pool.
@@ -295,7 +296,7 @@ impl Cache {
     unsafe fn end(&self) {
         // SAFETY: the caller guarantees that this is the cache's thread.
         unsafe { self.flush_all() };
-        if let Some(core) = self.weak.upgrade() {
+        if let Some(core) = self.weak.upgrade().filter(|core| core.process.is_current()) {
             core.remove_cache(self);
         }
     }

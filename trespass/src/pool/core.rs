@@ -16,6 +16,7 @@ use super::registrations::Registrations;
 use super::state::{ChunkPurpose, ClassCount, PoolLimits, PoolState};
 use super::stats::{ClassStats, PoolStats};
 use super::{Pool, PoolError, Source};
+use crate::process::Process;
 
 /// The log message for memory that cannot be had.
 pub(crate) const DOES_NOT_GROW: &str = "the pool does not grow";
@@ -28,6 +29,9 @@ pub(super) const CACHED_PART: usize = 8;
 
 pub(super) struct PoolCore {
     pub(super) config: PoolConfig,
+    /// A forked child returns nothing to its copy of the pool, because a thread that the child does
+    /// not have may hold the lock for ever.
+    pub(super) process: Process,
     pub(super) limits: PoolLimits,
     pub(super) registrations: Arc<Registrations>,
     huge_pages: HugePages,
@@ -57,6 +61,7 @@ impl PoolCore {
         let state = PoolState::new(WaterMarks::new(max, config.high_water));
         let core = Arc::new(Self {
             config: config.clone(),
+            process: Process::current(),
             limits: PoolLimits {
                 max,
                 parts: config.parts(max),
@@ -210,7 +215,12 @@ impl PoolCore {
     pub(super) unsafe fn give_back(core: *const Self, raws: impl IntoIterator<Item = RawBlock>) {
         // SAFETY: the caller guarantees that the blocks are lent, so `PoolState::self_ref` keeps
         // the pool until it is dropped with the effects. The reference is not used after that.
-        let effects = unsafe { (*core).take_back(raws) };
+        let core = unsafe { &*core };
+        if !core.process.is_current() {
+            return;
+        }
+        // SAFETY: the caller guarantees the same.
+        let effects = unsafe { core.take_back(raws) };
         if let Some(effects) = effects {
             effects.run();
         }
@@ -413,6 +423,10 @@ impl PoolCore {
 
     /// Handles the drop of the last handle.
     pub(super) fn close(self: &Arc<Self>) {
+        if !self.process.is_current() {
+            // The chunks are registered by the parent, which goes on using them.
+            return std::mem::forget(self.clone());
+        }
         let chunks = self.lock().close();
         self.pressed.store(true, Relaxed);
         drop(chunks);
@@ -452,4 +466,31 @@ impl PoolCore {
 /// Divides `bytes` into pieces of at most `most` bytes.
 fn pieces(bytes: usize, most: usize) -> impl Iterator<Item = usize> {
     (0..bytes).step_by(most).map(move |at| most.min(bytes - at))
+}
+
+#[cfg(all(test, unix, not(miri), not(loom)))]
+mod tests {
+    use super::*;
+    use crate::process::passes_in_child;
+
+    /// Another thread may be in the pool when a thread forks.
+    #[test]
+    fn a_forked_child_waits_for_no_lock_of_its_parents_pool() {
+        let make = || Pool::new(&PoolConfig { initial: 0, prewarm: 0, ..PoolConfig::default() }).unwrap();
+        let pool = make();
+        // This thread has a cache from now on, with a slot.
+        drop(pool.take(1).unwrap());
+        let core = pool.core.clone();
+        let mut copies = Some((pool.take(64 << 10).unwrap(), pool));
+        let held = core.lock();
+        let passes = passes_in_child(|| {
+            drop(copies.take());
+            // A cache of another pool ends those that are stale.
+            drop(make().take(1).unwrap());
+            cache::flush_thread();
+            true
+        });
+        drop(held);
+        assert!(passes, "the child waits for the lock");
+    }
 }
