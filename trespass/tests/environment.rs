@@ -12,6 +12,11 @@ fn built_with(variables: &[(&str, &str)]) -> String {
 
 /// The answer of a test of this module, in a process with these variables set.
 fn answer_of(part: &str, variables: &[(&str, &str)]) -> String {
+    answer_and_log_of(part, variables).0
+}
+
+/// The answer, and what the process has logged.
+fn answer_and_log_of(part: &str, variables: &[(&str, &str)]) -> (String, String) {
     let mut command = Command::new(std::env::current_exe().expect("this test's program"));
     command.args(["--ignored", "--exact", &format!("environment::{part}"), "--nocapture"]);
     for name in [
@@ -29,7 +34,8 @@ fn answer_of(part: &str, variables: &[(&str, &str)]) -> String {
     let text = String::from_utf8(output.stdout).expect("text");
     let answer =
         text.lines().find_map(|line| line.split_once("answer: ")).map(|(_, answer)| answer.to_owned());
-    answer.unwrap_or_else(|| panic!("no answer: {text}"))
+    let log = String::from_utf8(output.stderr).expect("text");
+    (answer.unwrap_or_else(|| panic!("no answer: {text}{log}")), log)
 }
 
 /// The child process's part.
@@ -116,6 +122,44 @@ fn a_bad_value_of_a_device_s_variable_is_the_reason_for_tcp() {
         }
         assert!(!text.contains("install"), "{text}");
     }
+}
+
+/// Nothing passes through the device, which no network has to do with.
+#[cfg(feature = "rdma")]
+#[test]
+fn a_blocked_software_device_blames_no_firewall() {
+    let variables = [("SIDEWAY_PROVIDER", "soft"), ("SOFT_RNIC_FAULTS", "drop")];
+    let answer = answer_of("connect_and_tell", &variables);
+    assert!(answer.starts_with("SoftProbeTimedOut: "), "{answer}");
+    let lower = answer.to_lowercase();
+    for word in ["firewall", "udp", "port", "4791", "network", "roce"] {
+        assert!(!lower.contains(word), "{word}: {answer}");
+    }
+}
+
+/// The child process's part: clients that send nothing have all places of a listener when one comes
+/// that is served.
+#[test]
+#[ignore = "run by the other tests, in an environment of their choice"]
+fn connect_beside_silent_clients() {
+    const PLACES: usize = 128;
+    let builder = || Builder::new().policy(trespass::Policy::TcpOnly);
+    let listener = builder().bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let _silent: Vec<_> = (0..PLACES).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
+    let client = builder().handshake_deadline(std::time::Duration::from_secs(60)).connect(addr).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    assert_eq!(server.peer_addr().unwrap(), client.local_addr().unwrap());
+    println!("\nanswer: connected");
+}
+
+#[test]
+fn a_client_that_loses_its_place_is_logged() {
+    let (answer, log) = answer_and_log_of("connect_beside_silent_clients", &[("TRESPASS_LOG", "warn")]);
+    assert_eq!(answer, "connected");
+    let line = log.lines().find(|line| line.contains("makes room for others"));
+    let line = line.unwrap_or_else(|| panic!("no line about it: {log}"));
+    assert!(line.starts_with("trespass warning: ") && line.contains(" peer=127.0.0.1:"), "{line}");
 }
 
 /// A folder without libraries is no invalid value: nothing says that it should have them.

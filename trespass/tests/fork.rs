@@ -91,6 +91,11 @@ fn a_connection_stays_the_parents() {
                     client.read(&mut [0]).unwrap_err(),
                     client.shutdown(Shutdown::Both).unwrap_err(),
                     client.readiness().unwrap_err(),
+                    client.peek(&mut [0]).unwrap_err(),
+                    client.flush().unwrap_err(),
+                    client.drain(Instant::now()).unwrap_err(),
+                    client.set_cork(true).unwrap_err(),
+                    client.writable_fd().unwrap_err(),
                     Worker::new(&Builder::new().build().unwrap()).unwrap().add(client).unwrap_err(),
                 ];
                 errors.iter().all(|error| error.to_string().contains("make another one in the child"))

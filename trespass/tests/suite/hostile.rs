@@ -185,11 +185,12 @@ fn strangers_beyond_the_backlog_cost_nothing(fixture: &Fixture) -> Outcome {
 }
 
 /// The clients' first bytes, and how a listener's answer begins.
-const OTHER_PROTOCOLS: [(&[u8], &[u8]); 5] = [
+const OTHER_PROTOCOLS: [(&[u8], &[u8]); 6] = [
     (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
     (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
     (&[22, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3], &[21, 3, 1, 0, 2, 2, 40]),
     (b"SSH-2.0-x\r\n", b"This port speaks trespass"),
+    (b"EHLO mail.example\r\n", b"This port speaks trespass"),
     (&[0; 64], b""),
 ];
 

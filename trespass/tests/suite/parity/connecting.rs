@@ -253,6 +253,10 @@ fn errors_of_the_system(fixture: &Fixture) -> Outcome {
         vec![
             seen(net.connect(nobody).map(drop)),
             connect("127.0.0.1:0"),
+            connect("0.0.0.0:0"),
+            // No name server has this name (RFC 6761).
+            connect("nobody.invalid:80"),
+            seen(net.bind("nobody.invalid:80").map(drop)),
             connect("255.255.255.255:9"),
             seen(net.bind("192.0.2.1:9").map(drop)),
         ]
