@@ -85,7 +85,10 @@ fn a_connection_stays_the_parents() {
         let child = {
             let copy = &mut copy;
             fork(move || {
-                let Some(mut client) = copy.take() else { return false };
+                let Some(client) = copy.take() else { return false };
+                let (mut reading, mut writing) = client.split();
+                let of_halves = [reading.read(&mut [0]).unwrap_err(), writing.write(b"x").unwrap_err()];
+                let Ok(mut client) = reading.reunite(writing) else { return false };
                 let errors = [
                     client.write(b"of the child").unwrap_err(),
                     client.read(&mut [0]).unwrap_err(),
@@ -98,7 +101,8 @@ fn a_connection_stays_the_parents() {
                     client.writable_fd().unwrap_err(),
                     Worker::new(&Builder::new().build().unwrap()).unwrap().add(client).unwrap_err(),
                 ];
-                errors.iter().all(|error| error.to_string().contains("make another one in the child"))
+                let mut all = errors.iter().chain(&of_halves);
+                all.all(|error| error.to_string().contains("make another one in the child"))
             })
         };
         assert_eq!(wait_for(child), 0, "{policy:?}: the child's call did not fail as documented");
@@ -379,6 +383,41 @@ fn a_child_may_listen() {
             says_hello_by(policy, &own);
             true
         });
+        assert_eq!(wait_for(child), 0, "{policy:?}");
+        says_hello_by(policy, &listener);
+    }
+}
+
+/// A child of a forking server ends like any process: what it has written to a connection of its own
+/// arrives.
+#[test]
+fn the_exit_of_a_child_sends_what_it_wrote() {
+    alone!(the_exit_of_a_child_sends_what_it_wrote);
+    soft_device();
+    let sent = test_harness::bytes(16, 700_000);
+    for policy in [Policy::TcpOnly, Policy::RequireRdma] {
+        let builder = || Builder::new().policy(policy).probe_timeout(Duration::from_secs(3));
+        // The parent has connections, too, and their function for the end of the process.
+        let listener = builder().bind("127.0.0.1:0").unwrap();
+        says_hello_by(policy, &listener);
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let child = fork(|| {
+            let own = builder().bind("127.0.0.1:0").unwrap();
+            there.write_all(&own.local_addr().unwrap().port().to_le_bytes()).unwrap();
+            let (mut stream, _) = own.accept().unwrap();
+            stream.write_all(&sent).unwrap();
+            std::mem::forget(stream);
+            // SAFETY: ends the child as a C program would, with its handlers.
+            unsafe { libc::exit(0) };
+        });
+        let mut port = [0; 2];
+        here.read_exact(&mut port).unwrap();
+        let mut client = builder().connect(("127.0.0.1", u16::from_le_bytes(port))).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        let mut got = Vec::new();
+        let end = client.read_to_end(&mut got);
+        assert!(got == sent && end.is_ok(), "{policy:?}: {} bytes, then {end:?}", got.len());
         assert_eq!(wait_for(child), 0, "{policy:?}");
         says_hello_by(policy, &listener);
     }
