@@ -192,12 +192,14 @@ impl WorkerOwner {
         // A forked child has no connections to close.
         let Ok(mut call) = self.call() else { return };
         call.close(key);
-        let closes = call.closing > 0;
-        drop(call);
-        if !closes || self.cell.has_task.swap(true, Ordering::Relaxed) {
+        if call.closing == 0 {
             return;
         }
-        self.cell.takes_turns.store(true, Ordering::Relaxed);
+        call.cell.takes_turns.store(true, Ordering::Relaxed);
+        drop(call);
+        if self.cell.has_task.swap(true, Ordering::Relaxed) {
+            return;
+        }
         if let Err(error) = UnpolledWorker::start(&self.cell) {
             self.cell.has_task.store(false, Ordering::Relaxed);
             tracing::debug!(%error, "closed connections of a worker need its polls");
