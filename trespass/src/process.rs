@@ -175,9 +175,10 @@ impl TurnGate {
 
     #[cold]
     fn enter_after_turn(&self) -> io::Result<()> {
+        let mut pauses = 0;
         while self.taken.load(Ordering::Acquire) {
             self.calls.leave(false);
-            turn_pause();
+            turn_pause(&mut pauses);
             self.calls.enter(false)?;
         }
         Ok(())
@@ -199,6 +200,8 @@ impl TurnGate {
         if self.calls.in_use.load(Ordering::Relaxed) {
             return None;
         }
+        // The first time this takes longer than a call should wait.
+        barrier::prepare();
         self.taken.store(true, Ordering::Relaxed);
         let turn = TakenTurn(self);
         (barrier::of_all_threads() && !self.calls.in_use.load(Ordering::Acquire)).then_some(turn)
@@ -223,12 +226,17 @@ impl Drop for TakenTurn<'_> {
     }
 }
 
-/// A turn takes some microseconds.
-fn turn_pause() {
-    #[cfg(loom)]
+/// Waits for the service thread. A yield does not let a thread of lower priority run.
+#[cfg(not(loom))]
+fn turn_pause(pauses: &mut u32) {
+    const YIELDS: u32 = 20;
+    *pauses += 1;
+    if *pauses <= YIELDS { thread::yield_now() } else { thread::sleep(Duration::from_micros(20)) }
+}
+
+#[cfg(loom)]
+fn turn_pause(_: &mut u32) {
     loom::thread::yield_now();
-    #[cfg(not(loom))]
-    thread::yield_now();
 }
 
 /// The thread that ends the process.
@@ -309,6 +317,12 @@ mod barrier {
         compiler_fence(Ordering::SeqCst);
     }
 
+    /// Registers the process. Only the first time takes long.
+    pub(super) fn prepare() {
+        // An error comes again from `of_all_threads`.
+        let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
+    }
+
     pub(super) fn of_all_threads() -> bool {
         // `Global` takes longer, and works where the others do not.
         let expedited = membarrier(MembarrierCommand::RegisterPrivateExpedited)
@@ -330,6 +344,8 @@ mod barrier {
     pub(super) fn of_calls() {
         fence(Ordering::SeqCst);
     }
+
+    pub(super) fn prepare() {}
 
     pub(super) fn of_all_threads() -> bool {
         fence(Ordering::SeqCst);

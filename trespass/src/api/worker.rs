@@ -39,8 +39,8 @@ use crate::wire::Kind;
 /// A stream that [`add`](Self::add) moves in keeps its own completion queue.
 ///
 /// [`poll`](Self::poll) does all the work: it sends what earlier calls queued, receives, continues
-/// handshakes, and reports events. Other calls never wait and make no system call. The next poll
-/// sends what they queued.
+/// handshakes, and reports events. Other calls never wait, and leave system calls to it, but for
+/// [`close`](Self::close). The next poll sends what they queued.
 ///
 /// Therefore a client of the worker's listener is connected when the worker polls, unlike one of a
 /// [`Listener`](crate::Listener). A client that waits longer than its

@@ -112,6 +112,10 @@ impl Chunk {
         // SAFETY: `alone` leaked it from a box, and the caller guarantees that no code uses it
         // after this.
         let chunk = unsafe { Box::from_raw(chunk.as_ptr()) };
+        if chunk.registrations.as_ref().is_some_and(|registrations| registrations.are_of_parent()) {
+            // The parent has the registration, and another thread may have locked it at the fork.
+            return std::mem::forget(chunk);
+        }
         let ended = chunk.registrations.as_ref().map_or(Ok(()), |registrations| registrations.end(&chunk));
         if let Err(cause) = ended {
             tracing::debug!("adopted memory is still registered: {cause}");

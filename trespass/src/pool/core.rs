@@ -481,10 +481,13 @@ mod tests {
         // This thread has a cache from now on, with a slot.
         drop(pool.take(1).unwrap());
         let core = pool.core.clone();
-        let mut copies = Some((pool.take(64 << 10).unwrap(), pool));
-        let held = core.lock();
+        let adopted = [pool.adopt(vec![1; 32 << 10]), pool.adopt(vec![2; 32 << 10])];
+        let mut copies = Some((pool.take(64 << 10).unwrap(), adopted, pool));
+        let held = (core.lock(), core.registrations.lock());
         let passes = passes_in_child(|| {
-            drop(copies.take());
+            let (_block, [dropped, reclaimed], _pool) = copies.take().unwrap();
+            drop(dropped);
+            assert!(reclaimed.into_vec().is_err());
             // A cache of another pool ends those that are stale.
             drop(make().take(1).unwrap());
             cache::flush_thread();

@@ -16,19 +16,22 @@ use super::chunk::Chunk;
 use super::classes::RegistrationKind;
 use super::memory::{PoolDomain, identity};
 use super::stats::AdoptedStats;
+use crate::process::Process;
 
 /// Below this size a copy is cheaper than a registration.
 const LEAST: usize = 16 << 10;
 
 /// The registrations of a pool's adopted blocks. Its lock is held while one is made or ended.
 pub(super) struct Registrations {
+    /// A forked child ends none, because the parent has them, and perhaps locked them at the fork.
+    process: Process,
     /// The most bytes that may be registered and not lent.
     most: usize,
     state: Mutex<RegistrationState>,
 }
 
 #[derive(Default)]
-struct RegistrationState {
+pub(super) struct RegistrationState {
     domain: Option<PoolDomain>,
     /// Registered blocks that are not lent, the least recently lent one first. Each lives, because
     /// it leaves this list before it ends.
@@ -43,10 +46,19 @@ unsafe impl Send for IdleRegistration {}
 
 impl Registrations {
     pub(super) fn new(most: usize, domain: Option<PoolDomain>) -> Self {
-        Self { most, state: Mutex::new(RegistrationState { domain, ..RegistrationState::default() }) }
+        Self {
+            process: Process::current(),
+            most,
+            state: Mutex::new(RegistrationState { domain, ..RegistrationState::default() }),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, RegistrationState> {
+    /// Whether this process is a forked child of the one that made them.
+    pub(super) fn are_of_parent(&self) -> bool {
+        !self.process.is_current()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, RegistrationState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,6 +126,9 @@ impl Registrations {
 
     /// Ends the registration of a block that is about to end.
     pub(super) fn end(&self, chunk: &Chunk) -> Result<(), Source> {
+        if self.are_of_parent() {
+            return Err("the process has forked, and the memory belongs to its parent".into());
+        }
         let mut state = self.lock();
         state.remove(chunk);
         if chunk.lkey().is_some() {

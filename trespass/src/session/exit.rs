@@ -190,7 +190,10 @@ mod at_exit {
         while counts.unsent > 0 || list.closes.load(Ordering::Acquire) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return say(format_args!("{} connections had unsent bytes after {timeout:?}", counts.unsent));
+                let (unsent, open) = (counts.unsent, counts.live.iter().flatten().count());
+                return say(format_args!(
+                    "{unsent} connections had unsent bytes after {timeout:?}, and {open} were not closed"
+                ));
             }
             counts = list.changed.wait_timeout(counts, left).unwrap_or_else(PoisonError::into_inner).0;
         }

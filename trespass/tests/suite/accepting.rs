@@ -14,7 +14,7 @@ use super::idle::sees_it_asleep;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: a_full_backlog_makes_clients_wait, a_client_that_loses_its_place_connects_again,
-        i18_the_service_thread_sleeps_while_clients_wait,
+        i18_the_service_thread_sleeps_while_clients_wait, i18_the_service_thread_sleeps_while_a_worker_does,
         both_kinds_come_before_the_first_accept, the_first_accept_decides_on_the_kind, the_first_accept_makes_room_for_its_kind,
         an_owned_iterator_accepts, a_client_beyond_the_backlog_is_told_that_the_listener_is_busy,
         a_workers_client_beyond_the_backlog_is_told_so, clients_beyond_the_backlog_get_in_when_the_program_accepts);
@@ -86,6 +86,27 @@ fn i18_the_service_thread_sleeps_while_clients_wait(fixture: &Fixture) -> Outcom
     sees_it_asleep(service_thread());
     drop([silent, waiting]);
     sees_it_asleep(service_thread());
+    Ok(())
+}
+
+/// The worker has closed a connection, and sleeps in a poll.
+fn i18_the_service_thread_sleeps_while_a_worker_does(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
+    let (key, mut events) = (worker.connect(addr, Kind::Stream).unwrap(), Vec::new());
+    while !events.iter().any(|event| matches!(event, Event::Connected { .. })) {
+        worker.poll(&mut events, Some(LONG)).unwrap();
+    }
+    let _server = listener.accept().unwrap();
+    worker.write(key, &[1; 1000]).unwrap();
+    worker.close(key);
+    let waker = worker.waker();
+    thread::scope(|scope| {
+        let polling = scope.spawn(|| worker.poll(&mut events, Some(LONG)).unwrap());
+        sees_it_asleep(service_thread());
+        waker.wake();
+        polling.join().unwrap();
+    });
     Ok(())
 }
 

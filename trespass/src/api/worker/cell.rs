@@ -77,16 +77,32 @@ impl WorkerCell {
     /// Sends what closed connections have left, if no call is in the worker. The service thread calls
     /// this. Returns whether something has moved, and `None` once nothing is left.
     pub(super) fn send_for_closed(&self) -> Option<bool> {
-        let Some(_turn) = self.gate.take_turn() else { return Some(false) };
+        let Some(_turn) = self.gate.take_turn() else { return self.is_left_alone().then_some(false) };
         // SAFETY: during the turn no call is in the worker, and the owner's drop is one. The end of the
         // process takes the state in this thread.
         let state = unsafe { (*self.state.get()).as_mut() };
         let moved = state.and_then(WorkerInner::send_for_closed);
         if moved.is_none() {
             // The owner sees this, because its next call begins after the turn.
-            self.has_task.store(false, Ordering::Relaxed);
+            self.has_task.store(false, Ordering::SeqCst);
         }
         moved
+    }
+
+    /// Whether the task must go on, although a call is in the worker. Otherwise the owner starts another
+    /// one.
+    fn is_left_alone(&self) -> bool {
+        if self.takes_turns.load(Ordering::SeqCst) {
+            return true;
+        }
+        self.has_task.store(false, Ordering::SeqCst);
+        // The owner stores `takes_turns` before it looks for a task.
+        self.takes_turns.load(Ordering::SeqCst) && !self.has_task.swap(true, Ordering::SeqCst)
+    }
+
+    /// Has the owner start another task, because the last one has panicked.
+    pub(super) fn lose_task(&self) {
+        self.has_task.store(false, Ordering::SeqCst);
     }
 }
 
@@ -134,6 +150,14 @@ impl DerefMut for WorkerCall<'_> {
 }
 
 impl WorkerCall<'_> {
+    /// Ends the visits of the service thread, if no closed connection needs them. A visit that finds
+    /// none changes nothing.
+    pub(super) fn end_visits(&mut self) {
+        if self.cell.takes_turns.load(Ordering::Relaxed) && !self.has_closed() {
+            self.cell.takes_turns.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// Continues after a sleep. If the end of the process has begun, it takes the worker, and this
     /// call never returns.
     pub(super) fn resume(&mut self) {
@@ -192,16 +216,16 @@ impl WorkerOwner {
         // A forked child has no connections to close.
         let Ok(mut call) = self.call() else { return };
         call.close(key);
-        if call.closing == 0 {
+        if !call.has_closed() {
             return;
         }
-        call.cell.takes_turns.store(true, Ordering::Relaxed);
+        call.cell.takes_turns.store(true, Ordering::SeqCst);
         drop(call);
-        if self.cell.has_task.swap(true, Ordering::Relaxed) {
+        if self.cell.has_task.swap(true, Ordering::SeqCst) {
             return;
         }
         if let Err(error) = UnpolledWorker::start(&self.cell) {
-            self.cell.has_task.store(false, Ordering::Relaxed);
+            self.cell.lose_task();
             tracing::debug!(%error, "closed connections of a worker need its polls");
         }
     }
@@ -210,10 +234,7 @@ impl WorkerOwner {
     pub(super) fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         let mut call = self.call()?;
         let polled = call.poll(events, timeout);
-        if call.closing == 0 && call.cell.takes_turns.load(Ordering::Relaxed) {
-            // A turn that finds no closed connection changes nothing.
-            call.cell.takes_turns.store(false, Ordering::Relaxed);
-        }
+        call.end_visits();
         polled
     }
 

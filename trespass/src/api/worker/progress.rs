@@ -13,6 +13,8 @@ use crate::session::readiness::Until;
 
 /// Rounds before a poll returns events, so that peers that never stop do not delay the program.
 const MAX_ROUNDS: u32 = 16;
+/// Closed connections that the service thread serves in a visit.
+const MOST_VISITED: u32 = 16;
 /// Polls of the completion queue before a spinning worker asks the system and the clock once.
 const POLLS_PER_SYSTEM_CHECK: u32 = 64;
 
@@ -56,6 +58,7 @@ impl WorkerCall<'_> {
 
     /// Takes the system's events, and sleeps if it may.
     fn sleep(&mut self, until: Until) -> io::Result<()> {
+        self.end_visits();
         let waited = self.wait_for_events(until);
         if !matches!(until, Until::Now) {
             self.resume();
@@ -208,6 +211,8 @@ impl WorkerInner {
             }
             self.mark_dirty(index);
         }
+        // For a program that waits on the descriptor: the queue makes no more events.
+        self.poller.wake();
     }
 
     /// Gives a turn to each connection with events. Returns whether there were any.
@@ -292,19 +297,32 @@ impl WorkerInner {
         true
     }
 
+    /// Whether closed connections have something to send, or queue pairs of theirs drain.
+    pub(super) fn has_closed(&self) -> bool {
+        self.closing > 0 || self.worker_cq.next_deadline().is_some()
+    }
+
     /// Sends what closed connections have left, without the events of others. Returns whether something
     /// has moved, and `None` if no connection is closing.
     pub(super) fn send_for_closed(&mut self) -> Option<bool> {
-        if self.closing == 0 {
+        if !self.has_closed() {
             return None;
         }
         let mut moved = self.poll_completions();
-        for index in 0..self.slots.len() as u32 {
-            if matches!(self.slot(index).state, SlotState::Closing { .. }) {
-                moved |= self.progress_closing(index);
+        let all = self.slots.len() as u32;
+        let mut visited = 0;
+        for _ in 0..all {
+            self.next_visited = (self.next_visited + 1) % all;
+            if matches!(self.slot(self.next_visited).state, SlotState::Closing { .. }) {
+                moved |= self.progress_closing(self.next_visited);
+                visited += 1;
+            }
+            // A call waits for the end of the visit.
+            if visited == MOST_VISITED {
+                break;
             }
         }
-        (self.closing > 0).then_some(moved)
+        self.has_closed().then_some(moved)
     }
 
     /// Appends the events of connections.

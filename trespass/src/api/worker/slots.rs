@@ -49,6 +49,8 @@ pub(crate) struct WorkerInner {
     pub(super) refusals: Refusals,
     /// Connections that the program has closed and that still send.
     pub(super) closing: usize,
+    /// The slot that the service thread has visited last.
+    pub(super) next_visited: u32,
     /// Connections with events or calls since their last turn.
     pub(super) dirty: Vec<u32>,
     /// Connections that were ready when they were last examined.
@@ -118,6 +120,7 @@ impl WorkerInner {
             handshakes: 0,
             refusals: Refusals::default(),
             closing: 0,
+            next_visited: 0,
             dirty: Vec::new(),
             maybe_ready: Vec::new(),
             awaiting_memory: Vec::new(),

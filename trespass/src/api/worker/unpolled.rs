@@ -47,5 +47,9 @@ impl Task for UnpolledWorker {
         NextTurn::At(now + pause)
     }
 
-    fn failed(&mut self, _: &Place) {}
+    fn failed(&mut self, _: &Place) {
+        if let Some(cell) = self.cell.upgrade() {
+            cell.lose_task();
+        }
+    }
 }

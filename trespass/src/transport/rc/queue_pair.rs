@@ -130,7 +130,7 @@ impl<B: DeviceBlock> RcQueuePair<B> {
     /// peer's requests are not answered any more.
     pub(super) fn stop(&mut self) {
         // A queue pair that was not connected has no requests, and cannot be moved there.
-        let is_unused = self.posted == 0 && self.receives.is_empty() && !self.shares;
+        let is_unused = self.posted == 0 && self.probes == 0 && self.receives.is_empty() && !self.shares;
         if std::mem::replace(&mut self.stopped, true) || is_unused {
             return;
         }
