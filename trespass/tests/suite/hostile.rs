@@ -73,9 +73,9 @@ fn garbage_costs_a_listener_nothing(fixture: &Fixture) -> Outcome {
 }
 
 /// The first message of a client, which names its queue pair.
-fn hello(builder: Builder) -> Vec<u8> {
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut connecting = builder.start_connect(other.local_addr().unwrap()).unwrap();
+fn hello(fixture: &Fixture) -> Vec<u8> {
+    let other = TcpListener::bind(fixture.anywhere()).unwrap();
+    let mut connecting = fixture.builder().start_connect(other.local_addr().unwrap()).unwrap();
     let (mut stream, _) = other.accept().unwrap();
     stream.set_nonblocking(true).unwrap();
     let (mut hello, deadline) = (Vec::new(), Instant::now() + LONG);
@@ -129,7 +129,7 @@ fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
         || if test_harness::is_emulated() { fixture.builder() } else { fixture.with_default_times() };
     let listener = builder().bind(fixture.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let hello = hello(fixture.builder());
+    let hello = hello(fixture);
     let before = on_device();
     let mut silent = Vec::new();
     let most = most_on_device(|| {
