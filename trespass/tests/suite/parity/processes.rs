@@ -58,7 +58,10 @@ fn run<N: Net>(net: &N, task: &str, addr: SocketAddr) {
     match task {
         COUNT => print!("{}", open_descriptors()),
         SERVE => serve(&net.bind(addr).unwrap()),
-        FEW => serve_with_few_descriptors(&net.bind(addr).unwrap()),
+        FEW => {
+            let few = descriptors_of_a_server(net) + DESCRIPTORS;
+            serve_with_few_descriptors(&net.bind(addr).unwrap(), few);
+        }
         task if task.starts_with(WRITE) => {
             let len = task[WRITE.len()..].parse().unwrap();
             let mut stream = net.connect(addr).unwrap();
@@ -244,15 +247,24 @@ fn a_server_is_killed_and_starts_again<N: Net>(net: &N) -> Vec<(Vec<u8>, bool)> 
 
 /// Clients of the server that has few descriptors.
 const CLIENTS: usize = 60;
-/// Descriptors that it may open.
+/// Descriptors that it may open beyond those of a listener and a connection.
 const DESCRIPTORS: usize = 30;
 /// The answer to the last clients.
 const DONE: &str = "done";
 
+/// The descriptors of this process while it has a listener and a connection. Clients of the listener
+/// that it makes next come at any time, and have more.
+fn descriptors_of_a_server<N: Net>(net: &N) -> usize {
+    let (listener, addr) = net.listen();
+    let _client = net.connect(addr).unwrap();
+    let _server = listener.accept().unwrap();
+    open_descriptors()
+}
+
 /// Accepts until a call fails. Then it tells the clients that it has why, drops them and goes on.
-fn serve_with_few_descriptors<L: NetListener<Stream: NetStream>>(listener: &L) {
+fn serve_with_few_descriptors<L: NetListener<Stream: NetStream>>(listener: &L, few: usize) {
     let limit = getrlimit(Resource::Nofile);
-    let current = Some((open_descriptors() + DESCRIPTORS) as u64);
+    let current = Some(few as u64);
     setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
     let (mut kept, mut accepted) = (Vec::new(), 0);
     let answer = |kept: &mut Vec<L::Stream>, text: &str| {
