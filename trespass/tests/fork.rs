@@ -388,8 +388,7 @@ fn a_child_may_listen() {
     }
 }
 
-/// A child of a forking server ends like any process: what it has written to a connection of its own
-/// arrives.
+/// The peer of a child's connection gets the bytes that the child wrote before its exit.
 #[test]
 fn the_exit_of_a_child_sends_what_it_wrote() {
     alone!(the_exit_of_a_child_sends_what_it_wrote);
