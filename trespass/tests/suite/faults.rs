@@ -59,11 +59,12 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut suite = Suite::<Fixture>::default().of_part(part);
+    processes::add(&mut suite);
+    // The last case leaves queue pairs with a failed device.
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
         a_port_that_goes_down_is_waited_for, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp, whoever_asks_first_hears_of_a_reset,
         a_storm_is_served_where_nothing_passes, a_device_that_fails_ends_what_it_carries);
-    processes::add(&mut suite);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
     suite.run(
         &test_harness::arguments(),
