@@ -110,29 +110,72 @@ impl<T: Send + Sync> PerProcess<T> {
 
 /// Marks a connection as in use while a call runs.
 ///
-/// A call stores its mark and then reads whether calls may begin. [`end_calls`] does both the other
-/// way round. The barriers between make sure that one of them sees the other.
+/// A call stores its mark and then reads whether calls may begin. [`end_calls`] and a visit of the
+/// service thread do both the other way round. The barriers between make sure that one of them sees
+/// the other.
 pub(crate) struct CallGate {
     in_use: AtomicBool,
     process: Process,
+    /// The process, or [`VISITED`] during a visit.
+    admits: AtomicU32,
 }
+
+/// No call may begin, because the service thread is in the connection.
+const VISITED: u32 = ENDED - 1;
 
 impl CallGate {
     pub(crate) fn new() -> Self {
-        Self { in_use: AtomicBool::new(false), process: Process::current() }
+        Self::of(Process::current())
     }
 
-    /// Begins a call. If it fails, `else_in_use` is the mark from now on.
+    fn of(process: Process) -> Self {
+        Self { in_use: AtomicBool::new(false), process, admits: AtomicU32::new(process.0) }
+    }
+
+    /// Begins a call. A visit of the service thread ends first. If it fails, `else_in_use` is the mark
+    /// from now on.
     #[inline]
     pub(crate) fn enter(&self, else_in_use: bool) -> io::Result<()> {
-        self.in_use.store(true, Ordering::Relaxed);
-        barrier::of_calls();
-        if self.process.0 == MAY_CALL.load(Ordering::Relaxed) {
+        self.mark();
+        // Acquire, because the call sees what the last visit has done.
+        if self.admits.load(Ordering::Acquire) == MAY_CALL.load(Ordering::Relaxed) {
             Ok(())
         } else {
-            self.leave(else_in_use);
-            Err(Process::error("connection"))
+            self.enter_late(else_in_use)
         }
+    }
+
+    #[cold]
+    fn enter_late(&self, else_in_use: bool) -> io::Result<()> {
+        let mut pauses = 0;
+        loop {
+            if self.process.0 != MAY_CALL.load(Ordering::Relaxed) {
+                self.leave(else_in_use);
+                return Err(Process::error("connection"));
+            }
+            if self.admits.load(Ordering::Acquire) != VISITED {
+                return Ok(());
+            }
+            self.leave(else_in_use);
+            visit_pause(&mut pauses);
+            self.mark();
+        }
+    }
+
+    #[inline]
+    fn mark(&self) {
+        self.in_use.store(true, Ordering::Relaxed);
+        barrier::of_calls();
+    }
+
+    /// Continues a call that has slept and has not left. A visit cannot have begun.
+    pub(crate) fn resume(&self) -> io::Result<()> {
+        self.mark();
+        if self.process.0 == MAY_CALL.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.leave(false);
+        Err(Process::error("connection"))
     }
 
     /// Ends a call.
@@ -141,9 +184,27 @@ impl CallGate {
         self.in_use.store(in_use, Ordering::Release);
     }
 
-    /// Whether no call is in the connection, after [`end_calls`]: then none will be.
+    /// Begins a visit of the service thread, if no call is in.
+    pub(crate) fn begin_visit(&self) -> Option<GateVisit<'_>> {
+        if self.in_use.load(Ordering::Relaxed) {
+            return None;
+        }
+        // The first time this takes longer than a call should wait.
+        barrier::prepare();
+        self.admits.store(VISITED, Ordering::Relaxed);
+        let visit = GateVisit(self);
+        (barrier::of_all_threads() && !self.in_use.load(Ordering::Acquire)).then_some(visit)
+    }
+
+    /// Whether no call is in the connection, after [`end_calls`]: then none will be. The service thread
+    /// asks, which is in no visit then.
     pub(crate) fn is_left_for_ever(&self) -> bool {
         MAY_CALL.load(Ordering::Relaxed) == ENDED && !self.in_use.load(Ordering::Acquire)
+    }
+
+    /// Whether a forked child's copy is of the middle of a visit.
+    pub(crate) fn is_visited(&self) -> bool {
+        self.admits.load(Ordering::Acquire) == VISITED
     }
 
     #[inline]
@@ -152,90 +213,26 @@ impl CallGate {
     }
 }
 
-/// A [`CallGate`] through which the service thread takes a turn while no call is in it.
-///
-/// A call stores its mark and then reads whether the service thread is in. The service thread does both
-/// the other way round, with the barriers of [`CallGate`] between.
-pub(crate) struct TurnGate {
-    calls: CallGate,
-    taken: AtomicBool,
-}
+/// A visit of the service thread. No call begins before it is dropped.
+pub(crate) struct GateVisit<'a>(&'a CallGate);
 
-impl TurnGate {
-    pub(crate) fn new() -> Self {
-        Self { calls: CallGate::new(), taken: AtomicBool::new(false) }
-    }
-
-    /// Begins a call. A turn of the service thread ends first.
-    #[inline]
-    pub(crate) fn enter(&self) -> io::Result<()> {
-        self.calls.enter(false)?;
-        if self.taken.load(Ordering::Acquire) { self.enter_after_turn() } else { Ok(()) }
-    }
-
-    #[cold]
-    fn enter_after_turn(&self) -> io::Result<()> {
-        let mut pauses = 0;
-        while self.taken.load(Ordering::Acquire) {
-            self.calls.leave(false);
-            turn_pause(&mut pauses);
-            self.calls.enter(false)?;
-        }
-        Ok(())
-    }
-
-    /// Continues a call that has not left.
-    pub(crate) fn resume(&self) -> io::Result<()> {
-        self.calls.enter(false)
-    }
-
-    /// Ends a call.
-    #[inline]
-    pub(crate) fn leave(&self) {
-        self.calls.leave(false);
-    }
-
-    /// Begins a turn of the service thread, if no call is in.
-    pub(crate) fn take_turn(&self) -> Option<TakenTurn<'_>> {
-        if self.calls.in_use.load(Ordering::Relaxed) {
-            return None;
-        }
-        // The first time this takes longer than a call should wait.
-        barrier::prepare();
-        self.taken.store(true, Ordering::Relaxed);
-        let turn = TakenTurn(self);
-        (barrier::of_all_threads() && !self.calls.in_use.load(Ordering::Acquire)).then_some(turn)
-    }
-
-    /// See [`CallGate::is_left_for_ever`]. The service thread asks, which is in no turn then.
-    pub(crate) fn is_left_for_ever(&self) -> bool {
-        self.calls.is_left_for_ever()
-    }
-
-    pub(crate) fn is_of_this_process(&self) -> bool {
-        self.calls.is_of_this_process()
-    }
-}
-
-/// A turn of the service thread. No call begins before it is dropped.
-pub(crate) struct TakenTurn<'a>(&'a TurnGate);
-
-impl Drop for TakenTurn<'_> {
+impl Drop for GateVisit<'_> {
     fn drop(&mut self) {
-        self.0.taken.store(false, Ordering::Release);
+        let CallGate { admits, process, .. } = self.0;
+        admits.store(process.0, Ordering::Release);
     }
 }
 
 /// Waits for the service thread. A yield does not let a thread of lower priority run.
 #[cfg(not(loom))]
-fn turn_pause(pauses: &mut u32) {
+fn visit_pause(pauses: &mut u32) {
     const YIELDS: u32 = 20;
     *pauses += 1;
     if *pauses <= YIELDS { thread::yield_now() } else { thread::sleep(Duration::from_micros(20)) }
 }
 
 #[cfg(loom)]
-fn turn_pause(_: &mut u32) {
+fn visit_pause(_: &mut u32) {
     loom::thread::yield_now();
 }
 
@@ -434,8 +431,7 @@ mod models {
 
     impl Guarded {
         fn new() -> Arc<Self> {
-            let gate = CallGate { in_use: AtomicBool::new(false), process: Process(0) };
-            Arc::new(Self { gate, connection: UnsafeCell::new(0) })
+            Arc::new(Self { gate: CallGate::of(Process(0)), connection: UnsafeCell::new(0) })
         }
 
         /// A call. Returns whether it was in the connection.
@@ -475,30 +471,71 @@ mod models {
         });
     }
 
-    /// The service thread takes a turn while the owner makes calls, and drops what it has.
+    /// The service thread visits while the owner makes calls.
     #[test]
-    fn a_call_and_a_turn_do_not_meet() {
+    fn a_call_and_a_visit_do_not_meet() {
         loom::model(|| {
-            let calls = CallGate { in_use: AtomicBool::new(false), process: Process(0) };
-            let gate = TurnGate { calls, taken: AtomicBool::new(false) };
-            let guarded = Arc::new((gate, UnsafeCell::new(0_u32)));
+            let guarded = Guarded::new();
             let serving = {
                 let guarded = guarded.clone();
                 thread::spawn(move || {
-                    let turn = guarded.0.take_turn();
+                    let visit = guarded.gate.begin_visit();
                     // SAFETY: loom checks that no other thread is in the cell.
-                    turn.is_some_and(|_turn| guarded.1.with_mut(|count| unsafe { *count += 1 }) == ())
+                    visit.is_some_and(|_visit| guarded.connection.with_mut(|calls| unsafe { *calls += 1 }) == ())
                 })
             };
-            for _ in 0..2 {
-                guarded.0.enter().unwrap();
-                // SAFETY: loom checks that no other thread is in the cell.
-                guarded.1.with_mut(|count| unsafe { *count += 1 });
-                guarded.0.leave();
-            }
-            let turns = u32::from(serving.join().unwrap());
+            assert!(guarded.call() && guarded.call());
+            let visits = u32::from(serving.join().unwrap());
             // SAFETY: the other thread has ended.
-            assert_eq!(guarded.1.with(|count| unsafe { *count }), 2 + turns);
+            assert_eq!(guarded.connection.with(|calls| unsafe { *calls }), 2 + visits);
+        });
+    }
+
+    /// A call sleeps and has not left, so that no visit begins.
+    #[test]
+    fn a_call_that_sleeps_keeps_visits_out() {
+        loom::model(|| {
+            let guarded = Guarded::new();
+            assert!(guarded.gate.enter(false).is_ok());
+            let serving = {
+                let guarded = guarded.clone();
+                thread::spawn(move || assert!(guarded.gate.begin_visit().is_none()))
+            };
+            assert!(guarded.gate.resume().is_ok());
+            serving.join().unwrap();
+            guarded.gate.leave(false);
+        });
+    }
+
+    /// The process ends while the service thread visits. Later the same thread closes.
+    #[test]
+    fn a_call_a_visit_and_the_end_do_not_meet() {
+        loom::model(|| {
+            let guarded = Guarded::new();
+            let closes = Arc::new(AtomicBool::new(false));
+            let serving = {
+                let (guarded, closes) = (guarded.clone(), closes.clone());
+                thread::spawn(move || {
+                    let visit = guarded.gate.begin_visit();
+                    if let Some(_visit) = visit {
+                        // SAFETY: loom checks that no other thread is in the cell.
+                        guarded.connection.with_mut(|calls| unsafe { *calls += 1 });
+                    }
+                    let left = closes.load(Ordering::Acquire) && guarded.gate.is_left_for_ever();
+                    // SAFETY: as above.
+                    left.then(|| guarded.connection.with_mut(|calls| unsafe { *calls }))
+                })
+            };
+            let calling = {
+                let guarded = guarded.clone();
+                thread::spawn(move || guarded.call())
+            };
+            assert!(end_calls());
+            closes.store(true, Ordering::Release);
+            let (called, seen) = (calling.join().unwrap(), serving.join().unwrap());
+            // SAFETY: the other threads have ended.
+            let in_all = guarded.connection.with(|calls| unsafe { *calls });
+            assert!(in_all >= u32::from(called) && seen.is_none_or(|seen| seen == in_all));
         });
     }
 

@@ -252,7 +252,9 @@ macro_rules! common {
             pub fn send_buf(&mut self, block: Block, len: usize) -> Result<Ticket, SendRefused> {
                 let mut block = Some(block);
                 let taken = self.0.exclusive().and_then(|mut caller| {
-                    caller.call(Direction::Write, |connection| connection.send_block(&mut block, len))
+                    let taken =
+                        caller.call(Direction::Write, |connection| connection.send_block(&mut block, len));
+                    caller.finish_lending(taken)
                 });
                 match (taken, block) {
                     (Ok(ticket), _) => Ok(ticket),
@@ -274,7 +276,9 @@ macro_rules! common {
             ///
             /// Those of a write. The blocks then stay in the vector.
             pub fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
-                self.0.exclusive()?.call(Direction::Write, |connection| connection.send_blocks(blocks))
+                let mut caller = self.0.exclusive()?;
+                let taken = caller.call(Direction::Write, |connection| connection.send_blocks(blocks));
+                caller.finish_lending(taken)
             }
 
             /// Returns a lent block whose send is complete. It does not wait: other calls find the

@@ -13,7 +13,6 @@ mod progress;
 mod slots;
 #[cfg(test)]
 mod tests;
-mod unpolled;
 mod waker;
 
 use std::fmt;

@@ -148,8 +148,11 @@ impl Caller<'_> {
         if matches!(how, Shutdown::Read | Shutdown::Both) {
             protocol.shutdown_read();
         }
-        // Sends the end as far as possible, because the program may never call again.
+        // The program may never call again.
         self.connection.progress();
+        if !self.timeouts().is_nonblocking() && self.connection.is_sent_or_failed().is_err() {
+            self.leave_unsent();
+        }
         self.publish_readiness();
         self.wake_sleeper();
         Ok(())
@@ -358,10 +361,9 @@ impl Caller<'_> {
         }
     }
 
-    /// Finishes a write: a blocking one waits until its bytes are sent.
+    /// Finishes a write. One that blocks has the system or the device take the bytes, or leaves them to
+    /// the service thread. The next call reports a failure.
     pub(crate) fn finish_write<T>(&mut self, taken: T) -> io::Result<T> {
-        // The bytes were accepted, so the write succeeds. The next call reports a timeout or a
-        // failure.
         let nonblocking = self.timeouts().is_nonblocking();
         let connection = &mut self.connection;
         // Usually one poll shows that they are sent.
@@ -369,18 +371,63 @@ impl Caller<'_> {
             || connection.is_flushed()
             || connection.poll_once(PollScope::ONCE) && connection.is_flushed())
         {
-            if !self.connection.protocol.is_corked() {
-                self.connection.protocol.flush();
-            }
-            let sent_or_failed = self.call_for_completion(|connection| {
-                connection.post();
-                connection.is_sent_or_failed()
-            });
-            if let Err(error) = sent_or_failed {
-                tracing::trace!(connection = %self.connection.info, %error, "taken, and not yet on its way");
-            }
+            self.send_or_leave();
         }
         Ok(taken)
+    }
+
+    /// Sends the written bytes. Over TCP it waits for the kernel, as a socket does. Over RDMA it only
+    /// polls, because the peer's program may be busy. If bytes are left from earlier calls, it does
+    /// neither.
+    #[inline(never)]
+    fn send_or_leave(&mut self) {
+        if !self.connection.protocol.is_corked() {
+            self.connection.protocol.flush();
+        }
+        let attempt = |connection: &mut Connection| {
+            connection.post();
+            connection.is_sent_or_failed()
+        };
+        if !self.left_unsent && self.connection.is_tcp() {
+            if let Err(error) = self.call_for_completion(attempt) {
+                tracing::trace!(connection = %self.connection.info, %error, "taken, and not yet on its way");
+            }
+        } else if !self.left_unsent {
+            let time = self.connection.spin.time();
+            if self.spin(Instant::now(), time, Until::Event, &mut { attempt }).is_some() {
+                self.connection.spin.found_by_polling();
+            }
+        }
+        if self.connection.is_sent_or_failed().is_ok() {
+            self.left_unsent = false;
+        } else {
+            self.leave_unsent();
+        }
+    }
+
+    /// Finishes a call that lends blocks. If it blocks, it leaves those to the service thread that the
+    /// peer has no room for.
+    pub(crate) fn finish_lending<T>(&mut self, taken: io::Result<T>) -> io::Result<T> {
+        if taken.is_ok() && !self.timeouts().is_nonblocking() && self.connection.protocol.has_unsent() {
+            self.leave_unsent();
+        }
+        taken
+    }
+
+    /// Sends what a program has left behind, for the service thread. Returns whether anything has
+    /// moved, and `None` once nothing is left.
+    pub(crate) fn send_left(&mut self) -> Option<bool> {
+        let before = self.connection.findings();
+        // A peer that goes on sending does not keep the thread.
+        self.connection.limit_turns(true);
+        if let Err(error) = self.sleep(Until::Now) {
+            tracing::debug!(connection = %self.connection.info, %error, "its events are not known");
+        }
+        self.connection.progress();
+        self.connection.limit_turns(false);
+        self.publish_readiness();
+        self.left_unsent = self.connection.is_sent_or_failed().is_err();
+        self.left_unsent.then(|| self.connection.findings() != before)
     }
 
     /// Takes the events that have come.
@@ -431,18 +478,22 @@ impl Caller<'_> {
         self.finish_write(())
     }
 
-    /// Waits until all written bytes are sent.
+    /// Sends all written bytes. In blocking mode it leaves those to the service thread that the
+    /// transport does not take.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.connection.protocol.flush();
-        self.wait_until_sent()
-    }
-
-    /// Waits until all bytes are sent except those held back by the cork.
-    fn wait_until_sent(&mut self) -> io::Result<()> {
-        self.call_for_completion(|connection| {
+        let nonblocking = self.timeouts().is_nonblocking();
+        let is_sent = self.call_for_completion(|connection| {
             connection.post();
-            connection.written_bytes_are(WrittenBytes::Sent)
-        })
+            match connection.written_bytes_are(WrittenBytes::Sent) {
+                Err(Refused::Blocked) if !nonblocking => Ok(false),
+                sent => sent.map(|()| true),
+            }
+        })?;
+        if !is_sent {
+            self.send_or_leave();
+        }
+        Ok(())
     }
 
     /// Waits until no written byte depends on this process.

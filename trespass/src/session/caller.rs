@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 #[cfg(unix)]
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
@@ -35,6 +35,7 @@ use crate::session::readiness::{Poller, ReadinessState, Until};
 use crate::session::room::RoomDescriptor;
 use crate::session::sleep::EventWait;
 use crate::session::turns::{Turn, TurnGuard, Turns};
+use crate::session::visits::{Visited, Visits};
 use crate::session::wake::WakeHandle;
 
 const _: () = {
@@ -60,6 +61,8 @@ pub(crate) struct OpenConnection {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     room: Option<RoomDescriptor>,
     pub(crate) readiness_state: ReadinessState,
+    /// A call has left bytes behind that it could not send. They may be sent since.
+    pub(crate) left_unsent: bool,
 }
 
 impl OpenConnection {
@@ -85,7 +88,12 @@ pub(crate) struct ConnectionCell {
     default_linger: Duration,
     linger: Mutex<Duration>,
     gate: CallGate,
+    visits: Visits,
+    /// This cell.
+    own: Weak<Self>,
     turns: Turns,
+    /// The socket, for a forked child.
+    socket: Option<process::Descriptor>,
     wake_handle: Arc<WakeHandle>,
     task_waker: Waker,
     /// Whether the program has the set's descriptor.
@@ -102,8 +110,8 @@ pub(crate) struct ConnectionCell {
     open: UnsafeCell<Option<OpenConnection>>,
 }
 
-// SAFETY: `open` is only reached through a `Caller`, and by `take`, whose exclusion is described
-// there. All other fields are `Sync`.
+// SAFETY: `open` is only reached through a `Caller`, of a call or a visit, and by `take`, whose
+// exclusion is described there. All other fields are `Sync`.
 unsafe impl Sync for ConnectionCell {}
 
 // As for `TcpStream`: a call that panics leaves the connection as the system would.
@@ -111,12 +119,12 @@ impl UnwindSafe for ConnectionCell {}
 impl RefUnwindSafe for ConnectionCell {}
 
 impl ConnectionCell {
-    fn new(connection: Connection) -> io::Result<Self> {
+    fn new(connection: Connection) -> io::Result<Arc<Self>> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let mut connection = connection;
         let wake_handle = WakeHandle::new();
         connection.returns.set_wake_handle(&wake_handle);
-        let cell = Self {
+        let cell = Arc::new_cyclic(|own| Self {
             info: connection.info.clone(),
             peer_user_data: connection.peer_user_data.clone(),
             pool: connection.pool.clone(),
@@ -125,7 +133,10 @@ impl ConnectionCell {
             default_linger: connection.linger(),
             linger: Mutex::new(connection.linger()),
             gate: CallGate::new(),
+            visits: Visits::default(),
+            own: own.clone(),
             turns: Turns::new(),
+            socket: connection.socket(),
             task_waker: wake_handle.clone().into(),
             wake_handle,
             exported: AtomicBool::new(false),
@@ -141,8 +152,9 @@ impl ConnectionCell {
                 #[cfg(any(target_os = "linux", target_os = "android"))]
                 room: None,
                 readiness_state: ReadinessState::default(),
+                left_unsent: false,
             })),
-        };
+        });
         if ALWAYS_IN_A_SET {
             cell.make_set()?;
         }
@@ -223,7 +235,7 @@ impl ConnectionCell {
             process::wait_for_end();
             return Err(error);
         }
-        Ok(Caller { open: self.open(), cell: self, turn: ManuallyDrop::new(Some(turn)), left: false })
+        Ok(Caller { open: self.open(), cell: self, turn: ManuallyDrop::new(Some(turn)), ending: Ending::Leaves })
     }
 
     /// The connection, which a caller has entered.
@@ -242,6 +254,23 @@ impl ConnectionCell {
     unsafe fn take(&self) -> Option<OpenConnection> {
         // SAFETY: the caller guarantees that nobody else reaches it.
         unsafe { (*self.open.get()).take() }
+    }
+}
+
+impl Visited for ConnectionCell {
+    fn gate(&self) -> &CallGate {
+        &self.gate
+    }
+
+    fn visits(&self) -> &Visits {
+        &self.visits
+    }
+
+    unsafe fn visit(&self) -> Option<bool> {
+        // SAFETY: during the visit no call is in the connection, and those that take it are calls, or
+        // run in this thread.
+        let open = NonNull::from(unsafe { (*self.open.get()).as_mut() }?);
+        Caller { open, cell: self, turn: ManuallyDrop::new(None), ending: Ending::Nothing }.send_left()
     }
 }
 
@@ -270,8 +299,18 @@ pub(crate) struct Caller<'a> {
     cell: &'a ConnectionCell,
     /// The turn of a call through `&`, which its drop takes.
     turn: ManuallyDrop<Option<TurnGuard<'a>>>,
-    /// The end of the process has the connection.
-    left: bool,
+    ending: Ending,
+}
+
+/// What a call does at its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// It leaves the gate.
+    Leaves,
+    /// The same. It has slept, and meanwhile the service thread did not visit.
+    LeavesAfterSleep,
+    /// The connection is not the call's: it is a visit, or the end of the process has the connection.
+    Nothing,
 }
 
 impl Deref for Caller<'_> {
@@ -280,7 +319,8 @@ impl Deref for Caller<'_> {
     #[inline]
     fn deref(&self) -> &OpenConnection {
         // SAFETY: the pointer comes from `ConnectionCell::open`. A caller has entered the gate, and
-        // it has the turn, or was made from `&mut`, so that no other call is in the connection.
+        // it has the turn, or was made from `&mut`, or is a visit, so that no other call is in the
+        // connection.
         unsafe { self.open.as_ref() }
     }
 }
@@ -404,6 +444,11 @@ impl Caller<'_> {
     /// Sleeps in the set, or for the descriptors. Others may have turns until it has slept.
     fn sleep_first(&mut self, until: Until) -> io::Result<bool> {
         let waits = !matches!(until, Until::Now);
+        if waits {
+            // This call sends what is left.
+            self.cell.visits.end();
+            self.ending = Ending::LeavesAfterSleep;
+        }
         let is_woken = waits && (self.is_shared() || self.connection.may_be_woken());
         let woken = is_woken.then_some(&self.cell.wake_handle);
         let open = &mut **self;
@@ -453,7 +498,7 @@ impl Caller<'_> {
             return;
         }
         *self.turn = None;
-        self.left = true;
+        self.ending = Ending::Nothing;
         process::leave_to_end();
     }
 
@@ -468,10 +513,28 @@ impl Caller<'_> {
         }
     }
 
-    /// Ends a call through `&`.
+    /// Leaves unsent bytes to later calls, and to the service thread while there are none.
+    pub(super) fn leave_unsent(&mut self) {
+        self.left_unsent = true;
+        // A call that sleeps sends them, and looks at its end.
+        if !self.another_sleeps() {
+            self.cell.visits.request(self.cell.own.clone());
+        }
+    }
+
+    /// Ends a call through `&`, or one that has slept.
     #[cold]
-    fn end_turn(&mut self) {
-        let Some(mut turn) = self.turn.take() else { return };
+    fn end(&mut self) {
+        if self.ending == Ending::Nothing {
+            return;
+        }
+        if self.ending == Ending::LeavesAfterSleep && self.left_unsent && !thread::panicking() {
+            self.left_unsent = self.connection.is_sent_or_failed().is_err();
+            if self.left_unsent {
+                self.leave_unsent();
+            }
+        }
+        let Some(mut turn) = self.turn.take() else { return self.cell.gate.leave(false) };
         if !thread::panicking() {
             self.wake_others(&mut turn);
         }
@@ -495,12 +558,10 @@ impl Caller<'_> {
 impl Drop for Caller<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.turn.is_none() {
-            if !self.left {
-                self.cell.gate.leave(false);
-            }
+        if self.turn.is_none() && self.ending == Ending::Leaves {
+            self.cell.gate.leave(false);
         } else {
-            self.end_turn();
+            self.end();
         }
     }
 }
@@ -515,7 +576,7 @@ pub(crate) struct ConnectionOwner {
 impl ConnectionOwner {
     pub(crate) fn new(connection: Connection) -> io::Result<Self> {
         let exit_timeout = connection.exit_timeout();
-        let cell = Arc::new(ConnectionCell::new(connection)?);
+        let cell = ConnectionCell::new(connection)?;
         let live = exit::add(&cell, exit_timeout);
         Ok(Self { cell, live })
     }
@@ -527,7 +588,8 @@ impl ConnectionOwner {
             process::wait_for_end();
             return Err(error);
         }
-        Ok(Caller { open: self.cell.open(), cell: &self.cell, turn: ManuallyDrop::new(None), left: false })
+        let turn = ManuallyDrop::new(None);
+        Ok(Caller { open: self.cell.open(), cell: &self.cell, turn, ending: Ending::Leaves })
     }
 
     /// Begins a call while other threads may call, too: waits for its turn.
@@ -567,9 +629,18 @@ impl Deref for ConnectionOwner {
 impl Drop for ConnectionOwner {
     fn drop(&mut self) {
         if !self.cell.gate.is_of_this_process() {
-            // SAFETY: the owner alone can reach a forked child's copy.
-            if let Some(open) = unsafe { self.cell.take() } {
-                open.connection.forget_in_child();
+            if self.cell.gate.is_visited() {
+                // A copy of the middle of a visit is in no order.
+                mem::forget(self.cell.clone());
+            } else if let Some(open) =
+                // SAFETY: the owner alone can reach a forked child's copy.
+                unsafe { self.cell.take() }
+            {
+                mem::forget(open.connection);
+            }
+            // All but the socket is shared with the parent, and stays.
+            if let Some(socket) = self.cell.socket {
+                process::close_copy(socket);
             }
             mem::forget(self.live.take());
         } else if self.cell.gate.enter(false).is_ok() {

@@ -17,7 +17,7 @@ use mio::{Registry, Token};
 use crate::config::Config;
 use crate::handshake::{Agreed, Established};
 use crate::pool::{Block, Pool};
-use crate::process;
+use crate::process::Descriptor;
 use crate::protocol::{
     self, CallBuffer, CallError, ConnectionEvent, ConnectionSetup, FailureCause, LinkType, ProtocolMachine,
 };
@@ -578,13 +578,18 @@ impl Connection {
         self.driver.is_alone()
     }
 
-    /// Closes a forked child's copy of the socket. All else is shared with the parent, and stays.
-    pub(crate) fn forget_in_child(self) {
-        let socket = self.driver.socket();
-        std::mem::forget(self);
-        if let Some(socket) = socket {
-            process::close_copy(socket);
-        }
+    /// Its TCP socket.
+    pub(crate) fn socket(&self) -> Option<Descriptor> {
+        self.driver.socket()
+    }
+
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.driver.is_tcp()
+    }
+
+    /// Whether a turn ends although the peer goes on sending.
+    pub(crate) fn limit_turns(&mut self, limited: bool) {
+        Driver::<Pool>::limit_turns(&mut self.driver, limited);
     }
 }
 
@@ -599,7 +604,7 @@ impl DroppedConnection for Connection {
 
     /// A peer that goes on sending does not keep the thread in a turn.
     fn close(&mut self) {
-        Driver::<Pool>::limit_turns(&mut self.driver);
+        self.limit_turns(true);
         self.protocol.shutdown_write();
         self.protocol.shutdown_read();
     }

@@ -40,4 +40,5 @@ mod spin;
 pub(crate) mod stats;
 mod timers;
 mod turns;
+pub(crate) mod visits;
 pub(crate) mod wake;

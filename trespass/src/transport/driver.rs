@@ -94,9 +94,9 @@ pub(crate) trait Driver<P: Blocks> {
     /// Undoes [`register`](Self::register).
     fn deregister(&mut self, registry: &Registry) -> io::Result<()>;
 
-    /// Has each [`progress`](Self::progress) end after a bounded part of the work, for a connection
-    /// whose peer must not keep the thread from others.
-    fn limit_turns(&mut self);
+    /// Sets whether each [`progress`](Self::progress) ends after a bounded part of the work, for a
+    /// connection whose peer must not keep the thread from others.
+    fn limit_turns(&mut self, limited: bool);
 
     /// Whether the last [`progress`](Self::progress) has left work for the next one.
     fn has_more(&self) -> bool;

@@ -216,8 +216,8 @@ impl Driver<Pool> for TransportDriver {
         whichever!(self.deregister(registry))
     }
 
-    fn limit_turns(&mut self) {
-        whichever!(self.limit_turns());
+    fn limit_turns(&mut self, limited: bool) {
+        whichever!(self.limit_turns(limited));
     }
 
     fn has_more(&self) -> bool {

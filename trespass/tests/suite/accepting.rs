@@ -59,7 +59,7 @@ fn a_client_that_loses_its_place_connects_again(fixture: &Fixture) -> Outcome {
 }
 
 /// The thread id of the service thread.
-fn service_thread() -> u32 {
+pub(crate) fn service_thread() -> u32 {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap());
     let named = threads.filter(|thread| {
         std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "trespass")

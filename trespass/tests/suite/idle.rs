@@ -26,7 +26,7 @@ pub(crate) fn own_number() -> u32 {
 }
 
 /// The number of context switches of a thread, voluntary or not.
-fn switches(thread: u32) -> u64 {
+pub(crate) fn switches(thread: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
     status
         .lines()

@@ -45,6 +45,7 @@ mod system;
 mod threads;
 #[cfg(feature = "rdma")]
 mod traffic;
+mod unsent;
 mod waiting;
 mod writable;
 
@@ -151,6 +152,7 @@ fn run_at(
     accepting::add(&mut suite);
     connecting::add(&mut suite);
     close::add(&mut suite);
+    unsent::add(&mut suite);
     waiting::add(&mut suite);
     death::add(&mut suite);
     match target {

@@ -7,16 +7,16 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::slots::WorkerInner;
-use super::unpolled::UnpolledWorker;
 use super::{Event, Key, WorkerWaker};
 use crate::config::Config;
 use crate::pool::Pool;
-use crate::process::{self, Process, TurnGate};
+use crate::process::{self, CallGate, Process};
 use crate::session::exit::{self, CloseAtExit, LiveEntry};
+use crate::session::visits::{Visited, Visits};
 use crate::session::wake::WakeHandle;
 
 const _: () = {
@@ -27,12 +27,9 @@ const _: () = {
 
 /// The place of a worker's state, and what needs no call.
 pub(super) struct WorkerCell {
-    gate: TurnGate,
-    /// The service thread may take turns. Only the owner's thread changes this, so that a child that it
-    /// forks knows.
-    takes_turns: AtomicBool,
-    /// The service thread has a task for it.
-    has_task: AtomicBool,
+    gate: CallGate,
+    /// The visits for closed connections, which share the worker's completion queue and cannot leave it.
+    visits: Visits,
     woken: Arc<AtomicBool>,
     wake_handle: Arc<WakeHandle>,
     first_pool: Pool,
@@ -42,7 +39,7 @@ pub(super) struct WorkerCell {
     state: UnsafeCell<Option<WorkerInner>>,
 }
 
-// SAFETY: `state` is only reached through a `WorkerCall`, in a turn, and by `take`, whose exclusion is
+// SAFETY: `state` is only reached through a `WorkerCall`, in a visit, and by `take`, whose exclusion is
 // described there. All other fields are `Sync`.
 unsafe impl Sync for WorkerCell {}
 
@@ -60,12 +57,12 @@ impl WorkerCell {
     /// Begins a call.
     #[inline]
     fn enter(&self) -> io::Result<WorkerCall<'_>> {
-        if self.gate.enter().is_err() {
+        if self.gate.enter(false).is_err() {
             process::wait_for_end();
             return Err(Process::error("worker"));
         }
         let state = self.state.get();
-        // SAFETY: the gate keeps out the end of the process and turns of the service thread. The owner
+        // SAFETY: the gate keeps out the end of the process and visits of the service thread. The owner
         // takes the state only in its drop.
         let state =
             NonNull::from(unsafe { (*state).as_mut() }.expect("the owner has it as long as it lives"));
@@ -73,36 +70,19 @@ impl WorkerCell {
     }
 }
 
-impl WorkerCell {
-    /// Sends what closed connections have left, if no call is in the worker. The service thread calls
-    /// this. Returns whether something has moved, and `None` once nothing is left.
-    pub(super) fn send_for_closed(&self) -> Option<bool> {
-        let Some(_turn) = self.gate.take_turn() else { return self.is_left_alone().then_some(false) };
-        // SAFETY: during the turn no call is in the worker, and the owner's drop is one. The end of the
+impl Visited for WorkerCell {
+    fn gate(&self) -> &CallGate {
+        &self.gate
+    }
+
+    fn visits(&self) -> &Visits {
+        &self.visits
+    }
+
+    unsafe fn visit(&self) -> Option<bool> {
+        // SAFETY: during the visit no call is in the worker, and the owner's drop is one. The end of the
         // process takes the state in this thread.
-        let state = unsafe { (*self.state.get()).as_mut() };
-        let moved = state.and_then(WorkerInner::send_for_closed);
-        if moved.is_none() {
-            // The owner sees this, because its next call begins after the turn.
-            self.has_task.store(false, Ordering::SeqCst);
-        }
-        moved
-    }
-
-    /// Whether the task must go on, although a call is in the worker. Otherwise the owner starts another
-    /// one.
-    fn is_left_alone(&self) -> bool {
-        if self.takes_turns.load(Ordering::SeqCst) {
-            return true;
-        }
-        self.has_task.store(false, Ordering::SeqCst);
-        // The owner stores `takes_turns` before it looks for a task.
-        self.takes_turns.load(Ordering::SeqCst) && !self.has_task.swap(true, Ordering::SeqCst)
-    }
-
-    /// Has the owner start another task, because the last one has panicked.
-    pub(super) fn lose_task(&self) {
-        self.has_task.store(false, Ordering::SeqCst);
+        unsafe { (*self.state.get()).as_mut() }.and_then(WorkerInner::send_for_closed)
     }
 }
 
@@ -153,8 +133,8 @@ impl WorkerCall<'_> {
     /// Ends the visits of the service thread, if no closed connection needs them. A visit that finds
     /// none changes nothing.
     pub(super) fn end_visits(&mut self) {
-        if self.cell.takes_turns.load(Ordering::Relaxed) && !self.has_closed() {
-            self.cell.takes_turns.store(false, Ordering::SeqCst);
+        if self.cell.visits.are_wanted() && !self.has_closed() {
+            self.cell.visits.end();
         }
     }
 
@@ -172,7 +152,7 @@ impl Drop for WorkerCall<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.left {
-            self.cell.gate.leave();
+            self.cell.gate.leave(false);
         }
     }
 }
@@ -190,9 +170,8 @@ impl WorkerOwner {
     pub(super) fn new(config: &Config) -> io::Result<Self> {
         let state = WorkerInner::new(config)?;
         let cell = Arc::new(WorkerCell {
-            gate: TurnGate::new(),
-            takes_turns: AtomicBool::new(false),
-            has_task: AtomicBool::new(false),
+            gate: CallGate::new(),
+            visits: Visits::default(),
             woken: state.woken.clone(),
             wake_handle: state.poller.wake_handle().clone(),
             first_pool: state.pool.clone(),
@@ -216,17 +195,10 @@ impl WorkerOwner {
         // A forked child has no connections to close.
         let Ok(mut call) = self.call() else { return };
         call.close(key);
-        if !call.has_closed() {
-            return;
-        }
-        call.cell.takes_turns.store(true, Ordering::SeqCst);
+        let leaves_some = call.has_closed();
         drop(call);
-        if self.cell.has_task.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        if let Err(error) = UnpolledWorker::start(&self.cell) {
-            self.cell.lose_task();
-            tracing::debug!(%error, "closed connections of a worker need its polls");
+        if leaves_some {
+            self.cell.visits.request(Arc::downgrade(&self.cell));
         }
     }
 
@@ -269,8 +241,8 @@ impl Drop for WorkerOwner {
     /// Closes all connections, and waits for nothing.
     fn drop(&mut self) {
         if !self.cell.gate.is_of_this_process() {
-            // At the fork the service thread may have been in a turn, so that the copy is in no order.
-            if self.cell.takes_turns.load(Ordering::Relaxed) {
+            // A copy of the middle of a visit is in no order.
+            if self.cell.gate.is_visited() {
                 mem::forget(self.cell.clone());
             } else if let Some(state) =
                 // SAFETY: the owner alone can reach a forked child's copy.
@@ -279,13 +251,13 @@ impl Drop for WorkerOwner {
                 state.forget_in_child();
             }
             mem::forget(self.live.take());
-        } else if self.cell.gate.enter().is_ok() {
-            // SAFETY: the gate keeps out the end of the process and turns of the service thread, and only
+        } else if self.cell.gate.enter(false).is_ok() {
+            // SAFETY: the gate keeps out the end of the process and visits of the service thread, and only
             // the owner has calls.
             if let Some(state) = unsafe { self.cell.take() } {
                 state.finish(false);
             }
-            self.cell.gate.leave();
+            self.cell.gate.leave(false);
         } else {
             // The end of the process closes it.
             mem::forget((self.cell.clone(), self.live.take()));

@@ -521,8 +521,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         descriptors.map(|descriptor| (descriptor, Interest::READABLE)).collect()
     }
 
-    fn limit_turns(&mut self) {
-        self.most_steps = STEPS_A_TURN;
+    fn limit_turns(&mut self, limited: bool) {
+        self.most_steps = if limited { STEPS_A_TURN } else { u32::MAX };
     }
 
     fn has_more(&self) -> bool {

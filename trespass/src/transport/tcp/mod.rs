@@ -299,8 +299,8 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
         registry.deregister(&mut self.socket)
     }
 
-    fn limit_turns(&mut self) {
-        self.most_reads = READS_A_TURN;
+    fn limit_turns(&mut self, limited: bool) {
+        self.most_reads = if limited { READS_A_TURN } else { u32::MAX };
     }
 
     fn has_more(&self) -> bool {
@@ -443,7 +443,7 @@ mod tests {
         let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let [mut one, mut other] = [Side::new(socket), Side::new(listener.accept().unwrap().0)];
         other.protocol.shutdown_read();
-        Driver::<VecBlocks>::limit_turns(&mut other.driver);
+        Driver::<VecBlocks>::limit_turns(&mut other.driver, true);
         assert_eq!(other.driver.most_reads, READS_A_TURN);
         // Less than the system's buffers hold, whatever their size.
         other.driver.most_reads = 1;

@@ -8,6 +8,7 @@
 mod closing;
 mod connecting;
 mod ends;
+mod late_readers;
 pub(crate) mod net;
 pub(crate) mod processes;
 mod readiness;
@@ -38,6 +39,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     ends::add(suite);
     readiness::add(suite);
     processes::add(suite);
+    late_readers::add(suite);
     storm::add(suite);
 }
 

@@ -77,9 +77,10 @@ fn run<N: Net>(net: &N, task: &str, addr: SocketAddr) {
 const LEFT_BEHIND: usize = 700_000;
 
 /// The states in which a process leaves its stream when it ends.
-const WAYS_TO_LEAVE: [&str; 7] = [
+const WAYS_TO_LEAVE: [&str; 8] = [
     "dropped",
     "on the stack",
+    "after small writes",
     "after a shutdown",
     "in a static",
     "leaked",
@@ -92,13 +93,14 @@ const WAYS_TO_LEAVE: [&str; 7] = [
 fn leave<S: NetStream>(way: &str, mut stream: S) {
     static STREAM: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
     let data = bytes(16, LEFT_BEHIND);
+    let piece = if way == "after small writes" { 10 } else { LEFT_BEHIND };
     if way != "in two threads" {
-        stream.write_all(&data).unwrap();
+        data.chunks(piece).for_each(|piece| stream.write_all(piece).unwrap());
         stream.flush().unwrap();
     }
     match way {
         "dropped" => drop(stream),
-        "on the stack" => std::process::exit(0),
+        "on the stack" | "after small writes" => std::process::exit(0),
         "after a shutdown" => {
             stream.shutdown(Shutdown::Write).unwrap();
             std::process::exit(0);

@@ -479,7 +479,7 @@ fn a_limited_turn_ends_while_the_peer_sends() {
     sides.iter_mut().for_each(TestPeer::progress);
     let [one, other] = &mut sides;
     other.protocol.shutdown_read();
-    Driver::<Pool>::limit_turns(&mut other.rc);
+    Driver::<Pool>::limit_turns(&mut other.rc, true);
     let (_, most) = other.rc.steps();
     // A turn has few steps, because the peer sends nothing during it.
     assert_eq!(std::mem::replace(most, MOST), STEPS_A_TURN);

@@ -1,0 +1,147 @@
+//! What blocking calls leave behind while the peer's program is busy: the service thread sends it, or
+//! the next call that waits does (`parity::late_readers` has the cases of streams).
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
+
+use test_harness::{Outcome, bytes, cases};
+use trespass::{SeqPacket, Stream};
+
+use super::accepting::service_thread;
+use super::fixture::{Fixture, LONG, read_exactly};
+use super::idle::{sees_it_asleep, switches};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
+    cases!(suite: small_messages_wait_for_no_reader, the_last_message_is_the_last_call,
+        lent_blocks_wait_for_no_reader, uncorked_bytes_wait_for_no_reader, a_dropped_half_ends_behind_its_bytes,
+        a_failed_connection_is_left_alone, i18_the_service_thread_sleeps_once_all_is_sent,
+        i18_visits_to_a_peer_that_does_not_read_are_few);
+}
+
+/// More messages than any receive queue has entries.
+const MESSAGES: u64 = 1000;
+
+/// How late the peer reads.
+const LATE: Duration = Duration::from_millis(200);
+
+fn send_messages(packets: &mut SeqPacket) {
+    for number in 0..MESSAGES {
+        packets.send(&number.to_be_bytes()).unwrap();
+    }
+}
+
+fn receive_messages(packets: &mut SeqPacket) {
+    for number in 0..MESSAGES {
+        let mut message = [0; 16];
+        assert_eq!(packets.recv(&mut message).unwrap(), 8);
+        assert_eq!(message[..8], number.to_be_bytes());
+    }
+}
+
+fn small_messages_wait_for_no_reader(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
+    send_messages(&mut client);
+    send_messages(&mut server);
+    receive_messages(&mut server);
+    receive_messages(&mut client);
+    Ok(())
+}
+
+fn the_last_message_is_the_last_call(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
+    send_messages(&mut client);
+    thread::sleep(LATE);
+    receive_messages(&mut server);
+    Ok(())
+}
+
+fn lent_blocks_wait_for_no_reader(fixture: &Fixture) -> Outcome {
+    const BLOCKS: usize = 300;
+    let (mut client, mut server) = fixture.streams();
+    for number in 0..BLOCKS {
+        let block = client.pool().adopt(bytes(number as u64, 10));
+        client.send_buf(block, 10).unwrap();
+    }
+    thread::sleep(LATE);
+    for number in 0..BLOCKS {
+        assert_eq!(read_exactly(&mut server, 10), bytes(number as u64, 10));
+    }
+    Ok(())
+}
+
+fn uncorked_bytes_wait_for_no_reader(fixture: &Fixture) -> Outcome {
+    const LEN: usize = 900_000;
+    let (mut client, mut server) = fixture.streams();
+    let data = bytes(1, LEN);
+    client.set_cork(true).unwrap();
+    data.chunks(1000).for_each(|piece| client.write_all(piece).unwrap());
+    client.set_cork(false).unwrap();
+    thread::sleep(LATE);
+    assert!(read_exactly(&mut server, LEN) == data);
+    Ok(())
+}
+
+/// The other half makes no call.
+fn a_dropped_half_ends_behind_its_bytes(fixture: &Fixture) -> Outcome {
+    let (client, mut server) = fixture.streams();
+    let (_reading, mut writing) = client.split();
+    let data = bytes(2, 10_000);
+    data.chunks(10).for_each(|piece| writing.write_all(piece).unwrap());
+    drop(writing);
+    thread::sleep(LATE);
+    let mut got = Vec::new();
+    server.read_to_end(&mut got).unwrap();
+    assert!(got == data);
+    Ok(())
+}
+
+/// A stream whose peer has not read what it wrote in small pieces.
+fn with_unread(fixture: &Fixture) -> (Stream, Stream, Vec<u8>) {
+    let (mut client, server) = fixture.streams();
+    let data = bytes(3, 10_000);
+    data.chunks(10).for_each(|piece| client.write_all(piece).unwrap());
+    (client, server, data)
+}
+
+fn a_failed_connection_is_left_alone(fixture: &Fixture) -> Outcome {
+    let (mut client, server, _) = with_unread(fixture);
+    drop(server); // resets, because it has not read
+    sees_it_asleep(service_thread());
+    client.set_write_timeout(Some(LONG)).unwrap();
+    while client.write(&[0; 10]).is_ok() {}
+    Ok(())
+}
+
+fn i18_the_service_thread_sleeps_once_all_is_sent(fixture: &Fixture) -> Outcome {
+    let (client, mut server, data) = with_unread(fixture);
+    thread::sleep(LATE);
+    assert!(read_exactly(&mut server, data.len()) == data);
+    sees_it_asleep(service_thread());
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
+    sees_it_asleep(service_thread());
+    Ok(())
+}
+
+/// Bounds the count, which a slow machine makes smaller.
+fn i18_visits_to_a_peer_that_does_not_read_are_few(fixture: &Fixture) -> Outcome {
+    drop(fixture.streams());
+    sees_it_asleep(service_thread());
+    let (mut client, mut server, data) = with_unread(fixture);
+    let before = switches(service_thread());
+    thread::sleep(Duration::from_secs(1));
+    let visits = switches(service_thread()) - before;
+    assert!(visits < 150, "{visits} in the first second");
+    // A call that waits sends by itself.
+    let reading = thread::scope(|scope| {
+        let reading = scope.spawn(|| client.read(&mut [0; 8]).unwrap());
+        sees_it_asleep(service_thread());
+        assert!(read_exactly(&mut server, data.len()) == data);
+        server.write_all(b"all").unwrap();
+        reading.join().unwrap()
+    });
+    assert_eq!(reading, 3);
+    Ok(())
+}
