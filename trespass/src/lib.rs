@@ -128,16 +128,20 @@
 //! There are five, each with its reason.
 //!
 //! 1. **Bytes of an open connection move while a call runs**, because the kernel does little of the
-//!    work. While a program makes no calls, unsent bytes wait, and so does a peer that has filled
-//!    the buffers (`streams::a_peer_that_does_not_read_stops_the_writer`). A [`Worker`] makes its
+//!    work. While a program makes no calls, a peer that has filled the buffers waits
+//!    (`streams::a_peer_that_does_not_read_stops_the_writer`), and so do the unsent bytes of a
+//!    non-blocking program. What a blocking call has left is sent up to 100 ms after the peer has room
+//!    for it (`parity::late_readers::the_writer_makes_no_more_calls`,
+//!    `unsent::the_last_message_is_the_last_call`). A [`Worker`] makes its
 //!    handshakes in [`Worker::poll`] alone, because only its thread polls the completion queue that
 //!    its connections share. A client of its listener waits for that poll, at most for the client's
 //!    [`Builder::handshake_deadline`] (`single::a_workers_clients_connect_while_it_polls`).
 //!
 //!    Two threads of the process do the rest. `trespass` connects a listener's clients, closes
-//!    connections, wakes programs that wait for a descriptor, and sends the bytes of
-//!    [`Builder::control_keepalive`]. It sleeps while nothing is due
+//!    connections, sends what blocking calls have left, wakes programs that wait for a descriptor, and
+//!    sends the bytes of [`Builder::control_keepalive`]. It sleeps while nothing is due
 //!    (`accepting::i18_the_service_thread_sleeps_while_clients_wait`,
+//!    `unsent::i18_the_service_thread_sleeps_once_all_is_sent`,
 //!    `idle::i18_fifty_idle_connections_use_no_time`). `trespass-free` destroys queue pairs,
 //!    because a device may wait in that call
 //!    (`faults::processes::a_peer_that_stops_in_the_midst_of_a_message_delays_nobody`).

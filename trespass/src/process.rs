@@ -480,8 +480,11 @@ mod models {
                 let guarded = guarded.clone();
                 thread::spawn(move || {
                     let visit = guarded.gate.begin_visit();
-                    // SAFETY: loom checks that no other thread is in the cell.
-                    visit.is_some_and(|_visit| guarded.connection.with_mut(|calls| unsafe { *calls += 1 }) == ())
+                    visit.is_some_and(|_visit| {
+                        // SAFETY: loom checks that no other thread is in the cell.
+                        guarded.connection.with_mut(|calls| unsafe { *calls += 1 });
+                        true
+                    })
                 })
             };
             assert!(guarded.call() && guarded.call());
@@ -522,7 +525,7 @@ mod models {
                         guarded.connection.with_mut(|calls| unsafe { *calls += 1 });
                     }
                     let left = closes.load(Ordering::Acquire) && guarded.gate.is_left_for_ever();
-                    // SAFETY: as above.
+                    // SAFETY: loom checks that no other thread is in the cell.
                     left.then(|| guarded.connection.with_mut(|calls| unsafe { *calls }))
                 })
             };

@@ -22,13 +22,15 @@ use crate::session::stats::Stats;
 /// Written bytes arrive in order, once, or the connection fails. Reads and writes have any size.
 /// The sizes of reads say nothing about those of the writes.
 ///
-/// No thread runs behind it: bytes move while one of its calls runs. A call that waits moves the bytes
-/// of both directions. Threads may share a stream: `&Stream` reads and writes, and
-/// [`split`](Self::split) makes two halves.
+/// Bytes move while one of its calls runs. A call that waits moves the bytes of both directions.
+/// Threads may share a stream: `&Stream` reads and writes, and [`split`](Self::split) makes two
+/// halves.
 ///
-/// A blocking write returns when its bytes have been handed to the transport, so a program may then
-/// do other work. In non-blocking mode, bytes may remain in this process. Later calls send them,
-/// and the [descriptor](#impl-AsFd-for-Stream) becomes readable for that.
+/// A blocking write returns when its bytes are in the send buffer
+/// ([`Builder::sndbuf`](crate::Builder::sndbuf)), and has sent those that the peer has room for. If
+/// the peer's program is busy, a thread of this crate sends the others while the program makes no
+/// calls. A full buffer makes a write wait. In non-blocking mode later calls send what is left, and
+/// the [descriptor](#impl-AsFd-for-Stream) becomes readable for that.
 ///
 /// # Dropping
 ///

@@ -235,7 +235,12 @@ impl ConnectionCell {
             process::wait_for_end();
             return Err(error);
         }
-        Ok(Caller { open: self.open(), cell: self, turn: ManuallyDrop::new(Some(turn)), ending: Ending::Leaves })
+        Ok(Caller {
+            open: self.open(),
+            cell: self,
+            turn: ManuallyDrop::new(Some(turn)),
+            ending: Ending::Leaves,
+        })
     }
 
     /// The connection, which a caller has entered.

@@ -39,8 +39,8 @@ pub(super) struct WorkerCell {
     state: UnsafeCell<Option<WorkerInner>>,
 }
 
-// SAFETY: `state` is only reached through a `WorkerCall`, in a visit, and by `take`, whose exclusion is
-// described there. All other fields are `Sync`.
+// SAFETY: `state` is only reached through a `WorkerCall`, in a visit, and by `take`, whose exclusion
+// is described there. All other fields are `Sync`.
 unsafe impl Sync for WorkerCell {}
 
 impl WorkerCell {
