@@ -523,7 +523,7 @@ impl Caller<'_> {
         self.left_unsent = true;
         // A call that sleeps sends them, and looks at its end.
         if !self.another_sleeps() {
-            self.cell.visits.request(self.cell.own.clone());
+            self.cell.visits.request(&self.cell.own);
         }
     }
 
@@ -649,6 +649,7 @@ impl Drop for ConnectionOwner {
             }
             mem::forget(self.live.take());
         } else if self.cell.gate.enter(false).is_ok() {
+            self.cell.visits.end_task();
             // SAFETY: the gate keeps out the end of the process, and only the owner has calls.
             if let Some(open) = unsafe { self.cell.take() } {
                 #[cfg(any(target_os = "linux", target_os = "android"))]

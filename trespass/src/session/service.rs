@@ -350,10 +350,6 @@ impl<T: Task + 'static> ServiceTask<T> {
     /// Gives up the ownership: the task ends when a turn returns [`NextTurn::Never`].
     pub(crate) fn detach(self) {}
 
-    #[cfg_attr(
-        not(any(target_os = "linux", target_os = "android")),
-        allow(dead_code, reason = "no descriptor shows room here")
-    )]
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }

@@ -1,8 +1,8 @@
 //! Visits of the service thread to a connection, or to a worker, in which no call is. They send what
 //! the program has left behind.
 
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
@@ -37,28 +37,42 @@ pub(crate) trait Visited: Send + Sync + 'static {
 #[derive(Default)]
 pub(crate) struct Visits {
     are_wanted: AtomicBool,
-    /// The service thread has a task for them.
-    has_task: AtomicBool,
+    /// The task has a turn to come.
+    is_due: AtomicBool,
+    /// The owner is gone.
+    is_over: AtomicBool,
+    /// The task, which the first request starts.
+    task: OnceLock<Place>,
 }
 
 impl Visits {
-    /// Has the service thread visit the owner of this value until nothing is left.
-    pub(crate) fn request<T: Visited>(&self, owner: Weak<T>) {
+    /// Has the service thread visit the owner of this value until nothing is left. A call of the owner
+    /// asks, one at a time.
+    pub(crate) fn request<T: Visited>(&self, owner: &Weak<T>) {
         self.are_wanted.store(true, Ordering::SeqCst);
-        if self.has_task.swap(true, Ordering::SeqCst) {
+        if self.is_due.swap(true, Ordering::SeqCst) {
             return;
         }
-        let task = VisitTask { owner, moved: None };
-        if let Err(error) = ServiceTask::start(|_| Ok(task)).map(ServiceTask::detach) {
-            self.lose_task();
-            tracing::debug!(%error, "what is left behind needs the program's calls");
+        if let Some(task) = self.task.get() {
+            return task.wake();
+        }
+        let task = VisitTask { owner: owner.clone(), moved: None };
+        match ServiceTask::start(|_| Ok(task)) {
+            Ok(task) => {
+                let _ = self.task.set(*task.place()); // Nobody else has set it.
+                task.detach();
+            }
+            Err(error) => {
+                self.is_due.store(false, Ordering::SeqCst);
+                tracing::debug!(%error, "what is left behind needs the program's calls");
+            }
         }
     }
 
     /// Ends the visits. Calls see to the rest.
     #[inline]
     pub(crate) fn end(&self) {
-        if self.are_wanted.load(Ordering::Relaxed) {
+        if self.are_wanted() {
             self.are_wanted.store(false, Ordering::SeqCst);
         }
     }
@@ -68,41 +82,42 @@ impl Visits {
         self.are_wanted.load(Ordering::Relaxed)
     }
 
-    /// Whether the task must go on, although a call is in. Otherwise the next request starts another
-    /// one.
+    /// Ends the task, because the owner is gone.
+    pub(crate) fn end_task(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Some(task) = self.task.get() {
+            task.wake();
+        }
+    }
+
+    /// Whether the task has more to do although a call is in. Otherwise the next request wakes it.
     fn go_on(&self) -> bool {
         if self.are_wanted.load(Ordering::SeqCst) {
             return true;
         }
-        self.lose_task();
-        // A request stores `are_wanted` before it looks for a task.
-        self.are_wanted.load(Ordering::SeqCst) && !self.has_task.swap(true, Ordering::SeqCst)
-    }
-
-    fn lose_task(&self) {
-        self.has_task.store(false, Ordering::SeqCst);
+        self.is_due.store(false, Ordering::SeqCst);
+        // A request stores `are_wanted` before it looks at `is_due`.
+        self.are_wanted.load(Ordering::SeqCst) && !self.is_due.swap(true, Ordering::SeqCst)
     }
 }
 
 /// Visits one owner.
 struct VisitTask<T> {
     owner: Weak<T>,
-    /// The last time when something moved. `None` before the first turn.
+    /// The last time when something moved. `None` before the first visit after a request.
     moved: Option<Instant>,
 }
 
 impl<T: Visited> VisitTask<T> {
-    /// Returns whether anything has moved, and `None` if no visit is needed any more.
-    fn visit(&self) -> Option<bool> {
-        // A dropped owner finishes by itself.
-        let owner = self.owner.upgrade()?;
+    /// Returns whether anything has moved, and `None` if no visit is needed.
+    fn visit(owner: &T) -> Option<bool> {
         let Some(_visit) = owner.gate().begin_visit() else { return owner.visits().go_on().then_some(false) };
         // SAFETY: the visit has begun, and ends at the end of this function.
         let moved = unsafe { owner.visit() };
         if moved.is_none() {
             // A later call sees this, because it begins after the visit.
             owner.visits().end();
-            owner.visits().lose_task();
+            owner.visits().is_due.store(false, Ordering::SeqCst);
         }
         moved
     }
@@ -110,13 +125,20 @@ impl<T: Visited> VisitTask<T> {
 
 impl<T: Visited> Task for VisitTask<T> {
     fn turn(&mut self, _: &Place, _: &[&Event], now: Instant) -> NextTurn {
+        let Some(owner) = self.owner.upgrade().filter(|owner| !owner.visits().is_over.load(Ordering::SeqCst))
+        else {
+            return NextTurn::Never;
+        };
         let pause = match self.moved {
             None => {
                 self.moved = Some(now);
                 FIRST_PAUSE
             }
-            Some(since) => match self.visit() {
-                None => return NextTurn::Never,
+            Some(since) => match Self::visit(&owner) {
+                None => {
+                    self.moved = None;
+                    return NextTurn::Event;
+                }
                 Some(true) => {
                     self.moved = Some(now);
                     PAUSES[0]
@@ -127,9 +149,5 @@ impl<T: Visited> Task for VisitTask<T> {
         NextTurn::At(now + pause)
     }
 
-    fn failed(&mut self, _: &Place) {
-        if let Some(owner) = self.owner.upgrade() {
-            owner.visits().lose_task();
-        }
-    }
+    fn failed(&mut self, _: &Place) {}
 }

@@ -198,7 +198,7 @@ impl WorkerOwner {
         let leaves_some = call.has_closed();
         drop(call);
         if leaves_some {
-            self.cell.visits.request(Arc::downgrade(&self.cell));
+            self.cell.visits.request(&Arc::downgrade(&self.cell));
         }
     }
 
@@ -252,6 +252,7 @@ impl Drop for WorkerOwner {
             }
             mem::forget(self.live.take());
         } else if self.cell.gate.enter(false).is_ok() {
+            self.cell.visits.end_task();
             // SAFETY: the gate keeps out the end of the process and visits of the service thread, and only
             // the owner has calls.
             if let Some(state) = unsafe { self.cell.take() } {
