@@ -47,26 +47,38 @@ use crate::wire::Kind;
 /// for seconds accepts with a `Listener`, and [adds](Self::add) the streams.
 ///
 /// ```
-/// use trespass::{Builder, Event, Kind, Worker};
+/// use std::collections::HashMap;
+/// use std::io::{self, ErrorKind};
+/// use trespass::{Builder, Event, Key, Kind, Worker};
 ///
 /// // Echoes messages until the first client closes its connection.
-/// fn serve(worker: &mut Worker) -> std::io::Result<()> {
-///     let (mut events, mut message) = (Vec::new(), vec![0; 4096]);
+/// fn serve(worker: &mut Worker) -> io::Result<()> {
+///     let (mut events, mut unsent) = (Vec::new(), HashMap::new());
 ///     loop {
 ///         worker.poll(&mut events, None)?;
 ///         for event in events.drain(..) {
-///             let Event::Ready { key, readiness, .. } = event else { continue };
-///             while readiness.readable {
-///                 match worker.recv(key, &mut message) {
-///                     Ok(len) => worker.send(key, &message[..len])?,
-///                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-///                     Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-///                         return Ok(worker.close(key));
-///                     }
-///                     Err(error) => return Err(error),
+///             let Event::Ready { key, .. } = event else { continue };
+///             match echo(worker, key, &mut unsent) {
+///                 Err(error) if error.kind() == ErrorKind::WouldBlock => (),
+///                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+///                     return Ok(worker.close(key));
 ///                 }
+///                 failed => failed?,
 ///             }
 ///         }
+///     }
+/// }
+///
+/// // Answers messages until a call would block. Then the next event goes on.
+/// fn echo(worker: &mut Worker, key: Key, unsent: &mut HashMap<Key, Vec<u8>>) -> io::Result<()> {
+///     let mut message = [0; 4096];
+///     loop {
+///         if let Some(answer) = unsent.get(&key) {
+///             worker.send(key, answer)?;
+///             unsent.remove(&key);
+///         }
+///         let len = worker.recv(key, &mut message)?;
+///         unsent.insert(key, message[..len].to_vec());
 ///     }
 /// }
 ///

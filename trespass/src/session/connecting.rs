@@ -17,7 +17,7 @@ use crate::process::Process;
 use crate::session::connection::Connection;
 use crate::session::pending::PendingHandshake;
 use crate::session::readiness::{Poller, Until};
-use crate::session::service::{NextTurn, Place, ServiceTask, Task};
+use crate::session::service::{self, NextTurn, Place, ServiceTask, Task};
 use crate::session::wake::WakeHandle;
 use crate::wire::Kind;
 
@@ -57,6 +57,10 @@ impl PendingConnect {
         kind: Kind,
         pool: &Pool,
     ) -> io::Result<Self> {
+        // Closes and destroys what even a failed connect leaves.
+        if let Err(error) = service::prepare() {
+            tracing::debug!(%error, "a drop with unsent bytes will need the service thread");
+        }
         let poller = Poller::without_waker(1, WakeHandle::new())?;
         let mut handshake = PendingHandshake::connecting(peer, kind, config, None)?;
         handshake.register(poller.registry(), HANDSHAKE)?;

@@ -26,7 +26,6 @@ use crate::session::connection_info::ConnectionInfo;
 use crate::session::control_keepalive::{self, KeptControl};
 use crate::session::lingering::DroppedConnection;
 use crate::session::readiness::{Poller, Readiness};
-use crate::session::service;
 use crate::session::spin::AdaptiveSpin;
 use crate::session::stats::{Stats, StatsSummary};
 use crate::session::turns::Findings;
@@ -164,7 +163,7 @@ impl Connection {
         config: &Config,
         pool: &Pool,
     ) -> io::Result<Self> {
-        let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
+        let (local, peer) = (socket.local_addr()?, socket.peer_addr().map_err(reset_at_the_end)?);
         let (kind, agreed) = (established.agreed.kind, established.agreed);
         let ((driver, pool), link, fallback) = match established.path {
             Ok(path) => (TransportDriver::over(path, socket)?, LinkType::Rc, None),
@@ -199,9 +198,6 @@ impl Connection {
         config: &Config,
         pool: Pool,
     ) -> io::Result<Self> {
-        if let Err(error) = service::prepare() {
-            tracing::debug!(%error, "a drop with unsent bytes will need the service thread");
-        }
         let (gather, domain) = (driver.gather(), pool.domain_id());
         let setup = ConnectionSetup { gather, domain, ..agreed.setup(config, link) };
         info.log_setup(&driver);
@@ -633,6 +629,17 @@ impl DroppedConnection for Connection {
     fn bytes_received(&self) -> u64 {
         let counters = self.protocol.counters();
         counters.bytes_received + counters.bytes_read
+    }
+}
+
+/// The error of a socket that has lost its peer between the handshake and its first use.
+fn reset_at_the_end(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotConnected => io::Error::new(
+            io::ErrorKind::ConnectionReset,
+            "the peer has reset the connection at the end of the handshake: its log may have the reason",
+        ),
+        _ => error,
     }
 }
 
