@@ -88,7 +88,7 @@ pub(crate) struct ConnectionCell {
     default_linger: Duration,
     linger: Mutex<Duration>,
     gate: CallGate,
-    visits: Visits,
+    visits: Visits<Self>,
     /// This cell.
     own: Weak<Self>,
     turns: Turns,
@@ -133,7 +133,7 @@ impl ConnectionCell {
             default_linger: connection.linger(),
             linger: Mutex::new(connection.linger()),
             gate: CallGate::new(),
-            visits: Visits::default(),
+            visits: Visits::new(),
             own: own.clone(),
             turns: Turns::new(),
             socket: connection.socket(),
@@ -267,7 +267,7 @@ impl Visited for ConnectionCell {
         &self.gate
     }
 
-    fn visits(&self) -> &Visits {
+    fn visits(&self) -> &Visits<Self> {
         &self.visits
     }
 
@@ -649,7 +649,6 @@ impl Drop for ConnectionOwner {
             }
             mem::forget(self.live.take());
         } else if self.cell.gate.enter(false).is_ok() {
-            self.cell.visits.end_task();
             // SAFETY: the gate keeps out the end of the process, and only the owner has calls.
             if let Some(open) = unsafe { self.cell.take() } {
                 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -347,9 +347,19 @@ impl<T: Task + 'static> ServiceTask<T> {
         Ok(Self { place, task })
     }
 
+    /// Gives a task that has ended a place again.
+    pub(crate) fn restart(&self) {
+        let service = self.place.service;
+        Place { service, index: service.add(self.task.clone()) }.wake();
+    }
+
     /// Gives up the ownership: the task ends when a turn returns [`NextTurn::Never`].
     pub(crate) fn detach(self) {}
 
+    #[cfg_attr(
+        not(any(target_os = "linux", target_os = "android")),
+        allow(dead_code, reason = "no descriptor shows room here")
+    )]
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }

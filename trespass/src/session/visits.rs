@@ -18,11 +18,11 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(1
 const PATIENCE: u32 = 8;
 
 /// What the service thread visits.
-pub(crate) trait Visited: Send + Sync + 'static {
+pub(crate) trait Visited: Send + Sync + Sized + 'static {
     /// Keeps calls and visits apart.
     fn gate(&self) -> &CallGate;
 
-    fn visits(&self) -> &Visits;
+    fn visits(&self) -> &Visits<Self>;
 
     /// Continues as far as possible without waiting. Returns whether anything has moved, and `None`
     /// once nothing is left.
@@ -34,34 +34,32 @@ pub(crate) trait Visited: Send + Sync + 'static {
 }
 
 /// Whether the service thread visits.
-#[derive(Default)]
-pub(crate) struct Visits {
+pub(crate) struct Visits<T: Visited> {
     are_wanted: AtomicBool,
     /// The task has a turn to come.
     is_due: AtomicBool,
-    /// The owner is gone.
-    is_over: AtomicBool,
-    /// The task, which the first request starts.
-    task: OnceLock<Place>,
+    /// The first request makes it. A later one allocates nothing.
+    task: OnceLock<ServiceTask<VisitTask<T>>>,
 }
 
-impl Visits {
+impl<T: Visited> Visits<T> {
+    pub(crate) fn new() -> Self {
+        Self { are_wanted: AtomicBool::new(false), is_due: AtomicBool::new(false), task: OnceLock::new() }
+    }
+
     /// Has the service thread visit the owner of this value until nothing is left. A call of the owner
     /// asks, one at a time.
-    pub(crate) fn request<T: Visited>(&self, owner: &Weak<T>) {
+    pub(crate) fn request(&self, owner: &Weak<T>) {
         self.are_wanted.store(true, Ordering::SeqCst);
         if self.is_due.swap(true, Ordering::SeqCst) {
             return;
         }
         if let Some(task) = self.task.get() {
-            return task.wake();
+            return task.restart();
         }
         let task = VisitTask { owner: owner.clone(), moved: None };
         match ServiceTask::start(|_| Ok(task)) {
-            Ok(task) => {
-                let _ = self.task.set(*task.place()); // Nobody else has set it.
-                task.detach();
-            }
+            Ok(task) => drop(self.task.set(task)), // Nobody else sets it.
             Err(error) => {
                 self.is_due.store(false, Ordering::SeqCst);
                 tracing::debug!(%error, "what is left behind needs the program's calls");
@@ -82,15 +80,7 @@ impl Visits {
         self.are_wanted.load(Ordering::Relaxed)
     }
 
-    /// Ends the task, because the owner is gone.
-    pub(crate) fn end_task(&self) {
-        self.is_over.store(true, Ordering::SeqCst);
-        if let Some(task) = self.task.get() {
-            task.wake();
-        }
-    }
-
-    /// Whether the task has more to do although a call is in. Otherwise the next request wakes it.
+    /// Whether the task has more to do although a call is in. Otherwise the next request restarts it.
     fn go_on(&self) -> bool {
         if self.are_wanted.load(Ordering::SeqCst) {
             return true;
@@ -110,7 +100,9 @@ struct VisitTask<T> {
 
 impl<T: Visited> VisitTask<T> {
     /// Returns whether anything has moved, and `None` if no visit is needed.
-    fn visit(owner: &T) -> Option<bool> {
+    fn visit(&self) -> Option<bool> {
+        // A dropped owner finishes by itself.
+        let owner = self.owner.upgrade()?;
         let Some(_visit) = owner.gate().begin_visit() else { return owner.visits().go_on().then_some(false) };
         // SAFETY: the visit has begun, and ends at the end of this function.
         let moved = unsafe { owner.visit() };
@@ -125,19 +117,15 @@ impl<T: Visited> VisitTask<T> {
 
 impl<T: Visited> Task for VisitTask<T> {
     fn turn(&mut self, _: &Place, _: &[&Event], now: Instant) -> NextTurn {
-        let Some(owner) = self.owner.upgrade().filter(|owner| !owner.visits().is_over.load(Ordering::SeqCst))
-        else {
-            return NextTurn::Never;
-        };
         let pause = match self.moved {
             None => {
                 self.moved = Some(now);
                 FIRST_PAUSE
             }
-            Some(since) => match Self::visit(&owner) {
+            Some(since) => match self.visit() {
                 None => {
                     self.moved = None;
-                    return NextTurn::Event;
+                    return NextTurn::Never;
                 }
                 Some(true) => {
                     self.moved = Some(now);
@@ -149,5 +137,9 @@ impl<T: Visited> Task for VisitTask<T> {
         NextTurn::At(now + pause)
     }
 
-    fn failed(&mut self, _: &Place) {}
+    fn failed(&mut self, _: &Place) {
+        if let Some(owner) = self.owner.upgrade() {
+            owner.visits().is_due.store(false, Ordering::SeqCst);
+        }
+    }
 }

@@ -29,7 +29,7 @@ const _: () = {
 pub(super) struct WorkerCell {
     gate: CallGate,
     /// The visits for closed connections, which share the worker's completion queue and cannot leave it.
-    visits: Visits,
+    visits: Visits<Self>,
     woken: Arc<AtomicBool>,
     wake_handle: Arc<WakeHandle>,
     first_pool: Pool,
@@ -75,7 +75,7 @@ impl Visited for WorkerCell {
         &self.gate
     }
 
-    fn visits(&self) -> &Visits {
+    fn visits(&self) -> &Visits<Self> {
         &self.visits
     }
 
@@ -171,7 +171,7 @@ impl WorkerOwner {
         let state = WorkerInner::new(config)?;
         let cell = Arc::new(WorkerCell {
             gate: CallGate::new(),
-            visits: Visits::default(),
+            visits: Visits::new(),
             woken: state.woken.clone(),
             wake_handle: state.poller.wake_handle().clone(),
             first_pool: state.pool.clone(),
@@ -252,7 +252,6 @@ impl Drop for WorkerOwner {
             }
             mem::forget(self.live.take());
         } else if self.cell.gate.enter(false).is_ok() {
-            self.cell.visits.end_task();
             // SAFETY: the gate keeps out the end of the process and visits of the service thread, and only
             // the owner has calls.
             if let Some(state) = unsafe { self.cell.take() } {
