@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,7 +17,7 @@ use crate::fixture::{Fixture, read_exactly};
 use crate::ready::{again, timespec};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    test_harness::cases!(suite: a_storm_is_served);
+    test_harness::cases!(suite: a_storm_is_served, connects_on_a_busy_machine);
 }
 
 /// The outcome of a storm.
@@ -30,6 +31,26 @@ pub(crate) struct Served {
 fn a_storm_is_served(fixture: &Fixture) -> Outcome {
     let clients = fixture.storm();
     assert_eq!(storm(&Own::new(fixture), clients), storm(&Std, clients), "this crate, and `std::net`");
+    Ok(())
+}
+
+/// Threads that only count keep every processor busy.
+fn connects_on_a_busy_machine(fixture: &Fixture) -> Outcome {
+    let clients = fixture.storm().min(120);
+    let done = AtomicBool::new(false);
+    let [own, std] = thread::scope(|scope| {
+        for _ in 0..2 * thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let served = catch_unwind(|| [storm(&Own::new(fixture), clients), storm(&Std, clients)]);
+        done.store(true, Ordering::Relaxed);
+        served.unwrap_or_else(|panic| resume_unwind(panic))
+    });
+    assert_eq!(own, std, "this crate, and `std::net`");
     Ok(())
 }
 
