@@ -1,9 +1,14 @@
 //! Visits of the service thread to a connection, or to a worker, in which no call is. They send what
 //! the program has left behind.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
+
+#[cfg(loom)]
+use loom::sync::atomic::AtomicBool;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicBool;
 
 use mio::event::Event;
 
@@ -50,8 +55,7 @@ impl<T: Visited> Visits<T> {
     /// Has the service thread visit the owner of this value until nothing is left. A call of the owner
     /// asks, one at a time.
     pub(crate) fn request(&self, owner: &Weak<T>) {
-        self.are_wanted.store(true, Ordering::SeqCst);
-        if self.is_due.swap(true, Ordering::SeqCst) {
+        if !self.needs_task() {
             return;
         }
         if let Some(task) = self.task.get() {
@@ -61,17 +65,24 @@ impl<T: Visited> Visits<T> {
         match ServiceTask::start(|_| Ok(task)) {
             Ok(task) => drop(self.task.set(task)), // Nobody else sets it.
             Err(error) => {
-                self.is_due.store(false, Ordering::SeqCst);
+                self.lose_task();
                 tracing::debug!(%error, "what is left behind needs the program's calls");
             }
         }
+    }
+
+    /// Notes that visits are wanted. Returns whether the caller must start the task.
+    fn needs_task(&self) -> bool {
+        self.are_wanted.store(true, Ordering::Relaxed);
+        // A task that ends later sees that visits are wanted, because both change `is_due` by a swap.
+        !self.is_due.swap(true, Ordering::AcqRel)
     }
 
     /// Ends the visits. Calls see to the rest.
     #[inline]
     pub(crate) fn end(&self) {
         if self.are_wanted() {
-            self.are_wanted.store(false, Ordering::SeqCst);
+            self.are_wanted.store(false, Ordering::Relaxed);
         }
     }
 
@@ -82,12 +93,16 @@ impl<T: Visited> Visits<T> {
 
     /// Whether the task has more to do although a call is in. Otherwise the next request restarts it.
     fn go_on(&self) -> bool {
-        if self.are_wanted.load(Ordering::SeqCst) {
+        if self.are_wanted() {
             return true;
         }
-        self.is_due.store(false, Ordering::SeqCst);
-        // A request stores `are_wanted` before it looks at `is_due`.
-        self.are_wanted.load(Ordering::SeqCst) && !self.is_due.swap(true, Ordering::SeqCst)
+        self.lose_task();
+        // Again, because a request may have seen the task just before.
+        self.are_wanted() && !self.is_due.swap(true, Ordering::AcqRel)
+    }
+
+    fn lose_task(&self) {
+        self.is_due.swap(false, Ordering::AcqRel);
     }
 }
 
@@ -109,7 +124,7 @@ impl<T: Visited> VisitTask<T> {
         if moved.is_none() {
             // A later call sees this, because it begins after the visit.
             owner.visits().end();
-            owner.visits().is_due.store(false, Ordering::SeqCst);
+            owner.visits().lose_task();
         }
         moved
     }
@@ -139,7 +154,102 @@ impl<T: Visited> Task for VisitTask<T> {
 
     fn failed(&mut self, _: &Place) {
         if let Some(owner) = self.owner.upgrade() {
-            owner.visits().is_due.store(false, Ordering::SeqCst);
+            owner.visits().lose_task();
         }
+    }
+}
+
+/// Requests and the end of a task, in every order that loom finds:
+/// `RUSTFLAGS='--cfg loom' cargo test --lib models::`.
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::{Arc, Mutex};
+
+    use loom::cell::UnsafeCell;
+    use loom::thread::{self, JoinHandle};
+
+    use super::*;
+
+    /// A connection, of which loom sees it if two threads are in it at a time.
+    struct Connection {
+        gate: CallGate,
+        visits: Visits<Self>,
+        unsent: UnsafeCell<u32>,
+        tasks: Mutex<Vec<JoinHandle<Option<VisitTask<Self>>>>>,
+    }
+
+    // SAFETY: loom ends the test if two threads are in the cell at a time. All else is `Sync`.
+    unsafe impl Sync for Connection {}
+
+    impl Visited for Connection {
+        fn gate(&self) -> &CallGate {
+            &self.gate
+        }
+
+        fn visits(&self) -> &Visits<Self> {
+            &self.visits
+        }
+
+        unsafe fn visit(&self) -> Option<bool> {
+            self.send();
+            None
+        }
+    }
+
+    impl Connection {
+        fn send(&self) {
+            // SAFETY: loom checks that no other thread is in the cell.
+            self.unsent.with_mut(|unsent| unsafe { *unsent = 0 });
+        }
+
+        /// A call that leaves a byte. Before, it may sleep and send what is left.
+        fn call(self: &Arc<Self>, sleeps: bool) {
+            self.gate.enter(false).unwrap();
+            if sleeps {
+                self.visits.end();
+                self.send();
+            }
+            // SAFETY: loom checks that no other thread is in the cell.
+            self.unsent.with_mut(|unsent| unsafe { *unsent += 1 });
+            if self.visits.needs_task() {
+                let task = VisitTask { owner: Arc::downgrade(self), moved: None };
+                // Some turns come while there are calls, and the others after them.
+                let turns = move || (0..2).all(|_| task.visit().is_some()).then_some(task);
+                self.tasks.lock().unwrap().push(thread::spawn(turns));
+            }
+            self.gate.leave(false);
+        }
+    }
+
+    /// Checks that tasks send what the calls have left, and end.
+    fn all_is_sent(sleeps: [bool; 2]) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(4);
+        model.check(move || {
+            let connection = Arc::new(Connection {
+                gate: CallGate::new(),
+                visits: Visits::new(),
+                unsent: UnsafeCell::new(0),
+                tasks: Mutex::default(),
+            });
+            sleeps.into_iter().for_each(|sleeps| connection.call(sleeps));
+            let tasks = std::mem::take(&mut *connection.tasks.lock().unwrap());
+            let going_on: Vec<_> = tasks.into_iter().filter_map(|task| task.join().unwrap()).collect();
+            assert!(going_on.len() <= 1, "two tasks at a time");
+            going_on.into_iter().for_each(|task| while task.visit().is_some() {});
+            // SAFETY: the other threads have ended.
+            assert_eq!(connection.unsent.with(|unsent| unsafe { *unsent }), 0, "nobody sends it");
+            assert!(connection.visits.needs_task(), "a later request starts no task");
+        });
+    }
+
+    #[test]
+    fn each_request_is_followed_by_a_visit() {
+        all_is_sent([false, false]);
+    }
+
+    #[test]
+    fn a_request_after_a_sleep_is_followed_by_a_visit() {
+        all_is_sent([false, true]);
     }
 }
