@@ -420,14 +420,21 @@ impl Caller<'_> {
         let before = self.connection.findings();
         // A peer that goes on sending does not keep the thread.
         self.connection.limit_turns(true);
-        if let Err(error) = self.sleep(Until::Now) {
+        if let Err(error) = self.take_events() {
             tracing::debug!(connection = %self.connection.info, %error, "its events are not known");
         }
+        let has_more = self.connection.has_more();
         self.connection.progress();
         self.connection.limit_turns(false);
+        let moved = self.connection.findings() != before;
+        if moved && self.is_exported() && self.timeouts().is_nonblocking() {
+            // A refused flush, or a wait for a lent block, waits for this.
+            self.ring();
+        }
         self.publish_readiness();
         self.left_unsent = self.connection.is_sent_or_failed().is_err();
-        self.left_unsent.then(|| self.connection.findings() != before)
+        // Work that is left makes no event, for which the program may wait.
+        (self.left_unsent || has_more).then_some(moved || has_more)
     }
 
     /// Takes the events that have come.

@@ -446,6 +446,11 @@ impl Caller<'_> {
         Ok(happened || awake)
     }
 
+    /// Takes the events that have come, for a visit.
+    pub(super) fn take_events(&mut self) -> io::Result<()> {
+        self.sleep_first(Until::Now).map(drop)
+    }
+
     /// Sleeps in the set, or for the descriptors. Others may have turns until it has slept.
     fn sleep_first(&mut self, until: Until) -> io::Result<bool> {
         let waits = !matches!(until, Until::Now);

@@ -493,6 +493,12 @@ impl Connection {
         Err(self.refused(Direction::Write, error))
     }
 
+    /// Sets how often a limited turn over TCP reads.
+    #[cfg(all(test, not(loom), not(miri)))]
+    pub(crate) fn set_most_reads(&mut self, most: u32) {
+        self.driver.set_most_reads(most);
+    }
+
     #[cfg(all(test, feature = "rdma"))]
     pub(crate) fn driver(&mut self) -> &mut TransportDriver {
         &mut self.driver
@@ -581,6 +587,11 @@ impl Connection {
 
     pub(crate) fn is_tcp(&self) -> bool {
         self.driver.is_tcp()
+    }
+
+    /// Whether the last turn was limited, and has left work for the next one.
+    pub(crate) fn has_more(&self) -> bool {
+        Driver::<Pool>::has_more(&self.driver)
     }
 
     /// Whether a turn ends although the peer goes on sending.

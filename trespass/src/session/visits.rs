@@ -159,6 +159,39 @@ impl<T: Visited> Task for VisitTask<T> {
     }
 }
 
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use std::thread;
+
+    use crate::api::SeqPacket;
+    use crate::config::Builder;
+    use crate::wire::Policy;
+
+    /// A visit reads less than has arrived, and sends all. No further event would start another one.
+    #[test]
+    fn visits_go_on_while_work_is_left() {
+        const LEN: usize = 300_000;
+        let builder = || Builder::new().policy(Policy::TcpOnly);
+        let listener = builder().bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let sending = thread::spawn(move || {
+            let (mut server, _) = listener.accept_seq_packet().unwrap();
+            server.send(&[7; LEN]).unwrap(); // now the system has all
+            server
+        });
+        let mut client: SeqPacket = builder().connect_seq_packet(addr).unwrap();
+        let _server = sending.join().unwrap();
+        let mut call = client.0.exclusive().unwrap();
+        call.connection.set_most_reads(1);
+        assert_eq!(call.send_left(), Some(true));
+        call.connection.set_most_reads(u32::MAX);
+        assert_eq!(call.send_left(), None);
+        drop(call);
+        client.set_nonblocking(true).unwrap();
+        assert_eq!(client.recv(&mut [0; LEN]).unwrap(), LEN);
+    }
+}
+
 /// Requests and the end of a task, in every order that loom finds:
 /// `RUSTFLAGS='--cfg loom' cargo test --lib models::`.
 #[cfg(all(test, loom))]

@@ -90,6 +90,16 @@ impl TransportDriver {
         (Self::Rc(Box::new(rc::RcDriver::managed(managed, channel))), pool)
     }
 
+    /// Sets how often a limited turn over TCP reads.
+    #[cfg(all(test, not(loom), not(miri)))]
+    pub(crate) fn set_most_reads(&mut self, most: u32) {
+        match self {
+            Self::Tcp(tcp) => tcp.set_most_reads(most),
+            #[cfg(feature = "rdma")]
+            Self::Rc(_) => unreachable!("a queue pair reads no socket"),
+        }
+    }
+
     pub(crate) fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp(_))
     }

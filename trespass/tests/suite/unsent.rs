@@ -1,22 +1,26 @@
 //! What blocking calls leave behind while the peer's program is busy: the service thread sends it, or
 //! the next call that waits does (`parity::late_readers` has the cases of streams).
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{SeqPacket, Stream};
 
 use super::accepting::service_thread;
 use super::fixture::{Fixture, LONG, read_exactly};
 use super::idle::{sees_it_asleep, switches};
+use super::ready::{again, timespec};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: small_messages_wait_for_no_reader, the_last_message_is_the_last_call,
         lent_blocks_wait_for_no_reader, uncorked_bytes_wait_for_no_reader, a_dropped_half_ends_behind_its_bytes,
-        a_failed_connection_is_left_alone, i18_the_service_thread_sleeps_once_all_is_sent,
+        a_failed_connection_is_left_alone, a_refused_flush_is_told_of_visits,
+        visits_are_no_sleeps, i18_the_service_thread_sleeps_once_all_is_sent,
         i18_visits_to_a_peer_that_does_not_read_are_few);
 }
 
@@ -102,11 +106,16 @@ fn a_dropped_half_ends_behind_its_bytes(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+fn write_in_pieces(stream: &mut Stream) -> Vec<u8> {
+    let data = bytes(3, 10_000);
+    data.chunks(10).for_each(|piece| stream.write_all(piece).unwrap());
+    data
+}
+
 /// A stream whose peer has not read what it wrote in small pieces.
 fn with_unread(fixture: &Fixture) -> (Stream, Stream, Vec<u8>) {
     let (mut client, server) = fixture.streams();
-    let data = bytes(3, 10_000);
-    data.chunks(10).for_each(|piece| client.write_all(piece).unwrap());
+    let data = write_in_pieces(&mut client);
     (client, server, data)
 }
 
@@ -116,6 +125,52 @@ fn a_failed_connection_is_left_alone(fixture: &Fixture) -> Outcome {
     sees_it_asleep(service_thread());
     client.set_write_timeout(Some(LONG)).unwrap();
     while client.write(&[0; 10]).is_ok() {}
+    Ok(())
+}
+
+/// Sleeps until the descriptor of a stream in non-blocking mode is readable.
+fn wait(client: &impl AsFd) {
+    let ready = again(|| Ok(poll(&mut [PollFd::new(client, PollFlags::IN)], Some(&timespec(LONG)))?));
+    assert_eq!(ready, 1, "nobody wakes the program");
+}
+
+/// Repeats a call that is refused until the peer has read all. The program waits for the descriptor
+/// when the service thread has sent all, and has taken the events that report this.
+fn repeat_late<T>(
+    client: &mut Stream,
+    read_all: impl FnOnce(),
+    mut call: impl FnMut(&mut Stream) -> io::Result<T>,
+) -> T {
+    client.set_nonblocking(true).unwrap();
+    let _ = client.as_fd(); // the first call wakes the program
+    let mut outcome = call(client);
+    read_all();
+    sees_it_asleep(service_thread());
+    loop {
+        match outcome {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait(client),
+            outcome => return outcome.unwrap(),
+        }
+        outcome = call(client);
+    }
+}
+
+fn a_refused_flush_is_told_of_visits(fixture: &Fixture) -> Outcome {
+    let builder = || fixture.builder().keepalive(None);
+    let (mut client, mut server) = fixture.streams_of(builder(), builder());
+    let data = write_in_pieces(&mut client);
+    let read_all = || assert!(read_exactly(&mut server, data.len()) == data);
+    repeat_late(&mut client, read_all, Write::flush);
+    Ok(())
+}
+
+/// Nobody slept.
+fn visits_are_no_sleeps(fixture: &Fixture) -> Outcome {
+    let (client, mut server, data) = with_unread(fixture);
+    let before = client.stats().sleeps;
+    thread::sleep(LATE);
+    assert!(read_exactly(&mut server, data.len()) == data);
+    assert_eq!(client.stats().sleeps, before);
     Ok(())
 }
 

@@ -69,9 +69,10 @@ pub(crate) struct RcDriver<B: DeviceBlock> {
     is_deaf: bool,
     /// The number of posted lists of requests, each with one doorbell.
     doorbells: u64,
-    /// The steps of this turn, and how many it may have.
+    /// The steps of this turn, and how many a limited one may have.
     steps: u32,
     most_steps: u32,
+    is_limited: bool,
 }
 
 /// Steps in a turn of a driver whose turns are limited.
@@ -102,7 +103,8 @@ impl<B: DeviceBlock> RcDriver<B> {
             early: Some(early),
             starved: false,
             steps: 0,
-            most_steps: u32::MAX,
+            most_steps: STEPS_A_TURN,
+            is_limited: false,
             broken: false,
             is_deaf: false,
             doorbells: 0,
@@ -141,7 +143,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         entries.saturating_sub(1).clamp(1, GATHER_MAX)
     }
 
-    /// The steps of the last turn, and how many it might have.
+    /// The steps of the last turn, and how many a limited one may have.
     #[cfg(test)]
     pub(super) fn steps(&mut self) -> (u32, &mut u32) {
         (self.steps, &mut self.most_steps)
@@ -548,11 +550,11 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     }
 
     fn limit_turns(&mut self, limited: bool) {
-        self.most_steps = if limited { STEPS_A_TURN } else { u32::MAX };
+        self.is_limited = limited;
     }
 
     fn has_more(&self) -> bool {
-        self.steps >= self.most_steps
+        self.is_limited && self.steps >= self.most_steps
     }
 
     /// Receives and sends until nothing moves, then arms the private completion queue. A worker

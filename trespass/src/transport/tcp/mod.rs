@@ -77,9 +77,10 @@ pub(crate) struct TcpDriver<B> {
     /// The connection has failed, and the driver has returned all of its frames.
     over: bool,
     calls: u64,
-    /// The most reads in a turn, and those of this turn.
-    most_reads: u32,
+    /// The reads of this turn, and how many a limited one may have.
     reads: u32,
+    most_reads: u32,
+    is_limited: bool,
 }
 
 impl<B: Block> TcpDriver<B> {
@@ -97,13 +98,20 @@ impl<B: Block> TcpDriver<B> {
             broken: None,
             over: false,
             calls: 0,
-            most_reads: u32::MAX,
             reads: 0,
+            most_reads: READS_A_TURN,
+            is_limited: false,
         }
     }
 
+    /// Sets how often a limited turn reads.
+    #[cfg(all(test, not(loom), not(miri)))]
+    pub(crate) fn set_most_reads(&mut self, most: u32) {
+        self.most_reads = most;
+    }
+
     fn has_used_its_turn(&self) -> bool {
-        self.reads >= self.most_reads
+        self.is_limited && self.reads >= self.most_reads
     }
 
     /// Reads until the socket is empty or the connection wants no more frames. Returns whether
@@ -300,7 +308,7 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
     }
 
     fn limit_turns(&mut self, limited: bool) {
-        self.most_reads = if limited { READS_A_TURN } else { u32::MAX };
+        self.is_limited = limited;
     }
 
     fn has_more(&self) -> bool {
