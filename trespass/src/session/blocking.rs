@@ -398,17 +398,13 @@ impl Caller<'_> {
                 self.connection.spin.found_by_polling();
             }
         }
-        if self.connection.is_sent_or_failed().is_ok() {
-            self.left_unsent = false;
-        } else {
-            self.leave_unsent();
-        }
+        self.leave_if_unsent();
     }
 
     /// Finishes a call that lends blocks. If it blocks, it leaves those to the service thread that the
     /// peer has no room for.
     pub(crate) fn finish_lending<T>(&mut self, taken: io::Result<T>) -> io::Result<T> {
-        if taken.is_ok() && !self.timeouts().is_nonblocking() && self.connection.protocol.has_unsent() {
+        if taken.is_ok() && !self.timeouts().is_nonblocking() && self.connection.has_unposted() {
             self.leave_unsent();
         }
         taken
@@ -423,15 +419,15 @@ impl Caller<'_> {
         if let Err(error) = self.take_events() {
             tracing::debug!(connection = %self.connection.info, %error, "its events are not known");
         }
-        let has_more = self.connection.has_more();
         self.connection.progress();
+        let has_more = self.connection.has_more();
         self.connection.limit_turns(false);
+        self.publish_readiness();
         let moved = self.connection.findings() != before;
         if moved && self.is_exported() && self.timeouts().is_nonblocking() {
             // A refused flush, or a wait for a lent block, waits for this.
             self.ring();
         }
-        self.publish_readiness();
         self.left_unsent = self.connection.is_sent_or_failed().is_err();
         // Work that is left makes no event, for which the program may wait.
         (self.left_unsent || has_more).then_some(moved || has_more)

@@ -532,17 +532,22 @@ impl Caller<'_> {
         }
     }
 
+    pub(super) fn leave_if_unsent(&mut self) {
+        if self.connection.is_sent_or_failed().is_ok() {
+            self.left_unsent = false;
+        } else {
+            self.leave_unsent();
+        }
+    }
+
     /// Ends a call through `&`, or one that has slept.
     #[cold]
     fn end(&mut self) {
         if self.ending == Ending::Nothing {
             return;
         }
-        if self.ending == Ending::LeavesAfterSleep && self.left_unsent && !thread::panicking() {
-            self.left_unsent = self.connection.is_sent_or_failed().is_err();
-            if self.left_unsent {
-                self.leave_unsent();
-            }
+        if self.ending == Ending::LeavesAfterSleep && (self.left_unsent || self.connection.has_unposted()) {
+            self.leave_if_unsent();
         }
         let Some(mut turn) = self.turn.take() else { return self.cell.gate.leave(false) };
         if !thread::panicking() {

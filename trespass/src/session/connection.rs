@@ -589,6 +589,12 @@ impl Connection {
         self.driver.is_tcp()
     }
 
+    /// Whether bytes are left that the system or the device has not taken. A software device may not
+    /// have sent all that it has taken.
+    pub(crate) fn has_unposted(&self) -> bool {
+        self.protocol.has_unsent() || !Driver::<Pool>::is_idle(&self.driver)
+    }
+
     /// Whether the last turn was limited, and has left work for the next one.
     pub(crate) fn has_more(&self) -> bool {
         Driver::<Pool>::has_more(&self.driver)

@@ -149,9 +149,7 @@ pub(crate) trait Driver<P: Blocks> {
     fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant);
 
     /// Whether [`post`](Self::post) has nothing to do for a connection that is quiet.
-    fn is_idle(&self) -> bool {
-        false
-    }
+    fn is_idle(&self) -> bool;
 
     /// Whether everything that the connection handed over is on its way, and will arrive without a
     /// further call on this side.

@@ -4,6 +4,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,9 @@ use super::ready::{again, timespec};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: small_messages_wait_for_no_reader, the_last_message_is_the_last_call,
-        lent_blocks_wait_for_no_reader, uncorked_bytes_wait_for_no_reader, a_dropped_half_ends_behind_its_bytes,
-        a_failed_connection_is_left_alone, a_refused_flush_is_told_of_visits,
+        lent_blocks_wait_for_no_reader, the_last_lent_block_is_the_last_call, uncorked_bytes_wait_for_no_reader, a_dropped_half_ends_behind_its_bytes,
+        a_failed_connection_is_left_alone, a_read_that_times_out_leaves_what_is_queued,
+        a_read_during_a_panic_leaves_what_is_queued, a_refused_flush_is_told_of_visits,
         visits_are_no_sleeps, i18_the_service_thread_sleeps_once_all_is_sent,
         i18_visits_to_a_peer_that_does_not_read_are_few);
 }
@@ -80,6 +82,30 @@ fn lent_blocks_wait_for_no_reader(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// The last block is the first that the transport does not take at once.
+fn the_last_lent_block_is_the_last_call(fixture: &Fixture) -> Outcome {
+    const LEN: usize = 64 << 10;
+    // More than the kernel takes.
+    let builder = || fixture.builder().sndbuf(64 << 20);
+    let (mut client, mut server) = fixture.streams_of(builder(), builder());
+    let mut blocks = 0;
+    loop {
+        client.set_nonblocking(false).unwrap();
+        let block = client.pool().adopt(bytes(blocks, LEN));
+        client.send_buf(block, LEN).unwrap();
+        blocks += 1;
+        client.set_nonblocking(true).unwrap();
+        match client.flush() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            flushed => flushed.unwrap(),
+        }
+    }
+    for number in 0..blocks {
+        assert!(read_exactly(&mut server, LEN) == bytes(number, LEN));
+    }
+    Ok(())
+}
+
 fn uncorked_bytes_wait_for_no_reader(fixture: &Fixture) -> Outcome {
     const LEN: usize = 900_000;
     let (mut client, mut server) = fixture.streams();
@@ -125,6 +151,48 @@ fn a_failed_connection_is_left_alone(fixture: &Fixture) -> Outcome {
     sees_it_asleep(service_thread());
     client.set_write_timeout(Some(LONG)).unwrap();
     while client.write(&[0; 10]).is_ok() {}
+    Ok(())
+}
+
+/// Writes in small pieces without waiting.
+fn with_queued(fixture: &Fixture) -> (Stream, Stream, Vec<u8>) {
+    let (mut client, server) = fixture.streams();
+    client.set_nonblocking(true).unwrap();
+    let data = write_in_pieces(&mut client);
+    client.set_nonblocking(false).unwrap();
+    (client, server, data)
+}
+
+/// Another call than the one that read has queued them.
+fn a_read_that_times_out_leaves_what_is_queued(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server, data) = with_queued(fixture);
+    client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    assert!(client.read(&mut [0]).is_err());
+    assert!(read_exactly(&mut server, data.len()) == data);
+    Ok(())
+}
+
+/// Reads when it is dropped.
+struct ReadsAtDrop<'a>(&'a mut Stream);
+
+impl Drop for ReadsAtDrop<'_> {
+    fn drop(&mut self) {
+        assert!(thread::panicking());
+        let _ = self.0.read(&mut [0]); // nothing comes
+    }
+}
+
+fn a_read_during_a_panic_leaves_what_is_queued(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server, data) = with_unread(fixture);
+    client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    // The owner of the stream lives on.
+    let reads = ReadsAtDrop(&mut client);
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _reads = reads;
+        resume_unwind(Box::new("without a report"));
+    }));
+    assert!(panicked.is_err());
+    assert!(read_exactly(&mut server, data.len()) == data);
     Ok(())
 }
 

@@ -366,6 +366,10 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
         }
     }
 
+    fn is_idle(&self) -> bool {
+        self.out.is_empty() && self.broken.is_none()
+    }
+
     fn is_flushed(&self) -> bool {
         self.over || (self.out.is_empty() && !self.starved)
     }
