@@ -301,13 +301,19 @@ pub(crate) fn current_thread() -> usize {
     0
 }
 
+/// Whether the system has a barrier for all threads, which visits and the end of the process need.
+pub(crate) fn has_barrier() -> bool {
+    barrier::exists()
+}
+
 /// The two sides of a barrier between all calls and the end of the process. Calls are many, so the
 /// system makes it a full barrier in their threads (membarrier(2)).
 #[cfg(all(any(target_os = "linux", target_os = "android"), not(any(miri, loom))))]
 mod barrier {
+    use std::sync::OnceLock;
     use std::sync::atomic::{Ordering, compiler_fence};
 
-    use rustix::thread::{MembarrierCommand, membarrier};
+    use rustix::thread::{MembarrierCommand, membarrier, membarrier_query};
 
     #[inline]
     pub(super) fn of_calls() {
@@ -318,6 +324,15 @@ mod barrier {
     pub(super) fn prepare() {
         // An error comes again from `of_all_threads`.
         let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
+    }
+
+    pub(super) fn exists() -> bool {
+        static EXISTS: OnceLock<bool> = OnceLock::new();
+        *EXISTS.get_or_init(|| {
+            let supported = membarrier_query();
+            supported.contains_command(MembarrierCommand::PrivateExpedited)
+                || supported.contains_command(MembarrierCommand::Global)
+        })
     }
 
     pub(super) fn of_all_threads() -> bool {
@@ -343,6 +358,10 @@ mod barrier {
     }
 
     pub(super) fn prepare() {}
+
+    pub(super) fn exists() -> bool {
+        true
+    }
 
     pub(super) fn of_all_threads() -> bool {
         fence(Ordering::SeqCst);

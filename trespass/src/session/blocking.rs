@@ -15,6 +15,7 @@ use crate::protocol::CallBuffer;
 use crate::session::caller::Caller;
 use crate::session::connection::{Connection, Direction, Refused, WrittenBytes};
 use crate::session::readiness::{Readiness, Until};
+use crate::session::visits;
 use crate::transport::PollScope;
 
 /// How often a look for readiness takes events. A failed device may report some for ever.
@@ -371,16 +372,17 @@ impl Caller<'_> {
             || connection.is_flushed()
             || connection.poll_once(PollScope::ONCE) && connection.is_flushed())
         {
-            self.send_or_leave();
+            // Over TCP it waits for the kernel, as a socket does.
+            self.send_or_leave(self.connection.is_tcp());
         }
         Ok(taken)
     }
 
-    /// Sends the written bytes. Over TCP it waits for the kernel, as a socket does. Over RDMA it only
-    /// polls, because the peer's program may be busy. If bytes are left from earlier calls, it does
-    /// neither.
+    /// Sends the written bytes. It waits if it is told to, and where the service thread cannot visit.
+    /// Otherwise it only polls, because the peer's program may be busy. If bytes are left from earlier
+    /// calls, it does neither.
     #[inline(never)]
-    fn send_or_leave(&mut self) {
+    fn send_or_leave(&mut self, waits: bool) {
         if !self.connection.protocol.is_corked() {
             self.connection.protocol.flush();
         }
@@ -388,7 +390,8 @@ impl Caller<'_> {
             connection.post();
             connection.is_sent_or_failed()
         };
-        if !self.left_unsent && self.connection.is_tcp() {
+        let waits = waits || !visits::are_possible();
+        if !self.left_unsent && waits {
             if let Err(error) = self.call_for_completion(attempt) {
                 tracing::trace!(connection = %self.connection.info, %error, "taken, and not yet on its way");
             }
@@ -494,7 +497,7 @@ impl Caller<'_> {
             }
         })?;
         if !is_sent {
-            self.send_or_leave();
+            self.send_or_leave(false);
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ use crate::session::readiness::{Poller, ReadinessState, Until};
 use crate::session::room::RoomDescriptor;
 use crate::session::sleep::EventWait;
 use crate::session::turns::{Turn, TurnGuard, Turns};
-use crate::session::visits::{Visited, Visits};
+use crate::session::visits::{self, Visited, Visits};
 use crate::session::wake::WakeHandle;
 
 const _: () = {
@@ -525,6 +525,9 @@ impl Caller<'_> {
 
     /// Leaves unsent bytes to later calls, and to the service thread while there are none.
     pub(super) fn leave_unsent(&mut self) {
+        if !visits::are_possible() {
+            return;
+        }
         self.left_unsent = true;
         // A call that sleeps sends them, and looks at its end.
         if !self.another_sleeps() {

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 
 use mio::event::Event;
 
-use crate::process::CallGate;
+use crate::process::{self, CallGate};
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
 
 /// The pause before the first visit, in which most programs make the next call.
@@ -21,6 +21,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// The time without progress for each part of a pause.
 const PATIENCE: u32 = 8;
+
+/// Whether the service thread can visit at all. A sandbox may forbid what keeps visits and calls apart.
+pub(crate) fn are_possible() -> bool {
+    process::has_barrier()
+}
 
 /// What the service thread visits.
 pub(crate) trait Visited: Send + Sync + Sized + 'static {
@@ -55,7 +60,7 @@ impl<T: Visited> Visits<T> {
     /// Has the service thread visit the owner of this value until nothing is left. A call of the owner
     /// asks, one at a time.
     pub(crate) fn request(&self, owner: &Weak<T>) {
-        if !self.needs_task() {
+        if !are_possible() || !self.needs_task() {
             return;
         }
         if let Some(task) = self.task.get() {

@@ -13,7 +13,7 @@ use trespass::{Builder, Completion, Kind, Listener, SeqPacket, Stream, Worker};
 
 use super::fixture::{Fixture, LONG, Target, below, random};
 use super::parity::processes;
-use super::waiting;
+use super::{unsent, waiting};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
@@ -39,7 +39,10 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     let (part, addr) = order.rsplit_once(' ').expect("a part and an address");
     let addr: SocketAddr = addr.parse().expect("an address");
     let fixture = Fixture::new(target, addr.ip());
-    if processes::task_of_child(part, &fixture, addr) || waiting::part_of_child(part, &fixture, addr) {
+    if processes::task_of_child(part, &fixture, addr)
+        || waiting::part_of_child(part, &fixture, addr)
+        || unsent::part_of_child(part, &fixture, addr)
+    {
         return Some(ExitCode::SUCCESS);
     }
     let builder = fixture.builder();

@@ -2,27 +2,31 @@
 //! the next call that waits does (`parity::late_readers` has the cases of streams).
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::membarrier_query;
 use test_harness::{Outcome, bytes, cases};
 use trespass::{SeqPacket, Stream};
 
 use super::accepting::service_thread;
+use super::death::ChildPeer;
 use super::fixture::{Fixture, LONG, read_exactly};
 use super::idle::{sees_it_asleep, switches};
 use super::ready::{again, timespec};
+use super::streams::fill_without_waiting;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: small_messages_wait_for_no_reader, the_last_message_is_the_last_call,
-        lent_blocks_wait_for_no_reader, the_last_lent_block_is_the_last_call, uncorked_bytes_wait_for_no_reader, a_dropped_half_ends_behind_its_bytes,
+        a_flush_of_a_full_connection_waits_for_nobody, lent_blocks_wait_for_no_reader, the_last_lent_block_is_the_last_call, uncorked_bytes_wait_for_no_reader, a_dropped_half_ends_behind_its_bytes,
         a_failed_connection_is_left_alone, a_read_that_times_out_leaves_what_is_queued,
         a_read_during_a_panic_leaves_what_is_queued, a_refused_flush_is_told_of_visits,
-        visits_are_no_sleeps, i18_the_service_thread_sleeps_once_all_is_sent,
+        visits_are_no_sleeps, writes_wait_where_a_sandbox_forbids_visits, i18_the_service_thread_sleeps_once_all_is_sent,
         i18_visits_to_a_peer_that_does_not_read_are_few);
 }
 
@@ -79,6 +83,18 @@ fn lent_blocks_wait_for_no_reader(fixture: &Fixture) -> Outcome {
     for number in 0..BLOCKS {
         assert_eq!(read_exactly(&mut server, 10), bytes(number as u64, 10));
     }
+    Ok(())
+}
+
+/// The connection takes no more, and one thread has both ends.
+fn a_flush_of_a_full_connection_waits_for_nobody(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
+    client.set_nonblocking(true).unwrap();
+    let len = fill_without_waiting(&mut client);
+    client.set_nonblocking(false).unwrap();
+    client.set_write_timeout(None).unwrap();
+    client.flush().unwrap();
+    read_exactly(&mut server, len);
     Ok(())
 }
 
@@ -251,6 +267,57 @@ fn i18_the_service_thread_sleeps_once_all_is_sent(fixture: &Fixture) -> Outcome 
     assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
     sees_it_asleep(service_thread());
     Ok(())
+}
+
+/// The bytes of a child process that cannot be visited.
+const DATA: usize = 10_000;
+
+/// Without membarrier(2), which keeps visits and calls apart, the writes wait for the peer.
+fn writes_wait_where_a_sandbox_forbids_visits(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let mut command = ChildPeer::command(WITHOUT_VISITS, addr);
+    // SAFETY: the function makes two system calls, which are allowed between fork and exec.
+    unsafe { command.pre_exec(forbid_membarrier) };
+    let (_child, _) = ChildPeer::start_piped(command);
+    let (mut server, _) = listener.accept().unwrap();
+    server.set_read_timeout(Some(LONG)).unwrap();
+    thread::sleep(LATE);
+    assert!(read_exactly(&mut server, DATA) == bytes(5, DATA));
+    Ok(())
+}
+
+/// The task of a child process. After its last write it makes no call.
+const WITHOUT_VISITS: &str = "write without visits";
+
+pub(crate) fn part_of_child(part: &str, fixture: &Fixture, addr: SocketAddr) -> bool {
+    if part != WITHOUT_VISITS {
+        return false;
+    }
+    assert!(membarrier_query().is_empty(), "the system allows membarrier");
+    let mut stream = fixture.builder().connect(addr).unwrap();
+    bytes(5, DATA).chunks(10).for_each(|piece| stream.write_all(piece).unwrap());
+    thread::sleep(2 * LONG); // until the parent kills this process
+    true
+}
+
+/// Has membarrier(2) fail in the calling process, and in the program that it executes.
+fn forbid_membarrier() -> io::Result<()> {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let fails = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    let mut filter = [
+        // The first field of `seccomp_data` is the number of the system call.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_membarrier as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, fails),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and its filter live for the calls.
+    let failed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
+    };
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Bounds the count, which a slow machine makes smaller.
