@@ -13,7 +13,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     compared!(suite: one_thread_has_both_ends, two_peers_write_before_they_read,
         the_writer_makes_no_more_calls, the_writer_shuts_down_and_makes_no_more_calls,
         a_flush_is_the_last_call, the_writer_only_waits, another_thread_waits_for_the_answer,
-        writes_within_a_timeout);
+        writes_within_a_timeout, a_drop_is_the_last_call, a_shut_down_writer_writes_again,
+        the_peer_resets_what_is_left);
 }
 
 /// More writes than any receive queue has entries.
@@ -148,4 +149,40 @@ fn writes_within_a_timeout<N: Net>(net: &N) -> (Seen<usize>, bool) {
         let all = client.read_exact(&mut [0]).is_ok();
         (refusal, all)
     })
+}
+
+fn a_drop_is_the_last_call<N: Net>(net: &N) -> (usize, Seen<usize>) {
+    let (mut client, server) = net.pair();
+    write_lines(&mut client);
+    drop(client);
+    thread::sleep(LATE);
+    let mut server = BufReader::new(server);
+    (read_lines(&mut server), seen(server.read(&mut [0])))
+}
+
+fn a_shut_down_writer_writes_again<N: Net>(net: &N) -> (usize, Vec<Seen<usize>>) {
+    let (mut client, mut server) = net.pair();
+    write_lines(&mut client);
+    client.shutdown(Shutdown::Write).unwrap();
+    let refused = (0..2).map(|_| seen(client.write(b"more"))).collect();
+    thread::sleep(LATE);
+    (read_lines(&mut server), refused)
+}
+
+/// The peer drops its stream, and has not read what the program wrote and what it still has. Then one
+/// call looks, and another writes.
+fn the_peer_resets_what_is_left<N: Net>(net: &N) -> [[Seen<usize>; 2]; 2] {
+    let reset = || {
+        let (mut client, server) = net.pair();
+        write_lines(&mut client);
+        drop(server);
+        thread::sleep(LATE);
+        client
+    };
+    let (mut reads, mut asks) = (reset(), reset());
+    let error = asks.take_error().unwrap().map(|error| error.kind());
+    [
+        [seen(reads.read(&mut [0])), seen(reads.write(b"more"))],
+        [error.map_or(Ok(0), Err), seen(asks.write(b"more"))],
+    ]
 }
