@@ -5,7 +5,7 @@
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
 //! - [`connect`] makes connections, [`connecting`] without blocking. [`service`] is the thread in
 //!   which [`listening`] accepts clients ([`acceptor`]) into a [`backlog`], and [`closing`] finishes
-//!   dropped connections. `draining` destroys their queue pairs. [`pending`] has the unfinished
+//!   dropped connections. [`schedule`] is the order of its turns. `draining` destroys their queue pairs. [`pending`] has the unfinished
 //!   handshakes. Clients beyond a full backlog are told so ([`overflow`]), and refused ones get an
 //!   answer ([`refusal`]). [`control_keepalive`] keeps the TCP connections beside RDMA.
 
@@ -34,6 +34,7 @@ pub(crate) mod readiness;
 pub(crate) mod refusal;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod room;
+pub(crate) mod schedule;
 pub(crate) mod service;
 mod sleep;
 mod spin;

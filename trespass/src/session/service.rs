@@ -22,6 +22,8 @@ use crate::session::control_keepalive::ControlSockets;
 #[cfg(feature = "rdma")]
 use crate::session::draining;
 use crate::session::exit::{self, OpenAtExit};
+pub(crate) use crate::session::schedule::NextTurn;
+use crate::session::schedule::Schedule;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::session::sleep::Signals;
 use crate::session::timers::Timers;
@@ -97,23 +99,6 @@ pub(super) fn wake() {
     }
 }
 
-/// When a task has its next turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NextTurn {
-    /// When something has happened.
-    Event,
-    /// At an event, or at that time.
-    At(Instant),
-    /// Never: the task is complete.
-    Never,
-}
-
-impl From<Option<Instant>> for NextTurn {
-    fn from(due: Option<Instant>) -> Self {
-        due.map_or(Self::Event, Self::At)
-    }
-}
-
 /// A task's place in the service: its tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
@@ -138,38 +123,25 @@ impl Place {
 
     /// Asks for a turn.
     pub(crate) fn wake(&self) {
-        if let Some(entry) = self.service.entries().get_mut(self.index) {
-            entry.due = Some(Instant::now());
-        }
+        self.service.schedule().wake(self.index, Instant::now());
         self.service.wake();
     }
 }
+
+/// A task, which its owner or the thread may end.
+type SharedTask = Arc<Mutex<dyn Task>>;
 
 /// The tasks of a process. Its thread uses it as long as the process lives.
 struct Service {
     registry: Registry,
     waker: Waker,
-    entries: Mutex<Vec<Entry>>,
+    schedule: Mutex<Schedule<SharedTask>>,
     open_at_exit: OpenAtExit,
     timers: Timers,
     #[cfg(any(target_os = "linux", target_os = "android"))]
     signals: Signals,
     control_sockets: ControlSockets,
     thread: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Entry {
-    /// `None` while the place is free.
-    task: Option<Arc<Mutex<dyn Task>>>,
-    due: Option<Instant>,
-}
-
-impl Entry {
-    /// An entry whose task does nothing.
-    fn reserved() -> Self {
-        Self { task: Some(Arc::new(Mutex::new(Reserved))), due: None }
-    }
 }
 
 /// A forked child has no such thread, and starts its own.
@@ -184,7 +156,7 @@ impl Service {
         let new = Self {
             registry: poll.registry().try_clone()?,
             waker: Waker::new(poll.registry(), WAKER)?,
-            entries: Mutex::default(),
+            schedule: Mutex::default(),
             open_at_exit: OpenAtExit::default(),
             timers: Timers::new(),
             #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -216,9 +188,9 @@ impl Service {
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn schedule(&self) -> MutexGuard<'_, Schedule<SharedTask>> {
         // A turn that panics holds no lock of the service.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&'static self, mut poll: Poll) {
@@ -226,7 +198,7 @@ impl Service {
         let mut events = Events::with_capacity(EVENTS);
         let mut closes = false;
         loop {
-            let due = self.entries().iter().filter_map(|entry| entry.due).chain(self.timers.next()).min();
+            let due = self.schedule().next_due().into_iter().chain(self.timers.next()).min();
             let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
             let timeout = timeout.into_iter().chain(closes.then_some(exit::LOOK)).min();
             match poll.poll(&mut events, timeout) {
@@ -259,15 +231,7 @@ impl Service {
         let now = Instant::now();
         let has_event =
             |index: usize| moved.binary_search_by_key(&index, |event| event.token().0 / TOKENS).is_ok();
-        let mut with_turn = Vec::new();
-        for (index, entry) in self.entries().iter_mut().enumerate() {
-            if has_event(index) || entry.due.is_some_and(|due| due <= now) {
-                // A wake-up during the turn asks for another one. A free place may have got a late
-                // one.
-                entry.due = None;
-                with_turn.extend(entry.task.clone().map(|task| (index, task)));
-            }
-        }
+        let with_turn = self.schedule().begin_round(has_event, now);
         for (index, task) in with_turn {
             let before = |end: usize| moved.partition_point(|event| event.token().0 < end);
             let events = &moved[before(index * TOKENS)..before((index + 1) * TOKENS)];
@@ -278,17 +242,12 @@ impl Service {
     fn turn(&'static self, index: usize, task: Arc<Mutex<dyn Task>>, events: &[&Event]) {
         let place = Place { service: self, index };
         match catch_unwind(AssertUnwindSafe(|| lock(&*task).turn(&place, events, Instant::now()))) {
-            Ok(NextTurn::Never) => {
-                self.entries()[index] = Entry::default();
-                if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
+            Ok(next) => {
+                self.schedule().end_turn(index, next);
+                if next == NextTurn::Never && catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
                     tracing::error!("the end of a task of the service thread has panicked");
                 }
             }
-            Ok(NextTurn::At(due)) => {
-                let entry = &mut self.entries()[index];
-                entry.due = entry.due.into_iter().chain([due]).min();
-            }
-            Ok(NextTurn::Event) => (),
             Err(_) => self.has_failed(&place, &task),
         }
     }
@@ -297,9 +256,9 @@ impl Service {
         tracing::error!("a task of the service thread has panicked, and ends");
         {
             // Its place stays taken until its owner ends it, which may have happened.
-            let entry = &mut self.entries()[place.index];
-            if entry.task.as_ref().is_some_and(|own| Arc::ptr_eq(own, task)) {
-                *entry = Entry::reserved();
+            let mut schedule = self.schedule();
+            if schedule.task(place.index).is_some_and(|own| Arc::ptr_eq(own, task)) {
+                schedule.replace(place.index, Arc::new(Mutex::new(Reserved)));
             }
         }
         if catch_unwind(AssertUnwindSafe(|| lock(task).failed(place))).is_err() {
@@ -334,11 +293,11 @@ impl<T: Task + 'static> ServiceTask<T> {
         let service = Service::get()?;
         let task = Arc::new(Mutex::new(None));
         let mut empty = lock(&task);
-        let place = Place { service, index: service.add(task.clone()) };
+        let place = Place { service, index: service.schedule().add(task.clone()) };
         match make(&place) {
             Ok(made) => *empty = Some(made),
             Err(error) => {
-                service.entries()[place.index] = Entry::default();
+                service.schedule().remove(place.index);
                 return Err(error);
             }
         }
@@ -376,11 +335,11 @@ impl<T: Task + 'static> ServiceTask<T> {
 
     /// Waits for a turn in progress, then ends the task by a function.
     pub(crate) fn end(&self, end: impl FnOnce(&mut T, &Place)) {
-        self.place.service.entries()[self.place.index].due = None;
+        self.place.service.schedule().forget_due(self.place.index);
         if let Some(task) = &mut *lock(&self.task) {
             end(task, &self.place);
         }
-        self.place.service.entries()[self.place.index] = Entry::default();
+        self.place.service.schedule().remove(self.place.index);
     }
 
     /// Calls a function with the task, if it is not locked. In a forked child the lock may be held
@@ -390,24 +349,6 @@ impl<T: Task + 'static> ServiceTask<T> {
             && let Some(task) = &mut *task
         {
             with(task);
-        }
-    }
-}
-
-impl Service {
-    /// Gives a task a place.
-    fn add(&self, task: Arc<Mutex<dyn Task>>) -> usize {
-        let entry = Entry { task: Some(task), due: None };
-        let mut entries = self.entries();
-        match entries.iter().position(|entry| entry.task.is_none()) {
-            Some(free) => {
-                entries[free] = entry;
-                free
-            }
-            None => {
-                entries.push(entry);
-                entries.len() - 1
-            }
         }
     }
 }
@@ -569,7 +510,7 @@ mod tests {
         task.end(|_, _| ());
         place.wake();
         let until = Instant::now() + LONG;
-        while place.service.entries()[place.index].due.is_some() {
+        while place.service.schedule().due(place.index).is_some() {
             assert!(Instant::now() < until, "it stays due");
             thread::sleep(Duration::from_millis(1));
         }
