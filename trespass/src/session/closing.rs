@@ -9,7 +9,7 @@ use mio::event::Event;
 
 use crate::session::connection::Connection;
 use crate::session::exit::UnsentBytes;
-use crate::session::lingering::{self, CloseProgress, DroppedConnection, LingeringClose};
+use crate::session::lingering::{self, CloseProgress, LingeringClose};
 use crate::session::readiness::{Poller, Until};
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
 use crate::session::sleep::EventWait;
@@ -34,7 +34,6 @@ pub(crate) fn close(
         tracing::debug!(connection = %connection.info, %error, "its last events are not known");
     }
     let (poller, _) = wait.take_events(&mut connection);
-    connection.progress();
     if lingering::reset_unread(&mut connection) {
         return poller;
     }
@@ -81,22 +80,14 @@ struct Closing {
 
 impl Closing {
     fn progress(&mut self, now: Instant) -> NextTurn {
-        let progress = self.close.turn(&mut self.connection, now);
+        let (progress, next) = self.close.turn_of_task(&mut self.connection, &self.waker, now);
         if self.close.is_delivered() {
             self.unsent = None;
         }
-        match progress {
-            CloseProgress::Waits => (),
-            CloseProgress::Ended => return NextTurn::Never,
-            CloseProgress::Expired => {
-                tracing::warn!(connection = %self.connection.info, "{LINGER_EXPIRED} {:?}", self.linger);
-                return NextTurn::Never;
-            }
+        if progress == CloseProgress::Expired {
+            tracing::warn!(connection = %self.connection.info, "{LINGER_EXPIRED} {:?}", self.linger);
         }
-        if !self.connection.may_sleep(&self.waker) || self.connection.has_ended() {
-            return NextTurn::At(now);
-        }
-        self.connection.next_deadline().into_iter().chain(self.close.until()).min().into()
+        next
     }
 }
 

@@ -607,17 +607,27 @@ impl Connection {
 }
 
 impl DroppedConnection for Connection {
+    fn limit_turns(&mut self) {
+        Connection::limit_turns(self, true);
+    }
+
     fn progress(&mut self) {
         Connection::progress(self);
+    }
+
+    fn may_sleep(&mut self, waker: &Waker) -> bool {
+        Connection::may_sleep(self, waker)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        Connection::next_deadline(self)
     }
 
     fn has_unread(&self) -> bool {
         self.protocol.has_unread()
     }
 
-    /// A peer that goes on sending does not keep the thread in a turn.
     fn close(&mut self) {
-        self.limit_turns(true);
         self.protocol.shutdown_write();
         self.protocol.shutdown_read();
     }

@@ -2,15 +2,28 @@
 //! the reset of a peer that goes on writing. It makes no system call and reads no clock, so that the
 //! simulator runs it in virtual time.
 
+use std::task::Waker;
 use std::time::{Duration, Instant};
+
+use crate::session::schedule::NextTurn;
 
 /// After the last byte a TCP socket stays this long, until the peer has closed its half.
 const AFTER_LAST_BYTE: Duration = Duration::from_secs(10);
 
 /// A connection that the program has dropped.
 pub(crate) trait DroppedConnection {
+    /// Bounds the work of each [progress](Self::progress), because a peer that goes on sending must not
+    /// keep the thread from others.
+    fn limit_turns(&mut self);
+
     /// Receives and sends as far as possible without waiting.
     fn progress(&mut self);
+
+    /// Whether nothing is left to do before an event. The waker is called for what makes no event.
+    fn may_sleep(&mut self, waker: &Waker) -> bool;
+
+    /// When it has work to do without an event.
+    fn next_deadline(&self) -> Option<Instant>;
 
     /// Whether data has arrived that the program has not taken.
     fn has_unread(&self) -> bool;
@@ -59,9 +72,11 @@ pub(crate) enum CloseProgress {
     Expired,
 }
 
-/// Resets the peer if the program has not read all that has arrived, as over TCP (RFC 1122,
-/// 4.2.2.13). Returns whether it did.
+/// Takes what has arrived, and resets the peer if the program has not read all of it, as over TCP
+/// (RFC 1122, 4.2.2.13). Returns whether it did.
 pub(crate) fn reset_unread(connection: &mut impl DroppedConnection) -> bool {
+    connection.limit_turns();
+    connection.progress();
     let resets = connection.has_unread();
     if resets {
         connection.abort();
@@ -90,9 +105,19 @@ impl LingeringClose {
         self.received.is_some()
     }
 
-    /// The end of the time that is left.
-    pub(crate) fn until(&self) -> Option<Instant> {
-        self.until
+    /// Continues like [`turn`](Self::turn). Also returns when the next turn is due.
+    pub(crate) fn turn_of_task(
+        &mut self,
+        connection: &mut impl DroppedConnection,
+        waker: &Waker,
+        now: Instant,
+    ) -> (CloseProgress, NextTurn) {
+        let progress = self.turn(connection, now);
+        let next = match progress {
+            CloseProgress::Waits => self.next_turn(connection, waker, now),
+            CloseProgress::Ended | CloseProgress::Expired => NextTurn::Never,
+        };
+        (progress, next)
     }
 
     /// Continues after events, or when the time is over.
@@ -121,5 +146,18 @@ impl LingeringClose {
             Some(_) if late => CloseProgress::Ended,
             _ => CloseProgress::Waits,
         }
+    }
+
+    /// When the next turn is due, after one that [waits](CloseProgress::Waits).
+    pub(crate) fn next_turn(
+        &self,
+        connection: &mut impl DroppedConnection,
+        waker: &Waker,
+        now: Instant,
+    ) -> NextTurn {
+        if !connection.may_sleep(waker) || connection.has_ended() {
+            return NextTurn::At(now);
+        }
+        connection.next_deadline().into_iter().chain(self.until).min().into()
     }
 }

@@ -4,6 +4,7 @@
 //! The peer gets all bytes and then the end. It gets a reset only if the program had not read all,
 //! if the peer writes on, or if the linger time was over.
 
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::endpoint::{EndReason, SimEndpoint, SimTransport};
@@ -12,6 +13,7 @@ use super::plan::{ReadPolicy, SimPlan, TransportKind};
 use super::rng::SimRng;
 use super::simulation::{RunStatistics, Simulation};
 use crate::session::lingering::{self, CloseProgress, DroppedConnection, LingeringClose};
+use crate::session::schedule::NextTurn;
 
 /// The longest close after the last byte.
 const AFTER_LAST_BYTE: Duration = Duration::from_secs(10);
@@ -25,8 +27,19 @@ struct Dropped<'a> {
 }
 
 impl DroppedConnection for Dropped<'_> {
+    /// Chance limits each turn.
+    fn limit_turns(&mut self) {}
+
     fn progress(&mut self) {
         self.end.turn(self.transport, self.now, self.rng);
+    }
+
+    fn may_sleep(&mut self, _: &Waker) -> bool {
+        true
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.end.connection.next_deadline()
     }
 
     fn has_unread(&self) -> bool {
@@ -267,9 +280,14 @@ impl Closing {
 
     /// Nothing moves: advances to the next deadline.
     fn wait(&mut self) {
+        let (now, close) = (self.simulation.now, self.close.take());
+        let until = close
+            .as_ref()
+            .map(|close| self.dropped(|connection| close.next_turn(connection, Waker::noop(), now)));
+        self.close = close;
+        let until = until.and_then(NextTurn::due);
         let simulation = &self.simulation;
         let wakes = Some(self.wakes_at).filter(|at| *at > simulation.now);
-        let until = self.close.as_ref().and_then(LingeringClose::until);
         let next = simulation.next_deadline().into_iter().chain(wakes).chain(until).min();
         if let Some(next) = next {
             let time = next.saturating_duration_since(simulation.now);

@@ -169,7 +169,6 @@ impl WorkerInner {
                 if let Err(error) = connection.deregister(&self.poller) {
                     tracing::error!(%error, "a socket stays in the set of its worker");
                 }
-                connection.progress();
                 let is_reset = lingering::reset_unread(&mut *connection);
                 self.stats_of_gone += connection.stats();
                 self.free_slot(key.index);
