@@ -493,10 +493,10 @@ impl Connection {
         Err(self.refused(Direction::Write, error))
     }
 
-    /// Sets how often a limited turn over TCP reads.
+    /// Sets how often a limited turn over TCP reads, and how often it writes.
     #[cfg(all(test, not(loom), not(miri)))]
-    pub(crate) fn set_most_reads(&mut self, most: u32) {
-        self.driver.set_most_reads(most);
+    pub(crate) fn set_most_calls(&mut self, most: u32) {
+        self.driver.set_most_calls(most);
     }
 
     #[cfg(all(test, feature = "rdma"))]

@@ -35,7 +35,7 @@ const TOKENS: usize = 1 << 12;
 const WAKER: Token = Token(usize::MAX);
 
 /// Events taken at a time. Further ones stay in the set.
-const EVENTS: usize = 256;
+pub(crate) const EVENTS: usize = 256;
 
 /// How long the thread waits after the system could not report events.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -309,7 +309,7 @@ impl<T: Task + 'static> ServiceTask<T> {
     /// Gives a task that has ended a place again.
     pub(crate) fn restart(&self) {
         let service = self.place.service;
-        Place { service, index: service.add(self.task.clone()) }.wake();
+        Place { service, index: service.schedule().add(self.task.clone()) }.wake();
     }
 
     /// Gives up the ownership: the task ends when a turn returns [`NextTurn::Never`].

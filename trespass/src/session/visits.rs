@@ -187,9 +187,9 @@ mod tests {
         let mut client: SeqPacket = builder().connect_seq_packet(addr).unwrap();
         let _server = sending.join().unwrap();
         let mut call = client.0.exclusive().unwrap();
-        call.connection.set_most_reads(1);
+        call.connection.set_most_calls(1);
         assert_eq!(call.send_left(), Some(true));
-        call.connection.set_most_reads(u32::MAX);
+        call.connection.set_most_calls(u32::MAX);
         assert_eq!(call.send_left(), None);
         drop(call);
         client.set_nonblocking(true).unwrap();

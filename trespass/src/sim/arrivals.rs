@@ -7,7 +7,6 @@
 
 mod listener;
 mod peer;
-mod wire;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use self::listener::{AWAY, ListenerModel, TurnIo};
 use self::peer::{Behaviour, Peer};
-use self::wire::Clock;
 use super::explore;
 use super::rng::SimRng;
 use super::simulation::RunStatistics;
+use super::wire::Clock;
 use crate::session::admission::{ACCEPTOR, Admission};
 use crate::session::service::NextTurn;
 
@@ -179,12 +178,8 @@ impl Arrivals {
 
     /// When the service thread has its next turn.
     fn service_due(&self) -> Option<Instant> {
-        let due = match self.next {
-            NextTurn::At(due) => Some(due),
-            _ => None,
-        };
         let event = self.listener.next_event(&self.peers);
-        event.into_iter().chain(due).min().map(|at| at.max(self.paused_until))
+        event.into_iter().chain(self.next.due()).min().map(|at| at.max(self.paused_until))
     }
 
     /// A turn of the service thread.

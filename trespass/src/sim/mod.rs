@@ -13,6 +13,7 @@
 
 mod arrivals;
 mod closing;
+mod crowd;
 mod endpoint;
 mod invariants;
 mod link;
@@ -26,6 +27,7 @@ mod rng;
 mod shared_receives;
 mod simulation;
 mod tcp;
+mod wire;
 
 use rng::SimRng;
 use simulation::RunStatistics;

@@ -90,11 +90,11 @@ impl TransportDriver {
         (Self::Rc(Box::new(rc::RcDriver::managed(managed, channel))), pool)
     }
 
-    /// Sets how often a limited turn over TCP reads.
+    /// Sets how often a limited turn over TCP reads, and how often it writes.
     #[cfg(all(test, not(loom), not(miri)))]
-    pub(crate) fn set_most_reads(&mut self, most: u32) {
+    pub(crate) fn set_most_calls(&mut self, most: u32) {
         match self {
-            Self::Tcp(tcp) => tcp.set_most_reads(most),
+            Self::Tcp(tcp) => tcp.set_most_calls(most),
             #[cfg(feature = "rdma")]
             Self::Rc(_) => unreachable!("a queue pair reads no socket"),
         }

@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::super::rng::SimRng;
+use super::super::wire::{Clock, SimSocket, WireSide};
 use super::peer::Peer;
-use super::wire::{Clock, SimSocket, WireSide};
 use crate::handshake::TcpHandshake;
 use crate::handshake::fake::{FakePath, terms};
 use crate::session::admission::{ACCEPTOR, ListenerIo, Stall};
@@ -259,11 +259,12 @@ impl ListenerIo for TurnIo<'_> {
     fn progress(&mut self, at: usize, incoming: &mut Incoming, _: Instant) -> Poll<io::Result<()>> {
         let clock = self.listener.clock.clone();
         let began = clock.get();
-        let (step, calls, bytes) = (incoming.handshake.step(), incoming.socket.calls, incoming.socket.bytes);
+        let (step, calls, bytes) =
+            (incoming.handshake.step(), incoming.socket.account.calls(), incoming.socket.account.bytes());
         let result = incoming.handshake.progress(&mut incoming.socket, || clock.get());
         let work = self.listener.turn.work.entry(incoming.peer).or_default();
-        work.0 += incoming.socket.calls - calls;
-        work.1 += incoming.socket.bytes - bytes;
+        work.0 += incoming.socket.account.calls() - calls;
+        work.1 += incoming.socket.account.bytes() - bytes;
         let account = self.listener.places.get_mut(&at).expect("it has this place");
         if incoming.handshake.step() != step {
             account.stepped = Some(began);

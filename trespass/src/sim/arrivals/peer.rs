@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::super::rng::SimRng;
-use super::wire::{Clock, SimSocket, Wire, WireSide};
+use super::super::wire::{Clock, SimSocket, Wire, WireSide};
 use crate::handshake::fake::{ATTEMPT, FakeNetwork, FakePath, PathFaults, ProbeFault, terms};
 use crate::handshake::{TcpHandshake, Terms};
 use crate::wire::{Cause, Policy, Probe, Role, Unavailable};
@@ -198,7 +198,7 @@ impl Peer {
     /// Sends the next bytes of one that follows no handshake.
     fn send_next(&mut self, now: Instant) {
         let Some(socket) = &mut self.socket else { return };
-        let (piece, pause) = self.behaviour.piece(socket.bytes);
+        let (piece, pause) = self.behaviour.piece(socket.account.bytes());
         match socket.write(&piece) {
             Ok(_) => self.timer = Some(now + pause),
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.timer = Some(now + 50 * MS),

@@ -5,6 +5,7 @@
 //! is released when the system has taken its bytes.
 
 mod reader;
+mod socket;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,9 +15,9 @@ use std::time::Instant;
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use socket2::SockRef;
 
 use self::reader::{AHEAD, FrameSink, Reader};
+pub(crate) use self::socket::Socket;
 use super::{Driver, SystemEvent};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use super::{PollFlags, Sources};
@@ -35,19 +36,12 @@ const PARTS: usize = 2 * FRAMES;
 const _: () = assert!(PARTS > GATHER_MAX);
 const BYTES: usize = 256 * 1024;
 
-/// Reads in a turn of a driver whose turns are limited.
-const READS_A_TURN: u32 = 16;
+/// Reads in a turn of a driver whose turns are limited, and writes.
+pub(crate) const CALLS_A_TURN: u32 = 16;
 
 /// Whether a short read or write is enough to expect another edge-triggered event. Elsewhere the
 /// socket must be used until it would block.
 const SHORT_IS_ENOUGH: bool = cfg!(any(target_os = "linux", target_os = "android"));
-
-/// A write to a peer that is gone is an error, not a signal that ends a C program.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
-/// Elsewhere this is an option of the socket, which the standard library sets.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const NO_SIGNAL: i32 = 0;
 
 thread_local! {
     /// The buffer for bytes read beyond the current frame, shared by all connections of a thread.
@@ -55,9 +49,9 @@ thread_local! {
     static READ_AHEAD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The driver of one connection's socket.
-pub(crate) struct TcpDriver<B> {
-    socket: TcpStream,
+/// The driver of one connection's socket, which the simulator replaces.
+pub(crate) struct TcpDriver<B, S = TcpStream> {
+    socket: S,
     reader: Reader<B>,
     /// Frames taken from the connection and not sent whole yet. Of the first, `sent` bytes are
     /// sent.
@@ -77,17 +71,34 @@ pub(crate) struct TcpDriver<B> {
     /// The connection has failed, and the driver has returned all of its frames.
     over: bool,
     calls: u64,
-    /// The reads of this turn, and how many a limited one may have.
+    /// The reads and the writes of this turn, and how many of each a limited one may have.
     reads: u32,
-    most_reads: u32,
+    writes: u32,
+    most_calls: u32,
     is_limited: bool,
 }
 
 impl<B: Block> TcpDriver<B> {
     /// `socket` must be connected and non-blocking.
     pub(crate) fn new(socket: std::net::TcpStream) -> Self {
+        Self::over(TcpStream::from_std(socket))
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn descriptor(&self) -> Option<Descriptor> {
+        Some(std::os::fd::AsRawFd::as_raw_fd(&self.socket))
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn descriptor(&self) -> Option<Descriptor> {
+        None
+    }
+}
+
+impl<B: Block, S: Socket> TcpDriver<B, S> {
+    pub(crate) fn over(socket: S) -> Self {
         Self {
-            socket: TcpStream::from_std(socket),
+            socket,
             reader: Reader::new(Vec::new()),
             out: VecDeque::new(),
             sent: 0,
@@ -99,19 +110,25 @@ impl<B: Block> TcpDriver<B> {
             over: false,
             calls: 0,
             reads: 0,
-            most_reads: READS_A_TURN,
+            writes: 0,
+            most_calls: CALLS_A_TURN,
             is_limited: false,
         }
     }
 
-    /// Sets how often a limited turn reads.
+    /// Sets how often a limited turn reads, and how often it writes.
     #[cfg(all(test, not(loom), not(miri)))]
-    pub(crate) fn set_most_reads(&mut self, most: u32) {
-        self.most_reads = most;
+    pub(crate) fn set_most_calls(&mut self, most: u32) {
+        self.most_calls = most;
+    }
+
+    /// Whether a turn may have no more of these calls.
+    fn has_used(&self, calls: u32) -> bool {
+        self.is_limited && calls >= self.most_calls
     }
 
     fn has_used_its_turn(&self) -> bool {
-        self.is_limited && self.reads >= self.most_reads
+        self.has_used(self.reads) || self.has_used(self.writes)
     }
 
     /// Reads until the socket is empty or the connection wants no more frames. Returns whether
@@ -119,7 +136,7 @@ impl<B: Block> TcpDriver<B> {
     fn receive<P: Blocks<Block = B>>(&mut self, protocol: &mut ProtocolMachine<B>, blocks: &mut P) -> bool {
         let mut any = false;
         while protocol.slots_wanted() > 0 {
-            let used_its_turn = self.has_used_its_turn();
+            let used_its_turn = self.has_used(self.reads);
             let mut incoming = FrameReceiver { protocol, blocks, starved: &mut self.starved };
             match self.reader.resume(&mut incoming) {
                 Ok(true) => (),
@@ -136,7 +153,7 @@ impl<B: Block> TcpDriver<B> {
             self.calls += 1;
             let outcome = READ_AHEAD.with_borrow_mut(|ahead| {
                 ahead.resize(AHEAD, 0);
-                self.reader.read(&self.socket, ahead, &mut incoming)
+                self.reader.read(&mut self.socket, ahead, &mut incoming)
             });
             match outcome {
                 Ok(Ok(outcome)) if outcome.read == 0 => {
@@ -173,9 +190,11 @@ impl<B: Block> TcpDriver<B> {
         let mut any = false;
         loop {
             let more = self.fill(protocol, blocks, now);
-            if self.out.is_empty() || !self.may_write || self.broken.is_some() {
+            let used_its_turn = self.has_used(self.writes);
+            if self.out.is_empty() || !self.may_write || used_its_turn || self.broken.is_some() {
                 return any || more;
             }
+            self.writes += 1;
             match self.write() {
                 Ok(sent) => {
                     any = true;
@@ -230,18 +249,7 @@ impl<B: Block> TcpDriver<B> {
         }
     }
 
-    #[cfg(unix)]
-    pub(crate) fn descriptor(&self) -> Option<Descriptor> {
-        Some(std::os::fd::AsRawFd::as_raw_fd(&self.socket))
-    }
-
-    #[cfg(not(unix))]
-    pub(crate) fn descriptor(&self) -> Option<Descriptor> {
-        None
-    }
-
-    /// Writes the parts of the queued frames with one `sendmsg`, without SIGPIPE if the peer is
-    /// gone.
+    /// Writes the parts of the queued frames with one system call.
     fn write(&mut self) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); PARTS];
         let mut count = 0;
@@ -252,7 +260,7 @@ impl<B: Block> TcpDriver<B> {
         let mut slices = &mut slices[..count];
         IoSlice::advance_slices(&mut slices, self.sent);
         self.calls += 1;
-        self.socket.try_io(|| SockRef::from(&self.socket).send_vectored_with_flags(slices, NO_SIGNAL))
+        self.socket.send(slices)
     }
 
     /// Returns frames that were sent whole to the connection. Returns whether `out` is empty.
@@ -263,6 +271,49 @@ impl<B: Block> TcpDriver<B> {
             protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
         }
         self.out.is_empty()
+    }
+
+    /// See [`Driver::limit_turns`].
+    pub(crate) fn limit_turns(&mut self, limited: bool) {
+        self.is_limited = limited;
+    }
+
+    /// See [`Driver::has_more`].
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_used_its_turn() && !self.over
+    }
+
+    /// See [`Driver::on_event`].
+    pub(crate) fn on_event(&mut self, event: SystemEvent) {
+        self.ends |= event.is_read_closed || event.is_error;
+        self.may_read |= event.is_readable || self.ends;
+        self.may_write |= event.is_writable || event.is_write_closed || event.is_error;
+    }
+
+    /// See [`Driver::progress`].
+    pub(crate) fn progress<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &mut ProtocolMachine<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) {
+        self.starved = false;
+        (self.reads, self.writes) = (0, 0);
+        while !self.over {
+            let received = self.receive(protocol, blocks);
+            let sent = self.send(protocol, blocks, now);
+            if let Some(error) = &self.broken
+                && !received
+            {
+                protocol.failed(failed("sending", error));
+            }
+            if protocol.failure().is_some() {
+                return self.finish(protocol, blocks, now);
+            }
+            if !received && !sent || self.has_used_its_turn() {
+                return;
+            }
+        }
     }
 
     /// Ends the driver of a failed connection. It sends the failure to the peer if that is possible
@@ -308,17 +359,15 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
     }
 
     fn limit_turns(&mut self, limited: bool) {
-        self.is_limited = limited;
+        Self::limit_turns(self, limited);
     }
 
     fn has_more(&self) -> bool {
-        self.has_used_its_turn() && !self.over
+        Self::has_more(self)
     }
 
     fn on_event(&mut self, event: SystemEvent) {
-        self.ends |= event.is_read_closed || event.is_error;
-        self.may_read |= event.is_readable || self.ends;
-        self.may_write |= event.is_writable || event.is_write_closed || event.is_error;
+        Self::on_event(self, event);
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -338,27 +387,12 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
     }
 
     fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
-        self.starved = false;
-        self.reads = 0;
-        while !self.over {
-            let received = self.receive(protocol, blocks);
-            let sent = self.send(protocol, blocks, now);
-            if let Some(error) = &self.broken
-                && !received
-            {
-                protocol.failed(failed("sending", error));
-            }
-            if protocol.failure().is_some() {
-                return self.finish(protocol, blocks, now);
-            }
-            if !received && !sent || self.has_used_its_turn() {
-                return;
-            }
-        }
+        Self::progress(self, protocol, blocks, now);
     }
 
     fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
         if !self.over {
+            self.writes = 0;
             self.send(protocol, blocks, now);
             if self.broken.is_some() || protocol.failure().is_some() {
                 self.progress(protocol, blocks, now);
@@ -456,9 +490,9 @@ mod tests {
         let [mut one, mut other] = [Side::new(socket), Side::new(listener.accept().unwrap().0)];
         other.protocol.shutdown_read();
         Driver::<VecBlocks>::limit_turns(&mut other.driver, true);
-        assert_eq!(other.driver.most_reads, READS_A_TURN);
+        assert_eq!(other.driver.most_calls, CALLS_A_TURN);
         // Less than the system's buffers hold, whatever their size.
-        other.driver.most_reads = 1;
+        other.driver.most_calls = 1;
         let (piece, mut sent, mut cut) = (vec![1; 100_000], 0, 0);
         while sent < 64 << 20 {
             if let Ok(count) = one.protocol.write(&[IoSlice::new(&piece)], &mut one.blocks) {
