@@ -83,6 +83,12 @@ impl<T: Visited> Visits<T> {
         !self.is_due.swap(true, Ordering::AcqRel)
     }
 
+    /// A request for a simulated service thread, which gets a task if it has none.
+    #[cfg(test)]
+    pub(crate) fn task_for(&self, owner: Weak<T>) -> Option<VisitTask<T>> {
+        self.needs_task().then_some(VisitTask { owner, moved: None })
+    }
+
     /// Ends the visits. Calls see to the rest.
     #[inline]
     pub(crate) fn end(&self) {
@@ -111,8 +117,8 @@ impl<T: Visited> Visits<T> {
     }
 }
 
-/// Visits one owner.
-struct VisitTask<T> {
+/// Visits one owner. It reads no clock, so that the simulator runs it in virtual time.
+pub(crate) struct VisitTask<T> {
     owner: Weak<T>,
     /// The last time when something moved. `None` before the first visit after a request.
     moved: Option<Instant>,
@@ -133,10 +139,9 @@ impl<T: Visited> VisitTask<T> {
         }
         moved
     }
-}
 
-impl<T: Visited> Task for VisitTask<T> {
-    fn turn(&mut self, _: &Place, _: &[&Event], now: Instant) -> NextTurn {
+    /// Visits, unless it is the first time. Returns when the next visit is due.
+    pub(crate) fn turn_at(&mut self, now: Instant) -> NextTurn {
         let pause = match self.moved {
             None => {
                 self.moved = Some(now);
@@ -155,6 +160,12 @@ impl<T: Visited> Task for VisitTask<T> {
             },
         };
         NextTurn::At(now + pause)
+    }
+}
+
+impl<T: Visited> Task for VisitTask<T> {
+    fn turn(&mut self, _: &Place, _: &[&Event], now: Instant) -> NextTurn {
+        self.turn_at(now)
     }
 
     fn failed(&mut self, _: &Place) {

@@ -492,6 +492,11 @@ impl SimEndpoint {
         self.which
     }
 
+    /// Whether the device or the socket has all that the connection has to send.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.is_written() && !self.connection.has_unsent()
+    }
+
     /// Whether the socket has taken all that the connection gave.
     pub(super) fn is_written(&self) -> bool {
         self.unsent.is_empty()

@@ -27,6 +27,7 @@ mod rng;
 mod shared_receives;
 mod simulation;
 mod tcp;
+mod visits;
 mod wire;
 
 use rng::SimRng;
