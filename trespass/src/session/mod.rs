@@ -5,9 +5,10 @@
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
 //! - [`connect`] makes connections, [`connecting`] without blocking. [`service`] is the thread in
 //!   which [`listening`] accepts clients ([`acceptor`]) into a [`backlog`], and [`closing`] finishes
-//!   dropped connections. [`schedule`] is the order of its turns. `draining` destroys their queue pairs. [`pending`] has the unfinished
-//!   handshakes. Clients beyond a full backlog are told so ([`overflow`]), and refused ones get an
-//!   answer ([`refusal`]). [`control_keepalive`] keeps the TCP connections beside RDMA.
+//!   dropped connections. [`schedule`] is the order of its turns. `draining` destroys their queue
+//!   pairs. [`pending`] has the unfinished handshakes. Clients beyond a full backlog are told so
+//!   ([`overflow`]), and refused ones get an answer ([`refusal`]). [`control_keepalive`] keeps the TCP
+//!   connections beside RDMA.
 
 pub(crate) mod acceptor;
 pub(crate) mod admission;

@@ -62,7 +62,7 @@ const MS: Duration = Duration::from_millis(1);
 /// The time between two bytes of one that drips.
 const DRIP: Duration = Duration::from_micros(300);
 
-/// A peer.
+/// A connection's other side, and how far it has come.
 pub(super) struct Peer {
     pub(super) behaviour: Behaviour,
     pub(super) wire: Rc<RefCell<Wire>>,
@@ -80,7 +80,7 @@ pub(super) struct Peer {
 
 enum PeerSide {
     /// It follows the protocol.
-    Endpoint(Endpoint),
+    Endpoint(Box<Endpoint>),
     Socket(SimSocket),
 }
 
@@ -108,7 +108,7 @@ impl Peer {
         let now = clock.get();
         let side = match behaviour {
             Behaviour::Honest(_) | Behaviour::Stops { .. } => {
-                PeerSide::Endpoint(Endpoint::new(socket, clock))
+                PeerSide::Endpoint(Endpoint::new(socket, clock).into())
             }
             _ => PeerSide::Socket(socket),
         };
