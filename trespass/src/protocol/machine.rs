@@ -287,12 +287,6 @@ impl<B: Block> ProtocolMachine<B> {
             && self.outgoing.unread() == 0
     }
 
-    /// Whether acknowledgements alone are missing for the peer to have all data.
-    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "the kernel acknowledges over TCP"))]
-    pub(crate) fn awaits_acknowledgement(&self) -> bool {
-        self.outgoing.awaits_acknowledgement()
-    }
-
     /// What the failure has left undone. Later that is not known, because a failure returns all
     /// blocks.
     pub(crate) fn left_undone(&self) -> LeftUndone {

@@ -295,11 +295,6 @@ impl<B: Block> Outgoing<B> {
         self.items.is_empty() && self.announced.is_empty() && self.in_flight <= self.control_behind
     }
 
-    /// Whether acknowledgements alone are missing for the peer to have all data.
-    pub(crate) fn awaits_acknowledgement(&self) -> bool {
-        self.items.is_empty() && self.announced.is_empty() && self.in_flight > self.control_behind
-    }
-
     /// Counts a control frame that is handed to the link.
     pub(crate) fn count_control(&mut self) {
         self.in_flight += 1;

@@ -29,17 +29,11 @@ use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 /// How long the driver waits for a RESET frame to be acknowledged before it stops the queue pair.
 const RESET_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long the driver waits for acknowledgements of data after the peer has closed its control channel.
-/// The peer's device has sent them, but they may come later than the end of that channel.
-const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_millis(100);
-
 /// The phases of a connection's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClosePhase {
     /// The queue pair is in use.
     Open,
-    /// The peer has closed its control channel, and has not acknowledged all data.
-    Ending { until: Instant },
     /// The connection has failed on this side, and a RESET frame is on its way to the peer.
     Resetting { until: Instant },
     /// The queue pair is stopped, and its outstanding requests are being flushed.
@@ -429,29 +423,9 @@ impl<B: DeviceBlock> RcDriver<B> {
         now: Instant,
     ) -> bool {
         let mut moved = self.poll(protocol, PollScope::All, &mut CallBuffer::default());
-        if matches!(self.phase, ClosePhase::Ending { .. }) {
-            return moved;
-        }
         moved |= self.replenish(protocol, blocks);
         moved |= self.send(protocol, blocks, now);
         moved
-    }
-
-    /// Ends the connection if the peer has closed its control channel. Everything that the peer sent was
-    /// polled before, because the peer does not close before its sends are acknowledged.
-    fn note_peer_end(&mut self, protocol: &mut ProtocolMachine<B>, now: Instant) {
-        if self.control.take_peer_ended() && self.phase == ClosePhase::Open {
-            self.phase = ClosePhase::Ending { until: now + ACKNOWLEDGE_TIMEOUT };
-        }
-        let ClosePhase::Ending { until } = self.phase else { return };
-        let is_over = protocol.failure().is_some() || protocol.is_closed();
-        if is_over || !protocol.awaits_acknowledgement() || now >= until {
-            self.phase = ClosePhase::Open;
-            if !is_over {
-                protocol.peer_gone(self.held.is_some());
-                self.broken = true;
-            }
-        }
     }
 
     /// Whether the queue pair can be stopped. After a failure, it first gets up to
@@ -568,7 +542,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         });
         self.is_deaf |= !heard && self.pair.own_dispatcher().is_some();
         self.control.poll_events();
-        while !matches!(self.phase, ClosePhase::Draining { .. } | ClosePhase::Drained) {
+        while matches!(self.phase, ClosePhase::Open | ClosePhase::Resetting { .. }) {
             if self.step(protocol, blocks, now) {
                 self.steps += 1;
                 if Driver::<P>::has_more(self) {
@@ -576,7 +550,12 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
                 }
                 continue;
             }
-            self.note_peer_end(protocol, now);
+            if self.control.take_peer_ended() && protocol.failure().is_none() && !protocol.is_closed() {
+                // Everything that the peer sent has been polled above, because the peer does not
+                // close before its sends are acknowledged.
+                protocol.peer_gone(self.held.is_some());
+                self.broken = true;
+            }
             if self.may_end(protocol, now) {
                 if self.broken {
                     // The device's events may tell why the queue pair failed.
@@ -676,12 +655,10 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         self.starved
     }
 
-    /// The deadline of a phase.
+    /// The deadline of resetting or draining.
     fn next_deadline(&self) -> Option<Instant> {
         match self.phase {
-            ClosePhase::Ending { until }
-            | ClosePhase::Resetting { until }
-            | ClosePhase::Draining { until } => Some(until),
+            ClosePhase::Resetting { until } | ClosePhase::Draining { until } => Some(until),
             ClosePhase::Open | ClosePhase::Drained => None,
         }
     }
