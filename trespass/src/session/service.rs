@@ -309,7 +309,8 @@ impl<T: Task + 'static> ServiceTask<T> {
     /// Gives a task that has ended a place again.
     pub(crate) fn restart(&self) {
         let service = self.place.service;
-        Place { service, index: service.schedule().add(self.task.clone()) }.wake();
+        let index = service.schedule().add(self.task.clone());
+        Place { service, index }.wake();
     }
 
     /// Gives up the ownership: the task ends when a turn returns [`NextTurn::Never`].
