@@ -137,16 +137,26 @@ fn a_blocked_software_device_blames_no_firewall() {
     }
 }
 
-/// The child process's part: clients that send nothing have all places of a listener when one comes
-/// that is served.
+/// Sets the limit of open files as `ulimit -n` does.
+fn limit_files(count: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum }).unwrap();
+}
+
+/// The child process's part: a listener has accepted as many clients that send nothing as it may when
+/// one comes that is served.
 #[test]
 #[ignore = "run by the other tests, in an environment of their choice"]
 fn connect_beside_silent_clients() {
-    const PLACES: usize = 128;
+    const DESCRIPTORS: u64 = 1024;
+    /// An eighth of them.
+    const ACCEPTED: usize = 128;
+    limit_files(DESCRIPTORS);
     let builder = || Builder::new().policy(trespass::Policy::TcpOnly);
     let listener = builder().bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    let _silent: Vec<_> = (0..PLACES).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
+    let _silent: Vec<_> = (0..ACCEPTED).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
     let client = builder().handshake_deadline(std::time::Duration::from_secs(60)).connect(addr).unwrap();
     let (server, _) = listener.accept().unwrap();
     assert_eq!(server.peer_addr().unwrap(), client.local_addr().unwrap());

@@ -110,6 +110,16 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.path.is_ok() || self.spent.is_some()
     }
 
+    /// Whether there is a data path that was not given up.
+    pub(super) fn uses_path(&self) -> bool {
+        self.path.is_ok()
+    }
+
+    /// Drops a path that was given up. The peer was told.
+    pub(super) fn drop_spent_path(&mut self) {
+        self.spent = None;
+    }
+
     /// Whether to wait for completions of the data path. A message on the TCP connection follows the
     /// peer's probe, so that a side that waits for it alone wakes up once and finds both: the client's
     /// question, and the server's READY. It waits for completions, too, if the message has come before
@@ -150,6 +160,16 @@ impl<D: DataPath> HandshakeMachine<D> {
     /// The result, once.
     pub(super) fn take_result(&mut self) -> Option<Result<Established<D>, HandshakeError>> {
         self.result.take()
+    }
+
+    /// When the peer was last heard during the proof of the data path, which is bounded.
+    pub(super) fn heard_at(&self) -> Option<Instant> {
+        self.proof.as_ref().map(ProofClock::heard_at)
+    }
+
+    /// Counts the time limit from now on, because the peer has waited for this side.
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.started = now;
     }
 
     /// Whether the handshake has ended.

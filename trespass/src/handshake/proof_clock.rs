@@ -62,6 +62,11 @@ impl ProofClock {
         self.unanswered = 0;
     }
 
+    /// When the peer was last heard.
+    pub(super) fn heard_at(&self) -> Instant {
+        self.heard
+    }
+
     /// Whether to ask the peer now.
     pub(super) fn asks(&mut self, now: Instant) -> bool {
         let asks = self.unanswered < UNANSWERED && now.saturating_duration_since(self.asked) >= ASK;

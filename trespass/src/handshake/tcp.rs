@@ -7,9 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::task::Poll;
 use std::time::Instant;
 
-use super::error::HandshakeError;
-#[cfg(test)]
-use super::error::HandshakeStep;
+use super::error::{HandshakeError, HandshakeStep};
 use super::machine::HandshakeMachine;
 use super::{Attempt, DataPath, Established, Terms};
 use crate::wire::Unavailable;
@@ -23,9 +21,20 @@ const MAX_STEPS: u32 = 64;
 pub(crate) struct TcpHandshake<D> {
     machine: HandshakeMachine<D>,
     incoming: MessageBuffer,
+    first: FirstMessage,
     sent: usize,
     /// When the last step ended.
     stepped: Option<Instant>,
+}
+
+/// A listener does not begin a client's handshake before the client has a place.
+enum FirstMessage {
+    /// It is handled when it has arrived.
+    Handled,
+    /// It is to be kept.
+    Expected,
+    /// It has arrived. Nothing more is read.
+    Kept(Vec<u8>),
 }
 
 /// The events that a handshake waits for.
@@ -59,7 +68,49 @@ impl<D: DataPath> TcpHandshake<D> {
     }
 
     fn new(machine: HandshakeMachine<D>) -> Self {
-        Self { machine, incoming: MessageBuffer::default(), sent: 0, stepped: None }
+        let (incoming, first) = (MessageBuffer::default(), FirstMessage::Handled);
+        Self { machine, incoming, first, sent: 0, stepped: None }
+    }
+
+    /// Keeps the peer's first message until [`begin`](Self::begin). Call it before any progress.
+    pub(crate) fn keep_first_message(&mut self) {
+        self.first = FirstMessage::Expected;
+    }
+
+    /// Whether the first message has arrived and is kept.
+    pub(crate) fn keeps_message(&self) -> bool {
+        matches!(self.first, FirstMessage::Kept(_))
+    }
+
+    /// Handles the first message that was kept. The time limit counts from now on.
+    pub(crate) fn begin(&mut self, clock: impl Fn() -> Instant) {
+        if let FirstMessage::Kept(message) = std::mem::replace(&mut self.first, FirstMessage::Handled) {
+            let now = clock();
+            self.machine.restart(now);
+            self.machine.received(&message, now);
+            self.stepped = Some(clock());
+        }
+    }
+
+    /// Whether the peer may be established: this side has sent READY, and the peer may have it. From
+    /// then on the peer must not be turned away.
+    pub(crate) fn has_sent_ready(&self) -> bool {
+        self.machine.step() == HandshakeStep::Ready
+    }
+
+    /// Whether it is about to use the data path.
+    pub(crate) fn uses_path(&self) -> bool {
+        self.machine.uses_path()
+    }
+
+    /// Drops a data path that was given up.
+    pub(crate) fn drop_spent_path(&mut self) {
+        self.machine.drop_spent_path();
+    }
+
+    /// Handles the peer's end while nothing is read.
+    pub(crate) fn closed(&mut self) {
+        self.machine.closed();
     }
 
     /// The step that is waited for.
@@ -75,9 +126,10 @@ impl<D: DataPath> TcpHandshake<D> {
         Preamble::check_magic(*magic).is_err().then_some(received)
     }
 
-    /// When the last step ended. Each needs a message or a probe of the peer.
+    /// When the last step ended. Each needs a message or a probe of the peer. A message that is kept
+    /// ends none. While the data path is proved, a peer goes on by answers.
     pub(crate) fn last_step(&self) -> Option<Instant> {
-        self.stepped
+        self.stepped.max(self.machine.heard_at())
     }
 
     /// Bytes allocated for the incoming message.
@@ -130,7 +182,9 @@ impl<D: DataPath> TcpHandshake<D> {
                 break;
             }
         }
-        self.machine.expire(clock());
+        if !self.keeps_message() {
+            self.machine.expire(clock());
+        }
         self.result().map_or(Poll::Pending, |result| Poll::Ready(self.ended(stream, result)))
     }
 
@@ -149,7 +203,8 @@ impl<D: DataPath> TcpHandshake<D> {
         if !self.machine.outgoing().is_empty() {
             return self.write(stream);
         }
-        if self.machine.is_over() { IoProgress::Nothing } else { self.read(stream, clock) }
+        let reads = !self.machine.is_over() && !self.keeps_message();
+        if reads { self.read(stream, clock) } else { IoProgress::Nothing }
     }
 
     fn write(&mut self, stream: &mut impl Write) -> IoProgress {
@@ -174,6 +229,9 @@ impl<D: DataPath> TcpHandshake<D> {
         match stream.read(self.incoming.space()) {
             Ok(0) => self.machine.closed(),
             Ok(count) => match self.incoming.filled(count) {
+                Ok(Some(message)) if matches!(self.first, FirstMessage::Expected) => {
+                    self.first = FirstMessage::Kept(message);
+                }
                 Ok(Some(message)) => self.machine.received(&message, clock()),
                 Ok(None) => {}
                 Err(error) => self.machine.malformed(error),

@@ -1,50 +1,74 @@
-//! The handshakes of a listener: which client may begin one, and which stalled one makes room for
-//! it. It makes no system call and reads no clock, so that the simulator runs it in virtual time.
+//! The clients of a listener until their connections are established: which one is accepted, which one
+//! has a place for its handshake, and which one makes room for another. It makes no system call and
+//! reads no clock, so that the simulator runs it in virtual time.
+//!
+//! A client needs a place, and a queue pair, when its first message is complete. Until then it costs a
+//! descriptor and the memory of one message. So clients that send nothing take no places.
 
+mod table;
+
+use std::cmp::Ordering;
 use std::io::{self, ErrorKind};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use self::table::{ClientTable, Stage};
 use crate::session::overflow::Overflow;
 use crate::session::service::NextTurn;
 
-/// Handshakes at a time. Other clients wait in the system's backlog.
+/// Places: handshakes at a time, each of which may have a queue pair.
 pub(crate) const MAX_HANDSHAKES: usize = 128;
 
-/// The event number of the listening socket. Handshakes have the numbers below it.
-pub(crate) const ACCEPTOR: usize = MAX_HANDSHAKES;
+/// Handshakes without a place that still have a queue pair.
+const MAX_PARKED: usize = 128;
 
-/// Clients accepted in one turn, so that other tasks have theirs.
-const CLIENTS_A_TURN: usize = 32;
+/// Accepted clients that have no place. Others wait in the system's queue.
+pub(crate) const MAX_WAITING: usize = 1024;
+
+/// The event number of the listening socket. Clients have the numbers below it.
+pub(crate) const ACCEPTOR: usize = MAX_HANDSHAKES + MAX_WAITING;
+
+/// Clients accepted in one turn, so that other tasks have theirs, and handshakes begun. A queue pair
+/// takes longer, and those that have one go on between.
+const CLIENTS_A_TURN: usize = 64;
+const BEGUN_A_TURN: usize = 2;
 
 /// When to try again after the system could not accept, for example without free descriptors.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// After this time another handshake may replace one whose client has sent no HELLO.
-const SILENCE: Duration = Duration::from_millis(200);
+/// After this time without a complete first message a client makes room for another.
+pub(crate) const SILENCE: Duration = Duration::from_millis(200);
 
 /// The same for a later step, since it began. Messages that end no step do not count.
-const STALL: Duration = Duration::from_secs(1);
+const STALL: Duration = Duration::from_millis(400);
 
-/// From when on another handshake may replace this one. Silent clients come before those that have
-/// sent a HELLO, and then the one whose last step was earliest.
+/// Since when a client makes no step. Silent clients make room before those that have sent a HELLO,
+/// and then the one whose last step was earliest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stall {
     has_spoken: bool,
-    pub(crate) at: Instant,
+    since: Instant,
 }
 
 impl Stall {
     /// For a handshake that began at `began`. At `stepped` the last step ended that needed the peer.
     pub(crate) fn new(began: Instant, stepped: Option<Instant>) -> Self {
-        let at = stepped.map_or(began + SILENCE, |stepped| stepped + STALL);
-        Self { has_spoken: stepped.is_some(), at }
+        Self { has_spoken: stepped.is_some(), since: stepped.unwrap_or(began) }
+    }
+
+    /// From when on it makes room for another. A client may be silent for `silence`.
+    pub(crate) fn over_at(self, silence: Duration) -> Instant {
+        self.since + if self.has_spoken { STALL } else { silence }
     }
 }
 
-/// The handshake that another one may replace now.
-pub(crate) fn first_stalled<T>(handshakes: impl Iterator<Item = (T, Stall)>, now: Instant) -> Option<T> {
-    let stalled = handshakes.filter(|(_, stall)| stall.at <= now);
+/// The handshake that makes room for another now.
+pub(crate) fn first_stalled<T>(
+    handshakes: impl Iterator<Item = (T, Stall)>,
+    silence: Duration,
+    now: Instant,
+) -> Option<T> {
+    let stalled = handshakes.filter(|(_, stall)| stall.over_at(silence) <= now);
     stalled.min_by_key(|(_, stall)| *stall).map(|(handshake, _)| handshake)
 }
 
@@ -55,8 +79,11 @@ pub(crate) trait ListenerIo {
     /// The number of places for handshakes, of which `running` are taken.
     fn places(&self, running: usize) -> usize;
 
-    /// Accepts the next client. `None` if its handshake cannot begin. The error is the listener's
-    /// own, or `WouldBlock`.
+    /// The most accepted clients that have no place.
+    fn most_waiting(&self) -> usize;
+
+    /// Accepts the next client, whose handshake does not begin before [`begin`](Self::begin). `None` if
+    /// it cannot begin. The error is the listener's own, or `WouldBlock`.
     fn accept(&mut self) -> io::Result<Option<Self::Handshake>>;
 
     /// Accepts the next client beyond a full backlog, and tells it so. The errors are those of
@@ -72,26 +99,62 @@ pub(crate) trait ListenerIo {
     /// Continues a handshake as far as possible without waiting.
     fn progress(&mut self, at: usize, handshake: &mut Self::Handshake, now: Instant) -> Poll<io::Result<()>>;
 
-    /// `None` if it keeps its place.
+    /// Whether its first message is complete, and it waits for a place.
+    fn awaits_place(&self, handshake: &Self::Handshake) -> bool;
+
+    /// Begins a handshake, which has a place from now on.
+    fn begin(&mut self, at: usize, handshake: &mut Self::Handshake);
+
+    /// `None` if it makes no room for others.
     fn stall(&self, handshake: &Self::Handshake) -> Option<Stall>;
 
     /// When to continue at the latest.
     fn deadline(&self, handshake: &mut Self::Handshake) -> Instant;
+
+    /// What a handshake does that gives its place to another.
+    fn way_out(&self, handshake: &Self::Handshake) -> WayOut;
+
+    /// Has a handshake go on without a place.
+    fn parked(&mut self, at: usize, handshake: &mut Self::Handshake);
 
     /// Takes a handshake that has its result.
     fn ended(&mut self, handshake: Self::Handshake, result: io::Result<()>);
 
     /// Closes a handshake that makes room for another.
     fn evicted(&mut self, handshake: Self::Handshake);
+
+    /// Closes a handshake that has got no place, and tells the client so.
+    fn turned_away(&mut self, handshake: Self::Handshake, is_logged: bool);
 }
 
-/// The handshakes of a listener.
+/// What a handshake does that gives its place to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WayOut {
+    /// It ends.
+    Ends,
+    /// It goes on, because this side has sent its last message, and the client may be established.
+    GoesOn {
+        /// It has a queue pair, and is about to use it.
+        has_path: bool,
+    },
+}
+
+impl WayOut {
+    /// For a handshake: this side has sent its last message, and a data path is used.
+    pub(crate) fn new(has_committed: bool, has_path: bool) -> Self {
+        if has_committed { Self::GoesOn { has_path } } else { Self::Ends }
+    }
+}
+
+/// The clients of a listener.
 pub(crate) struct Admission<H> {
-    handshakes: Vec<Option<H>>,
+    clients: ClientTable<H>,
     overflow: Overflow,
     may_accept: bool,
     /// The system has refused to accept, and is asked again then.
     retry_at: Option<Instant>,
+    /// Silent clients that made room since the system's queue was last empty.
+    silent: u32,
 }
 
 /// The place of the next client.
@@ -103,7 +166,8 @@ pub(crate) enum NextPlace {
 
 impl<H> Admission<H> {
     pub(crate) fn new() -> Self {
-        Self { handshakes: Vec::new(), overflow: Overflow::default(), may_accept: true, retry_at: None }
+        let (clients, overflow) = (ClientTable::new(), Overflow::default());
+        Self { clients, overflow, may_accept: true, retry_at: None, silent: 0 }
     }
 
     /// Continues after events, whose numbers are sorted: runs handshakes and accepts clients. Returns
@@ -118,59 +182,106 @@ impl<H> Admission<H> {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
         }
-        for at in 0..self.handshakes.len() {
-            let is_late = self.handshakes[at].as_mut().is_some_and(|handshake| io.deadline(handshake) <= now);
+        for at in 0..self.clients.end() {
+            let is_late = self.clients.due(at).is_some_and(|due| due <= now);
             if is_late || moved.binary_search(&at).is_ok() {
                 self.progress(io, at, now);
             }
         }
-        let more = self.retry_at.is_none() && self.accept_waiting(io, now);
-        if more { NextTurn::At(now) } else { self.next_deadline(io).into() }
+        if self.admit(io, now) { NextTurn::At(now) } else { self.next_deadline(io).into() }
     }
 
     /// Takes all handshakes, for the end of the listener.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = H> {
-        std::mem::take(&mut self.handshakes).into_iter().flatten()
+        self.clients.take_all()
     }
 
-    /// Accepts waiting clients while there are places, and turns others away when their time has
-    /// come. Returns whether more wait.
-    fn accept_waiting(&mut self, io: &mut impl ListenerIo<Handshake = H>, now: Instant) -> bool {
-        for _ in 0..CLIENTS_A_TURN {
-            if !self.may_accept {
+    /// Begins handshakes and accepts clients. Returns whether more can be done now.
+    fn admit(&mut self, io: &mut impl ListenerIo<Handshake = H>, now: Instant) -> bool {
+        let begun = (0..BEGUN_A_TURN).take_while(|_| self.begin_next(io, now)).count();
+        let accepted = (0..CLIENTS_A_TURN).take_while(|_| self.accept_next(io, now)).count();
+        let may_begin = self.clients.has_queued() && self.clients.running() < self.places(io);
+        begun == BEGUN_A_TURN || accepted == CLIENTS_A_TURN || may_begin
+    }
+
+    /// Begins the handshake of a client that waits for a place. Returns false if there is none.
+    fn begin_next(&mut self, io: &mut impl ListenerIo<Handshake = H>, now: Instant) -> bool {
+        let Some(at) = self.clients.next_queued() else { return false };
+        match self.next_place(io, Stage::Running, now) {
+            None => return false,
+            Some(NextPlace::Free) => {}
+            Some(NextPlace::Replaces(stalled)) => {
+                // The client may have left, and the event waits behind others.
+                self.progress(io, at, now);
+                if self.clients.stage(at) != Some(Stage::Queued) {
+                    return true;
+                }
+                self.evict(io, stalled);
+            }
+        }
+        if let Some(handshake) = self.clients.begin(at) {
+            io.begin(at, handshake);
+        }
+        self.progress(io, at, now);
+        true
+    }
+
+    /// Accepts a client, or turns one away if the time for that has come. Returns false if nobody waits
+    /// or no more can be accepted.
+    fn accept_next(&mut self, io: &mut impl ListenerIo<Handshake = H>, now: Instant) -> bool {
+        if self.retry_at.is_some() {
+            return false;
+        }
+        if !self.may_accept && !self.clients.has_queued() {
+            self.overflow.end_round(now);
+            return false;
+        }
+        let is_full = self.places(io) == 0;
+        let accepted = if self.overflow.may_tell(is_full, now) {
+            self.tell_next(io)
+        } else if !is_full
+            && self.may_accept
+            && let Some(place) = self.next_place(io, Stage::Arriving, now)
+        {
+            self.accept_one(io, place, now)
+        } else {
+            return false;
+        };
+        match accepted {
+            Ok(()) => io.accepted(Ok(())),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                (self.may_accept, self.silent) = (false, 0);
+                self.overflow.end_round(now);
                 return false;
             }
-            let is_full = self.running_and_places(io).1 == 0;
-            let accepted = if self.overflow.may_tell(is_full, now) {
-                io.turn_away(self.overflow.is_logged()).map(|()| self.overflow.has_told())
-            } else if let Some(place) = self.next_place(io, now) {
-                self.accept_one(io, place, now)
-            } else {
+            // The client has disconnected again.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted
+                ) => {}
+            Err(error) => {
+                io.accepted(Err(error));
+                self.retry_at = Some(now + RETRY);
                 return false;
-            };
-            match accepted {
-                Ok(()) => io.accepted(Ok(())),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.may_accept = false;
-                    self.overflow.end_round(now);
-                }
-                // The client has disconnected again.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted
-                    ) => {}
-                Err(error) => {
-                    io.accepted(Err(error));
-                    self.retry_at = Some(now + RETRY);
-                    return false;
-                }
             }
         }
         true
     }
 
-    /// Accepts a client and begins its handshake.
+    /// Tells the next client that the backlog is full: those that are accepted first.
+    fn tell_next(&mut self, io: &mut impl ListenerIo<Handshake = H>) -> io::Result<()> {
+        let is_logged = self.overflow.is_logged();
+        match self.clients.oldest_queued().and_then(|at| self.clients.take(at)) {
+            Some(handshake) => io.turned_away(handshake, is_logged),
+            None if self.may_accept => io.turn_away(is_logged)?,
+            None => return Err(ErrorKind::WouldBlock.into()),
+        }
+        self.overflow.has_told();
+        Ok(())
+    }
+
+    /// Accepts a client, and reads its first message if that has arrived.
     fn accept_one(
         &mut self,
         io: &mut impl ListenerIo<Handshake = H>,
@@ -178,74 +289,118 @@ impl<H> Admission<H> {
         now: Instant,
     ) -> io::Result<()> {
         let Some(mut handshake) = io.accept()? else { return Ok(()) };
-        if let NextPlace::Replaces(at) = place
-            && let Some(replaced) = self.handshakes[at].take()
-        {
-            io.evicted(replaced);
+        if let NextPlace::Replaces(silent) = place {
+            self.evict(io, silent);
+            self.silent += 1;
         }
-        let at = self.handshakes.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.handshakes.push(None);
-            self.handshakes.len() - 1
-        });
+        let at = self.clients.next_number();
         io.register(at, &mut handshake)?;
-        self.handshakes[at] = Some(handshake);
+        let due = io.deadline(&mut handshake);
+        self.clients.add(at, handshake, due);
         self.progress(io, at, now);
         Ok(())
     }
 
-    /// A free place, or that of a stalled handshake if all are taken.
-    fn next_place(&mut self, io: &mut impl ListenerIo<Handshake = H>, now: Instant) -> Option<NextPlace> {
+    /// Makes room for another one.
+    fn evict(&mut self, io: &mut impl ListenerIo<Handshake = H>, at: usize) {
+        let Some(handshake) = self.clients.get(at) else { return };
+        if let WayOut::GoesOn { has_path } = io.way_out(handshake) {
+            io.parked(at, handshake);
+            self.clients.park(at, has_path);
+        } else if let Some(handshake) = self.clients.take(at) {
+            io.evicted(handshake);
+        }
+    }
+
+    /// Room for one more client of a stage: free, or that of a stalled one if there is no other.
+    fn next_place(
+        &mut self,
+        io: &mut impl ListenerIo<Handshake = H>,
+        stage: Stage,
+        now: Instant,
+    ) -> Option<NextPlace> {
+        let silence = self.silence(io);
         loop {
-            let (running, places) = self.running_and_places(io);
-            if running < places {
-                return Some(NextPlace::Free);
+            let (taken, places) = match stage {
+                Stage::Running => (self.clients.running(), self.places(io)),
+                _ => (self.clients.waiting(), io.most_waiting()),
+            };
+            match taken.cmp(&places) {
+                Ordering::Less => return Some(NextPlace::Free),
+                Ordering::Equal => {}
+                // A parked one has become a connection.
+                Ordering::Greater => return None,
             }
-            if places == 0 {
-                return None;
-            }
-            let at = first_stalled(self.stalls(io), now)?;
+            let at = first_stalled(self.stalls(io, stage), silence, now)?;
             // Its next message may have arrived, and the event waits behind others.
             self.progress(io, at, now);
-            if self.handshakes[at]
-                .as_ref()
-                .and_then(|handshake| io.stall(handshake))
-                .is_some_and(|stall| stall.at <= now)
-            {
+            if self.stalls(io, stage).any(|(stalled, stall)| stalled == at && stall.over_at(silence) <= now) {
                 return Some(NextPlace::Replaces(at));
             }
         }
     }
 
-    /// The number of handshakes, and how many there may be.
-    fn running_and_places(&self, io: &impl ListenerIo<Handshake = H>) -> (usize, usize) {
-        let running = self.handshakes.iter().flatten().count();
-        (running, io.places(running).min(MAX_HANDSHAKES))
+    /// How long a client may be silent while others wait in the system's queue. The time becomes
+    /// shorter while silent clients arrive: after as many as can wait it is half of it.
+    fn silence(&self, io: &impl ListenerIo<Handshake = H>) -> Duration {
+        let most = io.most_waiting() as u32;
+        SILENCE * most / (most + self.silent)
     }
 
-    fn stalls(&self, io: &impl ListenerIo<Handshake = H>) -> impl Iterator<Item = (usize, Stall)> {
-        let places = self.handshakes.iter().enumerate();
-        places.filter_map(|(at, handshake)| Some((at, io.stall(handshake.as_ref()?)?)))
+    /// The number of places. If none is free, the program's next `accept` leads to a turn.
+    fn places(&self, io: &impl ListenerIo<Handshake = H>) -> usize {
+        io.places(self.clients.running()).min(MAX_HANDSHAKES)
+    }
+
+    fn stalls(
+        &self,
+        io: &impl ListenerIo<Handshake = H>,
+        stage: Stage,
+    ) -> impl Iterator<Item = (usize, Stall)> {
+        let may_park = self.clients.parked_with_path() < MAX_PARKED;
+        let clients = self.clients.all(stage).filter(move |(_, handshake)| {
+            may_park || io.way_out(handshake) != WayOut::GoesOn { has_path: true }
+        });
+        clients.filter_map(|(at, handshake)| Some((at, io.stall(handshake)?)))
     }
 
     /// Continues a handshake.
     fn progress(&mut self, io: &mut impl ListenerIo<Handshake = H>, at: usize, now: Instant) {
-        let Some(handshake) = self.handshakes.get_mut(at).and_then(Option::as_mut) else { return };
-        if let Poll::Ready(result) = io.progress(at, handshake, now)
-            && let Some(handshake) = self.handshakes[at].take()
-        {
-            io.ended(handshake, result);
+        let Some(handshake) = self.clients.get(at) else { return };
+        if let Poll::Ready(result) = io.progress(at, handshake, now) {
+            if let Some(handshake) = self.clients.take(at) {
+                io.ended(handshake, result);
+            }
+            return;
+        }
+        let (due, awaits_place) = (io.deadline(handshake), io.awaits_place(handshake));
+        self.clients.set_due(at, due);
+        match self.clients.stage(at) {
+            Some(Stage::Arriving) if awaits_place => self.clients.enqueue(at),
+            // Its time is up, and it has found no place.
+            Some(Stage::Queued) if due <= now => {
+                if let Some(handshake) = self.clients.take(at) {
+                    io.turned_away(handshake, false);
+                }
+            }
+            _ => {}
         }
     }
 
     /// When the next timer expires.
-    fn next_deadline(&mut self, io: &impl ListenerIo<Handshake = H>) -> Option<Instant> {
-        // With a place, or with a full backlog, nobody waits for another's place.
-        let (running, places) = self.running_and_places(io);
+    fn next_deadline(&self, io: &impl ListenerIo<Handshake = H>) -> Option<Instant> {
+        let (places, has_queued) = (self.places(io), self.clients.has_queued());
+        let is_full = places == 0;
         let may_accept = self.may_accept && self.retry_at.is_none();
-        let is_full = may_accept && places > 0 && running >= places;
-        let stalled = is_full.then(|| self.stalls(io).map(|(_, stall)| stall.at).min()).flatten();
-        let late = self.handshakes.iter_mut().flatten().map(|handshake| io.deadline(handshake));
-        let round = if may_accept && places == 0 { self.overflow.round_at() } else { None };
-        late.chain(stalled).chain(round).chain(self.retry_at).min()
+        // When somebody waits for the room of another one.
+        let is_crowded = may_accept && !is_full && self.clients.waiting() >= io.most_waiting();
+        let silent = is_crowded.then_some(Stage::Arriving);
+        let may_replace = has_queued && !is_full && self.clients.running() <= places;
+        let stalled = may_replace.then_some(Stage::Running);
+        let stalls = silent.into_iter().chain(stalled).flat_map(|stage| self.stalls(io, stage));
+        let silence = self.silence(io);
+        let round = if is_full && (may_accept || has_queued) { self.overflow.round_at() } else { None };
+        let others = self.clients.next_due().into_iter().chain(round).chain(self.retry_at);
+        others.chain(stalls.map(|(_, stall)| stall.over_at(silence))).min()
     }
 }

@@ -111,19 +111,21 @@ impl Waiting for Connection {
     }
 }
 
-/// Of this many descriptors that the process may have, the waiting connections of a listener may
-/// take one or two. The program needs the others.
-const DESCRIPTORS_LEFT: usize = 8;
+/// How many descriptors the connections in a listener's backlog may have, its other clients, and
+/// those that it has refused: an eighth of the process's each. The program needs the others.
+pub(super) fn share_of_descriptors() -> usize {
+    (descriptors() / 8).max(1)
+}
 
 /// The number of descriptors that the process may have.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) fn descriptors() -> usize {
+fn descriptors() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) fn descriptors() -> usize {
+fn descriptors() -> usize {
     usize::MAX
 }
 
@@ -145,12 +147,16 @@ pub(crate) struct Taken<T = Connection> {
 impl Backlog {
     /// A backlog of that many connections, as far as the process has descriptors for them.
     pub(crate) fn new(wanted: usize) -> io::Result<Self> {
-        let limit = wanted.min(descriptors() / DESCRIPTORS_LEFT).max(1);
+        let limit = wanted.min(share_of_descriptors()).max(1);
         let poller = Poller::new(1)?;
         let exported =
             ExportedSet { registry: poller.registry().try_clone()?, poller: StdMutex::new(poller) };
         let is_lowered = limit < wanted;
         Ok(Self { state: Mutex::default(), arrived: Condvar::new(), exported, limit, is_lowered })
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.state().ready.len() >= self.limit
     }
 
     /// What a client is told while the backlog is full.

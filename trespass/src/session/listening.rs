@@ -3,6 +3,7 @@
 //! place is made in [`admission`](super::admission).
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
@@ -12,12 +13,15 @@ use mio::event::Event;
 use crate::config::Config;
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
-use crate::session::admission::{ACCEPTOR, Admission, ListenerIo, Stall};
-use crate::session::backlog::Backlog;
+use crate::session::admission::{ACCEPTOR, Admission, ListenerIo, MAX_WAITING, Stall, WayOut};
+use crate::session::backlog::{Backlog, share_of_descriptors};
 use crate::session::pending::PendingHandshake;
 use crate::session::refusal::{Refusals, log_refused};
 use crate::session::service::{NextTurn, Place, Task};
 use crate::transport::pools::usable_pool;
+
+/// The text for a client whose time is up before it has a place.
+const NO_PLACE: &str = "other clients have all places of the listener: connect again";
 
 /// A listener's acceptor and handshakes.
 pub(crate) struct Listening {
@@ -33,6 +37,8 @@ struct Clients {
     pool: Pool,
     backlog: Arc<Backlog>,
     refusals: Refusals,
+    /// The most accepted clients that have no place.
+    most_waiting: usize,
 }
 
 /// The input and output of one turn.
@@ -51,7 +57,8 @@ impl Listening {
     ) -> io::Result<Self> {
         acceptor.register(place.registry(), place.token(ACCEPTOR))?;
         let (acceptor, refusals) = (Some(acceptor), Refusals::default());
-        let clients = Clients { acceptor, config: config.clone(), pool, backlog, refusals };
+        let (config, most_waiting) = (config.clone(), MAX_WAITING.min(share_of_descriptors()));
+        let clients = Clients { acceptor, config, pool, backlog, refusals, most_waiting };
         Ok(Self { clients, admission: Admission::new() })
     }
 
@@ -93,22 +100,29 @@ impl ListenerIo for TurnIo<'_> {
         self.clients.backlog.places(running)
     }
 
+    fn most_waiting(&self) -> usize {
+        self.clients.most_waiting
+    }
+
     fn accept(&mut self) -> io::Result<Option<PendingHandshake>> {
         let Clients { acceptor, config, pool, backlog, .. } = &mut *self.clients;
         *pool = usable_pool(pool, config)?;
         let client = acceptor.as_mut().ok_or(ErrorKind::WouldBlock)?.accept()?;
         let (peer, kind) = (client.peer(), backlog.only_kind());
         let handshake = PendingHandshake::accepted(client, kind, config, pool, None);
-        Ok(handshake.inspect_err(|error| tracing::debug!(%peer, %error, "cannot begin its handshake")).ok())
+        let handshake =
+            handshake.inspect_err(|error| tracing::debug!(%peer, %error, "cannot begin its handshake"));
+        Ok(handshake.ok().map(|mut handshake| {
+            handshake.keep_first_message();
+            handshake
+        }))
     }
 
     fn turn_away(&mut self, is_logged: bool) -> io::Result<()> {
         let Clients { acceptor, backlog, refusals, .. } = &mut *self.clients;
         let client = acceptor.as_mut().ok_or(ErrorKind::WouldBlock)?.accept()?;
         let text = backlog.busy_text();
-        if !is_logged {
-            tracing::warn!(peer = %client.peer(), "a client is turned away, and others will be: {text}");
-        }
+        log_turned_away(client.peer(), &text, is_logged);
         client.turn_away(text, refusals);
         Ok(())
     }
@@ -134,12 +148,30 @@ impl ListenerIo for TurnIo<'_> {
         handshake.progress(config, pool, now, self.place.registry(), self.place.token(at))
     }
 
+    fn awaits_place(&self, handshake: &PendingHandshake) -> bool {
+        handshake.keeps_message()
+    }
+
+    fn begin(&mut self, _: usize, handshake: &mut PendingHandshake) {
+        handshake.begin();
+    }
+
     fn stall(&self, handshake: &PendingHandshake) -> Option<Stall> {
         handshake.stall()
     }
 
     fn deadline(&self, handshake: &mut PendingHandshake) -> Instant {
         handshake.deadline(&self.clients.config)
+    }
+
+    fn way_out(&self, handshake: &PendingHandshake) -> WayOut {
+        WayOut::new(handshake.has_committed(), handshake.uses_path())
+    }
+
+    fn parked(&mut self, _: usize, handshake: &mut PendingHandshake) {
+        if let Err(error) = handshake.drop_spent_path(self.place.registry()) {
+            tracing::error!(%error, "a descriptor stays in the set of the service thread");
+        }
     }
 
     fn ended(&mut self, mut handshake: PendingHandshake, result: io::Result<()>) {
@@ -158,6 +190,21 @@ impl ListenerIo for TurnIo<'_> {
     fn evicted(&mut self, mut handshake: PendingHandshake) {
         self.deregister(&mut handshake);
         handshake.evict(&self.clients.refusals);
+    }
+
+    fn turned_away(&mut self, mut handshake: PendingHandshake, is_logged: bool) {
+        self.deregister(&mut handshake);
+        let Clients { backlog, refusals, .. } = &*self.clients;
+        let text = if backlog.is_full() { backlog.busy_text() } else { NO_PLACE.to_owned() };
+        log_turned_away(handshake.peer(), &text, is_logged);
+        handshake.turn_away(text, refusals);
+    }
+}
+
+/// Logs the first of many clients that are turned away.
+fn log_turned_away(peer: SocketAddr, text: &str, is_logged: bool) {
+    if !is_logged {
+        tracing::warn!(%peer, "a client is turned away, and others will be: {text}");
     }
 }
 

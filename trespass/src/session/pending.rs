@@ -115,8 +115,60 @@ impl PendingHandshake {
         self.peer
     }
 
-    /// From when on another handshake may replace it, unless it goes on before. `None` if it has no
-    /// place in a listener.
+    /// Keeps the client's first message until [`begin`](Self::begin).
+    pub(crate) fn keep_first_message(&mut self) {
+        match &mut self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.keep_first_message(),
+            #[cfg(feature = "rdma")]
+            Some(RunningHandshake::RdmaCm(handshake)) => handshake.keep_request(),
+            None => {}
+        }
+    }
+
+    /// Whether the first message has arrived and is kept.
+    pub(crate) fn keeps_message(&self) -> bool {
+        match &self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.keeps_message(),
+            #[cfg(feature = "rdma")]
+            Some(RunningHandshake::RdmaCm(handshake)) => handshake.keeps_request(),
+            None => false,
+        }
+    }
+
+    /// Handles the first message that was kept. It goes on with the next progress.
+    pub(crate) fn begin(&mut self) {
+        if let Some(running) = &mut self.running {
+            whichever!(running, handshake => handshake.begin());
+        }
+    }
+
+    /// Whether this side has sent its last message, so that the client may be established and must not
+    /// be turned away.
+    pub(crate) fn has_committed(&self) -> bool {
+        self.running
+            .as_ref()
+            .is_some_and(|running| whichever!(running, handshake => handshake.has_committed()))
+    }
+
+    /// Whether it may use a queue pair.
+    pub(crate) fn uses_path(&self) -> bool {
+        match &self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.uses_path(),
+            #[cfg(feature = "rdma")]
+            Some(RunningHandshake::RdmaCm(_)) => true,
+            None => false,
+        }
+    }
+
+    /// Gives back the queue pair of a handshake that does not use it. The handshake goes on.
+    pub(crate) fn drop_spent_path(&mut self, registry: &Registry) -> io::Result<()> {
+        match &mut self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.drop_spent_path(registry),
+            _ => Ok(()),
+        }
+    }
+
+    /// Since when it makes no step. `None` if it has no place in a listener.
     pub(crate) fn stall(&self) -> Option<Stall> {
         let running = self.running.as_ref()?;
         Some(whichever!(running, handshake => Stall::new(handshake.began(), handshake.last_step())))
@@ -201,10 +253,16 @@ impl PendingHandshake {
     /// client is told that the listener is busy, and connects again.
     pub(crate) fn evict(self, refusals: &Refusals) {
         tracing::warn!(peer = %self.peer, "makes room for others: its handshake does not go on");
+        self.turn_away(EVICTED.to_owned(), refusals);
+    }
+
+    /// Closes the handshake of an accepted client, which is no longer registered, and tells the client
+    /// that the listener is busy.
+    pub(crate) fn turn_away(self, text: String, refusals: &Refusals) {
         match self.running {
-            Some(RunningHandshake::Tcp(handshake)) => handshake.evict(refusals),
+            Some(RunningHandshake::Tcp(handshake)) => handshake.turn_away(text, refusals),
             #[cfg(feature = "rdma")]
-            Some(RunningHandshake::RdmaCm(handshake)) => handshake.evict(),
+            Some(RunningHandshake::RdmaCm(handshake)) => handshake.turn_away(text),
             None => {}
         }
     }

@@ -16,7 +16,7 @@ use mio::Interest;
 use mio::event::Event;
 use mio::net::TcpStream;
 
-use crate::session::backlog::descriptors;
+use crate::session::backlog::share_of_descriptors;
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
 use crate::wire::foreign::{self, Shown};
 use crate::wire::{PREAMBLE, Preamble};
@@ -28,7 +28,7 @@ const MAX_OPEN: usize = 1024;
 
 /// The limit for this process.
 fn most_open() -> usize {
-    MAX_OPEN.min(descriptors() / 8)
+    MAX_OPEN.min(share_of_descriptors())
 }
 
 /// How long a refused client may take to send its first bytes, and then to read its answer.
@@ -39,7 +39,7 @@ const MAX_DISCARDED: usize = 64 << 10;
 const READS_A_TURN: u32 = 8;
 
 /// The token of the socket, which no listener and no closed connection uses.
-const SOCKET: usize = 1001;
+const SOCKET: usize = 2001;
 
 /// Logs why a client is refused.
 pub(crate) fn log_refused(peer: SocketAddr, error: &dyn Display) {

@@ -27,7 +27,7 @@ use crate::session::service::{NextTurn, Place, ServiceTask, Task};
 use crate::session::wake::Signal;
 
 /// The token of the descriptors. No other task uses it.
-const SOURCE: usize = 1002;
+const SOURCE: usize = 2002;
 
 /// The descriptor, and the service thread's watch.
 pub(super) struct RoomDescriptor {

@@ -3,7 +3,8 @@
 //!
 //! Hostile clients stop at every byte of their handshakes, flood the listener, or disconnect. The
 //! model keeps its own account of places, steps and waiting clients. It checks each eviction, the
-//! work of each turn for each client, and that every honest client is established in time.
+//! work of each turn for each client, and that every honest client is established in time. One that
+//! makes room for others connects again, and is established, too.
 
 mod listener;
 mod peer;
@@ -18,7 +19,7 @@ use super::explore;
 use super::rng::SimRng;
 use super::simulation::RunStatistics;
 use super::wire::Clock;
-use crate::session::admission::{ACCEPTOR, Admission};
+use crate::session::admission::{Admission, MAX_HANDSHAKES, MAX_WAITING};
 use crate::session::service::NextTurn;
 
 /// The longest time that a client keeps a place while others wait: its HELLO, the probe and READY.
@@ -33,11 +34,17 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// The parameters of a run.
 struct Plan {
     backlog: usize,
+    /// The most accepted clients without a place.
+    most_waiting: usize,
     /// The time from one `accept` of the program to the next.
     accepts_every: Duration,
     honest: usize,
     late: usize,
     hostile: usize,
+    /// These connect first, all at once.
+    silent: Vec<Behaviour>,
+    /// Clients that are at once in all that they do.
+    prompt: usize,
     /// The number of times that hostile clients connect again, all together.
     again: usize,
     /// Clients arrive within this time.
@@ -56,6 +63,10 @@ struct Met {
     established: usize,
     evicted: usize,
     most_calls: usize,
+    most_running: usize,
+    parked: usize,
+    /// The longest time until a prompt client was established.
+    slowest: Duration,
 }
 
 struct Arrivals {
@@ -85,8 +96,10 @@ impl Arrivals {
         let mut coming: Vec<_> = (0..plan.honest).map(|_| Behaviour::Honest).collect();
         coming.extend((0..plan.late).map(|_| late(&mut rng)));
         coming.extend((0..plan.hostile).map(|_| Behaviour::hostile(&mut rng)));
+        coming.extend((0..plan.prompt).map(|_| Behaviour::Prompt));
         let mut coming: Vec<_> =
             coming.into_iter().map(|behaviour| (began + rng.up_to(plan.within), behaviour)).collect();
+        coming.extend(plan.silent.iter().map(|behaviour| (began, *behaviour)));
         coming.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         Self {
             seed,
@@ -95,7 +108,7 @@ impl Arrivals {
             coming,
             again: plan.again,
             admission: Admission::new(),
-            listener: ListenerModel::new(plan.backlog, plan.accepts_every, &clock),
+            listener: ListenerModel::new(&plan, &clock),
             next: NextTurn::At(began),
             clock,
             paused_until: began,
@@ -117,10 +130,15 @@ impl Arrivals {
             assert!(self.now() - self.began < LONGEST, "clients without a result: {:?}", self.missing());
         }
         self.check_clients();
+        let prompt = self.peers.iter().filter(|peer| peer.behaviour == Behaviour::Prompt);
+        let took = prompt.filter_map(|peer| Some(peer.result?.0 - peer.connected_at));
         let met = Met {
             established: self.listener.established(),
             evicted: self.listener.evicted.len(),
             most_calls: self.listener.most_calls,
+            most_running: self.listener.most_running,
+            parked: self.listener.parked,
+            slowest: took.max().unwrap_or_default(),
         };
         let (steps, time) = (self.steps, self.now() - self.began);
         (RunStatistics { steps, time, ..RunStatistics::default() }, met)
@@ -130,14 +148,16 @@ impl Arrivals {
         self.coming.is_empty() && self.missing().is_empty()
     }
 
-    /// The honest clients without a result on both sides.
+    /// The honest clients without a result on both sides, and slow ones that have it on theirs only.
     fn missing(&self) -> Vec<(usize, Behaviour, Option<bool>)> {
         let ends = |at: usize, peer: &Peer| match peer.result {
             Some((_, true)) => self.listener.has_established(at),
             result => result.is_some(),
         };
         let peers = self.peers.iter().enumerate();
-        let missing = peers.filter(|(at, peer)| peer.behaviour.is_honest() && !ends(*at, peer));
+        let slow = |peer: &Peer| peer.behaviour == Behaviour::Dawdles && peer.is_established();
+        let matters = |peer: &Peer| peer.behaviour.is_honest() || slow(peer);
+        let missing = peers.filter(|(at, peer)| matters(peer) && !ends(*at, peer));
         let told = |peer: &Peer| peer.result.map(|(_, established)| established);
         missing.map(|(at, peer)| (at, peer.behaviour, told(peer))).collect()
     }
@@ -198,23 +218,30 @@ impl Arrivals {
         let mut io = TurnIo { listener: &mut self.listener, peers: &self.peers };
         self.next = self.admission.turn(&mut io, &moved, now);
         self.listener.end_turn();
-        for _ in 0..self.listener.take_ended() {
-            self.connect_again();
+        let (closed, failed) = self.listener.take_ended();
+        (0..failed).for_each(|_| self.replace_hostile());
+        for at in closed {
+            if self.peers[at].behaviour.is_honest() {
+                let again = self.listener.connects_again(at);
+                self.peers[at].connects_again(again, &self.clock);
+            } else {
+                self.replace_hostile();
+            }
         }
     }
 
     /// Another hostile client takes the place in the queue of one that has ended.
-    fn connect_again(&mut self) {
+    fn replace_hostile(&mut self) {
         if self.again > 0 {
             self.again -= 1;
             self.coming.push((self.now(), Behaviour::hostile(&mut self.rng)));
         }
     }
 
-    /// Every honest client is established in time, unless it was late while others waited.
+    /// Every honest client is established, and in time unless it was late while others waited.
     fn check_clients(&self) {
         let clients = self.peers.len();
-        let places = self.plan.backlog.min(ACCEPTOR);
+        let places = self.plan.backlog.min(MAX_HANDSHAKES);
         let crowded = clients > places;
         let rounds = if crowded { clients.div_ceil(places) as u32 } else { 0 };
         for (at, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.behaviour.is_honest()) {
@@ -225,13 +252,15 @@ impl Arrivals {
                 _ => (Duration::ZERO, slow),
             };
             let is_evicted = self.listener.evicted.contains(&at);
-            let too_long = self.paused > MOST_PAUSED && !peer.is_established();
-            if crowded && may_lose && is_evicted || too_long {
+            if self.paused > MOST_PAUSED && !peer.is_established() {
                 continue;
             }
             let took = peer.result.map(|(at, _)| at - peer.connected_at);
             let (behaviour, established) = (peer.behaviour, peer.is_established());
             assert!(established, "{behaviour:?} client {at} fails after {took:?}, evicted: {is_evicted}");
+            if crowded && may_lose && is_evicted {
+                continue;
+            }
             let accepting = clients as u32 * (self.plan.accepts_every + AWAY);
             let bound = late + HANDSHAKE + rounds * HOLDS + accepting + self.paused;
             assert!(took.is_some_and(|took| took <= bound), "client {at} waited for {took:?} of {bound:?}");
@@ -261,6 +290,9 @@ fn explore_plans(budget: u64, plan: impl Fn(&mut SimRng) -> Plan) -> Met {
         all.established += met.established;
         all.evicted += met.evicted;
         all.most_calls = all.most_calls.max(met.most_calls);
+        all.parked += met.parked;
+        all.most_running = all.most_running.max(met.most_running);
+        all.slowest = all.slowest.max(met.slowest);
         sum
     });
     all
@@ -270,10 +302,13 @@ fn explore_plans(budget: u64, plan: impl Fn(&mut SimRng) -> Plan) -> Met {
 fn calm() -> Plan {
     Plan {
         backlog: 1024,
+        most_waiting: MAX_WAITING,
         accepts_every: Duration::from_millis(1),
         honest: 20,
         late: 0,
         hostile: 0,
+        silent: Vec::new(),
+        prompt: 0,
         again: 0,
         within: Duration::from_millis(500),
         pauses: 0,
@@ -294,6 +329,7 @@ fn clients_that_stop_at_every_step_delay_nobody() {
 fn clients_that_wait_replace_stalled_ones() {
     let met = explore_plans(100_000, |rng| Plan {
         backlog: rng.one_of(&[1, 2, 5, 16, 60]),
+        most_waiting: rng.one_of(&[1, 10, 40, MAX_WAITING]),
         late: 5,
         hostile: 100,
         again: rng.one_of(&[0, 50]),
@@ -344,4 +380,30 @@ fn a_busy_program_delays_clients_and_loses_none() {
         ..calm()
     });
     assert!(met.established >= 20 && met.evicted == 0, "{met:?}");
+}
+
+/// 1,000 clients send nothing, a part of their HELLO, or all of it, and stay. Others connect after them.
+#[test]
+fn a_thousand_silent_clients_delay_others_by_less_than_a_second() {
+    let mixed = |at: usize| match at % 5 {
+        0 => Behaviour::Greets,
+        1 | 3 => Behaviour::Stops(5),
+        _ => Behaviour::Stops(0),
+    };
+    let few = |at: usize| Behaviour::Stops(at % 6);
+    let met = explore_plans(15_000, |rng| {
+        let (most_waiting, silent): (usize, Vec<Behaviour>) = match rng.within(0..6) {
+            0 => (MAX_WAITING, (0..1000).map(mixed).collect()),
+            1 => (MAX_WAITING, (0..1000).map(few).collect()),
+            2 => (MAX_WAITING, vec![Behaviour::Greets; 1000]),
+            3 => (MAX_WAITING, (0..1000).map(|_| Behaviour::Stops(rng.within(0..400))).collect()),
+            // A process that may have 1,024 descriptors.
+            4 => (128, (0..1000).map(mixed).collect()),
+            _ => (128, (0..1000).map(few).collect()),
+        };
+        Plan { most_waiting, silent, prompt: 3, honest: 0, ..calm() }
+    });
+    println!("{met:?}");
+    assert!(met.slowest < Duration::from_secs(1), "{met:?}");
+    assert!(met.most_running == MAX_HANDSHAKES && met.evicted > 100, "{met:?}");
 }

@@ -190,6 +190,13 @@ impl SimSocket {
         Self { wire, side, clock, sends: usize::MAX, reads: usize::MAX, account: Rc::default() }
     }
 
+    /// Whether the other side has ended, and nothing is left to read.
+    pub(super) fn has_ended(&mut self) -> bool {
+        let now = self.call(true);
+        let mut wire = self.wire.borrow_mut();
+        wire.has_ended(self.side, now) && wire.received_by(self.side).first(now).is_none()
+    }
+
     /// A system call. Returns when it looks.
     fn call(&self, read: bool) -> Instant {
         let (reads, writes) = (usize::from(read), usize::from(!read));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::slots::{SlotState, WORKER_CQ, WorkerInner, token};
 use super::{Event, Key};
-use crate::session::admission::{NextPlace, Stall, first_stalled};
+use crate::session::admission::{NextPlace, SILENCE, Stall, first_stalled};
 use crate::session::pending::PendingHandshake;
 use crate::session::refusal::log_refused;
 
@@ -60,7 +60,7 @@ impl WorkerInner {
             }
         }
         // Continues when a handshake may be replaced.
-        if let Some(at) = self.stalls().map(|(_, stall)| stall.at).min() {
+        if let Some(at) = self.stalls().map(|(_, stall)| stall.over_at(SILENCE)).min() {
             self.schedule(index, at);
         }
     }
@@ -68,7 +68,9 @@ impl WorkerInner {
     /// The handshakes that others may replace, and from when on.
     fn stalls(&self) -> impl Iterator<Item = (u32, Stall)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.state {
-            SlotState::Arriving { handshake, listener: Some(_) } => Some((index as u32, handshake.stall()?)),
+            SlotState::Arriving { handshake, listener: Some(_) } if !handshake.has_committed() => {
+                Some((index as u32, handshake.stall()?))
+            }
             _ => None,
         })
     }
@@ -80,10 +82,10 @@ impl WorkerInner {
                 return Some(NextPlace::Free);
             }
             let now = Instant::now();
-            let stalled = first_stalled(self.stalls(), now)?;
+            let stalled = first_stalled(self.stalls(), SILENCE, now)?;
             // Its next message may have arrived, and the event waits behind others.
             self.progress_handshake(stalled);
-            if self.stalls().any(|(index, stall)| index == stalled && stall.at <= now) {
+            if self.stalls().any(|(index, stall)| index == stalled && stall.over_at(SILENCE) <= now) {
                 return Some(NextPlace::Replaces(stalled as usize));
             }
         }

@@ -15,7 +15,6 @@ use sideway::rdmacm::{
     PortSpace,
 };
 
-use super::EVICTED;
 use crate::config::Config;
 use crate::error::ConnectError;
 use crate::handshake::{Agreed, Attempt, CmExchange, HandshakeError, HandshakeStep, Side, rejection_message};
@@ -59,6 +58,10 @@ pub(crate) struct PendingCmHandshake {
     /// The error, and how long to wait until the peer has received the rejection.
     rejecting: Option<(io::Error, Instant)>,
     began: Instant,
+    /// The request is kept until it has a place.
+    is_kept: bool,
+    /// When the last step ended.
+    stepped: Instant,
 }
 
 /// A client's request.
@@ -126,6 +129,7 @@ impl PendingCmHandshake {
         exchange: CmExchange,
         step: HandshakeStep,
     ) -> Self {
+        let began = Instant::now();
         Self {
             pair: None,
             stale: Vec::new(),
@@ -141,17 +145,42 @@ impl PendingCmHandshake {
             disconnected: false,
             agreed: None,
             rejecting: None,
-            began: Instant::now(),
+            began,
+            is_kept: false,
+            stepped: began,
         }
+    }
+
+    pub(super) fn keep_request(&mut self) {
+        self.is_kept = true;
+    }
+
+    pub(super) fn keeps_request(&self) -> bool {
+        self.is_kept
+    }
+
+    pub(super) fn begin(&mut self) {
+        let now = Instant::now();
+        (self.is_kept, self.began, self.stepped) = (false, now, now);
     }
 
     pub(super) fn began(&self) -> Instant {
         self.began
     }
 
+    /// The steps that have ended: the queue pair, the connection, and the peer's HELLO.
+    fn steps(&self) -> [bool; 3] {
+        [self.pair.is_some(), self.established, self.agreed.is_some()]
+    }
+
     /// The request is a client's first message.
     pub(super) fn last_step(&self) -> Option<Instant> {
-        Some(self.began)
+        Some(self.stepped)
+    }
+
+    /// Whether the client may be established.
+    pub(super) fn has_committed(&self) -> bool {
+        self.hello_sent
     }
 
     pub(super) fn deadline(&mut self, config: &Config) -> Instant {
@@ -180,10 +209,16 @@ impl PendingCmHandshake {
         if self.rejecting.is_some() {
             return self.finish_reject(now);
         }
+        let before = self.steps();
         let outcome = self.advance(config, pool, now, registry, token);
+        if self.steps() != before {
+            self.stepped = Instant::now();
+        }
         let failure = match outcome {
             Ok(true) => return Poll::Ready(Ok(())),
-            Ok(false) if now < self.began + config.handshake_deadline => return Poll::Pending,
+            Ok(false) if self.is_kept || now < self.began + config.handshake_deadline => {
+                return Poll::Pending;
+            }
             Ok(false) => {
                 HandshakeError::TimedOut { step: self.step, after: config.handshake_deadline }.into()
             }
@@ -201,13 +236,17 @@ impl PendingCmHandshake {
         registry: &Registry,
         token: Token,
     ) -> Result<bool, HandshakeFailure> {
-        if let Some(request) = self.request.take() {
-            self.accept_request(&request, config, pool)?;
-        }
         loop {
+            // A client may withdraw its request.
             while let Some(event) = self.channel.try_get_cm_event()? {
                 let handled = self.on_cm_event(&event, config, pool, now, registry);
                 handled.map_err(|failure| self.rejection_behind().unwrap_or(failure))?;
+            }
+            if self.is_kept {
+                return Ok(false);
+            }
+            if let Some(request) = self.request.take() {
+                self.accept_request(&request, config, pool)?;
             }
             if self.exchange_hellos()? {
                 return Ok(true);
@@ -448,14 +487,14 @@ impl PendingCmHandshake {
         Poll::Ready(Err(error))
     }
 
-    /// Ends the handshake of a client that loses its place, and tells it so unless it has
-    /// established the connection.
-    pub(super) fn evict(self) {
-        let words = Reject::new(RejectReason::Busy, (0, 0), EVICTED.to_owned()).encode_within(REJECT_DATA);
+    /// Ends the handshake of a client, and tells it that the listener is busy unless it has established
+    /// the connection.
+    pub(super) fn turn_away(self, text: String) {
+        let words = Reject::new(RejectReason::Busy, (0, 0), text).encode_within(REJECT_DATA);
         if matches!(self.id.state(), IdentifierState::Requested | IdentifierState::Connecting)
             && let Err(error) = self.id.reject(&words)
         {
-            tracing::debug!(peer = %self.peer, %error, "the client is not told that it loses its place");
+            tracing::debug!(peer = %self.peer, %error, "the client is not told that the listener is busy");
         }
     }
 

@@ -8,7 +8,6 @@ use std::time::Instant;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
-use super::EVICTED;
 use crate::config::Config;
 use crate::error::ConnectError;
 use crate::handshake::{Attempt, Established, TcpHandshake};
@@ -88,12 +87,24 @@ impl PendingTcpHandshake {
         refusals.finish(socket);
     }
 
-    /// Tells the client that it loses its place, and closes its socket.
-    pub(super) fn evict(mut self, refusals: &Refusals) {
+    /// Tells the client that the listener is busy, and closes its socket.
+    pub(super) fn turn_away(mut self, text: String, refusals: &Refusals) {
         if let Some(handshake) = &mut self.handshake {
-            handshake.turn_away(&mut self.socket, EVICTED.to_owned());
+            handshake.turn_away(&mut self.socket, text);
         }
         refusals.finish(self.socket);
+    }
+
+    pub(super) fn keep_first_message(&mut self) {
+        self.handshake.iter_mut().for_each(TcpHandshake::keep_first_message);
+    }
+
+    pub(super) fn keeps_message(&self) -> bool {
+        self.handshake.as_ref().is_some_and(TcpHandshake::keeps_message)
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.handshake.iter_mut().for_each(|handshake| handshake.begin(Instant::now));
     }
 
     pub(super) fn has_data_path(&self) -> bool {
@@ -113,6 +124,26 @@ impl PendingTcpHandshake {
 
     pub(super) fn last_step(&self) -> Option<Instant> {
         self.handshake.as_ref().and_then(TcpHandshake::last_step)
+    }
+
+    /// Whether the client may be established.
+    pub(super) fn has_committed(&self) -> bool {
+        self.handshake.as_ref().is_some_and(TcpHandshake::has_sent_ready)
+    }
+
+    /// Whether it may use a queue pair.
+    pub(super) fn uses_path(&self) -> bool {
+        self.handshake.as_ref().is_some_and(TcpHandshake::uses_path)
+    }
+
+    /// Gives back a queue pair that it does not use.
+    pub(super) fn drop_spent_path(&mut self, registry: &Registry) -> io::Result<()> {
+        let Some(handshake) = self.handshake.as_mut().filter(|handshake| !handshake.uses_path()) else {
+            return Ok(());
+        };
+        let watched = handshake.path().map_or(Ok(()), |path| path.unwatch(registry));
+        handshake.drop_spent_path();
+        watched
     }
 
     /// When to continue at the latest.
@@ -154,6 +185,9 @@ impl PendingTcpHandshake {
             }
         }
         let Some(handshake) = &mut self.handshake else { return Poll::Pending };
+        if handshake.keeps_message() && has_ended(&self.socket) {
+            handshake.closed();
+        }
         loop {
             let result = handshake.progress(&mut self.socket, Instant::now);
             if result.is_pending()
@@ -204,5 +238,14 @@ impl PendingTcpHandshake {
         let socket = std::net::TcpStream::from(self.socket);
         config.set_keepalive(&socket)?;
         Connection::new(socket, established, config, pool)
+    }
+}
+
+/// Whether the peer has closed its side, and has sent nothing before. A client in that state has given
+/// up, because it sends nothing between its HELLO and the listener's.
+fn has_ended(socket: &TcpStream) -> bool {
+    match socket.peek(&mut [0]) {
+        Ok(count) => count == 0,
+        Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
     }
 }

@@ -22,6 +22,8 @@ pub(super) const BEGINS: Duration = Duration::from_millis(150);
 pub(super) enum Behaviour {
     /// Begins and goes on in time.
     Honest,
+    /// The same, at once, and its path carries what is sent if it has one.
+    Prompt,
     /// Begins after this time, because its machine is busy.
     Late(Duration),
     /// Stops after it has sent this many bytes: before, within or after each of its messages.
@@ -34,6 +36,8 @@ pub(super) enum Behaviour {
     Drips,
     /// Sends what is no message.
     Garbage,
+    /// Sends a HELLO, and then nothing.
+    Greets,
     /// Sends a HELLO, and then messages of another attempt.
     Strays,
     /// Sends a HELLO, and then asks without end whether the listener attends.
@@ -56,7 +60,7 @@ impl Behaviour {
     }
 
     pub(super) fn is_honest(self) -> bool {
-        matches!(self, Self::Honest | Self::Late(_))
+        matches!(self, Self::Honest | Self::Prompt | Self::Late(_))
     }
 
     /// The next bytes after `sent` of one that follows no handshake, and the time until the ones
@@ -67,6 +71,7 @@ impl Behaviour {
             Self::Drips => (hello().get(sent..=sent).map_or(Vec::new(), <[u8]>::to_vec), 20 * MS),
             Self::Garbage => (vec![0x47; 4000], 5 * MS),
             _ if sent == 0 => (hello(), MS),
+            Self::Greets => (Vec::new(), Duration::MAX),
             Self::Strays => (probe(ATTEMPT.conn_id ^ 1), 90 * MS),
             _ => (probe(ATTEMPT.conn_id).repeat(2000), 5 * MS),
         }
@@ -133,6 +138,11 @@ impl Peer {
         let now = clock.get();
         let wire = Rc::default();
         let lost = PathFaults { probe: ProbeFault::Lost, ..PathFaults::default() };
+        let sound = Some(PathFaults::default());
+        let faults = match behaviour {
+            Behaviour::Prompt => rng.one_of(&[None, sound]),
+            _ => rng.one_of(&[None, sound, sound, Some(lost)]),
+        };
         let begins = match behaviour {
             Behaviour::Late(time) => time,
             Behaviour::Honest => rng.up_to(BEGINS),
@@ -145,12 +155,21 @@ impl Peer {
             network: Rc::default(),
             connected_at: now,
             handshake: None,
-            faults: rng.one_of(&[None, Some(PathFaults::default()), Some(PathFaults::default()), Some(lost)]),
+            faults,
             timer: Some(now + begins),
             pause: Duration::ZERO,
             seen: now,
             result: None,
         }
+    }
+
+    /// Connects again at that time, because the listener was busy.
+    pub(super) fn connects_again(&mut self, at: Instant, clock: &Clock) {
+        self.wire = Rc::default();
+        self.network = Rc::default();
+        self.socket = Some(SimSocket::new(&self.wire, WireSide::Client, clock));
+        (self.handshake, self.timer) = (None, Some(at));
+        (self.pause, self.seen) = (Duration::ZERO, at);
     }
 
     /// The path of one of its two sides.
@@ -182,12 +201,16 @@ impl Peer {
         self.timer = None;
         match self.behaviour {
             Behaviour::Honest | Behaviour::Late(_) => self.go_on(clock, rng.up_to(TURN)),
+            Behaviour::Prompt => self.go_on(clock, MS),
             Behaviour::Dawdles => self.go_on(clock, 900 * MS),
             Behaviour::Stops(sends) => {
                 if let (None, Some(socket)) = (&self.handshake, &mut self.socket) {
                     socket.sends = sends;
                 }
                 self.go_on(clock, MS);
+                if self.socket.as_ref().is_some_and(|socket| socket.sends == 0) {
+                    (self.handshake, self.timer) = (None, None);
+                }
             }
             Behaviour::Leaves(time) if now >= self.connected_at + time => self.socket = None,
             Behaviour::Leaves(time) => self.timer = Some(self.connected_at + time),
@@ -199,6 +222,9 @@ impl Peer {
     fn send_next(&mut self, now: Instant) {
         let Some(socket) = &mut self.socket else { return };
         let (piece, pause) = self.behaviour.piece(socket.account.bytes());
+        if piece.is_empty() {
+            return;
+        }
         match socket.write(&piece) {
             Ok(_) => self.timer = Some(now + pause),
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.timer = Some(now + 50 * MS),
