@@ -130,7 +130,7 @@ pub(crate) trait ListenerIo {
 /// What a handshake does that gives its place to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WayOut {
-    /// It ends.
+    /// The client is turned away.
     Ends,
     /// It goes on, because this side has sent its last message, and the client may be established.
     GoesOn {

@@ -382,7 +382,8 @@ fn a_busy_program_delays_clients_and_loses_none() {
     assert!(met.established >= 20 && met.evicted == 0, "{met:?}");
 }
 
-/// 1,000 clients send nothing, a part of their HELLO, or all of it, and stay. Others connect after them.
+/// 1,000 clients send nothing, a part of their HELLO, or all of it, and stay. Others connect after
+/// them.
 #[test]
 fn a_thousand_silent_clients_delay_others_by_less_than_a_second() {
     let mixed = |at: usize| match at % 5 {

@@ -18,7 +18,7 @@ pub(super) enum Stage {
     Parked(bool),
 }
 
-struct Client<H> {
+struct AcceptedClient<H> {
     handshake: H,
     stage: Stage,
     /// When to continue at the latest.
@@ -27,7 +27,7 @@ struct Client<H> {
 
 /// The clients, and the order of those that wait for a place.
 pub(super) struct ClientTable<H> {
-    clients: Vec<Option<Client<H>>>,
+    clients: Vec<Option<AcceptedClient<H>>>,
     /// The oldest first.
     queue: VecDeque<usize>,
     running: usize,
@@ -79,11 +79,11 @@ impl<H> ClientTable<H> {
         if at == self.clients.len() {
             self.clients.push(None);
         }
-        self.clients[at] = Some(Client { handshake, stage: Stage::Arriving, due });
+        self.clients[at] = Some(AcceptedClient { handshake, stage: Stage::Arriving, due });
         self.accepted += 1;
     }
 
-    fn client(&mut self, at: usize) -> Option<&mut Client<H>> {
+    fn client(&mut self, at: usize) -> Option<&mut AcceptedClient<H>> {
         self.clients.get_mut(at)?.as_mut()
     }
 
