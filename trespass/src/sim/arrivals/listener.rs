@@ -358,7 +358,8 @@ impl ListenerIo for TurnIo<'_> {
     fn progress(&mut self, at: usize, incoming: &mut Incoming, _: Instant) -> Poll<io::Result<()>> {
         let clock = self.listener.clock.clone();
         let began = clock.get();
-        let (step, calls, bytes) = (incoming.handshake.step(), incoming.socket.account.calls(), incoming.socket.account.bytes());
+        let (step, calls, bytes) =
+            (incoming.handshake.step(), incoming.socket.account.calls(), incoming.socket.account.bytes());
         if incoming.handshake.keeps_message() && incoming.socket.has_ended() {
             incoming.handshake.closed();
         }
