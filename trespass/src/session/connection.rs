@@ -77,7 +77,7 @@ struct LentBatch {
     left: usize,
 }
 
-/// The connections of this process.
+/// The connections of this process, with those to come.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The connections of a process above which each begins with less: receives, and polling.
@@ -93,11 +93,11 @@ pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Counts a connection.
-struct Counted;
+/// Counts a connection, or a handshake.
+pub(crate) struct Counted;
 
 impl Counted {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         COUNT.fetch_add(1, Ordering::Relaxed);
         Self
     }

@@ -23,7 +23,7 @@ use crate::config::{Bootstrap, Config};
 use crate::pool::Pool;
 use crate::session::acceptor::IncomingClient;
 use crate::session::admission::Stall;
-use crate::session::connection::Connection;
+use crate::session::connection::{Connection, Counted};
 use crate::session::refusal::{Refusals, log_refused};
 use crate::transport::{CqSlot, WorkCompletion};
 use crate::wire::Kind;
@@ -38,6 +38,8 @@ pub(crate) struct PendingHandshake {
     running: Option<RunningHandshake>,
     /// `None` for an accepted client.
     reconnect: Option<Reconnect>,
+    /// The connections of a storm begin with less, although none is made yet.
+    _counted: Counted,
 }
 
 /// One attempt.
@@ -68,7 +70,7 @@ impl PendingHandshake {
         pool: &Pool,
         slot: Option<CqSlot>,
     ) -> io::Result<Self> {
-        let peer = client.peer();
+        let (peer, counted) = (client.peer(), Counted::new());
         let running = match client {
             IncomingClient::Tcp(socket, peer) => RunningHandshake::Tcp(Box::new(
                 PendingTcpHandshake::accepted(socket, peer, kind, config, pool, slot)?,
@@ -78,7 +80,7 @@ impl PendingHandshake {
                 PendingCmHandshake::requested(*request, peer, kind, config)?,
             )),
         };
-        Ok(Self { peer, running: Some(running), reconnect: None })
+        Ok(Self { peer, running: Some(running), reconnect: None, _counted: counted })
     }
 
     /// The handshake of a connecting client. A worker passes a slot of its completion queue.
@@ -88,8 +90,9 @@ impl PendingHandshake {
         config: &Config,
         slot: Option<CqSlot>,
     ) -> io::Result<Self> {
-        let reconnect = Reconnect::new(peer, kind, slot);
-        Ok(Self { peer, running: Some(reconnect.attempt(config)?), reconnect: Some(reconnect) })
+        let (reconnect, counted) = (Reconnect::new(peer, kind, slot), Counted::new());
+        let running = Some(reconnect.attempt(config)?);
+        Ok(Self { peer, running, reconnect: Some(reconnect), _counted: counted })
     }
 
     /// Handles a completion from the worker's completion queue.
