@@ -92,8 +92,8 @@ impl<D: DataPath> TcpHandshake<D> {
         }
     }
 
-    /// Whether the peer may be established: this side has sent READY, and the peer may have it. From
-    /// then on the peer must not be turned away.
+    /// Whether this side has sent READY. From then on the peer may be established, and must not be turned
+    /// away.
     pub(crate) fn has_sent_ready(&self) -> bool {
         self.machine.step() == HandshakeStep::Ready
     }

@@ -312,7 +312,7 @@ pub(crate) struct Caller<'a> {
 enum Ending {
     /// It leaves the gate.
     Leaves,
-    /// The same. It has slept, and meanwhile the service thread did not visit.
+    /// The same. The service thread did not visit while it slept.
     LeavesAfterSleep,
     /// The connection is not the call's: it is a visit, or the end of the process has the connection.
     Nothing,

@@ -1,4 +1,4 @@
-//! The memory of a classic queue pair's requests. The invariants are those of the parent module.
+//! The memory of a classic queue pair's requests. The parent module states the invariants.
 
 use std::mem::{MaybeUninit, offset_of};
 use std::num::NonZeroUsize;
