@@ -311,7 +311,7 @@ pub(crate) fn has_barrier() -> bool {
 #[cfg(all(any(target_os = "linux", target_os = "android"), not(any(miri, loom))))]
 mod barrier {
     use std::sync::OnceLock;
-    use std::sync::atomic::{Ordering, compiler_fence};
+    use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
     use rustix::thread::{MembarrierCommand, membarrier, membarrier_query};
 
@@ -320,10 +320,14 @@ mod barrier {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Registers the process. Only the first time takes long.
+    /// Registers the process, which takes long.
     pub(super) fn prepare() {
-        // An error comes again from `of_all_threads`.
-        let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
+        static ONCE: AtomicBool = AtomicBool::new(false);
+        if !ONCE.load(Ordering::Relaxed) {
+            ONCE.store(true, Ordering::Relaxed);
+            // An error comes again from `of_all_threads`.
+            let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
+        }
     }
 
     pub(super) fn exists() -> bool {
@@ -337,9 +341,10 @@ mod barrier {
 
     pub(super) fn of_all_threads() -> bool {
         // `Global` takes longer, and works where the others do not.
-        let expedited = membarrier(MembarrierCommand::RegisterPrivateExpedited)
-            .and_then(|()| membarrier(MembarrierCommand::PrivateExpedited));
-        expedited.or_else(|_| membarrier(MembarrierCommand::Global)).is_ok()
+        let expedited = || membarrier(MembarrierCommand::PrivateExpedited);
+        let registered =
+            || membarrier(MembarrierCommand::RegisterPrivateExpedited).and_then(|()| expedited());
+        expedited().or_else(|_| registered()).or_else(|_| membarrier(MembarrierCommand::Global)).is_ok()
     }
 }
 
