@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use self::listener::{AWAY, ListenerModel, TurnIo};
 use self::peer::{Behaviour, Peer};
-use super::explore;
 use super::rng::SimRng;
 use super::simulation::RunStatistics;
 use super::wire::Clock;
+use super::{explore, tell_failed_run};
 use crate::session::admission::{Admission, MAX_HANDSHAKES, MAX_WAITING};
 use crate::session::service::NextTurn;
 
@@ -148,7 +148,7 @@ impl Arrivals {
         self.coming.is_empty() && self.missing().is_empty()
     }
 
-    /// The honest clients without a result on both sides, and slow ones that have it on theirs only.
+    /// The honest clients of which a side has no result. A slow one may have it before the listener does.
     fn missing(&self) -> Vec<(usize, Behaviour, Option<bool>)> {
         let ends = |at: usize, peer: &Peer| match peer.result {
             Some((_, true)) => self.listener.has_established(at),
@@ -271,13 +271,7 @@ impl Arrivals {
 
 impl Drop for Arrivals {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let test = std::thread::current().name().unwrap_or("").to_owned();
-            let (seed, steps) = (self.seed, self.steps);
-            eprintln!(
-                "seed {seed}, step {steps}. Again: TRESPASS_SIM_SEED={seed} cargo test -p trespass {test}"
-            );
-        }
+        tell_failed_run(self.seed, format_args!("step {}", self.steps));
     }
 }
 

@@ -15,12 +15,12 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use self::peer::{Behaviour, Peer};
-use super::explore;
 use super::memory::{SimBlock, SimMemory};
 use super::pattern::TestPattern;
 use super::rng::SimRng;
 use super::simulation::RunStatistics;
 use super::wire::{Clock, SimSocket, SocketAccount, WireSide};
+use super::{explore, tell_failed_run};
 use crate::protocol::setup::TCP_FRAME_MAX;
 use crate::protocol::{Blocks, ConnectionKind, ConnectionSetup, LinkType, ProtocolMachine, Purpose};
 use crate::session::lingering::{self, CloseProgress, DroppedConnection, LingeringClose};
@@ -40,7 +40,7 @@ const SLACK: Duration = Duration::from_secs(1);
 const CALLS: usize = 2 * (CALLS_A_TURN as usize + 1);
 /// A read moves a frame's rest and 64 KiB, and a write 256 KiB and one more frame.
 const BYTES: usize = CALLS * (3 * TCP_FRAME_MAX + (64 << 10));
-/// An honest peer's connection takes no longer, with the turns of 100 others before each of its own.
+/// An honest peer's connection takes no longer, although each of its turns follows those of 100 others.
 const DELAY: Duration = Duration::from_secs(4);
 /// The bytes that an honest peer gets at most.
 const MOST: usize = 600_000;
@@ -404,13 +404,7 @@ impl Crowd {
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let test = std::thread::current().name().unwrap_or("").to_owned();
-            let (seed, steps) = (self.seed, self.steps);
-            eprintln!(
-                "seed {seed}, step {steps}. Again: TRESPASS_SIM_SEED={seed} cargo test -p trespass {test}"
-            );
-        }
+        tell_failed_run(self.seed, format_args!("step {}", self.steps));
     }
 }
 

@@ -54,6 +54,15 @@ fn explore(budget: u64, mut run: impl FnMut(u64, SimRng) -> RunStatistics) -> Ru
     sum
 }
 
+/// Prints how to repeat a run that has failed, at the end of its simulation.
+fn tell_failed_run(seed: u64, at: std::fmt::Arguments<'_>) {
+    if std::thread::panicking() {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("");
+        eprintln!("seed {seed}, {at}. Again: TRESPASS_SIM_SEED={seed} cargo test -p trespass {test}");
+    }
+}
+
 /// Prints the amount of simulation in the format that `.ci/run sim` reads.
 pub(crate) fn report(steps: u64, runs: u64, time: Duration) {
     let thread = std::thread::current();

@@ -601,15 +601,7 @@ impl Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let test = std::thread::current().name().unwrap_or("").to_owned();
-            eprintln!(
-                "seed {}, step {} ({:?} of virtual time). Again: TRESPASS_SIM_SEED={} cargo test -p trespass {test}",
-                self.seed,
-                self.steps,
-                self.elapsed(),
-                self.seed,
-            );
-        }
+        let (step, time) = (self.steps, self.elapsed());
+        super::tell_failed_run(self.seed, format_args!("step {step} ({time:?} of virtual time)"));
     }
 }

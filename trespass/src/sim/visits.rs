@@ -1,7 +1,7 @@
 //! A program whose calls leave bytes behind, because the peer has no receives for them. The service
 //! thread visits the connection at the real times ([`Visits`]) and by the real gate, in virtual time.
 //!
-//! The program makes calls by chance. Some sleep, and meanwhile they send by themselves. After its last
+//! The program makes calls by chance. Some send by themselves while they sleep. After its last
 //! call, visits alone run the sender's driver. The peer gets all bytes once, in order, soon after it
 //! has read, and then no visit is wanted.
 
