@@ -144,7 +144,9 @@
 //!    `unsent::i18_the_service_thread_sleeps_once_all_is_sent`,
 //!    `idle::i18_fifty_idle_connections_use_no_time`). `trespass-free` destroys queue pairs,
 //!    because a device may wait in that call
-//!    (`faults::processes::a_peer_that_stops_in_the_midst_of_a_message_delays_nobody`).
+//!    (`faults::processes::a_peer_that_stops_in_the_midst_of_a_message_delays_nobody`). A shared
+//!    library with this code stays loaded
+//!    (`both_builds::a_library_that_has_made_a_connection_stays_loaded`).
 //! 2. **The descriptor to wait for is a set of events**, because bytes may wait in this process
 //!    while the socket is empty. It may be readable without cause, for example when it is new,
 //!    until a call would block (`writable::descriptors_of_a_connection`,

@@ -3,11 +3,13 @@
 //!
 //! This test program has the feature, and a software device over which RDMA works. It builds the
 //! other as a user would: a separate package that depends on trespass without default features,
-//! with the workspace's versions, so that cargo fetches nothing.
+//! with the workspace's versions, so that cargo fetches nothing. The same package has a shared library
+//! that uses trespass.
 
 #[path = "both_builds/peer.rs"]
 mod peer;
 
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -22,16 +24,18 @@ use trespass::{Builder, Listener, Policy};
 fn manifest(here: &Path) -> String {
     format!(
         "[package]\nname = \"peer\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+         [lib]\nname = \"plugin\"\npath = {:?}\ncrate-type = [\"cdylib\"]\n\n\
          [[bin]]\nname = \"peer\"\npath = {:?}\n\n\
          [dependencies]\ntrespass = {{ path = {here:?}, default-features = false }}\n\n\
          [profile.dev]\ndebug = false\n\n[workspace]\n",
+        here.join("tests/both_builds/plugin.rs"),
         here.join("tests/both_builds/peer.rs")
     )
 }
 
-/// The path of the program without RDMA, which is built once per run.
-fn program() -> &'static Path {
-    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+/// The folder of the program and the library without RDMA, which are built once per run.
+fn built() -> &'static Path {
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("without-rdma");
         let target = folder.join("target");
@@ -43,9 +47,9 @@ fn program() -> &'static Path {
         // The program must run on this host, even if the tests are built for another target.
         let output = cargo.env_remove("CARGO_BUILD_TARGET").output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        target.join("debug/peer")
+        target.join("debug")
     });
-    &PROGRAM
+    &BUILT
 }
 
 /// The running program, which is killed when this is dropped.
@@ -56,7 +60,7 @@ struct Plain {
 
 impl Plain {
     fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(program());
+        let mut command = Command::new(built().join("peer"));
         for name in [
             "TRESPASS_DEV",
             "TRESPASS_GID_INDEX",
@@ -106,7 +110,7 @@ fn builder() -> Builder {
 
 fn listener(builder: Builder) -> (Listener, String) {
     // Builds the program first, because a listener waits for a minute, and a build may take longer.
-    program();
+    built();
     let listener = builder.bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     (listener, addr)
@@ -172,4 +176,25 @@ fn without_it_a_configuration_that_requires_rdma_is_refused() {
         "config policy: policy = RequireRdma is refused: it must be another one, since this program was built without RDMA; build it with \
          the feature `rdma`"
     );
+}
+
+/// Closes the library as a host of plugins does. The threads of its connections run in it.
+#[test]
+fn a_library_that_has_made_a_connection_stays_loaded() {
+    alone!(a_library_that_has_made_a_connection_stays_loaded);
+    let path = CString::new(built().join("libplugin.so").into_os_string().into_encoded_bytes()).unwrap();
+    // SAFETY: the library runs no code when it is loaded but that of std. `converse` is declared like
+    // this in `plugin.rs`, and is called while the library is loaded, which the test shows.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null(), "{:?}", CStr::from_ptr(libc::dlerror()));
+        let converse = libc::dlsym(library, c"converse".as_ptr());
+        assert!(!converse.is_null());
+        let converse: extern "C" fn() -> bool = std::mem::transmute(converse);
+        assert!(converse());
+        assert_eq!(libc::dlclose(library), 0);
+        let again = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        assert!(!again.is_null(), "it was unloaded, and its thread has no code");
+        assert!(converse());
+    }
 }
