@@ -553,9 +553,7 @@ impl Caller<'_> {
             self.leave_if_unsent();
         }
         let Some(mut turn) = self.turn.take() else { return self.cell.gate.leave(false) };
-        if !thread::panicking() {
-            self.wake_others(&mut turn);
-        }
+        self.wake_others(&mut turn);
         // The lock is held until the gate is left.
         self.cell.gate.leave(turn.has_sleeper());
     }
@@ -565,11 +563,16 @@ impl Caller<'_> {
         if !turn.has_others() {
             return;
         }
+        let notify = || self.cell.wake_handle.notify();
+        if thread::panicking() {
+            // If it is this call that panics, the others see what is left of the connection.
+            return self.cell.turns.wake_all(turn, notify);
+        }
         let connection = &mut self.connection;
         // What this call has made possible is reported by no event.
         connection.progress();
         let (found, deadline) = (connection.findings(), connection.next_deadline());
-        self.cell.turns.end(turn, found, deadline, || self.cell.wake_handle.notify());
+        self.cell.turns.end(turn, found, deadline, notify);
     }
 }
 

@@ -140,11 +140,16 @@ impl Turns {
     /// each other for ever.
     fn tell(&self, turn: &mut Turn, found: Findings, notify: impl FnOnce()) {
         if std::mem::replace(&mut turn.told, found) != found {
-            if turn.wake_sleeper() {
-                notify();
-            }
-            self.wake_waiting(turn);
+            self.wake_all(turn, notify);
         }
+    }
+
+    /// Has the others try again.
+    pub(crate) fn wake_all(&self, turn: &mut Turn, notify: impl FnOnce()) {
+        if turn.wake_sleeper() {
+            notify();
+        }
+        self.wake_waiting(turn);
     }
 
     fn wake_waiting(&self, turn: &Turn) {

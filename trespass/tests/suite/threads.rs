@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use test_harness::{Outcome, bytes, cases};
 use super::fixture::{Fixture, LONG, read_exactly};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    cases!(suite: both_ways_at_once, a_reader_sleeps_while_a_writer_answers_it, a_writer_sleeps_while_a_reader_makes_room,
+    cases!(suite: both_ways_at_once, a_reader_sleeps_while_a_writer_answers_it, a_reader_sleeps_while_a_panicking_thread_writes,
+        a_writer_sleeps_while_a_reader_makes_room,
         a_shutdown_wakes_a_reader, many_writers_share_a_stream, many_readers_share_a_stream,
         a_call_of_another_thread_keeps_its_timeout, a_sleeper_keeps_the_times_of_others, halves_are_dropped_and_joined, messages_in_halves);
 }
@@ -41,6 +43,30 @@ fn both_ways_at_once(fixture: &Fixture) -> Outcome {
 
 /// The writer's polls take completions of what the sleeping reader waits for.
 fn a_reader_sleeps_while_a_writer_answers_it(fixture: &Fixture) -> Outcome {
+    reads_beside(fixture, |write| write())
+}
+
+/// The same with a thread that writes while a panic unwinds it.
+fn a_reader_sleeps_while_a_panicking_thread_writes(fixture: &Fixture) -> Outcome {
+    struct AtUnwinding<'a>(&'a mut dyn FnMut());
+
+    impl Drop for AtUnwinding<'_> {
+        fn drop(&mut self) {
+            assert!(thread::panicking());
+            (self.0)();
+        }
+    }
+
+    reads_beside(fixture, |write| {
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _writes = AtUnwinding(write);
+            resume_unwind(Box::new(()))
+        }));
+        assert!(unwound.is_err());
+    })
+}
+
+fn reads_beside(fixture: &Fixture, run: impl FnOnce(&mut dyn FnMut())) -> Outcome {
     let (client, mut server) = fixture.streams();
     client.set_read_timeout(Some(LONG)).unwrap();
     let rounds = fixture.less(300);
@@ -64,12 +90,14 @@ fn a_reader_sleeps_while_a_writer_answers_it(fixture: &Fixture) -> Outcome {
                 assert_eq!(u64::from_le_bytes(got), round);
             }
         });
-        for round in 0..rounds as u64 {
-            (&client).write_all(&round.to_le_bytes()).unwrap();
-            if round % 5 == 0 {
-                thread::sleep(Duration::from_micros(500));
+        run(&mut || {
+            for round in 0..rounds as u64 {
+                (&client).write_all(&round.to_le_bytes()).unwrap();
+                if round % 5 == 0 {
+                    thread::sleep(Duration::from_micros(500));
+                }
             }
-        }
+        });
         answers.join().unwrap();
     });
     Ok(())
