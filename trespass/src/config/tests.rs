@@ -345,6 +345,7 @@ fn features_are_what_is_configured() {
     let features = |set: Set| build(set).expect("allowed").terms(Kind::Stream).features;
     let both = Features::READ.with(Features::COALESCE).with(Features::WINDOWS).with(Features::IMMEDIATE);
     let both = both.with(Features::ATTEND).with(Features::KEEP).with(Features::ANNOUNCE);
+    let both = both.with(Features::ACKNOWLEDGE);
     assert_eq!(features(|b| b), both);
     assert_eq!(features(|b| b.rendezvous(false)), both.without(Features::READ));
     assert_eq!(features(|b| b.coalescing(false)), both.without(Features::COALESCE));

@@ -63,6 +63,7 @@ impl Agreed {
             read: link == LinkType::Rc && self.features.has(Features::READ),
             coalesce: self.features.has(Features::COALESCE),
             immediate: self.features.has(Features::IMMEDIATE),
+            acknowledge: self.features.has(Features::ACKNOWLEDGE),
             rcvbuf: config.rcvbuf,
             sndbuf: config.sndbuf,
             stage: config.staged_block as usize,

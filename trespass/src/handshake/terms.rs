@@ -47,7 +47,8 @@ impl Terms {
 impl Config {
     /// The terms of this configuration.
     pub(crate) fn terms(&self, kind: Kind) -> Terms {
-        let mut features = Features::WINDOWS.with(Features::ATTEND).with(Features::ANNOUNCE);
+        let mut features =
+            Features::WINDOWS.with(Features::ATTEND).with(Features::ANNOUNCE).with(Features::ACKNOWLEDGE);
         for (wanted, feature) in [
             (self.rendezvous, Features::READ),
             (self.coalescing, Features::COALESCE),

@@ -86,6 +86,11 @@ impl CloseState {
         self.inward == HalfState::Fin && all_read
     }
 
+    /// Whether this side has sent FIN, and the peer may send data nevertheless.
+    pub(crate) fn awaits_data_after_fin(&self) -> bool {
+        self.outward >= HalfState::Fin && self.inward < HalfState::Acked
+    }
+
     pub(crate) fn fin_ack_sent(&mut self) {
         self.inward = HalfState::Acked;
     }

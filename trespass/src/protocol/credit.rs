@@ -198,6 +198,11 @@ impl Credits {
         self.received
     }
 
+    /// How many of the frames sent to the peer were sent after its first `total`.
+    pub(crate) fn sent_after(&self, total: u32) -> u32 {
+        self.sent.wrapping_sub(total)
+    }
+
     /// The total that the peer has granted.
     pub(crate) fn granted(&self) -> u32 {
         self.granted

@@ -45,6 +45,10 @@ pub(crate) enum ProtocolError {
         "the peer says that it has read {total} sources; {told} were told to it and {read} it had said before"
     )]
     ReadTotal { total: u32, told: u32, read: u32 },
+    #[error(
+        "the peer says that it has received {total} frames; {sent} were sent to it, and of {before} it had said so before"
+    )]
+    ReceivedTotal { total: u32, sent: u64, before: u64 },
     #[error("the peer told of more than the {most} sources at once that were agreed")]
     TooManySources { most: u32 },
     #[error(

@@ -71,6 +71,11 @@ impl FrameType {
         matches!(self, FrameType::Data | FrameType::Rts)
     }
 
+    /// Whether it may carry the number of frames received.
+    pub(crate) fn acknowledges(self) -> bool {
+        matches!(self, FrameType::Credit | FrameType::Fin | FrameType::FinAck)
+    }
+
     fn flags_allowed(self) -> u8 {
         match self {
             FrameType::Data => FIRST | LAST | COALESCED | BLOCKED,
@@ -126,7 +131,7 @@ impl Header {
 
     /// Length of the payload that belongs to the header.
     pub(crate) fn payload_len(&self) -> usize {
-        if self.kind == FrameType::Rfin { 0 } else { self.len as usize }
+        if self.kind.is_data() { self.len as usize } else { 0 }
     }
 
     fn check(&self) -> Result<(), ProtocolError> {
@@ -143,8 +148,7 @@ impl Header {
         if !counted {
             return Err(ProtocolError::Count { kind, count });
         }
-        let bare = matches!(kind, FrameType::Credit | FrameType::Fin | FrameType::FinAck | FrameType::Reset);
-        if bare && len != 0 {
+        if kind == FrameType::Reset && len != 0 {
             return Err(ProtocolError::Length { kind, said: len, came: 0 });
         }
         Ok(())
@@ -425,11 +429,11 @@ mod tests {
         assert!(matches!(wire(1, 0, 1, 0), Err(ProtocolError::Count { .. })));
         assert!(matches!(wire(3, 0, 0, 8), Err(ProtocolError::Count { .. })));
         assert!(matches!(wire(3, 0, 17, 8), Err(ProtocolError::Count { .. })));
-        for kind in [2, 9, 10, 11] {
-            assert!(matches!(wire(kind, 0, 0, 1), Err(ProtocolError::Length { .. })));
-        }
+        assert!(matches!(wire(11, 0, 0, 1), Err(ProtocolError::Length { .. })));
         assert_eq!(Header::decode(&[1; 15]), Err(ProtocolError::ShortFrame { len: 15 }));
-        assert_eq!(wire(4, 0, 0, u32::MAX).unwrap().payload_len(), 0);
+        for kind in [2, 4, 9, 10] {
+            assert_eq!(wire(kind, 0, 0, u32::MAX).unwrap().payload_len(), 0);
+        }
         assert!(matches!(wire(2, BLOCKED, 0, 0), Err(ProtocolError::Flags { .. })));
     }
 

@@ -69,21 +69,19 @@ pub(crate) struct ProtocolMachine<B> {
     read_agreed: bool,
     coalesce_agreed: bool,
     immediate_agreed: bool,
+    acknowledge_agreed: bool,
+    /// Frames that the peer says it has received.
+    acknowledged: u64,
+    /// The number of received frames that this side has told the peer.
+    told_received: u32,
+    /// Whether the peer must still be told, because the program takes nothing more.
+    acknowledgement_due: bool,
     wants_memory: bool,
     /// Whether it has failed, and the device holds nothing of it any more.
     drained: bool,
-    /// What a failure has left undone.
-    left: LeftUndone,
+    /// Whether the peer did not have all data when the connection failed.
+    left_undelivered: bool,
     counters: ConnectionCounters,
-}
-
-/// What a connection had not done when it failed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LeftUndone {
-    /// Given data was not handed to the system or the device.
-    pub(crate) unsent: bool,
-    /// The peer's device has not acknowledged all data.
-    pub(crate) undelivered: bool,
 }
 
 impl<B: Block> ProtocolMachine<B> {
@@ -103,9 +101,13 @@ impl<B: Block> ProtocolMachine<B> {
             read_agreed: setup.read,
             coalesce_agreed: setup.coalesce,
             immediate_agreed: setup.immediate && setup.link == LinkType::Rc,
+            acknowledge_agreed: setup.acknowledge && setup.link == LinkType::Rc,
+            acknowledged: 0,
+            told_received: 0,
+            acknowledgement_due: false,
             wants_memory: false,
             drained: false,
-            left: LeftUndone::default(),
+            left_undelivered: false,
             counters: ConnectionCounters::default(),
         })
     }
@@ -285,12 +287,13 @@ impl<B: Block> ProtocolMachine<B> {
             && self.outgoing.is_empty()
             && self.outgoing.in_flight() == 0
             && self.outgoing.unread() == 0
+            && !(self.acknowledgement_due && self.credits.allows_control())
     }
 
-    /// What the failure has left undone. Later that is not known, because a failure returns all
-    /// blocks.
-    pub(crate) fn left_undone(&self) -> LeftUndone {
-        self.left
+    /// Whether the peer did not have all data when the connection failed. Later that is not known,
+    /// because a failure returns all blocks.
+    pub(crate) fn left_undelivered(&self) -> bool {
+        self.left_undelivered
     }
 
     /// The bytes in the send queue.
@@ -421,14 +424,23 @@ impl<B: Block> ProtocolMachine<B> {
         self.replace_slots();
     }
 
+    /// The program gives and takes nothing more. The peer learns which of its frames have arrived,
+    /// also those that came after this side's FIN.
+    pub(crate) fn finish(&mut self) {
+        self.shutdown_write();
+        self.shutdown_read();
+        self.acknowledgement_due = self.acknowledge_agreed
+            && self.closing.awaits_data_after_fin()
+            && self.told_received != self.credits.received();
+    }
+
     /// Closes both halves; given data is still sent, for at most the linger time.
     #[cfg_attr(
         not(test),
         allow(dead_code, reason = "the sockets wait by themselves, until all is delivered")
     )]
     pub(crate) fn close(&mut self, now: Instant) {
-        self.shutdown_write();
-        self.shutdown_read();
+        self.finish();
         self.closing.close(now);
     }
 
@@ -447,10 +459,22 @@ impl<B: Block> ProtocolMachine<B> {
         self.closing.is_closed()
     }
 
+    /// Frames sent of which neither the device nor the peer says that they have arrived. Frames
+    /// complete in order.
+    fn unacknowledged(&self) -> usize {
+        let of_peer = self.counters.frames_sent - self.acknowledged;
+        self.outgoing.in_flight().min(usize::try_from(of_peer).unwrap_or(usize::MAX))
+    }
+
+    /// Whether the peer has the oldest frame in flight. After a failure the device does not say.
+    fn oldest_has_arrived(&self) -> bool {
+        self.closing.failed().is_none() || self.unacknowledged() < self.outgoing.in_flight()
+    }
+
     fn fail(&mut self, cause: FailureCause, tell_peer: bool) {
-        let left = LeftUndone { unsent: self.has_unsent(), undelivered: !self.outgoing.is_delivered() };
+        let undelivered = !self.outgoing.is_delivered(self.unacknowledged());
         if self.closing.fail(cause.clone(), tell_peer) {
-            self.left = left;
+            self.left_undelivered = undelivered;
             self.events.push_back(ConnectionEvent::Failed(cause));
         }
     }
@@ -472,13 +496,13 @@ impl<B: Block> ProtocolMachine<B> {
         match done {
             CompletedTransmit::Sent(pieces) => {
                 self.prober.worked();
-                let sent = self.closing.failed().is_none();
+                let sent = self.oldest_has_arrived();
                 self.outgoing.sent(pieces, returning(&mut self.events, sent));
                 self.settle();
             }
             CompletedTransmit::Part(share) => {
                 self.prober.worked();
-                let sent = self.closing.failed().is_none();
+                let sent = self.oldest_has_arrived();
                 self.outgoing.sent_part(share, returning(&mut self.events, sent));
                 self.settle();
             }
@@ -511,12 +535,6 @@ impl<B: Block> ProtocolMachine<B> {
     fn lose(&mut self, cause: FailureCause) {
         self.close_if_all_is_said();
         self.fail(cause, false);
-    }
-
-    /// The peer is gone. `holds` is true if the driver has data that it has not handed on.
-    pub(crate) fn peer_gone(&mut self, holds: bool) {
-        self.failed(FailureCause::PeerGone);
-        self.left.unsent |= holds;
     }
 
     /// The link has failed, or its peer is gone.

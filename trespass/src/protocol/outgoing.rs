@@ -289,10 +289,10 @@ impl<B: Block> Outgoing<B> {
         self.announced_bytes
     }
 
-    /// Whether the peer's device has acknowledged all data, and the peer has read all sources. It may
-    /// lack control frames.
-    pub(crate) fn is_delivered(&self) -> bool {
-        self.items.is_empty() && self.announced.is_empty() && self.in_flight <= self.control_behind
+    /// Whether the peer has all data, and has read all sources, if `unacknowledged` frames may not have
+    /// arrived. It may lack control frames.
+    pub(crate) fn is_delivered(&self, unacknowledged: usize) -> bool {
+        self.items.is_empty() && self.announced.is_empty() && unacknowledged <= self.control_behind
     }
 
     /// Counts a control frame that is handed to the link.

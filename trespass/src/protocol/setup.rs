@@ -107,6 +107,9 @@ pub(crate) struct ConnectionSetup {
     pub(crate) coalesce: bool,
     /// Both sides support the header in immediate data. TCP has none.
     pub(crate) immediate: bool,
+    /// Both sides support the number of received frames in control frames. A TCP socket needs none,
+    /// because its kernel outlives the process.
+    pub(crate) acknowledge: bool,
     /// Memory that may hold received data, unread or with the program, before receiving stops.
     pub(crate) rcvbuf: usize,
     /// Bytes of the program that may be copied, and not sent or not READ yet.
@@ -139,6 +142,7 @@ impl ConnectionSetup {
             read: false,
             coalesce: true,
             immediate: true,
+            acknowledge: true,
             rcvbuf: 1 << 20,
             sndbuf: 1 << 20,
             low_water: 8,

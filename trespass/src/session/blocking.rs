@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::CallBuffer;
 use crate::session::caller::Caller;
-use crate::session::connection::{Connection, Direction, Refused, WrittenBytes};
+use crate::session::connection::{Connection, Direction, Refused};
 use crate::session::readiness::{Readiness, Until};
 use crate::session::visits;
 use crate::transport::PollScope;
@@ -485,13 +485,14 @@ impl Caller<'_> {
     }
 
     /// Sends all written bytes. In blocking mode it leaves those to the service thread that the
-    /// transport does not take.
+    /// transport does not take. As `TcpStream`'s it does not fail with the connection: the next call
+    /// reports that.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.connection.protocol.flush();
         let nonblocking = self.timeouts().is_nonblocking();
         let is_sent = self.call_for_completion(|connection| {
             connection.post();
-            match connection.written_bytes_are(WrittenBytes::Sent) {
+            match connection.is_sent_or_failed() {
                 Err(Refused::Blocked) if !nonblocking => Ok(false),
                 sent => sent.map(|()| true),
             }
@@ -505,8 +506,7 @@ impl Caller<'_> {
     /// Waits until no written byte depends on this process.
     pub(crate) fn drain(&mut self, deadline: Instant) -> io::Result<()> {
         self.connection.protocol.flush();
-        let delivered = |connection: &mut Connection| connection.written_bytes_are(WrittenBytes::Delivered);
-        let drained = self.wait_for(Direction::Write, Until::Deadline(deadline), delivered);
+        let drained = self.wait_for(Direction::Write, Until::Deadline(deadline), Connection::is_drained);
         self.publish_readiness();
         match drained {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::Error::new(

@@ -60,15 +60,6 @@ pub(crate) enum Refused {
     Failed(io::Error),
 }
 
-/// What a call waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum WrittenBytes {
-    /// The system or the device has them.
-    Sent,
-    /// The peer's side has them.
-    Delivered,
-}
-
 /// Blocks that were lent in one call. The protocol has a ticket for each of them, and the program
 /// has the first.
 struct LentBatch {
@@ -471,22 +462,14 @@ impl Connection {
         if self.protocol.failure().is_some() || self.is_flushed() { Ok(()) } else { Err(Refused::Blocked) }
     }
 
-    /// The outcome of a call that waits for the written bytes.
-    pub(crate) fn written_bytes_are(&mut self, bytes: WrittenBytes) -> Result<(), Refused> {
+    /// The outcome of a call that waits until the peer's side has all written bytes.
+    pub(crate) fn is_drained(&mut self) -> Result<(), Refused> {
         let Some(cause) = self.protocol.failure() else {
-            let holds = match bytes {
-                WrittenBytes::Sent => self.is_flushed(),
-                WrittenBytes::Delivered => self.is_delivered(),
-            };
-            return if holds { Ok(()) } else { Err(Refused::Blocked) };
+            return if self.is_delivered() { Ok(()) } else { Err(Refused::Blocked) };
         };
-        let left = self.protocol.left_undone();
-        let is_lost = match bytes {
-            WrittenBytes::Sent => left.unsent,
-            WrittenBytes::Delivered => left.undelivered,
-        };
-        if self.peer_finished && *cause == FailureCause::PeerGone && !is_lost {
-            // The peer has closed in order, and the bytes were on their way before, or had arrived.
+        let is_gone = matches!(cause, FailureCause::PeerGone | FailureCause::Completion { .. });
+        if self.peer_finished && is_gone && !self.protocol.left_undelivered() {
+            // The peer has closed in order, and everything had arrived before.
             return Ok(());
         }
         let error = CallError::Failed(cause.clone());
@@ -530,8 +513,12 @@ impl Connection {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let posts = Driver::<Pool>::system_calls(&self.driver);
-        Stats::count(self.protocol.counters(), posts, self.sleeps, self.pool_empty)
+        Stats::count(self.protocol.counters(), self.system_calls(), self.sleeps, self.pool_empty)
+    }
+
+    /// See [`Driver::system_calls`].
+    pub(crate) fn system_calls(&self) -> u64 {
+        Driver::<Pool>::system_calls(&self.driver)
     }
 
     /// What calls may wait for.
@@ -628,8 +615,7 @@ impl DroppedConnection for Connection {
     }
 
     fn close(&mut self) {
-        self.protocol.shutdown_write();
-        self.protocol.shutdown_read();
+        self.protocol.finish();
     }
 
     fn abort(&mut self) {

@@ -67,6 +67,8 @@ impl Features {
     pub(crate) const KEEP: Self = Self(1 << 11);
     /// The client asks on the TCP connection right after its PROBE over the queue pair.
     pub(crate) const ANNOUNCE: Self = Self(1 << 12);
+    /// CREDIT, FIN and FIN_ACK over a queue pair carry the number of frames received.
+    pub(crate) const ACKNOWLEDGE: Self = Self(1 << 13);
 
     /// All features that this version knows.
     #[cfg(any(test, fuzzing))]
@@ -77,7 +79,8 @@ impl Features {
         .with(Self::IMMEDIATE)
         .with(Self::ATTEND)
         .with(Self::KEEP)
-        .with(Self::ANNOUNCE);
+        .with(Self::ANNOUNCE)
+        .with(Self::ACKNOWLEDGE);
 
     pub(crate) fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -100,7 +103,7 @@ impl Features {
 const _: () = {
     assert!(Features::READ.0 == 1 && Features::COALESCE.0 == 2 && Features::SHARED_RECEIVE.0 == 4);
     assert!(Features::WINDOWS.0 == 256 && Features::IMMEDIATE.0 == 512 && Features::ATTEND.0 == 1024);
-    assert!(Features::KEEP.0 == 2048 && Features::ANNOUNCE.0 == 4096);
+    assert!(Features::KEEP.0 == 2048 && Features::ANNOUNCE.0 == 4096 && Features::ACKNOWLEDGE.0 == 8192);
     assert!(Role::Client.number() == 1 && Role::Server.number() == 2);
     assert!(Kind::Stream.number() == 1 && Kind::SeqPacket.number() == 2);
     assert!(Policy::Auto.number() == 0 && Policy::RequireRdma.number() == 1 && Policy::TcpOnly.number() == 2);

@@ -450,17 +450,7 @@ fn a_poor_device_is_used_or_not(_: &Fixture) -> Outcome {
 
 fn whoever_asks_first_hears_of_a_reset(fixture: &Fixture) -> Outcome {
     type Ask = fn(&mut Stream) -> std::io::Error;
-    let asks: [(&str, Ask); 4] = [
-        ("flush", |stream| {
-            // It does not wait for the answers to what it has sent.
-            let until = Instant::now() + LONG;
-            loop {
-                assert!(Instant::now() < until, "no flush fails");
-                if let Err(error) = stream.flush() {
-                    break error;
-                }
-            }
-        }),
+    let asks: [(&str, Ask); 3] = [
         ("drain", |stream| stream.drain(Instant::now() + LONG).unwrap_err()),
         ("write", |stream| {
             // The bytes of a write that fails on its way were taken.

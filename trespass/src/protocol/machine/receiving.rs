@@ -142,6 +142,9 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     fn take_control(&mut self, header: &Header) -> Result<(), ProtocolError> {
+        if header.kind.acknowledges() {
+            self.take_acknowledgement(header)?;
+        }
         match header.kind {
             FrameType::Credit if self.link == LinkType::Rc => {}
             FrameType::Rfin if self.read_agreed => {
@@ -160,6 +163,20 @@ impl<B: Block> ProtocolMachine<B> {
             FrameType::FinAck => self.closing.fin_ack_received()?,
             kind => return Err(ProtocolError::NotAgreed { kind }),
         }
+        Ok(())
+    }
+
+    fn take_acknowledgement(&mut self, header: &Header) -> Result<(), ProtocolError> {
+        let Header { kind, len: total, .. } = *header;
+        if !self.acknowledge_agreed {
+            let is_bare = total == 0;
+            return is_bare.then_some(()).ok_or(ProtocolError::Length { kind, said: total, came: 0 });
+        }
+        let (sent, before) = (self.counters.frames_sent, self.acknowledged);
+        let acknowledged = sent.checked_sub(self.credits.sent_after(total).into());
+        self.acknowledged = acknowledged
+            .filter(|acknowledged| *acknowledged >= before)
+            .ok_or(ProtocolError::ReceivedTotal { total, sent, before })?;
         Ok(())
     }
 }

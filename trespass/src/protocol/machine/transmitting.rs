@@ -82,7 +82,7 @@ impl<B: Block> ProtocolMachine<B> {
         }
         if self.closing.fin_ack_due(self.incoming.all_read()) {
             self.closing.fin_ack_sent();
-            return Some(self.control(FrameType::FinAck, 0));
+            return Some(self.acknowledging(FrameType::FinAck));
         }
         None
     }
@@ -95,13 +95,20 @@ impl<B: Block> ProtocolMachine<B> {
         }
         if self.closing.fin_due() && self.outgoing.is_empty() {
             self.closing.fin_sent();
-            return Some(self.control(FrameType::Fin, 0));
+            return Some(self.acknowledging(FrameType::Fin));
         }
-        if self.credits.credit_due() && !self.closing.all_is_said() {
+        if (self.credits.credit_due() || self.acknowledgement_due) && !self.closing.all_is_said() {
             self.counters.credits_sent += 1;
-            return Some(self.control(FrameType::Credit, 0));
+            return Some(self.acknowledging(FrameType::Credit));
         }
         None
+    }
+
+    /// A frame that tells how many frames have been received.
+    fn acknowledging(&mut self, kind: FrameType) -> Frame<B> {
+        self.acknowledgement_due = false;
+        self.told_received = self.credits.received();
+        self.control(kind, if self.acknowledge_agreed { self.told_received } else { 0 })
     }
 
     fn control(&mut self, kind: FrameType, len: u32) -> Frame<B> {

@@ -420,33 +420,86 @@ fn a_peer_that_goes_away_before_the_last_word_has_failed() {
     assert!(!pair.a.transmit(&mut pair.b, pair.now, true), "a RESET would follow the last word");
 }
 
-/// What was left undone is known after the failure has returned all blocks.
+/// What the peer lacks is known after the failure has returned all blocks.
 #[test]
-fn a_failure_tells_which_bytes_were_lost() {
+fn a_failure_tells_whether_bytes_were_lost() {
     type Before = fn(&mut PeerPair);
-    // The peer closes, and its device goes before it acknowledges this side's FIN_ACK.
-    let answers_fin = |pair: &mut PeerPair| {
-        pair.settle();
-        pair.b.connection.shutdown_write();
-        pair.settle_but_for_completions_of_a();
-    };
-    let cases: [(Before, bool, [bool; 2]); 5] = [
-        (|_| (), false, [true, true]),
-        (answers_fin, false, [false, false]),
-        (PeerPair::settle_but_for_completions_of_a, false, [false, true]),
-        (PeerPair::settle_but_for_completions_of_a, true, [true, true]),
-        (PeerPair::settle, false, [false, false]),
-    ];
-    for (before, holds, expected) in cases {
+    let cases: [(Before, bool); 3] =
+        [(|_| (), true), (PeerPair::settle_but_for_completions_of_a, true), (PeerPair::settle, false)];
+    for (before, expected) in cases {
         let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
         pair.a.write(&bytes(1000, 1)).unwrap();
         pair.a.connection.flush();
         before(&mut pair);
-        pair.a.connection.peer_gone(holds);
+        pair.a.connection.failed(FailureCause::PeerGone);
         pair.settle();
         pair.a.connection.drained();
-        let left = pair.a.connection.left_undone();
-        assert_eq!([left.unsent, left.undelivered], expected);
+        assert_eq!(pair.a.connection.left_undelivered(), expected);
+    }
+}
+
+/// The link ends, and the device of `a` has not confirmed what is in flight. Returns whether data was
+/// lost, and for each lent block whether it was sent.
+fn outcome_without_completions(pair: &mut PeerPair) -> (bool, Vec<bool>) {
+    pair.a.connection.failed(FailureCause::PeerGone);
+    while let Some(done) = pair.a.queue.drain() {
+        pair.a.connection.done(done);
+    }
+    pair.a.connection.drained();
+    let returned = pair.a.take_events().into_iter().filter_map(|event| match event {
+        ConnectionEvent::Returned { sent, .. } => Some(sent),
+        _ => None,
+    });
+    let sent = returned.collect();
+    assert_eq!(pair.a.blocks.out(), 0);
+    (pair.a.connection.left_undelivered(), sent)
+}
+
+/// The peer reads all and closes, and its device goes before it acknowledges the last frames.
+#[test]
+fn frames_that_the_peer_has_acknowledged_are_delivered() {
+    for (acknowledge, expected) in [(true, (false, vec![true; 2])), (false, (true, vec![false; 2]))] {
+        let mut pair = PeerPair::new(&ConnectionSetup { acknowledge, ..setup(ConnectionKind::Stream) });
+        pair.a.lend(&bytes(1000, 1));
+        pair.a.lend(&bytes(1000, 2));
+        pair.settle_but_for_completions_of_a();
+        assert_eq!(pair.b.read_all().len(), 2000);
+        pair.b.connection.finish();
+        pair.settle_but_for_completions_of_a();
+        assert_eq!(outcome_without_completions(&mut pair), expected, "acknowledge: {acknowledge}");
+    }
+}
+
+/// The second block is on its way when the link ends.
+#[test]
+fn a_frame_after_the_acknowledged_ones_is_lost() {
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
+    pair.a.lend(&bytes(1000, 1));
+    pair.settle_but_for_completions_of_a();
+    pair.b.connection.finish();
+    pair.settle_but_for_completions_of_a();
+    pair.a.lend(&bytes(1000, 2));
+    assert!(pair.a.transmit(&mut pair.b, pair.now, true));
+    assert_eq!(outcome_without_completions(&mut pair), (true, vec![true, false]));
+}
+
+/// The peer reads data after it has ended its own.
+#[test]
+fn a_finished_peer_acknowledges_what_came_after_its_fin() {
+    for (finishes, expected) in [(true, (false, vec![true])), (false, (true, vec![false]))] {
+        let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
+        pair.b.connection.shutdown_write();
+        pair.settle_but_for_completions_of_a();
+        pair.a.lend(&bytes(1000, 1));
+        pair.settle_but_for_completions_of_a();
+        assert_eq!(pair.b.read_all().len(), 1000);
+        if finishes {
+            pair.b.connection.finish();
+            assert!(!pair.b.connection.is_delivered(), "it has something to tell");
+        }
+        pair.settle_but_for_completions_of_a();
+        assert!(pair.b.connection.is_delivered());
+        assert_eq!(outcome_without_completions(&mut pair), expected, "finishes: {finishes}");
     }
 }
 
@@ -472,7 +525,7 @@ fn data_after_a_control_frame_is_not_taken_for_delivered() {
             pair.settle();
         }
         send(&mut pair);
-        pair.a.connection.peer_gone(false);
-        assert!(pair.a.connection.left_undone().undelivered);
+        pair.a.connection.failed(FailureCause::PeerGone);
+        assert!(pair.a.connection.left_undelivered());
     }
 }

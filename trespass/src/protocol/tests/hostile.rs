@@ -281,6 +281,30 @@ fn the_end() {
     }
 }
 
+/// It cannot have received frames that were not sent, nor take back what it has said.
+#[test]
+fn impossible_acknowledgements() {
+    let acknowledges = |kind: FrameType, totals: &'static [u32]| {
+        move |liar: &mut HostilePeer| {
+            liar.side.lend(&bytes(10, 1));
+            liar.side.lend(&bytes(10, 2));
+            while liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).is_some() {}
+            let mut send = |kind, len| liar.say(Header { kind, len, ..NONE }, &[]);
+            let (last, before) = totals.split_last().expect("one at least");
+            before.iter().for_each(|total| send(FrameType::Credit, *total).expect("possible"));
+            send(kind, *last)
+        }
+    };
+    for kind in [FrameType::Credit, FrameType::Fin] {
+        let cases: [(&[u32], u64); 4] = [(&[3], 0), (&[u32::MAX], 0), (&[2, 1], 2), (&[1, 1, 0], 1)];
+        for (totals, before) in cases {
+            let total = totals[totals.len() - 1];
+            let expected = ProtocolError::ReceivedTotal { total, sent: 2, before };
+            assert_eq!(caught(ConnectionKind::Stream, acknowledges(kind, totals)), expected);
+        }
+    }
+}
+
 #[test]
 fn features_that_were_not_negotiated_are_refused() {
     let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, LinkType::Tcp);

@@ -268,7 +268,14 @@ fn a_pool_without_memory_blocks_and_loses_nothing() {
 /// Every frame on the wire. A change here changes the protocol's major version.
 #[test]
 fn golden_frames() {
-    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
+    for acknowledge in [false, true] {
+        golden_frames_with(&ConnectionSetup { acknowledge, ..setup(ConnectionKind::SeqPacket) });
+    }
+}
+
+fn golden_frames_with(setup: &ConnectionSetup) {
+    let mut pair = PeerPair::new(setup);
+    let received = |count: u8| if setup.acknowledge { [count, 0] } else { [0, 0] };
     let header = |kind: u8, flags: u8, count: u8, seq: u8, total: u8, len: [u8; 2]| {
         [kind, flags, count, 0, seq, 0, 0, 0, total, 0, 0, 0, len[0], len[1], 0, 0].to_vec()
     };
@@ -317,19 +324,19 @@ fn golden_frames() {
     assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(4, 0, 0, 0, 71, [2, 0])]);
 
     pair.a.connection.shutdown_write();
-    assert_eq!(frames(&mut pair.a, &mut pair.b, now), [header(9, 0, 0, 7, 65, [0, 0])]);
-    assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(10, 0, 0, 1, 72, [0, 0])]);
+    assert_eq!(frames(&mut pair.a, &mut pair.b, now), [header(9, 0, 0, 7, 65, received(1))]);
+    assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(10, 0, 0, 1, 72, received(8))]);
     pair.b.connection.abort();
     assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(11, 0, 0, 2, 72, [0, 0])]);
 
     // CREDIT, once half the receives are owed.
-    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
+    let mut pair = PeerPair::new(setup);
     for _ in 0..32 {
         pair.a.send(b"x").unwrap();
         assert!(frames(&mut pair.b, &mut pair.a, now).is_empty());
         frames(&mut pair.a, &mut pair.b, now);
     }
-    assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(2, 0, 0, 0, 96, [0, 0])]);
+    assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(2, 0, 0, 0, 96, received(32))]);
 }
 
 /// All frames that `a` sends in one turn, as bytes on the wire.

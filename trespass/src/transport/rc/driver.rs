@@ -21,8 +21,8 @@ use super::wr_id::{self, WrId};
 use crate::protocol::copying::copy;
 use crate::protocol::frame::{HEADER_LEN, Immediate};
 use crate::protocol::{
-    Block, BlockPieces, Blocks, CallBuffer, CompletedTransmit, ConnectionKind, GATHER_MAX, ProtocolMachine,
-    Purpose, TransmitItem,
+    Block, BlockPieces, Blocks, CallBuffer, CompletedTransmit, ConnectionKind, FailureCause, GATHER_MAX,
+    ProtocolMachine, Purpose, TransmitItem,
 };
 use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 
@@ -456,15 +456,16 @@ impl<B: DeviceBlock> RcDriver<B> {
         blocks: &mut P,
         time_is_up: bool,
     ) {
-        if let Some(transmit) = self.held.take() {
-            protocol.done(CompletedTransmit::from(transmit));
-        }
         self.poll(protocol, PollScope::All, &mut CallBuffer::default());
         if !self.pair.finish(|done| protocol.done(done)) {
             if !time_is_up {
                 return;
             }
             self.pair.forget(|lost| blocks.replace(lost), |done| protocol.done(done));
+        }
+        // It comes after all that were posted, because frames complete in order.
+        if let Some(transmit) = self.held.take() {
+            protocol.done(CompletedTransmit::from(transmit));
         }
         self.spare_blocks.clear();
         protocol.drained();
@@ -553,7 +554,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
             if self.control.take_peer_ended() && protocol.failure().is_none() && !protocol.is_closed() {
                 // Everything that the peer sent has been polled above, because the peer does not
                 // close before its sends are acknowledged.
-                protocol.peer_gone(self.held.is_some());
+                protocol.failed(FailureCause::PeerGone);
                 self.broken = true;
             }
             if self.may_end(protocol, now) {

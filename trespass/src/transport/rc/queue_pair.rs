@@ -239,7 +239,15 @@ impl<B: DeviceBlock> RcQueuePair<B> {
                 CompletedTransmit::Part(share) => share.lose(&mut copy),
                 _ => false,
             };
-            if rescued { each(done) } else { std::mem::forget(done) }
+            if rescued {
+                each(done);
+                continue;
+            }
+            let is_frame = matches!(done, CompletedTransmit::Sent(_) | CompletedTransmit::Part(_));
+            std::mem::forget(done);
+            if is_frame {
+                each(CompletedTransmit::Sent(None));
+            }
         }
         self.handshake_messages.drain(..).for_each(std::mem::forget);
         std::mem::forget(self.heads.block.take());

@@ -157,7 +157,7 @@ impl<B: Block, S: Socket> TcpDriver<B, S> {
             });
             match outcome {
                 Ok(Ok(outcome)) if outcome.read == 0 => {
-                    protocol.peer_gone(!self.out.is_empty());
+                    protocol.failed(FailureCause::PeerGone);
                     break;
                 }
                 Ok(Ok(outcome)) => {

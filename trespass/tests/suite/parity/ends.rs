@@ -13,7 +13,7 @@ use crate::fixture::{Fixture, LONG};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     compared!(suite: reads_with_nothing_there, timeouts_of_any_length, calls_with_no_bytes, writes_to_a_full_peer,
-        a_write_after_shutdown, a_read_after_shutdown, the_peer_reads_no_more, the_peer_closes, the_peer_resets,
+        a_write_after_shutdown, a_read_after_shutdown, the_peer_reads_no_more, the_peer_closes, the_peer_resets, a_flush_after_a_reset,
         an_accept_with_nobody_there, peeked_bytes_stay, short_writes_without_delay);
     test_harness::cases!(suite: a_silent_peer_is_waited_for);
 }
@@ -149,6 +149,18 @@ fn the_peer_resets<N: Net>(net: &N) -> (Kinds, bool) {
     // A second read is one of the differences: the system's socket shows an end.
     let kinds = vec![seen(one.read(&mut [0; 8])), seen(one.write(b"x")), seen(one.write(b"x"))];
     (kinds, one.take_error().unwrap().is_none())
+}
+
+/// A flush neither fails nor takes the error.
+fn a_flush_after_a_reset<N: Net>(net: &N) -> (Kinds, bool) {
+    let (mut one, other) = net.pair();
+    other.reset_at_drop();
+    drop(other);
+    thread::sleep(Duration::from_millis(50));
+    let mut kinds = vec![seen(one.flush().map(|()| 0)), write_until_it_fails(&mut one)];
+    let is_taken = one.take_error().unwrap().is_none();
+    kinds.push(seen(one.flush().map(|()| 0)));
+    (kinds, is_taken)
 }
 
 fn an_accept_with_nobody_there<N: Net>(net: &N) -> Seen<()> {
