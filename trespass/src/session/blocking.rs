@@ -416,7 +416,9 @@ impl Caller<'_> {
     /// Sends what a program has left behind, for the service thread. Returns whether anything has
     /// moved, and `None` once nothing is left.
     pub(crate) fn send_left(&mut self) -> Option<bool> {
-        let before = self.connection.findings();
+        // Part of a frame over TCP changes only the number of calls.
+        let seen = |connection: &Connection| (connection.findings(), connection.system_calls());
+        let before = seen(&self.connection);
         // A peer that goes on sending does not keep the thread.
         self.connection.limit_turns(true);
         if let Err(error) = self.take_events() {
@@ -426,7 +428,7 @@ impl Caller<'_> {
         let has_more = self.connection.has_more();
         self.connection.limit_turns(false);
         self.publish_readiness();
-        let moved = self.connection.findings() != before;
+        let moved = seen(&self.connection) != before;
         if moved && self.is_exported() && self.timeouts().is_nonblocking() {
             // A refused flush, or a wait for a lent block, waits for this.
             self.ring();
