@@ -380,7 +380,8 @@ pub(super) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> i
 }
 
 /// Keeps the shared library with this code loaded, because the thread runs in it until the process
-/// ends. Code that belongs to the program itself stays anyway, and its file name opens nothing.
+/// ends. glibc does so by itself while the thread has thread-locals with destructors, which is up to
+/// std. Code that belongs to the program itself stays anyway, and its file name opens nothing.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn stay_loaded() {
     // SAFETY: `info` is written before its name is read, because `dladdr` then returns a number other

@@ -2,19 +2,19 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
+use trespass::Stream;
 
 use super::fixture::{Fixture, LONG, read_exactly};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    cases!(suite: both_ways_at_once, a_reader_sleeps_while_a_writer_answers_it, a_reader_sleeps_while_a_panicking_thread_writes,
-        a_writer_sleeps_while_a_reader_makes_room,
-        a_shutdown_wakes_a_reader, many_writers_share_a_stream, many_readers_share_a_stream,
+    cases!(suite: both_ways_at_once, a_reader_sleeps_while_a_writer_answers_it, a_writer_sleeps_while_a_reader_makes_room,
+        a_shutdown_wakes_a_reader, a_reader_of_a_panicking_thread_wakes_another, many_writers_share_a_stream, many_readers_share_a_stream,
         a_call_of_another_thread_keeps_its_timeout, a_sleeper_keeps_the_times_of_others, halves_are_dropped_and_joined, messages_in_halves);
 }
 
@@ -43,30 +43,6 @@ fn both_ways_at_once(fixture: &Fixture) -> Outcome {
 
 /// The writer's polls take completions of what the sleeping reader waits for.
 fn a_reader_sleeps_while_a_writer_answers_it(fixture: &Fixture) -> Outcome {
-    reads_beside(fixture, |write| write())
-}
-
-/// The same with a thread that writes while a panic unwinds it.
-fn a_reader_sleeps_while_a_panicking_thread_writes(fixture: &Fixture) -> Outcome {
-    struct AtUnwinding<'a>(&'a mut dyn FnMut());
-
-    impl Drop for AtUnwinding<'_> {
-        fn drop(&mut self) {
-            assert!(thread::panicking());
-            (self.0)();
-        }
-    }
-
-    reads_beside(fixture, |write| {
-        let unwound = catch_unwind(AssertUnwindSafe(|| {
-            let _writes = AtUnwinding(write);
-            resume_unwind(Box::new(()))
-        }));
-        assert!(unwound.is_err());
-    })
-}
-
-fn reads_beside(fixture: &Fixture, run: impl FnOnce(&mut dyn FnMut())) -> Outcome {
     let (client, mut server) = fixture.streams();
     client.set_read_timeout(Some(LONG)).unwrap();
     let rounds = fixture.less(300);
@@ -90,14 +66,12 @@ fn reads_beside(fixture: &Fixture, run: impl FnOnce(&mut dyn FnMut())) -> Outcom
                 assert_eq!(u64::from_le_bytes(got), round);
             }
         });
-        run(&mut || {
-            for round in 0..rounds as u64 {
-                (&client).write_all(&round.to_le_bytes()).unwrap();
-                if round % 5 == 0 {
-                    thread::sleep(Duration::from_micros(500));
-                }
+        for round in 0..rounds as u64 {
+            (&client).write_all(&round.to_le_bytes()).unwrap();
+            if round % 5 == 0 {
+                thread::sleep(Duration::from_micros(500));
             }
-        });
+        }
         answers.join().unwrap();
     });
     Ok(())
@@ -133,6 +107,36 @@ fn a_shutdown_wakes_a_reader(fixture: &Fixture) -> Outcome {
         thread::sleep(Duration::from_millis(50));
         client.shutdown(Shutdown::Read).unwrap();
         readers.into_iter().for_each(|reader| assert_eq!(reader.join().unwrap(), 0));
+    });
+    Ok(())
+}
+
+/// A panic unwinds the thread of the reader that sleeps. The other one sleeps next.
+fn a_reader_of_a_panicking_thread_wakes_another(fixture: &Fixture) -> Outcome {
+    struct ReadsAtUnwinding<'a>(&'a Stream);
+
+    impl Drop for ReadsAtUnwinding<'_> {
+        fn drop(&mut self) {
+            assert!(thread::panicking());
+            self.0.read_exact(&mut [0]).unwrap();
+        }
+    }
+
+    let (client, mut server) = fixture.streams();
+    client.set_read_timeout(None).unwrap();
+    thread::scope(|scope| {
+        let unwinding = scope.spawn(|| {
+            let _reads = ReadsAtUnwinding(&client);
+            resume_unwind(Box::new("unwinds"))
+        });
+        thread::sleep(Duration::from_millis(50));
+        let waits = scope.spawn(|| (&client).read_exact(&mut [0]));
+        for _ in 0..2 {
+            thread::sleep(Duration::from_millis(50));
+            server.write_all(b"x").unwrap();
+        }
+        waits.join().unwrap().unwrap();
+        assert_eq!(unwinding.join().unwrap_err().downcast_ref(), Some(&"unwinds"));
     });
     Ok(())
 }
