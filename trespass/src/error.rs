@@ -120,7 +120,8 @@ mod tests {
             (E::RdmaRequired { by: Side::Local, reason }, io::ErrorKind::Unsupported),
             (E::TimedOut { step, after: Duration::from_secs(5) }, io::ErrorKind::TimedOut),
             (E::Closed { step }, io::ErrorKind::ConnectionReset),
-            (E::Io { step, source: io::ErrorKind::BrokenPipe.into() }, io::ErrorKind::BrokenPipe),
+            (E::Io { step, source: io::ErrorKind::BrokenPipe.into() }, io::ErrorKind::ConnectionReset),
+            (E::Io { step, source: io::ErrorKind::HostUnreachable.into() }, io::ErrorKind::HostUnreachable),
         ]
     }
 

@@ -129,6 +129,10 @@ impl HandshakeError {
             Self::RdmaRequired { .. } => io::ErrorKind::Unsupported,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::Closed { .. } => io::ErrorKind::ConnectionReset,
+            // The peer has closed the connection before this side wrote to it.
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => {
+                io::ErrorKind::ConnectionReset
+            }
             Self::Io { source, .. } => source.kind(),
         }
     }

@@ -240,6 +240,35 @@ fn a_server_whose_time_is_up_does_not_commit() {
     assert!(matches!(last, HandshakeMessage::Reject(_)), "{last:?}");
 }
 
+/// The server has sent READY, and its time is up before the client's comes. The client may count the
+/// connection as established, and another message would be data.
+#[test]
+fn nothing_is_sent_after_ready() {
+    let network: Rc<RefCell<FakeNetwork>> = Rc::default();
+    let (_listener, client, server) = pair();
+    let mut now = Instant::now();
+    let path = || Ok(FakePath::new(&network, PathFaults::default()));
+    let terms = || terms(Policy::TcpOnly);
+    let mut sides =
+        [TcpHandshake::client(terms(), ATTEMPT, path(), now), TcpHandshake::server(terms(), path(), now)];
+    let mut sockets = [client, server];
+    sockets.iter().for_each(|socket| socket.set_nonblocking(true).expect("a socket"));
+    assert!(sides[CLIENT].progress(&mut &sockets[CLIENT], || now).is_pending());
+    reach(&mut sides[SERVER], &sockets[SERVER], HandshakeStep::Ready, now);
+    let before = now;
+    now += terms().deadline;
+    let Poll::Ready(Err(error)) = sides[SERVER].progress(&mut &sockets[SERVER], || now) else {
+        panic!("it goes on")
+    };
+    assert!(matches!(error, HandshakeError::TimedOut { step: HandshakeStep::Ready, .. }), "{error}");
+    let Poll::Ready(Ok(established)) = sides[CLIENT].progress(&mut &sockets[CLIENT], || before) else {
+        panic!("it has both READYs")
+    };
+    assert!(established.path.is_err());
+    let read = sockets[CLIENT].read(&mut [0; 1]);
+    assert!(matches!(&read, Err(error) if error.kind() == ErrorKind::WouldBlock), "{read:?}");
+}
+
 #[test]
 fn waits_for_names_the_pending_event() {
     let (_listener, client, mut server) = pair();

@@ -495,8 +495,11 @@ impl<D: DataPath> HandshakeMachine<D> {
         }
     }
 
+    /// Fails, and tells the peer. After READY the peer may count the connection as established, and would
+    /// take a message for data. It learns of the failure by the end of the TCP connection.
     fn reject(&mut self, error: HandshakeError) {
         match (&error, self.attempt.role) {
+            _ if self.step == HandshakeStep::Ready => {}
             (HandshakeError::OtherProtocol(first), Role::Server) => {
                 self.outgoing.extend_from_slice(foreign::answer(*first));
             }
