@@ -101,7 +101,7 @@ mod tests {
     use crate::pool;
     use crate::protocol::{CallError, FailureCause, ProtocolError};
     use crate::session::cm_error::CmError;
-    use crate::session::{backlog, buffers, closing};
+    use crate::session::{backlog, buffers, closing, listening};
     use crate::wire::{Cause, Unavailable};
     use crate::wire::{Kind, RejectReason};
 
@@ -156,8 +156,8 @@ mod tests {
         messages.push(FailureCause::PeerGone.to_string());
         let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, closing::LINGER_EXPIRED];
         messages.extend(told.map(str::to_owned));
-        messages.push(backlog::busy_text(2, false));
-        assert_eq!(messages.len(), 19);
+        messages.extend([backlog::busy_text(2, false), listening::NO_PLACE.to_owned()]);
+        assert_eq!(messages.len(), 20);
         for message in &messages {
             assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");
         }

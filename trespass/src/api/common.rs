@@ -167,7 +167,9 @@ macro_rules! common {
             /// Waits until no written byte depends on this process any more, in non-blocking mode,
             /// too: over RDMA the peer's side holds it, over TCP this system's kernel. Bytes beyond
             /// the peer's receive buffer wait for its program to read. Use it before
-            /// an end of the process that runs no exit handlers: `_exit`, `quick_exit` or exec.
+            /// an end of the process that runs no exit handlers: `_exit`, `quick_exit` or exec. The
+            /// peer then reads all bytes and a reset, or the end if the write half was shut down
+            /// before.
             ///
             /// # Errors
             ///

@@ -106,10 +106,12 @@ use crate::wire::Kind;
 /// server stops. A drop closes the connections and does not wait for their peers.
 ///
 /// A server that stops closes the listener, and goes on polling: it answers what its clients have
-/// sent, [shuts down](Self::shutdown) the writing of each connection, reads until the end, and closes
-/// it. The drop sends what is left. As over TCP, a request that comes after the shutdown has no
-/// answer: a protocol that must not lose one tells its clients before. The example `store_workers` is
-/// a server whose connections are byte streams.
+/// sent, [shuts down](Self::shutdown) the writing of each connection, reads and drops what still
+/// comes until the end, and closes it. The drop sends what is left. Clients that the worker has
+/// not connected yet are reset, also if another worker listens on the port: they connect again.
+/// As over TCP, a request that comes after the shutdown has no answer: a protocol that must not
+/// lose one tells its clients before. The example `store_workers` is a server whose connections
+/// are byte streams.
 ///
 /// ```no_run
 /// use std::sync::atomic::{AtomicBool, Ordering};

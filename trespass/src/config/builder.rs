@@ -188,8 +188,9 @@ setters! {
     /// that is gone. Later bytes are lost, and a line on standard error has the number of connections
     /// that had some. `TRESPASS_EXIT_TIMEOUT` overrides it. Default: 10 s.
     exit_timeout: Duration;
-    /// How long a connection is silent before a keepalive probe: 100 ms to a day. `None` sends
-    /// none. Default: 5 s.
+    /// How long a connection is silent before a keepalive probe: 100 ms to a day. The probe has the same
+    /// time to be answered, so that a path that has become silent is noticed after two to three times
+    /// this time. A program that must know earlier sets a read timeout. `None` sends none. Default: 5 s.
     keepalive: Option<Duration>;
     /// The interval at which a connection over RDMA sends a byte on the TCP connection that it began
     /// with: 100 ms to an hour. A proxy, a firewall or an address translator ends a TCP connection

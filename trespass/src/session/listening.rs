@@ -21,7 +21,7 @@ use crate::session::service::{NextTurn, Place, Task};
 use crate::transport::pools::usable_pool;
 
 /// The text for a client whose time is up before it has a place.
-const NO_PLACE: &str = "other clients have all places of the listener: connect again";
+pub(crate) const NO_PLACE: &str = "other clients have all places of the listener: connect again";
 
 /// A listener's acceptor and handshakes.
 pub(crate) struct Listening {
