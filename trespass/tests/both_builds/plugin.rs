@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use trespass::{Listener, Stream};
 
-/// Sends four bytes over a connection of its own. Returns whether they have arrived.
+/// Sends four bytes over a new connection. Returns whether they have arrived.
 #[unsafe(no_mangle)]
 pub extern "C" fn converse() -> bool {
     let conversation = || -> std::io::Result<[u8; 4]> {
