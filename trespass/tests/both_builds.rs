@@ -178,7 +178,8 @@ fn without_it_a_configuration_that_requires_rdma_is_refused() {
     );
 }
 
-/// Closes the library as a host of plugins does. The threads of its connections run in it.
+/// Closes the library as a host of plugins does, and also its reference to itself. The threads of its
+/// connections run in it.
 #[test]
 fn a_library_that_has_made_a_connection_stays_loaded() {
     alone!(a_library_that_has_made_a_connection_stays_loaded);
@@ -193,6 +194,7 @@ fn a_library_that_has_made_a_connection_stays_loaded() {
         let converse: extern "C" fn() -> bool = std::mem::transmute(converse);
         assert!(converse());
         assert_eq!(libc::dlclose(library), 0);
+        assert_eq!(libc::dlclose(library), 0, "the library has no reference to itself");
         let again = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
         assert!(!again.is_null(), "it was unloaded, and its thread has no code");
         assert!(converse());
