@@ -145,6 +145,11 @@ impl<D: DataPath> HandshakeMachine<D> {
         self.step
     }
 
+    /// Whether this side has sent READY. From then on the peer may be established.
+    pub(super) fn has_sent_ready(&self) -> bool {
+        self.step == HandshakeStep::Ready
+    }
+
     /// When [`Self::tick`] and [`Self::expire`] must be called at the latest. Call `tick` often while
     /// the data path is probed.
     pub(super) fn deadline(&self) -> Instant {
@@ -499,7 +504,7 @@ impl<D: DataPath> HandshakeMachine<D> {
     /// take a message for data. It learns of the failure by the end of the TCP connection.
     fn reject(&mut self, error: HandshakeError) {
         match (&error, self.attempt.role) {
-            _ if self.step == HandshakeStep::Ready => {}
+            _ if self.has_sent_ready() => {}
             (HandshakeError::OtherProtocol(first), Role::Server) => {
                 self.outgoing.extend_from_slice(foreign::answer(*first));
             }

@@ -95,7 +95,7 @@ impl<D: DataPath> TcpHandshake<D> {
     /// Whether this side has sent READY. From then on the peer may be established, and must not be turned
     /// away.
     pub(crate) fn has_sent_ready(&self) -> bool {
-        self.machine.step() == HandshakeStep::Ready
+        self.machine.has_sent_ready()
     }
 
     /// Whether it is about to use the data path.
