@@ -148,7 +148,7 @@ impl Arrivals {
         self.coming.is_empty() && self.missing().is_empty()
     }
 
-    /// The honest clients of which a side has no result. A slow one may have it before the listener does.
+    /// The honest clients without a result. Of one that has connected, the listener's result counts.
     fn missing(&self) -> Vec<(usize, Behaviour, Option<bool>)> {
         let ends = |at: usize, peer: &Peer| match peer.result {
             Some((_, true)) => self.listener.has_established(at),

@@ -132,8 +132,8 @@ fn write_messages(root: &Path, rounds: u32, body: &str) -> Result<()> {
     let intro = format!(
         "{}, perftest {}, stride-perf {}, {} processors. Geometric means of {rounds} ratios of interleaved runs, in brackets the \
          95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval is above 1 and above that of \
-         the reference against itself. Missed is what its whole interval is below. Latency is half a round trip, the median; a rate is that of \
-         requests that are answered. Copies alone are not trespass's: they are what is possible without any transport. \
+         the reference against itself. A row is missed where its whole interval is below the bound. Latency is the median of half a round trip. \
+         A rate counts answered requests. Copies alone are not trespass's: they are what is possible without any transport. \
          Beside perftest, which polls, trespass polls, too (`--poll`). RNR is how often, in all \
          runs of trespass, the device met a receiver that was not ready.\n\n    \
          cargo xtask bench trespass soft --only messages --rounds {rounds}",

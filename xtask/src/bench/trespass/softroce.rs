@@ -53,9 +53,9 @@ pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<Exi
         let intro = format!(
             "{}, on {}, {}, stride-perf {}. Server and client are two processes over one device. Geometric means of {pairs} ratios of \
              interleaved runs, in brackets the 95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval \
-             is above 1 and above that of the reference against itself. Missed is what its whole interval is below. Latency is half \
+             is above 1 and above that of the reference against itself. A row is missed where its whole interval is below the bound. Latency is half \
              a round trip: the median, against rstream and TCP the mean. All poll: perftest, rstream and UCX by themselves, trespass by `--poll`; \
-             its TCP driver sleeps. Corked, short messages share frames (`--cork`); else each is a packet of its own, as rstream's and UCX's are. \
+             its TCP driver sleeps. Corked, short messages share frames (`--cork`). Without that each is one packet, as with rstream and UCX. \
              The rows of ib_send_lat and ib_send_bw are perftest's, beside the same: what bare verbs do. RNR is how often, in all runs of trespass for the row, the device met a receiver that was not ready.\n\n    cargo xtask bench trespass softroce {} --pairs {pairs}",
             today(),
             machine.title(&ran),
