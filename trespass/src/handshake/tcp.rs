@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::task::Poll;
 use std::time::Instant;
 
-use super::error::{HandshakeError, HandshakeStep};
+use super::error::HandshakeError;
 use super::machine::HandshakeMachine;
 use super::{Attempt, DataPath, Established, Terms};
 use crate::wire::Unavailable;
@@ -115,7 +115,7 @@ impl<D: DataPath> TcpHandshake<D> {
 
     /// The step that is waited for.
     #[cfg(test)]
-    pub(crate) fn step(&self) -> HandshakeStep {
+    pub(crate) fn step(&self) -> super::HandshakeStep {
         self.machine.step()
     }
 
