@@ -227,6 +227,7 @@ impl ServiceThread {
             call_area: calls.offset,
             probe,
             probe_address: state.segment.memory().base().addr().get() as u64 + probe,
+            identity_page: state.identity_page.address(),
             gids: state.identity.gids.clone(),
         };
         // Set this before the welcome, because the peer may call as soon as it has that.

@@ -21,7 +21,7 @@ pub(crate) const CM_MESSAGE_HEADER: usize = 3;
 pub(crate) const MAX_GIDS: usize = 1024;
 const PORT_GID: usize = 18;
 /// The longest packet of an owner.
-pub(crate) const REPLY: usize = 72 + MAX_GIDS * PORT_GID;
+pub(crate) const REPLY: usize = 80 + MAX_GIDS * PORT_GID;
 
 /// A random identity of a process, unique wherever it runs.
 pub(crate) type ProcessId = [u8; 16];
@@ -127,6 +127,8 @@ pub(crate) struct Welcome {
     /// address in the owner.
     pub(crate) probe: u64,
     pub(crate) probe_address: u64,
+    /// The address of the owner's identity page, with which each copy by the system begins.
+    pub(crate) identity_page: u64,
     pub(crate) gids: Vec<PortGid>,
 }
 
@@ -333,6 +335,7 @@ impl Welcome {
                 &self.call_area.to_le_bytes(),
                 &self.probe.to_le_bytes(),
                 &self.probe_address.to_le_bytes(),
+                &self.identity_page.to_le_bytes(),
                 &count.to_le_bytes(),
             ],
         );
@@ -348,12 +351,13 @@ impl Welcome {
         let process = packet.bytes()?;
         let peer_id = packet.u16().filter(|peer_id| (1..MAX_PEERS).contains(&usize::from(*peer_id)))?;
         let ordinal = packet.u8()?;
-        let (call_area, probe, probe_address) = (packet.u64()?, packet.u64()?, packet.u64()?);
+        let (call_area, probe) = (packet.u64()?, packet.u64()?);
+        let (probe_address, identity_page) = (packet.u64()?, packet.u64()?);
         let count = packet.u16().filter(|count| usize::from(*count) <= MAX_GIDS)?;
         let gids = (0..count)
             .map(|_| Some(PortGid { device: packet.u8()?, port: packet.u8()?, gid: packet.bytes()? }))
             .collect::<Option<Vec<_>>>()?;
-        Some(Self { process, peer_id, ordinal, call_area, probe, probe_address, gids })
+        Some(Self { process, peer_id, ordinal, call_area, probe, probe_address, identity_page, gids })
     }
 }
 
@@ -371,6 +375,7 @@ mod tests {
             call_area: 1 << 40,
             probe: 12,
             probe_address: u64::MAX,
+            identity_page: 4096,
             gids,
         };
         vec![

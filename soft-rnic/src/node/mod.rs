@@ -61,6 +61,7 @@ pub(crate) use transfer_slot::{TransferSlotGuard, TransferSlots};
 pub(crate) use xrcd_presence::XrcdPresence;
 
 use crate::platform::fork::{ForkGeneration, ForkSafeFd};
+use crate::platform::identity_page::IdentityPage;
 use crate::platform::{socket::Socket, user, vm};
 use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
@@ -160,6 +161,7 @@ struct NodeState {
     identity: NodeIdentity,
     process: ProcessId,
     segment: Arc<Segment>,
+    identity_page: IdentityPage,
     heap: Heap,
     blocks: Arc<Blocks>,
     common: Arc<NodeCommon>,
@@ -233,6 +235,7 @@ impl Node {
     /// If the system has no memory or file descriptor for its segment.
     pub(crate) fn start(settings: NodeSettings, mut identity: NodeIdentity) -> io::Result<Arc<Self>> {
         let segment = Arc::new(Segment::create()?);
+        let identity_page = IdentityPage::create(u128::from_ne_bytes(random()) as u64)?;
         segment.header().layout_version.store(LAYOUT_VERSION, crate::sync::Release);
         identity.gids.truncate(MAX_GIDS);
         let mailbox = Arc::new(Mailbox::default());
@@ -252,6 +255,7 @@ impl Node {
             process: random(),
             heap: Heap::new(Arc::clone(&segment)),
             segment,
+            identity_page,
             blocks,
             common,
             directory: Directory::new(),
@@ -425,9 +429,16 @@ impl Node {
         call_area: u64,
     ) -> (Arc<PeerProcess>, std::os::unix::net::UnixStream) {
         let gids = self.state.identity.gids.clone();
-        let (process, probe, probe_address) = (random(), 0, 0);
-        let welcome =
-            message::Welcome { process, peer_id: 1, ordinal: 0, call_area, probe, probe_address, gids };
+        let welcome = message::Welcome {
+            process: random(),
+            peer_id: 1,
+            ordinal: 0,
+            call_area,
+            probe: 0,
+            probe_address: 0,
+            identity_page: 0,
+            gids,
+        };
         let (socket, other) = Socket::pair().expect("two descriptors");
         let common = Arc::clone(&self.state.common);
         // With process number 0 no memory can be copied. The service thread knows nothing of this

@@ -40,6 +40,7 @@ struct PeerConnection {
     identity: Option<Process>,
     probe: u64,
     probe_address: u64,
+    identity_page: u64,
     vm: OnceLock<Option<Vm>>,
     /// The system has withdrawn the permission to copy.
     vm_lost: AtomicBool,
@@ -105,7 +106,8 @@ impl PeerProcess {
         common: Arc<NodeCommon>,
         token: u64,
     ) -> Self {
-        let Welcome { process, peer_id: number, call_area, probe, probe_address, gids, .. } = welcome;
+        let Welcome { process, peer_id: number, call_area, gids, .. } = welcome;
+        let Welcome { probe, probe_address, identity_page, .. } = welcome;
         let (vm, mappings) = (OnceLock::new(), PeerMappings::new());
         let identity = Process::find(pid);
         let vm_lost = AtomicBool::new(false);
@@ -117,6 +119,7 @@ impl PeerProcess {
             identity,
             probe,
             probe_address,
+            identity_page,
             vm,
             vm_lost,
             mappings,
@@ -301,7 +304,8 @@ impl PeerProcess {
             if !common.settings.vm {
                 return None;
             }
-            probe(peer.pid, &self.segment, peer.probe, peer.probe_address, &common.vm_warning_given)
+            let (who, place) = ((peer.pid, peer.identity_page), (peer.probe, peer.probe_address));
+            probe(who, &self.segment, place, &common.vm_warning_given)
         })
     }
 

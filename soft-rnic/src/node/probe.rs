@@ -21,13 +21,12 @@ pub(crate) fn random() -> [u8; 16] {
 /// Writes a random number to the address that the peer gave for its segment, and looks for it in
 /// the segment; then reads it back. Success proves that the process number is the peer's.
 pub(crate) fn probe(
-    pid: u32,
+    (pid, identity_page): (u32, u64),
     segment: &Segment,
-    offset: u64,
-    address: u64,
+    (offset, address): (u64, u64),
     warned: &AtomicBool,
 ) -> Option<Vm> {
-    let Some(vm) = Vm::of(pid) else {
+    let Some(vm) = Vm::of(pid, identity_page) else {
         warn_vm_unavailable(warned, pid, "it is in another pid namespace");
         return None;
     };

@@ -6,6 +6,7 @@ pub(crate) mod copy;
 pub(crate) mod errno;
 pub(crate) mod exit;
 pub(crate) mod fork;
+pub(crate) mod identity_page;
 pub(crate) mod mappings;
 pub(crate) mod memory;
 pub(crate) mod network;

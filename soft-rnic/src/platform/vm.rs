@@ -1,11 +1,14 @@
 //! Copies to and from the memory of another process: `process_vm_writev` and `process_vm_readv`.
 
+use core::mem::MaybeUninit;
 use std::io;
 
 use libc::iovec;
 
-/// The most ranges that one call takes.
-pub(crate) const MAX_RANGES: usize = 1024;
+/// The most ranges that one call takes on either side.
+pub(crate) const MAX_RANGES: usize = 256;
+/// Most calls have no more ranges, so that a short list suffices.
+const FEW: usize = 16;
 
 /// Whether the bytes of one call become visible in the order of its local ranges. On x86-64 they
 /// do, because the processor does not reorder the stores of one range after those of the next
@@ -13,17 +16,24 @@ pub(crate) const MAX_RANGES: usize = 1024;
 pub(crate) const ORDERED: bool = cfg!(target_arch = "x86_64");
 
 /// The memory of another process.
+///
+/// A process number may come to name another program (`exec`) or another process. So each call's
+/// first range is one byte of the peer's [identity page](super::identity_page). The kernel looks the
+/// process up once in a call, and stops at the first range that is not mapped. If the page is gone,
+/// the call therefore fails before it touches anything else.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vm {
     pid: libc::pid_t,
+    identity: u64,
 }
 
 /// The reason why a call copied nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VmError {
-    /// `ESRCH`: the process has ended.
+    /// `ESRCH`: the process has ended. `EFAULT` at its identity page: its number names another
+    /// program or process now.
     Gone,
-    /// `EFAULT`: the first of its addresses is not mapped, or not for this.
+    /// The first of its addresses is not mapped, or not for this.
     Fault,
     /// `EPERM`, `ENOSYS`: the system forbids this process the access.
     Forbidden(i32),
@@ -35,8 +45,7 @@ impl VmError {
     #[cold]
     fn last() -> Self {
         match io::Error::last_os_error().raw_os_error().unwrap_or(0) {
-            libc::ESRCH => Self::Gone,
-            libc::EFAULT => Self::Fault,
+            libc::ESRCH | libc::EFAULT => Self::Gone,
             error @ (libc::EPERM | libc::EACCES | libc::ENOSYS) => Self::Forbidden(error),
             error => Self::Failed(error),
         }
@@ -65,9 +74,10 @@ type CopyRanges = unsafe extern "C" fn(
 ) -> isize;
 
 impl Vm {
-    /// The memory of the process with this number; `None` if the number is not valid.
-    pub(crate) fn of(pid: u32) -> Option<Self> {
-        libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0).map(|pid| Self { pid })
+    /// The memory of the process with this number and this address of its identity page; `None` if
+    /// the number is not valid.
+    pub(crate) fn of(pid: u32, identity: u64) -> Option<Self> {
+        libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0).map(|pid| Self { pid, identity })
     }
 
     /// Copies local ranges to remote ones, in order. A short count means that the next byte
@@ -85,7 +95,7 @@ impl Vm {
     pub(crate) unsafe fn write(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
         // SAFETY: the caller guarantees readable local ranges and offered remote ones, which is all
         // that `process_vm_writev` needs.
-        unsafe { self.call(libc::process_vm_writev, local, remote) }
+        unsafe { self.call_with(libc::process_vm_writev, local, remote) }
     }
 
     /// Copies remote ranges to local ones, as [`write`](Self::write) does in the other direction.
@@ -102,7 +112,7 @@ impl Vm {
     pub(crate) unsafe fn read(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
         // SAFETY: the caller guarantees writable local ranges and offered remote ones, which is all
         // that `process_vm_readv` needs.
-        unsafe { self.call(libc::process_vm_readv, local, remote) }
+        unsafe { self.call_with(libc::process_vm_readv, local, remote) }
     }
 
     /// # Safety
@@ -110,13 +120,59 @@ impl Vm {
     /// The conditions of [`write`](Self::write) or [`read`](Self::read), whichever `copy`
     /// implements.
     #[inline]
-    unsafe fn call(self, copy: CopyRanges, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
-        debug_assert!(local.len().max(remote.len()) <= MAX_RANGES, "the callers make no longer lists");
-        let (locals, remotes) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
-        // SAFETY: the lists have the stated lengths, and the caller guarantees their ranges.
-        let copied = unsafe { copy(self.pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0) };
-        usize::try_from(copied).map_err(|_| VmError::last())
+    unsafe fn call_with(self, copy: CopyRanges, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
+        // SAFETY: the contract of this function is that of `call`.
+        unsafe {
+            if local.len().max(remote.len()) <= FEW {
+                self.call::<{ FEW + 1 }>(copy, local, remote)
+            } else {
+                self.call::<{ MAX_RANGES + 1 }>(copy, local, remote)
+            }
+        }
     }
+
+    /// Makes the call with lists of up to `ROOM` ranges, the identity page's included.
+    ///
+    /// # Safety
+    ///
+    /// The conditions of [`write`](Self::write) or [`read`](Self::read), whichever `copy`
+    /// implements.
+    unsafe fn call<const ROOM: usize>(
+        self,
+        copy: CopyRanges,
+        local: &[iovec],
+        remote: &[iovec],
+    ) -> Result<usize, VmError> {
+        let mut byte = 0u8;
+        let mut locals = [const { MaybeUninit::uninit() }; ROOM];
+        let mut remotes = [const { MaybeUninit::uninit() }; ROOM];
+        let here = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let local = behind(&mut locals, here, local);
+        let remote = behind(&mut remotes, self::remote(self.identity, 1), remote);
+        let (locals, remotes) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
+        // SAFETY: the lists have the stated lengths. The first local range is `byte`, and the caller
+        // guarantees the others.
+        let copied = unsafe { copy(self.pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0) };
+        match usize::try_from(copied).map_err(|_| VmError::last())? {
+            // The identity page is there, and the next range is not.
+            0 | 1 => Err(VmError::Fault),
+            copied => Ok(copied - 1),
+        }
+    }
+}
+
+/// The list `first, rest...`, written to `room`. It must not be longer than that.
+fn behind<'a, const ROOM: usize>(
+    room: &'a mut [MaybeUninit<iovec>; ROOM],
+    first: iovec,
+    rest: &[iovec],
+) -> &'a [iovec] {
+    room[0].write(first);
+    for (place, range) in room[1..=rest.len()].iter_mut().zip(rest) {
+        place.write(*range);
+    }
+    // SAFETY: the first `rest.len() + 1` places were just written.
+    unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), rest.len() + 1) }
 }
 
 /// Allows peers to reach this process's memory: Yama's scope 1 otherwise allows it to a process's

@@ -364,6 +364,7 @@ fn good_welcome() -> Welcome {
         call_area: HEAP_AT as u64,
         probe: HEAP_AT as u64 + 64,
         probe_address: 8,
+        identity_page: 8,
         gids: Vec::new(),
     }
 }

@@ -3,6 +3,7 @@
 
 mod cm_messages;
 mod death;
+mod exec;
 mod strangers;
 
 use std::io::{BufRead, BufReader, Write};
@@ -143,6 +144,8 @@ fn obey(process: &TestNode, line: &str) {
         "deaf" => played(hostile::silent_peer),
         "owner" => played(hostile::owner),
         "impostor" => played(hostile::impostor),
+        "map" => exec::offer(),
+        "replace" => exec::replace(),
         "doors" => played(hostile::false_listeners),
         other => panic!("{other}?"),
     }
