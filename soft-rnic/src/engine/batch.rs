@@ -279,7 +279,7 @@ impl Qp {
         }
         let claimed = self.claim_receive(peer, deferred).ok()?;
         let length = posted.request.length as usize;
-        let room = claimed.slot.header.room();
+        let room = claimed.offer.header.room();
         let entries = Some(room).filter(|room| length <= room.bytes as usize);
         let entries = entries.and_then(|room| RecvSges::check(peer, &claimed, room, length).ok());
         let added = entries.and_then(|entries| {

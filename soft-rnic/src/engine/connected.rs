@@ -15,8 +15,8 @@ use crate::queue_pair::post::{brings_back, is_of_window};
 use crate::queue_pair::send_queue::PostedSend;
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::notice;
 use crate::shared::generation::GenerationSnapshot;
+use crate::shared::progress::notice;
 
 /// The longest message (`max_msg_sz`).
 pub(crate) const MAX_MESSAGE: u64 = 1 << 30;

@@ -320,11 +320,14 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeClaim);
-        let index = peer.entry().cursor();
+        let index = peer.progress_words().cursor();
         let Some(slot) = peer.process.segment().slot(slots, index) else { return false };
         let Some(posted_state) = slot.header.posted_state() else { return false };
         let room = slot.header.room();
-        if piece.len > room.bytes as usize || !sges_are_valid(peer, &slot, room, piece.len) {
+        let offer = || peer.process.segment().offer(slots, index);
+        if piece.len > room.bytes as usize
+            || !sges_are_valid(peer, &slot.header.first, offer, room, piece.len)
+        {
             return false;
         }
         reach(Step::BeforeCopy);
@@ -350,7 +353,7 @@ impl Qp {
             return false;
         }
         let next = slots.next(index);
-        peer.entry().set_cursor(next);
+        peer.progress_words().set_cursor(next);
         if let Some(slot) = peer.process.segment().slot(slots, next) {
             // The owner read these bytes last and does not touch them before the next message
             // arrives.

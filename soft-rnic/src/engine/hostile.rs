@@ -260,8 +260,9 @@ impl HostileRequester<'_> {
             ..QpDescriptor::default()
         };
         let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
-        entry.set_expected_psn(0);
-        entry.set_cursor(word as u32);
+        let progress = segment.progress(QUEUE_PAIR).expect("a small index");
+        progress.set_expected_psn(0);
+        progress.set_cursor(word as u32);
         entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &descriptor);
         let receives = QpDescriptor {
             qpn: self.qpn - QUEUE_PAIR + RECEIVES,
@@ -273,10 +274,11 @@ impl HostileRequester<'_> {
         let entry = segment.queue_pair(RECEIVES).expect("a small index");
         entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &receives);
         let shared = segment.shared_queue(SHARED_QUEUE).expect("a small index");
-        shared.set_hint(word as u32);
-        shared.add_available(word32 | 1);
+        let counters = segment.counters(SHARED_QUEUE).expect("a small index");
+        counters.set_hint(word as u32);
+        counters.add_available(word32 | 1);
         shared.publish(&mut GenerationWriter::default(), 0, &SrqDescriptor { pd: PD, slots });
-        segment.header().members.store(if kind & 2 == 0 { 4 } else { word32 }, Relaxed);
+        segment.owner_header().members.store(if kind & 2 == 0 { 4 } else { word32 }, Relaxed);
         for (entry, (index, qpn)) in
             [(QUEUE_PAIR, self.qpn), (word32, self.qpn), (QUEUE_PAIR, word32)].into_iter().enumerate()
         {
@@ -286,14 +288,20 @@ impl HostileRequester<'_> {
         }
         let count = slots.count.clamp(1, MAX_SLOTS);
         for index in (0..4).map(|step| ((word as u32) % count + step) % count) {
-            let Some(slot) = slots.check().and_then(|slots| segment.slot(&slots, index)) else { continue };
-            for (at, entry) in slot.entries().enumerate() {
-                entry.address.store(self.iova().wrapping_add(at as u64), Relaxed);
-                entry.length.store(if kind & 16 == 0 { 41 } else { word32 }, Relaxed);
-                entry.lkey.store(if kind & 32 == 0 { KEY } else { word32 }, Relaxed);
+            let Some(slots) = slots.check() else { continue };
+            let (Some(slot), Some(offer)) = (segment.slot(&slots, index), segment.offer(&slots, index))
+            else {
+                continue;
+            };
+            let length = if kind & 16 == 0 { 41 } else { word32 };
+            let lkey = if kind & 32 == 0 { KEY } else { word32 };
+            for (at, entry) in offer.entries.iter().chain([&slot.header.first]).enumerate() {
+                entry.store(self.iova().wrapping_add(at as u64), length, lkey);
             }
             let bytes = if kind & 64 == 0 { u32::MAX } else { word32 };
-            slot.header.post(word32, RecvCapacity { bytes, entries: u32::MAX >> (kind & 31), flags: word32 });
+            let room = RecvCapacity { bytes, entries: u32::MAX >> (kind & 31) };
+            offer.header.set_room(room);
+            slot.header.post(word32, room);
         }
     }
 

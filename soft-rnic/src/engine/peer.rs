@@ -12,6 +12,7 @@ use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{QpDescriptor, QpEntry};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::Hazard;
+use crate::shared::progress::QpProgress;
 use crate::shared::segment::Slots;
 
 /// A queue pair that a request addresses, with a snapshot of its descriptor.
@@ -45,6 +46,12 @@ impl PeerQp {
         self.process.segment().queue_pair(self.index).expect("the index was found in the table")
     }
 
+    /// The words of the queue pair that senders change.
+    #[inline]
+    pub(crate) fn progress_words(&self) -> &QpProgress {
+        self.process.segment().progress(self.index).expect("the index was found in the table")
+    }
+
     /// Leaves a notice for the owner unless another queue pair or connection has taken the index.
     /// The caller holds this transfer slot, and has set no hazard of it at the peer.
     #[cold]
@@ -57,7 +64,7 @@ impl PeerQp {
             (descriptor.qpn, descriptor.connection) == (self.descriptor.qpn, self.descriptor.connection)
         };
         if now.is_some_and(|(_, descriptor)| same(&descriptor)) {
-            entry.leave_notice(bits);
+            self.progress_words().leave_notice(bits);
             deferred.notice(&self.process, self.index);
         }
         hazard.clear();
@@ -176,10 +183,10 @@ impl Qp {
                 && peer.index == index
                 && peer.descriptor.connection == descriptor.connection
         });
-        let entry = process.segment().queue_pair(index).expect("it was just read");
+        let progress = process.segment().progress(index).expect("the entry was just read");
         // An unreliable connection accepts a message with any number (InfiniBand specification,
         // chapter 9, unreliable connections).
-        if self.is_reliable() && !resumed && entry.expected_psn() != sending.psn {
+        if self.is_reliable() && !resumed && progress.expected_psn() != sending.psn {
             return Err(PeerUnavailable::NoAnswer);
         }
         let was = was_connected.filter(|_| resumed);

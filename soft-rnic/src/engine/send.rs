@@ -20,11 +20,12 @@ use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::PostedSend;
 use crate::shared::completion::CqEntry;
-use crate::shared::entry::{MrDescriptor, MrEntry, kind, notice};
+use crate::shared::entry::{MrDescriptor, MrEntry, kind};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::{Hazard, full_fence};
-use crate::shared::segment::{MAX_SGE, RecvSlot, Slots};
-use crate::shared::slot::{Claim, Delivery, EAGER, RecvCapacity, claim_first};
+use crate::shared::progress::notice;
+use crate::shared::segment::{MAX_SGE, RecvOffer, RecvSlot, Slots};
+use crate::shared::slot::{Claim, Delivery, EAGER, RecvCapacity, SgeEntry, claim_first};
 use crate::sync::Relaxed;
 
 /// The length of the global route header, which precedes the payload of a datagram.
@@ -33,6 +34,7 @@ pub(crate) const GRH: usize = 40;
 /// A receive that this process has claimed, and what it needs to give it back.
 pub(super) struct ClaimedRecv<'a> {
     pub(super) slot: RecvSlot<'a>,
+    pub(super) offer: RecvOffer<'a>,
     claim: Claim,
     index: u32,
     /// The protection domain whose keys the receive may use.
@@ -124,8 +126,8 @@ impl Qp {
         // from many senders.
         let datagram = u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0;
         let among = if datagram { slots.count() } else { 1 };
-        let claimed = claim_first_posted(peer, slots, peer.entry().cursor(), among, descriptor.pd)?;
-        peer.entry().set_cursor(slots.next(claimed.index));
+        let claimed = claim_first_posted(peer, slots, peer.progress_words().cursor(), among, descriptor.pd)?;
+        peer.progress_words().set_cursor(slots.next(claimed.index));
         Ok(claimed)
     }
 
@@ -139,12 +141,13 @@ impl Qp {
         let entry = segment.shared_queue(srq).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
         let (_, descriptor) = entry.read().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
         let slots = descriptor.slots.check().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
-        if !entry.has_available() {
+        let counters = segment.counters(srq).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        if !counters.has_available() {
             return Err(TransferError::NoReceivePosted);
         }
-        let claimed = claim_first_posted(peer, &slots, entry.hint(), slots.count(), descriptor.pd)?;
-        entry.set_hint(slots.next(claimed.index));
-        if entry.take_available() {
+        let claimed = claim_first_posted(peer, &slots, counters.hint(), slots.count(), descriptor.pd)?;
+        counters.set_hint(slots.next(claimed.index));
+        if counters.take_available() {
             deferred.ring(&peer.process, Doorbell::Srq(srq));
         }
         Ok(claimed)
@@ -161,7 +164,7 @@ impl Qp {
     ) -> Result<bool, TransferError> {
         let TransferCtx { peer, gather_list, hazards, .. } = ctx;
         let length = posted.request.length as usize;
-        let room = claimed.slot.header.room();
+        let room = claimed.offer.header.room();
         if length + meta.header > room.bytes as usize {
             return Err(TransferError::Nak(Nak::InvalidRequest));
         }
@@ -334,7 +337,7 @@ impl Qp {
             _ => ibv_wc_status::IBV_WC_SUCCESS,
         };
         if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {
-            peer.entry().leave_notice(notice::RECEIVE_ERROR);
+            peer.progress_words().leave_notice(notice::RECEIVE_ERROR);
             deferred.notice(&peer.process, peer.index);
             self.complete_receive(meta, posted, peer, claimed, false, status, deferred)?;
             // The error completion informs the responder. A notice would raise an event, which is
@@ -423,8 +426,9 @@ fn claim_first_posted<'a>(
     let (step, claim) =
         claim_first(among, peer.process.number(), header).ok_or(TransferError::NoReceivePosted)?;
     let index = index(step);
-    let slot = segment.slot(slots, index).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
-    Ok(ClaimedRecv { slot, claim, index, pd })
+    let bad = TransferError::Nak(Nak::RemoteOperation);
+    let (slot, offer) = (segment.slot(slots, index).ok_or(bad)?, segment.offer(slots, index).ok_or(bad)?);
+    Ok(ClaimedRecv { slot, offer, claim, index, pd })
 }
 
 /// The pointer to a range of a peer's region that is mapped here, if the region allows the access.
@@ -451,11 +455,11 @@ pub(super) fn unclaim_receive(peer: &PeerQp, claimed: &ClaimedRecv<'_>) {
     match peer.descriptor.srq.checked_sub(1) {
         // Add it to the count before it can be claimed. The hint makes it the next to be claimed,
         // so that a retry takes the same receive.
-        Some(srq) => peer.process.segment().shared_queue(srq).into_iter().for_each(|entry| {
-            entry.add_available(1);
-            entry.set_hint(claimed.index);
+        Some(srq) => peer.process.segment().counters(srq).into_iter().for_each(|counters| {
+            counters.add_available(1);
+            counters.set_hint(claimed.index);
         }),
-        None => peer.entry().set_cursor(claimed.index),
+        None => peer.progress_words().set_cursor(claimed.index),
     }
     claimed.slot.header.unclaim(claimed.claim);
 }
@@ -491,12 +495,12 @@ impl RecvSges {
         let mut pieces = arrayvec::ArrayVec::new();
         let mut left = length;
         let bad = TransferError::Nak(Nak::RemoteOperation);
-        for slot_entry in claimed.slot.entries().take((room.entries as usize).min(MAX_SGE)) {
+        for sge in claimed.offer.entries.iter().take(room.entries as usize) {
             if left == 0 {
                 break;
             }
-            let (address, lkey) = (slot_entry.address.load(Relaxed), slot_entry.lkey.load(Relaxed));
-            let length = slot_entry.length.load(Relaxed).min(left.try_into().unwrap_or(u32::MAX));
+            let (address, length, lkey) = sge.load();
+            let length = length.min(left.try_into().unwrap_or(u32::MAX));
             if length == 0 {
                 continue;
             }
@@ -532,16 +536,29 @@ impl RecvSges {
 
 /// Whether the entries of a receive are valid for `length` bytes in the protection domain of the
 /// queue pair. This check informs the sender; the owner checks again when it scatters the bytes.
+/// The first entry is usually enough, and lies beside the slot's state.
 #[inline]
-pub(super) fn sges_are_valid(peer: &PeerQp, slot: &RecvSlot<'_>, room: RecvCapacity, length: usize) -> bool {
+pub(super) fn sges_are_valid<'a>(
+    peer: &PeerQp,
+    first: &'a SgeEntry,
+    offer: impl Fn() -> Option<RecvOffer<'a>>,
+    room: RecvCapacity,
+    length: usize,
+) -> bool {
     let mut left = length as u64;
-    for number in 0..(room.entries as usize).min(MAX_SGE) {
+    for number in 0..room.entries as usize {
         if left == 0 {
             break;
         }
-        let Some(entry) = slot.entry(number) else { return false };
-        let (address, lkey) = (entry.address.load(Relaxed), entry.lkey.load(Relaxed));
-        let length = u64::from(entry.length.load(Relaxed)).min(left);
+        let entry = if number == 0 {
+            first
+        } else if let Some(entry) = offer().and_then(|offer| offer.entries.get(number)) {
+            entry
+        } else {
+            return false;
+        };
+        let (address, length, lkey) = entry.load();
+        let length = u64::from(length).min(left);
         if length > 0 && !lkey_is_valid(peer, lkey, address, length) {
             return false;
         }

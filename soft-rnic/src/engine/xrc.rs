@@ -21,9 +21,10 @@ use crate::queue_pair::send_queue::PostedSend;
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::xrc::RECEIVER;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::{QpDescriptor, notice};
+use crate::shared::entry::QpDescriptor;
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::Hazard;
+use crate::shared::progress::notice;
 
 /// The most shared receive queues that a connection caches.
 const REMEMBERED: usize = 64;

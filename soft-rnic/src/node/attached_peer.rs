@@ -149,7 +149,7 @@ impl ServiceThread {
             Some(PeerRequest::Hello { version: LAYOUT_VERSION, process }) => {
                 // Each connecting process may be a member of a group, even if it gives up before
                 // the welcome arrives.
-                self.state.segment.header().newcomers.fetch_add(1, AcqRel);
+                self.state.segment.shared_header().newcomers.fetch_add(1, AcqRel);
                 self.welcome(&pending).map(|(lease, calls)| (lease, calls, process))
             }
             Some(PeerRequest::Hello { version, .. }) => {
@@ -204,7 +204,7 @@ impl ServiceThread {
     /// Gives a new peer an id, cells for its calls, and the segment.
     fn welcome(&mut self, pending: &PendingPeer) -> Option<(PeerLease, HeapRange)> {
         let state = &*self.state;
-        let file = state.segment.memory().file()?;
+        let files = [state.segment.owned().file()?, state.segment.shared().file()?];
         let Some(lease) = state.peer_ids.assign(&state.segment, Process::find(pending.pid)) else {
             log::warn!("process {} cannot connect: the limit of peers is reached", pending.pid);
             return None;
@@ -226,13 +226,13 @@ impl ServiceThread {
             ordinal: pending.ordinal,
             call_area: calls.offset,
             probe,
-            probe_address: state.segment.memory().base().addr().get() as u64 + probe,
+            probe_address: state.segment.shared().base().addr().get() as u64 + probe,
             identity_page: state.identity_page.address(),
             gids: state.identity.gids.clone(),
         };
         // Set this before the welcome, because the peer may call as soon as it has that.
         self.set_call_area(lease.peer_id, Some(calls.offset));
-        if let Err(error) = pending.socket.send_with(&Reply::Welcome(welcome).encode(), file) {
+        if let Err(error) = pending.socket.send_with(&Reply::Welcome(welcome).encode(), &files) {
             log::debug!("process {} disconnected during the handshake: {error}", pending.pid);
             self.set_call_area(lease.peer_id, None);
             self.state.heap.free(calls);
@@ -255,7 +255,7 @@ impl ServiceThread {
             self.send_notices(token, &mut peer);
         }
         let ended = self.receive_packets(&mut peer, PACKETS_PER_TURN);
-        let word = &self.state.segment.header().check_everything;
+        let word = &self.state.segment.shared_header().check_everything;
         if word.load(Relaxed) != 0
             && word.swap(0, SeqCst) != 0
             && let Some(handler) = self.state.handler()
@@ -380,7 +380,7 @@ impl ServiceThread {
             Some(file) => {
                 peer.given.insert(export);
                 let reply = Reply::Export { export, writable: file.writable, range: file.range };
-                peer.socket.send_with(&reply.encode(), file.file.as_fd())
+                peer.socket.send_with(&reply.encode(), &[file.file.as_fd()])
             }
             None => peer.socket.send(&Reply::NoExport { export }.encode()),
         };

@@ -15,7 +15,7 @@ use crate::platform::memory::{FileMapping, PeerFile};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
 use crate::shared::hazard::TRANSFER_SLOTS;
-use crate::shared::segment::{LAYOUT_VERSION, LENGTH, Segment};
+use crate::shared::segment::{LAYOUT_VERSION, OWNED_LENGTH, SHARED_LENGTH, Segment};
 use crate::sync::Acquire;
 
 /// How long a process may take to answer a connection.
@@ -159,12 +159,12 @@ impl ServiceThread {
 
     pub(crate) fn receive_welcome(&mut self, token: u64, pending: PendingConnect) -> Option<EventSource> {
         let reply = match pending.socket.receive_with(&mut self.buffer) {
-            Received::Packet(len, file) => Reply::decode(&self.buffer[..len]).map(|reply| (reply, file)),
+            Received::Packet(len, files) => Reply::decode(&self.buffer[..len]).map(|reply| (reply, files)),
             Received::Nothing => return Some(EventSource::PendingConnect(pending)),
             Received::End => None,
         };
-        let (welcome, file) = match reply {
-            Some((Reply::Welcome(welcome), Some(file))) => (welcome, file),
+        let (welcome, files) = match reply.map(|(reply, files)| (reply, files.into_inner())) {
+            Some((Reply::Welcome(welcome), Ok(files))) => (welcome, files),
             Some((Reply::OtherVersion { version }, _)) => {
                 log::warn!(
                     "process {} uses segment version {version} of the software device, this process {LAYOUT_VERSION}: \
@@ -174,7 +174,7 @@ impl ServiceThread {
                 self.give_up_connect(&pending);
                 return None;
             }
-            Some((Reply::Welcome(_), None)) => {
+            Some((Reply::Welcome(_), Err(_))) => {
                 log::warn!(
                     "process {} sent no segment, or this process has no file descriptor left for it",
                     pending.pid
@@ -187,7 +187,7 @@ impl ServiceThread {
                 return None;
             }
         };
-        self.attach(token, pending, welcome, file)
+        self.attach(token, pending, welcome, files)
     }
 
     fn attach(
@@ -195,7 +195,7 @@ impl ServiceThread {
         token: u64,
         pending: PendingConnect,
         welcome: Welcome,
-        file: OwnedFd,
+        files: [OwnedFd; 2],
     ) -> Option<EventSource> {
         let (block, ordinal) = (pending.block, welcome.ordinal);
         if let Some(known) = self.state.directory.find(|process| process.is_of(&welcome.process, pending.pid))
@@ -210,7 +210,7 @@ impl ServiceThread {
             }
             return None;
         }
-        let Some(segment) = open_segment(file, &welcome) else {
+        let Some(segment) = open_segment(files, &welcome) else {
             log::warn!("process {} sent a segment that cannot be mapped", pending.pid);
             self.give_up_connect(&pending);
             return None;
@@ -236,7 +236,7 @@ impl ServiceThread {
         for _ in 0..PACKETS_PER_TURN {
             let received = process.socket()?.receive_with(&mut self.buffer);
             match received {
-                Received::Packet(len, file) => match (Reply::decode(&self.buffer[..len]), file) {
+                Received::Packet(len, mut files) => match (Reply::decode(&self.buffer[..len]), files.pop()) {
                     (Some(Reply::Export { export, writable, range }), Some(file)) => {
                         self.map_export(&process, export, writable, range, file);
                     }
@@ -317,15 +317,16 @@ impl ServiceThread {
     }
 }
 
-/// Maps a peer's segment. `None` if it is not a valid segment or does not contain the places named
-/// in the welcome.
-fn open_segment(file: OwnedFd, welcome: &Welcome) -> Option<Segment> {
-    let what = PeerFile { offset: 0, len: LENGTH, writable: true, unsealed: false };
-    let memory = FileMapping::of_peer(file, what)
-        .inspect_err(|error| log::warn!("a peer's segment cannot be mapped: {error}"))
-        .ok()?;
-    let segment = Segment::of_peer(memory)?;
-    let version = segment.header().layout_version.load(Acquire);
+/// Maps both parts of a peer's segment. `None` if it is not a valid segment or does not contain the
+/// places named in the welcome.
+fn open_segment([owned, shared]: [OwnedFd; 2], welcome: &Welcome) -> Option<Segment> {
+    let map = |file, len, writable| {
+        FileMapping::of_peer(file, PeerFile { offset: 0, len, writable, unsealed: false })
+            .inspect_err(|error| log::warn!("a peer's segment cannot be mapped: {error}"))
+            .ok()
+    };
+    let segment = Segment::of_peer([map(owned, OWNED_LENGTH, false)?, map(shared, SHARED_LENGTH, true)?])?;
+    let version = segment.owner_header().layout_version.load(Acquire);
     segment.hazard_slot(welcome.peer_id, 0)?;
     segment.heap(welcome.call_area, TRANSFER_SLOTS * CALL_CELL)?;
     segment.heap(welcome.probe, 16)?;

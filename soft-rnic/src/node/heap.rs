@@ -1,10 +1,12 @@
-//! The allocator of the segment's heap: pages for receive queues, rings, and payload in transit.
+//! The allocators of the segment: pages of the heap for receive queues, rings, and payload in
+//! transit; and places for the offers of posted receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::shared::segment::{HEAP, HEAP_AT, PAGE, Segment};
+use crate::shared::entry::SlotsDescriptor;
+use crate::shared::segment::{HEAP, HEAP_AT, OFFERS, OFFERS_AT, PAGE, Segment};
 
 /// Pages of the heap, zero when they were allocated. They stay allocated until [`Heap::free`] takes
 /// them back.
@@ -21,6 +23,44 @@ pub(crate) struct HeapRange {
 const KEPT: u64 = if cfg!(any(miri, loom)) { 128 << 10 } else { 1 << 20 };
 /// Longer ranges are returned at once, because most of their pages may never have been used.
 const LONGEST_KEPT: u64 = 64 << 10;
+
+/// A part of the owner's part of the segment.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a place that is not freed stays taken"]
+pub(crate) struct OfferRange {
+    /// Offset in the owner's part.
+    pub(crate) offset: u64,
+    len: u64,
+}
+
+/// The free places for offers. Their memory is not returned to the system before the device is
+/// closed, because the seal on the owner's part forbids that.
+#[derive(Debug)]
+pub(crate) struct OfferPlaces(Mutex<FreePages>);
+
+impl OfferPlaces {
+    pub(crate) fn new() -> Self {
+        let mut free = FreePages::default();
+        free.add(OFFERS_AT as u64, OFFERS as u64);
+        Self(Mutex::new(free))
+    }
+
+    /// Takes a place of this number of bytes. Its content is arbitrary.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if no free place is that long.
+    pub(crate) fn alloc(&self, bytes: usize) -> io::Result<OfferRange> {
+        let len = (bytes.max(1) as u64).next_multiple_of(SlotsDescriptor::UNIT);
+        let offset = self.0.lock().unwrap_or_else(PoisonError::into_inner).take(len);
+        Ok(OfferRange { offset: offset.ok_or(io::ErrorKind::OutOfMemory)?, len })
+    }
+
+    /// Takes a place back that no peer reads any more.
+    pub(crate) fn free(&self, place: OfferRange) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(place.offset, place.len);
+    }
+}
 
 /// The free pages of the heap.
 #[derive(Debug)]
@@ -72,7 +112,7 @@ impl Heap {
     /// Takes a freed range of that length that keeps its memory, and zeroes it.
     fn take_kept(&self, len: u64) -> io::Result<Option<HeapRange>> {
         let Some(range) = self.pages().take_kept(len) else { return Ok(None) };
-        self.segment.memory().clear(range.offset as usize, range.len as usize)?;
+        self.segment.shared().clear(range.offset as usize, range.len as usize)?;
         Ok(Some(range))
     }
 
@@ -87,7 +127,7 @@ impl Heap {
 
     /// Returns the memory of a range to the system.
     fn discard(&self, range: HeapRange) {
-        if let Err(error) = self.segment.memory().discard(range.offset as usize, range.len as usize) {
+        if let Err(error) = self.segment.shared().discard(range.offset as usize, range.len as usize) {
             // These pages must not be allocated again, because they are not zero.
             log::error!("{} bytes of the segment's heap could not be returned: {error}", range.len);
             return;

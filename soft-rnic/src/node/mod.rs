@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 pub(crate) use crate::platform::vm::VmError;
 pub(crate) use directory::Reachability;
 pub(crate) use exports::Exports;
-pub(crate) use heap::{Heap, HeapRange};
+pub(crate) use heap::{Heap, HeapRange, OfferPlaces, OfferRange};
 pub(crate) use message::{Doorbell, ExportId, PacketReader, PeerRequest, PortGid, REPLY, Reply};
 pub(crate) use numbers::{LAST_BLOCK, QpNumber};
 pub(crate) use peer_process::PeerProcess;
@@ -163,6 +163,7 @@ struct NodeState {
     segment: Arc<Segment>,
     identity_page: IdentityPage,
     heap: Heap,
+    offers: OfferPlaces,
     blocks: Arc<Blocks>,
     common: Arc<NodeCommon>,
     directory: Directory,
@@ -236,7 +237,7 @@ impl Node {
     pub(crate) fn start(settings: NodeSettings, mut identity: NodeIdentity) -> io::Result<Arc<Self>> {
         let segment = Arc::new(Segment::create()?);
         let identity_page = IdentityPage::create(u128::from_ne_bytes(random()) as u64)?;
-        segment.header().layout_version.store(LAYOUT_VERSION, crate::sync::Release);
+        segment.owner_header().layout_version.store(LAYOUT_VERSION, crate::sync::Release);
         identity.gids.truncate(MAX_GIDS);
         let mailbox = Arc::new(Mailbox::default());
         let exports = Exports::new(Arc::clone(&mailbox), settings.any_shm);
@@ -254,6 +255,7 @@ impl Node {
             identity,
             process: random(),
             heap: Heap::new(Arc::clone(&segment)),
+            offers: OfferPlaces::new(),
             segment,
             identity_page,
             blocks,
@@ -304,6 +306,11 @@ impl Node {
 
     pub(crate) fn heap(&self) -> &Heap {
         &self.state.heap
+    }
+
+    /// The places for the offers of posted receives.
+    pub(crate) fn offers(&self) -> &OfferPlaces {
+        &self.state.offers
     }
 
     pub(crate) fn exports(&self) -> &Exports {
@@ -446,7 +453,7 @@ impl Node {
         let process = Arc::new(PeerProcess::to_peer(socket, 0, segment, welcome, common, u64::MAX));
         process.blocks().set(0, block);
         self.state.directory.found(block, Arc::clone(&process));
-        let newcomers = self.segment().header().newcomers.load(crate::sync::Acquire);
+        let newcomers = self.segment().shared_header().newcomers.load(crate::sync::Acquire);
         self.state.discovery.add(newcomers, &self.own, &process);
         (process, other)
     }

@@ -84,7 +84,7 @@ impl Node {
             let others = self.state.directory.processes();
             return Some(core::iter::once(Arc::clone(&self.own)).chain(others).collect());
         }
-        let newcomers = self.segment().header().newcomers.load(Acquire);
+        let newcomers = self.segment().shared_header().newcomers.load(Acquire);
         let mut discovery = self.state.discovery.lock();
         let current = discovery.of == Some(newcomers);
         if current && discovery.again.is_none_or(|again| Instant::now() < again) {
@@ -105,7 +105,7 @@ impl Node {
         }
         let processes = self.wait_for_all_processes(ANNOUNCEMENT);
         for process in processes.iter().filter(|process| !process.is_own() && process.alive()) {
-            process.segment().header().newcomers.fetch_add(1, AcqRel);
+            process.segment().shared_header().newcomers.fetch_add(1, AcqRel);
         }
         self.state.discovery.lock().announced = true;
     }

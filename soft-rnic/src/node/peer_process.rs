@@ -263,7 +263,7 @@ impl PeerProcess {
             self.common.mailbox.check();
             self.set_dead();
         } else if is_full(sent) {
-            self.segment.header().check_everything.store(1, SeqCst);
+            self.segment.shared_header().check_everything.store(1, SeqCst);
             // If the socket has room now, the peer may have looked before the word was set. If it
             // is still full, the peer has yet to read its contents, and looks at the word after
             // that.

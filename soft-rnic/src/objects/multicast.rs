@@ -142,7 +142,7 @@ impl MulticastGroups {
         slot.member =
             Some(GroupMembership { queue_pair: qp.number.index, qpn: qp.number.qpn, lids: vec![lid] });
         self.entry(index).publish(&mut slot.writer, 0, &descriptor);
-        self.node.segment().header().members.store(end, Release);
+        self.node.segment().owner_header().members.store(end, Release);
         Ok(())
     }
 

@@ -73,6 +73,24 @@ impl FileMapping {
         Self::map(file, 0, len, true)
     }
 
+    /// Creates memory that cannot shrink or grow, and that this process alone can write: no process
+    /// can map it for writing from now on, or write to the file.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`create`](Self::create); `EINVAL` before Linux 5.1.
+    pub(crate) fn create_owned(name: &CStr, len: usize) -> io::Result<Self> {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+        let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, len as u64)?;
+        let memory = Self::map(file, 0, len, true)?;
+        // The mapping above came before the seal, so it stays writable.
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        let file = memory.file().ok_or(io::ErrorKind::NotFound)?;
+        fcntl_add_seals(file, seals)?;
+        Ok(memory)
+    }
+
     /// Maps memory that a peer gave, if the file is long enough and cannot shrink: a file that
     /// shrinks would let the peer end this process with SIGBUS. Huge pages are refused, because a
     /// fault on them fails when none is left.
@@ -236,6 +254,15 @@ impl FileMapping {
         // SAFETY: the layout's length is not zero, because every caller asks for at least a page.
         let base = unsafe { std::alloc::alloc_zeroed(Self::layout(len)) };
         Ok(Self { base: NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?, len })
+    }
+
+    /// The same as [`create`](Self::create).
+    ///
+    /// # Errors
+    ///
+    /// It never fails.
+    pub(crate) fn create_owned(name: &CStr, len: usize) -> io::Result<Self> {
+        Self::create(name, len)
     }
 
     /// Fails, because no peer exists under Miri and loom.

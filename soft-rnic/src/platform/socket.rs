@@ -7,6 +7,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use arrayvec::ArrayVec;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -26,11 +27,17 @@ pub(crate) struct Credentials {
     pub(crate) pid: u32,
 }
 
+/// The most descriptors that come with a packet.
+const MOST_FILES: usize = 2;
+
+/// The descriptors that came with a packet.
+pub(crate) type Files = ArrayVec<OwnedFd, MOST_FILES>;
+
 /// The result of receiving one packet.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// A packet of this many bytes. Bytes beyond the buffer are cut off.
-    Packet(usize, Option<OwnedFd>),
+    Packet(usize, Files),
     Nothing,
     /// The other end is closed. (An empty packet looks the same; peers send none.)
     End,
@@ -217,17 +224,16 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends a packet and a descriptor.
+    /// Sends a packet and at most two descriptors.
     ///
     /// # Errors
     ///
     /// The errors of [`send`](Self::send).
-    pub(crate) fn send_with(&self, packet: &[u8], file: BorrowedFd<'_>) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    pub(crate) fn send_with(&self, packet: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let files = [file];
-        let fits = control.push(SendAncillaryMessage::ScmRights(&files));
-        debug_assert!(fits, "the space was made for one descriptor");
+        let fits = control.push(SendAncillaryMessage::ScmRights(files));
+        debug_assert!(fits, "no caller has more files");
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         rustix::net::sendmsg(self.0.get()?, &[IoSlice::new(packet)], &mut control, flags)?;
         Ok(())
@@ -240,7 +246,7 @@ impl Socket {
             || self.0.get().and_then(|socket| rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT));
         match receive().or_else(|error| again(error, &mut receive)) {
             Ok((0, _)) => Received::End,
-            Ok((len, _)) => Received::Packet(len, None),
+            Ok((len, _)) => Received::Packet(len, Files::new()),
             Err(error) => Self::nothing_or_end(error),
         }
     }
@@ -275,10 +281,9 @@ impl Socket {
         }
     }
 
-    /// Receives the next packet with its first descriptor. The kernel closes descriptors that do
-    /// not fit.
+    /// Receives the next packet with its descriptors. Those that do not fit are closed.
     pub(crate) fn receive_with(&self, buffer: &mut [u8]) -> Received {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut receive = || {
@@ -286,18 +291,18 @@ impl Socket {
             rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
         };
         let received = receive().or_else(|error| again(error, &mut receive));
-        let mut file = None;
+        let mut files = Files::new();
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = message {
+            if let RecvAncillaryMessage::ScmRights(given) = message {
                 // Takes all descriptors, so that dropping closes the others.
-                for each in files {
-                    file.get_or_insert(each);
+                for file in given {
+                    let _ = files.try_push(file);
                 }
             }
         }
         match received {
             Ok(received) if received.bytes == 0 => Received::End,
-            Ok(received) => Received::Packet(received.bytes, file),
+            Ok(received) => Received::Packet(received.bytes, files),
             Err(error) => Self::nothing_or_end(error),
         }
     }
@@ -348,7 +353,7 @@ mod tests {
             let mut buffer = [0; 8];
             let mut receive =
                 || if with_files { one.receive_with(&mut buffer) } else { one.receive(&mut buffer) };
-            assert!(matches!(receive(), Received::Packet(3, None)));
+            assert!(matches!(receive(), Received::Packet(3, files) if files.is_empty()));
             assert!(matches!(receive(), Received::End));
         }
     }

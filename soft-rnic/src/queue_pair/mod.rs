@@ -42,9 +42,10 @@ use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::objects::use_ref::UseRef;
 use crate::objects::xrc_domain::Xrcd;
-use crate::shared::entry::{QpDescriptor, QpEntry, SlotsDescriptor, notice};
+use crate::shared::entry::{QpDescriptor, QpEntry, SlotsDescriptor};
 use crate::shared::generation::GenerationWriter;
 use crate::shared::hazard::Hazard;
+use crate::shared::progress::{QpProgress, notice};
 use arrival_ring::ArrivalRing;
 use attributes::QpAttributes;
 use post_ex::{PostingGuard, WrListBuilder};
@@ -308,9 +309,9 @@ impl Qp {
         plan.send_cq.expect(made.caps.max_send_wr);
         plan.recv_cq.expect(made.max_receives());
         made.source.store(plan.recv_cq.attach(&made), Ordering::Relaxed);
-        let entry = made.entry();
-        entry.set_cursor(0);
-        entry.take_notices();
+        let progress = made.progress_words();
+        progress.set_cursor(0);
+        progress.take_notices();
         rnic.queue_pairs().put(number.index, Arc::clone(&made));
         Ok(made)
     }
@@ -363,6 +364,11 @@ impl Qp {
 
     pub(crate) fn entry(&self) -> &QpEntry {
         self.rnic.node().segment().queue_pair(self.number.index).expect("every number has an entry")
+    }
+
+    /// The words that peers change.
+    pub(crate) fn progress_words(&self) -> &QpProgress {
+        self.rnic.node().segment().progress(self.number.index).expect("every number has an entry")
     }
 
     #[inline]
@@ -516,7 +522,7 @@ impl Qp {
 
     /// Acts on the notices that peers have left.
     pub(crate) fn act_on_notices(self: &Arc<Self>) {
-        let notices = self.entry().take_notices();
+        let notices = self.progress_words().take_notices();
         if self.receives_for_others() {
             // The error concerns the targets by which messages arrived, and they get notices
             // themselves.
@@ -571,7 +577,7 @@ impl Qp {
             let hazard = peer.process.hazard_slot(sending.transfer_slot());
             hazard.publish(Hazard::new(peer.index, Hazard::NO_REGION));
             if peer.process.alive() && peer.entry().is_current(peer.snapshot) {
-                peer.entry().set_expected_psn(sending.psn);
+                peer.progress_words().set_expected_psn(sending.psn);
             }
             hazard.clear();
         }

@@ -130,7 +130,7 @@ impl Qp {
         let ready = from == ibv_qp_state::IBV_QPS_INIT && to == ibv_qp_state::IBV_QPS_RTR;
         if ready {
             changed.connection = changed.connection.wrapping_add(1);
-            self.entry().set_expected_psn(changed.rq_psn);
+            self.progress_words().set_expected_psn(changed.rq_psn);
         }
         // Changing attributes in SQD does not alter the request for the event.
         if from != ibv_qp_state::IBV_QPS_SQD || to != ibv_qp_state::IBV_QPS_SQD {
@@ -222,8 +222,8 @@ impl Qp {
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
-        self.entry().take_notices();
-        self.entry().set_cursor(0);
+        self.progress_words().take_notices();
+        self.progress_words().set_cursor(0);
         *attributes = QpAttributes { connection: attributes.connection, ..QpAttributes::default() };
         Ok(())
     }

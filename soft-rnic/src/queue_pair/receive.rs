@@ -391,7 +391,7 @@ impl Qp {
 
     /// Recovers the slots of a dead peer: posts those again that it had claimed.
     pub(crate) fn peer_detached(self: &Arc<Self>, peer_id: u16) {
-        let entry = self.entry();
+        let progress = self.progress_words();
         let mut told = Vec::new();
         self.pending_arrivals(&mut told);
         let left = self.receiving.own().is_some_and(|queue| {
@@ -400,7 +400,7 @@ impl Qp {
             let arrivals = self.receiving.arrivals.as_ref();
             let complete = |slot| arrivals.is_none_or(|arrivals| told.contains(&slot) || arrivals.push(slot));
             let mut next = None;
-            let recovering = |slot| *next.get_or_insert_with(|| entry.set_cursor(slot));
+            let recovering = |slot| *next.get_or_insert_with(|| progress.set_cursor(slot));
             queue.lock().recover(peer_id, complete, recovering)
         });
         if left || !told.is_empty() {
@@ -411,8 +411,8 @@ impl Qp {
     /// Posts a receive again that a peer has left to its owner. The next message takes it.
     pub(crate) fn repost_slot(self: &Arc<Self>, slot: u32, claim: Claim) {
         let Some(queue) = self.receiving.own() else { return };
-        let entry = self.entry();
-        if queue.lock().repost_slot(slot, claim, || entry.set_cursor(slot)) && self.is_flushing() {
+        let progress = self.progress_words();
+        if queue.lock().repost_slot(slot, claim, || progress.set_cursor(slot)) && self.is_flushing() {
             // The flush had stopped at this slot.
             self.recv_cq.look_at(self.source());
         }

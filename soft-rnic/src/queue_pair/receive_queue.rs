@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
 
-use crate::node::{HeapRange, Node};
+use crate::node::{HeapRange, Node, OfferRange};
 use crate::shared::entry::SlotsDescriptor;
-use crate::shared::segment::{RecvSlot, Slots, slot_stride};
+use crate::shared::segment::{RecvSlot, SLOT, Slots, offer_stride};
 use crate::shared::slot::{Claim, Delivery, Holder, RecvCapacity, SlotHeader};
 use crate::sync::Relaxed;
 
@@ -28,6 +28,7 @@ struct PostedRecv {
 pub(crate) struct ReceiveQueue {
     node: Arc<Node>,
     range: Option<HeapRange>,
+    offers: Option<OfferRange>,
     descriptor: SlotsDescriptor,
     slots: Slots,
     max_wr: u32,
@@ -58,16 +59,24 @@ impl ReceiveQueue {
     ///
     /// # Errors
     ///
-    /// The segment's heap is full.
+    /// The segment is full.
     pub(crate) fn new(node: Arc<Node>, max_wr: u32, max_sge: u32) -> io::Result<Self> {
         let count = max_wr.max(1);
-        let stride = slot_stride(max_sge as usize);
-        let range = node.heap().alloc(count as usize * stride as usize)?;
-        let descriptor = SlotsDescriptor { offset: range.offset, count, stride };
-        let slots = descriptor.check().expect("the range is in the heap");
+        let offers = node.offers().alloc(count as usize * offer_stride(max_sge))?;
+        let range = match node.heap().alloc(count as usize * SLOT) {
+            Ok(range) => range,
+            Err(error) => {
+                node.offers().free(offers);
+                return Err(error);
+            }
+        };
+        let descriptor =
+            SlotsDescriptor { offset: range.offset, offers: offers.offset, count, entries: max_sge };
+        let slots = descriptor.check().expect("both ranges are in the segment");
         Ok(Self {
             node,
             range: Some(range),
+            offers: Some(offers),
             descriptor,
             slots,
             max_wr,
@@ -122,21 +131,24 @@ impl ReceiveQueue {
         let index = self.free_slot().ok_or(libc::ENOMEM)?;
         let first = index as usize * self.max_sge;
         let mut bytes = 0;
+        let segment = self.node.segment();
+        let slot = segment.slot(&self.slots, index).expect("a free slot's index");
+        let offer = segment.offer(&self.slots, index).expect("a free slot's index");
         for number in 0..count {
             // SAFETY: the caller guarantees a valid request with `num_sge` valid entries.
             let entry = unsafe { list.add(number).read() };
             bytes += u64::from(entry.length);
             self.entries[first + number] = entry;
-            let there = self.slot(index).entry(number).expect("every slot has max_sge entries");
-            there.address.store(entry.addr, Relaxed);
-            there.length.store(entry.length, Relaxed);
-            there.lkey.store(entry.lkey, Relaxed);
+            offer.entries[number].store(entry.addr, entry.length, entry.lkey);
+            if number == 0 {
+                slot.header.first.store(entry.addr, entry.length, entry.lkey);
+            }
         }
         self.posted[index as usize] = PostedRecv { wr_id, entries: count as u32, bytes };
         self.lap = self.lap.wrapping_add(1);
-        let room =
-            RecvCapacity { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32, flags: 0 };
-        self.slot(index).header.post(self.lap, room);
+        let room = RecvCapacity { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32 };
+        offer.header.set_room(room);
+        slot.header.post(self.lap, room);
         self.used = self.used.max(index + 1);
         self.tail = self.next(index);
         self.outstanding += 1;
@@ -284,6 +296,9 @@ impl Drop for ReceiveQueue {
     fn drop(&mut self) {
         if let Some(range) = self.range.take() {
             self.node.heap().free(range);
+        }
+        if let Some(offers) = self.offers.take() {
+            self.node.offers().free(offers);
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::objects::rnic::Rnic;
 use crate::objects::use_ref::{CountsUses, UseCount, UseRef};
 use crate::shared::entry::{SrqDescriptor, SrqEntry};
 use crate::shared::generation::GenerationWriter;
+use crate::shared::progress::SrqCounters;
 use crate::shared::slot::Claim;
 
 /// A shared receive queue (`ibv_srq`).
@@ -82,9 +83,8 @@ impl Srq {
             acks: Acks::default(),
             counted,
         });
-        let entry = made.entry();
-        entry.reset();
-        entry.publish(&mut made.writer.lock(), 0, &descriptor);
+        made.counters().reset();
+        made.entry().publish(&mut made.writer.lock(), 0, &descriptor);
         rnic.shared_queues().put(index, Arc::clone(&made));
         Ok(made)
     }
@@ -109,6 +109,11 @@ impl Srq {
 
     fn entry(&self) -> &SrqEntry {
         self.rnic.node().segment().shared_queue(self.index).expect("the segment has an entry for every index")
+    }
+
+    /// The words that peers change.
+    fn counters(&self) -> &SrqCounters {
+        self.rnic.node().segment().counters(self.index).expect("the segment has counters for every index")
     }
 
     pub(crate) fn index(&self) -> u32 {
@@ -164,10 +169,10 @@ impl Srq {
         while !wr.is_null() {
             // Counted before it is posted, because a count that lags behind could trigger the limit
             // event.
-            self.entry().add_available(1);
+            self.counters().add_available(1);
             // SAFETY: the caller guarantees a valid list of requests.
             if let Err(error) = unsafe { queue.post(wr) } {
-                self.entry().take_back_available();
+                self.counters().take_back_available();
                 return Err((error, wr));
             }
             // SAFETY: the caller guarantees a valid list of requests.
@@ -192,7 +197,7 @@ impl Srq {
             if attr.srq_limit > self.max_wr {
                 return Err(libc::EINVAL);
             }
-            if self.entry().set_limit(attr.srq_limit) {
+            if self.counters().set_limit(attr.srq_limit) {
                 self.limit_reached();
             }
         }
@@ -208,13 +213,13 @@ impl Srq {
         self.context.check_process()?;
         attr.max_wr = self.max_wr;
         attr.max_sge = self.max_sge;
-        attr.srq_limit = self.entry().limit();
+        attr.srq_limit = self.counters().limit();
         Ok(())
     }
 
     /// A peer has reported that fewer receives are left than the limit.
     pub(crate) fn limit_reached(self: &Arc<Self>) {
-        if self.entry().take_limit_reached() {
+        if self.counters().take_limit_reached() {
             self.raise_limit();
         }
     }
@@ -229,10 +234,10 @@ impl Srq {
 
     /// Posts a receive again that a peer has left to its owner.
     pub(crate) fn repost_slot(&self, slot: u32, claim: Claim) {
-        let entry = self.entry();
+        let counters = self.counters();
         self.queue.lock().repost_slot(slot, claim, || {
-            entry.add_available(1);
-            entry.set_hint(slot);
+            counters.add_available(1);
+            counters.set_hint(slot);
         });
     }
 
@@ -243,7 +248,7 @@ impl Srq {
         for queue_pair in self.rnic.queue_pairs().all() {
             queue_pair.pending_shared(&mut announced);
         }
-        let entry = self.entry();
-        self.queue.lock().recover(peer_id, |slot| announced.contains(&slot), |_| entry.add_available(1));
+        let counters = self.counters();
+        self.queue.lock().recover(peer_id, |slot| announced.contains(&slot), |_| counters.add_available(1));
     }
 }

@@ -2,10 +2,10 @@
 //! queues.
 //!
 //! An entry holds a *descriptor* of its object: plain values that the owner writes while the
-//! entry's generation is invalid.
+//! entry's generation is invalid. Entries lie in the part of the segment that peers cannot write.
 
 use super::generation::{Generation, GenerationSnapshot, GenerationWriter};
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AtomicU64, Relaxed};
 
 /// A descriptor that is stored as `WORDS` words of an entry.
 pub(crate) trait DescriptorWords<const WORDS: usize>: Sized {
@@ -196,25 +196,34 @@ impl DescriptorWords<5> for MrDescriptor {
 
 descriptor_entry!(MrEntry, MrDescriptor, 5);
 
-/// The place of a receive queue's slots in the segment. A peer checks it before use.
+/// The place of a receive queue in the segment. A peer checks it before use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotsDescriptor {
+    /// Where the slots lie in the shared part, a multiple of [`UNIT`](Self::UNIT).
     pub(crate) offset: u64,
+    /// Where the offers lie in the owner's part, a multiple of [`UNIT`](Self::UNIT).
+    pub(crate) offers: u64,
     pub(crate) count: u32,
-    /// Bytes from one slot to the next.
-    pub(crate) stride: u32,
+    /// Scatter entries of an offer.
+    pub(crate) entries: u32,
 }
 
-/// Bits by which a peer reports an event of a queue pair to its owner.
-pub(crate) mod notice {
-    /// A request without permission: raises `IBV_EVENT_QP_ACCESS_ERR`, and the queue pair fails.
-    pub(crate) const ACCESS_ERROR: u32 = 1 << 0;
-    /// A malformed request: raises `IBV_EVENT_QP_REQ_ERR`, and the queue pair fails.
-    pub(crate) const REQUEST_ERROR: u32 = 1 << 1;
-    /// A receive completed with an error: the queue pair fails.
-    pub(crate) const RECEIVE_ERROR: u32 = 1 << 2;
-    /// The first message arrived in the state ready to receive: raises `IBV_EVENT_COMM_EST`.
-    pub(crate) const ESTABLISHED: u32 = 1 << 3;
+impl SlotsDescriptor {
+    pub(crate) const UNIT: u64 = 64;
+
+    fn to_words(self) -> [u64; 2] {
+        let units = |offset: u64| u64::from((offset / Self::UNIT) as u32);
+        [units(self.offset) | units(self.offers) << 32, u64::from(self.count) | u64::from(self.entries) << 32]
+    }
+
+    fn from_words([place, shape]: [u64; 2]) -> Self {
+        Self {
+            offset: u64::from(place as u32) * Self::UNIT,
+            offers: (place >> 32) * Self::UNIT,
+            count: shape as u32,
+            entries: (shape >> 32) as u32,
+        }
+    }
 }
 
 /// A queue pair, at its index.
@@ -222,15 +231,6 @@ pub(crate) mod notice {
 #[repr(C, align(64))]
 pub(crate) struct QpEntry {
     guarded: GenerationGuarded<15>,
-    /// Written by peers: the slot of the receive queue that the next message takes. Unused with a
-    /// shared receive queue.
-    cursor: AtomicU32,
-    /// The next packet's number. Written by the connected peer, and by the owner when it becomes
-    /// ready to receive.
-    expected_psn: AtomicU32,
-    /// Written by peers: [`notice`] bits.
-    notices: AtomicU32,
-    unused: [AtomicU32; 13],
 }
 
 /// The public part of a queue pair. The generation's label is its state (`ibv_qp_state`).
@@ -284,13 +284,14 @@ impl DescriptorWords<15> for QpDescriptor {
             u8::from(self.link_up),
             0,
         ]);
+        let [slots, shape] = self.slots.to_words();
         [
             pair(self.qpn, self.dest_qpn),
             pair(self.pd, self.access),
             small,
             pair(self.qkey, self.srq),
-            self.slots.offset,
-            pair(self.slots.count, self.slots.stride),
+            slots,
+            shape,
             self.ring_offset,
             pair(self.ring_words, self.recv_cq),
             pair(self.source, self.connection),
@@ -322,7 +323,7 @@ impl DescriptorWords<15> for QpDescriptor {
             link_up: link_up != 0,
             qkey: low(3),
             srq: high(3),
-            slots: SlotsDescriptor { offset: words[4], count: low(5), stride: high(5) },
+            slots: SlotsDescriptor::from_words([words[4], words[5]]),
             ring_offset: words[6],
             ring_words: low(7),
             recv_cq: high(7),
@@ -336,41 +337,6 @@ impl DescriptorWords<15> for QpDescriptor {
 }
 
 descriptor_entry!(QpEntry, QpDescriptor, 15);
-
-impl QpEntry {
-    /// The slot that the next message takes.
-    #[inline]
-    pub(crate) fn cursor(&self) -> u32 {
-        self.cursor.load(Relaxed)
-    }
-
-    /// Peer: moves on after it has taken a slot. Owner: goes back to the first slot.
-    #[inline]
-    pub(crate) fn set_cursor(&self, cursor: u32) {
-        self.cursor.store(cursor, Relaxed);
-    }
-
-    /// The next packet's number.
-    pub(crate) fn expected_psn(&self) -> u32 {
-        self.expected_psn.load(Acquire)
-    }
-
-    /// Called by the peer when it releases the connection, and by the owner when it becomes ready
-    /// to receive.
-    pub(crate) fn set_expected_psn(&self, psn: u32) {
-        self.expected_psn.store(psn & 0xff_ffff, Release);
-    }
-
-    /// Peer: leaves a notice for the owner.
-    pub(crate) fn leave_notice(&self, bits: u32) {
-        self.notices.fetch_or(bits, AcqRel);
-    }
-
-    /// Owner: takes the notices, leaving none.
-    pub(crate) fn take_notices(&self) -> u32 {
-        if self.notices.load(Relaxed) == 0 { 0 } else { self.notices.swap(0, AcqRel) }
-    }
-}
 
 /// A queue pair's membership in a multicast group.
 #[derive(Debug)]
@@ -403,28 +369,9 @@ descriptor_entry!(MembershipEntry, MembershipDescriptor, 3);
 
 /// A shared receive queue, at its index.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(32))]
 pub(crate) struct SrqEntry {
     guarded: GenerationGuarded<3>,
-    /// Written by peers: a hint where posted slots begin.
-    hint: AtomicU32,
-    /// Posted receives that nobody has claimed. Each receive is counted before it can be claimed,
-    /// and counted out after the claim. So the value is sometimes too high but never too low; each
-    /// peer that dies in between leaves it too high by one.
-    available: AtomicU32,
-    /// The limit word: the owner wants one event when fewer receives are available; see [`limit`].
-    limit: AtomicU64,
-    unused: [AtomicU64; 2],
-}
-
-/// The fields of the limit word: how often the limit was armed, the reached bit, and the limit.
-///
-/// One compare-and-swap changes armed to reached. So an event is neither doubled nor lost,
-/// whichever process dies. The count keeps a peer that slept from reaching a later limit.
-mod limit {
-    pub(super) const ARMED_SHIFT: u32 = 32;
-    pub(super) const REACHED: u64 = 1 << 31;
-    pub(super) const VALUE: u64 = REACHED - 1;
 }
 
 /// The public part of a shared receive queue.
@@ -436,115 +383,13 @@ pub(crate) struct SrqDescriptor {
 
 impl DescriptorWords<3> for SrqDescriptor {
     fn to_words(&self) -> [u64; 3] {
-        [
-            u64::from(self.pd),
-            self.slots.offset,
-            u64::from(self.slots.count) | u64::from(self.slots.stride) << 32,
-        ]
+        let [slots, shape] = self.slots.to_words();
+        [u64::from(self.pd), slots, shape]
     }
 
-    fn from_words([pd, offset, shape]: [u64; 3]) -> Self {
-        let slots = SlotsDescriptor { offset, count: shape as u32, stride: (shape >> 32) as u32 };
-        Self { pd: pd as u32, slots }
+    fn from_words([pd, slots, shape]: [u64; 3]) -> Self {
+        Self { pd: pd as u32, slots: SlotsDescriptor::from_words([slots, shape]) }
     }
 }
 
 descriptor_entry!(SrqEntry, SrqDescriptor, 3);
-
-impl SrqEntry {
-    /// An entry without a queue, all zero like a new segment.
-    #[cfg(all(test, loom))]
-    pub(crate) fn new() -> Self {
-        let [hint, available] = core::array::from_fn(|_| AtomicU32::new(0));
-        Self {
-            guarded: GenerationGuarded::new(),
-            hint,
-            available,
-            limit: AtomicU64::new(0),
-            unused: Default::default(),
-        }
-    }
-
-    /// Peer: where to start searching for a posted slot.
-    pub(crate) fn hint(&self) -> u32 {
-        self.hint.load(Relaxed)
-    }
-
-    /// Peer: stores the slot that follows the one it took.
-    pub(crate) fn set_hint(&self, hint: u32) {
-        self.hint.store(hint, Relaxed);
-    }
-
-    /// Counts receives. Call it *before* they are posted or given back, because a peer may claim
-    /// one at once, and the count must not be too low.
-    pub(crate) fn add_available(&self, count: u32) {
-        self.available.fetch_add(count, AcqRel);
-    }
-
-    /// Owner: uncounts a receive that was counted and then not posted.
-    pub(crate) fn take_back_available(&self) {
-        self.available.fetch_sub(1, AcqRel);
-    }
-
-    /// Whether searching for a posted slot is worthwhile. Only a hint: claims are counted after the
-    /// fact.
-    pub(crate) fn has_available(&self) -> bool {
-        self.available() > 0
-    }
-
-    fn available(&self) -> i32 {
-        self.available.load(Relaxed) as i32
-    }
-
-    /// Counts a claim. True if the caller must tell the owner that the limit was reached.
-    pub(crate) fn take_available(&self) -> bool {
-        // This and `set_limit` both do a read-modify-write of this word. So the later one in its
-        // order sees what the other one did before.
-        self.available.fetch_sub(1, AcqRel);
-        self.check_limit()
-    }
-
-    /// Owner: arms the limit (0 disarms it). True if the limit is already reached; then
-    /// [`take_limit_reached`](Self::take_limit_reached) returns true as well.
-    pub(crate) fn set_limit(&self, value: u32) -> bool {
-        let armed = (self.limit.load(Relaxed) >> limit::ARMED_SHIFT).wrapping_add(1);
-        let value = u64::from(value).min(limit::VALUE);
-        self.limit.store(armed << limit::ARMED_SHIFT | value, Release);
-        self.available.fetch_add(0, AcqRel);
-        self.check_limit()
-    }
-
-    /// The armed limit; 0 if it was reached or never armed.
-    pub(crate) fn limit(&self) -> u32 {
-        let word = self.limit.load(Relaxed);
-        if word & limit::REACHED == 0 { word as u32 } else { 0 }
-    }
-
-    fn check_limit(&self) -> bool {
-        let word = self.limit.load(Acquire);
-        let armed = word & limit::REACHED == 0 && word & limit::VALUE != 0;
-        // Load `available` after the limit, not before, so that receives posted before the limit
-        // was armed count.
-        armed
-            && i64::from(self.available()) < (word & limit::VALUE) as i64
-            && self.limit.compare_exchange(word, word | limit::REACHED, AcqRel, Relaxed).is_ok()
-    }
-
-    /// Owner: whether the limit was reached since the last call. The owner asks after a peer's
-    /// notice, and after each death, because the dead peer may have been about to send one.
-    pub(crate) fn take_limit_reached(&self) -> bool {
-        let word = self.limit.load(Relaxed);
-        word & limit::REACHED != 0
-            && self
-                .limit
-                .compare_exchange(word, word & !(limit::REACHED | limit::VALUE), AcqRel, Relaxed)
-                .is_ok()
-    }
-
-    /// Owner: clears the counters for another queue.
-    pub(crate) fn reset(&self) {
-        self.hint.store(0, Relaxed);
-        self.available.store(0, Relaxed);
-        self.limit.store(0, Relaxed);
-    }
-}

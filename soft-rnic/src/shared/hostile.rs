@@ -14,17 +14,19 @@
 use core::ptr::NonNull;
 
 use super::completion::{Armed, READY_WORDS};
-use super::entry::{QpDescriptor, QpEntry, SlotsDescriptor, SrqEntry, notice};
+use super::entry::{QpDescriptor, QpEntry, SlotsDescriptor, SrqEntry};
 use super::generation::GenerationWriter;
 use super::hazard::Hazard;
+use super::progress::{QpProgress, SrqCounters, notice};
 use super::segment::{
-    COMPLETION_QUEUES_AT, HAZARDS_AT, HEAP, HEAP_AT, LENGTH, MAX_SGE, MEMBERS_AT, QUEUE_PAIRS_AT, REGIONS_AT,
-    RecvSlot, SHARED_QUEUES_AT, Segment, ring_bytes, slot_stride,
+    COMPLETION_QUEUES_AT, COUNTERS_AT, HAZARDS_AT, HEAP, HEAP_AT, MAX_SGE, MEMBERS_AT, OFFERS, OFFERS_AT,
+    OWNED_LENGTH, PROGRESS_AT, QUEUE_PAIRS_AT, REGIONS_AT, RecvSlot, SHARED_LENGTH, SHARED_QUEUES_AT,
+    Segment, ring_bytes,
 };
 use super::slot::{Delivery, EAGER, RecvCapacity};
 use crate::engine::hostile::{HostilePeer, HostileSends, send_into};
 use crate::platform::copy;
-use crate::sync::Relaxed;
+use crate::platform::memory::FileMapping;
 
 /// The largest number of steps of one input.
 const STEPS: usize = 256;
@@ -65,15 +67,14 @@ impl HostileInput {
 
     /// The descriptor of slots in the heap or at an arbitrary place.
     fn slots(self) -> SlotsDescriptor {
-        let inside = HEAP_AT as u64 + self.word % HEAP as u64 / 64 * 64;
+        // What the words of a descriptor can express.
+        let anywhere = (self.word % (SlotsDescriptor::UNIT << 32)) / 64 * 64;
+        let inside = |at: usize, len: usize| at as u64 + self.word % len as u64 / 64 * 64;
         SlotsDescriptor {
-            offset: if self.kind & 1 == 0 { inside } else { self.word },
+            offset: if self.kind & 1 == 0 { inside(HEAP_AT, HEAP) } else { anywhere },
+            offers: if self.kind & 2 == 0 { inside(OFFERS_AT, OFFERS) } else { anywhere },
             count: self.number,
-            stride: if self.kind & 2 == 0 {
-                slot_stride(usize::from(self.index) % 40)
-            } else {
-                self.number >> 8
-            },
+            entries: if self.kind & 2 == 0 { u32::from(self.index) % 40 } else { self.number >> 8 },
         }
     }
 }
@@ -128,33 +129,48 @@ impl Hostile<'_> {
         }
     }
 
-    /// Asserts that a range lies in the segment and is aligned.
+    /// Asserts that a range lies in the shared part and is aligned.
     fn inside<T>(&self, first: *const T, count: usize) {
-        let base = self.segment.memory().base().as_ptr().addr();
-        let begin = first.addr().checked_sub(base).expect("not before the segment");
-        assert!(begin + count * size_of::<T>() <= LENGTH, "beyond the segment");
+        Self::inside_part(self.segment.shared(), SHARED_LENGTH, first, count);
+    }
+
+    /// The same for the owner's part.
+    fn inside_owned<T>(&self, first: *const T, count: usize) {
+        Self::inside_part(self.segment.owned(), OWNED_LENGTH, first, count);
+    }
+
+    fn inside_part<T>(part: &FileMapping, length: usize, first: *const T, count: usize) {
+        let base = part.base().as_ptr().addr();
+        let begin = first.addr().checked_sub(base).expect("not before the part");
+        assert!(begin + count * size_of::<T>() <= length, "beyond the part");
         assert!(first.is_aligned());
     }
 
     /// Writes a word `times` times, at the place that the kind selects.
     fn write(&self, step: HostileInput, times: usize) {
         let near = usize::from(step.index) * 8;
-        let at = match step.kind % 8 {
-            0 => near % 4096,
-            1 => REGIONS_AT + near,
-            2 => QUEUE_PAIRS_AT + near,
-            3 => COMPLETION_QUEUES_AT + near,
-            4 => SHARED_QUEUES_AT + near,
-            5 => HAZARDS_AT + near,
-            6 => HEAP_AT + near,
-            7 if step.index & 1 == 0 => MEMBERS_AT + near,
-            _ => step.number as usize / 8 * 8,
+        let (owned, shared) = (self.segment.owned(), self.segment.shared());
+        let (part, at) = match step.kind % 16 {
+            0 => (owned, near % 4096),
+            1 => (owned, REGIONS_AT + near),
+            2 => (owned, QUEUE_PAIRS_AT + near),
+            3 => (shared, COMPLETION_QUEUES_AT + near),
+            4 => (owned, SHARED_QUEUES_AT + near),
+            5 => (shared, HAZARDS_AT + near),
+            6 => (shared, HEAP_AT + near),
+            7 => (owned, MEMBERS_AT + near),
+            8 => (owned, OFFERS_AT + near),
+            9 => (shared, near % 4096),
+            10 => (shared, PROGRESS_AT + near),
+            11 => (shared, COUNTERS_AT + near),
+            kind if kind % 2 == 0 => (owned, step.number as usize),
+            _ => (shared, step.number as usize),
         };
-        let at = at % (LENGTH - times * 8) / 8 * 8;
+        let at = at % (part.len() - times * 8) / 8 * 8;
         for time in 0..times {
-            // SAFETY: `at` was reduced to a multiple of 8 below `LENGTH - times * 8`, so each word
-            // lies in the segment and is aligned. Only this thread uses the segment.
-            unsafe { self.segment.memory().base().add(at + time * 8).cast::<u64>().write(step.word) };
+            // SAFETY: `at` was reduced to a multiple of 8 below `part.len() - times * 8`, so each
+            // word lies in the part and is aligned. Only this thread uses the segment.
+            unsafe { part.base().add(at + time * 8).cast::<u64>().write(step.word) };
         }
     }
 
@@ -190,7 +206,7 @@ impl Hostile<'_> {
     fn region(&mut self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) } else { step.number };
         let Some(entry) = self.segment.region(index) else { return };
-        self.inside(entry, 1);
+        self.inside_owned(entry, 1);
         let Some((snapshot, descriptor)) = entry.read() else { return };
         assert!(entry.is_current(snapshot));
         if descriptor.contains(step.word, step.number.into()) {
@@ -204,22 +220,23 @@ impl Hostile<'_> {
     fn queue_pair(&mut self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
         let Some(entry) = self.segment.queue_pair(index) else { return };
-        self.inside::<QpEntry>(entry, 1);
-        entry.set_expected_psn(entry.expected_psn().wrapping_add(1));
-        assert!(entry.expected_psn() < 1 << 24);
-        entry.leave_notice(notice::ESTABLISHED);
-        assert_ne!(entry.take_notices(), 0);
+        self.inside_owned::<QpEntry>(entry, 1);
+        let progress = self.segment.progress(index).expect("the tables have the same number of entries");
+        self.inside::<QpProgress>(progress, 1);
+        progress.set_expected_psn(progress.expected_psn().wrapping_add(1));
+        assert!(progress.expected_psn() < 1 << 24);
+        progress.leave_notice(notice::ESTABLISHED);
+        assert_ne!(progress.take_notices(), 0);
         let Some((snapshot, descriptor)) = entry.read() else { return };
-        let cursor = entry.cursor();
+        let cursor = progress.cursor();
         self.slot(&descriptor.slots, HostileInput { number: cursor, ..step });
-        entry.set_cursor(cursor.wrapping_add(1));
+        progress.set_cursor(cursor.wrapping_add(1));
         self.ring(descriptor.ring_offset, descriptor.ring_words, step);
         self.completion_queue(HostileInput { kind: 1, number: descriptor.recv_cq, ..step });
         if let Some(srq) = descriptor.srq.checked_sub(1) {
             self.shared_queue(HostileInput { kind: 1, number: srq, ..step });
         }
-        // The accesses to the slots cannot have changed the generation, because slots lie in the
-        // heap, behind the tables.
+        // The accesses to the slots cannot have changed the generation, which lies in the other part.
         assert!(entry.is_current(snapshot));
     }
 
@@ -250,20 +267,22 @@ impl Hostile<'_> {
     fn shared_queue(&self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
         let Some(entry) = self.segment.shared_queue(index) else { return };
-        self.inside::<SrqEntry>(entry, 1);
-        entry.add_available(step.number);
-        entry.has_available();
-        entry.take_available();
-        entry.set_limit(step.word as u32);
-        entry.limit();
-        entry.take_limit_reached();
-        assert!(!entry.take_limit_reached(), "an event is taken once");
+        self.inside_owned::<SrqEntry>(entry, 1);
+        let counters = self.segment.counters(index).expect("the tables have the same number of entries");
+        self.inside::<SrqCounters>(counters, 1);
+        counters.add_available(step.number);
+        counters.has_available();
+        counters.take_available();
+        counters.set_limit(step.word as u32);
+        counters.limit();
+        counters.take_limit_reached();
+        assert!(!counters.take_limit_reached(), "an event is taken once");
         if let Some((_, descriptor)) = entry.read() {
-            self.slot(&descriptor.slots, HostileInput { number: entry.hint(), ..step });
-            entry.set_hint(step.number);
+            self.slot(&descriptor.slots, HostileInput { number: counters.hint(), ..step });
+            counters.set_hint(step.number);
         }
         if step.word & 8 != 0 {
-            entry.reset();
+            counters.reset();
         }
     }
 
@@ -290,20 +309,25 @@ impl Hostile<'_> {
         } else {
             step.number
         };
-        let Some(slot) = descriptor.check().and_then(|slots| self.segment.slot(&slots, index)) else {
-            return;
+        let Some(slots) = descriptor.check() else { return };
+        let (slot, offer) = (self.segment.slot(&slots, index), self.segment.offer(&slots, index));
+        let (Some(slot), Some(offer)) = (slot, offer) else {
+            return assert!(index >= descriptor.count);
         };
-        let RecvSlot { header, eager, source, .. } = slot;
-        assert!(index < descriptor.count && slot.entries().count() <= MAX_SGE + 9);
+        let RecvSlot { header, eager, source } = slot;
+        assert!(index < descriptor.count && offer.entries.len() <= MAX_SGE);
         self.inside(header, 1);
-        slot.entries().for_each(|entry| self.inside(entry, 1));
+        self.inside_owned(offer.header, 1);
+        self.inside_owned(offer.entries.as_ptr(), offer.entries.len());
         self.inside(source, 1);
         self.inside(eager.as_ptr(), EAGER);
-        assert!(core::ptr::from_ref(header).addr() >= self.segment.memory().base().as_ptr().addr() + HEAP_AT);
-        let mut sum = 0u64;
-        for entry in slot.entries() {
-            sum ^= entry.address.load(Relaxed)
-                ^ u64::from(entry.length.load(Relaxed) ^ entry.lkey.load(Relaxed));
+        assert!(core::ptr::from_ref(header).addr() >= self.segment.shared().base().as_ptr().addr() + HEAP_AT);
+        let first = core::ptr::from_ref(offer.header).addr();
+        assert!(first >= self.segment.owned().base().as_ptr().addr() + OFFERS_AT);
+        let mut sum = u64::from(offer.header.room().bytes);
+        for entry in offer.entries.iter().chain([&header.first]) {
+            let (address, length, lkey) = entry.load();
+            sum ^= address ^ u64::from(length ^ lkey);
         }
         let mut bytes = [sum as u8; EAGER];
         self.touch(eager, &mut bytes);
@@ -329,7 +353,7 @@ impl Hostile<'_> {
         header.recover(step.index);
         header.take_back();
         header.free();
-        header.post(step.number, RecvCapacity { bytes: step.number, entries: step.number, flags: 0 });
+        header.post(step.number, RecvCapacity { bytes: step.number, entries: step.number });
         assert!(header.take_back());
     }
 
@@ -346,7 +370,7 @@ impl Hostile<'_> {
     fn ring(&self, offset: u64, words: u32, step: HostileInput) {
         let Some(ring) = self.segment.ring(offset, words) else { return };
         assert!(words.is_power_of_two());
-        let begin = self.segment.memory().base().as_ptr().wrapping_add(offset as usize);
+        let begin = self.segment.shared().base().as_ptr().wrapping_add(offset as usize);
         self.inside(begin, ring_bytes(words));
         let mut head = step.word as u32;
         assert!(
@@ -426,24 +450,18 @@ mod tests {
     fn garbage_everywhere_is_survived() {
         let segment = Segment::create().expect("memory for a segment");
         let mut random = Random(1);
-        let bounds = [
-            0,
-            REGIONS_AT,
-            QUEUE_PAIRS_AT,
-            COMPLETION_QUEUES_AT,
-            SHARED_QUEUES_AT,
-            HAZARDS_AT,
-            MEMBERS_AT,
-            HEAP_AT,
-            LENGTH,
-        ];
-        for pair in bounds.windows(2) {
-            let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 10 } else { 16 }));
-            let count = garbage.len().min(pair[1] - pair[0]);
-            let base = segment.memory().base().as_ptr();
-            // SAFETY: the loop keeps the range within the segment, and no reference to the segment
-            // exists yet.
-            unsafe { base.add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count) };
+        let owned = [0, REGIONS_AT, QUEUE_PAIRS_AT, SHARED_QUEUES_AT, MEMBERS_AT, OFFERS_AT, OWNED_LENGTH];
+        let shared = [0, PROGRESS_AT, COMPLETION_QUEUES_AT, COUNTERS_AT, HAZARDS_AT, HEAP_AT, SHARED_LENGTH];
+        for (part, bounds) in [(segment.owned(), owned), (segment.shared(), shared)] {
+            for pair in bounds.windows(2) {
+                let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 10 } else { 16 }));
+                let count = garbage.len().min(pair[1] - pair[0]);
+                // SAFETY: the loop keeps the range within the part, and no reference to the segment
+                // exists yet.
+                unsafe {
+                    part.base().as_ptr().add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count);
+                }
+            }
         }
         let mut hostile = Hostile { segment: &segment, writer: GenerationWriter::default() };
         for index in 0..if cfg!(miri) { 2 } else { 1000 } {

@@ -2,10 +2,12 @@
 //! owns and its peers map.
 //!
 //! Every process has one segment. It holds the memory keys, queue pairs, receive queues and
-//! completion queues of its owner; peers write completions, hazards and claims there. A process
-//! trusts nothing in a segment. All of it is atomics, so that no value and no race is undefined
-//! behaviour. The code checks every index and every offset before use. The owner keeps the values
-//! that its safety depends on (addresses, lengths, `wr_id`s) in private memory.
+//! completion queues of its owner; peers write completions, hazards and claims there. What the owner
+//! alone writes lies in a part that peers map read-only, so that no process can send another one's
+//! bytes elsewhere. A process trusts nothing in a segment. All of it is atomics, so that no value
+//! and no race is undefined behaviour. The code checks every index and every offset before use. The
+//! owner keeps the values that its safety depends on (addresses, lengths, `wr_id`s) in private
+//! memory.
 //!
 //! A segment holds no lock, because its holder might be dead:
 //!
@@ -24,6 +26,7 @@ pub(crate) mod completion;
 pub(crate) mod entry;
 pub(crate) mod generation;
 pub(crate) mod hazard;
+pub(crate) mod progress;
 pub(crate) mod ring;
 pub(crate) mod rpc;
 pub(crate) mod segment;

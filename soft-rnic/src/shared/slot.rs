@@ -24,9 +24,47 @@ use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct SgeEntry {
-    pub(crate) address: AtomicU64,
-    pub(crate) length: AtomicU32,
-    pub(crate) lkey: AtomicU32,
+    address: AtomicU64,
+    length_and_lkey: AtomicU64,
+}
+
+impl SgeEntry {
+    /// Owner: stores the entry of a receive that is not posted yet.
+    #[inline]
+    pub(crate) fn store(&self, address: u64, length: u32, lkey: u32) {
+        self.address.store(address, Relaxed);
+        self.length_and_lkey.store(u64::from(length) | u64::from(lkey) << 32, Relaxed);
+    }
+
+    /// Peer: the address, the length and the key.
+    #[inline]
+    pub(crate) fn load(&self) -> (u64, u32, u32) {
+        let word = self.length_and_lkey.load(Relaxed);
+        (self.address.load(Relaxed), word as u32, (word >> 32) as u32)
+    }
+}
+
+/// The part of a posted receive that says where its bytes go. It lies where peers cannot write, and
+/// its scatter entries follow it.
+#[derive(Debug, Default)]
+#[repr(C, align(16))]
+pub(crate) struct OfferHeader {
+    room: AtomicU64,
+    unused: AtomicU64,
+}
+
+impl OfferHeader {
+    /// Owner: stores the capacity of a receive that is not posted yet.
+    #[inline]
+    pub(crate) fn set_room(&self, room: RecvCapacity) {
+        self.room.store(room.to_word(), Relaxed);
+    }
+
+    /// Peer: the capacity of the claimed receive.
+    #[inline]
+    pub(crate) fn room(&self) -> RecvCapacity {
+        RecvCapacity::from_word(self.room.load(Relaxed))
+    }
 }
 
 const TAG: u64 = 0b111;
@@ -56,11 +94,11 @@ pub(crate) struct SlotHeader {
     origin: AtomicU64,
     /// Written by the peer: the queue pair to which the message came.
     queue_pair: AtomicU32,
-    /// Written by the owner: flags of the receive.
-    flags: AtomicU32,
-    /// Written by the owner: the first scatter entry.
+    unused: AtomicU32,
+    /// Written by the owner: a copy of the first scatter entry, for senders whose bytes travel in
+    /// the slot. They only check it; where bytes go is in the offer.
     pub(crate) first: SgeEntry,
-    unused: AtomicU64,
+    unused_behind_first: AtomicU64,
 }
 
 /// A slot that was seen posted, by its state word.
@@ -88,8 +126,16 @@ impl Claim {
 pub(crate) struct RecvCapacity {
     pub(crate) bytes: u32,
     pub(crate) entries: u32,
-    /// The owner's [`SlotHeader::post`] flags.
-    pub(crate) flags: u32,
+}
+
+impl RecvCapacity {
+    fn to_word(self) -> u64 {
+        u64::from(self.entries) << 32 | u64::from(self.bytes)
+    }
+
+    fn from_word(word: u64) -> Self {
+        Self { bytes: word as u32, entries: (word >> 32) as u32 }
+    }
 }
 
 /// A peer's report of a message that it has delivered. The owner trusts no field and clamps each.
@@ -120,10 +166,9 @@ pub(crate) enum Holder {
 }
 
 impl SlotHeader {
-    /// Owner: posts a free slot, whose entries have been written.
+    /// Owner: posts a free slot, whose offer has been written.
     pub(crate) fn post(&self, lap: u32, room: RecvCapacity) {
-        self.room.store(u64::from(room.entries) << 32 | u64::from(room.bytes), Relaxed);
-        self.flags.store(room.flags, Relaxed);
+        self.room.store(room.to_word(), Relaxed);
         self.state.store(u64::from(lap) << LAP_SHIFT | POSTED, Release);
     }
 
@@ -157,11 +202,11 @@ impl SlotHeader {
         self.state.compare_exchange(posted_state.0, done, AcqRel, Relaxed).is_ok()
     }
 
-    /// Peer: the capacity of the claimed receive.
+    /// Peer: the capacity of the receive, for a message that travels in the slot. The owner checks
+    /// it again.
     #[inline]
     pub(crate) fn room(&self) -> RecvCapacity {
-        let room = self.room.load(Relaxed);
-        RecvCapacity { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
+        RecvCapacity::from_word(self.room.load(Relaxed))
     }
 
     /// Whether the slot is held under exactly this claim.

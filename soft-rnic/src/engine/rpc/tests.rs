@@ -10,7 +10,7 @@ use super::*;
 use crate::queue_pair::xrc::RECEIVER;
 use crate::shared::entry::{MrDescriptor, QpDescriptor, SlotsDescriptor};
 use crate::shared::generation::GenerationWriter;
-use crate::shared::segment::{HEAP_AT, slot_stride};
+use crate::shared::segment::{HEAP_AT, OFFERS_AT};
 use crate::shared::slot::{Holder, RecvCapacity};
 use crate::verbs::bench::*;
 use crate::verbs::testing::table;
@@ -52,7 +52,8 @@ impl RpcFixture {
         let (process, other) = node.add_peer(block as u16, segment, AREA);
         let qpn = block << 14 | QUEUE_PAIR;
         bench.ready(qp, qpn, |attr| (attr.timeout, attr.retry_cnt) = (10, 1));
-        let slots = SlotsDescriptor { offset: HEAP_AT as u64, count: 2, stride: slot_stride(1) };
+        let slots =
+            SlotsDescriptor { offset: HEAP_AT as u64, offers: OFFERS_AT as u64, count: 2, entries: 1 };
         let fixture = Self { bench, qp, process, slots, _other: other };
         fixture.describe(qpn);
         fixture
@@ -88,10 +89,12 @@ impl RpcFixture {
         let slots = self.slots.check().expect("the slots are in the heap");
         for index in 0..slots.count() {
             let slot = segment.slot(&slots, index).expect("it is in the heap");
-            slot.header.first.address.store(IOVA, Relaxed);
-            slot.header.first.length.store(4096, Relaxed);
-            slot.header.first.lkey.store(KEY, Relaxed);
-            slot.header.post(1, RecvCapacity { bytes: 4096, entries: 1, flags: 0 });
+            let offer = segment.offer(&slots, index).expect("it is in the owner's part");
+            let room = RecvCapacity { bytes: 4096, entries: 1 };
+            offer.entries[0].store(IOVA, 4096, KEY);
+            offer.header.set_room(room);
+            slot.header.first.store(IOVA, 4096, KEY);
+            slot.header.post(1, room);
         }
         let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
         entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &descriptor);
@@ -183,7 +186,7 @@ fn unreliable_messages_behind_a_stuck_one_are_lost() {
     let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("a claim was left");
     let slots = fixture.slots.check().expect("the slots are in the heap");
     let slot = fixture.process.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
-    fixture.process.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
+    fixture.process.segment().progress(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
     assert!(slot.header.unclaim(claim));
     cell.state.end();
     fixture.send(4, |cell| {
@@ -213,14 +216,15 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
     let (cell, _) = rpc_cell(node.segment(), area.offset, 3).expect("it is in the heap");
     for qp in [own, shared] {
         let descriptor = inner(qp).descriptor();
-        let shared_queue =
-            descriptor.srq.checked_sub(1).map(|srq| node.segment().shared_queue(srq).expect("it"));
+        let srq = descriptor.srq.checked_sub(1);
+        let shared_queue = srq.map(|srq| node.segment().shared_queue(srq).expect("it"));
+        let counters = srq.map(|srq| node.segment().counters(srq).expect("it"));
         let slots = shared_queue.map_or(descriptor.slots, |entry| entry.read().expect("it is open").1.slots);
         let slots = slots.check().expect("the slots are in the heap");
         let header = node.segment().slot(&slots, 0).expect("a slot").header;
         for peer_id in [PEER_ID + 1, PEER_ID] {
             let claim = header.claim(peer_id).expect("it was posted");
-            shared_queue.into_iter().for_each(|entry| _ = entry.take_available());
+            counters.into_iter().for_each(|counters| _ = counters.take_available());
             cell.state.ask();
             assert!(cell.state.begin() && !cell.state.withdraw());
             cell.queue_pair.store(inner(qp).number.index, Relaxed);
@@ -240,7 +244,7 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
             assert_eq!(header.holder(), expected, "a process can leave only its own claim");
             if peer_id != PEER_ID {
                 assert!(header.unclaim(claim));
-                shared_queue.into_iter().for_each(|entry| entry.add_available(1));
+                counters.into_iter().for_each(|counters| counters.add_available(1));
             }
         }
         if qp == own {

@@ -14,7 +14,7 @@ use super::process::assert_sleeping;
 use super::*;
 use crate::platform::memory::FileMapping;
 use crate::platform::socket::Received;
-use crate::shared::segment::{HEAP_AT, LENGTH, MAX_PEERS};
+use crate::shared::segment::{HEAP_AT, MAX_PEERS, OWNED_LENGTH, SHARED_LENGTH};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
@@ -121,20 +121,20 @@ pub(super) fn pending() {
     eventually("nobody left", || process.node.state.peer_ids.iter().count() == 0);
 }
 
-/// Becomes an attached peer.
-pub(super) fn enter(process: &TestNode) -> (Socket, Welcome) {
+/// Becomes an attached peer, and gets the parts of the segment.
+pub(super) fn enter(process: &TestNode) -> (Socket, Welcome, [OwnedFd; 2]) {
     let socket = connect(process);
     socket.send(&hello()).expect("sent");
     let mut buffer = vec![0; REPLY];
     let mut welcome = None;
     eventually("welcome", || {
-        if let Received::Packet(len, Some(_segment)) = socket.receive_with(&mut buffer) {
-            welcome = Reply::decode(&buffer[..len]);
+        if let Received::Packet(len, files) = socket.receive_with(&mut buffer) {
+            welcome = Reply::decode(&buffer[..len]).zip(files.into_inner().ok());
         }
         welcome.is_some()
     });
-    let Some(Reply::Welcome(welcome)) = welcome else { panic!("{welcome:?}") };
-    (socket, welcome)
+    let Some((Reply::Welcome(welcome), parts)) = welcome else { panic!("{welcome:?}") };
+    (socket, welcome, parts)
 }
 
 /// Says hello to the owner of a queue pair, and returns the outcome.
@@ -174,7 +174,7 @@ pub(super) fn silent_peer() {
                 .expect("room")
         })
         .collect();
-    let (socket, _) = enter(&process);
+    let (socket, ..) = enter(&process);
     for export in &exports {
         let ask = PeerRequest::MapExport { export: *export, write: false }.encode();
         socket.send(&ask).expect("room");
@@ -205,7 +205,7 @@ pub(super) fn attached() {
     let export = process.node.exports().add(memory).expect("room");
     process.node.exports().note_access(export, true, true);
     let before = descriptors();
-    let (socket, welcome) = enter(&process);
+    let (socket, welcome, _) = enter(&process);
     let mut buffer = vec![0; REPLY];
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
     let mut random = Random(0xbad);
@@ -217,7 +217,7 @@ pub(super) fn attached() {
             let _ = socket.receive_with(&mut buffer);
         }
         // The peer may write anywhere in the segment.
-        process.node.segment().header().check_everything.store(1, crate::sync::Relaxed);
+        process.node.segment().shared_header().check_everything.store(1, crate::sync::Relaxed);
     }
     process.node.exports().remove(export);
     // The peer is still attached, and its doorbells are heard.
@@ -244,7 +244,7 @@ pub(super) fn impostor() {
     let say = |socket: &Socket, from, message| {
         socket.send(&PeerRequest::CmMessage { from, message }.encode()).expect("room")
     };
-    let (socket, _) = enter(&process);
+    let (socket, ..) = enter(&process);
     for from in [block(&other), block(&process)] {
         say(&socket, from, b"I am another");
         socket.send(&PeerRequest::CmReset { from }.encode()).expect("room");
@@ -270,8 +270,8 @@ pub(super) fn impostor() {
     };
     process.node.send_cm(nobody, b"who are you?").expect("it can be sent");
     let caller = somebody.accept();
-    let segment = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
-    send_all(&caller, &Reply::Welcome(good_welcome()).encode(), &[segment.as_fd()]);
+    let segment = good_part();
+    send_all(&caller, &Reply::Welcome(good_welcome()).encode(), &[segment.as_fd(), segment.as_fd()]);
     process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
     socket.send(&PeerRequest::CmReset { from: nobody }.encode()).expect("room");
@@ -286,7 +286,7 @@ pub(super) fn impostor() {
     let silent = HostileOwner::new(&process);
     let silent_block = block_of(silent.qpn).expect("a block");
     for count in [3, 300] {
-        let (socket, _) = enter(&process);
+        let (socket, ..) = enter(&process);
         for _ in 0..count {
             eventually("room", || {
                 socket.send(&PeerRequest::CmMessage { from: silent_block, message: b"x" }.encode()).is_ok()
@@ -347,9 +347,15 @@ pub(super) fn false_listeners() {
     eventually("nothing left open", || descriptors() == before);
 }
 
-/// A segment's file with the given properties.
-fn segment_file(len: usize, seals: SealFlags, version: u64, flags: MemfdFlags) -> OwnedFd {
-    let file = rustix::fs::memfd_create("segment", flags | MemfdFlags::ALLOW_SEALING).expect("a file");
+/// A file that can be each part of a segment.
+fn good_part() -> OwnedFd {
+    segment_file(SHARED_LENGTH.max(OWNED_LENGTH), SealFlags::SHRINK, LAYOUT_VERSION)
+}
+
+/// A file of a segment with the given properties.
+fn segment_file(len: usize, seals: SealFlags, version: u64) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("segment", flags).expect("a file");
     rustix::fs::ftruncate(&file, len as u64).expect("room");
     rustix::io::pwrite(&file, &version.to_le_bytes(), 0).expect("room");
     rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
@@ -413,37 +419,43 @@ impl HostileOwner {
 pub(super) fn owner() {
     let process = TestNode::new(&fabric());
     let before = descriptors();
-    let good = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
+    let good = good_part();
     let reply = |welcome: Welcome| Reply::Welcome(welcome).encode();
     let refused = |what: &str, packet: &[u8], files: &[BorrowedFd<'_>]| {
         let (_owner, _caller, reach) = HostileOwner::answer(&process, packet, files);
         assert!(matches!(reach, Reachability::Nobody), "{what}: {reach:?}");
     };
     refused("no segment", &reply(good_welcome()), &[]);
+    refused("one part", &reply(good_welcome()), &[good.as_fd()]);
+    let longest = SHARED_LENGTH.max(OWNED_LENGTH);
     for (what, file) in [
-        ("short", segment_file(LENGTH - 4096, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
-        ("unsealed", segment_file(LENGTH, SealFlags::GROW, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
-        ("another version", segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION + 1, MemfdFlags::CLOEXEC)),
-        ("not writable", segment_file(LENGTH, SealFlags::SHRINK | SealFlags::WRITE, 1, MemfdFlags::CLOEXEC)),
+        ("short", segment_file(SHARED_LENGTH.min(OWNED_LENGTH) - 4096, SealFlags::SHRINK, LAYOUT_VERSION)),
+        ("unsealed", segment_file(longest, SealFlags::GROW, LAYOUT_VERSION)),
         ("a pipe", rustix::pipe::pipe().expect("a pipe").0),
         ("a program", std::fs::File::open("/proc/self/exe").expect("a file").into()),
     ] {
-        refused(what, &reply(good_welcome()), &[file.as_fd()]);
+        refused(what, &reply(good_welcome()), &[file.as_fd(), good.as_fd()]);
+        refused(what, &reply(good_welcome()), &[good.as_fd(), file.as_fd()]);
     }
+    let other = segment_file(longest, SealFlags::SHRINK, LAYOUT_VERSION + 1);
+    refused("another version", &reply(good_welcome()), &[other.as_fd(), good.as_fd()]);
+    let read_only = segment_file(longest, SealFlags::SHRINK | SealFlags::WRITE, LAYOUT_VERSION);
+    refused("not writable", &reply(good_welcome()), &[good.as_fd(), read_only.as_fd()]);
+    drop((other, read_only));
     for (what, welcome) in [
         ("peer id 0", Welcome { peer_id: 0, ..good_welcome() }),
         ("no such peer id", Welcome { peer_id: MAX_PEERS as u16, ..good_welcome() }),
         ("no such block", Welcome { ordinal: 8, ..good_welcome() }),
         ("calls in the tables", Welcome { call_area: 0, ..good_welcome() }),
-        ("calls beyond the end", Welcome { call_area: LENGTH as u64 - 64, ..good_welcome() }),
+        ("calls beyond the end", Welcome { call_area: SHARED_LENGTH as u64 - 64, ..good_welcome() }),
         ("calls that wrap", Welcome { call_area: u64::MAX - 63, ..good_welcome() }),
         ("crooked calls", Welcome { call_area: HEAP_AT as u64 + 8, ..good_welcome() }),
-        ("probe beyond the end", Welcome { probe: LENGTH as u64, ..good_welcome() }),
+        ("probe beyond the end", Welcome { probe: SHARED_LENGTH as u64, ..good_welcome() }),
         ("crooked probe", Welcome { probe: HEAP_AT as u64 + 1, ..good_welcome() }),
     ] {
-        refused(what, &reply(welcome), &[good.as_fd()]);
+        refused(what, &reply(welcome), &[good.as_fd(), good.as_fd()]);
     }
-    refused("another version", &Reply::OtherVersion { version: 9 }.encode(), &[good.as_fd()]);
+    refused("another version", &Reply::OtherVersion { version: 9 }.encode(), &[good.as_fd(), good.as_fd()]);
     let mut random = Random(0xdecade);
     for _ in 0..150 {
         let mut packet = reply(good_welcome());
@@ -466,7 +478,7 @@ pub(super) fn owner() {
 fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
     // On a busy machine an answer may come too late.
     let answered = (0..5).find_map(|_| {
-        match HostileOwner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
+        match HostileOwner::answer(process, welcome, &[segment.as_fd(), segment.as_fd(), segment.as_fd()]) {
             (owner, caller, Reachability::Ready(remote)) => Some((owner, caller, remote)),
             _ => None,
         }
@@ -477,7 +489,7 @@ fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
     let transfer_slot = || process.node.transfer_slot(0);
     let range = ExportRange { base: 4096, len: 8192, offset: 0 };
     let answer = |range, writable| Reply::Export { export, writable, range }.encode();
-    let sealed = |len| segment_file(len, SealFlags::SHRINK, 0, MemfdFlags::CLOEXEC);
+    let sealed = |len| segment_file(len, SealFlags::SHRINK, 0);
     let file = sealed(8192);
     // The node has not asked for this memory. The first timer may fire in a turn of the service
     // thread that had already begun. In the next turn the thread reads packets before it runs
@@ -494,11 +506,8 @@ fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
         (answer(ExportRange { offset: 4096, ..range }, true), sealed(8192)),
         (answer(ExportRange { offset: u64::MAX, ..range }, true), sealed(8192)),
         (answer(ExportRange { offset: 1, len: 4096, ..range }, true), sealed(8192)),
-        (answer(range, true), segment_file(8192, SealFlags::GROW, 0, MemfdFlags::CLOEXEC)),
-        (
-            answer(range, true),
-            segment_file(8192, SealFlags::SHRINK | SealFlags::WRITE, 0, MemfdFlags::CLOEXEC),
-        ),
+        (answer(range, true), segment_file(8192, SealFlags::GROW, 0)),
+        (answer(range, true), segment_file(8192, SealFlags::SHRINK | SealFlags::WRITE, 0)),
         (answer(range, true), std::fs::File::open("/dev/zero").expect("a device").into()),
         (
             Reply::Export { export: ExportId { epoch: 5, ..export }, writable: true, range }.encode(),

@@ -5,6 +5,8 @@ mod alone;
 #[cfg(not(miri))]
 mod cm_messages;
 #[cfg(not(miri))]
+mod guest;
+#[cfg(not(miri))]
 mod hostile;
 #[cfg(not(miri))]
 mod pair;

@@ -21,8 +21,8 @@ fn a_peer_process_has_the_peers_segment() {
     assert!(
         remote.has_gid(0, 1, [7; 16]) && !remote.has_gid(0, 2, [7; 16]) && !remote.has_gid(0, 1, [8; 16])
     );
-    remote.segment().header().check_everything.store(5, crate::sync::SeqCst);
-    assert_eq!(b.node.segment().header().check_everything.load(crate::sync::SeqCst), 5);
+    remote.segment().shared_header().check_everything.store(5, crate::sync::SeqCst);
+    assert_eq!(b.node.segment().shared_header().check_everything.load(crate::sync::SeqCst), 5);
     assert_eq!(b.node.call_area_of(remote.number()), Some(remote.call_area()));
     assert_eq!(b.node.call_area_of(remote.number() + 1), None);
     // The other direction is another connection.

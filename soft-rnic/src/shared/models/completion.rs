@@ -17,10 +17,7 @@ impl CompletionModel {
     fn new(capacity: u32) -> Arc<Self> {
         let completions = Self { cq: CqEntry::new(), done: Default::default() };
         completions.cq.reset(Some(capacity));
-        completions
-            .done
-            .iter()
-            .for_each(|slot| slot.post(1, RecvCapacity { bytes: 1, entries: 1, flags: 0 }));
+        completions.done.iter().for_each(|slot| slot.post(1, RecvCapacity { bytes: 1, entries: 1 }));
         Arc::new(completions)
     }
 

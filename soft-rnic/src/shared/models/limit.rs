@@ -4,12 +4,12 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::{LifeUntil, explore, explore_bounded, how_many, spawn};
-use crate::shared::entry::SrqEntry;
+use crate::shared::entry::SrqCounters;
 use crate::shared::slot::{RecvCapacity, SlotHeader};
 
 /// A shared queue with `available` receives.
-fn shared_queue(available: u32) -> Arc<SrqEntry> {
-    let entry = SrqEntry::new();
+fn shared_queue(available: u32) -> Arc<SrqCounters> {
+    let entry = SrqCounters::default();
     entry.add_available(available);
     Arc::new(entry)
 }
@@ -68,7 +68,7 @@ fn posting_reaches_no_limit() {
         yields.at(0);
         entry.add_available(1);
         yields.at(1);
-        receive.post(1, RecvCapacity { bytes: 1, entries: 1, flags: 0 });
+        receive.post(1, RecvCapacity { bytes: 1, entries: 1 });
         assert!(!peer.join().unwrap(), "two are left");
     });
 }

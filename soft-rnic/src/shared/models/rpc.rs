@@ -24,7 +24,7 @@ impl RpcModel {
             memory: CheckedCell::new(),
             claim: AtomicU64::new(0),
         };
-        model.slot.post(1, RecvCapacity { bytes: 1, entries: 1, flags: 0 });
+        model.slot.post(1, RecvCapacity { bytes: 1, entries: 1 });
         Arc::new(model)
     }
 

@@ -21,7 +21,7 @@ impl ReceiveModel {
 
     fn post(&self, lap: u32) {
         self.memory.write(0);
-        self.slot.post(lap, RecvCapacity { bytes: lap, entries: 1, flags: 0 });
+        self.slot.post(lap, RecvCapacity { bytes: lap, entries: 1 });
     }
 
     /// Sends a message if the slot can be claimed; dies after the steps of `life`. True if it was
@@ -130,7 +130,7 @@ fn a_short_message_is_there_or_its_receive_is_taken_back() {
         let taken = receive.slot.take_back();
         yields.at(1);
         if taken {
-            receive.slot.post(2, RecvCapacity { bytes: 2, entries: 1, flags: 0 });
+            receive.slot.post(2, RecvCapacity { bytes: 2, entries: 1 });
         }
         let seen = receive.receive();
         let sent = peer.join().unwrap();

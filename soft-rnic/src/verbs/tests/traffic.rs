@@ -161,6 +161,27 @@ fn datagrams_bring_their_header_or_are_lost() {
     assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
 }
 
+/// Any process that maps the segment can write to a slot. The owner's part says where bytes go.
+#[test]
+fn a_changed_slot_redirects_no_message() {
+    let bench = VerbsFixture::new(16);
+    let [one, other] = bench.pair(RC);
+    let state = inner(other);
+    let slots = state.descriptor().slots.check().expect("a receive queue");
+    let elsewhere = bench.sge(SIZE / 4, 1024);
+    bench.set(0, 77);
+    for (index, length) in [(0, 64), (1, 1024)] {
+        bench.set(SIZE / 2 / 8, 0);
+        assert_eq!(bench.receive(other, 1, 1024), 0);
+        let slot = state.rnic.node().segment().slot(&slots, index).expect("a slot");
+        slot.header.first.store(elsewhere.addr, elsewhere.length, elsewhere.lkey);
+        assert_eq!(bench.send(one, 2, length, |_| {}), 0);
+        assert_eq!(bench.wait_for(2).len(), 2);
+        assert_eq!((bench.get(SIZE / 2 / 8), bench.get(SIZE / 4 / 8)), (77, 0), "{length} bytes");
+    }
+    [one, other].into_iter().for_each(destroy);
+}
+
 /// A sender that has claimed a receive gives it back or dies. That receive is older than those that
 /// were filled since.
 #[test]
@@ -187,7 +208,7 @@ fn datagrams_stay_in_order_after_a_receive_is_given_back() {
     const PEER_ID: u16 = 5;
     for dies in [false, true] {
         (0..4).for_each(|wr_id| assert_eq!(bench.receive(other, wr_id, 100), 0));
-        let index = state.entry().cursor();
+        let index = state.progress_words().cursor();
         let held = state.rnic.node().segment().slot(&slots, index).expect("a slot").header;
         let claim = held.claim(PEER_ID).expect("it was posted");
         send(8);
@@ -195,7 +216,7 @@ fn datagrams_stay_in_order_after_a_receive_is_given_back() {
         if dies {
             state.peer_detached(PEER_ID);
         } else {
-            state.entry().set_cursor(index);
+            state.progress_words().set_cursor(index);
             assert!(held.unclaim(claim));
         }
         send(24);
@@ -204,7 +225,7 @@ fn datagrams_stay_in_order_after_a_receive_is_given_back() {
     }
     // A datagram that its sender finished is complete, whether it was announced or not.
     assert_eq!(bench.receive(other, 1, 100), 0);
-    let index = state.entry().cursor();
+    let index = state.progress_words().cursor();
     let held = state.rnic.node().segment().slot(&slots, index).expect("a slot").header;
     let claim = held.claim(PEER_ID).expect("it was posted");
     assert!(held.finish(claim, &Delivery { eager: true, byte_len: 48, ..Delivery::default() }));

@@ -101,12 +101,12 @@ fn claim_invalidated(qp: *mut ibv_qp, key: u32) {
     let state = inner(qp);
     let (segment, descriptor) = (state.rnic.node().segment(), state.descriptor());
     let slots = descriptor.slots.check().expect("a receive queue");
-    let index = state.entry().cursor() % slots.count();
+    let index = state.progress_words().cursor() % slots.count();
     let slot = segment.slot(&slots, index).expect("a slot");
     let claim = slot.header.claim(0).expect("a receive");
     let wc_flags = ibv_wc_flags::IBV_WC_WITH_INV.0 as u8;
     assert!(slot.header.finish(claim, &Delivery { wc_flags, imm_data: key, ..Delivery::default() }));
-    state.entry().set_cursor(slots.next(index));
+    state.progress_words().set_cursor(slots.next(index));
     segment.completion_queue(descriptor.recv_cq).expect("a queue").announce(descriptor.source, false);
 }
 

@@ -95,7 +95,7 @@ fn nobody_is_heard_as_one_who_is_written_to_and_does_not_answer() {
     let absent = block(peer.qpn);
     peer.stop();
     process.node.send_cm(absent, b"who are you?").expect("it can be sent");
-    let (liar, welcome) = hostile::enter(&process);
+    let (liar, welcome, _) = hostile::enter(&process);
     for _ in 0..5000 {
         let message = PeerRequest::CmMessage { from: absent, message: b"not who you think" };
         eventually("room", || liar.send(&message.encode()).is_ok());

@@ -58,7 +58,7 @@ fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
     for cq in 0..5000 {
         remote.ring(Doorbell::Cq(cq));
     }
-    assert_ne!(remote.segment().header().check_everything.load(crate::sync::SeqCst), 0);
+    assert_ne!(remote.segment().shared_header().check_everything.load(crate::sync::SeqCst), 0);
     // Another node wants to reach the stopped peer, and other processes.
     let other = TestNode::new(&fabric);
     assert!(matches!(other.node.find_process(peer.qpn), Reachability::Pending));

@@ -1,0 +1,54 @@
+//! A process that gets the segment by an ordinary hello, and writes where it can.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+use super::hostile::enter;
+use super::*;
+use crate::shared::entry::MrDescriptor;
+use crate::shared::generation::GenerationWriter;
+use crate::shared::segment::OWNED_LENGTH;
+
+const REGION: u32 = 5;
+
+fn map(file: impl AsFd, protection: ProtFlags) -> rustix::io::Result<*mut core::ffi::c_void> {
+    // SAFETY: a new mapping at an address that the system chooses replaces no other.
+    unsafe { rustix::mm::mmap(core::ptr::null_mut(), 4096, protection, MapFlags::SHARED, file, 0) }
+}
+
+/// The same file, opened for writing, as any process of its user can.
+fn reopen(file: &OwnedFd) -> OwnedFd {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).expect("the user's file")
+}
+
+#[test]
+fn a_guest_cannot_write_what_the_owner_alone_writes() {
+    let process = TestNode::new(&fabric());
+    let region = MrDescriptor { address: 4711, ..MrDescriptor::default() };
+    let entry = process.node.segment().region(REGION).expect("a small index");
+    entry.publish(&mut GenerationWriter::default(), 1, &region);
+    let (_socket, _, [owned, shared]) = enter(&process);
+    let writable = ProtFlags::READ | ProtFlags::WRITE;
+    for file in [&owned, &reopen(&owned)] {
+        assert_eq!(map(file, writable).err(), Some(Errno::PERM));
+        assert_eq!(rustix::io::pwrite(file, &[0], 4096), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(file, OWNED_LENGTH as u64 - 4096), Err(Errno::PERM));
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(rustix::fs::fallocate(file, hole, 0, 4096), Err(Errno::PERM));
+        assert_eq!(rustix::fs::fcntl_add_seals(file, SealFlags::WRITE), Err(Errno::PERM));
+        let place = map(file, ProtFlags::READ).expect("it can be read");
+        // SAFETY: nobody refers to the mapping.
+        unsafe {
+            assert_eq!(rustix::mm::mprotect(place, 4096, MprotectFlags::WRITE), Err(Errno::ACCESS));
+            rustix::mm::munmap(place, 4096).expect("it is mapped");
+        }
+    }
+    let place = map(shared, writable).expect("peers write here");
+    // SAFETY: nobody refers to the mapping.
+    unsafe { rustix::mm::munmap(place, 4096).expect("it is mapped") };
+    assert_eq!(entry.read().map(|(_, there)| there), Some(region));
+}
