@@ -18,7 +18,7 @@ use crate::shared::entry::{
 };
 use crate::shared::generation::GenerationWriter;
 use crate::shared::hazard::TRANSFER_SLOTS;
-use crate::shared::segment::{HEAP_AT, MAX_SLOTS, Segment};
+use crate::shared::segment::{MAX_SLOTS, SHARED, Segment};
 use crate::shared::slot::RecvCapacity;
 use crate::sync::{AtomicU32, Relaxed, Release};
 use crate::verbs::bench::{QKEY, VerbsFixture, destroy, in_state, inner, modify, number};
@@ -100,9 +100,9 @@ pub(crate) fn send_into(
     // The area for calls is agreed before the peer can write to the segment, but nothing has
     // checked it.
     let area = match hostile_peers.first().map_or(0, |peer| peer.index % 8) {
-        0 => HEAP_AT as u64 + 8,
+        0 => SHARED.heap as u64 + 8,
         1 => u64::MAX - 64,
-        _ => HEAP_AT as u64 + 8192,
+        _ => SHARED.heap as u64 + 8192,
     };
     let (process, _other) = node.add_peer(block as u16, segment, area);
     let mut sent = HostileSends::default();

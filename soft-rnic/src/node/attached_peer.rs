@@ -204,7 +204,7 @@ impl ServiceThread {
     /// Gives a new peer an id, cells for its calls, and the segment.
     fn welcome(&mut self, pending: &PendingPeer) -> Option<(PeerLease, HeapRange)> {
         let state = &*self.state;
-        let files = [state.segment.owned().file()?, state.segment.shared().file()?];
+        let parts = [state.segment.owned().file()?, state.segment.shared().file()?];
         let Some(lease) = state.peer_ids.assign(&state.segment, Process::find(pending.pid)) else {
             log::warn!("process {} cannot connect: the limit of peers is reached", pending.pid);
             return None;
@@ -226,13 +226,14 @@ impl ServiceThread {
             ordinal: pending.ordinal,
             call_area: calls.offset,
             probe,
-            probe_address: state.segment.shared().base().addr().get() as u64 + probe,
+            probe_address: state.segment.heap(probe, 16).expect("it was just allocated").addr().get() as u64,
             identity_page: state.identity_page.address(),
             gids: state.identity.gids.clone(),
         };
         // Set this before the welcome, because the peer may call as soon as it has that.
         self.set_call_area(lease.peer_id, Some(calls.offset));
-        if let Err(error) = pending.socket.send_with(&Reply::Welcome(welcome).encode(), &files) {
+        let packet = Reply::Welcome(welcome).encode();
+        if let Err(error) = pending.socket.send_with(&packet, &parts) {
             log::debug!("process {} disconnected during the handshake: {error}", pending.pid);
             self.set_call_area(lease.peer_id, None);
             self.state.heap.free(calls);

@@ -15,7 +15,7 @@ use crate::platform::memory::{FileMapping, PeerFile};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
 use crate::shared::hazard::TRANSFER_SLOTS;
-use crate::shared::segment::{LAYOUT_VERSION, OWNED_LENGTH, SHARED_LENGTH, Segment};
+use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::sync::Acquire;
 
 /// How long a process may take to answer a connection.
@@ -319,13 +319,10 @@ impl ServiceThread {
 
 /// Maps both parts of a peer's segment. `None` if it is not a valid segment or does not contain the
 /// places named in the welcome.
-fn open_segment([owned, shared]: [OwnedFd; 2], welcome: &Welcome) -> Option<Segment> {
-    let map = |file, len, writable| {
-        FileMapping::of_peer(file, PeerFile { offset: 0, len, writable, unsealed: false })
-            .inspect_err(|error| log::warn!("a peer's segment cannot be mapped: {error}"))
-            .ok()
-    };
-    let segment = Segment::of_peer([map(owned, OWNED_LENGTH, false)?, map(shared, SHARED_LENGTH, true)?])?;
+fn open_segment(parts: [OwnedFd; 2], welcome: &Welcome) -> Option<Segment> {
+    let segment = Segment::of_peer(parts)
+        .inspect_err(|error| log::warn!("a peer's segment cannot be mapped: {error}"))
+        .ok()?;
     let version = segment.owner_header().layout_version.load(Acquire);
     segment.hazard_slot(welcome.peer_id, 0)?;
     segment.heap(welcome.call_area, TRANSFER_SLOTS * CALL_CELL)?;

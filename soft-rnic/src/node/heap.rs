@@ -6,7 +6,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::shared::entry::SlotsDescriptor;
-use crate::shared::segment::{HEAP, HEAP_AT, OFFERS, OFFERS_AT, PAGE, Segment};
+use crate::shared::part::{Part, PartLayout};
+use crate::shared::segment::{OWNED, PAGE, SHARED, Segment};
 
 /// Pages of the heap, zero when they were allocated. They stay allocated until [`Heap::free`] takes
 /// them back.
@@ -36,29 +37,31 @@ pub(crate) struct OfferRange {
 /// The free places for offers. Their memory is not returned to the system before the device is
 /// closed, because the seal on the owner's part forbids that.
 #[derive(Debug)]
-pub(crate) struct OfferPlaces(Mutex<FreePages>);
+pub(crate) struct OfferPlaces {
+    segment: Arc<Segment>,
+    free: Mutex<FreePages>,
+}
 
 impl OfferPlaces {
-    pub(crate) fn new() -> Self {
-        let mut free = FreePages::default();
-        free.add(OFFERS_AT as u64, OFFERS as u64);
-        Self(Mutex::new(free))
+    pub(crate) fn new(segment: Arc<Segment>) -> Self {
+        Self { segment, free: Mutex::default() }
     }
 
     /// Takes a place of this number of bytes. Its content is arbitrary.
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if no free place is that long.
+    /// `OutOfMemory` if no free place is that long and the segment cannot grow.
     pub(crate) fn alloc(&self, bytes: usize) -> io::Result<OfferRange> {
         let len = (bytes.max(1) as u64).next_multiple_of(SlotsDescriptor::UNIT);
-        let offset = self.0.lock().unwrap_or_else(PoisonError::into_inner).take(len);
-        Ok(OfferRange { offset: offset.ok_or(io::ErrorKind::OutOfMemory)?, len })
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let offset = free.take_or_grow(len, self.segment.owned(), &OWNED)?;
+        Ok(OfferRange { offset, len })
     }
 
     /// Takes a place back that no peer reads any more.
     pub(crate) fn free(&self, place: OfferRange) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(place.offset, place.len);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).add(place.offset, place.len);
     }
 }
 
@@ -81,9 +84,7 @@ struct Pages {
 
 impl Heap {
     pub(crate) fn new(segment: Arc<Segment>) -> Self {
-        let mut pages = Pages::default();
-        pages.free.add(HEAP_AT as u64, (HEAP / PAGE * PAGE) as u64);
-        Self { segment, pages: Mutex::new(pages) }
+        Self { segment, pages: Mutex::default() }
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
@@ -94,7 +95,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if the heap has no free range of that length.
+    /// `OutOfMemory` if the heap has no free range of that length and the segment cannot grow.
     pub(crate) fn alloc(&self, bytes: usize) -> io::Result<HeapRange> {
         let len = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)? as u64;
         if let Some(range) = self.take_kept(len)? {
@@ -104,7 +105,7 @@ impl Heap {
         if offset.is_none() {
             let kept = self.pages().take_all_kept();
             kept.into_iter().for_each(|range| self.discard(range));
-            offset = self.pages().free.take(len);
+            offset = Some(self.pages().free.take_or_grow(len, self.segment.shared(), &SHARED)?);
         }
         Ok(HeapRange { offset: offset.ok_or(io::ErrorKind::OutOfMemory)?, len })
     }
@@ -112,7 +113,7 @@ impl Heap {
     /// Takes a freed range of that length that keeps its memory, and zeroes it.
     fn take_kept(&self, len: u64) -> io::Result<Option<HeapRange>> {
         let Some(range) = self.pages().take_kept(len) else { return Ok(None) };
-        self.segment.shared().clear(range.offset as usize, range.len as usize)?;
+        self.segment.shared().clear(range.offset, range.len as usize)?;
         Ok(Some(range))
     }
 
@@ -127,7 +128,7 @@ impl Heap {
 
     /// Returns the memory of a range to the system.
     fn discard(&self, range: HeapRange) {
-        if let Err(error) = self.segment.shared().discard(range.offset as usize, range.len as usize) {
+        if let Err(error) = self.segment.shared().discard(range.offset, range.len as usize) {
             // These pages must not be allocated again, because they are not zero.
             log::error!("{} bytes of the segment's heap could not be returned: {error}", range.len);
             return;
@@ -165,9 +166,32 @@ impl Pages {
 struct FreePages {
     by_offset: BTreeMap<u64, u64>,
     by_len: BTreeSet<(u64, u64)>,
+    /// How many levels of the part have given their heaps.
+    levels: usize,
 }
 
 impl FreePages {
+    /// Takes a range. If none suffices, takes the heaps of the part's further levels, which it gets
+    /// if necessary.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Part::grow`].
+    fn take_or_grow(&mut self, len: u64, part: &Part, layout: &PartLayout) -> io::Result<u64> {
+        loop {
+            if let Some(offset) = self.take(len) {
+                return Ok(offset);
+            }
+            // The tables may have made the part grow.
+            if self.levels == part.mapped_levels() {
+                part.grow()?;
+            }
+            let heap = layout.heap(self.levels);
+            self.add(heap.start as u64, heap.len() as u64);
+            self.levels += 1;
+        }
+    }
+
     /// Takes the smallest sufficient range, or its first part.
     fn take(&mut self, len: u64) -> Option<u64> {
         let (found, offset) = *self.by_len.range((len, 0)..).next()?;
@@ -209,6 +233,7 @@ impl FreePages {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::shared::part::LEVELS;
 
     #[test]
     fn ranges_do_not_overlap_and_come_back_whole() {
@@ -262,7 +287,8 @@ mod tests {
         assert_eq!(byte(at).load(core::sync::atomic::Ordering::Relaxed), 0);
         assert_eq!(byte(at + 8191).load(core::sync::atomic::Ordering::Relaxed), 0);
         heap.free(again);
-        assert_eq!(heap.alloc(HEAP + 1).map_err(|error| error.kind()), Err(io::ErrorKind::OutOfMemory));
+        let more = SHARED.heap(LEVELS - 1).len() + 1;
+        assert_eq!(heap.alloc(more).map_err(|error| error.kind()), Err(io::ErrorKind::OutOfMemory));
         assert!(heap.alloc(usize::MAX).is_err());
     }
 
@@ -283,12 +309,14 @@ mod tests {
     /// Kept memory is no reason to refuse a range.
     #[test]
     fn kept_memory_is_given_out_with_its_neighbours() {
-        let heap = Heap::new(Arc::new(Segment::create().expect("memory")));
+        let segment = Arc::new(Segment::create().expect("memory"));
+        let levels = segment.shared().mapped_levels();
+        let heap = Heap::new(Arc::clone(&segment));
         let ranges: Vec<_> = (0..8).map(|_| heap.alloc(PAGE).expect("a page")).collect();
         ranges.into_iter().for_each(|range| heap.free(range));
         assert_eq!(heap.pages().kept.len(), 8);
-        let all = heap.alloc(HEAP / PAGE * PAGE).expect("nothing is in use");
-        assert!(heap.alloc(1).is_err());
+        let all = heap.alloc(SHARED.heap(0).len() / PAGE * PAGE).expect("nothing is in use");
+        assert_eq!(segment.shared().mapped_levels(), levels, "the segment did not grow");
         heap.free(all);
     }
 }

@@ -255,7 +255,7 @@ impl Node {
             identity,
             process: random(),
             heap: Heap::new(Arc::clone(&segment)),
-            offers: OfferPlaces::new(),
+            offers: OfferPlaces::new(Arc::clone(&segment)),
             segment,
             identity_page,
             blocks,
@@ -357,7 +357,12 @@ impl Node {
     /// - Another error if the system has no file descriptor or thread.
     pub(crate) fn new_qp_number(&self) -> io::Result<QpNumber> {
         self.ensure_service()?;
-        self.numbers.take(|ordinal| self.take_block(ordinal))
+        let number = self.numbers.take(|ordinal| self.take_block(ordinal))?;
+        if !self.segment().ensure_queue_pair(number.index) {
+            self.numbers.free(number);
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        Ok(number)
     }
 
     /// Frees the number of a destroyed queue pair.

@@ -135,6 +135,10 @@ impl MulticastGroups {
             return Err(libc::ENOMEM);
         }
         let index = slots.reserve(gid).ok_or(libc::ENOMEM)?;
+        if !self.node.segment().ensure_member(index as u32) {
+            slots.free.push_back(index as u32);
+            return Err(libc::ENOMEM);
+        }
         let descriptor =
             MembershipDescriptor { gid: gid_words(gid), index: qp.number.index, qpn: qp.number.qpn };
         let end = slots.slots.len() as u32;

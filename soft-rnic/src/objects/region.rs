@@ -184,6 +184,9 @@ impl RegionTable {
         let mut indices = self.indices();
         if (indices.next as usize) < MAX_REGIONS && indices.free.len() < RESTING {
             let index = indices.next;
+            if !self.node.segment().ensure_region(index) {
+                return None;
+            }
             indices.next += 1;
             let chunk = || (0..CHUNK).map(|_| RegionSlot::default()).collect();
             self.chunks[index as usize / CHUNK].get_or_init(chunk);

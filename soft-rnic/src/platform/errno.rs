@@ -3,6 +3,8 @@
 use std::ffi::c_int;
 use std::io;
 
+use super::limits;
+
 /// Sets the calling thread's `errno`.
 pub(crate) fn set(error: c_int) {
     // SAFETY: the location is the calling thread's `errno`, valid while the thread lives.
@@ -15,6 +17,7 @@ pub(crate) fn of(error: &io::Error) -> c_int {
         io::ErrorKind::OutOfMemory => libc::ENOMEM,
         io::ErrorKind::InvalidInput => libc::EINVAL,
         io::ErrorKind::TimedOut => libc::EBUSY,
+        io::ErrorKind::FileTooLarge => libc::EFBIG,
         _ => libc::EIO,
     })
 }
@@ -31,10 +34,9 @@ pub(crate) fn refused(call: &str, error: &io::Error) -> c_int {
             log::error!("{call}: {error}; this process may have {most} file descriptors (RLIMIT_NOFILE)");
         }
         libc::ENFILE => log::error!("{call}: {error}; raise the system's limit, fs.file-max"),
-        libc::EAGAIN => {
-            let most = limit(Resource::Nproc);
-            log::error!("{call}: {error}; this user may have {most} threads (RLIMIT_NPROC)");
-        }
+        libc::EAGAIN => log::error!("{call}: no thread could be made; {}", limits::why_no_thread()),
+        // The error itself names a limit.
+        libc::EFBIG | libc::ENOMEM if error.get_ref().is_some() => log::error!("{call}: {error}"),
         _ => log::debug!("{call}: {error}"),
     }
     number

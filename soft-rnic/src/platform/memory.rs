@@ -7,6 +7,9 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 #[cfg(not(any(miri, loom)))]
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+#[cfg(not(any(miri, loom)))]
+use super::limits;
+
 /// A mapping of zeroed memory whose content other processes may change at any time.
 ///
 /// It begins at a page boundary. Only references to atomics ever point into it.
@@ -28,6 +31,14 @@ pub(crate) enum BackingFile {
     DmaBuf,
     /// A memory file (`memfd_create`).
     Memory,
+}
+
+/// Who may write to a memory file, besides the process that creates it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// Nobody: no process can map it for writing, or write to the file.
+    Owner,
+    Peers,
 }
 
 /// A peer's description of a file that it shares.
@@ -67,28 +78,84 @@ impl FileMapping {
     /// The system has no file descriptor or address space for it.
     pub(crate) fn create(name: &CStr, len: usize) -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+        limits::check_file_length(len)?;
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, len as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Self::map(file, 0, len, true)
     }
 
-    /// Creates memory that cannot shrink or grow, and that this process alone can write: no process
-    /// can map it for writing from now on, or write to the file.
+    /// Creates memory that cannot shrink, and whose file [`lengthen`](Self::lengthen) makes longer.
+    /// It is left out of core dumps.
     ///
     /// # Errors
     ///
-    /// The errors of [`create`](Self::create); `EINVAL` before Linux 5.1.
-    pub(crate) fn create_owned(name: &CStr, len: usize) -> io::Result<Self> {
+    /// The errors of [`create`](Self::create); `EINVAL` before Linux 5.1 for [`Writers::Owner`].
+    pub(crate) fn create_growing(name: &CStr, len: usize, writers: Writers) -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+        limits::check_file_length(len)?;
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, len as u64)?;
+        // This mapping comes before the seal, so it stays writable, and so does what continues it.
         let memory = Self::map(file, 0, len, true)?;
-        // The mapping above came before the seal, so it stays writable.
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-        let file = memory.file().ok_or(io::ErrorKind::NotFound)?;
-        fcntl_add_seals(file, seals)?;
+        memory.leave_out_of_dumps();
+        let mut seals = SealFlags::SHRINK | SealFlags::SEAL;
+        seals.set(SealFlags::FUTURE_WRITE, writers == Writers::Owner);
+        fcntl_add_seals(memory.file().ok_or(io::ErrorKind::NotFound)?, seals)?;
         Ok(memory)
+    }
+
+    /// Makes the file longer. The mapping keeps its length.
+    ///
+    /// # Errors
+    ///
+    /// The program has closed the file, or a limit forbids the length.
+    pub(crate) fn lengthen(&self, len: usize) -> io::Result<()> {
+        limits::check_file_length(len)?;
+        Ok(rustix::fs::ftruncate(self.file().ok_or(io::ErrorKind::NotFound)?, len as u64)?)
+    }
+
+    /// Maps the `len` bytes of the file that follow this mapping, with the same permissions. It
+    /// needs no descriptor, because the kernel duplicates a shared mapping whose old length is 0
+    /// (mremap(2)).
+    ///
+    /// # Errors
+    ///
+    /// The file ends before that, or the system has no address space for it.
+    pub(crate) fn following(&self, len: usize) -> io::Result<Self> {
+        use rustix::mm::{Advice, MremapFlags, madvise, mremap, munmap};
+        let page = rustix::param::page_size();
+        let process = super::fork::ForkGeneration::current();
+        if self.process != process {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let last = self.base.as_ptr().wrapping_add(self.len - page);
+        // SAFETY: the old length is 0, so that this mapping stays as it is, and the kernel makes a
+        // new one at an address of its choice.
+        let copy = unsafe { mremap(last.cast(), 0, page + len, MremapFlags::MAYMOVE) }
+            .map_err(|errno| limits::unmappable(errno, page + len))?;
+        // SAFETY: the new mapping begins with a second view of the last page, which only this
+        // function knows; the rest lies behind it.
+        let base = unsafe {
+            munmap(copy, page)?;
+            copy.cast::<u8>().add(page)
+        };
+        let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
+        let memory = Self { base, len, file: None, process };
+        // SAFETY: the range is the new mapping.
+        unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork)? };
+        memory.leave_out_of_dumps();
+        check_backed(base.as_ptr().wrapping_add(len - page))?;
+        Ok(memory)
+    }
+
+    /// A core dump of untouched pages would allocate them.
+    fn leave_out_of_dumps(&self) {
+        use rustix::mm::{Advice, madvise};
+        // SAFETY: the range is this mapping, and the advice changes no byte.
+        if let Err(error) = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontDump) } {
+            log::debug!("MADV_DONTDUMP: {error}");
+        }
     }
 
     /// Maps memory that a peer gave, if the file is long enough and cannot shrink: a file that
@@ -111,6 +178,7 @@ impl FileMapping {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut memory = Self::map(file, offset, len, writable)?;
+        memory.leave_out_of_dumps();
         // The mapping keeps the memory, and a descriptor for each would exhaust the limit.
         memory.file = None;
         Ok(memory)
@@ -169,7 +237,8 @@ impl FileMapping {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new mapping at an address that the system chooses replaces no other.
-        let base = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, offset)? };
+        let base = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, offset) };
+        let base = base.map_err(|errno| limits::unmappable(errno, len))?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let file = Some(super::fork::OwnedFile::new(file));
         let memory = Self { base, len, file, process: super::fork::ForkGeneration::current() };
@@ -196,28 +265,69 @@ impl FileMapping {
             len as u64,
         )?)
     }
+}
 
-    /// Zeroes a range of whole words, which keeps its pages. A hostile peer may write to them at the
-    /// same time.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput`: the range is not in the memory, or its ends are not those of words.
-    pub(crate) fn clear(&self, offset: usize, len: usize) -> io::Result<()> {
-        const WORD: usize = size_of::<AtomicU64>();
-        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        if !is_inside || !offset.is_multiple_of(WORD) || !len.is_multiple_of(WORD) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        // SAFETY: the words lie in the mapping, as was just checked, and are aligned, because the
-        // mapping begins at a page. They are accessed as atomics only.
-        let words = unsafe {
-            let first = self.base.as_ptr().add(offset).cast::<AtomicU64>();
-            core::slice::from_raw_parts(first, len / WORD)
-        };
-        words.iter().for_each(|word| word.store(0, Relaxed));
-        Ok(())
+/// Zeroes a range of whole words, which keeps its pages. A hostile peer may write to them at the
+/// same time.
+///
+/// # Errors
+///
+/// `InvalidInput`: its ends are not those of words.
+///
+/// # Safety
+///
+/// The range lies in a mapping, and only atomics and raw copies access it.
+#[cfg(not(any(miri, loom)))]
+pub(crate) unsafe fn clear(place: NonNull<u8>, len: usize) -> io::Result<()> {
+    const WORD: usize = size_of::<AtomicU64>();
+    if !place.addr().get().is_multiple_of(WORD) || !len.is_multiple_of(WORD) {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
+    // SAFETY: the caller guarantees the range, and it was just checked to consist of words.
+    let words = unsafe { core::slice::from_raw_parts(place.cast::<AtomicU64>().as_ptr(), len / WORD) };
+    words.iter().for_each(|word| word.store(0, Relaxed));
+    Ok(())
+}
+
+/// The length of a file, in bytes.
+///
+/// # Errors
+///
+/// The system cannot tell.
+#[cfg(not(any(miri, loom)))]
+pub(crate) fn length_of(file: &OwnedFd) -> io::Result<u64> {
+    Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0))
+}
+
+/// Checks that a page of a mapping is backed by its file: an access behind the file's end would end
+/// the process with SIGBUS.
+#[cfg(not(any(miri, loom)))]
+fn check_backed(page: *mut u8) -> io::Result<()> {
+    use rustix::mm::{Advice, madvise};
+    // SAFETY: the advice changes no byte.
+    match unsafe { madvise(page.cast(), rustix::param::page_size(), Advice::LinuxPopulateRead) } {
+        // Before Linux 5.14.
+        Err(rustix::io::Errno::INVAL) => {}
+        done => return Ok(done?),
+    }
+    let mut byte = 0u8;
+    let here = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let there = libc::iovec { iov_base: page.cast(), iov_len: 1 };
+    // SAFETY: the call writes one byte, which is on the stack; it reads the page as it would another
+    // process's, and fails where the page is not backed.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const here, 1, &raw const there, 1, 0) };
+    if read == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether [`FileMapping::following`] works here. It does in Linux, and not in some emulators.
+#[cfg(not(any(miri, loom)))]
+pub(crate) fn can_continue_mappings() -> bool {
+    static CAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *CAN.get_or_init(|| {
+        let page = rustix::param::page_size();
+        let memory = FileMapping::create_growing(c"soft-rnic", page, Writers::Peers);
+        memory.and_then(|memory| memory.lengthen(2 * page).and_then(|()| memory.following(page))).is_ok()
+    })
 }
 
 #[cfg(not(any(miri, loom)))]
@@ -261,8 +371,18 @@ impl FileMapping {
     /// # Errors
     ///
     /// It never fails.
-    pub(crate) fn create_owned(name: &CStr, len: usize) -> io::Result<Self> {
+    pub(crate) fn create_growing(name: &CStr, len: usize, _writers: Writers) -> io::Result<Self> {
         Self::create(name, len)
+    }
+
+    /// Fails, because private memory does not grow.
+    pub(crate) fn lengthen(&self, _len: usize) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Fails, because private memory does not grow.
+    pub(crate) fn following(&self, _len: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Fails, because no peer exists under Miri and loom.
@@ -291,11 +411,33 @@ impl FileMapping {
         unsafe { self.base.as_ptr().add(offset).write_bytes(0, len) };
         Ok(())
     }
+}
 
-    /// The same, because here nothing returns to the system.
-    pub(crate) fn clear(&self, offset: usize, len: usize) -> io::Result<()> {
-        self.discard(offset, len)
-    }
+/// Zeroes a range. The plain write lets Miri report a thread that still accesses it.
+///
+/// # Errors
+///
+/// It never fails.
+///
+/// # Safety
+///
+/// The range lies in a mapping.
+#[cfg(any(miri, loom))]
+pub(crate) unsafe fn clear(place: NonNull<u8>, len: usize) -> io::Result<()> {
+    // SAFETY: the caller guarantees the range.
+    unsafe { place.as_ptr().write_bytes(0, len) };
+    Ok(())
+}
+
+/// Fails, because no file exists under Miri and loom.
+#[cfg(any(miri, loom))]
+pub(crate) fn length_of(_file: &OwnedFd) -> io::Result<u64> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(any(miri, loom))]
+pub(crate) fn can_continue_mappings() -> bool {
+    false
 }
 
 #[cfg(any(miri, loom))]

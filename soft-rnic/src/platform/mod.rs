@@ -7,6 +7,7 @@ pub(crate) mod errno;
 pub(crate) mod exit;
 pub(crate) mod fork;
 pub(crate) mod identity_page;
+pub(crate) mod limits;
 pub(crate) mod mappings;
 pub(crate) mod memory;
 pub(crate) mod network;

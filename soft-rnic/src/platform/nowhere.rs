@@ -8,6 +8,9 @@ use core::ptr::NonNull;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+#[cfg(not(any(miri, loom)))]
+use super::limits;
+
 /// Bytes of each part: the length of the longest message.
 const LEN: usize = if cfg!(any(miri, loom)) { 1 << 16 } else { 1 << 30 };
 
@@ -49,18 +52,20 @@ impl Nowhere {
     #[cfg(not(any(miri, loom)))]
     fn map() -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-        use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
         /// Length of the file: a compromise between the number of mappings and the memory used once
         /// all of it was written.
         const PERIOD: usize = 1 << 24;
         const _: () = assert!(LEN.is_multiple_of(PERIOD));
         let zeroes = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the system chooses replaces no other.
-        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), 2 * LEN, ProtFlags::READ, zeroes)? };
+        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), 2 * LEN, ProtFlags::READ, zeroes) };
+        let base = base.map_err(|errno| limits::unmappable(errno, 2 * LEN))?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         // From here on, dropping the value unmaps the memory.
         let nowhere = Self { base };
         let file = memfd_create(c"soft-rnic null", MemfdFlags::CLOEXEC)?;
+        limits::check_file_length(PERIOD)?;
         ftruncate(&file, PERIOD as u64)?;
         for at in (LEN..2 * LEN).step_by(PERIOD) {
             let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -69,6 +74,8 @@ impl Nowhere {
             // other code has yet.
             unsafe { mmap(place, PERIOD, access, MapFlags::SHARED | MapFlags::FIXED, &file, 0)? };
         }
+        // SAFETY: the range is the mapping that was just made, and the advice changes no byte.
+        unsafe { madvise(nowhere.base.as_ptr().cast(), 2 * LEN, Advice::LinuxDontDump)? };
         Ok(nowhere)
     }
 

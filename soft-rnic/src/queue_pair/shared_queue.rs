@@ -68,6 +68,10 @@ impl Srq {
         let queue = ReceiveQueue::new(Arc::clone(rnic.node()), max_wr, max_sge)?;
         let index =
             rnic.shared_queues().reserve().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        if !rnic.node().segment().ensure_shared_queue(index) {
+            rnic.shared_queues().release(index);
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
         let descriptor = SrqDescriptor { pd: pd.number(), slots: queue.descriptor() };
         let made = Arc::new(Self {
             rnic: Arc::clone(rnic),

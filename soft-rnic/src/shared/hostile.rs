@@ -11,27 +11,26 @@
 //! index (16), a number (32), a word (64). `soft-rnic/fuzz` feeds it from libFuzzer. The tests here
 //! feed its corpus and seeded random bytes.
 
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 
 use super::completion::{Armed, READY_WORDS};
 use super::entry::{QpDescriptor, QpEntry, SlotsDescriptor, SrqEntry};
 use super::generation::GenerationWriter;
 use super::hazard::Hazard;
+use super::part::{Part, PartLayout};
 use super::progress::{QpProgress, SrqCounters, notice};
 use super::segment::{
-    COMPLETION_QUEUES_AT, COUNTERS_AT, HAZARDS_AT, HEAP, HEAP_AT, MAX_SGE, MEMBERS_AT, OFFERS, OFFERS_AT,
-    OWNED_LENGTH, PROGRESS_AT, QUEUE_PAIRS_AT, REGIONS_AT, RecvSlot, SHARED_LENGTH, SHARED_QUEUES_AT,
-    Segment, ring_bytes,
+    COMPLETION_QUEUES, COUNTERS, HAZARDS, MAX_SGE, MEMBERS, OWNED, PROGRESS, QUEUE_PAIRS, REGIONS, RecvSlot,
+    SHARED, SHARED_QUEUES, Segment, ring_bytes,
 };
 use super::slot::{Delivery, EAGER, RecvCapacity};
 use crate::engine::hostile::{HostilePeer, HostileSends, send_into};
 use crate::platform::copy;
-use crate::platform::memory::FileMapping;
 
 /// The largest number of steps of one input.
 const STEPS: usize = 256;
 /// Queue pairs of the segment to which the executor sends.
-const QUEUE_PAIRS: usize = if cfg!(miri) { 1 } else { 9 };
+const TARGETS: usize = if cfg!(miri) { 1 } else { 9 };
 /// How many words of a ring are read, because an input may describe a ring that fills the heap.
 const RING_WORDS: usize = 64;
 
@@ -69,10 +68,13 @@ impl HostileInput {
     fn slots(self) -> SlotsDescriptor {
         // What the words of a descriptor can express.
         let anywhere = (self.word % (SlotsDescriptor::UNIT << 32)) / 64 * 64;
-        let inside = |at: usize, len: usize| at as u64 + self.word % len as u64 / 64 * 64;
+        let inside = |layout: &PartLayout| {
+            let heap = layout.heap(0);
+            heap.start as u64 + self.word % heap.len() as u64 / 64 * 64
+        };
         SlotsDescriptor {
-            offset: if self.kind & 1 == 0 { inside(HEAP_AT, HEAP) } else { anywhere },
-            offers: if self.kind & 2 == 0 { inside(OFFERS_AT, OFFERS) } else { anywhere },
+            offset: if self.kind & 1 == 0 { inside(&SHARED) } else { anywhere },
+            offers: if self.kind & 2 == 0 { inside(&OWNED) } else { anywhere },
             count: self.number,
             entries: if self.kind & 2 == 0 { u32::from(self.index) % 40 } else { self.number >> 8 },
         }
@@ -92,9 +94,9 @@ fn run(data: &[u8]) -> HostileSends {
         hostile.step(step);
     }
     let hostile_peers: Vec<_> =
-        HostileInput::all(data).take(QUEUE_PAIRS).map(HostileInput::hostile_peer).collect();
+        HostileInput::all(data).take(TARGETS).map(HostileInput::hostile_peer).collect();
     // While the executor sends, the peer goes on to write the rest of the input.
-    let mut rest = HostileInput::all(data).skip(QUEUE_PAIRS).cycle();
+    let mut rest = HostileInput::all(data).skip(TARGETS).cycle();
     send_into(segment, &hostile_peers, |segment| {
         if let Some(step) = rest.next() {
             Hostile { segment, writer: GenerationWriter::default() }.step(step);
@@ -131,18 +133,16 @@ impl Hostile<'_> {
 
     /// Asserts that a range lies in the shared part and is aligned.
     fn inside<T>(&self, first: *const T, count: usize) {
-        Self::inside_part(self.segment.shared(), SHARED_LENGTH, first, count);
+        Self::inside_part(self.segment.shared(), first, count);
     }
 
     /// The same for the owner's part.
     fn inside_owned<T>(&self, first: *const T, count: usize) {
-        Self::inside_part(self.segment.owned(), OWNED_LENGTH, first, count);
+        Self::inside_part(self.segment.owned(), first, count);
     }
 
-    fn inside_part<T>(part: &FileMapping, length: usize, first: *const T, count: usize) {
-        let base = part.base().as_ptr().addr();
-        let begin = first.addr().checked_sub(base).expect("not before the part");
-        assert!(begin + count * size_of::<T>() <= length, "beyond the part");
+    fn inside_part<T>(part: &Part, first: *const T, count: usize) {
+        assert!(part.contains(first.addr(), count * size_of::<T>()), "not in the part");
         assert!(first.is_aligned());
     }
 
@@ -150,27 +150,29 @@ impl Hostile<'_> {
     fn write(&self, step: HostileInput, times: usize) {
         let near = usize::from(step.index) * 8;
         let (owned, shared) = (self.segment.owned(), self.segment.shared());
-        let (part, at) = match step.kind % 16 {
+        let (part, at): (&Part, _) = match step.kind % 16 {
             0 => (owned, near % 4096),
-            1 => (owned, REGIONS_AT + near),
-            2 => (owned, QUEUE_PAIRS_AT + near),
-            3 => (shared, COMPLETION_QUEUES_AT + near),
-            4 => (owned, SHARED_QUEUES_AT + near),
-            5 => (shared, HAZARDS_AT + near),
-            6 => (shared, HEAP_AT + near),
-            7 => (owned, MEMBERS_AT + near),
-            8 => (owned, OFFERS_AT + near),
+            1 => (owned, REGIONS.at + near),
+            2 => (owned, QUEUE_PAIRS.at + near),
+            3 => (shared, COMPLETION_QUEUES.at + near),
+            4 => (owned, SHARED_QUEUES.at + near),
+            5 => (shared, HAZARDS.at + near),
+            6 => (shared, SHARED.heap + near),
+            7 => (owned, MEMBERS.at + near),
+            8 => (owned, OWNED.heap + near),
             9 => (shared, near % 4096),
-            10 => (shared, PROGRESS_AT + near),
-            11 => (shared, COUNTERS_AT + near),
+            10 => (shared, PROGRESS.at + near),
+            11 => (shared, COUNTERS.at + near),
             kind if kind % 2 == 0 => (owned, step.number as usize),
             _ => (shared, step.number as usize),
         };
-        let at = at % (part.len() - times * 8) / 8 * 8;
+        let length = if ptr::eq(part, owned) { OWNED.length(1) } else { SHARED.length(1) };
+        let at = at % (length - times * 8) / 8 * 8;
+        let base = part.level(0).expect("a segment has this level");
         for time in 0..times {
-            // SAFETY: `at` was reduced to a multiple of 8 below `part.len() - times * 8`, so each
-            // word lies in the part and is aligned. Only this thread uses the segment.
-            unsafe { part.base().add(at + time * 8).cast::<u64>().write(step.word) };
+            // SAFETY: `at` was reduced to a multiple of 8 below `length - times * 8`, so each word
+            // lies in level 0 and is aligned. Only this thread uses the segment.
+            unsafe { base.add(at + time * 8).cast::<u64>().write(step.word) };
         }
     }
 
@@ -311,9 +313,8 @@ impl Hostile<'_> {
         };
         let Some(slots) = descriptor.check() else { return };
         let (slot, offer) = (self.segment.slot(&slots, index), self.segment.offer(&slots, index));
-        let (Some(slot), Some(offer)) = (slot, offer) else {
-            return assert!(index >= descriptor.count);
-        };
+        // The segment may not have the level.
+        let (Some(slot), Some(offer)) = (slot, offer) else { return };
         let RecvSlot { header, eager, source } = slot;
         assert!(index < descriptor.count && offer.entries.len() <= MAX_SGE);
         self.inside(header, 1);
@@ -321,9 +322,9 @@ impl Hostile<'_> {
         self.inside_owned(offer.entries.as_ptr(), offer.entries.len());
         self.inside(source, 1);
         self.inside(eager.as_ptr(), EAGER);
-        assert!(core::ptr::from_ref(header).addr() >= self.segment.shared().base().as_ptr().addr() + HEAP_AT);
-        let first = core::ptr::from_ref(offer.header).addr();
-        assert!(first >= self.segment.owned().base().as_ptr().addr() + OFFERS_AT);
+        for (layout, offset) in [(&SHARED, descriptor.offset), (&OWNED, descriptor.offers)] {
+            assert!(layout.in_heap(offset, 1).is_some(), "slots and offers lie behind the tables");
+        }
         let mut sum = u64::from(offer.header.room().bytes);
         for entry in offer.entries.iter().chain([&header.first]) {
             let (address, length, lkey) = entry.load();
@@ -370,8 +371,8 @@ impl Hostile<'_> {
     fn ring(&self, offset: u64, words: u32, step: HostileInput) {
         let Some(ring) = self.segment.ring(offset, words) else { return };
         assert!(words.is_power_of_two());
-        let begin = self.segment.shared().base().as_ptr().wrapping_add(offset as usize);
-        self.inside(begin, ring_bytes(words));
+        let begin = self.segment.heap(offset, ring_bytes(words)).expect("a ring lies in the heap");
+        self.inside(begin.as_ptr(), ring_bytes(words));
         let mut head = step.word as u32;
         assert!(
             ring.pending(head).take(if cfg!(miri) { 1 } else { RING_WORDS + 1 }).count() <= words as usize
@@ -450,17 +451,18 @@ mod tests {
     fn garbage_everywhere_is_survived() {
         let segment = Segment::create().expect("memory for a segment");
         let mut random = Random(1);
-        let owned = [0, REGIONS_AT, QUEUE_PAIRS_AT, SHARED_QUEUES_AT, MEMBERS_AT, OFFERS_AT, OWNED_LENGTH];
-        let shared = [0, PROGRESS_AT, COMPLETION_QUEUES_AT, COUNTERS_AT, HAZARDS_AT, HEAP_AT, SHARED_LENGTH];
+        let owned =
+            [0, REGIONS.at, QUEUE_PAIRS.at, SHARED_QUEUES.at, MEMBERS.at, OWNED.heap, OWNED.length(1)];
+        let shared =
+            [0, HAZARDS.at, PROGRESS.at, COMPLETION_QUEUES.at, COUNTERS.at, SHARED.heap, SHARED.length(1)];
         for (part, bounds) in [(segment.owned(), owned), (segment.shared(), shared)] {
+            let base = part.level(0).expect("a segment has this level");
             for pair in bounds.windows(2) {
                 let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 10 } else { 16 }));
                 let count = garbage.len().min(pair[1] - pair[0]);
-                // SAFETY: the loop keeps the range within the part, and no reference to the segment
+                // SAFETY: the loop keeps the range within level 0, and no reference to the segment
                 // exists yet.
-                unsafe {
-                    part.base().as_ptr().add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count);
-                }
+                unsafe { base.as_ptr().add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count) };
             }
         }
         let mut hostile = Hostile { segment: &segment, writer: GenerationWriter::default() };

@@ -26,6 +26,7 @@ pub(crate) mod completion;
 pub(crate) mod entry;
 pub(crate) mod generation;
 pub(crate) mod hazard;
+pub(crate) mod part;
 pub(crate) mod progress;
 pub(crate) mod ring;
 pub(crate) mod rpc;

@@ -9,17 +9,20 @@
 //! for every process, so processes exchange only offsets within a part, which [`Segment::slot`] and
 //! the like check. Untouched pages cost no memory, so the tables can be large.
 
-use core::mem::{align_of, size_of};
+use core::mem::size_of;
 use core::ptr::NonNull;
 use std::io;
+use std::os::fd::OwnedFd;
 
 use super::completion::CqEntry;
 use super::entry::{MembershipEntry, MrEntry, QpEntry, SlotsDescriptor, SrqEntry};
 use super::hazard::{HazardSlot, TRANSFER_SLOTS};
+use super::part::{LEVELS, Part, PartLayout, Table};
 use super::progress::{QpProgress, SrqCounters};
 use super::ring::{IndexRing, RingHeader};
 use super::slot::{EAGER, OfferHeader, SgeEntry, SlotHeader};
-use crate::platform::memory::FileMapping;
+use crate::platform::errno;
+use crate::platform::memory::Writers;
 use crate::sync::{Acquire, AtomicU32, AtomicU64};
 
 /// Changes with every change of the layout or of the meaning of a word. Peers with different
@@ -48,29 +51,44 @@ pub(crate) const MAX_PEERS: usize = sized(1 << 10, 4);
 pub(crate) const PAGE: usize = 4096;
 const HEADER: usize = PAGE;
 
-/// Offsets in the owner's part.
-pub(super) const REGIONS_AT: usize = HEADER;
-pub(super) const QUEUE_PAIRS_AT: usize = REGIONS_AT + MAX_REGIONS * size_of::<MrEntry>();
-pub(super) const SHARED_QUEUES_AT: usize = QUEUE_PAIRS_AT + MAX_QUEUE_PAIRS * size_of::<QpEntry>();
-pub(super) const MEMBERS_AT: usize = SHARED_QUEUES_AT + MAX_SHARED_QUEUES * size_of::<SrqEntry>();
-/// The offers of posted receives.
-pub(crate) const OFFERS_AT: usize =
-    (MEMBERS_AT + MAX_MEMBERS * size_of::<MembershipEntry>()).next_multiple_of(PAGE);
-pub(crate) const OFFERS: usize = sized(4 << 30, 1 << 18);
-/// Bytes of the owner's part.
-pub(crate) const OWNED_LENGTH: usize = OFFERS_AT + OFFERS;
+/// Where a table ends in level 0 of its part.
+const fn end_of<T>(table: &Table) -> usize {
+    table.at + table.first * size_of::<T>()
+}
 
-/// Offsets in the shared part.
-pub(super) const PROGRESS_AT: usize = HEADER;
-pub(super) const COMPLETION_QUEUES_AT: usize = PROGRESS_AT + MAX_QUEUE_PAIRS * size_of::<QpProgress>();
-pub(super) const COUNTERS_AT: usize = COMPLETION_QUEUES_AT + MAX_COMPLETION_QUEUES * size_of::<CqEntry>();
-pub(super) const HAZARDS_AT: usize = COUNTERS_AT + MAX_SHARED_QUEUES * size_of::<SrqCounters>();
-/// The heap, in whole pages. The rings and the slots of receive queues lie there.
-pub(crate) const HEAP_AT: usize =
-    (HAZARDS_AT + MAX_PEERS * TRANSFER_SLOTS * size_of::<HazardSlot>()).next_multiple_of(PAGE);
-pub(crate) const HEAP: usize = sized(16 << 30, 1 << 20);
-/// Bytes of the shared part.
-pub(crate) const SHARED_LENGTH: usize = HEAP_AT + HEAP;
+/// A table of the first level's part of `limit` entries.
+const fn table(at: usize, limit: usize) -> Table {
+    Table { at, first: limit >> (LEVELS - 1), limit }
+}
+
+/// The tables of the owner's part.
+pub(super) const REGIONS: Table = table(HEADER, MAX_REGIONS);
+pub(super) const QUEUE_PAIRS: Table = table(end_of::<MrEntry>(&REGIONS), MAX_QUEUE_PAIRS);
+pub(super) const SHARED_QUEUES: Table = table(end_of::<QpEntry>(&QUEUE_PAIRS), MAX_SHARED_QUEUES);
+pub(super) const MEMBERS: Table = table(end_of::<SrqEntry>(&SHARED_QUEUES), MAX_MEMBERS);
+/// The owner's part, whose heap has the offers of posted receives. Behind a level's tables lies an
+/// offer of 100 bytes for each slot of the shared part's level.
+pub(crate) static OWNED: PartLayout = PartLayout {
+    fixed: HEADER,
+    scaled: sized(4 << 20, 1 << 18),
+    heap: end_of::<MembershipEntry>(&MEMBERS).next_multiple_of(PAGE),
+};
+
+/// The tables of the shared part. Hazards lie in the fixed area.
+pub(super) const HAZARDS: Table = {
+    let slots = MAX_PEERS * TRANSFER_SLOTS;
+    Table { at: HEADER, first: slots, limit: slots }
+};
+pub(super) const PROGRESS: Table = table(end_of::<HazardSlot>(&HAZARDS), MAX_QUEUE_PAIRS);
+pub(super) const COMPLETION_QUEUES: Table = table(end_of::<QpProgress>(&PROGRESS), MAX_COMPLETION_QUEUES);
+pub(super) const COUNTERS: Table = table(end_of::<CqEntry>(&COMPLETION_QUEUES), MAX_SHARED_QUEUES);
+/// The shared part, whose heap has rings, slots of receive queues, and payload in transit.
+pub(crate) static SHARED: PartLayout = PartLayout {
+    fixed: end_of::<HazardSlot>(&HAZARDS),
+    scaled: sized(16 << 20, 1 << 20),
+    heap: end_of::<SrqCounters>(&COUNTERS).next_multiple_of(PAGE),
+};
+const HEADERS: Table = Table { at: 0, first: 1, limit: 1 };
 
 /// The most slots of a receive queue, which bounds a peer's search for a posted slot.
 pub(crate) const MAX_SLOTS: u32 = 1 << 16;
@@ -120,15 +138,19 @@ const _: () = {
 /// A mapped segment, this process's own or a peer's.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    owned: FileMapping,
-    shared: FileMapping,
+    owned: Part,
+    shared: Part,
 }
 
-/// The checked place of a receive queue: its slots and offers lie in every segment, because all
-/// segments have the same lengths.
+/// The checked place of a receive queue: its slots and offers lie in one level each of a segment,
+/// if the segment has that level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots {
+    /// The level of the slots, and their offset there.
+    level: usize,
     offset: usize,
+    /// The level of the offers, and their offset there.
+    offers_level: usize,
     offers: usize,
     count: u32,
     /// Scatter entries of an offer.
@@ -163,24 +185,6 @@ const SLOT_ALIGN: usize = 128;
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = (SOURCE_AT + SOURCE * size_of::<AtomicU64>()).next_multiple_of(SLOT_ALIGN);
 
-/// A table in one of the parts.
-///
-/// # Safety
-///
-/// `T` must consist of atomics only, so that it is valid with any content and may change at any
-/// time. The part has `at + count * size_of::<T>()` bytes, and only `T`s lie in that range.
-#[inline]
-unsafe fn in_table<T>(part: &FileMapping, at: usize, count: usize, index: u32) -> Option<&T> {
-    let index = index as usize;
-    if index >= count {
-        return None;
-    }
-    debug_assert!(at + count * size_of::<T>() <= part.len() && at.is_multiple_of(align_of::<T>()));
-    // SAFETY: the table lies in the part, by this function's contract, and so does the entry. It is
-    // aligned, because the table is, and the mapping begins at a page. Any content is a valid `T`.
-    Some(unsafe { part.base().add(at + index * size_of::<T>()).cast::<T>().as_ref() })
-}
-
 impl Segment {
     /// Creates the segment of this process.
     ///
@@ -189,81 +193,85 @@ impl Segment {
     /// If the system has no memory or file descriptor for it.
     pub(crate) fn create() -> io::Result<Self> {
         Ok(Self {
-            owned: FileMapping::create_owned(c"soft-rnic", OWNED_LENGTH)?,
-            shared: FileMapping::create(c"soft-rnic", SHARED_LENGTH)?,
+            owned: Part::create(&OWNED, c"soft-rnic-owner", Writers::Owner)?,
+            shared: Part::create(&SHARED, c"soft-rnic", Writers::Peers)?,
         })
     }
 
-    /// Wraps the parts that a peer gave; `None` if one is too short. The caller must have checked
-    /// that they cannot shrink.
-    pub(crate) fn of_peer([owned, shared]: [FileMapping; 2]) -> Option<Self> {
-        (owned.len() >= OWNED_LENGTH && shared.len() >= SHARED_LENGTH).then_some(Self { owned, shared })
+    /// Maps the parts that a peer gave.
+    ///
+    /// # Errors
+    ///
+    /// One of them is not valid, or the system cannot map it.
+    pub(crate) fn of_peer([owned, shared]: [OwnedFd; 2]) -> io::Result<Self> {
+        Ok(Self {
+            owned: Part::of_peer(&OWNED, owned, false)?,
+            shared: Part::of_peer(&SHARED, shared, true)?,
+        })
     }
 
-    /// The owner's part, for handing to peers.
-    pub(crate) fn owned(&self) -> &FileMapping {
+    /// The owner's part.
+    pub(crate) fn owned(&self) -> &Part {
         &self.owned
     }
 
-    /// The shared part, for handing to peers.
-    pub(crate) fn shared(&self) -> &FileMapping {
+    /// The shared part.
+    pub(crate) fn shared(&self) -> &Part {
         &self.shared
     }
 
     pub(crate) fn owner_header(&self) -> &OwnerHeader {
-        // SAFETY: `OwnerHeader` consists of atomics (asserted above), only headers lie at offset 0,
-        // and every owner's part is longer (`create`, `of_peer`).
-        unsafe { in_table(&self.owned, 0, 1, 0) }.expect("there is one header")
+        // SAFETY: `OwnerHeader` consists of atomics (asserted above), and only headers lie at offset 0.
+        unsafe { self.owned.entry(&HEADERS, 0) }.expect("there is one header")
     }
 
     pub(crate) fn shared_header(&self) -> &SharedHeader {
-        // SAFETY: `SharedHeader` consists of atomics (asserted above), only headers lie at offset 0,
-        // and every shared part is longer (`create`, `of_peer`).
-        unsafe { in_table(&self.shared, 0, 1, 0) }.expect("there is one header")
+        // SAFETY: `SharedHeader` consists of atomics (asserted above), and only headers lie at offset 0.
+        unsafe { self.shared.entry(&HEADERS, 0) }.expect("there is one header")
     }
 
     #[inline]
     pub(crate) fn region(&self, index: u32) -> Option<&MrEntry> {
         // SAFETY: `MrEntry` consists of atomics, and the table holds nothing else.
-        unsafe { in_table(&self.owned, REGIONS_AT, MAX_REGIONS, index) }
+        unsafe { self.owned.entry(&REGIONS, index) }
     }
 
     #[inline]
     pub(crate) fn queue_pair(&self, index: u32) -> Option<&QpEntry> {
         // SAFETY: `QpEntry` consists of atomics, and the table holds nothing else.
-        unsafe { in_table(&self.owned, QUEUE_PAIRS_AT, MAX_QUEUE_PAIRS, index) }
+        unsafe { self.owned.entry(&QUEUE_PAIRS, index) }
     }
 
     /// The changing words of a queue pair.
     #[inline]
     pub(crate) fn progress(&self, index: u32) -> Option<&QpProgress> {
         // SAFETY: `QpProgress` consists of atomics, and the table holds nothing else.
-        unsafe { in_table(&self.shared, PROGRESS_AT, MAX_QUEUE_PAIRS, index) }
+        unsafe { self.shared.entry(&PROGRESS, index) }
     }
 
     #[inline]
     pub(crate) fn completion_queue(&self, index: u32) -> Option<&CqEntry> {
         // SAFETY: `CqEntry` consists of atomics, and the table holds nothing else.
-        unsafe { in_table(&self.shared, COMPLETION_QUEUES_AT, MAX_COMPLETION_QUEUES, index) }
+        unsafe { self.shared.entry(&COMPLETION_QUEUES, index) }
     }
 
     #[inline]
     pub(crate) fn shared_queue(&self, index: u32) -> Option<&SrqEntry> {
         // SAFETY: `SrqEntry` consists of atomics, and the table holds nothing else.
-        unsafe { in_table(&self.owned, SHARED_QUEUES_AT, MAX_SHARED_QUEUES, index) }
+        unsafe { self.owned.entry(&SHARED_QUEUES, index) }
     }
 
     /// The changing words of a shared receive queue.
     #[inline]
     pub(crate) fn counters(&self, index: u32) -> Option<&SrqCounters> {
         // SAFETY: `SrqCounters` consists of atomics, and the table holds nothing else.
-        unsafe { in_table(&self.shared, COUNTERS_AT, MAX_SHARED_QUEUES, index) }
+        unsafe { self.shared.entry(&COUNTERS, index) }
     }
 
     #[inline]
     pub(crate) fn member(&self, index: u32) -> Option<&MembershipEntry> {
         // SAFETY: `MembershipEntry` consists of atomics, and the table holds nothing else.
-        unsafe { in_table(&self.owned, MEMBERS_AT, MAX_MEMBERS, index) }
+        unsafe { self.owned.entry(&MEMBERS, index) }
     }
 
     /// How many entries of the membership table have been used.
@@ -278,7 +286,7 @@ impl Segment {
         }
         let index = (usize::from(peer_id) * TRANSFER_SLOTS + transfer_slot) as u32;
         // SAFETY: `HazardSlot` is an atomic, and the table holds nothing else.
-        unsafe { in_table(&self.shared, HAZARDS_AT, MAX_PEERS * TRANSFER_SLOTS, index) }
+        unsafe { self.shared.entry(&HAZARDS, index) }
     }
 
     /// A slot of a receive queue.
@@ -287,11 +295,12 @@ impl Segment {
         if index >= slots.count {
             return None;
         }
+        let base = self.shared.level(slots.level)?;
         let offset = slots.offset + index as usize * SLOT;
         let part = |at: usize| {
-            // SAFETY: the whole slot lies in the heap of any segment, as `SlotsDescriptor::check`
+            // SAFETY: the whole slot lies in the heap of that level, as `SlotsDescriptor::check`
             // verified when it made `slots`.
-            unsafe { self.shared.base().add(offset + at) }
+            unsafe { base.add(offset + at) }
         };
         // SAFETY: the parts lie within the slot, in the order of the offset constants, and the slot
         // lies in the mapping (`SlotsDescriptor::check`). They are aligned like the slots, by 64
@@ -311,12 +320,13 @@ impl Segment {
         if index >= slots.count {
             return None;
         }
+        let base = self.owned.level(slots.offers_level)?;
         let offset = slots.offers + index as usize * offer_stride(slots.entries);
-        // SAFETY: the whole offer lies in the owner's part of any segment, as
+        // SAFETY: the whole offer lies in that level of the owner's part, as
         // `SlotsDescriptor::check` verified when it made `slots`. It is aligned by 16 bytes, begins
         // with a header, and continues with entries. All of it is atomics.
         unsafe {
-            let header = self.owned.base().add(offset).cast::<OfferHeader>();
+            let header = base.add(offset).cast::<OfferHeader>();
             let first = header.add(1).cast::<SgeEntry>().as_ptr();
             let entries = core::slice::from_raw_parts(first, slots.entries as usize);
             Some(RecvOffer { header: header.as_ref(), entries })
@@ -341,11 +351,38 @@ impl Segment {
 
     /// A range of the heap, for payload in transit.
     pub(crate) fn heap(&self, offset: u64, length: usize) -> Option<NonNull<u8>> {
-        let offset = usize::try_from(offset).ok().filter(|offset| *offset >= HEAP_AT)?;
-        let end = offset.checked_add(length)?;
-        // SAFETY: the end was just checked to lie in the mapping.
-        (end <= self.shared.len()).then(|| unsafe { self.shared.base().add(offset) })
+        self.shared.heap(offset, length)
     }
+
+    /// Owner: makes sure that the table of regions has this entry. False if the segment cannot grow;
+    /// the log says why.
+    pub(crate) fn ensure_region(&self, index: u32) -> bool {
+        granted(self.owned.ensure(&REGIONS, index))
+    }
+
+    /// The same for the table of queue pairs.
+    pub(crate) fn ensure_queue_pair(&self, index: u32) -> bool {
+        granted(self.owned.ensure(&QUEUE_PAIRS, index)) && granted(self.shared.ensure(&PROGRESS, index))
+    }
+
+    /// The same for the table of completion queues.
+    pub(crate) fn ensure_completion_queue(&self, index: u32) -> bool {
+        granted(self.shared.ensure(&COMPLETION_QUEUES, index))
+    }
+
+    /// The same for the table of shared receive queues.
+    pub(crate) fn ensure_shared_queue(&self, index: u32) -> bool {
+        granted(self.owned.ensure(&SHARED_QUEUES, index)) && granted(self.shared.ensure(&COUNTERS, index))
+    }
+
+    /// The same for the table of memberships.
+    pub(crate) fn ensure_member(&self, index: u32) -> bool {
+        granted(self.owned.ensure(&MEMBERS, index))
+    }
+}
+
+fn granted(growth: io::Result<()>) -> bool {
+    growth.inspect_err(|error| _ = errno::refused("the device's memory cannot grow", error)).is_ok()
 }
 
 /// Bytes of an offer with this number of scatter entries.
@@ -369,21 +406,20 @@ impl Slots {
 }
 
 impl SlotsDescriptor {
-    /// Checks that the queue has slots, that all of them lie within the heap, and that their offers
-    /// lie within the owner's part.
+    /// Checks that the queue has slots, that all of them lie within one level's heap, and that their
+    /// offers lie within one level's heap of the owner's part.
     pub(crate) fn check(&self) -> Option<Slots> {
         let (count, entries) = (self.count, self.entries);
         if !(1..=MAX_SLOTS).contains(&count) || entries as usize > MAX_SGE {
             return None;
         }
-        let within = |offset: u64, stride: usize, begin: usize, end: usize| {
-            let offset = usize::try_from(offset).ok().filter(|offset| (begin..=end).contains(offset))?;
-            (count as usize * stride <= end - offset && offset.is_multiple_of(Self::UNIT as usize))
-                .then_some(offset)
-        };
-        let offset = within(self.offset, SLOT, HEAP_AT, SHARED_LENGTH)?;
-        let offers = within(self.offers, offer_stride(entries), OFFERS_AT, OWNED_LENGTH)?;
-        Some(Slots { offset, offers, count, entries })
+        let aligned = |offset: u64| offset.is_multiple_of(Self::UNIT);
+        if !aligned(self.offset) || !aligned(self.offers) {
+            return None;
+        }
+        let (level, offset) = SHARED.in_heap(self.offset, count as usize * SLOT)?;
+        let (offers_level, offers) = OWNED.in_heap(self.offers, count as usize * offer_stride(entries))?;
+        Some(Slots { level, offset, offers_level, offers, count, entries })
     }
 }
 

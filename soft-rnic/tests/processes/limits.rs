@@ -1,5 +1,5 @@
 //! Missing permissions and resources: peers of other users, memory that the system forbids to copy,
-//! forks, few descriptors, little memory, and very many queue pairs.
+//! forks, few descriptors, little memory, short files, and very many queue pairs.
 
 use std::process::Command;
 use std::ptr;
@@ -46,6 +46,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         role("a_killed_parent_is_dead_although_its_child_lives", "orphan"),
         role("too_few_descriptors_are_named", "descriptors"),
         role("too_little_memory_is_named", "memory"),
+        role("too_short_files_are_named", "files"),
+        role("a_thread_that_cannot_be_made_is_explained", "spawn"),
+        role("an_idle_device_maps_little", "idle"),
+        role("locked_memory_stays_little", "locked"),
         role("forty_thousand_queue_pairs", "many"),
         role("opening_and_closing_leaves_nothing", "again"),
     ]
@@ -60,6 +64,10 @@ pub(crate) fn play(role: &str, arguments: &[String]) {
         "orphan" => orphan(),
         "descriptors" => descriptors(),
         "memory" => memory(),
+        "files" => files(),
+        "spawn" => spawn(),
+        "idle" => idle(),
+        "locked" => locked(),
         "many" => many(),
         "again" => again(),
         _ => panic!("unknown role {role}"),
@@ -442,16 +450,117 @@ fn memory() {
     let status = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
     let pages: u64 = status.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
     let used = pages * 4096;
-    // The segment takes more than 16 GiB of address space.
-    for gigabytes in [1, 4, 15] {
-        set_limit(libc::RLIMIT_AS, used + (gigabytes << 30));
-        assert!(refused("address space", &[libc::ENOMEM]), "{gigabytes} GiB suffice");
+    for mebibytes in [1, 4, 16] {
+        set_limit(libc::RLIMIT_AS, used + (mebibytes << 20));
+        assert!(refused("RLIMIT_AS", &[libc::ENOMEM]), "{mebibytes} MiB suffice");
     }
+    // An allocator's arena for the service thread takes 64 to 128 MiB.
+    set_limit(libc::RLIMIT_AS, used + (256 << 20));
+    assert!(!refused("RLIMIT_AS", &[]));
     set_limit(libc::RLIMIT_AS, u64::MAX);
-    assert!(!refused("address space", &[]));
-    // A segment is a file, so `RLIMIT_FSIZE` may apply, too. Most processes get a signal then; one
-    // that ignores it gets an error.
     before.settle().expect("what fails leaves nothing");
+}
+
+/// The device's memory is files, so that `RLIMIT_FSIZE` applies. The system would end the process
+/// with SIGXFSZ.
+fn files() {
+    keep_log();
+    TestDevice::open().close();
+    let before = Resources::now();
+    set_limit(libc::RLIMIT_FSIZE, 1 << 20);
+    assert!(refused("RLIMIT_FSIZE", &[libc::EFBIG]), "1 MiB suffices");
+    set_limit(libc::RLIMIT_FSIZE, 32 << 20);
+    assert!(!refused("RLIMIT_FSIZE", &[]));
+    let (device, _) = crate::soak::open();
+    let cq = device.cq(16, ptr::null_mut());
+    // The receive queues take more than the first level of the segment.
+    let mut made = Vec::new();
+    let error = loop {
+        match device.try_qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 4096) {
+            Ok(qp) => made.push(qp),
+            Err(error) => break error,
+        }
+        assert!(made.len() < 100, "the limit has no effect");
+    };
+    assert!(!made.is_empty());
+    assert_eq!(error.raw_os_error(), Some(libc::EFBIG));
+    let lines = logged();
+    assert!(lines.iter().any(|line| line.contains("RLIMIT_FSIZE")), "{lines:?}");
+    made.into_iter().for_each(|qp| assert_eq!(qp.destroy(), 0));
+    cq.destroy();
+    device.close();
+    before.settle().expect("what fails leaves nothing");
+}
+
+/// The address space has room for the segment, and none for the stack of the service thread.
+fn spawn() {
+    keep_log();
+    let device = TestDevice::open();
+    let cq = device.cq(1, ptr::null_mut());
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
+    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
+    set_limit(libc::RLIMIT_AS, pages * 4096 + (1 << 20));
+    let made = device.try_qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 1);
+    assert_eq!(made.map(|_| ()).map_err(|error| error.raw_os_error()), Err(Some(libc::EAGAIN)));
+    let lines = logged();
+    assert!(lines.iter().any(|line| line.contains("RLIMIT_AS")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("RLIMIT_NPROC")), "{lines:?}");
+    set_limit(libc::RLIMIT_AS, u64::MAX);
+    cq.destroy();
+    device.close();
+}
+
+/// The bytes of the device's mappings, and how many of them core dumps contain.
+fn mapped() -> (u64, usize) {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("a process can see its own");
+    let (mut bytes, mut dumped, mut of_device) = (0, 0, false);
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let first = words.next().unwrap_or_default();
+        if !first.ends_with(':') {
+            of_device = line.contains("memfd:soft-rnic");
+        } else if of_device && first == "Size:" {
+            bytes += words.next().and_then(|size| size.parse::<u64>().ok()).expect("a size") << 10;
+        } else if of_device && first == "VmFlags:" {
+            dumped += usize::from(!words.any(|flag| flag == "dd"));
+        }
+    }
+    (bytes, dumped)
+}
+
+fn idle() {
+    let side = LimitEndpoint::new();
+    let (own, dumped) = mapped();
+    assert!((1..=64 << 20).contains(&own), "{own} bytes");
+    assert_eq!(dumped, 0, "mappings that a core dump contains");
+    // A peer's segment is no different, and neither is what is added later.
+    let (other, _partner, to) = meet(ChildRole::start("partner", &[]));
+    assert_eq!(other.run(ibv_wr_opcode::IBV_WR_SEND, &to), ibv_wc_status::IBV_WC_SUCCESS);
+    let qp = side.device.qp(ibv_qp_type::IBV_QPT_RC, side.cq, ptr::null_mut(), 60_000);
+    let (all, dumped) = mapped();
+    assert!(all > 2 * own, "{all} bytes");
+    assert_eq!(dumped, 0, "mappings that a core dump contains");
+    assert_eq!(qp.destroy(), 0);
+    other.close();
+    side.close();
+}
+
+fn locked() {
+    // SAFETY: the call changes no memory.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+        println!("SKIPPED: mlockall: {}", std::io::Error::last_os_error());
+        return;
+    }
+    let resident = || {
+        let pages = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
+        let pages: u64 = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
+        pages * 4096
+    };
+    let before = resident();
+    let side = LimitEndpoint::new();
+    let after = resident();
+    assert!(after - before < 200 << 20, "{} bytes became resident", after - before);
+    side.close();
 }
 
 fn many() {

@@ -6,7 +6,7 @@
 //! connects two workers, and stops and continues one of them, or kills it and starts another. The
 //! survivor must notice, free everything, and go on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -230,7 +230,10 @@ impl Resources {
     pub(crate) fn now() -> Self {
         let count = |folder| std::fs::read_dir(folder).expect("a process can see its own").count();
         let maps = std::fs::read_to_string("/proc/self/maps").expect("a process can see its own");
-        let mappings = maps.lines().filter(|line| line.contains("soft-rnic")).count();
+        // A file is mapped in as many pieces as it has levels.
+        let files = maps.lines().filter(|line| line.contains("soft-rnic"));
+        let files: BTreeSet<_> = files.filter_map(|line| line.split_ascii_whitespace().nth(4)).collect();
+        let mappings = files.len();
         Self {
             descriptors: descriptors(),
             threads: count("/proc/self/task"),
@@ -284,28 +287,40 @@ fn descriptors() -> BTreeMap<String, usize> {
     kinds
 }
 
-/// The number of populated pages in the heap of this process's segment. The heap is the segment's
-/// last 16 GiB.
+/// The number of populated pages in the heap of this process's segment.
 fn heap_pages() -> u64 {
+    (0..).map_while(heap_pages_of).sum()
+}
+
+/// The same in one level; `None` if the segment does not have that level.
+fn heap_pages_of(level: u32) -> Option<u64> {
     use std::os::fd::AsRawFd;
-    const HEAP: u64 = 16 << 30;
-    let Some(path) = own_segment() else { return 0 };
-    let Ok(file) = std::fs::File::open(path) else { return 0 };
-    let len = file.metadata().expect("an open file").len();
-    let (mut at, mut pages) = ((len - HEAP) as i64, 0);
+    /// As in `shared/segment.rs`: the header and the hazards; the tables of level 0; both tables and
+    /// heap of level 0.
+    const FIXED: i64 = 4096 + (4 << 20);
+    const TABLES: i64 = 126_976;
+    const LEVEL: i64 = 16 << 20;
+    let file = std::fs::File::open(own_segment()?).ok()?;
+    let before = level.checked_sub(1).map_or(0, |scale| LEVEL << scale);
+    let tables = TABLES << level.saturating_sub(1);
+    let (mut at, end) = (FIXED + before + tables, FIXED + (LEVEL << level));
+    if file.metadata().expect("an open file").len() < end as u64 {
+        return None;
+    }
+    let mut pages = 0;
     loop {
         // SAFETY: the file is open, and the call accesses no memory.
         let data = unsafe { libc::lseek(file.as_raw_fd(), at, libc::SEEK_DATA) };
-        if data < 0 {
-            return pages;
+        if data < 0 || data >= end {
+            return Some(pages);
         }
         // SAFETY: the file is open, and the call accesses no memory.
         at = unsafe { libc::lseek(file.as_raw_fd(), data, libc::SEEK_HOLE) };
-        pages += (at - data) as u64 / 4096;
+        pages += (at.min(end) - data) as u64 / 4096;
     }
 }
 
-/// The path of this process's segment. Peers' segments are mapped, but only this one is an open
+/// The path of the shared part of this process's segment. Peers' segments are mapped, but only this one is an open
 /// file.
 fn own_segment() -> Option<std::path::PathBuf> {
     let files = std::fs::read_dir("/proc/self/fd").expect("a process can see its own");

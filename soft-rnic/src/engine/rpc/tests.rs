@@ -10,7 +10,7 @@ use super::*;
 use crate::queue_pair::xrc::RECEIVER;
 use crate::shared::entry::{MrDescriptor, QpDescriptor, SlotsDescriptor};
 use crate::shared::generation::GenerationWriter;
-use crate::shared::segment::{HEAP_AT, OFFERS_AT};
+use crate::shared::segment::{OWNED, SHARED};
 use crate::shared::slot::{Holder, RecvCapacity};
 use crate::verbs::bench::*;
 use crate::verbs::testing::table;
@@ -19,7 +19,7 @@ const QUEUE_PAIR: u32 = 5;
 const REGION: u32 = 3;
 const KEY: u32 = REGION << 8 | 0x5a;
 const PD: u32 = 7;
-const AREA: u64 = HEAP_AT as u64 + 8192;
+const AREA: u64 = SHARED.heap as u64 + 8192;
 const IOVA: u64 = 0x10000;
 /// Longer than the payload that fits into a slot.
 const LENGTH: u32 = 600;
@@ -53,7 +53,7 @@ impl RpcFixture {
         let qpn = block << 14 | QUEUE_PAIR;
         bench.ready(qp, qpn, |attr| (attr.timeout, attr.retry_cnt) = (10, 1));
         let slots =
-            SlotsDescriptor { offset: HEAP_AT as u64, offers: OFFERS_AT as u64, count: 2, entries: 1 };
+            SlotsDescriptor { offset: SHARED.heap as u64, offers: OWNED.heap as u64, count: 2, entries: 1 };
         let fixture = Self { bench, qp, process, slots, _other: other };
         fixture.describe(qpn);
         fixture

@@ -10,7 +10,7 @@ use super::hostile::enter;
 use super::*;
 use crate::shared::entry::MrDescriptor;
 use crate::shared::generation::GenerationWriter;
-use crate::shared::segment::OWNED_LENGTH;
+use crate::shared::segment::OWNED;
 
 const REGION: u32 = 5;
 
@@ -36,7 +36,7 @@ fn a_guest_cannot_write_what_the_owner_alone_writes() {
     for file in [&owned, &reopen(&owned)] {
         assert_eq!(map(file, writable).err(), Some(Errno::PERM));
         assert_eq!(rustix::io::pwrite(file, &[0], 4096), Err(Errno::PERM));
-        assert_eq!(rustix::fs::ftruncate(file, OWNED_LENGTH as u64 - 4096), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(file, OWNED.length(1) as u64 - 4096), Err(Errno::PERM));
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert_eq!(rustix::fs::fallocate(file, hole, 0, 4096), Err(Errno::PERM));
         assert_eq!(rustix::fs::fcntl_add_seals(file, SealFlags::WRITE), Err(Errno::PERM));

@@ -14,7 +14,7 @@ use super::process::assert_sleeping;
 use super::*;
 use crate::platform::memory::FileMapping;
 use crate::platform::socket::Received;
-use crate::shared::segment::{HEAP_AT, MAX_PEERS, OWNED_LENGTH, SHARED_LENGTH};
+use crate::shared::segment::{MAX_PEERS, OWNED, SHARED};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
@@ -349,7 +349,7 @@ pub(super) fn false_listeners() {
 
 /// A file that can be each part of a segment.
 fn good_part() -> OwnedFd {
-    segment_file(SHARED_LENGTH.max(OWNED_LENGTH), SealFlags::SHRINK, LAYOUT_VERSION)
+    segment_file(SHARED.length(1).max(OWNED.length(1)), SealFlags::SHRINK, LAYOUT_VERSION)
 }
 
 /// A file of a segment with the given properties.
@@ -367,8 +367,8 @@ fn good_welcome() -> Welcome {
         process: random(),
         peer_id: 1,
         ordinal: 0,
-        call_area: HEAP_AT as u64,
-        probe: HEAP_AT as u64 + 64,
+        call_area: SHARED.heap as u64,
+        probe: SHARED.heap as u64 + 64,
         probe_address: 8,
         identity_page: 8,
         gids: Vec::new(),
@@ -427,9 +427,12 @@ pub(super) fn owner() {
     };
     refused("no segment", &reply(good_welcome()), &[]);
     refused("one part", &reply(good_welcome()), &[good.as_fd()]);
-    let longest = SHARED_LENGTH.max(OWNED_LENGTH);
+    let longest = SHARED.length(1).max(OWNED.length(1));
     for (what, file) in [
-        ("short", segment_file(SHARED_LENGTH.min(OWNED_LENGTH) - 4096, SealFlags::SHRINK, LAYOUT_VERSION)),
+        (
+            "short",
+            segment_file(SHARED.length(1).min(OWNED.length(1)) - 4096, SealFlags::SHRINK, LAYOUT_VERSION),
+        ),
         ("unsealed", segment_file(longest, SealFlags::GROW, LAYOUT_VERSION)),
         ("a pipe", rustix::pipe::pipe().expect("a pipe").0),
         ("a program", std::fs::File::open("/proc/self/exe").expect("a file").into()),
@@ -447,11 +450,11 @@ pub(super) fn owner() {
         ("no such peer id", Welcome { peer_id: MAX_PEERS as u16, ..good_welcome() }),
         ("no such block", Welcome { ordinal: 8, ..good_welcome() }),
         ("calls in the tables", Welcome { call_area: 0, ..good_welcome() }),
-        ("calls beyond the end", Welcome { call_area: SHARED_LENGTH as u64 - 64, ..good_welcome() }),
+        ("calls beyond the end", Welcome { call_area: SHARED.length(1) as u64 - 64, ..good_welcome() }),
         ("calls that wrap", Welcome { call_area: u64::MAX - 63, ..good_welcome() }),
-        ("crooked calls", Welcome { call_area: HEAP_AT as u64 + 8, ..good_welcome() }),
-        ("probe beyond the end", Welcome { probe: SHARED_LENGTH as u64, ..good_welcome() }),
-        ("crooked probe", Welcome { probe: HEAP_AT as u64 + 1, ..good_welcome() }),
+        ("crooked calls", Welcome { call_area: SHARED.heap as u64 + 8, ..good_welcome() }),
+        ("probe beyond the end", Welcome { probe: SHARED.length(1) as u64, ..good_welcome() }),
+        ("crooked probe", Welcome { probe: SHARED.heap as u64 + 1, ..good_welcome() }),
     ] {
         refused(what, &reply(welcome), &[good.as_fd(), good.as_fd()]);
     }

@@ -127,8 +127,12 @@ impl Cq {
         let rnic = context.rnic();
         let counted = context.count(|counts| &counts.cq, rnic.limits().max_cq)?;
         let index = rnic.completion_queues().reserve().ok_or(libc::ENOMEM)?;
-        let entry =
-            rnic.node().segment().completion_queue(index).expect("the segment has an entry for every index");
+        let segment = rnic.node().segment();
+        if !segment.ensure_completion_queue(index) {
+            rnic.completion_queues().release(index);
+            return Err(libc::ENOMEM);
+        }
+        let entry = segment.completion_queue(index).expect("the segment has an entry for every index");
         entry.reset(None);
         let cq = Arc::new_cyclic(|this| Self {
             entry: NonNull::from(entry),

@@ -176,7 +176,8 @@ fn entries(folder: &str) -> usize {
 
 fn mapped_by_device() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("proc");
-    maps.lines().filter(|line| line.contains("soft-rnic (deleted)") || line.contains("payload")).count()
+    let names = ["soft-rnic (deleted)", "soft-rnic-owner (deleted)", "payload"];
+    maps.lines().filter(|line| names.iter().any(|name| line.contains(name))).count()
 }
 
 /// Checks how many descriptors two connected nodes of one process use, and that they release

@@ -1,0 +1,75 @@
+//! Resource limits: checked before the system enforces them without a word, and named afterwards.
+
+use std::io;
+
+use rustix::process::{Resource, getrlimit};
+
+/// The limit in force; `None` if there is none.
+fn limit(resource: Resource) -> Option<u64> {
+    getrlimit(resource).current
+}
+
+/// Checks that a memory file may have this length. The system would end the process with SIGXFSZ.
+///
+/// # Errors
+///
+/// `FileTooLarge`, with the limit.
+pub(crate) fn check_file_length(length: usize) -> io::Result<()> {
+    let Some(most) = limit(Resource::Fsize).filter(|most| (length as u64) > *most) else { return Ok(()) };
+    let message = format!(
+        "a memory file of {length} bytes is needed, and RLIMIT_FSIZE allows {most}: raise it (ulimit -f)"
+    );
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
+}
+
+/// The error of a mapping of this length that the system refused, with the limit that may be the
+/// cause.
+pub(crate) fn unmappable(errno: rustix::io::Errno, length: usize) -> io::Error {
+    match limit(Resource::As).filter(|_| errno == rustix::io::Errno::NOMEM) {
+        None => errno.into(),
+        Some(most) => {
+            let used = address_space_used().map_or("unknown".to_owned(), |used| used.to_string());
+            let message = format!(
+                "{length} bytes of address space are needed; {used} are in use, and RLIMIT_AS allows {most}: raise \
+                 it (ulimit -v)"
+            );
+            io::Error::new(io::ErrorKind::OutOfMemory, message)
+        }
+    }
+}
+
+/// Bytes of this process's mappings.
+fn address_space_used() -> Option<u64> {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = pages.split(' ').next()?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// The likely reason why the system refused another thread.
+pub(crate) fn why_no_thread() -> String {
+    /// The stack of a thread, its guard page, and the allocator's arena.
+    const STACK: u64 = 4 << 20;
+    if let (Some(most), Some(used)) = (limit(Resource::As), address_space_used())
+        && used + STACK > most
+    {
+        return format!("{used} bytes of address space are in use, and RLIMIT_AS (ulimit -v) allows {most}");
+    }
+    if let Some((now, most)) = tasks_of_cgroup().filter(|(now, most)| now >= most) {
+        return format!("the control group has {now} tasks, and its pids.max is {most}");
+    }
+    match limit(Resource::Nproc) {
+        Some(most) => format!("this user may have {most} threads (RLIMIT_NPROC)"),
+        None => "see the system's limits kernel.threads-max, kernel.pid_max and vm.max_map_count".to_owned(),
+    }
+}
+
+/// The tasks of this process's control group (version 2), and the most that it may have.
+fn tasks_of_cgroup() -> Option<(u64, u64)> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let number = |name: &str| {
+        let file = std::fs::read_to_string(format!("/sys/fs/cgroup{group}/pids.{name}")).ok()?;
+        file.trim().parse().ok()
+    };
+    Some((number("current")?, number("max")?))
+}
