@@ -117,7 +117,7 @@ impl Qp {
             && u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0
             && descriptor.qkey == qkey
             && descriptor.link_up;
-        let (process, slots) = (Arc::clone(process), descriptor.slots.check());
+        let (process, slots) = (Arc::clone(process), process.segment().slots(&descriptor.slots));
         let kernel_cannot_copy = Cell::default();
         takes.then_some(PeerQp {
             process,

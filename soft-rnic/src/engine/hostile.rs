@@ -288,7 +288,7 @@ impl HostileRequester<'_> {
         }
         let count = slots.count.clamp(1, MAX_SLOTS);
         for index in (0..4).map(|step| ((word as u32) % count + step) % count) {
-            let Some(slots) = slots.check() else { continue };
+            let Some(slots) = segment.slots(&slots) else { continue };
             let (Some(slot), Some(offer)) = (segment.slot(&slots, index), segment.offer(&slots, index))
             else {
                 continue;

@@ -196,7 +196,7 @@ impl Qp {
         // 9.7.4.1.6). If the two ends disagree, only messages of one packet pass.
         let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << descriptor.path_mtu.min(5));
         let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
-        let (slots, kernel_cannot_copy) = (descriptor.slots.check(), Cell::new(false));
+        let (slots, kernel_cannot_copy) = (process.segment().slots(&descriptor.slots), Cell::new(false));
         sending.peer = Some(PeerQp {
             longest,
             process,

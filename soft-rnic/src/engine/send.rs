@@ -140,7 +140,7 @@ impl Qp {
         let segment = peer.process.segment();
         let entry = segment.shared_queue(srq).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
         let (_, descriptor) = entry.read().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
-        let slots = descriptor.slots.check().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        let slots = segment.slots(&descriptor.slots).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
         let counters = segment.counters(srq).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
         if !counters.has_available() {
             return Err(TransferError::NoReceivePosted);

@@ -72,7 +72,7 @@ impl ReceiveQueue {
         };
         let descriptor =
             SlotsDescriptor { offset: range.offset, offers: offers.offset, count, entries: max_sge };
-        let slots = descriptor.check().expect("both ranges are in the segment");
+        let slots = node.segment().slots(&descriptor).expect("both ranges are in the segment");
         Ok(Self {
             node,
             range: Some(range),

@@ -381,6 +381,14 @@ pub(crate) struct SrqDescriptor {
     pub(crate) slots: SlotsDescriptor,
 }
 
+#[cfg(all(test, loom))]
+impl SrqEntry {
+    /// An entry without a queue, all zero like a new segment.
+    pub(crate) fn new() -> Self {
+        Self { guarded: GenerationGuarded::new() }
+    }
+}
+
 impl DescriptorWords<3> for SrqDescriptor {
     fn to_words(&self) -> [u64; 3] {
         let [slots, shape] = self.slots.to_words();

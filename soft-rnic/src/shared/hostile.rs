@@ -311,7 +311,7 @@ impl Hostile<'_> {
         } else {
             step.number
         };
-        let Some(slots) = descriptor.check() else { return };
+        let Some(slots) = self.segment.slots(descriptor) else { return };
         let (slot, offer) = (self.segment.slot(&slots, index), self.segment.offer(&slots, index));
         // The segment may not have the level.
         let (Some(slot), Some(offer)) = (slot, offer) else { return };

@@ -76,7 +76,7 @@ impl PartLayout {
     #[inline]
     pub(crate) fn in_heap(&self, offset: u64, length: usize) -> Option<(usize, usize)> {
         let offset = usize::try_from(offset).ok()?;
-        let level = self.level_of(offset)?;
+        let level = if offset < self.length(1) { 0 } else { self.level_of(offset)? };
         let heap = self.heap(level);
         let fits = offset >= heap.start && offset <= heap.end && length <= heap.end - offset;
         fits.then(|| (level, offset - self.begin(level)))
@@ -287,7 +287,6 @@ impl Part {
     }
 
     /// Whether the bytes lie in a level that is mapped.
-    #[cfg(any(test, fuzzing))]
     pub(crate) fn contains(&self, address: usize, length: usize) -> bool {
         (0..self.mapped_levels()).any(|level| {
             let begin = self.levels[level].load(Ordering::Relaxed).addr();

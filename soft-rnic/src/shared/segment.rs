@@ -142,20 +142,22 @@ pub(crate) struct Segment {
     shared: Part,
 }
 
-/// The checked place of a receive queue: its slots and offers lie in one level each of a segment,
-/// if the segment has that level.
+/// The checked place of a receive queue in one segment, whose levels stay where they are mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots {
-    /// The level of the slots, and their offset there.
-    level: usize,
-    offset: usize,
-    /// The level of the offers, and their offset there.
-    offers_level: usize,
-    offers: usize,
+    /// The first slot and the first offer.
+    slots: NonNull<u8>,
+    offers: NonNull<u8>,
     count: u32,
     /// Scatter entries of an offer.
     entries: u32,
 }
+
+// SAFETY: a place belongs to the process and not to a thread. Only methods of the segment access it,
+// which may be called by any thread.
+unsafe impl Send for Slots {}
+// SAFETY: the type has no interior mutability.
+unsafe impl Sync for Slots {}
 
 /// Where the bytes of a posted receive go.
 #[derive(Clone, Copy, Debug)]
@@ -289,22 +291,39 @@ impl Segment {
         unsafe { self.shared.entry(&HAZARDS, index) }
     }
 
-    /// A slot of a receive queue.
+    /// Checks that a queue has slots, that all of them lie within one level's heap, and that their
+    /// offers lie within one level's heap of the owner's part.
+    pub(crate) fn slots(&self, descriptor: &SlotsDescriptor) -> Option<Slots> {
+        let SlotsDescriptor { offset, offers, count, entries } = *descriptor;
+        let aligned = |offset: u64| offset.is_multiple_of(SlotsDescriptor::UNIT);
+        let good = (1..=MAX_SLOTS).contains(&count)
+            && entries as usize <= MAX_SGE
+            && aligned(offset)
+            && aligned(offers);
+        if !good {
+            return None;
+        }
+        let slots = self.shared.heap(offset, count as usize * SLOT)?;
+        let offers = self.owned.heap(offers, count as usize * offer_stride(entries))?;
+        Some(Slots { slots, offers, count, entries })
+    }
+
+    /// A slot of a receive queue of this segment.
     #[inline]
     pub(crate) fn slot(&self, slots: &Slots, index: u32) -> Option<RecvSlot<'_>> {
         if index >= slots.count {
             return None;
         }
-        let base = self.shared.level(slots.level)?;
-        let offset = slots.offset + index as usize * SLOT;
+        debug_assert!(self.slots_are_here(slots));
         let part = |at: usize| {
-            // SAFETY: the whole slot lies in the heap of that level, as `SlotsDescriptor::check`
-            // verified when it made `slots`.
-            unsafe { base.add(offset + at) }
+            // SAFETY: the whole slot lies in the heap of this segment, as `Segment::slots` verified
+            // when it made `slots`.
+            unsafe { slots.slots.add(index as usize * SLOT + at) }
         };
         // SAFETY: the parts lie within the slot, in the order of the offset constants, and the slot
-        // lies in the mapping (`SlotsDescriptor::check`). They are aligned like the slots, by 64
-        // bytes. All of it is atomics except for the eager bytes, to which no reference is made.
+        // lies in the mapping (`Segment::slots`), which lives as long as `self`. They are aligned
+        // like the slots, by 64 bytes. All of it is atomics except for the eager bytes, to which no
+        // reference is made.
         unsafe {
             Some(RecvSlot {
                 header: part(0).cast::<SlotHeader>().as_ref(),
@@ -320,17 +339,22 @@ impl Segment {
         if index >= slots.count {
             return None;
         }
-        let base = self.owned.level(slots.offers_level)?;
-        let offset = slots.offers + index as usize * offer_stride(slots.entries);
-        // SAFETY: the whole offer lies in that level of the owner's part, as
-        // `SlotsDescriptor::check` verified when it made `slots`. It is aligned by 16 bytes, begins
-        // with a header, and continues with entries. All of it is atomics.
+        debug_assert!(self.slots_are_here(slots));
+        // SAFETY: the whole offer lies in the owner's part of this segment, as `Segment::slots`
+        // verified when it made `slots`. It is aligned by 16 bytes, begins with a header, and
+        // continues with entries. All of it is atomics.
         unsafe {
-            let header = base.add(offset).cast::<OfferHeader>();
+            let header = slots.offers.add(index as usize * offer_stride(slots.entries));
+            let header = header.cast::<OfferHeader>();
             let first = header.add(1).cast::<SgeEntry>().as_ptr();
             let entries = core::slice::from_raw_parts(first, slots.entries as usize);
             Some(RecvOffer { header: header.as_ref(), entries })
         }
+    }
+
+    /// Whether the slots are those of this segment.
+    fn slots_are_here(&self, slots: &Slots) -> bool {
+        self.shared.contains(slots.slots.addr().get(), slots.count as usize * SLOT)
     }
 
     /// A ring of `words` slot numbers.
@@ -402,24 +426,6 @@ impl Slots {
     #[inline]
     pub(crate) fn next(&self, index: u32) -> u32 {
         if index + 1 < self.count { index + 1 } else { 0 }
-    }
-}
-
-impl SlotsDescriptor {
-    /// Checks that the queue has slots, that all of them lie within one level's heap, and that their
-    /// offers lie within one level's heap of the owner's part.
-    pub(crate) fn check(&self) -> Option<Slots> {
-        let (count, entries) = (self.count, self.entries);
-        if !(1..=MAX_SLOTS).contains(&count) || entries as usize > MAX_SGE {
-            return None;
-        }
-        let aligned = |offset: u64| offset.is_multiple_of(Self::UNIT);
-        if !aligned(self.offset) || !aligned(self.offers) {
-            return None;
-        }
-        let (level, offset) = SHARED.in_heap(self.offset, count as usize * SLOT)?;
-        let (offers_level, offers) = OWNED.in_heap(self.offers, count as usize * offer_stride(entries))?;
-        Some(Slots { level, offset, offers_level, offers, count, entries })
     }
 }
 

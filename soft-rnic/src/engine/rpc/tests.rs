@@ -86,7 +86,7 @@ impl RpcFixture {
             remote_gid: attributes.local_gid,
             ..QpDescriptor::default()
         };
-        let slots = self.slots.check().expect("the slots are in the heap");
+        let slots = self.process.segment().slots(&self.slots).expect("the slots are in the heap");
         for index in 0..slots.count() {
             let slot = segment.slot(&slots, index).expect("it is in the heap");
             let offer = segment.offer(&slots, index).expect("it is in the owner's part");
@@ -106,7 +106,7 @@ impl RpcFixture {
     }
 
     fn holders(&self) -> [Holder; 2] {
-        let slots = self.slots.check().expect("the slots are in the heap");
+        let slots = self.process.segment().slots(&self.slots).expect("the slots are in the heap");
         let holder = |index| self.process.segment().slot(&slots, index).expect("a slot").header.holder();
         [holder(0), holder(1)]
     }
@@ -184,7 +184,7 @@ fn unreliable_messages_behind_a_stuck_one_are_lost() {
     let cell = fixture.cell();
     assert!(!cell.state.answer());
     let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("a claim was left");
-    let slots = fixture.slots.check().expect("the slots are in the heap");
+    let slots = fixture.process.segment().slots(&fixture.slots).expect("the slots are in the heap");
     let slot = fixture.process.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
     fixture.process.segment().progress(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
     assert!(slot.header.unclaim(claim));
@@ -220,7 +220,7 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
         let shared_queue = srq.map(|srq| node.segment().shared_queue(srq).expect("it"));
         let counters = srq.map(|srq| node.segment().counters(srq).expect("it"));
         let slots = shared_queue.map_or(descriptor.slots, |entry| entry.read().expect("it is open").1.slots);
-        let slots = slots.check().expect("the slots are in the heap");
+        let slots = node.segment().slots(&slots).expect("the slots are in the heap");
         let header = node.segment().slot(&slots, 0).expect("a slot").header;
         for peer_id in [PEER_ID + 1, PEER_ID] {
             let claim = header.claim(peer_id).expect("it was posted");

@@ -205,8 +205,9 @@ fn the_dead_do_not_touch() {
 }
 
 fn descriptor(number: u64) -> SrqDescriptor {
-    let small = number as u32;
-    SrqDescriptor { pd: small, slots: SlotsDescriptor { offset: number, count: small, stride: small } }
+    let (small, place) = (number as u32, number * SlotsDescriptor::UNIT);
+    let slots = SlotsDescriptor { offset: place, offers: place, count: small, entries: small };
+    SrqDescriptor { pd: small, slots }
 }
 
 fn card_reading(look_again: bool) {

@@ -4,14 +4,14 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::{LifeUntil, explore, explore_bounded, how_many, spawn};
-use crate::shared::entry::SrqCounters;
+use crate::shared::progress::SrqCounters;
 use crate::shared::slot::{RecvCapacity, SlotHeader};
 
 /// A shared queue with `available` receives.
 fn shared_queue(available: u32) -> Arc<SrqCounters> {
-    let entry = SrqCounters::default();
-    entry.add_available(available);
-    Arc::new(entry)
+    let counters = SrqCounters::default();
+    counters.add_available(available);
+    Arc::new(counters)
 }
 
 /// Two claims pass a limit that is armed at the same time: one event results.

@@ -33,8 +33,9 @@ fn messages_go_both_ways() {
 /// A slot of a receive queue, as peers see it.
 fn slot<'a>(qp: *mut ibv_qp, index: u32) -> crate::shared::segment::RecvSlot<'a> {
     let (_, descriptor) = inner(qp).entry().read().expect("it is published");
-    let slots = descriptor.slots.check().expect("slots");
-    inner(qp).rnic.node().segment().slot(&slots, index).expect("a slot")
+    let segment = inner(qp).rnic.node().segment();
+    let slots = segment.slots(&descriptor.slots).expect("slots");
+    segment.slot(&slots, index).expect("a slot")
 }
 
 fn waiting(bench: &VerbsFixture) -> usize {

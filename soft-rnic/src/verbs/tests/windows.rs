@@ -100,7 +100,7 @@ fn send_with_inv(bench: &VerbsFixture, qp: *mut ibv_qp, wr_id: u64, key: u32) {
 fn claim_invalidated(qp: *mut ibv_qp, key: u32) {
     let state = inner(qp);
     let (segment, descriptor) = (state.rnic.node().segment(), state.descriptor());
-    let slots = descriptor.slots.check().expect("a receive queue");
+    let slots = segment.slots(&descriptor.slots).expect("a receive queue");
     let index = state.progress_words().cursor() % slots.count();
     let slot = segment.slot(&slots, index).expect("a slot");
     let claim = slot.header.claim(0).expect("a receive");
