@@ -129,6 +129,7 @@ impl Qp {
             established: true,
             comm_est_sent: true,
             longest: u64::MAX,
+            shared_receives: Cell::default(),
             kernel_cannot_copy,
         })
     }

@@ -9,7 +9,7 @@ use super::Deferred;
 use crate::node::PeerProcess;
 use crate::node::Reachability;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::{QpDescriptor, QpEntry};
+use crate::shared::entry::{QpDescriptor, QpEntry, SrqDescriptor};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::Hazard;
 use crate::shared::progress::QpProgress;
@@ -34,12 +34,38 @@ pub(crate) struct PeerQp {
     /// Whether the peer was told of the first message. Set for an XRC target too, whose messages go
     /// to other queues and take no fast path.
     pub(crate) comm_est_sent: bool,
+    /// The shared receive queue, as it was seen last.
+    pub(crate) shared_receives: Cell<Option<SharedReceives>>,
     /// The kernel cannot copy to the receive that was looked at last: its memory is mapped here,
     /// accessible to its owner only, or a null region.
     pub(crate) kernel_cannot_copy: Cell<bool>,
 }
 
+/// A shared receive queue of a peer, as the snapshot saw it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedReceives {
+    snapshot: GenerationSnapshot,
+    pub(crate) pd: u32,
+    pub(crate) slots: Slots,
+}
+
 impl PeerQp {
+    /// The shared receive queue with this index, which is the descriptor's; `None` if it is not
+    /// valid.
+    #[inline]
+    pub(crate) fn shared_receives(&self, srq: u32) -> Option<SharedReceives> {
+        let entry = self.process.segment().shared_queue(srq)?;
+        let snapshot = entry.snapshot()?;
+        if let Some(known) = self.shared_receives.get().filter(|known| known.snapshot == snapshot) {
+            return Some(known);
+        }
+        let (snapshot, SrqDescriptor { pd, slots }) = entry.read()?;
+        let slots = self.process.segment().slots(&slots)?;
+        let found = SharedReceives { snapshot, pd, slots };
+        self.shared_receives.set(Some(found));
+        Some(found)
+    }
+
     /// The entry in the peer's segment.
     #[inline]
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -207,6 +233,7 @@ impl Qp {
             slots,
             established,
             comm_est_sent,
+            shared_receives: Cell::default(),
             kernel_cannot_copy,
         });
         Ok(())

@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::{
 use super::connected::{Nak, TransferError};
 use super::fast_path::mapped_pointer;
 use super::payload::{Direction, RemotePiece, RemotePieces, RemotePlace};
-use super::peer::PeerQp;
+use super::peer::{PeerQp, SharedReceives};
 use super::rpc::abandon_to_owner;
 use super::validate::revalidate;
 use super::{CopyError, Deferred, TransferCtx, WrOutcome};
@@ -137,15 +137,13 @@ impl Qp {
         srq: u32,
         deferred: &mut Deferred,
     ) -> Result<ClaimedRecv<'a>, TransferError> {
-        let segment = peer.process.segment();
-        let entry = segment.shared_queue(srq).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
-        let (_, descriptor) = entry.read().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
-        let slots = segment.slots(&descriptor.slots).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
-        let counters = segment.counters(srq).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        let bad = TransferError::Nak(Nak::RemoteOperation);
+        let SharedReceives { pd, slots, .. } = peer.shared_receives(srq).ok_or(bad)?;
+        let counters = peer.process.segment().counters(srq).ok_or(bad)?;
         if !counters.has_available() {
             return Err(TransferError::NoReceivePosted);
         }
-        let claimed = claim_first_posted(peer, &slots, counters.hint(), slots.count(), descriptor.pd)?;
+        let claimed = claim_first_posted(peer, &slots, counters.hint(), slots.count(), pd)?;
         counters.set_hint(slots.next(claimed.index));
         if counters.take_available() {
             deferred.ring(&peer.process, Doorbell::Srq(srq));

@@ -193,6 +193,7 @@ impl Qp {
             longest: 0,
             established: false,
             comm_est_sent: false,
+            shared_receives: Cell::default(),
             kernel_cannot_copy: Cell::new(false),
         };
         if sending.receivers.len() == REMEMBERED {
