@@ -155,14 +155,12 @@ impl Part {
     pub(crate) unsafe fn entry<T>(&self, table: &Table, index: u32) -> Option<&T> {
         let index = index as usize;
         let place = if index < table.first {
-            // SAFETY: level 0 is always mapped (`of`). The first entries lie there, because the
-            // layout has room for them.
-            unsafe {
-                let base = NonNull::new_unchecked(self.levels[0].load(Ordering::Relaxed));
-                base.add(table.at + index * size_of::<T>())
-            }
-        } else {
+            // SAFETY: the first entries lie in level 0, with which the first mapping begins.
+            unsafe { self.first.base().add(table.at + index * size_of::<T>()) }
+        } else if table.first < table.limit {
             self.later_entry(table, index, size_of::<T>())?
+        } else {
+            return None;
         };
         debug_assert!(place.addr().get().is_multiple_of(align_of::<T>()));
         // SAFETY: the entry lies in the mapping, which lives as long as `self`. It is aligned,
@@ -171,6 +169,8 @@ impl Part {
         Some(unsafe { place.cast::<T>().as_ref() })
     }
 
+    /// Apart from the common case, whose registers the call would take.
+    #[cold]
     #[inline(never)]
     fn later_entry(&self, table: &Table, index: usize, size: usize) -> Option<NonNull<u8>> {
         if index >= table.limit {
