@@ -27,7 +27,7 @@ enum LibrarySource {
     Jumps { file: &'static str, to: &'static str },
 }
 
-const LIBRARIES: [SoftLibrary; 2] = [
+const LIBRARIES: [SoftLibrary; 3] = [
     SoftLibrary {
         soname: "libibverbs.so.1",
         version_script: "soft-rnic/c-abi/src/libibverbs/libibverbs.map",
@@ -40,6 +40,11 @@ const LIBRARIES: [SoftLibrary; 2] = [
             file: "soft-rnic/c-abi/src/librdmacm/forward.S",
             to: "libibverbs.so.1",
         },
+    },
+    SoftLibrary {
+        soname: "libsoft-rnic-preload.so",
+        version_script: "soft-rnic/preload/src/preload.map",
+        made_of: LibrarySource::Package("soft-rnic-preload"),
     },
 ];
 

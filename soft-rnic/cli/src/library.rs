@@ -8,6 +8,10 @@ use anyhow::{Result, bail};
 /// The shared object that programs of libibverbs load.
 pub(crate) const SONAME: &str = "libibverbs.so.1";
 
+/// The libraries to preload, in this order. The first shows the device files; the others replace
+/// copies with other names.
+pub(crate) const PRELOADED: [&str; 3] = ["libsoft-rnic-preload.so", SONAME, "librdmacm.so.1"];
+
 /// The folder with the library: the named one, or the first that contains it among those that
 /// belong to this program.
 pub(crate) fn folder(named: Option<&Path>) -> Result<PathBuf> {
@@ -16,10 +20,12 @@ pub(crate) fn folder(named: Option<&Path>) -> Result<PathBuf> {
         None => candidates(&env::current_exe()?.canonicalize()?),
     };
     if let Some(folder) = candidates.iter().find(|folder| folder.join(SONAME).is_file()) {
-        // The loader splits the variable at colons and semicolons, and offers no way to escape
-        // them.
-        if folder.as_os_str().as_encoded_bytes().iter().any(|byte| b":;".contains(byte)) {
-            bail!("{} has a colon or semicolon, which LD_LIBRARY_PATH cannot hold", folder.display());
+        // The loader splits its variables at these, and offers no way to escape them.
+        if folder.as_os_str().as_encoded_bytes().iter().any(|byte| b":; ".contains(byte)) {
+            bail!(
+                "{} has a colon, semicolon or space, which LD_LIBRARY_PATH and LD_PRELOAD cannot hold",
+                folder.display()
+            );
         }
         return Ok(folder.clone());
     }
@@ -28,6 +34,17 @@ pub(crate) fn folder(named: Option<&Path>) -> Result<PathBuf> {
         "no {SONAME} in {}: build it with `cargo xtask soft-libs`, or name its folder with --lib-dir",
         tried.join(", ")
     )
+}
+
+/// Fails unless the folder has every library to preload. The loader only warns of a missing one.
+pub(crate) fn check_preloaded(folder: &Path) -> Result<()> {
+    match PRELOADED.iter().find(|name| !folder.join(name).is_file()) {
+        None => Ok(()),
+        Some(name) => bail!(
+            "no {name} in {}: build it with `cargo xtask soft-libs`, or give --no-preload",
+            folder.display()
+        ),
+    }
 }
 
 /// Beside the program, installed with it, or in the workspace's target folder. Never `../lib`

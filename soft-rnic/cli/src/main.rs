@@ -1,5 +1,6 @@
 //! `soft-rnic`: runs programs over the software RDMA device, and shows its state.
 
+mod files;
 mod library;
 mod run;
 mod status;

@@ -1,19 +1,34 @@
 //! `soft-rnic run -- PROGRAM ARGUMENTS`: runs a program over the software device.
+//!
+//! The program finds the device's libraries and its device files by environment variables, which
+//! its children inherit.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
-use soft_rnic::{MAX_DEVICES, MAX_PORTS};
+use soft_rnic::{Config, MAX_DEVICES, MAX_PORTS};
 
-use crate::library;
+use crate::{files, library};
 
 /// The folders that the dynamic loader searches before the system's.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// The libraries that the dynamic loader loads before all others, separated by colons or spaces.
+const PRELOAD: &str = "LD_PRELOAD";
+/// The tree of device files, for the preloaded library.
+const FILES: &str = "SOFT_RNIC_FILES";
+
+/// What of this process's environment the program's depends on.
+#[derive(Default)]
+struct Inherited {
+    library_path: Option<OsString>,
+    preload: Option<OsString>,
+}
 
 /// Run a program of libibverbs over the software device
 ///
@@ -45,8 +60,19 @@ pub(crate) struct RunArgs {
     /// Name of the fabric: only processes with the same name can connect (SOFT_RNIC_FABRIC)
     #[arg(long, value_name = "NAME")]
     fabric: Option<OsString>,
+    /// Preload no library, so that the program finds no device files and no renamed libibverbs
+    #[arg(long)]
+    no_preload: bool,
+    /// Print the variables for a shell, for programs that something else starts
+    #[arg(long)]
+    print_env: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(
+        required_unless_present = "print_env",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
     program: Vec<OsString>,
 }
 
@@ -56,10 +82,24 @@ enum Mode {
     Deferred,
 }
 
-/// Replaces this process by the program; returns only if the program cannot be started.
+/// Replaces this process by the program; returns only if the program cannot be started, or after it
+/// has printed the variables.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let folder = library::folder(args.lib_dir.as_deref())?;
-    let error = command(args, &folder, env::var_os(LIBRARY_PATH).as_deref()).exec();
+    let tree = match args.no_preload {
+        true => None,
+        false => {
+            library::check_preloaded(&folder)?;
+            Some(files::tree(configuration(args)?)?)
+        }
+    };
+    let inherited = Inherited { library_path: env::var_os(LIBRARY_PATH), preload: env::var_os(PRELOAD) };
+    let variables = variables(args, &folder, tree.as_deref(), inherited);
+    if args.print_env {
+        io::stdout().lock().write_all(&exports(&variables))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let error = command(args, variables).exec();
     let program = args.program[0].display();
     // The exit statuses that shells use.
     let (code, advice) = match error.kind() {
@@ -70,15 +110,37 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-fn command(args: &RunArgs, folder: &Path, library_path: Option<&OsStr>) -> Command {
+/// The program's configuration, as far as the device files show it.
+fn configuration(args: &RunArgs) -> Result<Config> {
+    let mut config = Config::from_env()?;
+    config.devices = args.devices.unwrap_or(config.devices);
+    config.ports = args.ports.unwrap_or(config.ports);
+    Ok(config)
+}
+
+fn command(args: &RunArgs, variables: Vec<(&'static str, OsString)>) -> Command {
     let mut command = Command::new(&args.program[0]);
-    command.args(&args.program[1..]).env(LIBRARY_PATH, prepended(folder, library_path));
+    command.args(&args.program[1..]).envs(variables);
+    command
+}
+
+/// The variables to set for the program.
+fn variables(
+    args: &RunArgs,
+    folder: &Path,
+    tree: Option<&Path>,
+    inherited: Inherited,
+) -> Vec<(&'static str, OsString)> {
     let mode = args.mode.map(|mode| match mode {
         Mode::Inline => "inline",
         Mode::Deferred => "deferred",
     });
     let number = |value: &dyn ToString| OsString::from(value.to_string());
+    let preload = tree.map(|_| preloaded(folder, inherited.preload));
     let variables = [
+        (LIBRARY_PATH, Some(prepended(folder, inherited.library_path.as_deref()))),
+        (PRELOAD, preload),
+        (FILES, tree.map(|tree| tree.as_os_str().to_owned())),
         ("SOFT_RNIC_DEVICES", args.devices.as_ref().map(|devices| number(devices))),
         ("SOFT_RNIC_PORTS", args.ports.as_ref().map(|ports| number(ports))),
         ("SOFT_RNIC_MODE", mode.map(OsString::from)),
@@ -87,8 +149,24 @@ fn command(args: &RunArgs, folder: &Path, library_path: Option<&OsStr>) -> Comma
         ("SOFT_RNIC_LIMITS", args.limits.clone()),
         ("SOFT_RNIC_FABRIC", args.fabric.clone()),
     ];
-    command.envs(variables.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    command
+    variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// The variables as commands of a POSIX shell. A quote ends the quoted text, is quoted by a
+/// backslash, and begins quoted text again.
+fn exports(variables: &[(&'static str, OsString)]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for (name, value) in variables {
+        text.extend_from_slice(format!("export {name}='").as_bytes());
+        for byte in value.as_bytes() {
+            match byte {
+                b'\'' => text.extend_from_slice(br"'\''"),
+                _ => text.push(*byte),
+            }
+        }
+        text.extend_from_slice(b"'\n");
+    }
+    text
 }
 
 /// Prepends the folder to the existing search path. An empty part would mean the working directory.
@@ -99,6 +177,23 @@ fn prepended(folder: &Path, library_path: Option<&OsStr>) -> OsString {
         path.push(others);
     }
     path
+}
+
+/// Appends the device's libraries to those that are preloaded already, because some must come
+/// first (sanitizers). A run within a run adds none.
+fn preloaded(folder: &Path, others: Option<OsString>) -> OsString {
+    let mut list = others.unwrap_or_default();
+    for name in library::PRELOADED {
+        let path = folder.join(name).into_os_string();
+        let has_it = list.as_bytes().split(|byte| b": ".contains(byte)).any(|part| part == path.as_bytes());
+        if !has_it {
+            if !list.is_empty() {
+                list.push(":");
+            }
+            list.push(path);
+        }
+    }
+    list
 }
 
 #[cfg(test)]
@@ -117,7 +212,8 @@ mod tests {
 
     fn started(line: &[&str], library_path: Option<&str>) -> (Vec<String>, BTreeMap<String, String>) {
         let args = Cli::try_parse_from([&["soft-rnic"], line].concat()).unwrap().args;
-        let command = command(&args, Path::new("/libs"), library_path.map(OsStr::new));
+        let inherited = Inherited { library_path: library_path.map(OsString::from), preload: None };
+        let command = command(&args, variables(&args, Path::new("/libs"), None, inherited));
         let text = |value: &OsStr| value.to_str().unwrap().to_owned();
         let words = [command.get_program()].into_iter().chain(command.get_args()).map(text).collect();
         let variables = command.get_envs().map(|(name, value)| (text(name), text(value.unwrap()))).collect();
@@ -162,5 +258,27 @@ mod tests {
         for line in [vec!["--devices", "0", "p"], vec!["--mode", "later", "p"], vec![]] {
             assert!(Cli::try_parse_from([&["soft-rnic"], &line[..]].concat()).is_err(), "{line:?}");
         }
+    }
+
+    #[test]
+    fn the_libraries_are_preloaded_after_others_and_once() {
+        let ours = "/l/libsoft-rnic-preload.so:/l/libibverbs.so.1:/l/librdmacm.so.1";
+        for (others, expected) in [
+            (None, ours.to_owned()),
+            (Some(""), ours.to_owned()),
+            (Some("/a.so b.so"), format!("/a.so b.so:{ours}")),
+            (Some(ours), ours.to_owned()),
+        ] {
+            assert_eq!(preloaded(Path::new("/l"), others.map(OsString::from)), OsString::from(expected));
+        }
+    }
+
+    #[test]
+    fn a_shell_reads_back_what_is_printed() {
+        let value = "a b'c\"$HOME`\\\n*";
+        let text = exports(&[("SOFT_RNIC_FAULTS", value.into())]);
+        let script = String::from_utf8(text).unwrap() + "printf %s \"$SOFT_RNIC_FAULTS\"";
+        let output = Command::new("sh").arg("-c").arg(script).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), value);
     }
 }

@@ -121,8 +121,15 @@ impl Device {
             transport_type: ibv_transport_type::IBV_TRANSPORT_IB,
             ..ibv_device::default()
         };
-        for field in [&mut object.name, &mut object.dev_name] {
-            for (to, from) in field.iter_mut().zip(name.bytes()) {
+        // `soft-rnic run` shows programs files at these paths.
+        let texts = [
+            (&mut object.name[..], name.clone()),
+            (&mut object.dev_name, name.clone()),
+            (&mut object.ibdev_path, format!("/sys/class/infiniband/{name}")),
+            (&mut object.dev_path, format!("/sys/class/infiniband_verbs/{name}")),
+        ];
+        for (field, text) in texts {
+            for (to, from) in field.iter_mut().zip(text.bytes()) {
                 *to = from as c_char;
             }
         }

@@ -7,6 +7,7 @@
 //! To add a case, add a line to one of the modules; `pair.rs` and `place.rs` start, await and kill
 //! the programs.
 
+mod device_files;
 mod examples;
 mod identity;
 #[path = "../../../c-abi/tests/support/library.rs"]
@@ -17,6 +18,7 @@ mod pair;
 mod perftest;
 mod ping_pong;
 mod place;
+mod probe;
 mod process;
 mod rdmacm;
 mod rdmacm_mixed;
@@ -41,6 +43,7 @@ pub(crate) struct ProgramTest {
     name: String,
     programs: Vec<&'static str>,
     run: Box<TestBody>,
+    for_each_change: bool,
 }
 
 type TestBody = dyn Fn(&ProgramRunner) -> Result<(), String> + Send + Sync;
@@ -51,7 +54,12 @@ impl ProgramTest {
         programs: &[&'static str],
         run: impl Fn(&ProgramRunner) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        Self { name: name.into(), programs: programs.to_vec(), run: Box::new(run) }
+        Self { name: name.into(), programs: programs.to_vec(), run: Box::new(run), for_each_change: false }
+    }
+
+    /// Makes it one of those that a part of all tests has, in the first mode.
+    pub(crate) fn for_each_change(self) -> Self {
+        Self { for_each_change: true, ..self }
     }
 
     /// The missing programs, and the package to install.
@@ -95,6 +103,7 @@ impl Scope {
     /// Whether to run a case in the mode with this number.
     fn takes(self, number: usize, mode: usize, test: &ProgramTest) -> bool {
         match self {
+            Self::Part if test.for_each_change => mode == 0,
             Self::Part => number % 8 == mode * 4 && !is_slow(test),
             // Cases are in rows of equal lengths, so simple alternation would give a whole column
             // to one mode.
@@ -105,6 +114,9 @@ impl Scope {
 }
 
 fn main() -> ExitCode {
+    if let Ok(what) = std::env::var(probe::VARIABLE) {
+        return probe::run(&what);
+    }
     let mut arguments = Arguments::from_args();
     // Two polling processes occupy two processors.
     arguments.test_threads.get_or_insert(1);
@@ -149,6 +161,7 @@ fn tests() -> Vec<ProgramTest> {
     rdmacm::add(&mut tests);
     rdmacm_mixed::add(&mut tests);
     stride::add(&mut tests);
+    device_files::add(&mut tests);
     tests
 }
 

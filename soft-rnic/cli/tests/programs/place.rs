@@ -26,6 +26,11 @@ impl ProgramRunner {
         Self { folder: self.folder, mode, fabric: self.fabric.clone() }
     }
 
+    /// The folder of the libraries.
+    pub(crate) fn folder(&self) -> &'static Path {
+        self.folder
+    }
+
     /// The name of the fabric, by which the programs find each other.
     pub(crate) fn fabric(&self) -> &str {
         &self.fabric

@@ -26,6 +26,12 @@ fn every_device_has_a_unique_name_and_guid() {
             let device = *list.add(number);
             assert_eq!(CStr::from_ptr((lib.ibv_get_device_name)(device)), expected);
             assert_eq!(name(&(*device).dev_name), expected);
+            for (path, class) in
+                [(&(*device).ibdev_path, "infiniband"), (&(*device).dev_path, "infiniband_verbs")]
+            {
+                let expected = format!("/sys/class/{class}/{}", expected.to_str().unwrap());
+                assert_eq!(name(path).to_str().unwrap(), expected);
+            }
             assert_eq!((*device).node_type, ibv_node_type::IBV_NODE_CA);
             assert_eq!((*device).transport_type, ibv_transport_type::IBV_TRANSPORT_IB);
             let guid = u64::from_be((lib.ibv_get_device_guid)(device));
