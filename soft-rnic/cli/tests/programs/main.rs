@@ -9,6 +9,7 @@
 
 mod device_files;
 mod examples;
+mod frameworks;
 mod identity;
 #[path = "../../../c-abi/tests/support/library.rs"]
 mod library;
@@ -44,6 +45,7 @@ pub(crate) struct ProgramTest {
     programs: Vec<&'static str>,
     run: Box<TestBody>,
     for_each_change: bool,
+    of_other_packages: bool,
 }
 
 type TestBody = dyn Fn(&ProgramRunner) -> Result<(), String> + Send + Sync;
@@ -54,7 +56,13 @@ impl ProgramTest {
         programs: &[&'static str],
         run: impl Fn(&ProgramRunner) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        Self { name: name.into(), programs: programs.to_vec(), run: Box::new(run), for_each_change: false }
+        Self {
+            name: name.into(),
+            programs: programs.to_vec(),
+            run: Box::new(run),
+            for_each_change: false,
+            of_other_packages: false,
+        }
     }
 
     /// Makes it one of those that a part of all tests has, in the first mode.
@@ -62,10 +70,19 @@ impl ProgramTest {
         Self { for_each_change: true, ..self }
     }
 
+    /// Makes it one that only `.ci/run programs` and a filter run, and that is skipped without its
+    /// package.
+    pub(crate) fn of_other_packages(self) -> Self {
+        Self { of_other_packages: true, ..self }
+    }
+
     /// The missing programs, and the package to install.
     fn lacks(&self) -> Option<String> {
-        let missing = self.programs.iter().find(|program| process::on_path(program).is_none())?;
+        let is_there =
+            |name| frameworks::has_python(name).unwrap_or_else(|| process::on_path(name).is_some());
+        let missing = self.programs.iter().find(|program| !is_there(program))?;
         let package = match missing.split_once('_') {
+            _ if frameworks::package(missing).is_some() => frameworks::package(missing)?,
             Some(("ibv", _)) => "ibverbs-utils",
             Some(("ib", _)) => "perftest",
             _ if rdmacm::PROGRAMS.contains(missing) => "rdmacm-utils",
@@ -103,6 +120,7 @@ impl Scope {
     /// Whether to run a case in the mode with this number.
     fn takes(self, number: usize, mode: usize, test: &ProgramTest) -> bool {
         match self {
+            Self::Part | Self::Once if test.of_other_packages => false,
             Self::Part if test.for_each_change => mode == 0,
             Self::Part => number % 8 == mode * 4 && !is_slow(test),
             // Cases are in rows of equal lengths, so simple alternation would give a whole column
@@ -162,6 +180,7 @@ fn tests() -> Vec<ProgramTest> {
     rdmacm_mixed::add(&mut tests);
     stride::add(&mut tests);
     device_files::add(&mut tests);
+    frameworks::add(&mut tests);
     tests
 }
 
@@ -173,6 +192,10 @@ fn is_slow(test: &ProgramTest) -> bool {
 
 fn trial(mode: &'static str, test: ProgramTest, required: bool) -> Trial {
     Trial::ignorable_test(format!("{mode}::{}", test.name), move || match test.lacks() {
+        Some(what) if test.of_other_packages => {
+            println!("SKIPPED {}: {what}", test.name);
+            Ok(Completion::ignored_with(what))
+        }
         Some(what) if required => Err(Failed::from(what)),
         Some(what) => Ok(Completion::ignored_with(what)),
         None => {
