@@ -11,10 +11,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use soft_rnic::{Config, MAX_DEVICES, MAX_PORTS};
 
-use crate::{files, library};
+use crate::files::{Files, namespace};
+use crate::library;
 
 /// The folders that the dynamic loader searches before the system's.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -60,7 +61,11 @@ pub(crate) struct RunArgs {
     /// Name of the fabric: only processes with the same name can connect (SOFT_RNIC_FABRIC)
     #[arg(long, value_name = "NAME")]
     fabric: Option<OsString>,
-    /// Preload no library, so that the program finds no device files and no renamed libibverbs
+    /// How the program finds device files
+    #[arg(long, value_name = "HOW", default_value = "preload")]
+    files: FilesBy,
+    /// Preload no library, so that the program uses a renamed libibverbs of its own; implies --files
+    /// none, unless another way is given
     #[arg(long)]
     no_preload: bool,
     /// Print the variables for a shell, for programs that something else starts
@@ -82,17 +87,27 @@ enum Mode {
     Deferred,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum FilesBy {
+    /// By a preloaded library that changes paths; for programs of the C library
+    Preload,
+    /// By a mount namespace, which needs CAP_SYS_ADMIN; for static programs, too
+    Mount,
+    /// By a user namespace, which all runs of this user and fabric share; a program in it and one
+    /// outside cannot copy directly
+    UserNamespace,
+    /// Not at all
+    None,
+}
+
 /// Replaces this process by the program; returns only if the program cannot be started, or after it
 /// has printed the variables.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let folder = library::folder(args.lib_dir.as_deref())?;
-    let tree = match args.no_preload {
-        true => None,
-        false => {
-            library::check_preloaded(&folder)?;
-            Some(files::tree(configuration(args)?)?)
-        }
-    };
+    if !args.no_preload {
+        library::check_preloaded(&folder)?;
+    }
+    let tree = files(args)?;
     let inherited = Inherited { library_path: env::var_os(LIBRARY_PATH), preload: env::var_os(PRELOAD) };
     let variables = variables(args, &folder, tree.as_deref(), inherited);
     if args.print_env {
@@ -108,6 +123,24 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     eprintln!("soft-rnic: cannot run {program}: {error}{advice}");
     Ok(ExitCode::from(code))
+}
+
+/// Makes the device files. Returns their tree, if the preloaded library is to find it.
+fn files(args: &RunArgs) -> Result<Option<PathBuf>> {
+    if args.files == FilesBy::None || args.files == FilesBy::Preload && args.no_preload {
+        return Ok(None);
+    }
+    let config = configuration(args)?;
+    let fabric =
+        args.fabric.as_ref().map_or_else(|| config.fabric.clone(), |name| name.display().to_string());
+    let files = Files::of(config)?;
+    match args.files {
+        FilesBy::Preload => return Ok(Some(files.tree)),
+        _ if args.print_env => bail!("--print-env cannot make namespaces; use --files preload"),
+        FilesBy::Mount => namespace::enter_mount(&files)?,
+        _ => namespace::enter_user(&files, &fabric)?,
+    }
+    Ok(None)
 }
 
 /// The program's configuration, as far as the device files show it.
@@ -136,7 +169,7 @@ fn variables(
         Mode::Deferred => "deferred",
     });
     let number = |value: &dyn ToString| OsString::from(value.to_string());
-    let preload = tree.map(|_| preloaded(folder, inherited.preload));
+    let preload = (!args.no_preload).then(|| preloaded(folder, inherited.preload));
     let variables = [
         (LIBRARY_PATH, Some(prepended(folder, inherited.library_path.as_deref()))),
         (PRELOAD, preload),
@@ -211,7 +244,7 @@ mod tests {
     }
 
     fn started(line: &[&str], library_path: Option<&str>) -> (Vec<String>, BTreeMap<String, String>) {
-        let args = Cli::try_parse_from([&["soft-rnic"], line].concat()).unwrap().args;
+        let args = Cli::try_parse_from([&["soft-rnic", "--no-preload"], line].concat()).unwrap().args;
         let inherited = Inherited { library_path: library_path.map(OsString::from), preload: None };
         let command = command(&args, variables(&args, Path::new("/libs"), None, inherited));
         let text = |value: &OsStr| value.to_str().unwrap().to_owned();

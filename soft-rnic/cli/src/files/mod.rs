@@ -4,6 +4,7 @@
 //! is left to remove it. All runs of a user with the same devices share one.
 
 mod contents;
+pub(crate) mod namespace;
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -25,14 +26,23 @@ const LISTING: &str = "listing";
 /// How long a tree is kept for programs that are started later with `--print-env`, or that run.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Returns the tree for the devices of this configuration. Makes it, unless this user has it.
-pub(crate) fn tree(config: Config) -> Result<PathBuf> {
-    let contents = contents::of_devices(config)?;
-    let parent = parent();
-    let listing = listing(&contents);
-    existing(&parent, &listing)
-        .map_or_else(|| made(&parent, &contents, &listing), Ok)
-        .with_context(|| format!("the device files cannot be made in {}", parent.display()))
+/// The device files of a configuration.
+pub(crate) struct Files {
+    pub(crate) tree: PathBuf,
+    contents: Contents,
+}
+
+impl Files {
+    /// Finds this user's tree for the devices of this configuration, or makes it.
+    pub(crate) fn of(config: Config) -> Result<Self> {
+        let contents = contents::of_devices(config)?;
+        let parent = parent();
+        let listing = listing(&contents);
+        let tree = existing(&parent, &listing)
+            .map_or_else(|| made(&parent, &contents, &listing), Ok)
+            .with_context(|| format!("the device files cannot be made in {}", parent.display()))?;
+        Ok(Self { tree, contents })
+    }
 }
 
 /// The folder of the trees: in memory, if the system has such a folder.
@@ -90,18 +100,20 @@ fn made(parent: &Path, contents: &Contents, listing: &str) -> io::Result<PathBuf
 }
 
 fn fill(tree: &Path, contents: &Contents, listing: &str) -> io::Result<()> {
-    for (path, entry) in contents {
-        let path = tree.join(path);
-        if let Some(above) = path.parent() {
-            folders(above)?;
-        }
-        match entry {
-            Entry::File(text) => file(&path, text)?,
-            Entry::Link(to) => symlink(to, &path)?,
-            Entry::Folder => folders(&path)?,
-        }
-    }
+    contents.iter().try_for_each(|(path, entry)| place(&tree.join(path), entry))?;
     file(&tree.join(LISTING), listing)
+}
+
+/// Makes an entry, and the folders above it.
+fn place(path: &Path, entry: &Entry) -> io::Result<()> {
+    if let Some(above) = path.parent() {
+        folders(above)?;
+    }
+    match entry {
+        Entry::File(text) => file(path, text),
+        Entry::Link(to) => symlink(to, path),
+        Entry::Folder => folders(path),
+    }
 }
 
 /// Programs that change their user read the files, too, whatever the mask of this process is.

@@ -54,9 +54,65 @@ pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     add("device files are found by threads and children", &[], found_by_threads);
     add("device files of two runs are one tree", &["sh"], one_tree);
     add("device files by --print-env", &["sh"], by_print_env);
-    add("two runs copy by process_vm", &["ib_write_bw"], by_process_vm);
+    add("two runs copy by process_vm", &["ib_write_bw"], |place| by_process_vm(place, &[]));
     add("a program of a renamed libibverbs", &["ibv_devices"], renamed);
     add("a renamed libibverbs by dlopen", &["ibv_devices"], renamed_by_dlopen);
+    let mut add = |name: &str, needs: &[&'static str], run: fn(&ProgramRunner) -> Result<(), String>| {
+        tests.push(ProgramTest::new(name, needs, run).for_each_change().optional());
+    };
+    add("device files in a mount namespace", &[MOUNT_NAMESPACE], |place| in_namespace(place, "mount"));
+    add("device files in a user namespace", &[USER_NAMESPACE], |place| in_namespace(place, "user-namespace"));
+    add("runs of a fabric share a user namespace", &[USER_NAMESPACE], one_namespace);
+    add("two runs in a user namespace copy by process_vm", &[USER_NAMESPACE, "ib_write_bw"], |place| {
+        by_process_vm(place, &["--files", "user-namespace"])
+    });
+}
+
+/// What the system must allow for a test.
+const MOUNT_NAMESPACE: &str = "right to make mount namespaces (CAP_SYS_ADMIN)";
+const USER_NAMESPACE: &str = "right to make user namespaces";
+
+/// Whether the system allows this, if it is the name of such a right.
+pub(crate) fn has_namespace(name: &str) -> Option<bool> {
+    let flag = match name {
+        MOUNT_NAMESPACE => "-m",
+        USER_NAMESPACE => "-Um",
+        _ => return None,
+    };
+    Some(Command::new("unshare").args([flag, "true"]).status().is_ok_and(|status| status.success()))
+}
+
+/// Without the preloaded library, as for a static program.
+fn in_namespace(place: &ProgramRunner, how: &str) -> Result<(), String> {
+    let script = "[ -c /dev/infiniband/soft1 ] && [ -w /dev/infiniband/soft1 ] && [ -w /dev/null ] \
+        && [ -d /proc/self/fd ] && [ -e /sys/class/net/lo/ifindex ] \
+        && cat /sys/class/infiniband/soft1/ports/2/gid_attrs/types/0 /sys/class/infiniband_verbs/soft1/ibdev";
+    let options = [&TWO[..], &["--no-preload", "--files", how]].concat();
+    let ended = place.run(&options, "sh", &["-c", script])?;
+    if ended.well()? != "RoCE v2\nsoft1\n" || !ended.stderr.is_empty() {
+        return Err(format!("not the device: {ended}"));
+    }
+    // This process sees none of it.
+    let seen = Path::new("/dev/infiniband/soft1").exists();
+    if seen { Err("the node is outside of the namespace, too".to_owned()) } else { Ok(()) }
+}
+
+fn one_namespace(place: &ProgramRunner) -> Result<(), String> {
+    const SCRIPT: &str = "readlink /proc/self/ns/user; pwd; [ -c /dev/infiniband/soft0 ] && exec sleep 600";
+    let start = |place: &ProgramRunner| {
+        place
+            .start(&["--files", "user-namespace"], "sh", &["-c", SCRIPT])?
+            .wait_until("printed its namespace", |said| said.lines().count() == 2)
+    };
+    let first = start(place)?;
+    let second = start(place)?;
+    let other = start(&ProgramRunner::new(crate::INLINE)?)?;
+    let own = fs::read_link("/proc/self/ns/user").map_err(|error| error.to_string())?;
+    let (first, second, other) = (first.printed(), second.printed(), other.printed());
+    if first != second || first == other || first.starts_with(&*own.to_string_lossy()) {
+        return Err(format!("{first:?} and {second:?} should be one, {other:?} another"));
+    }
+    Ok(())
 }
 
 fn found_by_a_shell(place: &ProgramRunner) -> Result<(), String> {
@@ -114,14 +170,14 @@ fn by_print_env(place: &ProgramRunner) -> Result<(), String> {
 
 /// Large writes between two runs go by `process_vm_writev`, which the kernel refuses between user
 /// namespaces.
-fn by_process_vm(place: &ProgramRunner) -> Result<(), String> {
+fn by_process_vm(place: &ProgramRunner, options: &[&str]) -> Result<(), String> {
     let port = free_port()?.to_string();
     let flags = ["-d", "soft0", "-x", "0", "-F", "-s", "262144", "--run_infinitely", "-D", "1", "-p", &port];
     let listens = port.parse().map_err(|_| "a port is a number")?;
     let _server = place
-        .start(&[], "ib_write_bw", &flags)?
+        .start(options, "ib_write_bw", &flags)?
         .wait_until("listened", |_| test_harness::is_listening(listens))?;
-    let client = place.start(&[], "ib_write_bw", &[&flags[..], &["127.0.0.1"]].concat())?;
+    let client = place.start(options, "ib_write_bw", &[&flags[..], &["127.0.0.1"]].concat())?;
     let deadline = Instant::now() + LIMIT;
     loop {
         let shown = Command::new(launcher()).args(["status", "--json", "--fabric", place.fabric()]).output();

@@ -46,6 +46,7 @@ pub(crate) struct ProgramTest {
     run: Box<TestBody>,
     for_each_change: bool,
     of_other_packages: bool,
+    is_optional: bool,
 }
 
 type TestBody = dyn Fn(&ProgramRunner) -> Result<(), String> + Send + Sync;
@@ -62,6 +63,7 @@ impl ProgramTest {
             run: Box::new(run),
             for_each_change: false,
             of_other_packages: false,
+            is_optional: false,
         }
     }
 
@@ -73,22 +75,30 @@ impl ProgramTest {
     /// Makes it one that only `.ci/run programs` and a filter run, and that is skipped without its
     /// package.
     pub(crate) fn of_other_packages(self) -> Self {
-        Self { of_other_packages: true, ..self }
+        Self { of_other_packages: true, is_optional: true, ..self }
+    }
+
+    /// Makes it one that is skipped where the system lacks something, always.
+    pub(crate) fn optional(self) -> Self {
+        Self { is_optional: true, ..self }
     }
 
     /// The missing programs, and the package to install.
     fn lacks(&self) -> Option<String> {
-        let is_there =
-            |name| frameworks::has_python(name).unwrap_or_else(|| process::on_path(name).is_some());
+        let is_there = |name| {
+            let special = frameworks::has_python(name).or_else(|| device_files::has_namespace(name));
+            special.unwrap_or_else(|| process::on_path(name).is_some())
+        };
         let missing = self.programs.iter().find(|program| !is_there(program))?;
         let package = match missing.split_once('_') {
+            _ if device_files::has_namespace(missing).is_some() => return Some(format!("no {missing}")),
             _ if frameworks::package(missing).is_some() => frameworks::package(missing)?,
             Some(("ibv", _)) => "ibverbs-utils",
             Some(("ib", _)) => "perftest",
             _ if rdmacm::PROGRAMS.contains(missing) => "rdmacm-utils",
             _ => "coreutils",
         };
-        Some(format!("no `{missing}` on the PATH (Debian: {package})"))
+        Some(format!("no `{missing}` here (install {package})"))
     }
 }
 
@@ -192,7 +202,7 @@ fn is_slow(test: &ProgramTest) -> bool {
 
 fn trial(mode: &'static str, test: ProgramTest, required: bool) -> Trial {
     Trial::ignorable_test(format!("{mode}::{}", test.name), move || match test.lacks() {
-        Some(what) if test.of_other_packages => {
+        Some(what) if test.is_optional => {
             println!("SKIPPED {}: {what}", test.name);
             Ok(Completion::ignored_with(what))
         }

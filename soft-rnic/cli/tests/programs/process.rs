@@ -87,6 +87,11 @@ impl RunningProgram {
         self.end()
     }
 
+    /// What it has printed so far.
+    pub(crate) fn printed(&self) -> String {
+        self.said(0)
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
