@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Result, bail};
 use soft_rnic::{Config, MAX_DEVICES, MAX_PORTS};
 
-use crate::files::{Files, namespace};
+use crate::files::{DeviceFiles, namespace};
 use crate::library;
 
 /// The folders that the dynamic loader searches before the system's.
@@ -133,7 +133,7 @@ fn files(args: &RunArgs) -> Result<Option<PathBuf>> {
     let config = configuration(args)?;
     let fabric =
         args.fabric.as_ref().map_or_else(|| config.fabric.clone(), |name| name.display().to_string());
-    let files = Files::of(config)?;
+    let files = DeviceFiles::of(config)?;
     match args.files {
         FilesBy::Preload => return Ok(Some(files.tree)),
         _ if args.print_env => bail!("--print-env cannot make namespaces; use --files preload"),

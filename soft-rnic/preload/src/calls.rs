@@ -193,7 +193,7 @@ unsafe extern "C" fn __realpath_chk(path: Path, to: *mut c_char, size: usize) ->
         // SAFETY: this has no conditions.
         unsafe { libc::abort() };
     }
-    // SAFETY: the caller's guarantees.
+    // SAFETY: the caller guarantees the path, and the size shows that `to` has `PATH_MAX` bytes.
     unsafe { realpath(path, to) }
 }
 
@@ -204,7 +204,7 @@ unsafe extern "C" fn __realpath_chk(path: Path, to: *mut c_char, size: usize) ->
 /// As for `realpath`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn canonicalize_file_name(path: Path) -> *mut c_char {
-    // SAFETY: the caller's guarantee.
+    // SAFETY: the caller guarantees that the path is null or ends with a NUL.
     unsafe { realpath(path, ptr::null_mut()) }
 }
 

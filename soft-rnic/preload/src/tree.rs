@@ -78,7 +78,7 @@ impl Room {
         if path.is_null() || unsafe { *path } != b'/' as c_char {
             return path;
         }
-        // SAFETY: the caller's guarantee.
+        // SAFETY: the caller guarantees that the path ends with a NUL.
         match unsafe { self.in_tree(path) } {
             Some(_) if self.is_node() => NODE.as_ptr(),
             Some(changed) => changed,
@@ -139,10 +139,10 @@ fn is_file(path: *const c_char) -> bool {
 fn kept_errno<T>(function: impl FnOnce() -> T) -> T {
     // SAFETY: the location is the calling thread's `errno`, valid while the thread lives.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: `place` is valid, because the thread lives.
     let before = unsafe { *place };
     let result = function();
-    // SAFETY: as above.
+    // SAFETY: `place` is valid, because the thread lives.
     unsafe { *place = before };
     result
 }

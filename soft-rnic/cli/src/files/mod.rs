@@ -27,12 +27,12 @@ const LISTING: &str = "listing";
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The device files of a configuration.
-pub(crate) struct Files {
+pub(crate) struct DeviceFiles {
     pub(crate) tree: PathBuf,
     contents: Contents,
 }
 
-impl Files {
+impl DeviceFiles {
     /// Finds this user's tree for the devices of this configuration, or makes it.
     pub(crate) fn of(config: Config) -> Result<Self> {
         let contents = contents::of_devices(config)?;

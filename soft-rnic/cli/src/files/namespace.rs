@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, getegid, geteuid, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces, unshare_unsafe};
 
 use super::contents::{Contents, Entry};
-use super::{Files, LISTING};
+use super::{DeviceFiles, LISTING};
 
 /// The folders in memory, and what this module puts there.
 const DEVICES: &str = "/dev";
@@ -28,7 +28,7 @@ const NODES: &str = "dev/infiniband/";
 const VIRTUAL: &str = "sys/devices/virtual/";
 
 /// Moves this process into a new mount namespace, which needs CAP_SYS_ADMIN.
-pub(crate) fn enter_mount(files: &Files) -> Result<()> {
+pub(crate) fn enter_mount(files: &DeviceFiles) -> Result<()> {
     leave(UnshareFlags::NEWNS).context(
         "a mount namespace needs CAP_SYS_ADMIN; without it, use --files user-namespace or preload",
     )?;
@@ -37,7 +37,7 @@ pub(crate) fn enter_mount(files: &Files) -> Result<()> {
 
 /// Moves this process into the user's namespaces of this fabric, or makes them. There is one pair
 /// for each user and fabric, because the kernel refuses `process_vm_writev` between user namespaces.
-pub(crate) fn enter_user(files: &Files, fabric: &str) -> Result<()> {
+pub(crate) fn enter_user(files: &DeviceFiles, fabric: &str) -> Result<()> {
     let name = format!("soft-rnic:{fabric}");
     // Two first runs at once make one pair.
     let lock = File::open(files.tree.join(LISTING))?;
