@@ -133,7 +133,15 @@ fn files(args: &RunArgs) -> Result<Option<PathBuf>> {
     let config = configuration(args)?;
     let fabric =
         args.fabric.as_ref().map_or_else(|| config.fabric.clone(), |name| name.display().to_string());
-    let files = DeviceFiles::of(config)?;
+    let files = match DeviceFiles::of(config) {
+        Ok(files) => files,
+        // Most programs need none.
+        Err(error) if args.files == FilesBy::Preload => {
+            eprintln!("soft-rnic: warning: the program sees no device files: {error:#}");
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
     match args.files {
         FilesBy::Preload => return Ok(Some(files.tree)),
         _ if args.print_env => bail!("--print-env cannot make namespaces; use --files preload"),

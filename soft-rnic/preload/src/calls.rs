@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::tree::{self, Room, shown};
 
-/// What a function returns that the C library lacks. No program calls such a function, unless it
-/// looks the name up.
+/// What a function returns that the C library lacks, with `ENOSYS`. Programs call such a function
+/// only if they look its name up (`statx`).
 trait Failed {
     const FAILED: Self;
 }
@@ -77,6 +77,8 @@ macro_rules! calls {
             unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
                 let real = REALS.$name.get();
                 if real.is_null() {
+                    // SAFETY: the location is the calling thread's `errno`, valid while it lives.
+                    unsafe { *libc::__errno_location() = libc::ENOSYS };
                     return <$ret as Failed>::FAILED;
                 }
                 // SAFETY: the C library defines a function of this name with these parameters.

@@ -7,7 +7,7 @@ mod contents;
 pub(crate) mod namespace;
 
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -36,20 +36,30 @@ impl DeviceFiles {
     /// Finds this user's tree for the devices of this configuration, or makes it.
     pub(crate) fn of(config: Config) -> Result<Self> {
         let contents = contents::of_devices(config)?;
-        let parent = parent();
         let listing = listing(&contents);
-        let tree = existing(&parent, &listing)
-            .map_or_else(|| made(&parent, &contents, &listing), Ok)
-            .with_context(|| format!("the device files cannot be made in {}", parent.display()))?;
-        Ok(Self { tree, contents })
+        let parents = parents();
+        let mut failed = None;
+        for parent in &parents {
+            match existing(parent, &listing).map_or_else(|| made(parent, &contents, &listing), Ok) {
+                Ok(tree) => return Ok(Self { tree, contents }),
+                Err(error) => failed.get_or_insert(error),
+            };
+        }
+        let tried: Vec<_> = parents.iter().map(|parent| parent.display().to_string()).collect();
+        let error = failed.unwrap_or_else(|| ErrorKind::NotFound.into());
+        Err(error).with_context(|| format!("no device files can be made in {}", tried.join(", ")))
     }
 }
 
-/// The folder of the trees: in memory, if the system has such a folder.
-fn parent() -> PathBuf {
-    let memory = PathBuf::from("/dev/shm");
-    let parent = if memory.is_dir() { memory } else { env::temp_dir() };
-    parent.canonicalize().unwrap_or(parent)
+/// The folders that may have the trees. The first two are in memory, and every user can read the
+/// first. The paths are those that `realpath` returns.
+fn parents() -> Vec<PathBuf> {
+    let candidates = [
+        Some(PathBuf::from("/dev/shm")),
+        env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
+        Some(env::temp_dir()),
+    ];
+    candidates.into_iter().flatten().filter_map(|folder| folder.canonicalize().ok()).collect()
 }
 
 fn listing(contents: &Contents) -> String {

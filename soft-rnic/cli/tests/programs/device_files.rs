@@ -60,6 +60,7 @@ pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     let mut add = |name: &str, needs: &[&'static str], run: fn(&ProgramRunner) -> Result<(), String>| {
         tests.push(ProgramTest::new(name, needs, run).for_each_change().optional());
     };
+    add("no room for device files is a warning", &[MOUNT_NAMESPACE, "ibv_devices"], no_room);
     add("device files in a mount namespace", &[MOUNT_NAMESPACE], |place| in_namespace(place, "mount"));
     add("device files in a user namespace", &[USER_NAMESPACE], |place| in_namespace(place, "user-namespace"));
     add("runs of a fabric share a user namespace", &[USER_NAMESPACE], one_namespace);
@@ -95,6 +96,30 @@ fn in_namespace(place: &ProgramRunner, how: &str) -> Result<(), String> {
     // This process sees none of it.
     let seen = Path::new("/dev/infiniband/soft1").exists();
     if seen { Err("the node is outside of the namespace, too".to_owned()) } else { Ok(()) }
+}
+
+/// In a namespace in which every folder for the files is read-only.
+fn no_room(place: &ProgramRunner) -> Result<(), String> {
+    let script = format!(
+        "mount -t tmpfs -o ro none /dev/shm && mount -t tmpfs -o ro none /mnt && \
+         exec '{}' run --lib-dir '{}' ibv_devices",
+        launcher(),
+        place.folder().display()
+    );
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", &script])
+        .envs([("TMPDIR", "/mnt"), ("XDG_RUNTIME_DIR", "/mnt")])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let [said, warned] =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    if said.contains("soft0")
+        && warned.contains("no device files can be made in /dev/shm, /mnt, /mnt: Read-only")
+    {
+        Ok(())
+    } else {
+        Err(format!("no device, or no warning: {said}{warned}"))
+    }
 }
 
 fn one_namespace(place: &ProgramRunner) -> Result<(), String> {
