@@ -49,7 +49,8 @@ pub(crate) use programs::{Profile, Programs};
 /// The machine and the time limit.
 #[derive(clap::Args)]
 pub(crate) struct MachineArgs {
-    /// The guest's rdma-core: 44 on kernel 6.1, or 56 on kernel 6.12
+    /// The guest's rdma-core: 44 on kernel 6.1, 56 on kernel 6.12, or the newest of Debian's
+    /// unstable release
     #[arg(long, value_enum, default_value_t = RdmaCore::Old)]
     rdma_core: RdmaCore,
 
@@ -106,7 +107,7 @@ impl MachineArgs {
         } else {
             let cpus = self.cpus.unwrap_or(match self.rdma_core {
                 _ if self.counted => 1,
-                RdmaCore::New => 4,
+                RdmaCore::New | RdmaCore::Newest => 4,
                 RdmaCore::Old => 2,
             });
             TestMachine::guest(&folders, self.rdma_core, cpus, self.counted, time_limit)?

@@ -18,6 +18,8 @@ pub(crate) enum RdmaCore {
     Old,
     /// rdma-core 56, kernel 6.12 (Debian 13)
     New,
+    /// the newest rdma-core and kernel of Debian's unstable release, on the day when it is made
+    Newest,
 }
 
 impl RdmaCore {
@@ -25,6 +27,7 @@ impl RdmaCore {
         match self {
             Self::Old => "old",
             Self::New => "new",
+            Self::Newest => "newest",
         }
     }
 
@@ -32,6 +35,7 @@ impl RdmaCore {
         match self {
             Self::Old => "bookworm",
             Self::New => "trixie",
+            Self::Newest => "sid",
         }
     }
 }
@@ -156,6 +160,11 @@ fn bootstrap(part: &Path, rdma_core: RdmaCore, log: &Path) -> Result<()> {
     mmdebstrap.args(["--variant=minbase", "--format=tar"]).arg(format!("--include={PACKAGES}"));
     for pattern in EXCLUDED {
         mmdebstrap.arg(format!("--dpkgopt=path-exclude={pattern}"));
+    }
+    if rdma_core == RdmaCore::Newest {
+        // Mirrors of the unstable release may be some weeks old. Its signature is checked all the
+        // same.
+        mmdebstrap.arg(r#"--aptopt=Acquire::Check-Valid-Until "false""#);
     }
     // Debian's own initramfs takes long to make and longer to boot.
     mmdebstrap.env("INITRD", "No");
