@@ -42,6 +42,8 @@ mod bindings;
 #[cfg(target_os = "linux")]
 pub mod efadv;
 #[cfg(target_os = "linux")]
+mod environment;
+#[cfg(target_os = "linux")]
 mod error;
 #[cfg(target_os = "linux")]
 mod library;
@@ -58,6 +60,8 @@ pub mod verbs;
 pub use bindings::tables::{Efadv, Mlx5dv, RdmaCm, Verbs};
 #[cfg(target_os = "linux")]
 pub use bindings::types;
+#[cfg(target_os = "linux")]
+pub use environment::secure_var_os;
 #[cfg(target_os = "linux")]
 pub use error::{Attempt, LoadError, MissingSymbol};
 #[cfg(target_os = "linux")]

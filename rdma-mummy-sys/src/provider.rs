@@ -5,11 +5,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::environment::secure_var_os;
 use crate::error::LoadError;
 use crate::library::Library;
 use crate::{Efadv, Mlx5dv, RdmaCm, Verbs};
 
-/// The environment variable with the folder to load the libraries from.
+/// The environment variable with the folder to load the libraries from. Secure execution ignores it.
 pub const LIB_DIR_VARIABLE: &str = "RDMA_MUMMY_LIB_DIR";
 
 /// One set of libraries: libibverbs, and on first use librdmacm and the direct verbs.
@@ -47,11 +48,13 @@ impl LibraryOrigin {
 impl Provider {
     /// The default: the libraries in the folder of `RDMA_MUMMY_LIB_DIR`, else the system's.
     ///
+    /// [`secure_var_os`] reads the variable, so a program with more rights than its user ignores it.
+    ///
     /// # Errors
     ///
     /// [`LoadError`] lists the paths that were tried. A later call tries again.
     pub fn open() -> Result<Self, LoadError> {
-        match std::env::var_os(LIB_DIR_VARIABLE) {
+        match secure_var_os(LIB_DIR_VARIABLE) {
             Some(folder) if !folder.is_empty() => Self::from_folder(Path::new(&folder)),
             _ => Self::system(),
         }

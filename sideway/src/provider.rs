@@ -38,7 +38,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use rdma_mummy_sys::{LoadError, Provider};
+use rdma_mummy_sys::{LoadError, Provider, secure_var_os};
 
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::device::DeviceList;
@@ -75,13 +75,14 @@ impl ProviderChoice {
         }
     }
 
-    /// The choice in `SIDEWAY_PROVIDER`; `None` if it is not set, or empty.
+    /// The choice in `SIDEWAY_PROVIDER`; `None` if it is not set, or empty, or in secure execution
+    /// ([`secure_var_os`]).
     ///
     /// # Errors
     ///
     /// Fails if its value is not one of the three names.
     pub fn from_environment() -> Result<Option<Self>, ProviderError> {
-        std::env::var_os(PROVIDER_VARIABLE).map_or(Ok(None), |value| Self::parse(&value))
+        secure_var_os(PROVIDER_VARIABLE).map_or(Ok(None), |value| Self::parse(&value))
     }
 
     fn parse(value: &OsStr) -> Result<Option<Self>, ProviderError> {

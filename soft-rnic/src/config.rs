@@ -1,11 +1,13 @@
 //! The configuration of the device: from environment variables, or from a [`Config`] that the
 //! program makes.
 
-use std::env::VarError;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+
+use rdma_mummy_sys::secure_var_os;
 
 use crate::faults::{self, Rule};
 
@@ -283,21 +285,20 @@ debug_as_text!(ConfigError);
 
 impl Config {
     /// Reads the configuration from the environment. Variables that are not set have their
-    /// defaults.
+    /// defaults. So have all in a program with more rights than its user ([`secure_var_os`]).
     ///
     /// # Errors
     ///
     /// [`ConfigError`] names the variable, its value and what is allowed. An empty variable counts
     /// as unset.
     pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_variables(|variable| match std::env::var(variable) {
-            Ok(value) => Ok(Some(value)),
-            Err(VarError::NotPresent) => Ok(None),
-            Err(VarError::NotUnicode(value)) => Err(ConfigError {
+        Self::from_variables(|variable| {
+            let text = secure_var_os(variable).map(OsString::into_string).transpose();
+            text.map_err(|value| ConfigError {
                 variable,
                 value: value.to_string_lossy().into_owned(),
                 allowed: "Unicode text".to_owned(),
-            }),
+            })
         })
     }
 
@@ -476,6 +477,30 @@ mod tests {
         assert_eq!(read(&[]), Ok(Config::default()));
         assert_eq!(read(&[("SOFT_RNIC_DEVICES", " ")]), Ok(Config::default()));
         assert_eq!(Config::default().validate(), Ok(()));
+    }
+
+    #[cfg(not(any(miri, loom)))]
+    #[test]
+    #[ignore = "run by another test, with more rights than its user"]
+    fn read_and_tell() {
+        println!("\nconfiguration: {:?}", Config::from_env());
+    }
+
+    /// A file of fault rules that only the program may read would be printed in the error.
+    #[cfg(not(any(miri, loom)))]
+    #[test]
+    fn a_program_with_more_rights_than_its_user_ignores_the_environment() {
+        use test_harness::{Grant, PrivilegedCopy};
+        let expected = format!("configuration: {:?}", Ok::<_, ConfigError>(Config::default()));
+        let test = "a_program_with_more_rights_than_its_user_ignores_the_environment";
+        for copy in Grant::ALL.into_iter().filter_map(|grant| PrivilegedCopy::new(test, grant)) {
+            let output = copy.run(|command| {
+                command.args(["--ignored", "--exact", "config::tests::read_and_tell", "--nocapture"]);
+                command.env("SOFT_RNIC_FAULTS", "@/etc/shadow").env("SOFT_RNIC_DEVICES", "3");
+            });
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(text.lines().any(|line| line == expected), "{text}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod alone;
 mod children;
 mod parts;
 mod ports;
+mod rights;
 mod strace;
 
 use std::cell::RefCell;
@@ -24,6 +25,7 @@ pub use alone::is_alone;
 pub use children::{Run, run_all};
 pub use parts::run_parts;
 pub use ports::{free_port, is_listening};
+pub use rights::{Grant, PrivilegedCopy};
 pub use strace::{SystemCall, calls_between, calls_within};
 
 /// The environment variable that makes a missing device a failure.

@@ -1,9 +1,21 @@
 //! The effect of environment variables on configurations. Each case runs in a child process,
 //! because the environment belongs to the whole process.
 
-use std::process::Command;
+use std::process::{Command, Output};
 
+#[cfg(target_os = "linux")]
+use test_harness::{Grant, PrivilegedCopy};
 use trespass::Builder;
+
+const VARIABLES: [&str; 7] = [
+    "TRESPASS_DEV",
+    "TRESPASS_GID_INDEX",
+    "TRESPASS_TRANSPORT",
+    "TRESPASS_PROBE_TIMEOUT",
+    "TRESPASS_CONTROL_KEEPALIVE",
+    "TRESPASS_EXIT_TIMEOUT",
+    "TRESPASS_LOG",
+];
 
 /// The output of a process that builds a configuration with these variables set.
 fn built_with(variables: &[(&str, &str)]) -> String {
@@ -18,19 +30,21 @@ fn answer_of(part: &str, variables: &[(&str, &str)]) -> String {
 /// The answer, and what the process has logged.
 fn answer_and_log_of(part: &str, variables: &[(&str, &str)]) -> (String, String) {
     let mut command = Command::new(std::env::current_exe().expect("this test's program"));
+    prepare(&mut command, part, variables);
+    heard(command.output().expect("it runs"))
+}
+
+/// The arguments and variables of a process that runs a test of this module.
+fn prepare(command: &mut Command, part: &str, variables: &[(&str, &str)]) {
     command.args(["--ignored", "--exact", &format!("environment::{part}"), "--nocapture"]);
-    for name in [
-        "TRESPASS_DEV",
-        "TRESPASS_GID_INDEX",
-        "TRESPASS_TRANSPORT",
-        "TRESPASS_PROBE_TIMEOUT",
-        "TRESPASS_CONTROL_KEEPALIVE",
-        "TRESPASS_EXIT_TIMEOUT",
-        "TRESPASS_LOG",
-    ] {
+    for name in VARIABLES {
         command.env_remove(name);
     }
-    let output = command.envs(variables.iter().copied()).output().expect("it runs");
+    command.envs(variables.iter().copied());
+}
+
+/// The answer and the log of a process.
+fn heard(output: Output) -> (String, String) {
     let text = String::from_utf8(output.stdout).expect("text");
     let answer =
         text.lines().find_map(|line| line.split_once("answer: ")).map(|(_, answer)| answer.to_owned());
@@ -77,6 +91,28 @@ fn a_bad_value_is_an_error() {
     ] {
         let error = built_with(&[(name, value)]);
         assert!(error.starts_with(&format!("{name} = {value:?} is refused: {bound}")), "{error}");
+    }
+}
+
+/// A value that no variable may have makes no difference, and is no error.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_with_more_rights_than_its_user_ignores_the_environment() {
+    let expected = built_with(&[]);
+    let test = "a_program_with_more_rights_than_its_user_ignores_the_environment";
+    for copy in Grant::ALL.into_iter().filter_map(|grant| PrivilegedCopy::new(test, grant)) {
+        let variables = VARIABLES.map(|name| (name, "no such value"));
+        let output = copy.run(|command| prepare(command, "build_and_tell", &variables));
+        assert_eq!(heard(output).0, expected);
+        #[cfg(feature = "rdma")]
+        for (name, value, ignored) in [
+            ("SIDEWAY_PROVIDER", "sofd", "InvalidVariable"),
+            ("RDMA_MUMMY_LIB_DIR", "/nonexistent", "/nonexistent"),
+        ] {
+            let output = copy.run(|command| prepare(command, "connect_and_tell", &[(name, value)]));
+            let answer = heard(output).0;
+            assert!(!answer.contains(ignored), "{answer}");
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use std::process::Command;
 use fake::{FakeSource, Folder};
 use rdma_mummy_sys::types::ibv_device;
 use rdma_mummy_sys::{LIB_DIR_VARIABLE, LoadError, Mlx5dv, Provider, RdmaCm, Verbs};
+use test_harness::{Grant, PrivilegedCopy};
 
 const VERBS: &str = "libibverbs.so.1";
 const RDMACM: &str = "librdmacm.so.1";
@@ -131,6 +132,37 @@ fn an_empty_variable_means_the_systems_libraries() {
             (opened, system) => panic!("{opened:?} {system:?}"),
         }
     });
+}
+
+/// The child process's part: prints what `Provider::open` and `Provider::system` find.
+#[test]
+#[ignore = "run by another test, with more rights than its user"]
+fn open_and_tell() {
+    let found = |provider: Result<Provider, LoadError>| match provider {
+        Ok(provider) => provider.name().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    println!("\nopened: {}\nsystem: {}", found(Provider::open()), found(Provider::system()));
+}
+
+/// Such a program would run the code of that library with its rights.
+#[test]
+fn a_program_with_more_rights_than_its_user_ignores_the_variable() {
+    let folder = Folder::new("more_rights");
+    if !complete(VERBS).build(&folder, VERBS) {
+        return skip("no rustc to make a library with");
+    }
+    let test = "a_program_with_more_rights_than_its_user_ignores_the_variable";
+    for copy in Grant::ALL.into_iter().filter_map(|grant| PrivilegedCopy::new(test, grant)) {
+        let output = copy.run(|command| {
+            command.args(["--ignored", "--exact", "loader::open_and_tell", "--nocapture"]);
+            command.env(LIB_DIR_VARIABLE, folder.path());
+        });
+        let text = String::from_utf8_lossy(&output.stdout);
+        let after = |word| text.lines().find_map(|line| line.strip_prefix(word));
+        let opened = after("opened: ").unwrap_or_else(|| panic!("{text}{:?}", output.stderr));
+        assert_eq!(Some(opened), after("system: "));
+    }
 }
 
 #[test]

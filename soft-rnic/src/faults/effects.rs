@@ -212,5 +212,5 @@ pub(crate) fn opened(context: &Context, rules: &[Rule]) {
 
 /// Whether destroying an object of a failed device counts as success (`ibv_open_device(3)`).
 fn allows_destruction() -> bool {
-    std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY").is_some()
+    rdma_mummy_sys::secure_var_os("RDMAV_ALLOW_DISASSOC_DESTROY").is_some()
 }

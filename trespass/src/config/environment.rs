@@ -2,7 +2,8 @@
 //! `TRESPASS_PROBE_TIMEOUT`, `TRESPASS_CONTROL_KEEPALIVE`, `TRESPASS_EXIT_TIMEOUT` and
 //! `TRESPASS_LOG`.
 //!
-//! They override the program, because a user sets them for programs that cannot be changed. An
+//! They override the program, because a user sets them for programs that cannot be changed. A
+//! program that has more rights than this user ignores them. An
 //! invalid value is an error and never ignored, so that no setting is lost silently.
 
 use std::ffi::OsString;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
-use super::ConfigError;
+use super::{ConfigError, secure};
 use crate::wire::Policy;
 
 /// The device: `NAME` or `NAME:PORT`.
@@ -88,7 +89,7 @@ pub(crate) struct Environment {
 impl Environment {
     /// Reads the environment of the process.
     pub(crate) fn of_process() -> Result<Self, ConfigError> {
-        Self::read(|name| std::env::var_os(name))
+        Self::read(|name| if secure::is_secure() { None } else { std::env::var_os(name) })
     }
 
     /// Reads the variables through `value`, for tests.

@@ -6,6 +6,7 @@ pub(crate) mod environment;
 mod error;
 pub(crate) mod log;
 mod parameters;
+mod secure;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -45,8 +45,9 @@ pub(super) unsafe extern "C" fn get_device_list(num_devices: *mut c_int) -> *mut
 }
 
 fn start() {
-    let wanted = std::env::var(VARIABLE).unwrap_or_default();
-    let level = match wanted.as_str() {
+    let wanted = rdma_mummy_sys::secure_var_os(VARIABLE).unwrap_or_default();
+    let wanted = wanted.to_str().unwrap_or_default();
+    let level = match wanted {
         "" => Ok(LevelFilter::Warn),
         wanted => wanted.parse(),
     };

@@ -14,7 +14,7 @@ use crate::export::set_errno;
 extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();
     PATH.get_or_init(|| {
-        let path = std::env::var_os("SYSFS_PATH").map(OsStringExt::into_vec).unwrap_or_default();
+        let path = rdma_mummy_sys::secure_var_os("SYSFS_PATH").map(OsStringExt::into_vec).unwrap_or_default();
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         CString::new(&path[..end]).ok().filter(|path| !path.is_empty()).unwrap_or_else(|| c"/sys".into())
     })

@@ -1,16 +1,20 @@
 //! The shared object, loaded into this process and called.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::path::Path;
 use std::process::Command;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use rdma_mummy_sys::Provider;
 use rdma_mummy_sys::types::{ibv_ah_attr, ibv_device, ibv_qp_attr, ibv_sa_path_rec, ibv_wc_status};
+use test_harness::{Grant, PrivilegedCopy};
 
 use crate::lists::{expected, system_library};
 use crate::{CheckResult, Skipped, library};
+
+/// The library whose path of sysfs the program prints, instead of running tests.
+pub(crate) const TELL_PATH: &str = "SOFT_RNIC_TELL_PATH";
 
 /// The open shared object. It is marked never to be unloaded, so that addresses stay good.
 struct OpenLibrary(*mut c_void);
@@ -171,6 +175,34 @@ pub(crate) fn sysfs_files() -> CheckResult {
         ensure(buffer[5] == 0x55, "nothing written behind the NUL")?;
     }
     Ok(Ok(()))
+}
+
+/// The child process's part of [`more_rights_than_the_user`].
+pub(crate) fn tell_path(library: &OsStr) -> Result<(), String> {
+    // SAFETY: it is the library under test, which runs nothing when it is loaded.
+    let open = unsafe { Library::open(Some(library), RTLD_NOW | RTLD_LOCAL) };
+    let open = OpenLibrary(open.map_err(|error| error.to_string())?.into_raw());
+    // SAFETY: the C prototype; the result ends with a NUL.
+    unsafe {
+        let path: extern "C" fn() -> *const c_char = open.function("ibv_get_sysfs_path", "IBVERBS_1.0")?;
+        println!("{}", CStr::from_ptr(path()).to_string_lossy());
+    }
+    Ok(())
+}
+
+/// A program with more rights than its user takes no path from that user.
+pub(crate) fn more_rights_than_the_user() -> CheckResult {
+    let library = library()?;
+    let mut ran = false;
+    for copy in Grant::ALL.into_iter().filter_map(|grant| PrivilegedCopy::new("more_rights", grant)) {
+        let output = copy.run(|command| {
+            command.env(TELL_PATH, &library).env("SYSFS_PATH", "/elsewhere");
+        });
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        ensure(text == "/sys\n", &text)?;
+        ran = true;
+    }
+    Ok(if ran { Ok(()) } else { Err(Skipped("no program gets more rights than its user here".into())) })
 }
 
 /// Bytes that are all different, as far as there are bytes.

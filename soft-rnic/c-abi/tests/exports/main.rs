@@ -24,7 +24,16 @@ type Check = (&'static str, fn() -> CheckResult);
 pub(crate) struct Skipped(pub(crate) String);
 
 fn main() -> ExitCode {
-    let tests: [Check; 18] = [
+    if let Some(library) = std::env::var_os(calls::TELL_PATH) {
+        return calls::tell_path(&library).map_or_else(
+            |error| {
+                println!("{error}");
+                ExitCode::FAILURE
+            },
+            |()| ExitCode::SUCCESS,
+        );
+    }
+    let tests: [Check; 19] = [
         ("exactly_the_committed_lists", lists::exactly_the_committed_lists),
         ("librdmacm_is_its_list_and_jumps", lists::librdmacm_is_its_list_and_jumps),
         ("default_versions_are_rdma_cores", lists::default_versions_are_rdma_cores),
@@ -40,6 +49,7 @@ fn main() -> ExitCode {
         ("both_libraries_have_one_device", calls::both_libraries_have_one_device),
         ("private_functions_fail", calls::private_functions_fail),
         ("sysfs_files", calls::sysfs_files),
+        ("more_rights_than_the_user", calls::more_rights_than_the_user),
         ("structs_of_the_kernel", calls::structs_of_the_kernel),
         ("old_programs_port_attributes", calls::old_programs_port_attributes),
         ("a_provider_loads_over_it", calls::a_provider_loads_over_it),
