@@ -13,7 +13,6 @@ use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use super::{CALL_CELL, NodeState};
 use crate::platform::process::{Lifeline, Process};
 use crate::platform::socket::{MANY, ReceiveBuffers, Received, ReceivedMany, Socket};
-use crate::platform::user;
 use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::LAYOUT_VERSION;
 use crate::status::STATUS_VERSION;
@@ -123,12 +122,11 @@ impl ServiceThread {
 
     /// Admits a connection of this user. To a process of another user nothing is sent, and nothing
     /// is read from it.
-    fn admit(&mut self, socket: Socket, ordinal: u8) {
-        let Ok(who) = socket.credentials() else { return };
-        if user::own() != Some(who.user) {
-            log::debug!("refused a connection of process {}, which belongs to user {}", who.pid, who.user);
-            return;
-        }
+    fn admit(&mut self, mut socket: Socket, ordinal: u8) {
+        let who = match socket.peer_of(self.state.user) {
+            Ok(who) => who,
+            Err(who) => return log::debug!("refused a connection of another user: {who:?}"),
+        };
         let token = self.new_token();
         if let Err(error) = self.watch(&socket, token) {
             log::warn!("a peer cannot connect: {error}");

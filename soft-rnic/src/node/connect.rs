@@ -13,7 +13,6 @@ use super::peer_process::PeerProcess;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use crate::platform::memory::{FileMapping, PeerFile};
 use crate::platform::socket::{Received, Socket};
-use crate::platform::user;
 use crate::shared::hazard::TRANSFER_SLOTS;
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::sync::Acquire;
@@ -120,8 +119,8 @@ impl ServiceThread {
         }
     }
 
-    fn say_hello(&mut self, socket: Socket, block: u16) {
-        let who = socket.credentials().ok().filter(|who| user::own() == Some(who.user));
+    fn say_hello(&mut self, mut socket: Socket, block: u16) {
+        let who = socket.peer_of(self.state.user).ok().inspect(|_| socket.take_descriptors());
         let hello = PeerRequest::Hello { version: LAYOUT_VERSION, process: self.state.process };
         let token = self.new_token();
         let said =

@@ -160,6 +160,9 @@ pub(crate) trait NodeHandler: Send + Sync {
 struct NodeState {
     identity: NodeIdentity,
     process: ProcessId,
+    /// The only user whose processes this one communicates with: the effective user when the segment
+    /// was made. A process that lowers its rights for a moment shares nothing with others then.
+    user: Option<u32>,
     segment: Arc<Segment>,
     identity_page: IdentityPage,
     heap: Heap,
@@ -254,6 +257,7 @@ impl Node {
         let state = Arc::new(NodeState {
             identity,
             process: random(),
+            user: user::own(),
             heap: Heap::new(Arc::clone(&segment)),
             offers: OfferPlaces::new(Arc::clone(&segment)),
             segment,
@@ -563,7 +567,7 @@ impl Node {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             vm::allow_peers();
-            if user::own().is_none() {
+            if self.state.user.is_none() {
                 log::warn!(
                     "this user has no name in its user namespace, so no peer can be trusted or reached"
                 );

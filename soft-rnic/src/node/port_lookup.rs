@@ -9,7 +9,6 @@ use super::ports::CmPort;
 use super::service::{EventSource, ServiceThread};
 use super::{ALONE, Node};
 use crate::platform::socket::{Received, Socket};
-use crate::platform::user;
 
 /// How soon to connect again to a port's owner whose backlog is full.
 const BUSY: Duration = Duration::from_millis(2);
@@ -124,7 +123,7 @@ impl ServiceThread {
         if self.sources.values().filter(is_open).count() >= AT_A_TIME {
             return Ok(None);
         }
-        let socket = match Socket::connect(&port.name(&self.state.common.settings.fabric)) {
+        let mut socket = match Socket::connect(&port.name(&self.state.common.settings.fabric)) {
             Ok(socket) => socket,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Err(PortOwner::Nobody),
@@ -136,7 +135,7 @@ impl ServiceThread {
             }
         };
         // A process of another user is never trusted.
-        if !socket.credentials().is_ok_and(|who| user::own() == Some(who.user)) {
+        if socket.peer_of(self.state.user).is_err() {
             return Err(PortOwner::Nobody);
         }
         match self.watch(&socket, token) {

@@ -19,7 +19,6 @@ use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use super::{ALONE, Node, NodeState};
 use crate::platform::fork::ForkGeneration;
 use crate::platform::socket::Socket;
-use crate::platform::user;
 
 /// The ephemeral ports, taken when a program asks for any port.
 pub(crate) const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
@@ -366,8 +365,8 @@ impl ServiceThread {
         for _ in 0..PACKETS_PER_TURN {
             match socket.accept() {
                 // Send nothing to a process of another user.
-                Ok(caller) => match caller.credentials() {
-                    Ok(who) if user::own() == Some(who.user) => {
+                Ok(mut caller) => match caller.peer_of(self.state.user) {
+                    Ok(who) => {
                         if let Err(error) = caller.send(&answer) {
                             log::debug!(
                                 "the owner of a port could not be sent to process {}: {error}",
@@ -375,7 +374,7 @@ impl ServiceThread {
                             );
                         }
                     }
-                    _ => log::debug!("refused a port lookup of another user's process"),
+                    Err(_) => log::debug!("refused a port lookup of another user's process"),
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}

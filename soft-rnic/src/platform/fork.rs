@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
+use super::file_table::{self, Closer};
+
 /// The number of forks between the first process and this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ForkGeneration(u32);
@@ -19,10 +21,12 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 static OPEN: Mutex<Vec<InheritableFd>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The lock on the list, held from just before a fork to just after it, so that the child finds
-    /// a consistent list.
-    static HELD: RefCell<Option<MutexGuard<'static, Vec<InheritableFd>>>> = const { RefCell::new(None) };
+    /// The locks on the list and the closer, held from just before a fork to just after it, so that
+    /// the child finds them consistent.
+    static HELD: RefCell<Option<HeldLocks>> = const { RefCell::new(None) };
 }
+
+type HeldLocks = (MutexGuard<'static, Vec<InheritableFd>>, MutexGuard<'static, Closer>);
 
 impl ForkGeneration {
     /// The generation of the calling process.
@@ -39,10 +43,17 @@ impl ForkGeneration {
 }
 
 /// A descriptor that a forked child must close.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct InheritableFd {
     fd: RawFd,
     what: FileIdentity,
+}
+
+/// Removes an entry from the list.
+fn remove(list: &mut Vec<InheritableFd>, file: InheritableFd) {
+    if let Some(place) = list.iter().position(|open| *open == file) {
+        list.swap_remove(place);
+    }
 }
 
 fn open_descriptors() -> MutexGuard<'static, Vec<InheritableFd>> {
@@ -67,7 +78,7 @@ fn watch_forks() {
 }
 
 extern "C" fn before() {
-    let _ = HELD.try_with(|held| *held.borrow_mut() = Some(open_descriptors()));
+    let _ = HELD.try_with(|held| *held.borrow_mut() = Some((open_descriptors(), Closer::lock())));
 }
 
 extern "C" fn in_parent() {
@@ -77,7 +88,8 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     let _ = HELD.try_with(|held| {
-        if let Some(mut open) = held.borrow_mut().take() {
+        if let Some((mut open, mut closer)) = held.borrow_mut().take() {
+            closer.forget_thread();
             for InheritableFd { fd, what } in open.drain(..) {
                 // The program may have closed the descriptor and reused its number.
                 if identity(fd) == Some(what) {
@@ -119,6 +131,11 @@ impl OwnedFile {
     pub(crate) fn new(file: OwnedFd) -> Self {
         let what = identity(file.as_raw_fd());
         Self { file: ManuallyDrop::new(file), what }
+    }
+
+    /// Its entry in the list.
+    fn entry(&self) -> Option<InheritableFd> {
+        self.what.map(|what| InheritableFd { fd: self.number(), what })
     }
 
     /// Whether the file is still open under its number.
@@ -176,16 +193,56 @@ impl ForkSafeFd {
         let process = ForkGeneration::current();
         let mut list = open_descriptors();
         let file = OwnedFile::new(open()?);
-        list.extend(file.what.map(|what| InheritableFd { fd: file.number(), what }));
+        list.extend(file.entry());
         Ok(Self { file: ManuallyDrop::new(file), process })
     }
 
-    /// See [`Kept::is_there`].
+    /// Whether this process opened the file, rather than inherited it through a fork.
+    pub(super) fn is_current(&self) -> bool {
+        self.process.is_current()
+    }
+
+    /// Takes the file off the list, so that a forked child leaves it open. `None` if this process is
+    /// that child.
+    fn take_off(self) -> Option<OwnedFile> {
+        let mut this = ManuallyDrop::new(self);
+        if !this.process.is_current() {
+            return None;
+        }
+        // SAFETY: `this` is not dropped, and this is the only place that takes its file.
+        let file = unsafe { ManuallyDrop::take(&mut this.file) };
+        file.entry().into_iter().for_each(|entry| remove(&mut open_descriptors(), entry));
+        Some(file)
+    }
+
+    /// Closes a socket that strangers may have sent descriptors to, which wait in it
+    /// ([`file_table`]). A forked child leaves it open: nobody learns from it that the parent lives.
+    pub(super) fn close_by_copy(self) {
+        self.take_off().into_iter().for_each(file_table::close);
+    }
+
+    /// Closes a socket without the lock that a fork waits for, because closing may take time.
+    ///
+    /// A fork may happen between closing the socket and removing its entry. The child recognises
+    /// that the number is not this socket's any more, because each socket has an identity that no
+    /// other file has.
+    pub(super) fn close_unlocked(self) {
+        let mut this = ManuallyDrop::new(self);
+        if !this.process.is_current() {
+            return;
+        }
+        let entry = this.file.entry();
+        // SAFETY: `this` is not dropped, and this is the only place that drops its file.
+        unsafe { ManuallyDrop::drop(&mut this.file) };
+        entry.into_iter().for_each(|entry| remove(&mut open_descriptors(), entry));
+    }
+
+    /// See [`OwnedFile::is_there`].
     pub(crate) fn is_there(&self) -> bool {
         self.file.is_there()
     }
 
-    /// See [`Kept::get`].
+    /// See [`OwnedFile::get`].
     ///
     /// # Errors
     ///
@@ -207,10 +264,7 @@ impl Drop for ForkSafeFd {
             return;
         }
         let mut list = open_descriptors();
-        let fd = self.file.number();
-        if let Some(place) = list.iter().position(|open| open.fd == fd) {
-            list.swap_remove(place);
-        }
+        self.file.entry().into_iter().for_each(|entry| remove(&mut list, entry));
         // SAFETY: this drop is the only place that drops the file; it holds the lock, so that the
         // list never contains a closed descriptor.
         unsafe { ManuallyDrop::drop(&mut self.file) };

@@ -5,6 +5,7 @@ pub(crate) mod command;
 pub(crate) mod copy;
 pub(crate) mod errno;
 pub(crate) mod exit;
+pub(crate) mod file_table;
 pub(crate) mod fork;
 pub(crate) mod identity_page;
 pub(crate) mod limits;

@@ -2,9 +2,13 @@
 //!
 //! They are Unix sockets with abstract names: they leave no file behind, and the kernel frees a
 //! name with its last user. No call waits, and none raises SIGPIPE.
+//!
+//! Any user may connect to such a name, or bind it, and send descriptors. This process neither
+//! receives nor closes those of a stranger, because closing one may take as long as the stranger
+//! wants ([`file_table`]). Where the kernel has `SO_PASSRIGHTS` (6.16), strangers cannot send any.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use arrayvec::ArrayVec;
@@ -13,11 +17,62 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use super::file_table;
 use super::fork::ForkSafeFd;
 
 /// One end of a connection, or a listening socket.
 #[derive(Debug)]
-pub(crate) struct Socket(ForkSafeFd);
+pub(crate) struct Socket {
+    file: ManuallyDrop<ForkSafeFd>,
+    holds: Strange,
+}
+
+/// What strangers may have left in a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Strange {
+    Nothing,
+    /// Descriptors, in packets that were not read.
+    Descriptors,
+    /// Connections that were not accepted, with descriptors.
+    Connections,
+}
+
+/// The option of a socket that lets descriptors come. Missing in `libc`.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// For tests: behave as on a kernel without `SO_PASSRIGHTS`.
+#[cfg(test)]
+pub(crate) static WITHOUT_PASSRIGHTS: core::sync::atomic::AtomicBool =
+    core::sync::atomic::AtomicBool::new(false);
+
+fn has_passrights() -> bool {
+    #[cfg(test)]
+    if WITHOUT_PASSRIGHTS.load(core::sync::atomic::Ordering::Relaxed) {
+        return false;
+    }
+    true
+}
+
+/// Lets descriptors come, or not. False if the kernel lacks the option, and descriptors come.
+fn pass_descriptors(socket: BorrowedFd<'_>, pass: bool) -> bool {
+    let value = libc::c_int::from(pass);
+    let (place, len) = ((&raw const value).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the value has the stated length.
+    has_passrights()
+        && unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, place, len) } == 0
+}
+
+/// Whether descriptors have come or may come. An accepted connection has the option of its listener
+/// since the peer connected, so none has come if it is off.
+fn passes_descriptors(socket: BorrowedFd<'_>) -> bool {
+    let (mut value, mut len): (libc::c_int, _) = (1, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the place for the answer has the stated length.
+    let failed = unsafe {
+        let place = (&raw mut value).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, place, &raw mut len)
+    };
+    !has_passrights() || failed != 0 || value != 0
+}
 
 /// The identity of the process at the other end, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,10 +157,26 @@ impl<const LONGEST: usize> ReceiveBuffers<LONGEST> {
 }
 
 impl Socket {
-    fn new() -> io::Result<Self> {
+    /// A socket to which `strange` applies, unless the kernel keeps strangers' descriptors away.
+    fn new(strange: Strange) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        ForkSafeFd::open(|| rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None))
-            .map(Self)
+        let open = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let file = ForkSafeFd::open(open)?;
+        let holds = if pass_descriptors(file.as_fd(), false) { Strange::Nothing } else { strange };
+        Ok(Self { file: ManuallyDrop::new(file), holds })
+    }
+
+    /// One that no stranger reaches.
+    fn private(file: OwnedFd) -> io::Result<Self> {
+        let file = ForkSafeFd::open(|| Ok(file))?;
+        Ok(Self { file: ManuallyDrop::new(file), holds: Strange::Nothing })
+    }
+
+    /// Refuses a further socket while too many of strangers' wait to be closed.
+    fn check_closer() -> io::Result<()> {
+        let message = "too many connections of other users are being closed";
+        let error = || io::Error::new(io::ErrorKind::ResourceBusy, message);
+        if file_table::is_full() { Err(error()) } else { Ok(()) }
     }
 
     /// Binds a name and listens on it.
@@ -114,9 +185,9 @@ impl Socket {
     ///
     /// `AddrInUse` if another socket has the name.
     pub(crate) fn listen(name: &[u8]) -> io::Result<Self> {
-        let socket = Self::new()?;
-        rustix::net::bind(&socket.0, &SocketAddrUnix::new_abstract_name(name)?)?;
-        rustix::net::listen(&socket.0, 128)?;
+        let socket = Self::new(Strange::Connections)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        rustix::net::listen(&socket, 128)?;
         Ok(socket)
     }
 
@@ -126,8 +197,9 @@ impl Socket {
     ///
     /// `ConnectionRefused` if no socket has the name, `WouldBlock` if its backlog is full.
     pub(crate) fn connect(name: &[u8]) -> io::Result<Self> {
-        let socket = Self::new()?;
-        rustix::net::connect(&socket.0, &SocketAddrUnix::new_abstract_name(name)?)?;
+        Self::check_closer()?;
+        let socket = Self::new(Strange::Descriptors)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
         Ok(socket)
     }
 
@@ -139,12 +211,12 @@ impl Socket {
     pub(crate) fn both_ends() -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok((Self(ForkSafeFd::open(|| Ok(one))?), Self(ForkSafeFd::open(|| Ok(other))?)))
+        Ok((Self::private(one)?, Self::private(other)?))
     }
 
     /// Whether the descriptor is still open: a program may close numbers that it does not own.
     pub(crate) fn is_there(&self) -> bool {
-        self.0.is_there()
+        self.file.is_there()
     }
 
     /// A connection whose other end the caller holds. It also works under Miri, which knows no
@@ -153,7 +225,7 @@ impl Socket {
     pub(crate) fn pair() -> io::Result<(Self, std::os::unix::net::UnixStream)> {
         let (one, other) = std::os::unix::net::UnixStream::pair()?;
         one.set_nonblocking(true)?;
-        Ok((Self(ForkSafeFd::open(|| Ok(one.into()))?), other))
+        Ok((Self::private(one.into())?, other))
     }
 
     /// Accepts the next connection on a listening socket.
@@ -162,19 +234,46 @@ impl Socket {
     ///
     /// `WouldBlock` if none is pending.
     pub(crate) fn accept(&self) -> io::Result<Self> {
+        Self::check_closer()?;
+        self.accept_any()
+    }
+
+    fn accept_any(&self) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        ForkSafeFd::open(|| rustix::net::accept_with(self.0.get()?, flags)).map(Self)
+        let file = ForkSafeFd::open(|| rustix::net::accept_with(self.file.get()?, flags))?;
+        let holds = if passes_descriptors(file.as_fd()) { Strange::Descriptors } else { Strange::Nothing };
+        Ok(Self { file: ManuallyDrop::new(file), holds })
+    }
+
+    /// The identity of the peer, if it is a process of this user, which is no stranger then.
+    ///
+    /// # Errors
+    ///
+    /// The identity of a stranger; `None` if the kernel does not report it.
+    pub(crate) fn peer_of(&mut self, user: Option<u32>) -> Result<Credentials, Option<Credentials>> {
+        let who = self.credentials().map_err(|_| None)?;
+        if user != Some(who.user) {
+            return Err(Some(who));
+        }
+        self.holds = Strange::Nothing;
+        Ok(who)
+    }
+
+    /// Lets the peer, which is a process of this user, send descriptors.
+    pub(crate) fn take_descriptors(&self) {
+        debug_assert_eq!(self.holds, Strange::Nothing, "strangers send none");
+        pass_descriptors(self.as_fd(), true);
     }
 
     /// The identity of the peer: the process that connected, or that listens on the name.
-    pub(crate) fn credentials(&self) -> io::Result<Credentials> {
+    fn credentials(&self) -> io::Result<Credentials> {
         // Not rustix's call, because its process number cannot be 0 and the kernel's can.
         let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         // SAFETY: the place for the answer has the stated length.
         let failed = unsafe {
             libc::getsockopt(
-                self.0.get()?.as_raw_fd(),
+                self.file.get()?.as_raw_fd(),
                 libc::SOL_SOCKET,
                 libc::SO_PEERCRED,
                 (&raw mut found).cast(),
@@ -195,7 +294,7 @@ impl Socket {
         const SO_PEERPIDFD: libc::c_int = 77;
         let open = || {
             let (mut file, mut len): (libc::c_int, _) = (-1, size_of::<libc::c_int>() as libc::socklen_t);
-            let socket = self.0.get()?.as_raw_fd();
+            let socket = self.file.get()?.as_raw_fd();
             // SAFETY: the place for the answer has the stated length.
             let failed = unsafe {
                 libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut file).cast(), &raw mut len)
@@ -217,9 +316,9 @@ impl Socket {
     /// `WouldBlock` if it has none, others if the connection is closed.
     pub(crate) fn send(&self, packet: &[u8]) -> io::Result<()> {
         if cfg!(miri) {
-            rustix::io::write(self.0.get()?, packet)?;
+            rustix::io::write(self.file.get()?, packet)?;
         } else {
-            rustix::net::send(self.0.get()?, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+            rustix::net::send(self.file.get()?, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         }
         Ok(())
     }
@@ -235,15 +334,16 @@ impl Socket {
         let fits = control.push(SendAncillaryMessage::ScmRights(files));
         debug_assert!(fits, "no caller has more files");
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        rustix::net::sendmsg(self.0.get()?, &[IoSlice::new(packet)], &mut control, flags)?;
+        rustix::net::sendmsg(self.file.get()?, &[IoSlice::new(packet)], &mut control, flags)?;
         Ok(())
     }
 
     /// Receives the next packet from a peer that has no reason to send descriptors; the kernel
     /// closes any that come.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Received {
-        let mut receive =
-            || self.0.get().and_then(|socket| rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT));
+        let mut receive = || {
+            self.file.get().and_then(|socket| rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT))
+        };
         match receive().or_else(|error| again(error, &mut receive)) {
             Ok((0, _)) => Received::End,
             Ok((len, _)) => Received::Packet(len, Files::new()),
@@ -268,7 +368,7 @@ impl Socket {
                 Received::End => ReceivedMany::End,
             };
         }
-        let mut receive = || room.fill(self.0.get()?);
+        let mut receive = || room.fill(self.file.get()?);
         match receive().or_else(|error| again(error, &mut receive)) {
             Ok(0) => ReceivedMany::Nothing,
             // At the end of the connection all packets are empty.
@@ -287,7 +387,7 @@ impl Socket {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut receive = || {
-            let socket = self.0.get()?;
+            let socket = self.file.get()?;
             rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
         };
         let received = receive().or_else(|error| again(error, &mut receive));
@@ -310,7 +410,7 @@ impl Socket {
     /// Shows the other end the end of the connection, even if other processes still hold this one.
     pub(crate) fn shut_down(&self) {
         let end = |socket| rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-        if let Err(error) = self.0.get().and_then(end) {
+        if let Err(error) = self.file.get().and_then(end) {
             log::debug!("shutdown: {error}");
         }
     }
@@ -335,7 +435,31 @@ fn again<T>(
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.holds == Strange::Connections && self.file.is_current() {
+            // Nobody connects any more. Each connection that waits is closed as a stranger's.
+            self.shut_down();
+            let error = loop {
+                if let Err(error) = self.accept_any() {
+                    break error;
+                }
+            };
+            if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::InvalidInput) {
+                log::debug!("connections of other users cannot be accepted: {error}");
+                self.holds = Strange::Descriptors;
+            }
+        }
+        // SAFETY: this drop is the only place that takes the file.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        match self.holds {
+            Strange::Descriptors => file.close_by_copy(),
+            Strange::Nothing | Strange::Connections => file.close_unlocked(),
+        }
     }
 }
 

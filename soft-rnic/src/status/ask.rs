@@ -111,7 +111,7 @@ struct FoundSockets {
 impl FoundSockets {
     /// Asks the owner of a block, if it is a process of this user that was not asked yet.
     fn call(&mut self, user: u32, fabric: String, block: u16) -> io::Result<Option<StatusQuery>> {
-        let socket = match Socket::connect(&socket_name(&fabric, block)) {
+        let mut socket = match Socket::connect(&socket_name(&fabric, block)) {
             Ok(socket) => socket,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.processes.push(Process { pid: None, fabric, answer: Err(NoAnswer::Busy) });
@@ -129,10 +129,7 @@ impl FoundSockets {
             Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let credentials = socket.credentials()?;
-        if credentials.user != user {
-            return Ok(None);
-        }
+        let Ok(credentials) = socket.peer_of(Some(user)) else { return Ok(None) };
         let pid = (credentials.pid != 0).then_some(credentials.pid);
         if pid.is_some_and(|pid| !self.known.insert((fabric.clone(), pid))) {
             return Ok(None);

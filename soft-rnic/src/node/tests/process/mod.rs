@@ -17,6 +17,8 @@ use crate::shared::hazard::Hazard;
 
 const FABRIC: &str = "SOFT_RNIC_TEST_FABRIC";
 const USER: &str = "SOFT_RNIC_TEST_USER";
+/// Makes a child behave as on a kernel without `SO_PASSRIGHTS`.
+const OLD_KERNEL: &str = "SOFT_RNIC_TEST_OLD_KERNEL";
 
 /// Records warnings, so that tests can count them.
 struct WarningCount(Mutex<Vec<String>>);
@@ -46,6 +48,8 @@ fn peer() {
     let Ok(fabric) = std::env::var(FABRIC) else { return };
     log::set_logger(&WARNINGS).expect("the only logger");
     log::set_max_level(log::LevelFilter::Warn);
+    let is_old = std::env::var_os(OLD_KERNEL).is_some();
+    crate::platform::socket::WITHOUT_PASSRIGHTS.store(is_old, Ordering::Relaxed);
     if let Ok(user) = std::env::var(USER) {
         // SAFETY: `setuid` accesses no memory of this process.
         assert_eq!(unsafe { libc::setuid(user.parse().expect("a number")) }, 0);
@@ -53,7 +57,11 @@ fn peer() {
     let process = TestNode::new(&fabric);
     say(&format!("qpn {}", process.qpn));
     for line in io::stdin().lines() {
-        obey(&process, &line.expect("text"));
+        let line = line.expect("text");
+        if line == "end" {
+            break;
+        }
+        obey(&process, &line);
     }
 }
 
@@ -134,6 +142,14 @@ fn obey(process: &TestNode, line: &str) {
                 Socket::listen(&port.name(&process.node.state.common.settings.fabric)).expect("free"),
             );
             say("squatting");
+        }
+        "linger" => strangers::linger(&process, number(1)),
+        "hold" => strangers::hold(process),
+        "release" => strangers::release(),
+        "effective" => {
+            // SAFETY: `seteuid` accesses no memory of this process.
+            assert_eq!(unsafe { libc::seteuid(number(1)) }, 0);
+            say("effective");
         }
         "vanish" => vanish(),
         "clean" => clean(),

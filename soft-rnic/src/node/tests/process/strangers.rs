@@ -1,6 +1,10 @@
 //! Tests of processes of other users, and of other user namespaces.
 
+use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
+
 use super::*;
+use crate::node::{PortGuard, XrcdPresence};
 
 /// Counts and prints a test that cannot run here.
 fn skip(why: &str) {
@@ -85,4 +89,144 @@ fn users_without_a_name_trust_nobody() {
     assert!(matches!(process.node.wait_for_process(peer.qpn, LONG), Reachability::Nobody));
     let warnings = peer.ask("warnings", "warnings ");
     assert!(warnings.contains("has no name"), "{warnings}");
+}
+
+/// A process that ends when its parent's test does not.
+fn of_user(fabric: &str, user: Option<u32>, variables: &[(&str, &str)]) -> ChildNode {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.envs(variables.iter().copied());
+    if let Some(user) = user {
+        command.env(USER, user.to_string());
+    }
+    ChildNode::run(fabric, command)
+}
+
+thread_local! {
+    static HELD: RefCell<Option<(PortGuard, XrcdPresence)>> = const { RefCell::new(None) };
+}
+
+/// The child's part: listens at the names of a port and of an XRC domain.
+pub(super) fn hold(process: &TestNode) {
+    let port = process.node.take_port(1, 7471).expect("free");
+    let domain = process.node.enter_domain([1, 2], |_| Ok(())).expect("free");
+    HELD.set(Some((port, domain)));
+    say("held");
+}
+
+/// The child's part: frees them.
+pub(super) fn release() {
+    drop(HELD.take());
+    say("released");
+}
+
+/// The names in the fabric at which a process listens.
+fn names_of(fabric: &str, pid: u32) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/unix").expect("proc");
+    let begin = format!("@soft-rnic/{fabric}/");
+    // Accepted connections have their listener's name, too.
+    let listeners = table.lines().filter(|line| line.split(' ').nth(3) == Some("00010000"));
+    let names = listeners.filter_map(|line| line.split_once(&begin).map(|(_, name)| name.to_owned()));
+    let is_of = |name: &String| {
+        let name = format!("soft-rnic/{fabric}/{name}");
+        Socket::connect(name.as_bytes())
+            .is_ok_and(|mut socket| socket.peer_of(Some(0)).is_ok_and(|who| who.pid == pid))
+    };
+    names.filter(is_of).map(|name| format!("soft-rnic/{fabric}/{name}")).collect()
+}
+
+/// A TCP connection with unsent data, which lingers for hours when it is closed, and its other end,
+/// which does not read.
+fn lingering(listener: &std::net::TcpListener) -> (OwnedFd, std::net::TcpStream) {
+    use rustix::net::sockopt;
+    let address = listener.local_addr().expect("an address");
+    let stream = std::net::TcpStream::connect(address).expect("it listens");
+    let (other, _) = listener.accept().expect("it has connected");
+    sockopt::set_socket_send_buffer_size(&stream, 4096).expect("an option");
+    sockopt::set_socket_linger(&stream, Some(Duration::from_secs(10_000))).expect("an option");
+    stream.set_nonblocking(true).expect("an option");
+    while rustix::io::write(&stream, &[0; 4096]).is_ok() {}
+    (stream.into(), other)
+}
+
+/// The stranger's part: fills the backlog of each name of a stopped process of root with connections
+/// that bring a lingering descriptor.
+pub(super) fn linger(process: &TestNode, pid: u32) {
+    let fabric = &process.node.state.common.settings.fabric;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("the hard limit");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 2048).expect("an option");
+    let (mut sent, mut refused) = (0, 0);
+    for name in names_of(fabric, pid) {
+        while let Ok(socket) = Socket::connect(name.as_bytes()) {
+            let (stream, other) = lingering(&listener);
+            match socket.send_with(b"x", &[stream.as_fd()]) {
+                Ok(()) => sent += 1,
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                    refused += 1;
+                    // Nobody has another descriptor of it, so that closing this one would linger.
+                    rustix::net::sockopt::set_socket_linger(&stream, None).expect("an option");
+                }
+                Err(error) => panic!("{error}"),
+            }
+            core::mem::forget(other);
+        }
+    }
+    say(&format!("sent {sent} {refused}"));
+}
+
+/// A stop of any of the victim's threads lasts for hours, so that the test's time is over.
+fn strangers_linger(variables: &[(&str, &str)]) -> (u32, u32) {
+    let fabric = fabric();
+    let mut victim = of_user(&fabric, None, variables);
+    let mut stranger = of_user(&fabric, Some(65534), &[]);
+    victim.ask("hold", "held");
+    let (mut sent, mut refused) = (0, 0);
+    // Five rounds or so: two names, and a backlog of 128 each.
+    while sent + refused < 1000 {
+        victim.stop();
+        let counts = stranger.ask(&format!("linger {}", victim.child.id()), "sent ");
+        victim.signal(Signal::CONT);
+        let (sent_now, refused_now) = counts.split_once(' ').expect("two counts");
+        assert_ne!(counts, "0 0", "the backlogs are empty");
+        sent += sent_now.parse::<u32>().expect("a count");
+        refused += refused_now.parse::<u32>().expect("a count");
+        of_user(&fabric, None, &[]).ask(&format!("remote {}", victim.qpn), "linked ");
+    }
+    victim.leave_child("fork", "forked");
+    victim.ask("release", "released");
+    of_user(&fabric, None, &[]).ask(&format!("remote {}", victim.qpn), "linked ");
+    writeln!(victim.input, "end").expect("it reads");
+    eventually("it has ended", || victim.child.try_wait().expect("a child").is_some());
+    (sent, refused)
+}
+
+#[test]
+fn descriptors_of_strangers_delay_nobody() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can be another user");
+    }
+    let (sent, refused) = strangers_linger(&[(OLD_KERNEL, "1")]);
+    assert_eq!(refused, 0, "beside {sent} that were sent");
+    let (sent, refused) = strangers_linger(&[]);
+    // The kernel has `SO_PASSRIGHTS`, or lacks it.
+    assert!(sent == 0 || refused == 0, "{sent} were sent, {refused} were refused");
+}
+
+/// A process of root that lowers its effective rights for a moment stays a process of root.
+#[test]
+fn lowered_rights_give_nothing_away() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can be another user");
+    }
+    let fabric = fabric();
+    let mut victim = of_user(&fabric, None, &[]);
+    victim.ask("effective 65534", "effective");
+    let mut stranger = of_user(&fabric, Some(65534), &[]);
+    stranger.ask(&format!("remote {}", victim.qpn), "nobody");
+    assert_eq!(stranger.ask(&format!("enter {}", victim.qpn), ""), "refused");
+    victim.ask(&format!("remote {}", stranger.qpn), "nobody");
+    victim.ask("effective 0", "effective");
+    of_user(&fabric, None, &[]).ask(&format!("remote {}", victim.qpn), "linked ");
 }
