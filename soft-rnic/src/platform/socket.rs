@@ -482,6 +482,35 @@ mod tests {
         }
     }
 
+    /// The descriptor of a stranger lingers for hours, which is longer than the limit of the test.
+    #[test]
+    fn closing_does_not_wait_for_a_descriptor_of_a_stranger() {
+        use rustix::net::sockopt;
+        let name = format!("soft-rnic-test/{}", std::process::id());
+        for is_accepted in [false, true] {
+            let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            let stream = std::net::TcpStream::connect(tcp.local_addr().expect("bound")).expect("it listens");
+            sockopt::set_socket_linger(&stream, Some(std::time::Duration::from_secs(10_000)))
+                .expect("an option");
+            stream.set_nonblocking(true).expect("an option");
+            while rustix::io::write(&stream, &[0; 4096]).is_ok() {}
+            let mut listener = Socket::listen(name.as_bytes()).expect("free");
+            // As on a kernel without the option.
+            pass_descriptors(listener.as_fd(), true);
+            listener.holds = Strange::Connections;
+            let stranger = Socket::connect(name.as_bytes()).expect("it listens");
+            stranger.send_with(b"x", &[stream.as_fd()]).expect("room");
+            drop((stream, stranger));
+            let accepted = is_accepted.then(|| listener.accept().expect("it has connected"));
+            let (done, end) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                drop((accepted, listener));
+                let _ = done.send(());
+            });
+            end.recv_timeout(std::time::Duration::from_secs(20)).expect("it does not linger");
+        }
+    }
+
     #[test]
     fn many_packets_come_at_once_and_in_order() {
         let (one, other) = Socket::both_ends().expect("two descriptors");
