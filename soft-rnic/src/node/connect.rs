@@ -9,10 +9,11 @@ use super::CALL_CELL;
 use super::directory::Directory;
 use super::mapped_memory::PeerMapping;
 use super::message::{ExportId, ExportRange, PeerRequest, Reply, Welcome};
+use super::names::{self, Found};
 use super::peer_process::PeerProcess;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use crate::platform::memory::{FileMapping, PeerFile};
-use crate::platform::socket::{Received, Socket};
+use crate::platform::socket::{Credentials, Received, Socket};
 use crate::shared::hazard::TRANSFER_SLOTS;
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::sync::Acquire;
@@ -67,25 +68,29 @@ impl ConnectRetry {
 impl ServiceThread {
     /// Connects to the owner of a block. `since` is the time of the first attempt.
     pub(crate) fn start_connect(&mut self, block: u16, since: Instant) {
-        let failure = match Socket::connect(&self.state.socket_name(block)) {
-            Ok(socket) => return self.say_hello(socket, block),
-            Err(error) => error,
-        };
-        match failure.kind() {
-            io::ErrorKind::WouldBlock if since.elapsed() < ANSWER => {
+        match names::owners(&self.state.thing_of(block), self.state.socket_user) {
+            Ok(names) => self.connect_to_names(block, &names, since),
+            Err(error) => self.connect_failed(block, &error),
+        }
+    }
+
+    /// Connects to the owner of a block, which listens at one of these names.
+    pub(crate) fn connect_to_names(&mut self, block: u16, names: &[Vec<u8>], since: Instant) {
+        match names::connect(names, self.state.user) {
+            Ok(Found::Owner(socket, who)) => self.say_hello(socket, who, block),
+            Ok(Found::Busy) if since.elapsed() < ANSWER => {
                 let reason = RetryReason::Busy { since };
                 self.connect_retries.push(ConnectRetry { when: Instant::now() + BUSY, block, reason });
             }
-            io::ErrorKind::WouldBlock => self.owner_unresponsive(block),
-            io::ErrorKind::ConnectionRefused => self.owner_absent(block, NOBODY),
-            _ => {
-                log::warn!(
-                    "the owner of the queue pairs from {} cannot be reached: {failure}",
-                    u32::from(block) << 14
-                );
-                self.owner_absent(block, USELESS);
-            }
+            Ok(Found::Busy) => self.owner_unresponsive(block),
+            Ok(Found::Nobody) => self.owner_absent(block, NOBODY),
+            Err(error) => self.connect_failed(block, &error),
         }
+    }
+
+    fn connect_failed(&mut self, block: u16, error: &io::Error) {
+        log::warn!("the owner of the queue pairs from {} cannot be reached: {error}", u32::from(block) << 14);
+        self.owner_absent(block, USELESS);
     }
 
     pub(crate) fn retry_connects(&mut self) {
@@ -119,15 +124,13 @@ impl ServiceThread {
         }
     }
 
-    fn say_hello(&mut self, mut socket: Socket, block: u16) {
-        let who = socket.peer_of(self.state.user).ok().inspect(|_| socket.take_descriptors());
+    fn say_hello(&mut self, socket: Socket, who: Credentials, block: u16) {
+        socket.take_descriptors();
         let hello = PeerRequest::Hello { version: LAYOUT_VERSION, process: self.state.process };
         let token = self.new_token();
-        let said =
-            who.is_some() && socket.send(&hello.encode()).is_ok() && self.watch(&socket, token).is_ok();
-        let Some(who) = who.filter(|_| said) else {
+        if socket.send(&hello.encode()).is_err() || self.watch(&socket, token).is_err() {
             return self.owner_absent(block, USELESS);
-        };
+        }
         self.set_deadline(Instant::now() + ANSWER, token);
         self.sources
             .insert(token, EventSource::PendingConnect(PendingConnect { socket, block, pid: who.pid }));

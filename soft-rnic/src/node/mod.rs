@@ -12,6 +12,7 @@
 //! that is stopped, or sends nonsense, delays no other peer.
 
 mod attached_peer;
+mod block_owner;
 mod busy_poll;
 mod cm_outbox;
 mod connect;
@@ -22,6 +23,7 @@ mod mailbox;
 mod mapped_memory;
 mod message;
 mod multicast_discovery;
+mod names;
 mod numbers;
 mod peer_ids;
 mod peer_process;
@@ -37,6 +39,7 @@ mod traffic;
 mod transfer_slot;
 mod xrcd_presence;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -44,6 +47,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(crate) use crate::platform::vm::VmError;
+pub(crate) use block_owner::{BlockOwner, block_owners};
 pub(crate) use directory::Reachability;
 pub(crate) use exports::Exports;
 pub(crate) use heap::{Heap, HeapRange, OfferPlaces, OfferRange};
@@ -62,7 +66,7 @@ pub(crate) use xrcd_presence::XrcdPresence;
 
 use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 use crate::platform::identity_page::IdentityPage;
-use crate::platform::{socket::Socket, user, vm};
+use crate::platform::{user, vm};
 use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::status::{Peer, Statistics, Traffic};
@@ -163,6 +167,8 @@ struct NodeState {
     /// The only user whose processes this one communicates with: the effective user when the segment
     /// was made. A process that lowers its rights for a moment shares nothing with others then.
     user: Option<u32>,
+    /// The user of this process's sockets, as the kernel lists them.
+    socket_user: u32,
     segment: Arc<Segment>,
     identity_page: IdentityPage,
     heap: Heap,
@@ -258,6 +264,7 @@ impl Node {
             identity,
             process: random(),
             user: user::own(),
+            socket_user: user::effective(),
             heap: Heap::new(Arc::clone(&segment)),
             offers: OfferPlaces::new(Arc::clone(&segment)),
             segment,
@@ -388,19 +395,23 @@ impl Node {
         // Start at a random block, so that the block of a process that has just died is not soon
         // taken by another process.
         let start = u16::from_ne_bytes([self.state.process[0], self.state.process[1]]);
+        // Looked for only if the first block is not free.
+        let mut used = None;
         for step in 0..LAST_BLOCK {
             let block = (start % LAST_BLOCK + step) % LAST_BLOCK + 1;
-            match Socket::listen(&self.state.socket_name(block)) {
-                Ok(socket) => {
-                    self.state.blocks.set(ordinal, block);
-                    self.state.common.mailbox.post(ServiceCommand::Listen { socket, ordinal });
-                    return Ok(block);
-                }
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                Err(error) => return Err(error),
+            if used.as_ref().is_some_and(|used: &BTreeMap<u16, _>| used.contains_key(&block)) {
+                continue;
+            }
+            if let Some(socket) = names::claim(&self.state.thing_of(block), self.state.socket_user)? {
+                self.state.blocks.set(ordinal, block);
+                self.state.common.mailbox.post(ServiceCommand::Listen { socket, ordinal });
+                return Ok(block);
+            }
+            if used.is_none() {
+                used = Some(self.state.block_owners()?);
             }
         }
-        let message = format!("all {LAST_BLOCK} blocks of queue pair numbers of this host are in use");
+        let message = format!("all {LAST_BLOCK} blocks of queue pair numbers of this user are in use");
         Err(io::Error::new(io::ErrorKind::AddrInUse, message))
     }
 
@@ -455,7 +466,7 @@ impl Node {
             identity_page: 0,
             gids,
         };
-        let (socket, other) = Socket::pair().expect("two descriptors");
+        let (socket, other) = crate::platform::socket::Socket::pair().expect("two descriptors");
         let common = Arc::clone(&self.state.common);
         // With process number 0 no memory can be copied. The service thread knows nothing of this
         // peer.
@@ -609,13 +620,8 @@ impl core::fmt::Debug for Node {
 }
 
 impl NodeState {
-    /// The abstract socket name at which a block's owner listens.
-    fn socket_name(&self, block: u16) -> Vec<u8> {
-        socket_name(&self.common.settings.fabric, block)
+    /// A block, as a thing with an owner.
+    fn thing_of(&self, block: u16) -> String {
+        format!("soft-rnic/{}/{block}", self.common.settings.fabric)
     }
-}
-
-/// The abstract socket name of a block's owner in a fabric.
-pub(crate) fn socket_name(fabric: &str, block: u16) -> Vec<u8> {
-    format!("soft-rnic/{fabric}/{block}").into_bytes()
 }

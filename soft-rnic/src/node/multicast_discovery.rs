@@ -8,11 +8,11 @@
 //! increments a counter in the segment of each. A process that was stopped in the meantime accepts
 //! the newcomer's connection when it continues, and then increments its counter itself.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::mailbox::ServiceCommand;
-use super::numbers::{BLOCK_BITS, LAST_BLOCK};
 use super::peer_process::PeerProcess;
 use super::service::ServiceThread;
 use super::{ALONE, Node};
@@ -131,15 +131,18 @@ impl Node {
 impl ServiceThread {
     /// Connects to the owners of all blocks.
     pub(crate) fn start_discovery(&mut self, of: u32) {
-        let own = |block: u16| self.state.blocks.index_of(u32::from(block) << BLOCK_BITS | 1).is_some();
-        let others: Vec<u16> = (1..=LAST_BLOCK).filter(|block| !own(*block)).collect();
+        let mut others = self.state.block_owners().unwrap_or_else(|error| {
+            log::warn!("members of multicast groups are not found: {error}");
+            BTreeMap::new()
+        });
+        others.retain(|block, _| !self.state.blocks.has(*block));
         let since = Instant::now();
-        for block in &others {
+        for (block, names) in &others {
             if self.state.directory.begin(*block) {
-                self.start_connect(*block, since);
+                self.connect_to_names(*block, names, since);
             }
         }
-        self.discovery_run = Some(DiscoveryRun { of, since, blocks: others });
+        self.discovery_run = Some(DiscoveryRun { of, since, blocks: others.into_keys().collect() });
         self.finish_discovery();
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::mailbox::ServiceCommand;
 use super::message::Reply;
+use super::names::{self, Found};
 use super::ports::CmPort;
 use super::service::{EventSource, ServiceThread};
 use super::{ALONE, Node};
@@ -123,21 +124,17 @@ impl ServiceThread {
         if self.sources.values().filter(is_open).count() >= AT_A_TIME {
             return Ok(None);
         }
-        let mut socket = match Socket::connect(&port.name(&self.state.common.settings.fabric)) {
-            Ok(socket) => socket,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Err(PortOwner::Nobody),
-            // A socket of another kind has the name.
-            Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => return Err(PortOwner::Nobody),
-            Err(error) => {
-                log::warn!("the owner of port {} cannot be asked: {error}", port.number);
-                return Err(PortOwner::Unresponsive);
-            }
+        let failed = |error: io::Error| {
+            log::warn!("the owner of port {} cannot be asked: {error}", port.number);
+            PortOwner::Unresponsive
         };
-        // A process of another user is never trusted.
-        if socket.peer_of(self.state.user).is_err() {
-            return Err(PortOwner::Nobody);
-        }
+        let thing = port.thing(&self.state.common.settings.fabric);
+        let names = names::owners(&thing, self.state.socket_user).map_err(failed)?;
+        let socket = match names::connect(&names, self.state.user).map_err(failed)? {
+            Found::Owner(socket, _) => socket,
+            Found::Busy => return Ok(None),
+            Found::Nobody => return Err(PortOwner::Nobody),
+        };
         match self.watch(&socket, token) {
             Ok(()) => Ok(Some(socket)),
             Err(error) => {

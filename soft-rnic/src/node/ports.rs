@@ -15,6 +15,7 @@ use std::time::Instant;
 use super::attached_peer::PAUSE;
 use super::mailbox::ServiceCommand;
 use super::message::Reply;
+use super::names;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use super::{ALONE, Node, NodeState};
 use crate::platform::fork::ForkGeneration;
@@ -42,12 +43,12 @@ impl CmPort {
         EPHEMERAL.contains(&self.number).then_some(self.number / GROUP)
     }
 
-    /// The abstract socket name at which its owner listens.
-    pub(crate) fn name(self, fabric: &str) -> Vec<u8> {
+    /// The port or its group, as a thing with an owner.
+    pub(crate) fn thing(self, fabric: &str) -> String {
         let Self { space, number } = self;
         match self.group() {
-            Some(group) => format!("soft-rnic/{fabric}/cm/{space}/g{group}").into_bytes(),
-            None => format!("soft-rnic/{fabric}/cm/{space}/p{number}").into_bytes(),
+            Some(group) => format!("soft-rnic/{fabric}/cm/{space}/g{group}"),
+            None => format!("soft-rnic/{fabric}/cm/{space}/p{number}"),
         }
     }
 }
@@ -318,7 +319,8 @@ impl Node {
         if ALONE {
             return Ok(Arc::default());
         }
-        let socket = Socket::listen(&port.name(&self.state.common.settings.fabric))?;
+        let thing = port.thing(&self.state.common.settings.fabric);
+        let socket = names::claim(&thing, self.state.socket_user)?.ok_or(io::ErrorKind::AddrInUse)?;
         let listener =
             Arc::new(PortListener(Mutex::new(PortListenerState { socket: Some(socket), token: None })));
         self.state.common.mailbox.post(ServiceCommand::ListenOnPort(Arc::clone(&listener)));
@@ -401,7 +403,7 @@ mod tests {
         assert_eq!(CmPort { space: 1, number: 32768 }.group(), Some(FIRST_GROUP));
         assert_eq!(CmPort { space: 1, number: 60999 }.group(), Some(FIRST_GROUP + GROUPS - 1));
         assert_eq!(CmPort { space: 1, number: 61000 }.group(), None);
-        let name = |space, port| String::from_utf8(CmPort { space, number: port }.name("lab")).expect("text");
+        let name = |space, port| CmPort { space, number: port }.thing("lab");
         assert_eq!(name(3, 7471), "soft-rnic/lab/cm/3/p7471");
         assert_eq!(name(3, 32769), "soft-rnic/lab/cm/3/g512");
         assert_eq!(name(3, 61000), "soft-rnic/lab/cm/3/p61000");

@@ -1,20 +1,17 @@
 //! Presence of an XRC domain: whether other processes have opened it, determined by socket names.
 //!
-//! Each domain has a fixed number of abstract socket names. Each process that has the domain open
-//! holds one of them, and a name that cannot be taken shows that a process holds it. One further
-//! name is the lock under which the names are examined. The kernel frees all of them when their
-//! process ends.
+//! Each process that has a domain open listens at a name of the domain, and the list of sockets
+//! shows the names. One process at a time owns the lock under which the names are examined. The
+//! kernel frees all of them when their process ends.
 
 use std::ffi::c_int;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{ALONE, Node};
+use super::{ALONE, Node, NodeState, names};
 use crate::platform::errno;
 use crate::platform::socket::Socket;
 
-/// The most processes that can have a domain open at a time.
-const MAX_HOLDERS: u32 = 64;
 /// The interval between attempts to take the lock.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
 
@@ -30,9 +27,9 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// As `errno`: the error of `admit`; `EBUSY` if too many processes have it open, or if a
-    /// process holds the lock for too long, for example because it is stopped; or an error of the
-    /// system, such as a lack of descriptors.
+    /// As `errno`: the error of `admit`; `EBUSY` if a process holds the lock for too
+    /// long, for example because it is stopped; or an error of the system, such as a lack of
+    /// descriptors.
     pub(crate) fn enter_domain(
         &self,
         id: [u64; 2],
@@ -42,35 +39,19 @@ impl Node {
             return admit(false).map(|()| XrcdPresence { _name: None });
         }
         let [inode, file_system] = id;
-        let name = |part: &str| {
-            let fabric = &self.state.common.settings.fabric;
-            format!("soft-rnic/{fabric}/xrc/{file_system:x}-{inode:x}/{part}").into_bytes()
-        };
-        let deadline = Instant::now() + self.state.common.settings.patience;
+        let NodeState { common, socket_user: user, .. } = &*self.state;
+        let domain = format!("soft-rnic/{}/xrc/{file_system:x}-{inode:x}", common.settings.fabric);
+        let errno = |error: io::Error| errno::of(&error);
+        let deadline = Instant::now() + common.settings.patience;
         let _lock = loop {
-            match take(&name("lock"))? {
+            match names::claim(&format!("{domain}/lock"), *user).map_err(errno)? {
                 Some(lock) => break lock,
                 None if Instant::now() >= deadline => return Err(libc::EBUSY),
                 None => std::thread::sleep(LOCK_RETRY),
             }
         };
-        let (mut there, mut free) = (false, None);
-        for name_taken in 0..MAX_HOLDERS {
-            match take(&name(&name_taken.to_string()))? {
-                None => there = true,
-                Some(name_taken) => free = free.or(Some(name_taken)),
-            }
-        }
-        admit(there)?;
-        free.map(|name_taken| XrcdPresence { _name: Some(name_taken) }).ok_or(libc::EBUSY)
-    }
-}
-
-/// Takes the name; `None` if it is in use.
-fn take(name: &[u8]) -> Result<Option<Socket>, c_int> {
-    match Socket::listen(name) {
-        Ok(socket) => Ok(Some(socket)),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
-        Err(error) => Err(errno::of(&error)),
+        let holders = format!("{domain}/open");
+        admit(names::has_owner(&holders, *user).map_err(errno)?)?;
+        Ok(XrcdPresence { _name: Some(names::present(&holders).map_err(errno)?) })
     }
 }

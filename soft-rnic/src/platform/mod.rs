@@ -9,6 +9,7 @@ pub(crate) mod file_table;
 pub(crate) mod fork;
 pub(crate) mod identity_page;
 pub(crate) mod limits;
+pub(crate) mod listeners;
 pub(crate) mod mappings;
 pub(crate) mod memory;
 pub(crate) mod network;

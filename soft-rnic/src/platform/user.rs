@@ -8,8 +8,13 @@ use std::sync::OnceLock;
 /// In a user namespace, all users without a mapping appear as the *overflow* user. A process that
 /// itself runs as that user cannot tell who a peer is.
 pub(crate) fn own() -> Option<u32> {
-    let user = rustix::process::geteuid().as_raw();
+    let user = effective();
     (user != overflow_user() || all_users_have_names()).then_some(user)
+}
+
+/// The effective user id.
+pub(crate) fn effective() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 fn overflow_user() -> u32 {

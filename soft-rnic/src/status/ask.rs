@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{STATUS_VERSION, Statistics};
-use crate::node::{LAST_BLOCK, PeerRequest, REPLY, Reply, socket_name};
+use crate::node::{BlockOwner, PeerRequest, REPLY, Reply, block_owners};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
 
@@ -58,38 +58,23 @@ pub enum NoAnswer {
 ///
 /// # Errors
 ///
-/// `/proc/net/unix` cannot be read, or no descriptor is left. `PermissionDenied` if this user
+/// The system does not list sockets, or no descriptor is left. `PermissionDenied` if this user
 /// cannot be told from others, because it has no name in its user namespace.
 pub fn processes(fabric: Option<&str>) -> io::Result<Vec<Process>> {
     let Some(user) = user::own() else {
         let message = "this user has no name in its user namespace, so no process can be trusted";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     };
-    let sockets = std::fs::read("/proc/net/unix")
-        .map_err(|error| io::Error::new(error.kind(), format!("/proc/net/unix: {error}")))?;
-    let names = names(&String::from_utf8_lossy(&sockets), fabric);
     let mut found = FoundSockets::default();
     let mut queries = Vec::new();
-    for (fabric, block) in names {
-        queries.extend(found.call(user, fabric, block)?);
+    for owner in block_owners(fabric, user)? {
+        queries.extend(found.call(user, owner)?);
         if queries.len() == AT_A_TIME {
             found.wait_for_answers(core::mem::take(&mut queries))?;
         }
     }
     found.wait_for_answers(queries)?;
     Ok(found.processes)
-}
-
-/// The fabrics and blocks of listening sockets, from a table whose names any user may have chosen.
-fn names(table: &str, fabric: Option<&str>) -> BTreeSet<(String, u16)> {
-    let name = |line: &str| {
-        let mut rest = line.split_once("@soft-rnic/")?.1.rsplitn(2, '/');
-        let block = rest.next()?.parse().ok().filter(|block| (1..=LAST_BLOCK).contains(block))?;
-        // Names with another `/` belong to ports and to other agreements between processes.
-        let of = rest.next().filter(|of| !of.contains('/'))?;
-        fabric.is_none_or(|fabric| fabric == of).then(|| (of.to_owned(), block))
-    };
-    table.lines().filter_map(name).collect()
 }
 
 /// A process that was asked.
@@ -110,8 +95,9 @@ struct FoundSockets {
 
 impl FoundSockets {
     /// Asks the owner of a block, if it is a process of this user that was not asked yet.
-    fn call(&mut self, user: u32, fabric: String, block: u16) -> io::Result<Option<StatusQuery>> {
-        let mut socket = match Socket::connect(&socket_name(&fabric, block)) {
+    fn call(&mut self, user: u32, owner: BlockOwner) -> io::Result<Option<StatusQuery>> {
+        let BlockOwner { fabric, name, .. } = owner;
+        let mut socket = match Socket::connect(&name) {
             Ok(socket) => socket,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.processes.push(Process { pid: None, fabric, answer: Err(NoAnswer::Busy) });
@@ -188,30 +174,5 @@ impl FoundSockets {
 
     fn add(&mut self, StatusQuery { pid, fabric, .. }: StatusQuery, answer: Result<Statistics, NoAnswer>) {
         self.processes.push(Process { pid, fabric, answer });
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::names;
-
-    #[test]
-    fn socket_names_are_found_among_others() {
-        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20155 @soft-rnic//7\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20156 @soft-rnic/lab/1023\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20157 @soft-rnic/lab/1024\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20158 @soft-rnic/lab/0\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20159 @soft-rnic/lab/x\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20160 @soft-rnic\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20160 @soft-rnic/lab/xrc/1a-2b/7\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20160 @soft-rnic/lab/cm/1/p7\n\
-            0000000000000000: 00000003 00000000 00000000 0001 03 20161 /run/soft-rnic/lab/5\n\
-            0000000000000000: 00000003 00000000 00000000 0001 03 20162\n";
-        let all = [(String::new(), 7), ("lab".to_owned(), 1023)];
-        assert_eq!(names(table, None), all.clone().into());
-        assert_eq!(names(table, Some("")), all[..1].iter().cloned().collect());
-        assert_eq!(names(table, Some("lab")), all[1..].iter().cloned().collect());
-        assert!(names(table, Some("la")).is_empty());
     }
 }

@@ -350,8 +350,8 @@ fn port_owner_that_does_not_answer_is_unresponsive() {
     let fabric = fabric();
     let a = TestNode::new(&fabric);
     // A listener that never accepts looks like a stopped process.
-    let name = ports::CmPort { space: SPACE, number: 7471 }.name(&fabric);
-    let _stopped = Socket::listen(&name).expect("free");
+    let thing = ports::CmPort { space: SPACE, number: 7471 }.thing(&fabric);
+    let _stopped = names::present(&thing).expect("a descriptor");
     let begin = Instant::now();
     for token in 0..1000 {
         assert_eq!(

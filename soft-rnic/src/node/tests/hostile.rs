@@ -1,6 +1,7 @@
 //! Tests against peers of the same user that send nonsense. Each runs in a separate process, so
 //! that the test can count its descriptors.
 
+use std::cell::RefCell;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,6 +13,7 @@ use super::super::message::{CM_MESSAGE, ExportRange, PeerRequest, REPLY, Reply, 
 use super::super::numbers::{BLOCK_BITS, block_of};
 use super::process::assert_sleeping;
 use super::*;
+use crate::platform::listeners;
 use crate::platform::memory::FileMapping;
 use crate::platform::socket::Received;
 use crate::shared::segment::{MAX_PEERS, OWNED, SHARED};
@@ -20,20 +22,23 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
 }
 
-/// Sends a packet and any number of descriptors.
-fn send_all(socket: &Socket, packet: &[u8], files: &[BorrowedFd<'_>]) {
+/// Sends a packet and any number of descriptors. False if the other end has closed the connection,
+/// or lets no descriptors come.
+fn send_all(socket: &Socket, packet: &[u8], files: &[BorrowedFd<'_>]) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(files)));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    // The other end may have closed the connection.
-    let _ = rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags);
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags).is_ok()
 }
 
 fn name(process: &TestNode, qpn: u32) -> Vec<u8> {
-    process.node.state.socket_name(block_of(qpn).expect("a block"))
+    // Of any user.
+    let thing = process.node.state.thing_of(block_of(qpn).expect("a block"));
+    let mut listeners = listeners::all(format!("{thing}/").as_bytes()).expect("a list");
+    listeners.pop().expect("an owner").name
 }
 
 fn connect(process: &TestNode) -> Socket {
@@ -42,7 +47,10 @@ fn connect(process: &TestNode) -> Socket {
         socket = Socket::connect(&name(process, process.qpn)).ok();
         socket.is_some()
     });
-    socket.expect("connected")
+    let mut socket = socket.expect("connected");
+    socket.peer_of(process.node.state.user).expect("this user");
+    socket.take_descriptors();
+    socket
 }
 
 fn hello() -> Vec<u8> {
@@ -149,11 +157,22 @@ pub(super) fn try_to_enter(process: &TestNode, qpn: u32) -> &'static str {
     if matches!(received, Received::End) { "refused" } else { "let in" }
 }
 
-/// Waits for a connection, and returns whether it sends anything.
-pub(super) fn bait(process: &TestNode) -> &'static str {
+thread_local! {
+    static BAIT: RefCell<Option<HostileOwner>> = const { RefCell::new(None) };
+}
+
+/// Becomes the owner of a block, and returns a queue pair in it.
+pub(super) fn bait(process: &TestNode) -> u32 {
     let owner = HostileOwner::new(process);
-    println!("\n@bait {}", owner.qpn);
-    let caller = owner.accept();
+    let qpn = owner.qpn;
+    BAIT.set(Some(owner));
+    qpn
+}
+
+/// Whether a process has connected to that block, and sent anything.
+pub(super) fn taken_bait() -> &'static str {
+    let owner = BAIT.take().expect("a bait");
+    let Ok(caller) = owner.listener.accept() else { return "nothing was sent" };
     let mut received = Received::Nothing;
     eventually("a packet or the end", || {
         received = caller.receive_with(&mut [0; REPLY]);
@@ -265,7 +284,7 @@ pub(super) fn impostor() {
     say(&socket, nobody, b"I am nobody");
     process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
     let somebody = HostileOwner {
-        listener: Socket::listen(&process.node.state.socket_name(nobody)).expect("nobody has it"),
+        listener: names::present(&process.node.state.thing_of(nobody)).expect("a descriptor"),
         qpn: u32::from(nobody) << BLOCK_BITS | 1,
     };
     process.node.send_cm(nobody, b"who are you?").expect("it can be sent");
@@ -312,7 +331,8 @@ pub(super) fn false_listeners() {
     let mut random = Random(0xd00b);
     for round in 0..300 {
         let port = ports::CmPort { space: 1, number: 1000 + round };
-        let listener = Socket::listen(&port.name(&process.node.state.common.settings.fabric)).expect("free");
+        let listener =
+            names::present(&port.thing(&process.node.state.common.settings.fabric)).expect("a descriptor");
         assert_eq!(process.node.find_port(1, port.number, Instant::now() + LONG, 7, false), None);
         let mut caller = None;
         eventually("asked", || {
@@ -334,13 +354,9 @@ pub(super) fn false_listeners() {
             }
             _ => {}
         }
-        if random.below(8) > 0 {
-            send_all(&caller, &packet, &vec![file.as_fd(); random.below(4)]);
-        } else {
-            packet.clear();
-        }
+        let is_sent = random.below(8) > 0 && send_all(&caller, &packet, &vec![file.as_fd(); random.below(4)]);
         drop(caller);
-        let found = if packet == good { PortOwner::Block(block) } else { PortOwner::Nobody };
+        let found = if is_sent && packet == good { PortOwner::Block(block) } else { PortOwner::Nobody };
         assert_eq!(process.calls.recv_timeout(LONG), Ok(HandlerCall::PortOwner(7, found)), "{packet:?}");
     }
     drop(file);
@@ -389,7 +405,8 @@ impl HostileOwner {
         loop {
             let block = NEXT.fetch_add(1, Ordering::Relaxed) as u16;
             assert!(block <= LAST_BLOCK, "no block is left");
-            if let Ok(listener) = Socket::listen(&process.node.state.socket_name(block)) {
+            let (thing, user) = (process.node.state.thing_of(block), process.node.state.socket_user);
+            if let Some(listener) = names::claim(&thing, user).expect("descriptors") {
                 return Self { listener, qpn: (u32::from(block) << BLOCK_BITS) | 1 };
             }
         }

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::platform::socket::Socket;
 
 /// A timeout that only a failing operation reaches.
 const LONG: Duration = Duration::from_secs(20);

@@ -139,7 +139,8 @@ fn obey(process: &TestNode, line: &str) {
         "squat" => {
             let port = ports::CmPort { space: 1, number: number(1) as u16 };
             core::mem::forget(
-                Socket::listen(&port.name(&process.node.state.common.settings.fabric)).expect("free"),
+                names::present(&port.thing(&process.node.state.common.settings.fabric))
+                    .expect("a descriptor"),
             );
             say("squatting");
         }
@@ -156,7 +157,9 @@ fn obey(process: &TestNode, line: &str) {
         "pending" => played(hostile::pending),
         "attached" => played(hostile::attached),
         "enter" => say(hostile::try_to_enter(process, number(1))),
-        "bait" => say(hostile::bait(process)),
+        "bait" => say(&format!("bait {}", hostile::bait(process))),
+        "taken" => say(hostile::taken_bait()),
+        "squat-all" => strangers::squat_all(process),
         "deaf" => played(hostile::silent_peer),
         "owner" => played(hostile::owner),
         "impostor" => played(hostile::impostor),

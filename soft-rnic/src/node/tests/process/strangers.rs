@@ -19,39 +19,32 @@ fn another_user_gets_nothing() {
     }
     let fabric = fabric();
     let process = TestNode::new(&fabric);
-    let mut command = Command::new(std::env::current_exe().expect("a path"));
-    command.env(USER, "65534");
-    let mut stranger = ChildNode::run(&fabric, command);
-    assert_ne!(stranger.qpn >> 14, process.qpn >> 14, "numbers are unique over all users");
+    // Each user has all numbers, so both may have the same by chance.
+    let mut strangers = (0..5).map(|_| of_user(&fabric, Some(65534), &[]));
+    let mut stranger = strangers.find(|stranger| block(stranger.qpn) != block(process.qpn)).expect("one");
     stranger.ask(&format!("remote {}", process.qpn), "nobody");
     assert!(matches!(process.node.wait_for_process(stranger.qpn, LONG), Reachability::Nobody));
     assert_eq!(process.node.state.peer_ids.iter().count(), 0);
     // Each side checks the user by itself.
     assert_eq!(stranger.ask(&format!("enter {}", process.qpn), ""), "refused");
-    writeln!(stranger.input, "bait").expect("it reads");
-    let bait = stranger.hear("bait ").parse().expect("a number");
+    let bait = stranger.ask("bait", "bait ").parse().expect("a number");
     assert!(matches!(process.node.wait_for_process(bait, LONG), Reachability::Nobody));
-    assert_eq!(stranger.hear(""), "nothing was sent");
+    assert_eq!(stranger.ask("taken", ""), "nothing was sent");
     // The same holds for connection managers, and it does not matter which user has a port.
     assert_eq!(stranger.ask("port 7471", "port "), "7471");
     stranger.ask("squat 7472", "squatting");
     for port in [7471, 7472] {
         assert_eq!(process.node.find_port(1, port, Instant::now() + LONG, 1, true), None);
         assert_eq!(next(&process), HandlerCall::PortOwner(1, PortOwner::Nobody));
-        assert_eq!(
-            process.node.take_port(1, port).map_err(|error| error.kind()).err(),
-            Some(io::ErrorKind::AddrInUse)
-        );
+        // Each user has all ports, too.
+        let _port = process.node.take_port(1, port).expect("free");
+        let mut friend = of_user(&fabric, None, &[]);
+        assert_eq!(friend.ask(&format!("port {port}"), "port "), "AddrInUse");
     }
-    let port = process.node.take_port(1, 7473).expect("free");
-    assert_eq!(stranger.ask("port 7473", "port "), "AddrInUse");
-    drop(port);
     process.node.send_cm(block(stranger.qpn), b"hello").expect("it can be sent");
     assert_eq!(next(&process), HandlerCall::Gone(block(stranger.qpn)));
     // A second process of that user reaches the first.
-    let mut command = Command::new(std::env::current_exe().expect("a path"));
-    command.env(USER, "65534");
-    let mut friend = ChildNode::run(&fabric, command);
+    let mut friend = of_user(&fabric, Some(65534), &[]);
     friend.ask(&format!("remote {}", stranger.qpn), "linked ");
 }
 
@@ -148,13 +141,40 @@ fn lingering(listener: &std::net::TcpListener) -> (OwnedFd, std::net::TcpStream)
     (stream.into(), other)
 }
 
+fn raise_limit_of_files() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("the hard limit");
+}
+
+/// The stranger's part: binds every name that can be guessed, and names in the form of owners and of
+/// claims.
+pub(super) fn squat_all(process: &TestNode) {
+    raise_limit_of_files();
+    let fabric = &process.node.state.common.settings.fabric;
+    let groups = (0..1024).map(|group| format!("cm/1/g{group}"));
+    let domains = ["xrc/2-1", "xrc/2-1/lock", "xrc/2-1/open"].map(str::to_owned);
+    let holders = (0..64).map(|holder| format!("xrc/2-1/{holder}"));
+    let blocks = (1..=LAST_BLOCK).map(|block| block.to_string());
+    let things = blocks.chain(groups).chain(domains).chain(holders).chain(["cm/1/p7471".to_owned()]);
+    let mut taken = 0;
+    for thing in things {
+        for end in ["", "/0000000000000000", "/+0000000000000000"] {
+            let name = format!("soft-rnic/{fabric}/{thing}{end}");
+            if let Ok(socket) = Socket::listen(name.as_bytes()) {
+                taken += 1;
+                core::mem::forget(socket);
+            }
+        }
+    }
+    say(&format!("squatting {taken}"));
+}
+
 /// The stranger's part: fills the backlog of each name of a stopped process of root with connections
 /// that bring a lingering descriptor.
 pub(super) fn linger(process: &TestNode, pid: u32) {
     let fabric = &process.node.state.common.settings.fabric;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let limit = rustix::process::Rlimit { current: limit.maximum, ..limit };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("the hard limit");
+    raise_limit_of_files();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 2048).expect("an option");
     let (mut sent, mut refused) = (0, 0);
@@ -229,4 +249,77 @@ fn lowered_rights_give_nothing_away() {
     victim.ask(&format!("remote {}", stranger.qpn), "nobody");
     victim.ask("effective 0", "effective");
     of_user(&fabric, None, &[]).ask(&format!("remote {}", victim.qpn), "linked ");
+}
+
+/// Another user has bound every name that it can guess.
+#[test]
+fn names_that_strangers_have_bound_are_passed_over() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can be another user");
+    }
+    let fabric = fabric();
+    let mut stranger = of_user(&fabric, Some(65534), &[]);
+    let taken: u32 = stranger.ask("squat-all", "squatting ").parse().expect("a count");
+    assert!(taken > 3 * 2000, "{taken}");
+    let (mut one, mut other) = (of_user(&fabric, None, &[]), of_user(&fabric, None, &[]));
+    one.ask(&format!("remote {}", other.qpn), "linked ");
+    other.ask(&format!("remote {}", one.qpn), "linked ");
+    // A port, and an XRC domain.
+    one.ask("hold", "held");
+    assert_eq!(other.ask("port 7471", "port "), "AddrInUse");
+    other.ask("port 0", "port ");
+    let process = TestNode::new(&fabric);
+    assert_eq!(process.node.find_port(1, 7471, Instant::now() + LONG, 1, true), None);
+    assert_eq!(next(&process), HandlerCall::PortOwner(1, PortOwner::Block(block(one.qpn))));
+    process.node.enter_domain([1, 2], |there| if there { Ok(()) } else { Err(0) }).expect("it is open");
+}
+
+/// Of all processes that start at once, no two have the same block, and each has one; one of them
+/// gets the port that all want.
+#[test]
+fn processes_that_start_at_once_share_nothing() {
+    let fabric = fabric();
+    let start = || {
+        std::thread::spawn({
+            let fabric = fabric.clone();
+            move || ChildNode::start(&fabric)
+        })
+    };
+    let threads: Vec<_> = (0..16).map(|_| start()).collect();
+    let mut peers: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("it starts")).collect();
+    let blocks: std::collections::BTreeSet<_> = peers.iter().map(|peer| block(peer.qpn)).collect();
+    assert_eq!(blocks.len(), peers.len());
+    for port in 7000..7020 {
+        for peer in &mut peers {
+            writeln!(peer.input, "port {port}").expect("it reads");
+        }
+        let said: Vec<_> = peers.iter().map(|peer| peer.hear("port ")).collect();
+        let (won, lost): (Vec<_>, Vec<_>) = said.into_iter().partition(|said| *said == port.to_string());
+        assert_eq!(won.len(), 1, "{port}");
+        assert!(lost.iter().all(|said| said == "AddrInUse"), "{lost:?}");
+    }
+}
+
+/// Two containers with a network namespace in common: each has its own user and pid namespace, and
+/// no XDG_RUNTIME_DIR.
+#[test]
+fn two_containers_of_one_network_find_each_other() {
+    let container = ["-U", "-r", "-p", "-f"];
+    let works = Command::new("unshare").args(container).arg("true").stderr(Stdio::null()).status();
+    if !works.is_ok_and(|status| status.success()) {
+        return skip("unshare makes no user and pid namespace here");
+    }
+    let fabric = fabric();
+    let start = || {
+        let mut command = Command::new("unshare");
+        command.args(container).arg("--").arg(std::env::current_exe().expect("a path"));
+        command.env_remove("XDG_RUNTIME_DIR");
+        ChildNode::run(&fabric, command)
+    };
+    let (mut one, mut other) = (start(), start());
+    assert_ne!(block(one.qpn), block(other.qpn));
+    one.ask(&format!("remote {}", other.qpn), "linked ");
+    other.ask(&format!("remote {}", one.qpn), "linked ");
+    assert_eq!(one.ask("port 7471", "port "), "7471");
+    assert_eq!(other.ask("port 7471", "port "), "AddrInUse");
 }
