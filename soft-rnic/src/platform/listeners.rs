@@ -3,7 +3,8 @@
 //! `sock_diag(7)` tells both, and any user may ask it. Where it is missing, `/proc/net/unix` tells
 //! the names; then only a connection tells the user.
 //!
-//! A name that is bound from before the question until after the answer is in the answer.
+//! A name that is bound from before the question until after the answer is in the answer, except
+//! that a long answer comes in pieces: a socket that vanishes between two of them may hide another.
 
 use std::io;
 
@@ -11,7 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 /// A socket that listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listener {
+pub(crate) struct ListedSocket {
     /// Its abstract name, without the leading NUL.
     pub(crate) name: Vec<u8>,
     /// The user who made it; `None` if the system does not tell.
@@ -38,11 +39,11 @@ const BUFFER: usize = 32 << 10;
 /// # Errors
 ///
 /// No descriptor is left, or neither source can be read.
-pub(crate) fn all(beginning: &[u8]) -> io::Result<Vec<Listener>> {
+pub(crate) fn all(beginning: &[u8]) -> io::Result<Vec<ListedSocket>> {
     let mut found = Vec::new();
     let mut add = |name: &[u8], user| {
         if name.starts_with(beginning) {
-            found.push(Listener { name: name.to_owned(), user });
+            found.push(ListedSocket { name: name.to_owned(), user });
         }
     };
     match ask_kernel(&mut add) {
@@ -58,7 +59,7 @@ pub(crate) fn all(beginning: &[u8]) -> io::Result<Vec<Listener>> {
             found.extend(
                 names
                     .filter(|name| name.starts_with(beginning))
-                    .map(|name| Listener { name: name.to_owned(), user: None }),
+                    .map(|name| ListedSocket { name: name.to_owned(), user: None }),
             );
             Ok(found)
         }
@@ -66,7 +67,15 @@ pub(crate) fn all(beginning: &[u8]) -> io::Result<Vec<Listener>> {
     }
 }
 
+/// For tests: behave as on a kernel without `sock_diag`.
+#[cfg(test)]
+pub(crate) static WITHOUT_DIAG: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+
 fn ask_kernel(add: &mut impl FnMut(&[u8], Option<u32>)) -> rustix::io::Result<()> {
+    #[cfg(test)]
+    if WITHOUT_DIAG.load(core::sync::atomic::Ordering::Relaxed) {
+        return Err(rustix::io::Errno::NOENT);
+    }
     let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, raw, flags, Some(netlink::SOCK_DIAG))?;
     rustix::net::send(&socket, &request(), SendFlags::empty())?;

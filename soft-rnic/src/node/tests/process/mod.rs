@@ -17,7 +17,7 @@ use crate::shared::hazard::Hazard;
 
 const FABRIC: &str = "SOFT_RNIC_TEST_FABRIC";
 const USER: &str = "SOFT_RNIC_TEST_USER";
-/// Makes a child behave as on a kernel without `SO_PASSRIGHTS`.
+/// Makes a child behave as on a kernel without `SO_PASSRIGHTS` and `sock_diag`.
 const OLD_KERNEL: &str = "SOFT_RNIC_TEST_OLD_KERNEL";
 
 /// Records warnings, so that tests can count them.
@@ -50,6 +50,7 @@ fn peer() {
     log::set_max_level(log::LevelFilter::Warn);
     let is_old = std::env::var_os(OLD_KERNEL).is_some();
     crate::platform::socket::WITHOUT_PASSRIGHTS.store(is_old, Ordering::Relaxed);
+    crate::platform::listeners::WITHOUT_DIAG.store(is_old, Ordering::Relaxed);
     if let Ok(user) = std::env::var(USER) {
         // SAFETY: `setuid` accesses no memory of this process.
         assert_eq!(unsafe { libc::setuid(user.parse().expect("a number")) }, 0);
@@ -144,7 +145,7 @@ fn obey(process: &TestNode, line: &str) {
             );
             say("squatting");
         }
-        "linger" => strangers::linger(&process, number(1)),
+        "linger" => strangers::linger(process, number(1)),
         "hold" => strangers::hold(process),
         "release" => strangers::release(),
         "effective" => {

@@ -261,14 +261,23 @@ fn names_that_strangers_have_bound_are_passed_over() {
     let mut stranger = of_user(&fabric, Some(65534), &[]);
     let taken: u32 = stranger.ask("squat-all", "squatting ").parse().expect("a count");
     assert!(taken > 3 * 2000, "{taken}");
-    let (mut one, mut other) = (of_user(&fabric, None, &[]), of_user(&fabric, None, &[]));
-    one.ask(&format!("remote {}", other.qpn), "linked ");
-    other.ask(&format!("remote {}", one.qpn), "linked ");
-    // A port, and an XRC domain.
-    one.ask("hold", "held");
-    assert_eq!(other.ask("port 7471", "port "), "AddrInUse");
-    other.ask("port 0", "port ");
-    let process = TestNode::new(&fabric);
+    let old: &[_] = &[(OLD_KERNEL, "1")];
+    for variables in [old, &[]] {
+        let start = || of_user(&fabric, None, variables);
+        let (mut one, mut other) = (start(), start());
+        one.ask(&format!("remote {}", other.qpn), "linked ");
+        other.ask(&format!("remote {}", one.qpn), "linked ");
+        // A port, and an XRC domain.
+        one.ask("hold", "held");
+        assert_eq!(other.ask("port 7471", "port "), "AddrInUse");
+        other.ask("port 0", "port ");
+        ask_owners_of_port_and_domain(&fabric, &one);
+    }
+}
+
+/// Asks for the owner of the port that a process holds, and whether the domain is open.
+fn ask_owners_of_port_and_domain(fabric: &str, one: &ChildNode) {
+    let process = TestNode::new(fabric);
     assert_eq!(process.node.find_port(1, 7471, Instant::now() + LONG, 1, true), None);
     assert_eq!(next(&process), HandlerCall::PortOwner(1, PortOwner::Block(block(one.qpn))));
     process.node.enter_domain([1, 2], |there| if there { Ok(()) } else { Err(0) }).expect("it is open");
@@ -278,11 +287,16 @@ fn names_that_strangers_have_bound_are_passed_over() {
 /// gets the port that all want.
 #[test]
 fn processes_that_start_at_once_share_nothing() {
+    start_at_once(&[]);
+    start_at_once(&[(OLD_KERNEL, "1")]);
+}
+
+fn start_at_once(variables: &'static [(&str, &str)]) {
     let fabric = fabric();
     let start = || {
         std::thread::spawn({
             let fabric = fabric.clone();
-            move || ChildNode::start(&fabric)
+            move || of_user(&fabric, None, variables)
         })
     };
     let threads: Vec<_> = (0..16).map(|_| start()).collect();
