@@ -35,8 +35,8 @@ pub(crate) fn refused(call: &str, error: &io::Error) -> c_int {
         }
         libc::ENFILE => log::error!("{call}: {error}; raise the system's limit, fs.file-max"),
         libc::EAGAIN => log::error!("{call}: no thread could be made; {}", limits::why_no_thread()),
-        // The error itself names a limit.
-        libc::EFBIG | libc::ENOMEM if error.get_ref().is_some() => log::error!("{call}: {error}"),
+        // The error has a text, which its number lacks.
+        _ if error.get_ref().is_some() => log::error!("{call}: {error}"),
         _ => log::debug!("{call}: {error}"),
     }
     number

@@ -1,6 +1,6 @@
 //! The abstract names at which SEQPACKET sockets of this network namespace listen, and their users.
 //!
-//! `sock_diag(7)` tells both, and any user may ask it. Where it is missing, `/proc/net/unix` tells
+//! `sock_diag(7)` tells both, and any user may ask it. Where it is missing, `/proc/self/net/unix` tells
 //! the names; then only a connection tells the user.
 //!
 //! A name that is bound from before the question until after the answer is in the answer, except
@@ -51,9 +51,9 @@ pub(crate) fn all(beginning: &[u8]) -> io::Result<Vec<ListedSocket>> {
             Err(error.into())
         }
         Err(error) => {
-            log::debug!("sock_diag: {error}; names are read from /proc/net/unix");
-            let table = std::fs::read("/proc/net/unix")
-                .map_err(|error| io::Error::new(error.kind(), format!("/proc/net/unix: {error}")))?;
+            log::debug!("sock_diag: {error}; names are read from /proc/self/net/unix");
+            let table = std::fs::read("/proc/self/net/unix")
+                .map_err(|error| io::Error::new(error.kind(), format!("/proc/self/net/unix: {error}")))?;
             found.clear();
             let names = table.split(|byte| *byte == b'\n').filter_map(name_in_table);
             found.extend(
@@ -149,7 +149,7 @@ fn read_answer(body: &[u8], add: &mut impl FnMut(&[u8], Option<u32>)) {
     }
 }
 
-/// The name of a socket that listens, from a line of `/proc/net/unix`. Accepted connections have
+/// The name of a socket that listens, from a line of `/proc/self/net/unix`. Accepted connections have
 /// their listener's name, too.
 fn name_in_table(line: &[u8]) -> Option<&[u8]> {
     let mut fields = line.splitn(8, |byte| *byte == b' ');
@@ -177,7 +177,7 @@ mod tests {
         let mut expected: Vec<_> = (0..300).map(|number| name(number).into_bytes()).collect();
         expected.sort();
         assert!(listed.iter().map(|listener| &listener.name).eq(&expected));
-        let table = std::fs::read("/proc/net/unix").expect("proc");
+        let table = std::fs::read("/proc/self/net/unix").expect("proc");
         let mut names: Vec<_> =
             table.split(|byte| *byte == b'\n').filter_map(name_in_table).map(<[u8]>::to_vec).collect();
         names.retain(|name| name.starts_with(beginning.as_bytes()));

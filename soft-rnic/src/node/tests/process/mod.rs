@@ -160,6 +160,7 @@ fn obey(process: &TestNode, line: &str) {
         "enter" => say(hostile::try_to_enter(process, number(1))),
         "bait" => say(&format!("bait {}", hostile::bait(process))),
         "taken" => say(hostile::taken_bait()),
+        "fill" => fill(process),
         "squat-all" => strangers::squat_all(process),
         "deaf" => played(hostile::silent_peer),
         "owner" => played(hostile::owner),
@@ -188,6 +189,17 @@ fn outlive(process: &TestNode, child: libc::pid_t) {
         libc::sleep(60);
         libc::_exit(0);
     }
+}
+
+/// Owns all blocks, and asks for a further one.
+fn fill(process: &TestNode) {
+    strangers::raise_limit_of_files();
+    let of_others = (1..=LAST_BLOCK).map(|block| names::present(&process.node.state.thing_of(block)));
+    let _of_others: Vec<_> = of_others.map(|socket| socket.expect("a descriptor")).collect();
+    let error = process.node.take_block(1).expect_err("no block is free");
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    crate::platform::errno::refused("ibv_create_qp", &error);
+    say("full");
 }
 
 fn entries(folder: &str) -> usize {
@@ -398,6 +410,14 @@ fn next(process: &TestNode) -> HandlerCall {
 #[test]
 fn descriptors_that_the_program_took_away_are_left_alone() {
     ChildNode::start(&fabric()).ask("vanish", "vanished");
+}
+
+#[test]
+fn a_user_without_a_free_block_reads_that_in_the_log() {
+    let mut peer = ChildNode::start(&fabric());
+    peer.ask("fill", "full");
+    let log = peer.ask("warnings", "warnings ");
+    assert!(log.contains("ibv_create_qp: all 1023 blocks of queue pair numbers of this user"), "{log}");
 }
 
 #[test]

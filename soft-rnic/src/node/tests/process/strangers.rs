@@ -141,7 +141,7 @@ fn lingering(listener: &std::net::TcpListener) -> (OwnedFd, std::net::TcpStream)
     (stream.into(), other)
 }
 
-fn raise_limit_of_files() {
+pub(super) fn raise_limit_of_files() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = rustix::process::Rlimit { current: limit.maximum, ..limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("the hard limit");
