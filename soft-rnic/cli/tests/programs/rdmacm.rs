@@ -246,9 +246,12 @@ pub(crate) fn meet(
 
 /// Whether a process in this fabric has a port of the connection manager.
 fn has_port(place: &ProgramRunner, (space, port): (u8, u16)) -> bool {
-    let name = format!("@soft-rnic/{}/cm/{space}/p{port}", place.fabric());
+    // The owner's name ends with a random number, which a claim to the port begins with a sign.
+    let name = format!("@soft-rnic/{}/cm/{space}/p{port}/", place.fabric());
     let sockets = fs::read("/proc/net/unix").unwrap_or_default();
-    String::from_utf8_lossy(&sockets).lines().any(|line| line.ends_with(&name))
+    String::from_utf8_lossy(&sockets)
+        .lines()
+        .any(|line| line.split_once(&name).is_some_and(|(_, number)| !number.starts_with('+')))
 }
 
 /// Processor time, in hundredths of a second, that a polling server uses while it waits, and a
