@@ -279,9 +279,7 @@ impl Qp {
         }
         let claimed = self.claim_receive(peer, deferred).ok()?;
         let length = posted.request.length as usize;
-        let room = claimed.offer.header.room();
-        let entries = Some(room).filter(|room| length <= room.bytes as usize);
-        let entries = entries.and_then(|room| RecvSges::check(peer, &claimed, room, length).ok());
+        let entries = RecvSges::check(peer, &claimed, length).ok();
         let added = entries.and_then(|entries| {
             for entry in &entries.pieces {
                 let (address, length) = (entry.address, entry.length.into());

@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 use super::connected::TransferError;
 use super::gather::GatherList;
 use super::multicast::GROUP;
-use super::peer::{LOOKS, PeerQp, accepts_messages};
+use super::peer::{LOOKS, PeerQp, accepts_messages, receives_of};
 use super::send::{GRH, RecvMeta};
 use super::{CopyError, Deferred, Hazards, TransferCtx, WrOutcome};
 use crate::node::{PeerProcess, Reachability};
@@ -117,7 +117,10 @@ impl Qp {
             && u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0
             && descriptor.qkey == qkey
             && descriptor.link_up;
-        let (process, slots) = (Arc::clone(process), process.segment().slots(&descriptor.slots));
+        // A sender needs these words later.
+        process.segment().progress(index)?;
+        let (slots, receive_pd) = receives_of(process, &descriptor);
+        let process = Arc::clone(process);
         let kernel_cannot_copy = Cell::default();
         takes.then_some(PeerQp {
             process,
@@ -129,7 +132,7 @@ impl Qp {
             established: true,
             comm_est_sent: true,
             longest: u64::MAX,
-            shared_receives: Cell::default(),
+            receive_pd,
             kernel_cannot_copy,
         })
     }

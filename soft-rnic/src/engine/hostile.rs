@@ -251,7 +251,8 @@ impl HostileRequester<'_> {
             srq: [0, SHARED_QUEUE + 1, 0, word32][usize::from(kind >> 2 & 3)],
             ring_words: 1 << (index % 32),
             ring_offset: slots.offset ^ u64::from(kind) << 3,
-            recv_cq: word32,
+            // A requester takes no peer whose queue's entry is missing.
+            recv_cq: if kind & 2 == 0 { word32 % 32 } else { word32 },
             source: word as u32,
             connection: word32,
             link_up: true,
@@ -300,7 +301,7 @@ impl HostileRequester<'_> {
             }
             let bytes = if kind & 64 == 0 { u32::MAX } else { word32 };
             let room = RecvCapacity { bytes, entries: u32::MAX >> (kind & 31) };
-            offer.header.set_room(room);
+            offer.header.make(word32, room);
             slot.header.post(word32, room);
         }
     }

@@ -9,7 +9,7 @@ use super::Deferred;
 use crate::node::PeerProcess;
 use crate::node::Reachability;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::{QpDescriptor, QpEntry, SrqDescriptor};
+use crate::shared::entry::{QpDescriptor, QpEntry};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::Hazard;
 use crate::shared::progress::QpProgress;
@@ -25,8 +25,11 @@ pub(crate) struct PeerQp {
     pub(crate) hazard_index: u32,
     pub(crate) snapshot: GenerationSnapshot,
     pub(crate) descriptor: QpDescriptor,
-    /// The slots of its receive queue, checked. `None` if the descriptor names no valid range.
+    /// The slots of its receive queue or shared receive queue, checked. `None` if the descriptor
+    /// names no valid range.
     pub(crate) slots: Option<Slots>,
+    /// The protection domain of that queue.
+    pub(crate) receive_pd: u32,
     /// The longest message that both ends' path MTUs allow.
     pub(crate) longest: u64,
     /// Whether the connection is established at the peer, so that the fast paths may be used.
@@ -34,38 +37,24 @@ pub(crate) struct PeerQp {
     /// Whether the peer was told of the first message. Set for an XRC target too, whose messages go
     /// to other queues and take no fast path.
     pub(crate) comm_est_sent: bool,
-    /// The shared receive queue, as it was seen last.
-    pub(crate) shared_receives: Cell<Option<SharedReceives>>,
     /// The kernel cannot copy to the receive that was looked at last: its memory is mapped here,
     /// accessible to its owner only, or a null region.
     pub(crate) kernel_cannot_copy: Cell<bool>,
 }
 
-/// A shared receive queue of a peer, as the snapshot saw it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SharedReceives {
-    snapshot: GenerationSnapshot,
-    pub(crate) pd: u32,
-    pub(crate) slots: Slots,
+/// Where a queue pair's messages go, and the protection domain of those receives. A shared queue
+/// lives as long as the queue pairs that use it, so that the queue pair's descriptor guards it too.
+pub(super) fn receives_of(process: &PeerProcess, descriptor: &QpDescriptor) -> (Option<Slots>, u32) {
+    let segment = process.segment();
+    let Some(srq) = descriptor.srq.checked_sub(1) else {
+        return (segment.slots(&descriptor.slots), descriptor.pd);
+    };
+    // A sender counts claims there.
+    let shared = segment.counters(srq).and_then(|_| segment.shared_queue(srq)?.read());
+    shared.map_or((None, 0), |(_, shared)| (segment.slots(&shared.slots), shared.pd))
 }
 
 impl PeerQp {
-    /// The shared receive queue with this index, which is the descriptor's; `None` if it is not
-    /// valid.
-    #[inline]
-    pub(crate) fn shared_receives(&self, srq: u32) -> Option<SharedReceives> {
-        let entry = self.process.segment().shared_queue(srq)?;
-        let snapshot = entry.snapshot()?;
-        if let Some(known) = self.shared_receives.get().filter(|known| known.snapshot == snapshot) {
-            return Some(known);
-        }
-        let (snapshot, SrqDescriptor { pd, slots }) = entry.read()?;
-        let slots = self.process.segment().slots(&slots)?;
-        let found = SharedReceives { snapshot, pd, slots };
-        self.shared_receives.set(Some(found));
-        Some(found)
-    }
-
     /// The entry in the peer's segment.
     #[inline]
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -75,7 +64,7 @@ impl PeerQp {
     /// The words of the queue pair that senders change.
     #[inline]
     pub(crate) fn progress_words(&self) -> &QpProgress {
-        self.process.segment().progress(self.index).expect("the index was found in the table")
+        self.process.segment().progress(self.index).expect("whoever made the value has looked")
     }
 
     /// Leaves a notice for the owner unless another queue pair or connection has taken the index.
@@ -209,7 +198,14 @@ impl Qp {
                 && peer.index == index
                 && peer.descriptor.connection == descriptor.connection
         });
-        let progress = process.segment().progress(index).expect("the entry was just read");
+        // The owner may have one part of the segment longer than the other, and this process may lack
+        // the address space for one.
+        let segment = process.segment();
+        let (Some(progress), Some(_)) =
+            (segment.progress(index), segment.completion_queue(descriptor.recv_cq))
+        else {
+            return Err(PeerUnavailable::Unreadable);
+        };
         // An unreliable connection accepts a message with any number (InfiniBand specification,
         // chapter 9, unreliable connections).
         if self.is_reliable() && !resumed && progress.expected_psn() != sending.psn {
@@ -222,7 +218,8 @@ impl Qp {
         // 9.7.4.1.6). If the two ends disagree, only messages of one packet pass.
         let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << descriptor.path_mtu.min(5));
         let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
-        let (slots, kernel_cannot_copy) = (process.segment().slots(&descriptor.slots), Cell::new(false));
+        let ((slots, receive_pd), kernel_cannot_copy) =
+            (receives_of(&process, &descriptor), Cell::new(false));
         sending.peer = Some(PeerQp {
             longest,
             process,
@@ -233,7 +230,7 @@ impl Qp {
             slots,
             established,
             comm_est_sent,
-            shared_receives: Cell::default(),
+            receive_pd,
             kernel_cannot_copy,
         });
         Ok(())

@@ -21,6 +21,7 @@ use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, PeerProcess, i
 use crate::objects::memory_window::WindowError;
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
+use crate::shared::entry::domain;
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::{Hazard, TRANSFER_SLOTS};
 use crate::shared::rpc::{CallPhase, CallState};
@@ -96,11 +97,16 @@ impl RpcOperation {
         matches!(self, Self::CompareSwap | Self::FetchAdd | Self::AtomicWrite)
     }
 
+    /// The access that the region must allow. A write may be that of a SEND to a receive.
     fn needs(self) -> u32 {
-        match self {
-            Self::Read => 0,
-            _ => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
-        }
+        let write = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        let needed = match self {
+            Self::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
+            Self::CompareSwap | Self::FetchAdd => write | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC,
+            Self::AtomicWrite => write | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+            Self::WritePart | Self::WriteLast | Self::Invalidate => write,
+        };
+        needed.0
     }
 }
 
@@ -447,6 +453,11 @@ impl Rnic {
             });
         }
         let (region, snapshot, descriptor) = self.regions().read(key)?;
+        // The sender has checked this too, but any process can write to the cell.
+        let receiver = self.queue_pairs().get(queue_pair)?;
+        if !domain::serves(descriptor.pd, receiver.domain_of_receives(), receiver.number.qpn) {
+            return None;
+        }
         let hazard = self.node().service_hazard();
         // The sender may have given up and cleared its hazard. This hazard protects the copy.
         hazard.publish(Hazard::new(queue_pair, key >> 8));

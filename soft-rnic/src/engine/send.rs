@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::{
 use super::connected::{Nak, TransferError};
 use super::fast_path::mapped_pointer;
 use super::payload::{Direction, RemotePiece, RemotePieces, RemotePlace};
-use super::peer::{PeerQp, SharedReceives};
+use super::peer::PeerQp;
 use super::rpc::abandon_to_owner;
 use super::validate::revalidate;
 use super::{CopyError, Deferred, TransferCtx, WrOutcome};
@@ -37,8 +37,6 @@ pub(super) struct ClaimedRecv<'a> {
     pub(super) offer: RecvOffer<'a>,
     claim: Claim,
     index: u32,
-    /// The protection domain whose keys the receive may use.
-    pd: u32,
 }
 
 /// What the receiver learns in addition to the payload.
@@ -118,15 +116,15 @@ impl Qp {
         deferred: &mut Deferred,
     ) -> Result<ClaimedRecv<'a>, TransferError> {
         let descriptor = &peer.descriptor;
-        if let Some(srq) = descriptor.srq.checked_sub(1) {
-            return self.claim_shared_receive(peer, srq, deferred);
-        }
         let slots = peer.slots.as_ref().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        if let Some(srq) = descriptor.srq.checked_sub(1) {
+            return self.claim_shared_receive(peer, slots, srq, deferred);
+        }
         // A connected queue pair has one sender, which takes the slots in order. Datagrams come
         // from many senders.
         let datagram = u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0;
         let among = if datagram { slots.count() } else { 1 };
-        let claimed = claim_first_posted(peer, slots, peer.progress_words().cursor(), among, descriptor.pd)?;
+        let claimed = claim_first_posted(peer, slots, peer.progress_words().cursor(), among)?;
         peer.progress_words().set_cursor(slots.next(claimed.index));
         Ok(claimed)
     }
@@ -134,16 +132,16 @@ impl Qp {
     fn claim_shared_receive<'a>(
         &self,
         peer: &'a PeerQp,
+        slots: &Slots,
         srq: u32,
         deferred: &mut Deferred,
     ) -> Result<ClaimedRecv<'a>, TransferError> {
-        let bad = TransferError::Nak(Nak::RemoteOperation);
-        let SharedReceives { pd, slots, .. } = peer.shared_receives(srq).ok_or(bad)?;
-        let counters = peer.process.segment().counters(srq).ok_or(bad)?;
+        let counters = peer.process.segment().counters(srq);
+        let counters = counters.ok_or(TransferError::Nak(Nak::RemoteOperation))?;
         if !counters.has_available() {
             return Err(TransferError::NoReceivePosted);
         }
-        let claimed = claim_first_posted(peer, &slots, counters.hint(), slots.count(), pd)?;
+        let claimed = claim_first_posted(peer, slots, counters.hint(), slots.count())?;
         counters.set_hint(slots.next(claimed.index));
         if counters.take_available() {
             deferred.ring(&peer.process, Doorbell::Srq(srq));
@@ -162,11 +160,7 @@ impl Qp {
     ) -> Result<bool, TransferError> {
         let TransferCtx { peer, gather_list, hazards, .. } = ctx;
         let length = posted.request.length as usize;
-        let room = claimed.offer.header.room();
-        if length + meta.header > room.bytes as usize {
-            return Err(TransferError::Nak(Nak::InvalidRequest));
-        }
-        let entries = RecvSges::check(peer, claimed, room, length + meta.header)?;
+        let entries = RecvSges::check(peer, claimed, length + meta.header)?;
         let eager = length <= EAGER && !(faults::active() && skips_fast_path());
         if eager {
             reach(Step::BeforeCopy);
@@ -409,13 +403,12 @@ impl Qp {
 }
 
 /// Claims the first posted receive among `among` slots, beginning at `first`.
-#[inline]
+#[inline(always)]
 fn claim_first_posted<'a>(
     peer: &'a PeerQp,
     slots: &Slots,
     first: u32,
     among: u32,
-    pd: u32,
 ) -> Result<ClaimedRecv<'a>, TransferError> {
     let segment = peer.process.segment();
     let first = first % slots.count();
@@ -426,7 +419,7 @@ fn claim_first_posted<'a>(
     let index = index(step);
     let bad = TransferError::Nak(Nak::RemoteOperation);
     let (slot, offer) = (segment.slot(slots, index).ok_or(bad)?, segment.offer(slots, index).ok_or(bad)?);
-    Ok(ClaimedRecv { slot, offer, claim, index, pd })
+    Ok(ClaimedRecv { slot, offer, claim, index })
 }
 
 /// The pointer to a range of a peer's region that is mapped here, if the region allows the access.
@@ -483,16 +476,21 @@ pub(super) struct RecvSges {
 
 impl RecvSges {
     /// Reads the entries that `length` bytes fill, and looks up their keys. All values come from
-    /// the peer, so an invalid one fails the receive and has no other effect.
+    /// the peer, so an invalid one fails the receive and has no other effect. The owner's offer must
+    /// be that of the claimed receive, because any process can change the slot.
     pub(super) fn check(
         peer: &PeerQp,
         claimed: &ClaimedRecv<'_>,
-        room: RecvCapacity,
         length: usize,
     ) -> Result<Self, TransferError> {
         let mut pieces = arrayvec::ArrayVec::new();
         let mut left = length;
         let bad = TransferError::Nak(Nak::RemoteOperation);
+        let offered = claimed.offer.header.read(claimed.claim).ok_or(bad)?;
+        let room = offered.room();
+        if length > room.bytes as usize {
+            return Err(TransferError::Nak(Nak::InvalidRequest));
+        }
         for sge in claimed.offer.entries.iter().take(room.entries as usize) {
             if left == 0 {
                 break;
@@ -505,7 +503,7 @@ impl RecvSges {
             let (snapshot, descriptor) =
                 region_entry(&peer.process, lkey).and_then(MrEntry::read).ok_or(bad)?;
             let good = snapshot.label() == lkey as u8
-                && descriptor.pd == claimed.pd
+                && descriptor.pd == peer.receive_pd
                 && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
                 && (descriptor.contains(address, length.into()) || descriptor.is_null());
             if !good {
@@ -514,7 +512,7 @@ impl RecvSges {
             left -= length as usize;
             pieces.push(RecvSge { address, length, lkey, snapshot, descriptor });
         }
-        if left == 0 { Ok(Self { pieces }) } else { Err(bad) }
+        if left == 0 && claimed.offer.header.is_current(offered) { Ok(Self { pieces }) } else { Err(bad) }
     }
 
     fn hazard_region(&self) -> u32 {

@@ -12,7 +12,7 @@ use rdma_mummy_sys::types::{ibv_qp_state, ibv_wr_opcode};
 
 use super::connected::{Nak, TransferError};
 use super::gather::GatherList;
-use super::peer::{LOOKS, PeerQp, PeerUnavailable, accepts_messages};
+use super::peer::{LOOKS, PeerQp, PeerUnavailable, accepts_messages, receives_of};
 use super::rpc::AbandonedRecv;
 use super::send::RecvMeta;
 use super::{CopyError, Deferred, Hazards, TransferCtx, WrOutcome};
@@ -183,17 +183,18 @@ impl Qp {
         if !good {
             return Err(PeerUnavailable::NoAnswer);
         }
+        let (slots, receive_pd) = receives_of(&process, &descriptor);
         let found = PeerQp {
             process,
             index,
             hazard_index: index,
             snapshot,
             descriptor,
-            slots: None,
+            slots,
+            receive_pd,
             longest: 0,
             established: false,
             comm_est_sent: false,
-            shared_receives: Cell::default(),
             kernel_cannot_copy: Cell::new(false),
         };
         if sending.receivers.len() == REMEMBERED {

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::shared::entry::SlotsDescriptor;
-use crate::shared::part::{Part, PartLayout};
+use crate::shared::part::PartLayout;
 use crate::shared::segment::{OWNED, PAGE, SHARED, Segment};
 
 /// Pages of the heap, zero when they were allocated. They stay allocated until [`Heap::free`] takes
@@ -55,7 +55,7 @@ impl OfferPlaces {
     pub(crate) fn alloc(&self, bytes: usize) -> io::Result<OfferRange> {
         let len = (bytes.max(1) as u64).next_multiple_of(SlotsDescriptor::UNIT);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let offset = free.take_or_grow(len, self.segment.owned(), &OWNED)?;
+        let offset = free.take_or_grow(len, &OWNED, |levels| self.segment.grow_owned(levels))?;
         Ok(OfferRange { offset, len })
     }
 
@@ -105,7 +105,9 @@ impl Heap {
         if offset.is_none() {
             let kept = self.pages().take_all_kept();
             kept.into_iter().for_each(|range| self.discard(range));
-            offset = Some(self.pages().free.take_or_grow(len, self.segment.shared(), &SHARED)?);
+            offset = Some(
+                self.pages().free.take_or_grow(len, &SHARED, |levels| self.segment.grow_shared(levels))?,
+            );
         }
         Ok(HeapRange { offset: offset.ok_or(io::ErrorKind::OutOfMemory)?, len })
     }
@@ -176,16 +178,18 @@ impl FreePages {
     ///
     /// # Errors
     ///
-    /// The errors of [`Part::grow`].
-    fn take_or_grow(&mut self, len: u64, part: &Part, layout: &PartLayout) -> io::Result<u64> {
+    /// The error of `grow_to`.
+    fn take_or_grow(
+        &mut self,
+        len: u64,
+        layout: &PartLayout,
+        grow_to: impl Fn(usize) -> io::Result<()>,
+    ) -> io::Result<u64> {
         loop {
             if let Some(offset) = self.take(len) {
                 return Ok(offset);
             }
-            // The tables may have made the part grow.
-            if self.levels == part.mapped_levels() {
-                part.grow()?;
-            }
+            grow_to(self.levels + 1)?;
             let heap = layout.heap(self.levels);
             self.add(heap.start as u64, heap.len() as u64);
             self.levels += 1;

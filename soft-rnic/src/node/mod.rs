@@ -245,7 +245,7 @@ impl Node {
     /// If the system has no memory or file descriptor for its segment.
     pub(crate) fn start(settings: NodeSettings, mut identity: NodeIdentity) -> io::Result<Arc<Self>> {
         let segment = Arc::new(Segment::create()?);
-        let identity_page = IdentityPage::create(u128::from_ne_bytes(random()) as u64)?;
+        let identity_page = IdentityPage::create(|| u128::from_ne_bytes(random()) as u64)?;
         segment.owner_header().layout_version.store(LAYOUT_VERSION, crate::sync::Release);
         identity.gids.truncate(MAX_GIDS);
         let mailbox = Arc::new(Mailbox::default());

@@ -35,28 +35,35 @@ impl IdentityPage {
 
 #[cfg(not(any(miri, loom)))]
 impl IdentityPage {
-    /// Maps a page at the address that `random` selects, or near others if that one is taken.
-    /// Children of a fork do not inherit it.
+    /// Maps a page at one of the addresses that `random` gives: the first that is free. Children of
+    /// a fork do not inherit it.
     ///
     /// # Errors
     ///
     /// The system has no memory for it.
-    pub(crate) fn create(random: u64) -> io::Result<Self> {
+    pub(crate) fn create(mut random: impl FnMut() -> u64) -> io::Result<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-        /// Addresses that programs have on all supported processors: 39 bits on the smallest.
-        const BITS: u32 = if cfg!(target_arch = "x86_64") { 46 } else { 38 };
-        /// Above executables without address randomisation, and a multiple of any page's length.
-        const LOWEST: u64 = 1 << 33;
-        const PAGE: u64 = 1 << 16;
-        let hint = (random % ((1 << BITS) - LOWEST) + LOWEST) & !(PAGE - 1);
-        let hint = core::ptr::without_provenance_mut(hint as usize);
+        /// Where neither programs, heaps, stacks and libraries lie nor the shadow memory of
+        /// sanitizers; on other processors what the smallest address space has.
+        const PLACES: core::ops::Range<u64> =
+            if cfg!(target_arch = "x86_64") { 1 << 45..5 << 44 } else { 1 << 34..1 << 38 };
+        /// After that many the system chooses.
+        const ATTEMPTS: usize = 16;
+        let process = super::fork::ForkGeneration::current();
+        let page_size = rustix::param::page_size() as u64;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: without `MAP_FIXED`, a new mapping replaces no other.
-        let base = unsafe { mmap_anonymous(hint, LENGTH, protection, flags)? };
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let page = Self { base, process: super::fork::ForkGeneration::current() };
+        let mut map = |attempt| -> io::Result<Option<Self>> {
+            let hint = (random() % (PLACES.end - PLACES.start) + PLACES.start) & !(page_size - 1);
+            let hint = core::ptr::without_provenance_mut::<core::ffi::c_void>(hint as usize);
+            // SAFETY: without `MAP_FIXED`, a new mapping replaces no other.
+            let base = unsafe { mmap_anonymous(hint, LENGTH, protection, flags)? };
+            let page = NonNull::new(base.cast::<u8>()).map(|base| Self { base, process });
+            Ok(page.filter(|_| base == hint || attempt == ATTEMPTS))
+        };
+        let page = (1..=ATTEMPTS).map(&mut map).find_map(Result::transpose);
+        let page = page.ok_or(io::ErrorKind::OutOfMemory)??;
         // SAFETY: the range is the mapping that `mmap` just returned, which only `page` knows.
-        unsafe { madvise(base.as_ptr().cast(), LENGTH, Advice::LinuxDontFork)? };
+        unsafe { madvise(page.base.as_ptr().cast(), LENGTH, Advice::LinuxDontFork)? };
         Ok(page)
     }
 }
@@ -82,7 +89,7 @@ impl IdentityPage {
     /// # Errors
     ///
     /// It never fails.
-    pub(crate) fn create(_random: u64) -> io::Result<Self> {
+    pub(crate) fn create(_random: impl FnMut() -> u64) -> io::Result<Self> {
         Ok(Self { base: NonNull::dangling() })
     }
 }

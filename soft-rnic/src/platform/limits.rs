@@ -25,7 +25,15 @@ pub(crate) fn check_file_length(length: usize) -> io::Result<()> {
 /// The error of a mapping of this length that the system refused, with the limit that may be the
 /// cause.
 pub(crate) fn unmappable(errno: rustix::io::Errno, length: usize) -> io::Error {
-    match limit(Resource::As).filter(|_| errno == rustix::io::Errno::NOMEM) {
+    use rustix::io::Errno;
+    if let Some(most) = limit(Resource::Memlock).filter(|_| errno == Errno::AGAIN) {
+        // After `mlockall`, mappings are locked.
+        let message = format!(
+            "{length} bytes are to be locked, and RLIMIT_MEMLOCK allows {most}: raise it (ulimit -l)"
+        );
+        return io::Error::new(io::ErrorKind::OutOfMemory, message);
+    }
+    match limit(Resource::As).filter(|_| errno == Errno::NOMEM) {
         None => errno.into(),
         Some(most) => {
             let used = address_space_used().map_or("unknown".to_owned(), |used| used.to_string());

@@ -112,7 +112,12 @@ impl FileMapping {
     /// The program has closed the file, or a limit forbids the length.
     pub(crate) fn lengthen(&self, len: usize) -> io::Result<()> {
         limits::check_file_length(len)?;
-        Ok(rustix::fs::ftruncate(self.file().ok_or(io::ErrorKind::NotFound)?, len as u64)?)
+        let file = self.file().ok_or(io::ErrorKind::NotFound)?;
+        // Another process may have made it longer, and it never shrinks.
+        if u64::try_from(rustix::fs::fstat(file)?.st_size).is_ok_and(|there| there >= len as u64) {
+            return Ok(());
+        }
+        Ok(rustix::fs::ftruncate(file, len as u64)?)
     }
 
     /// Maps the `len` bytes of the file that follow this mapping, with the same permissions. It
@@ -323,11 +328,21 @@ fn check_backed(page: *mut u8) -> io::Result<()> {
 #[cfg(not(any(miri, loom)))]
 pub(crate) fn can_continue_mappings() -> bool {
     static CAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *CAN.get_or_init(|| {
-        let page = rustix::param::page_size();
-        let memory = FileMapping::create_growing(c"soft-rnic", page, Writers::Peers);
-        memory.and_then(|memory| memory.lengthen(2 * page).and_then(|()| memory.following(page))).is_ok()
-    })
+    if let Some(can) = CAN.get() {
+        return *can;
+    }
+    let page = rustix::param::page_size();
+    let memory = FileMapping::create_growing(c"soft-rnic", page, Writers::Peers);
+    let Ok(memory) = memory.and_then(|memory| memory.lengthen(2 * page).map(|()| memory)) else {
+        // A lack of resources says nothing of the system.
+        return true;
+    };
+    let can = match memory.following(page) {
+        Ok(_) => true,
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => return true,
+        Err(_) => false,
+    };
+    *CAN.get_or_init(|| can)
 }
 
 #[cfg(not(any(miri, loom)))]

@@ -321,7 +321,7 @@ impl Qp {
     }
 
     #[inline]
-    fn domain_of_receives(&self) -> u32 {
+    pub(crate) fn domain_of_receives(&self) -> u32 {
         self.receiving.shared().map_or_else(|| self.pd.number(), |srq| srq.pd().number())
     }
 

@@ -22,6 +22,9 @@ struct PostedRecv {
     wr_id: u64,
     entries: u32,
     bytes: u64,
+    /// Whether it is posted and not consumed. The slot cannot tell, because any process that maps
+    /// the segment can write to it.
+    outstanding: bool,
 }
 
 #[derive(Debug)]
@@ -134,6 +137,7 @@ impl ReceiveQueue {
         let segment = self.node.segment();
         let slot = segment.slot(&self.slots, index).expect("a free slot's index");
         let offer = segment.offer(&self.slots, index).expect("a free slot's index");
+        offer.header.begin();
         for number in 0..count {
             // SAFETY: the caller guarantees a valid request with `num_sge` valid entries.
             let entry = unsafe { list.add(number).read() };
@@ -144,10 +148,10 @@ impl ReceiveQueue {
                 slot.header.first.store(entry.addr, entry.length, entry.lkey);
             }
         }
-        self.posted[index as usize] = PostedRecv { wr_id, entries: count as u32, bytes };
+        self.posted[index as usize] = PostedRecv { wr_id, entries: count as u32, bytes, outstanding: true };
         self.lap = self.lap.wrapping_add(1);
         let room = RecvCapacity { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32 };
-        offer.header.set_room(room);
+        offer.header.make(self.lap, room);
         slot.header.post(self.lap, room);
         self.used = self.used.max(index + 1);
         self.tail = self.next(index);
@@ -160,7 +164,7 @@ impl ReceiveQueue {
     fn free_slot(&self) -> Option<u32> {
         let mut index = self.tail;
         for _ in 0..self.descriptor.count {
-            if self.slot(index).header.holder() == Holder::Free {
+            if !self.is_outstanding(index) && self.slot(index).header.holder() == Holder::Free {
                 return Some(index);
             }
             index = self.next(index);
@@ -178,8 +182,14 @@ impl ReceiveQueue {
     /// The finished receive in a slot, if any, of a queue where senders announce the slot's number.
     pub(crate) fn at(&self, index: u32) -> Option<FinishedRecv> {
         let there =
-            index < self.descriptor.count && matches!(self.slot(index).header.holder(), Holder::Done { .. });
+            self.is_outstanding(index) && matches!(self.slot(index).header.holder(), Holder::Done { .. });
         there.then(|| self.received(index))
+    }
+
+    /// Whether a receive is posted in a slot and not consumed. False for a slot that there is not.
+    #[inline]
+    fn is_outstanding(&self, slot: u32) -> bool {
+        self.posted.get(slot as usize).is_some_and(|posted| posted.outstanding)
     }
 
     fn received(&self, slot: u32) -> FinishedRecv {
@@ -206,11 +216,19 @@ impl ReceiveQueue {
 
     /// Frees the slot of a finished receive that was reported.
     pub(crate) fn consume(&mut self, slot: u32) {
+        self.posted[slot as usize].outstanding = false;
+        self.withdraw_offer(slot);
         self.slot(slot).header.free();
         self.outstanding = self.outstanding.saturating_sub(1);
         if slot == self.head {
             self.head = self.next(slot);
         }
+    }
+
+    #[inline]
+    fn withdraw_offer(&self, slot: u32) {
+        let offer = self.node.segment().offer(&self.slots, slot);
+        offer.expect("callers pass the index of a slot").header.withdraw();
     }
 
     /// Takes back the oldest receive. `None` if it is claimed or finished, or if the queue is
@@ -221,7 +239,13 @@ impl ReceiveQueue {
                 return None;
             }
             match self.slot(self.head).header.holder() {
-                Holder::Free => self.head = self.next(self.head),
+                _ if !self.is_outstanding(self.head) => self.head = self.next(self.head),
+                // A process has freed the slot that may not.
+                Holder::Free => {
+                    let wr_id = self.posted[self.head as usize].wr_id;
+                    self.consume(self.head);
+                    return Some(wr_id);
+                }
                 Holder::Posted if self.slot(self.head).header.take_back() => {
                     let wr_id = self.posted[self.head as usize].wr_id;
                     self.consume(self.head);
@@ -236,7 +260,7 @@ impl ReceiveQueue {
     /// How many receives are unclaimed, and how many are finished and not reported.
     pub(crate) fn count(&self) -> (u32, u32) {
         let (mut posted, mut done) = (0, 0);
-        for index in 0..self.used {
+        for index in (0..self.used).filter(|index| self.is_outstanding(*index)) {
             match self.slot(index).header.holder() {
                 Holder::Posted => posted += 1,
                 Holder::Done { .. } => done += 1,
@@ -249,6 +273,8 @@ impl ReceiveQueue {
     /// Discards everything. No peer may hold a slot.
     pub(crate) fn clear(&mut self) {
         for index in 0..self.used {
+            self.posted[index as usize].outstanding = false;
+            self.withdraw_offer(index);
             self.slot(index).header.free();
         }
         (self.outstanding, self.head, self.tail) = (0, 0, 0);
@@ -257,7 +283,7 @@ impl ReceiveQueue {
     /// Posts a slot again whose claim a peer has left to its owner, after calling `offering`. False
     /// if the claim is void because the queue was cleared since.
     pub(crate) fn repost_slot(&mut self, slot: u32, claim: Claim, offering: impl FnOnce()) -> bool {
-        if slot >= self.used || !self.slot(slot).header.is_held(claim) {
+        if !self.is_outstanding(slot) || !self.slot(slot).header.is_held(claim) {
             return false;
         }
         offering();
@@ -275,7 +301,7 @@ impl ReceiveQueue {
     ) -> bool {
         let mut left = false;
         let from_head = (self.head..self.used).chain(0..self.head.min(self.used));
-        for index in from_head {
+        for index in from_head.filter(|index| self.posted[*index as usize].outstanding) {
             let header = self.slot(index).header;
             let recover = match header.holder() {
                 Holder::Claimed { peer_id: holder } if holder == peer_id => true,
@@ -294,6 +320,8 @@ impl ReceiveQueue {
 
 impl Drop for ReceiveQueue {
     fn drop(&mut self) {
+        // Another queue may get the place.
+        (0..self.used).for_each(|slot| self.withdraw_offer(slot));
         if let Some(range) = self.range.take() {
             self.node.heap().free(range);
         }

@@ -78,13 +78,6 @@ macro_rules! descriptor_entry {
                 self.guarded.read::<$Descriptor>()
             }
 
-            /// Peer: the snapshot of a descriptor that may be known already.
-            #[allow(dead_code, reason = "of shared queues only")]
-            #[inline]
-            pub(crate) fn snapshot(&self) -> Option<GenerationSnapshot> {
-                self.guarded.generation.snapshot()
-            }
-
             /// Peer: whether the descriptor has not changed since the snapshot.
             #[allow(dead_code, reason = "a shared queue lives as long as those that use it")]
             #[inline]

@@ -325,7 +325,7 @@ impl Hostile<'_> {
         for (layout, offset) in [(&SHARED, descriptor.offset), (&OWNED, descriptor.offers)] {
             assert!(layout.in_heap(offset, 1).is_some(), "slots and offers lie behind the tables");
         }
-        let mut sum = u64::from(offer.header.room().bytes);
+        let mut sum = 0;
         for entry in offer.entries.iter().chain([&header.first]) {
             let (address, length, lkey) = entry.load();
             sum ^= address ^ u64::from(length ^ lkey);
@@ -335,6 +335,12 @@ impl Hostile<'_> {
         let _ = (header.holder(), header.delivery(), header.room());
         if let Some(claim) = header.claim(step.index) {
             assert!(header.take_back() || header.unclaim(claim), "a claimed slot is not taken back");
+        }
+        if let Some(claim) = header.claim(step.index) {
+            // Only what the owner makes is an offer.
+            offer.header.withdraw();
+            assert_eq!(offer.header.read(claim), None);
+            assert!(header.unclaim(claim));
         }
         if let Some(claim) = header.claim(step.index) {
             assert!(header.finish(claim, &Delivery { byte_len: step.number, ..Delivery::default() }));

@@ -14,10 +14,11 @@ use core::ops::Range;
 use core::ptr::{self, NonNull};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::platform::memory::{self, FileMapping, PeerFile, Writers};
+use crate::sync::{Acquire, AtomicU32};
 
 /// The most levels of a part. Miri has no memory files.
 pub(crate) const LEVELS: usize = if cfg!(any(miri, loom)) { 1 } else { 11 };
@@ -98,7 +99,31 @@ pub(crate) struct Part {
     first: FileMapping,
     /// The mappings of later levels, in order.
     later: Mutex<Vec<FileMapping>>,
-    own: bool,
+    /// The owner's count of its levels, in a peer's part; `None` in this process's own.
+    levels_of_owner: Option<NonNull<AtomicU32>>,
+    /// This process could not map a level, and has said so.
+    warned: AtomicBool,
+}
+
+// SAFETY: the only pointer leads to an atomic that stays mapped as long as the part
+// (`set_levels_of_owner`); mappings belong to the process and not to a thread.
+unsafe impl Send for Part {}
+// SAFETY: all that changes is atomic or locked.
+unsafe impl Sync for Part {}
+
+impl Table {
+    /// How many levels a part needs for this entry.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if the table never has such an entry.
+    pub(crate) fn levels_for(&self, index: u32) -> io::Result<usize> {
+        match index as usize {
+            index if index < self.first => Ok(1),
+            index if index < self.limit => Ok((index / self.first).ilog2() as usize + 2),
+            _ => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
 }
 
 impl Part {
@@ -111,7 +136,7 @@ impl Part {
         // Where mappings cannot be continued (some emulators), the part has its full length at once.
         let levels = if memory::can_continue_mappings() { 1 } else { LEVELS };
         let memory = FileMapping::create_growing(name, layout.length(levels), writers)?;
-        Ok(Self::of(layout, memory, levels, true))
+        Ok(Self::of(layout, memory, levels))
     }
 
     /// Maps a part that a peer gave.
@@ -121,12 +146,17 @@ impl Part {
     /// It can shrink, is too short or is another kind of file (`EINVAL`), or the system cannot map
     /// it.
     pub(crate) fn of_peer(layout: &'static PartLayout, file: OwnedFd, writable: bool) -> io::Result<Self> {
-        let levels = layout.levels_of(memory::length_of(&file)?).max(1);
+        // Later levels are mapped when they are needed, as far as the owner says that it has them.
+        let levels = if memory::can_continue_mappings() {
+            1
+        } else {
+            layout.levels_of(memory::length_of(&file)?).max(1)
+        };
         let what = PeerFile { offset: 0, len: layout.length(levels), writable, unsealed: false };
-        Ok(Self::of(layout, FileMapping::of_peer(file, what)?, levels, false))
+        Ok(Self::of(layout, FileMapping::of_peer(file, what)?, levels))
     }
 
-    fn of(layout: &'static PartLayout, memory: FileMapping, levels: usize, own: bool) -> Self {
+    fn of(layout: &'static PartLayout, memory: FileMapping, levels: usize) -> Self {
         let place = |level| {
             if level < levels {
                 // SAFETY: the mapping has the length of `levels` levels, so that this one begins in
@@ -137,7 +167,17 @@ impl Part {
             }
         };
         let levels = core::array::from_fn(place);
-        Self { layout, levels, first: memory, later: Mutex::default(), own }
+        let (later, levels_of_owner, warned) = (Mutex::default(), None, AtomicBool::new(false));
+        Self { layout, levels, first: memory, later, levels_of_owner, warned }
+    }
+
+    /// Sets where the owner counts its levels.
+    ///
+    /// # Safety
+    ///
+    /// The word stays mapped until this is dropped.
+    pub(crate) unsafe fn set_levels_of_owner(&mut self, word: NonNull<AtomicU32>) {
+        self.levels_of_owner = Some(word);
     }
 
     /// The descriptor to hand to peers; `None` for a peer's part, or if the program has closed it.
@@ -187,7 +227,7 @@ impl Part {
     /// Where a level is mapped. A peer maps it if necessary; `None` if the owner has not added it.
     #[inline]
     pub(crate) fn level(&self, level: usize) -> Option<NonNull<u8>> {
-        let place = NonNull::new(self.levels.get(level)?.load(Ordering::Acquire));
+        let place = NonNull::new(self.levels.get(level)?.load(Acquire));
         place.or_else(|| self.map_level(level))
     }
 
@@ -200,13 +240,17 @@ impl Part {
 
     #[cold]
     fn map_level(&self, level: usize) -> Option<NonNull<u8>> {
-        if self.own {
+        // SAFETY: the word is mapped as long as this part (`set_levels_of_owner`).
+        let has = unsafe { self.levels_of_owner?.as_ref() }.load(Acquire) as usize;
+        if level >= has {
             return None;
         }
         let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
         while self.levels[level].load(Ordering::Relaxed).is_null() {
             if let Err(error) = self.map_next(&mut later) {
-                log::debug!("level {level} of a peer's segment cannot be mapped: {error}");
+                if !self.warned.swap(true, Ordering::Relaxed) {
+                    log::warn!("a part of a peer's segment cannot be mapped: {error}");
+                }
                 return None;
             }
         }
@@ -224,43 +268,30 @@ impl Part {
         Ok(())
     }
 
-    /// Owner: adds a level and returns its number.
+    /// Owner: adds levels until there are `levels`.
     ///
     /// # Errors
     ///
-    /// `OutOfMemory`: the part has all levels. Another error if the system has no memory for it; the
-    /// error names the limit.
-    pub(crate) fn grow(&self) -> io::Result<usize> {
+    /// `OutOfMemory`: a part never has so many levels. Another error if the system has no memory for
+    /// one; the error names the limit.
+    pub(crate) fn grow_to(&self, levels: usize) -> io::Result<()> {
+        if levels > LEVELS {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if self.mapped_levels() >= levels {
+            return Ok(());
+        }
         let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
-        let level = self.levels.iter().take_while(|level| !level.load(Ordering::Relaxed).is_null()).count();
-        if level == LEVELS {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        self.first.lengthen(self.layout.length(level + 1))?;
-        self.map_next(&mut later)?;
-        Ok(level)
-    }
-
-    /// Owner: adds levels until the table has this entry.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`grow`](Self::grow).
-    pub(crate) fn ensure(&self, table: &Table, index: u32) -> io::Result<()> {
-        let index = index as usize;
-        if index >= table.limit {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        let level = if index < table.first { 0 } else { (index / table.first).ilog2() as usize + 1 };
-        while self.level(level).is_none() {
-            self.grow()?;
+        while self.mapped_levels() < levels {
+            self.first.lengthen(self.layout.length(self.mapped_levels() + 1))?;
+            self.map_next(&mut later)?;
         }
         Ok(())
     }
 
     /// The levels that are mapped.
     pub(crate) fn mapped_levels(&self) -> usize {
-        self.levels.iter().take_while(|level| !level.load(Ordering::Acquire).is_null()).count()
+        self.levels.iter().take_while(|level| !level.load(Acquire).is_null()).count()
     }
 
     /// Owner: returns the pages of a range of the heap to the system; the range reads as zero
@@ -314,10 +345,20 @@ mod tests {
         unsafe { part.entry(&TABLE, index) }
     }
 
-    fn peer(part: &Part) -> Part {
-        let file = part.file().expect("a file").try_clone_to_owned().expect("a descriptor");
-        Part::of_peer(&LAYOUT, file, false).expect("a part")
+    fn ensure(part: &Part, index: u32) {
+        part.grow_to(TABLE.levels_for(index).expect("an index")).expect("memory");
     }
+
+    /// The part as a peer sees it whose owner says that it has this many levels.
+    fn peer<'a>(part: &Part, levels: &'a AtomicU32) -> Peer<'a> {
+        let file = part.file().expect("a file").try_clone_to_owned().expect("a descriptor");
+        let mut part = Part::of_peer(&LAYOUT, file, false).expect("a part");
+        // SAFETY: the word lives longer than the part, by the type of `Peer`.
+        unsafe { part.set_levels_of_owner(NonNull::from(levels)) };
+        Peer(part, core::marker::PhantomData)
+    }
+
+    struct Peer<'a>(Part, core::marker::PhantomData<&'a AtomicU32>);
 
     #[test]
     fn levels_adjoin_and_heaps_lie_in_them() {
@@ -340,7 +381,7 @@ mod tests {
         let part = part();
         assert!(entry(&part, 64).is_none(), "the level is not there yet");
         let first = ptr::from_ref(entry(&part, 0).expect("level 0"));
-        part.ensure(&TABLE, 64 * 8 - 1).expect("memory");
+        ensure(&part, 64 * 8 - 1);
         assert_eq!(part.mapped_levels(), 4);
         for index in 0..64 * 8 {
             entry(&part, index).expect("it is there").store(u64::from(index) + 1, Ordering::Relaxed);
@@ -356,25 +397,81 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_maps_what_the_owner_has_added() {
-        let part = part();
-        let early = peer(&part);
-        assert!(entry(&early, 64).is_none() && entry(&early, u32::MAX).is_none());
-        part.ensure(&TABLE, 200).expect("memory");
+    fn a_peer_maps_what_the_owner_says_that_it_has_added() {
+        let (part, levels) = (part(), AtomicU32::new(1));
+        let early = peer(&part, &levels);
+        assert!(entry(&early.0, 64).is_none() && entry(&early.0, u32::MAX).is_none());
+        ensure(&part, 200);
         entry(&part, 200).expect("it is there").store(7, Ordering::Relaxed);
-        for peer in [&early, &peer(&part)] {
-            assert_eq!(entry(peer, 200).map(|entry| entry.load(Ordering::Relaxed)), Some(7));
-            assert!(entry(peer, 64 * 8).is_none());
+        assert!(entry(&early.0, 200).is_none(), "the owner has not said so");
+        levels.store(LEVELS as u32, Ordering::Relaxed);
+        for peer in [&early, &peer(&part, &levels)] {
+            assert_eq!(entry(&peer.0, 200).map(|entry| entry.load(Ordering::Relaxed)), Some(7));
+            // The owner lies, and the file ends before that.
+            assert!(entry(&peer.0, 64 * 8).is_none());
         }
     }
 
     #[test]
     fn a_part_ends_at_its_last_level() {
         let part = part();
-        let levels = core::iter::from_fn(|| part.grow().ok()).collect::<Vec<_>>();
-        assert_eq!(levels, (1..LEVELS).collect::<Vec<_>>());
-        assert_eq!(part.grow().expect_err("no level is left").kind(), io::ErrorKind::OutOfMemory);
+        part.grow_to(LEVELS).expect("memory");
+        assert_eq!(part.grow_to(LEVELS + 1).map_err(|error| error.kind()), Err(io::ErrorKind::OutOfMemory));
         assert!(entry(&part, TABLE.limit as u32 - 1).is_some());
-        assert!(part.ensure(&TABLE, TABLE.limit as u32).is_err());
+        assert!(TABLE.levels_for(TABLE.limit as u32).is_err());
+    }
+
+    /// Any process of the user can make the file longer.
+    #[test]
+    fn a_file_that_is_longer_already_is_no_obstacle() {
+        let part = part();
+        rustix::fs::ftruncate(part.file().expect("a file"), 1 << 30).expect("it may grow");
+        ensure(&part, 200);
+        assert!(entry(&part, 200).is_some());
+    }
+
+    #[test]
+    fn threads_that_grow_a_part_at_once_add_each_level_once() {
+        for (index, levels) in [(TABLE.limit as u32 - 1, LEVELS), (64, 2)] {
+            for _ in 0..50 {
+                let (part, start) = (part(), std::sync::Barrier::new(4));
+                std::thread::scope(|scope| {
+                    for _ in 0..4 {
+                        scope.spawn(|| {
+                            start.wait();
+                            ensure(&part, index);
+                        });
+                    }
+                });
+                assert_eq!(part.mapped_levels(), levels);
+            }
+        }
+    }
+
+    #[test]
+    fn levels_begin_at_pages_of_any_processor() {
+        for layout in [&crate::shared::segment::OWNED, &crate::shared::segment::SHARED] {
+            assert!((1..LEVELS).all(|level| layout.begin(level).is_multiple_of(64 << 10)));
+        }
+    }
+
+    #[test]
+    fn later_levels_are_neither_inherited_nor_dumped() {
+        let (part, levels) = (part(), AtomicU32::new(LEVELS as u32));
+        let other = peer(&part, &levels);
+        ensure(&part, 1000);
+        assert!(entry(&other.0, 1000).is_some());
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("proc");
+        let (mut of_part, mut seen) = (false, 0);
+        for line in maps.lines() {
+            let head = line.split(' ').next().unwrap_or_default();
+            if !head.ends_with(':') {
+                of_part = line.contains("memfd:part");
+            } else if of_part && head == "VmFlags:" {
+                seen += 1;
+                assert!(line.contains(" dc") && line.contains(" dd"), "{line}");
+            }
+        }
+        assert!(seen >= 2, "{seen}");
     }
 }

@@ -23,7 +23,7 @@ use super::ring::{IndexRing, RingHeader};
 use super::slot::{EAGER, OfferHeader, SgeEntry, SlotHeader};
 use crate::platform::errno;
 use crate::platform::memory::Writers;
-use crate::sync::{Acquire, AtomicU32, AtomicU64};
+use crate::sync::{Acquire, AtomicU32, AtomicU64, Release};
 
 /// Changes with every change of the layout or of the meaning of a word. Peers with different
 /// versions do not communicate.
@@ -49,7 +49,8 @@ pub(crate) const MAX_PEERS: usize = sized(1 << 10, 4);
 
 /// The unit of allocation in the heap, so that the system can take back freed memory.
 pub(crate) const PAGE: usize = 4096;
-const HEADER: usize = PAGE;
+/// A multiple of any processor's page, because mappings begin at pages.
+const HEADER: usize = 64 << 10;
 
 /// Where a table ends in level 0 of its part.
 const fn end_of<T>(table: &Table) -> usize {
@@ -104,6 +105,9 @@ pub(crate) struct OwnerHeader {
     pub(crate) layout_version: AtomicU64,
     /// Index of the first membership entry that was never used.
     pub(crate) members: AtomicU32,
+    /// How many levels the owner's part and the shared part have. The length of a file says nothing,
+    /// because any process of the user can make it longer.
+    pub(crate) levels: [AtomicU32; 2],
     unused: AtomicU32,
 }
 
@@ -123,7 +127,7 @@ pub(crate) struct SharedHeader {
 /// while a shared reference to it exists.
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<OwnerHeader>() == 16 && size_of::<SharedHeader>() == 8);
+    assert!(size_of::<OwnerHeader>() == 24 && size_of::<SharedHeader>() == 8);
     assert!(size_of::<MrEntry>() == 6 * 8 + 2 * 8);
     assert!(size_of::<QpEntry>() == 16 * 8);
     assert!(size_of::<QpProgress>() == 3 * 4 + 13 * 4);
@@ -194,10 +198,12 @@ impl Segment {
     ///
     /// If the system has no memory or file descriptor for it.
     pub(crate) fn create() -> io::Result<Self> {
-        Ok(Self {
+        let segment = Self {
             owned: Part::create(&OWNED, c"soft-rnic-owner", Writers::Owner)?,
             shared: Part::create(&SHARED, c"soft-rnic", Writers::Peers)?,
-        })
+        };
+        segment.show_levels();
+        Ok(segment)
     }
 
     /// Maps the parts that a peer gave.
@@ -206,10 +212,44 @@ impl Segment {
     ///
     /// One of them is not valid, or the system cannot map it.
     pub(crate) fn of_peer([owned, shared]: [OwnedFd; 2]) -> io::Result<Self> {
-        Ok(Self {
+        let mut segment = Self {
             owned: Part::of_peer(&OWNED, owned, false)?,
             shared: Part::of_peer(&SHARED, shared, true)?,
-        })
+        };
+        let [owned, shared] = segment.owner_header().levels.each_ref().map(NonNull::from);
+        // SAFETY: the words lie in level 0 of the owner's part, which stays mapped until both parts
+        // are dropped with the segment.
+        unsafe {
+            segment.owned.set_levels_of_owner(owned);
+            segment.shared.set_levels_of_owner(shared);
+        }
+        Ok(segment)
+    }
+
+    /// Owner: shows peers how many levels there are.
+    fn show_levels(&self) {
+        let parts = [&self.owned, &self.shared];
+        for (word, part) in self.owner_header().levels.iter().zip(parts) {
+            word.fetch_max(part.mapped_levels() as u32, Release);
+        }
+    }
+
+    /// Owner: adds levels to the owner's part until it has `levels`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Part::grow_to`].
+    pub(crate) fn grow_owned(&self, levels: usize) -> io::Result<()> {
+        self.owned.grow_to(levels).inspect(|()| self.show_levels())
+    }
+
+    /// Owner: adds levels to the shared part until it has `levels`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Part::grow_to`].
+    pub(crate) fn grow_shared(&self, levels: usize) -> io::Result<()> {
+        self.shared.grow_to(levels).inspect(|()| self.show_levels())
     }
 
     /// The owner's part.
@@ -354,7 +394,9 @@ impl Segment {
 
     /// Whether the slots are those of this segment.
     fn slots_are_here(&self, slots: &Slots) -> bool {
-        self.shared.contains(slots.slots.addr().get(), slots.count as usize * SLOT)
+        let count = slots.count as usize;
+        self.shared.contains(slots.slots.addr().get(), count * SLOT)
+            && self.owned.contains(slots.offers.addr().get(), count * offer_stride(slots.entries))
     }
 
     /// A ring of `words` slot numbers.
@@ -378,30 +420,38 @@ impl Segment {
         self.shared.heap(offset, length)
     }
 
+    fn ensure_owned(&self, table: &Table, index: u32) -> io::Result<()> {
+        self.grow_owned(table.levels_for(index)?)
+    }
+
+    fn ensure_shared(&self, table: &Table, index: u32) -> io::Result<()> {
+        self.grow_shared(table.levels_for(index)?)
+    }
+
     /// Owner: makes sure that the table of regions has this entry. False if the segment cannot grow;
     /// the log says why.
     pub(crate) fn ensure_region(&self, index: u32) -> bool {
-        granted(self.owned.ensure(&REGIONS, index))
+        granted(self.ensure_owned(&REGIONS, index))
     }
 
     /// The same for the table of queue pairs.
     pub(crate) fn ensure_queue_pair(&self, index: u32) -> bool {
-        granted(self.owned.ensure(&QUEUE_PAIRS, index)) && granted(self.shared.ensure(&PROGRESS, index))
+        granted(self.ensure_owned(&QUEUE_PAIRS, index)) && granted(self.ensure_shared(&PROGRESS, index))
     }
 
     /// The same for the table of completion queues.
     pub(crate) fn ensure_completion_queue(&self, index: u32) -> bool {
-        granted(self.shared.ensure(&COMPLETION_QUEUES, index))
+        granted(self.ensure_shared(&COMPLETION_QUEUES, index))
     }
 
     /// The same for the table of shared receive queues.
     pub(crate) fn ensure_shared_queue(&self, index: u32) -> bool {
-        granted(self.owned.ensure(&SHARED_QUEUES, index)) && granted(self.shared.ensure(&COUNTERS, index))
+        granted(self.ensure_owned(&SHARED_QUEUES, index)) && granted(self.ensure_shared(&COUNTERS, index))
     }
 
     /// The same for the table of memberships.
     pub(crate) fn ensure_member(&self, index: u32) -> bool {
-        granted(self.owned.ensure(&MEMBERS, index))
+        granted(self.ensure_owned(&MEMBERS, index))
     }
 }
 

@@ -18,7 +18,7 @@
 //! So it has either happened or not happened, whenever a process dies. A claim contains the peer's
 //! id. The lap distinguishes a slot's later posts from the one that a peer saw before it slept.
 
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, fence};
 
 /// A scatter entry of a posted receive, for peers.
 #[derive(Debug, Default)]
@@ -49,21 +49,70 @@ impl SgeEntry {
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
 pub(crate) struct OfferHeader {
-    room: AtomicU64,
+    /// The capacity and the lap of the posted receive; 0 if none is posted. It guards the entries as
+    /// a sequence word.
+    offered: AtomicU64,
     unused: AtomicU64,
 }
 
+/// The word of an offer: bytes, the low bits of the lap, the number of entries, and a bit that no
+/// address and no key has there. So the words of an earlier queue at this place are no offers.
+mod offered {
+    pub(super) const LAP_SHIFT: u32 = 32;
+    pub(super) const LAP: u64 = 0xff_ffff;
+    pub(super) const ENTRIES_SHIFT: u32 = 56;
+    pub(super) const ENTRIES: u64 = 0x7f;
+    pub(super) const OFFERED: u64 = 1 << 63;
+}
+
+/// An offer as a peer has read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offered(u64);
+
+impl Offered {
+    pub(crate) fn room(self) -> RecvCapacity {
+        let entries = (self.0 >> offered::ENTRIES_SHIFT & offered::ENTRIES) as u32;
+        RecvCapacity { bytes: self.0 as u32, entries }
+    }
+}
+
 impl OfferHeader {
-    /// Owner: stores the capacity of a receive that is not posted yet.
+    /// Owner: begins an offer, which [`withdraw`](Self::withdraw) has ended before. The scatter
+    /// entries are stored after this, and then the offer is [made](Self::make).
     #[inline]
-    pub(crate) fn set_room(&self, room: RecvCapacity) {
-        self.room.store(room.to_word(), Relaxed);
+    pub(crate) fn begin(&self) {
+        fence(Release);
     }
 
-    /// Peer: the capacity of the claimed receive.
+    /// Owner: makes the offer of the receive that is posted in this lap.
     #[inline]
-    pub(crate) fn room(&self) -> RecvCapacity {
-        RecvCapacity::from_word(self.room.load(Relaxed))
+    pub(crate) fn make(&self, lap: u32, room: RecvCapacity) {
+        let word = u64::from(room.bytes)
+            | (u64::from(lap) & offered::LAP) << offered::LAP_SHIFT
+            | (u64::from(room.entries) & offered::ENTRIES) << offered::ENTRIES_SHIFT;
+        self.offered.store(word | offered::OFFERED, Release);
+    }
+
+    /// Owner: ends the offer, because its receive is not posted any more.
+    #[inline]
+    pub(crate) fn withdraw(&self) {
+        self.offered.store(0, Relaxed);
+    }
+
+    /// Peer: the offer of the receive that it has claimed; `None` if the owner has not posted it,
+    /// whatever the slot says.
+    #[inline]
+    pub(crate) fn read(&self, claim: Claim) -> Option<Offered> {
+        let word = self.offered.load(Acquire);
+        let same = (word >> offered::LAP_SHIFT ^ claim.0 >> LAP_SHIFT) & offered::LAP == 0;
+        (same && word & offered::OFFERED != 0).then_some(Offered(word))
+    }
+
+    /// Peer: whether what it has read since [`read`](Self::read) belongs together.
+    #[inline]
+    pub(crate) fn is_current(&self, offered: Offered) -> bool {
+        fence(Acquire);
+        self.offered.load(Relaxed) == offered.0
     }
 }
 

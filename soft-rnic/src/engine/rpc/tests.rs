@@ -92,7 +92,7 @@ impl RpcFixture {
             let offer = segment.offer(&slots, index).expect("it is in the owner's part");
             let room = RecvCapacity { bytes: 4096, entries: 1 };
             offer.entries[0].store(IOVA, 4096, KEY);
-            offer.header.set_room(room);
+            offer.header.make(1, room);
             slot.header.first.store(IOVA, 4096, KEY);
             slot.header.post(1, room);
         }
@@ -308,4 +308,101 @@ fn stopped_srq_owner_owes_nothing_after_the_request_failed() {
     assert_eq!(process.pending_atomic(transfer_slot), None);
     node.lose_peer(&process);
     fixture.end();
+}
+
+/// Any process can write a call into a cell. Its key must be one that the queue pair serves, with the
+/// rights that the operation needs.
+#[test]
+fn a_call_needs_the_rights_of_its_operation() {
+    let bench = VerbsFixture::new(64);
+    let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
+    bench.init(qp);
+    let rnic = &inner(qp).rnic;
+    let (node, other_pd) = (rnic.node(), bench.opened.pd());
+    let area = node.heap().alloc(TRANSFER_SLOTS * CALL_CELL).expect("room");
+    let (cell, room) = rpc_cell(node.segment(), area.offset, 0).expect("a cell");
+    let through = node.segment().queue_pair(inner(qp).number.index).expect("an entry").read();
+    let through = through.expect("it is published").0;
+    let memory = Box::into_raw(Box::new([7_u64; 8]));
+    let local = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+    for (pd, access, reads, writes) in [
+        (bench.pd, local, false, true),
+        (bench.pd, local | ibv_access_flags::IBV_ACCESS_REMOTE_READ, true, true),
+        (bench.pd, ibv_access_flags::IBV_ACCESS_REMOTE_READ, true, false),
+        (other_pd, local | ibv_access_flags::IBV_ACCESS_REMOTE_READ, false, false),
+    ] {
+        // SAFETY: the memory lives until the end, and both domains are live.
+        let mr = unsafe {
+            rdma_mummy_sys::verbs::ibv_reg_mr(table(), pd, memory.cast(), 64, access.0 as core::ffi::c_int)
+        };
+        assert!(!mr.is_null());
+        let call = |operation: RpcOperation| {
+            cell.operation.store(operation as u32, Relaxed);
+            // SAFETY: the region is live.
+            cell.key.store(unsafe { (*mr).lkey }, Relaxed);
+            cell.queue_pair.store(inner(qp).number.index, Relaxed);
+            cell.snapshot.store(through.to_word(), Relaxed);
+            cell.address.store(memory.expose_provenance() as u64, Relaxed);
+            cell.length.store(64, Relaxed);
+            // SAFETY: the first word of the room, which nobody else uses.
+            unsafe { room.cast::<u64>().write(9) };
+            cell.state.ask();
+            rnic.serve_cell(1, area.offset, 0);
+            let done = cell.status.load(Relaxed) == DONE;
+            cell.state.end();
+            // SAFETY: nobody else uses the room or the memory.
+            (done, unsafe { (room.cast::<u64>().read(), memory.cast::<u64>().read()) })
+        };
+        assert_eq!(call(RpcOperation::Read), (reads, (if reads { 7 } else { 9 }, 7)));
+        assert_eq!(call(RpcOperation::WriteLast), (writes, (9, if writes { 9 } else { 7 })));
+        // SAFETY: no call uses the region or the memory any more.
+        unsafe {
+            assert_eq!((table().ibv_dereg_mr)(mr), 0);
+            memory.cast::<u64>().write(7);
+        }
+    }
+    // SAFETY: it came from a box, and no region has it.
+    drop(unsafe { Box::from_raw(memory) });
+    destroy(qp);
+    node.heap().free(area);
+    // SAFETY: no object of the domain is left.
+    assert_eq!(unsafe { (table().ibv_dealloc_pd)(other_pd) }, 0);
+}
+
+/// The owner's part of a peer's segment has a level that the shared part lacks.
+#[test]
+#[cfg_attr(miri, ignore = "Miri's segments have one level")]
+fn an_owner_whose_parts_differ_is_no_peer() {
+    const FAR: u32 = 200;
+    let bench = VerbsFixture::new(64);
+    let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
+    bench.init(qp);
+    let node = Arc::clone(inner(qp).rnic.node());
+    let block = NEXT_BLOCK.fetch_add(1, Relaxed);
+    let segment = Segment::create().expect("memory");
+    segment.grow_owned(2).expect("memory");
+    let (process, _other) = node.add_peer(block as u16, segment, AREA);
+    let qpn = block << 14 | FAR;
+    bench.ready(qp, qpn, |attr| (attr.timeout, attr.retry_cnt) = (10, 1));
+    let attributes = inner(qp).sending.lock().attributes.clone();
+    let descriptor = QpDescriptor {
+        qpn,
+        dest_qpn: number(qp),
+        pd: PD,
+        qp_type: inner(qp).answered_by().0 as u8,
+        max_dest_rd_atomic: 1,
+        port: 1,
+        path_mtu: (attributes.path_mtu / 128).trailing_zeros() as u8,
+        link_up: true,
+        local_gid: attributes.remote_gid,
+        remote_gid: attributes.local_gid,
+        ..QpDescriptor::default()
+    };
+    let entry = process.segment().queue_pair(FAR).expect("the level is there");
+    entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &descriptor);
+    assert!(process.segment().progress(FAR).is_none());
+    assert_eq!(bench.send(qp, 1, 64, |_| {}), 0);
+    assert_eq!(bench.wait_for(1), [(1, RETRIES)]);
+    node.lose_peer(&process);
+    destroy(qp);
 }

@@ -10,7 +10,8 @@ use super::hostile::enter;
 use super::*;
 use crate::shared::entry::MrDescriptor;
 use crate::shared::generation::GenerationWriter;
-use crate::shared::segment::OWNED;
+use crate::shared::part::LEVELS;
+use crate::shared::segment::{OWNED, SHARED};
 
 const REGION: u32 = 5;
 
@@ -51,4 +52,17 @@ fn a_guest_cannot_write_what_the_owner_alone_writes() {
     // SAFETY: nobody refers to the mapping.
     unsafe { rustix::mm::munmap(place, 4096).expect("it is mapped") };
     assert_eq!(entry.read().map(|(_, there)| there), Some(region));
+}
+
+#[test]
+fn a_guest_that_lengthens_the_files_stops_nobody() {
+    let process = TestNode::new(&fabric());
+    let (_socket, _, [owned, shared]) = enter(&process);
+    rustix::fs::ftruncate(&owned, OWNED.length(LEVELS) as u64 + 4096).expect("any process can");
+    rustix::fs::ftruncate(&shared, SHARED.length(LEVELS) as u64 + 4096).expect("any process can");
+    let friend = TestNode::new(&process.node.state.common.settings.fabric);
+    let remote = friend.connect_to(process.qpn);
+    assert_eq!(remote.segment().shared().mapped_levels(), 1, "what the owner says counts");
+    assert!(process.node.segment().ensure_queue_pair(1000), "the owner grows");
+    assert!(remote.segment().progress(1000).is_some() && remote.segment().queue_pair(1000).is_some());
 }

@@ -445,3 +445,57 @@ fn draining_queue_pauses_and_resumes() {
     destroy(one);
     destroy(other);
 }
+
+/// A slot says that it is posted, although its receive was consumed.
+#[test]
+fn a_consumed_receive_takes_no_message() {
+    let bench = VerbsFixture::new(16);
+    let [one, other] = bench.pair(RC);
+    let state = inner(other);
+    let segment = state.rnic.node().segment();
+    let slots = segment.slots(&state.descriptor().slots).expect("a receive queue");
+    bench.set(0, 77);
+    // The first receive is at SIZE / 4, and is consumed.
+    assert_eq!(bench.receive_list(other, 1, &mut [bench.sge(SIZE / 4, 1024)]), 0);
+    assert_eq!(bench.send(one, 2, 1024, |_| {}), 0);
+    assert_eq!(bench.wait_for(2).len(), 2);
+    bench.set(SIZE / 4 / 8, 0); // The program uses that memory again.
+    assert_eq!(bench.receive(other, 3, 1024), 0); // at SIZE / 2
+    // Another process writes shared words.
+    let slot = segment.slot(&slots, 0).expect("a slot");
+    let room = slot.header.room();
+    slot.header.post(9, room);
+    state.progress_words().set_cursor(0);
+    assert_eq!(bench.send(one, 4, 1024, |_| {}), 0);
+    assert_eq!(bench.wait_for(1).first().map(|done| done.0), Some(4));
+    assert_eq!(bench.get(SIZE / 4 / 8), 0, "a sender wrote to memory of no posted receive");
+    [one, other].into_iter().for_each(destroy);
+}
+
+/// A slot says that a message has come, although no receive is posted.
+#[test]
+fn a_receive_completes_once() {
+    let bench = VerbsFixture::new(16);
+    let [one, other] = bench.pair(RC);
+    let state = inner(other);
+    let segment = state.rnic.node().segment();
+    let slots = segment.slots(&state.descriptor().slots).expect("a receive queue");
+    for wr_id in 0..slots.count() {
+        assert_eq!(bench.receive_list(other, 100 + u64::from(wr_id), &mut [bench.sge(SIZE / 4, 1024)]), 0);
+        assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
+        assert_eq!(bench.wait_for(2).len(), 2);
+    }
+    bench.set(SIZE / 4 / 8, 0);
+    // No receive is posted. Another process writes shared words.
+    let slot = segment.slot(&slots, 0).expect("a slot");
+    slot.header.post(9, slot.header.room());
+    let claim = slot.header.claim(1).expect("posted");
+    // SAFETY: bytes of the slot.
+    unsafe { slot.eager.cast::<u64>().write(0xbad) };
+    assert!(slot.header.finish(claim, &Delivery { eager: true, byte_len: 8, ..Delivery::default() }));
+    let descriptor = state.descriptor();
+    segment.completion_queue(descriptor.recv_cq).expect("a queue").announce(descriptor.source, false);
+    assert_eq!(bench.results(), [], "a completion without a posted receive");
+    assert_eq!(bench.get(SIZE / 4 / 8), 0);
+    [one, other].into_iter().for_each(destroy);
+}
