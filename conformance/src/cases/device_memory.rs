@@ -1,18 +1,19 @@
 //! Memory on the device (`man ibv_alloc_dm`, `man ibv_import_dm`). SoftRoCE has none.
 
-use libc::{EBUSY, EINVAL, EOPNOTSUPP};
+use libc::{EBUSY, EFAULT, EINVAL, EOPNOTSUPP};
 use rdma_mummy_sys::types::ibv_access_flags as Access;
 use rdma_mummy_sys::types::ibv_dm_mask;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::kit::{
-    Device, Dm, EVERYTHING, Flavour, Node, NodeOptions, Outcome, Recv, Skip, Suite, TestDevice, Wr, pair,
-    pattern,
+    Device, Dm, EVERYTHING, Flavour, Node, NodeOptions, OPTIONAL_BITS, Outcome, Recv, Skip, Suite,
+    TestDevice, Wr, pair, pattern,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
         bytes_are_copied_in_and_out,
+        copies_of_parts_of_words_are_refused,
         copies_out_of_bounds_are_refused,
         an_alignment_is_granted_or_refused,
         more_than_the_device_has_is_refused,
@@ -20,6 +21,8 @@ pub(crate) fn cases(suite: &mut Suite) {
         memory_that_was_freed_can_be_had_again,
         a_region_of_device_memory_is_zero_based,
         a_region_has_to_lie_within_the_memory,
+        a_region_of_no_bytes_is_made,
+        optional_access_to_device_memory_is_ignored,
         peers_reach_device_memory_by_offsets,
         device_memory_is_local_memory,
         device_memory_takes_part_in_lists,
@@ -51,9 +54,25 @@ fn bytes_are_copied_in_and_out(dut: &TestDevice) -> Outcome {
     let dm = dm(dut, &dut.open(), 6000)?;
     assert_eq!(dm.write(0, &pattern(1, 6000)), 0);
     assert_eq!(dm.read(0, 6000).unwrap(), pattern(1, 6000));
-    assert_eq!(dm.write(4093, &[7; 10]), 0);
-    assert_eq!(dm.read(4090, 16).unwrap()[3..13], [7; 10]);
-    assert_eq!(dm.read(5999, 1).unwrap(), pattern(1, 6000)[5999..]);
+    assert_eq!(dm.write(4092, &[7; 12]), 0);
+    assert_eq!(dm.read(4088, 20).unwrap()[4..16], [7; 12]);
+    assert_eq!(dm.read(5996, 4).unwrap(), pattern(1, 6000)[5996..]);
+    assert_eq!(dm.write(6000, &[]), 0);
+    Ok(())
+}
+
+/// mlx5, the only device with such memory in rdma-core when these verbs came, copies words of four
+/// bytes and refuses other copies (`mlx5_access_dm`). A copy out of bounds is refused first.
+fn copies_of_parts_of_words_are_refused(dut: &TestDevice) -> Outcome {
+    let dm = dm(dut, &dut.open(), 256)?;
+    assert_eq!(dm.write(0, &[1; 256]), 0);
+    for (offset, len) in [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4), (252, 3), (255, 1), (1, 0)] {
+        assert_eq!(dm.write(offset, &vec![2; len]), EINVAL, "{offset}, {len}");
+        assert_eq!(dm.read(offset, len).err(), Some(EINVAL), "{offset}, {len}");
+    }
+    assert_eq!(dm.write(255, &[2; 2]), EFAULT);
+    assert_eq!(dm.read(255, 2).err(), Some(EFAULT));
+    assert_eq!(dm.read(0, 256).unwrap(), [1; 256]);
     Ok(())
 }
 
@@ -61,8 +80,8 @@ fn copies_out_of_bounds_are_refused(dut: &TestDevice) -> Outcome {
     let dm = dm(dut, &dut.open(), 256)?;
     assert_eq!(dm.write(0, &[1; 256]), 0);
     for (offset, len) in [(0, 257), (256, 1), (255, 2), (u64::MAX, 1), (u64::MAX - 7, 16), (1 << 40, 8)] {
-        assert_ne!(dm.write(offset, &vec![2; len]), 0, "{offset}, {len}");
-        assert!(dm.read(offset, len).is_err(), "{offset}, {len}");
+        assert_eq!(dm.write(offset, &vec![2; len]), EFAULT, "{offset}, {len}");
+        assert_eq!(dm.read(offset, len).err(), Some(EFAULT), "{offset}, {len}");
     }
     assert_eq!(dm.read(0, 256).unwrap(), [1; 256]);
     Ok(())
@@ -130,6 +149,31 @@ fn a_region_has_to_lie_within_the_memory(dut: &TestDevice) -> Outcome {
         assert!(pd.reg_dm(&dm, offset, len, EVERYTHING | ZERO_BASED).is_err(), "{offset}, {len}");
     }
     pd.reg_dm(&dm, 64, 192, EVERYTHING | ZERO_BASED).unwrap();
+    Ok(())
+}
+
+/// The kernel compares the range with the memory only (`uverbs_std_types_mr.c`), so nothing of it
+/// can be registered, and the region has no bytes.
+fn a_region_of_no_bytes_is_made(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let dm = dm(dut, &b.device, 4096)?;
+    for offset in [0, 64, 4096] {
+        let region = b.pd.reg_dm(&dm, offset, 0, EVERYTHING | ZERO_BASED).unwrap();
+        assert_eq!(region.fields().length, 0);
+    }
+    let region = b.pd.reg_dm(&dm, 64, 0, EVERYTHING | ZERO_BASED).unwrap();
+    a.done(Wr::write(1, region.remote(0)).sge(a.mr.at(0, 0)));
+    let status = a.fails(Wr::write(2, region.remote(0)).sge(a.mr.at(0, 1)));
+    assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
+    Ok(())
+}
+
+fn optional_access_to_device_memory_is_ignored(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
+    let (pd, dm) = (device.pd(), dm(dut, &device, 4096)?);
+    for access in OPTIONAL_BITS.map(|bit| EVERYTHING | ZERO_BASED | 1 << bit) {
+        assert!(pd.reg_dm(&dm, 0, 64, access).is_ok(), "access {access:#x}");
+    }
     Ok(())
 }
 

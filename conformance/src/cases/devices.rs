@@ -7,8 +7,8 @@ use libc::{EAGAIN, EINVAL};
 use rdma_mummy_sys::types::*;
 
 use crate::kit::{
-    Device, Flavour, Node, NodeOptions, Outcome, Suite, TestDevice, devices, event_name, lists_without_count,
-    status_name,
+    Device, Flavour, Node, NodeOptions, Outcome, SOFTROCE_VENDOR, Suite, TestDevice, TestTarget, devices,
+    event_name, lists_without_count, status_name,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -24,6 +24,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_context_outlives_the_list,
         the_context_names_its_device,
         the_attributes_are_sane,
+        a_device_without_hardware_has_the_vendor_of_softroce,
         the_extended_attributes_begin_with_the_classic_ones,
         an_unknown_comp_mask_of_the_extended_query_is_refused,
         the_port_is_active_ethernet,
@@ -122,6 +123,15 @@ fn the_context_names_its_device(dut: &TestDevice) -> Outcome {
     let (name, vectors) = dut.open().of_context();
     assert_eq!(name, dut.name);
     assert!(vectors >= 1, "{vectors} completion vectors");
+    Ok(())
+}
+
+/// Devices without hardware have one vendor ID, by which programs know them.
+fn a_device_without_hardware_has_the_vendor_of_softroce(dut: &TestDevice) -> Outcome {
+    if dut.target == TestTarget::System && dut.softroce.is_none() {
+        skip!("{} may be hardware", dut.name);
+    }
+    assert_eq!(dut.open().query().unwrap().vendor_id, SOFTROCE_VENDOR);
     Ok(())
 }
 

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 
 use libc::{EBUSY, EFAULT, EINVAL, EOPNOTSUPP};
 use rdma_mummy_sys::types::ibv_access_flags as Access;
+use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
 use rdma_mummy_sys::types::ibv_rereg_mr_flags as Rereg;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::kit::{
-    Ah, Buf, EVERYTHING, Flavour, Node, NodeOptions, Outcome, RemoteAddr, Srq, Suite, TestDevice, Wr,
-    ah_attr, pair, pattern,
+    Ah, Buf, EVERYTHING, Flavour, Node, NodeOptions, OPTIONAL_BITS, Outcome, RemoteAddr, Srq, Suite,
+    TestDevice, Wr, ah_attr, pair, pattern,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -23,6 +24,8 @@ pub(crate) fn cases(suite: &mut Suite) {
         remote_writing_needs_local_writing,
         unknown_access_is_refused,
         optional_access_is_taken_or_ignored,
+        optional_access_of_pairs_is_ignored,
+        optional_access_is_ignored_when_a_region_changes,
         a_region_tells_what_it_is,
         keys_are_unique,
         keys_are_not_used_again_at_once,
@@ -118,10 +121,43 @@ fn unknown_access_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_reg_mr`: relaxed ordering is a hint.
+/// `man ibv_reg_mr`: relaxed ordering is a hint. A device ignores each flag of that range that it
+/// does not know (`IBV_ACCESS_OPTIONAL_RANGE`: bits 20 to 29).
 fn optional_access_is_taken_or_ignored(dut: &TestDevice) -> Outcome {
     let (pd, buf) = (dut.open().pd(), Buf::new(4096));
-    assert_eq!(pd.reg(&buf, EVERYTHING | Access::IBV_ACCESS_RELAXED_ORDERING.0).map(drop), Ok(()));
+    for access in OPTIONAL_BITS.map(|bit| EVERYTHING | 1 << bit) {
+        assert_eq!(pd.reg(&buf, access).map(drop), Ok(()), "access {access:#x}");
+        assert_eq!(pd.reg_iova(&buf, buf.addr(), access).map(drop), Ok(()), "access {access:#x}");
+    }
+    Ok(())
+}
+
+/// The flags of the optional range are ignored by each verb that has access flags.
+fn optional_access_of_pairs_is_ignored(dut: &TestDevice) -> Outcome {
+    for bit in OPTIONAL_BITS {
+        let (a, b) = pair(
+            dut,
+            &NodeOptions::rc(Flavour::Classic).set(|options| {
+                options.access |= 1 << bit;
+                options.region |= 1 << bit;
+            }),
+        );
+        a.mr.buf.set(0, &[bit as u8; 64]);
+        a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 64)));
+        assert_eq!(b.mr.buf.get(0, 64), [bit as u8; 64]);
+        let told = b.qp.query(Mask::IBV_QP_ACCESS_FLAGS.0).unwrap().0.qp_access_flags;
+        assert_eq!(told, dut.expects(EVERYTHING, EVERYTHING | 1 << bit));
+    }
+    Ok(())
+}
+
+fn optional_access_is_ignored_when_a_region_changes(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(NO_REREG)?;
+    let (a, mut b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    for access in OPTIONAL_BITS.map(|bit| EVERYTHING | 1 << bit) {
+        assert_eq!(b.mr.rereg(Rereg::IBV_REREG_MR_CHANGE_ACCESS.0, None, None, access), 0, "{access:#x}");
+        a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
+    }
     Ok(())
 }
 

@@ -11,8 +11,8 @@ use rdma_mummy_sys::types::ibv_wc_opcode as WcOpcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::kit::{
-    BindRange, Buf, EVERYTHING, Flavour, Mw, Node, NodeOptions, Outcome, PeerLocation, RemoteAddr, Skip,
-    SoftRoce, Suite, TestDevice, Wr, next_key, pair, pair_at, pattern,
+    BindRange, Buf, EVERYTHING, Flavour, Mw, Node, NodeOptions, OPTIONAL_BITS, Outcome, PeerLocation,
+    RemoteAddr, Skip, SoftRoce, Suite, TestDevice, Wr, next_key, pair, pair_at, pattern,
 };
 
 pub(super) const ONE: Type = Type::IBV_MW_TYPE_1;
@@ -42,6 +42,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_deallocated_windows_key_is_dead,
         a_windows_key_is_no_local_key,
         two_windows_of_a_region_have_their_own_permissions,
+        a_window_of_type_1_ignores_flags_of_regions,
         a_window_outlives_the_reset_of_its_pair,
         a_window_of_type_2_loses_its_pair,
     );
@@ -49,6 +50,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_window_of_type_2_is_bound,
         a_window_ends_where_it_was_bound_to,
         a_window_allows_no_more_than_it_says,
+        a_window_of_type_2_ignores_flags_of_regions,
         a_window_allows_what_its_region_does_not,
         atomics_go_through_a_window,
         a_long_message_goes_through_a_window,
@@ -188,6 +190,36 @@ fn a_domain_with_a_window_is_busy(dut: &TestDevice) -> Outcome {
     assert_eq!(pd.dealloc(), EBUSY);
     assert_eq!(mw.dealloc(), 0);
     assert_eq!(pd.dealloc(), 0);
+    Ok(())
+}
+
+/// Flags without an effect on a window: local writing, the permission to bind, and the optional
+/// range.
+fn ignored_flags() -> impl Iterator<Item = u32> {
+    [LOCAL_WRITE, BINDS].into_iter().chain(OPTIONAL_BITS.map(|bit| 1 << bit))
+}
+
+fn a_window_of_type_1_ignores_flags_of_regions(dut: &TestDevice) -> Outcome {
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
+    for flag in ignored_flags() {
+        let mw = bound_one(&b, &BindRange::of(&b.mr, 4096, 4096, WRITE | flag));
+        writes(&a, &b, through(&mw, &b, 4096), 4096, flag.ilog2() as u8);
+        assert_eq!(mw.dealloc(), 0);
+    }
+    let mw = bound_one(&b, &BindRange::of(&b.mr, 0, 4096, READ | LOCAL_WRITE));
+    is_refused(&a, &b, through(&mw, &b, 0), 0);
+    Ok(())
+}
+
+fn a_window_of_type_2_ignores_flags_of_regions(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = nodes(dut, TWO, flavour)?;
+    for flag in ignored_flags() {
+        let mw = bound_two(&b, &BindRange::of(&b.mr, 4096, 4096, WRITE | flag));
+        writes(&a, &b, through(&mw, &b, 4096), 4096, flag.ilog2() as u8);
+        assert_eq!(mw.dealloc(), 0);
+    }
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, READ | LOCAL_WRITE));
+    is_refused(&a, &b, through(&mw, &b, 0), 0);
     Ok(())
 }
 

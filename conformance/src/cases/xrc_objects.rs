@@ -33,6 +33,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_pair_without_its_domain_is_refused,
         an_initiator_goes_its_way,
         a_target_goes_its_way,
+        ends_with_the_attributes_of_both_sides_are_connected,
         no_pair_takes_receives,
         an_opened_pair_is_the_same_pair,
         an_opened_pair_outlives_the_first_handle,
@@ -203,8 +204,8 @@ fn a_pair_without_its_domain_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.2.5.2 with annex A14: an initiator has the attributes of a requester, and none of a
-/// responder.
+/// IBTA 11.2.5.2 with annex A14: an initiator needs the attributes of a requester, and none of a
+/// responder. The kernel ignores those (`modify_qp_mask` in `uverbs_cmd.c`), whatever their values.
 fn an_initiator_goes_its_way(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let xrcd = Xrcd::private(&device).unwrap();
@@ -215,12 +216,20 @@ fn an_initiator_goes_its_way(dut: &TestDevice) -> Outcome {
     goes(qp, [connection.to_init(), to_rtr, to_rts]);
     assert_eq!(qp.modify(QpChange::to(State::IBV_QPS_RESET)), 0);
     assert_eq!(qp.modify(connection.to_init()), 0);
-    let responders = to_rtr.with(Mask::IBV_QP_MIN_RNR_TIMER, |attr| attr.min_rnr_timer = 1);
-    assert_eq!(qp.modify(responders), EINVAL, "the timer is the responder's");
+    let responders = to_rtr
+        .with(Mask::IBV_QP_MIN_RNR_TIMER, |attr| attr.min_rnr_timer = 200)
+        .with(Mask::IBV_QP_MAX_DEST_RD_ATOMIC, |attr| attr.max_dest_rd_atomic = 200);
+    assert_eq!(qp.modify(responders), 0);
+    let told = qp.query(Mask::IBV_QP_MIN_RNR_TIMER.0 | Mask::IBV_QP_MAX_DEST_RD_ATOMIC.0).unwrap().0;
+    assert_eq!((told.min_rnr_timer, told.max_dest_rd_atomic), (0, 0), "they were not set");
+    let unknown = to_rts.with(Mask::IBV_QP_QKEY, |attr| attr.qkey = 1);
+    assert_eq!(qp.modify(unknown), EINVAL, "the key is of datagrams");
+    assert_eq!(qp.modify(to_rts), 0);
     Ok(())
 }
 
-/// IBTA 11.2.5.2 with annex A14: a target has the attributes of a responder.
+/// IBTA 11.2.5.2 with annex A14: a target needs the attributes of a responder, and the kernel
+/// ignores those of a requester.
 fn a_target_goes_its_way(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let xrcd = Xrcd::private(&device).unwrap();
@@ -235,8 +244,43 @@ fn a_target_goes_its_way(dut: &TestDevice) -> Outcome {
     for change in [connection.to_init(), to_rtr] {
         assert_eq!(qp.modify(change), 0);
     }
-    let requesters = to_rts.with(Mask::IBV_QP_RETRY_CNT, |attr| attr.retry_cnt = 1);
-    assert_eq!(qp.modify(requesters), EINVAL, "the count is the requester's");
+    let requesters = to_rts
+        .with(Mask::IBV_QP_RETRY_CNT, |attr| attr.retry_cnt = 200)
+        .with(Mask::IBV_QP_RNR_RETRY, |attr| attr.rnr_retry = 200)
+        .with(Mask::IBV_QP_MAX_QP_RD_ATOMIC, |attr| attr.max_rd_atomic = 200);
+    assert_eq!(qp.modify(requesters), 0);
+    let told = qp.query(Mask::IBV_QP_RETRY_CNT.0 | Mask::IBV_QP_RNR_RETRY.0).unwrap().0;
+    assert_eq!((told.retry_cnt, told.rnr_retry, told.max_rd_atomic), (0, 0, 0), "they were not set");
+    Ok(())
+}
+
+/// What programs do that know reliable connections only, such as perftest: both ends get the
+/// attributes of both sides, and the connection works.
+fn ends_with_the_attributes_of_both_sides_are_connected(dut: &TestDevice) -> Outcome {
+    let device = device(dut)?;
+    let xrcd = Xrcd::private(&device).unwrap();
+    let receiver = XrcReceiver::new(&device, &xrcd, Flavour::Classic);
+    let connection = XrcConnection::new(&device, Qp::target(&xrcd).unwrap(), &options(Flavour::Classic));
+    let ends = [&connection.initiator, &connection.target];
+    for (qp, other) in ends.into_iter().zip(ends.into_iter().rev()) {
+        let to_rtr = connection
+            .to_rtr(qp, other.num())
+            .with(Mask::IBV_QP_MIN_RNR_TIMER, |attr| attr.min_rnr_timer = 1)
+            .with(Mask::IBV_QP_MAX_DEST_RD_ATOMIC, |attr| attr.max_dest_rd_atomic = 1);
+        let to_rts = connection
+            .to_rts(qp)
+            .with(Mask::IBV_QP_RETRY_CNT, |attr| attr.retry_cnt = 7)
+            .with(Mask::IBV_QP_RNR_RETRY, |attr| attr.rnr_retry = 7)
+            .with(Mask::IBV_QP_MAX_QP_RD_ATOMIC, |attr| attr.max_rd_atomic = 1);
+        for change in [connection.to_init(), to_rtr, to_rts] {
+            assert_eq!(qp.modify(change), 0, "{:?}", change.attr.qp_state);
+        }
+    }
+    receiver.recv(1, 0, 64);
+    connection.mr.buf.set(0, &[7; 16]);
+    connection.done(Wr::send(2).sge(connection.mr.at(0, 16)), &receiver);
+    assert_eq!(receiver.cq.ok().len, 16);
+    assert_eq!(receiver.mr.buf.get(0, 16), [7; 16]);
     Ok(())
 }
 

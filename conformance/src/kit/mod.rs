@@ -46,14 +46,14 @@ pub(crate) use event::AsyncEvent;
 pub(crate) use handle::{WAIT_LIMIT, poll_until};
 pub(crate) use memory::{Ah, Buf, Mr, Pd, pattern};
 pub(crate) use node::{
-    EVERYTHING, Node, NodeOptions, PeerLocation, QKEY, QpAddress, ah_attr, gid_of, pair, pair_at, raw_gid,
-    unlike_pair,
+    EVERYTHING, Node, NodeOptions, OPTIONAL_BITS, PeerLocation, QKEY, QpAddress, ah_attr, gid_of, pair,
+    pair_at, raw_gid, unlike_pair,
 };
 pub(crate) use qp::{Qp, QpChange, QpInit};
 pub(crate) use special_region::{BufferFile, Dm, SpecialMr};
 pub(crate) use srq::{Srq, SrqInit};
 pub(crate) use state::{STATES, TYPES, node, node_in};
-pub(crate) use test_device::{Outcome, Skip, SoftRoce, Suite, TestDevice};
+pub(crate) use test_device::{Outcome, SOFTROCE_VENDOR, Skip, SoftRoce, Suite, TestDevice};
 pub(crate) use unsupported::{is_absent, operation_name, port_state_name, rate};
 pub(crate) use window::{BindRange, Mw, next_key};
 pub(crate) use wr::{Recv, RemoteAddr, Sge, Wr};

@@ -9,6 +9,9 @@ use super::{Skip, TestDevice};
 /// The access flags that allow everything, for memory and queue pairs.
 pub(crate) const EVERYTHING: u32 = ALL;
 
+/// The bits of access flags that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
+pub(crate) const OPTIONAL_BITS: [u32; 10] = [20, 21, 22, 23, 24, 25, 26, 27, 28, 29];
+
 /// The Q_Key of datagram queue pairs.
 pub(crate) const QKEY: u32 = 0x1122_3344;
 

@@ -1,6 +1,7 @@
 //! The device under test, and how a case says where it cannot run.
 
 use rdma_mummy_sys::Provider;
+use rdma_mummy_sys::types::ibv_device_attr;
 use test_harness::note;
 pub(crate) use test_harness::{Outcome, Skip};
 
@@ -13,7 +14,7 @@ const DEVICE: &str = "CONFORMANCE_DEVICE";
 const RELEASE: &str = "SOFTROCE_RDMA_CORE";
 
 /// The vendor ID that SoftRoCE reports.
-const SOFTROCE_VENDOR: u32 = 0xff_ffff;
+pub(crate) const SOFTROCE_VENDOR: u32 = 0xff_ffff;
 
 /// The provider whose devices a test program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +94,7 @@ impl TestDevice {
         };
         let peer = usable.iter().find(|device| device.name() != chosen.name());
         let is_softroce = target == TestTarget::System
-            && chosen.query().is_ok_and(|attr| attr.vendor_id == SOFTROCE_VENDOR);
+            && chosen.query().is_ok_and(|attr| attr.vendor_id == SOFTROCE_VENDOR && !is_soft_rnic(&attr));
         let release = std::env::var(RELEASE).unwrap_or_default();
         let softroce = is_softroce.then_some(if release == "old" { SoftRoce::Old } else { SoftRoce::New });
         Ok(Self {
@@ -172,6 +173,12 @@ impl TestDevice {
 
 /// The software device's provider in this mode. It lists two devices with two ports each unless
 /// the environment sets other numbers.
+/// Whether the firmware is soft-rnic's, whose C libraries may be the system's here. It has the same
+/// vendor as SoftRoCE.
+fn is_soft_rnic(attr: &ibv_device_attr) -> bool {
+    attr.fw_ver.map(|byte| byte as u8).starts_with(b"soft-")
+}
+
 fn soft(mode: &str) -> Provider {
     set_variable("SOFT_RNIC_MODE", mode);
     for (name, value) in [("SOFT_RNIC_DEVICES", "2"), ("SOFT_RNIC_PORTS", "2")] {

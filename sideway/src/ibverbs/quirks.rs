@@ -41,6 +41,11 @@ impl Quirks {
         overwrites_when_full: true,
     };
 
+    /// How the firmware version of soft-rnic begins. It has SoftRoCE's vendor ID and none of its
+    /// defects. SoftRoCE's version consists of numbers. A device's name tells nothing, because
+    /// `rdma link add` gives SoftRoCE any name.
+    const SOFT_RNIC_VERSION: &[u8] = b"soft-";
+
     /// The defects of a device's library, by the device's vendor id. All defects if the device does
     /// not answer, because each workaround is right with every device.
     ///
@@ -57,12 +62,29 @@ impl Quirks {
         if result != 0 {
             return Self::ALL;
         }
+        let version = attr.orig_attr.fw_ver.map(|byte| byte as u8);
         match attr.orig_attr.vendor_id {
+            Self::RXE_VENDOR_ID if version.starts_with(Self::SOFT_RNIC_VERSION) => Self::default(),
             Self::RXE_VENDOR_ID => Self { overwrites_when_full: false, ..Self::ALL },
             Self::MELLANOX_VENDOR_ID => {
                 Self { no_extended_inline: true, overwrites_when_full: true, ..Self::default() }
             }
             _ => Self::default(),
         }
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use crate::ibverbs::device::DeviceList;
+
+    /// It reports SoftRoCE's vendor ID, and needs none of the workarounds.
+    #[test]
+    fn the_software_device_has_no_defects() {
+        let context =
+            DeviceList::from_provider(crate::soft::provider()).unwrap().first().unwrap().open().unwrap();
+        assert_eq!(context.query_device().unwrap().vendor_id(), super::Quirks::RXE_VENDOR_ID);
+        let quirks = context.quirks();
+        assert!(!quirks.end_poll_after_each && !quirks.no_extended_inline && !quirks.one_extended_entry);
     }
 }

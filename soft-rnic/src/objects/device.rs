@@ -76,14 +76,22 @@ fn link_local([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, first, second, third, fourth)
 }
 
-/// The properties that fault rules can change. By default the vendor and part are 0, because the
-/// device is no hardware and imitates none.
-#[derive(Clone, Copy, Debug, Default)]
+/// The vendor of devices without hardware, as SoftRoCE reports it.
+const SOFTWARE_VENDOR: u32 = 0xff_ffff;
+
+/// The properties that fault rules can change. By default the part is 0.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceTraits {
     pub(crate) vendor_id: u32,
     pub(crate) vendor_part_id: u32,
     pub(crate) hw_ver: u32,
     pub(crate) no_atomics: bool,
+}
+
+impl Default for DeviceTraits {
+    fn default() -> Self {
+        Self { vendor_id: SOFTWARE_VENDOR, vendor_part_id: 0, hw_ver: 0, no_atomics: false }
+    }
 }
 
 /// A device as long as rdma-core's struct, which continues with a pointer to the driver. A driver's

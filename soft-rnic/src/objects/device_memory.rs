@@ -14,6 +14,9 @@ use crate::shared::segment::PAGE;
 
 /// The largest supported alignment: the memory begins at a page.
 const MAX_LOG_ALIGN: u32 = PAGE.ilog2();
+/// The processor copies words of this many bytes to and from device memory. Devices with such
+/// memory have this rule (mlx5's `mlx5_access_dm`), so a program that breaks it must fail here too.
+const COPY_UNIT: u64 = 4;
 
 /// A piece of device memory.
 #[derive(Debug)]
@@ -91,19 +94,35 @@ impl Dm {
         inside.then(|| self.memory.base().as_ptr().wrapping_add(offset)).ok_or(libc::EINVAL)
     }
 
+    /// The pointer to a range that the processor copies.
+    ///
+    /// # Errors
+    ///
+    /// As mlx5: `EFAULT` if the range is not within the memory, `EINVAL` if its offset or length is
+    /// no multiple of 4.
+    fn copied_range(&self, offset: u64, length: usize) -> Result<*mut u8, c_int> {
+        let at = self.range(offset, length).map_err(|_| libc::EFAULT)?;
+        if offset.is_multiple_of(COPY_UNIT) && (length as u64).is_multiple_of(COPY_UNIT) {
+            Ok(at)
+        } else {
+            Err(libc::EINVAL)
+        }
+    }
+
     /// Copies bytes of the program to a range.
     ///
     /// # Errors
     ///
-    /// As [`range`](Self::range); `EIO` in a forked child.
+    /// `EFAULT` if the range is not within the memory; `EINVAL` if its offset or length is no
+    /// multiple of 4; `EIO` in a forked child.
     ///
     /// # Safety
     ///
     /// - `from` is readable for `length` bytes.
     pub(crate) unsafe fn write(&self, offset: u64, from: *const u8, length: usize) -> Result<(), c_int> {
         self.context().check_process()?;
-        let to = self.range(offset, length)?;
-        // SAFETY: the caller guarantees `length` readable bytes, and `range` has checked the
+        let to = self.copied_range(offset, length)?;
+        // SAFETY: the caller guarantees `length` readable bytes, and `copied_range` has checked the
         // destination. The memory lives as long as this object. Others may access it concurrently
         // by raw pointers, as this does.
         unsafe { copy::copy_unordered(to, from, length) };
@@ -121,8 +140,8 @@ impl Dm {
     /// - `to` is writable for `length` bytes.
     pub(crate) unsafe fn read(&self, to: *mut u8, offset: u64, length: usize) -> Result<(), c_int> {
         self.context().check_process()?;
-        let from = self.range(offset, length)?;
-        // SAFETY: the caller guarantees `length` writable bytes, and `range` has checked the
+        let from = self.copied_range(offset, length)?;
+        // SAFETY: the caller guarantees `length` writable bytes, and `copied_range` has checked the
         // source. The memory lives as long as this object. Others may access it concurrently by raw
         // pointers, as this does.
         unsafe { copy::copy_unordered(to, from, length) };

@@ -28,7 +28,7 @@ const REMOTE_ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 /// Memory windows may be bound to the region.
 pub(super) const MW_BIND: u32 = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
-const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+pub(super) const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
 const KNOWN: u32 = LOCAL_WRITE
     | REMOTE_WRITE
     | REMOTE_READ
@@ -39,10 +39,16 @@ const KNOWN: u32 = LOCAL_WRITE
     | ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0
     | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 
+/// The access flags without those that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`). This one
+/// ignores all of them.
+pub(crate) fn without_optional(access: u32) -> u32 {
+    access & !IBV_ACCESS_OPTIONAL_RANGE.0
+}
+
 /// Checks access flags. Optional flags are ignored, unknown ones refused. Remote writes and atomics
 /// require local write access.
 fn check_access(access: u32) -> Result<u32, c_int> {
-    let access = access & !IBV_ACCESS_OPTIONAL_RANGE.0;
+    let access = without_optional(access);
     // Memory does not outlive the host, so persistence cannot be promised.
     if access & ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0 != 0 {
         return Err(libc::EOPNOTSUPP);
@@ -274,8 +280,8 @@ impl Mr {
         access: u32,
     ) -> Result<(Arc<Self>, u32), c_int> {
         const ALLOWED: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | ZERO_BASED;
-        let access = access & !IBV_ACCESS_OPTIONAL_RANGE.0;
-        if access & ZERO_BASED == 0 || access & !ALLOWED != 0 || length == 0 {
+        let access = without_optional(access);
+        if access & ZERO_BASED == 0 || access & !ALLOWED != 0 {
             return Err(libc::EINVAL);
         }
         let range = MrRange { base: dm.range(offset, length)?, length, iova: 0 };

@@ -17,7 +17,10 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_mw, ibv_mw_type};
 
 use super::c_object::CObject;
 use super::context::{Context, CountGuard};
-use super::memory_region::{BoundRegion, ExportUse, LOCAL_WRITE, MW_BIND, Mr, RegistrationBusy, ZERO_BASED};
+use super::memory_region::{
+    BoundRegion, ExportUse, LOCAL_WRITE, MW_BIND, Mr, ON_DEMAND, RegistrationBusy, ZERO_BASED,
+    without_optional,
+};
 use super::protection_domain::Pd;
 use super::region::{KeyOwner, KeyTag, LocalMrDescriptor, index_of};
 use super::use_ref::UseRef;
@@ -25,8 +28,11 @@ use crate::shared::entry::{domain, kind};
 
 const WRITES: u32 =
     ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-/// The access flags that a window may have.
+/// The access flags that have an effect on a window.
 const KNOWN: u32 = WRITES | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 | ZERO_BASED;
+/// The flags of a region that programs pass for its window, too. They have no effect on a window,
+/// and neither SoftRoCE nor mlx5 refuses them.
+const IGNORED: u32 = LOCAL_WRITE | MW_BIND | ON_DEMAND;
 
 /// A memory window (`ibv_mw`).
 pub(crate) struct Mw {
@@ -185,6 +191,7 @@ impl Mw {
     ///
     /// As [`WindowError`].
     pub(crate) fn bind(&self, by: WindowRequester, bind: &BindRequest) -> Result<(), WindowError> {
+        let bind = &BindRequest { access: without_optional(bind.access) & !IGNORED, ..*bind };
         let mut state = self.state();
         // The rules of `man ibv_bind_mw`, `man ibv_post_send` and IBTA chapter 10, memory windows.
         let possible = !state.ending

@@ -2,6 +2,8 @@
 
 use rdma_mummy_sys::types::{ibv_ah_attr, ibv_qp_attr, ibv_qp_attr_mask};
 
+use crate::objects::memory_region::without_optional;
+
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpAttributes {
     pub(crate) path_mtu: u32,
@@ -47,7 +49,7 @@ impl QpAttributes {
             IBV_QP_RQ_PSN => rq_psn = attr.rq_psn & 0xff_ffff,
             IBV_QP_SQ_PSN => sq_psn = attr.sq_psn & 0xff_ffff,
             IBV_QP_DEST_QPN => dest_qp_num = attr.dest_qp_num,
-            IBV_QP_ACCESS_FLAGS => access = attr.qp_access_flags,
+            IBV_QP_ACCESS_FLAGS => access = without_optional(attr.qp_access_flags),
             IBV_QP_AV => ah_attr = attr.ah_attr,
             IBV_QP_ALT_PATH => alt_ah_attr = attr.alt_ah_attr,
             IBV_QP_ALT_PATH => alt_pkey_index = attr.alt_pkey_index,

@@ -28,6 +28,7 @@ impl Qp {
     /// the memory.
     pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
         self.context.check_process()?;
+        let mask = transition::without_ignored(self.qp_type, mask);
         {
             let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
             let actual = self.state();

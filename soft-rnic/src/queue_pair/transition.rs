@@ -38,6 +38,17 @@ const fn rule(needed: AttrMask, allowed: AttrMask) -> Option<TransitionMasks> {
     Some(TransitionMasks { needed, allowed })
 }
 
+/// The mask without the attributes that the kernel drops before the driver of a device sees them
+/// (`modify_qp_mask` in `uverbs_cmd.c`): those of the side that an XRC queue pair is not. Programs
+/// name them, because a reliable connection needs them. Their values are not checked either.
+pub(crate) fn without_ignored(qp_type: ibv_qp_type, mask: AttrMask) -> AttrMask {
+    match qp_type {
+        ibv_qp_type::IBV_QPT_XRC_SEND => mask & !(DEST_READS | RNR_TIMER),
+        ibv_qp_type::IBV_QPT_XRC_RECV => mask & !(READS | RETRY | RNR_RETRY),
+        _ => mask,
+    }
+}
+
 /// Whether a queue pair of this type may make the transition with these attributes.
 pub(crate) fn is_allowed(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state, mask: AttrMask) -> bool {
     if mask & CUR_STATE != 0 && from.0 < ibv_qp_state::IBV_QPS_RTR.0 {
@@ -176,6 +187,17 @@ mod tests {
         ibv_qp_type::IBV_QPT_XRC_SEND,
         ibv_qp_type::IBV_QPT_XRC_RECV,
     ];
+
+    #[test]
+    fn an_xrc_pair_ignores_the_attributes_of_the_other_side() {
+        let [receive, send] = [DEST_READS | RNR_TIMER, READS | RETRY | RNR_RETRY];
+        let all = STATE | AV | TIMEOUT | receive | send;
+        assert_eq!(without_ignored(ibv_qp_type::IBV_QPT_XRC_SEND, all), all & !receive);
+        assert_eq!(without_ignored(ibv_qp_type::IBV_QPT_XRC_RECV, all), all & !send);
+        for qp_type in [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD] {
+            assert_eq!(without_ignored(qp_type, all), all);
+        }
+    }
 
     #[test]
     fn every_state_ends_in_reset_or_error() {

@@ -89,8 +89,8 @@ fn regions_of_other_kinds_and_device_memory_fail_by_rules() {
         let access = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         let calls: [(&str, &mut dyn FnMut() -> i32); 8] = [
             ("alloc_dm", &mut || made(verbs::ibv_alloc_dm(side.context, &raw mut attr).is_null())),
-            ("memcpy_dm", &mut || answer(verbs::ibv_memcpy_to_dm(dm, 0, bytes, 1))),
-            ("memcpy_dm", &mut || answer(verbs::ibv_memcpy_from_dm(bytes, dm, 0, 1))),
+            ("memcpy_dm", &mut || answer(verbs::ibv_memcpy_to_dm(dm, 0, bytes, 0))),
+            ("memcpy_dm", &mut || answer(verbs::ibv_memcpy_from_dm(bytes, dm, 0, 0))),
             ("reg_mr", &mut || made(verbs::ibv_reg_dm_mr(side.pd, dm, 0, 64, access).is_null())),
             ("reg_mr", &mut || made(verbs::ibv_alloc_null_mr(side.pd).is_null())),
             ("reg_mr", &mut || made(lib.ibv_reg_dmabuf_mr.unwrap()(side.pd, 0, 1, 0, 0, 0).is_null())),

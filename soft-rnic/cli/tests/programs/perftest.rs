@@ -6,13 +6,12 @@ use crate::place::ProgramRunner;
 use crate::process::ProgramOutcome;
 
 /// A program and the flags of both sides, without the device and the GID's index.
-const CASES: [(&str, &str); 58] = [
+const CASES: [(&str, &str); 54] = [
     ("ib_write_bw", "-n 300"),
     ("ib_write_bw", "-n 200 -a"),
     ("ib_write_bw", "-n 300 -b"),
     ("ib_write_bw", "-n 300 -q 4"),
     ("ib_write_bw", "-n 300 -b -q 4"),
-    ("ib_write_bw", "-n 300 -c UC"),
     ("ib_write_bw", "-n 200 -c UC -a"),
     ("ib_write_bw", "-n 320 -l 8 -s 64"),
     ("ib_write_bw", "-n 300 -s 32 -I 32"),
@@ -20,7 +19,6 @@ const CASES: [(&str, &str); 58] = [
     ("ib_write_bw", "-n 300 --use_old_post_send"),
     ("ib_write_lat", "-n 300"),
     ("ib_write_lat", "-n 100 -a"),
-    ("ib_write_lat", "-n 300 -c UC"),
     ("ib_write_lat", "-n 300 -s 32 -I 32"),
     ("ib_read_bw", "-n 300"),
     ("ib_read_bw", "-n 200 -a"),
@@ -38,19 +36,17 @@ const CASES: [(&str, &str); 58] = [
     ("ib_send_bw", "-n 300 -b -q 4"),
     ("ib_send_bw", "-n 300 -e"),
     ("ib_send_bw", "-n 300 -b -e"),
-    ("ib_send_bw", "-n 300 -c UC"),
-    ("ib_send_bw", "-n 300 -c UD"),
     ("ib_send_bw", "-n 300 -c UD -q 4"),
     ("ib_send_bw", "-n 300 -c UD -b"),
     ("ib_send_bw", "-n 300 --use-srq"),
+    ("ib_send_bw", "-n 300 -c XRC -q 4"),
+    ("ib_read_bw", "-n 300 -c XRC -q 4"),
     ("ib_send_bw", "-n 300 -s 32 -I 32"),
     ("ib_send_bw", "-n 300 -r 1"),
     ("ib_send_lat", "-n 300"),
     ("ib_send_lat", "-n 100 -a"),
     ("ib_send_lat", "-n 300 -e"),
-    ("ib_send_lat", "-n 300 -c UC"),
     ("ib_send_lat", "-n 300 -c UC -e"),
-    ("ib_send_lat", "-n 300 -c UD"),
     ("ib_send_lat", "-n 300 -c UD -e"),
     ("ib_send_lat", "-n 300 -s 32 -I 32"),
     ("ib_send_lat", "-n 300 --use_old_post_send"),
@@ -79,10 +75,29 @@ const PROGRAMS: [&str; 8] = [
     "ib_atomic_lat",
 ];
 
+/// Each program with each kind of connection that it has.
+fn connections() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PROGRAMS.into_iter().flat_map(|program| {
+        let kinds: &[&str] = match program {
+            "ib_send_bw" | "ib_send_lat" => &["RC", "UC", "UD", "XRC"],
+            "ib_write_bw" | "ib_write_lat" => &["RC", "UC", "XRC"],
+            _ => &["RC", "XRC"],
+        };
+        kinds.iter().map(move |kind| (program, *kind))
+    })
+}
+
 pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for (program, flags) in CASES {
         tests.push(ProgramTest::new(format!("{program} -x 0 {flags}"), &[program], move |place| {
             measure(place, program, flags, [&["-d", "soft0", "-x", "0"]; 2], &[])
+        }));
+    }
+    for (program, connection) in connections() {
+        let name = format!("{program} -x 0 -c {connection}");
+        tests.push(ProgramTest::new(name, &[program], move |place| {
+            let flags = format!("-n 300 -c {connection}");
+            measure(place, program, &flags, [&["-d", "soft0", "-x", "0"]; 2], &[])
         }));
     }
     for program in PROGRAMS {

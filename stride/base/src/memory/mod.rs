@@ -176,6 +176,18 @@ pub enum TestMemory {
     Cuda(Mutex<CudaRegion>, Buffer),
 }
 
+/// Devices copy whole words of this many bytes to and from their memory.
+const DEVICE_WORD: u64 = 4;
+
+/// The words of device memory that a range lies in: where they begin, and their bytes.
+fn device_words(memory: &DeviceMemory, offset: u64, length: u64) -> Result<(u64, Vec<u8>), MemoryError> {
+    let start = offset - offset % DEVICE_WORD;
+    let end = (offset + length).next_multiple_of(DEVICE_WORD);
+    let mut bytes = vec![0; (end - start) as usize];
+    memory.memcpy_from_dm(&mut bytes, start)?;
+    Ok((start, bytes))
+}
+
 impl TestMemory {
     /// Allocates and registers memory for the layout.
     ///
@@ -215,7 +227,7 @@ impl TestMemory {
     }
 
     fn device(layout: BufferLayout, pd: &ProtectionDomain, access: AccessFlags) -> Result<Self, Error> {
-        let (context, length) = (pd.context(), layout.length());
+        let (context, length) = (pd.context(), layout.length().next_multiple_of(DEVICE_WORD));
         let allocated = context.alloc_dm(usize::try_from(length).unwrap_or(usize::MAX), CACHE_LINE_BITS);
         let memory = allocated.map_err(|source| MemoryError::Device {
             device: context.name(),
@@ -301,7 +313,10 @@ impl TestMemory {
             Self::Host(memory) => buffers::fill(memory.buffer(), offset, length, byte),
             Self::DmaBuf(_, buffer) => buffers::fill(buffer, offset, length, byte),
             Self::Device(_, memory, _) => {
-                memory.memcpy_to_dm(offset, &(0..length).map(byte).collect::<Vec<_>>())?;
+                let (start, mut bytes) = device_words(memory, offset, length)?;
+                let range = &mut bytes[(offset - start) as usize..][..length as usize];
+                range.iter_mut().zip((0..).map(byte)).for_each(|(to, byte)| *to = byte);
+                memory.memcpy_to_dm(start, &bytes)?;
             }
             Self::Cuda(region, _) => {
                 let bytes: Vec<_> = (0..length).map(&mut byte).collect();
@@ -334,9 +349,8 @@ impl TestMemory {
             }
             Self::DmaBuf(_, buffer) => return Ok(buffers::first_difference(buffer, offset, length, byte)),
             Self::Device(_, memory, _) => {
-                let mut bytes = copy();
-                memory.memcpy_from_dm(&mut bytes, offset)?;
-                bytes
+                let (start, bytes) = device_words(memory, offset, length)?;
+                bytes[(offset - start) as usize..][..length as usize].to_vec()
             }
             Self::Cuda(region, _) => {
                 let mut bytes = copy();

@@ -137,7 +137,8 @@ impl RdmaDevice {
         let attr = context.query_device().map_err(|error| lacks(&error))?;
         let domain = context.alloc_pd().map_err(|error| lacks(&error))?;
         let events = context.async_events().map_err(|error| lacks(&error))?;
-        let is_rxe = attr.vendor_id() == RXE_VENDOR_ID;
+        // soft-rnic has the same vendor, and another firmware.
+        let is_rxe = attr.vendor_id() == RXE_VENDOR_ID && !attr.fw_ver().starts_with("soft-");
         let reads = if is_rxe && !kernel_has_sound_reads() { 0 } else { u8::MAX };
         let at_a_time = |count: i32| count.clamp(0, reads.into()) as u8;
         let limits = DeviceLimits {
