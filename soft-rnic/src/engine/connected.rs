@@ -201,7 +201,7 @@ impl Qp {
                 WrOutcome::Failed(status)
             }
             TransferError::Copy(CopyError::BadAddress) => WrOutcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
-            TransferError::Stale | TransferError::Copy(CopyError::PathLost) => self.retry_soon(sending),
+            TransferError::Stale | TransferError::Copy(CopyError::PathLost) => self.retry_changed(sending),
             TransferError::Copy(CopyError::OwnerPending) => self.retry_owner_pending(sending, reliable),
             TransferError::Copy(CopyError::OwnerBusy) => {
                 let ticket = sending.ticket;

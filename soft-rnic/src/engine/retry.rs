@@ -107,6 +107,16 @@ impl Qp {
         }
     }
 
+    /// A descriptor has changed while the request used it. That lasts for a moment, unless a peer
+    /// keeps changing it: after [`GRACE`] the request has the time that an acknowledgement has.
+    pub(crate) fn retry_changed(&self, sending: &mut Sending) -> WrOutcome {
+        let since = *sending.changed_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < GRACE {
+            return self.retry_soon(sending);
+        }
+        self.retry_owner_pending(sending, self.is_reliable())
+    }
+
     /// The peer's queue pair is changing or gone: retries soon, then less and less often.
     pub(crate) fn retry_peer_closed(&self, sending: &mut Sending) -> WrOutcome {
         let now = Instant::now();
@@ -164,8 +174,12 @@ impl Qp {
         }
         let tries_left = match (reason, before) {
             (WaitReason::NotReady, _) if tries == FOR_EVER => Some(tries),
-            // The answer "receiver not ready" ends an attempt at once.
-            (WaitReason::NotReady, _) => before.map_or(tries, |wait| wait.tries_left).checked_sub(1),
+            // The answer "receiver not ready" ends an attempt at once. A peer that also answers in
+            // other ways gets no more of them.
+            (WaitReason::NotReady, _) => {
+                sending.not_ready = sending.not_ready.saturating_add(1);
+                tries.checked_sub(sending.not_ready)
+            }
             // A missing answer shows only when the timeout expires, so the first wait consumes no
             // retry.
             (_, None) => Some(tries),
@@ -226,9 +240,45 @@ fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(10) * HUNDREDTHS[usize::from(code & 31)]
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
+    use rdma_mummy_sys::types::ibv_qp_type;
+
     use super::*;
+    use crate::verbs::bench::{VerbsFixture, destroy, inner, number};
+
+    /// Calls `attempt` until the request fails.
+    fn fails(mut attempt: impl FnMut(&Arc<Qp>, &mut Sending) -> WrOutcome) -> ibv_wc_status {
+        let bench = VerbsFixture::new(4);
+        let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, core::ptr::null_mut());
+        bench.init(qp);
+        bench.ready(qp, number(qp), |attr| (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (1, 2, 2));
+        let status = (0..10_000).find_map(|_| {
+            let outcome = attempt(inner(qp), &mut inner(qp).sending.lock());
+            std::thread::sleep(Duration::from_micros(100));
+            if let WrOutcome::Failed(status) = outcome { Some(status) } else { None }
+        });
+        destroy(qp);
+        status.expect("the request fails")
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no processes to be a peer")]
+    fn a_peer_that_answers_in_turns_is_given_up() {
+        let mut turn = 0;
+        let status = fails(|qp, sending| {
+            turn += 1;
+            if turn % 2 == 0 { qp.retry_rnr(sending, 1) } else { qp.retry_unacknowledged(sending) }
+        });
+        assert_eq!(status, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no processes to be a peer")]
+    fn a_peer_that_never_stops_changing_is_given_up() {
+        let status = fails(|qp, sending| qp.retry_changed(sending));
+        assert_eq!(status, ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+    }
 
     #[test]
     fn timer_codes_match_the_specification() {

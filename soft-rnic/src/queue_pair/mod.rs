@@ -171,6 +171,10 @@ pub(crate) struct Sending {
     pub(crate) abandoned: Option<AbandonedRecv>,
     /// Since when the peer's descriptor could not be read.
     pub(crate) closed_since: Option<Instant>,
+    /// Since when descriptors change while the request at the front uses them.
+    pub(crate) changed_since: Option<Instant>,
+    /// How often the receiver of the request at the front was not ready.
+    pub(crate) not_ready: u8,
     /// Identifies the request at the front, among all requests of this process.
     pub(crate) ticket: u64,
     /// The fault rules that apply to the request at the front.
@@ -206,7 +210,7 @@ impl Sending {
     #[inline]
     pub(crate) fn end_request(&mut self, transfer_slot: usize) {
         if self.wait.take().is_some() {
-            self.closed_since = None;
+            (self.closed_since, self.changed_since, self.not_ready) = (None, None, 0);
             self.want_no_answer(transfer_slot);
         }
         self.ticket += 1;

@@ -99,9 +99,9 @@ impl CqEntry {
         self.capacity.store(capacity.unwrap_or(UNLIMITED), Relaxed);
     }
 
-    /// Owner: whether completions are counted.
+    /// Peer: whether completions are counted.
     #[inline]
-    pub(crate) fn counts(&self) -> bool {
+    fn counts(&self) -> bool {
         self.capacity.load(Relaxed) != UNLIMITED
     }
 
@@ -176,7 +176,8 @@ impl CqEntry {
     /// peer takes the arming at this moment, its wake-up answers both requests.
     pub(crate) fn arm(&self, armed: Armed) {
         if armed != Armed::Solicited || self.armed.load(Relaxed) != Armed::Any as u32 {
-            self.armed.store(armed as u32, Relaxed);
+            // Whoever takes the arming sees what the owner noted privately before.
+            self.armed.store(armed as u32, Release);
         }
         fence(SeqCst);
     }

@@ -80,6 +80,11 @@ impl TestDevice {
         gid
     }
 
+    pub(crate) fn gid_bytes(self) -> [u8; 16] {
+        // SAFETY: a GID is sixteen bytes, whichever field of the union was written.
+        unsafe { self.gid().raw }
+    }
+
     pub(crate) fn channel(self) -> *mut ibv_comp_channel {
         // SAFETY: the context is live.
         let channel = unsafe { (lib().ibv_create_comp_channel)(self.context) };

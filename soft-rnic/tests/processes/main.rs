@@ -17,6 +17,7 @@ mod regions;
 mod revocation;
 mod role;
 mod rsockets;
+mod scribble;
 mod sends;
 mod soak;
 mod status;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(regions::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
+    trials.extend(scribble::trials());
     trials.extend(stuck::trials());
     trials.extend(windows::trials());
     trials.extend(connections::trials());

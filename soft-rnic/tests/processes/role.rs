@@ -45,6 +45,8 @@ pub(crate) fn play() -> bool {
         "sender-to-all" => crate::multicast::sender(&arguments[1..]),
         "sleeping-sender" => crate::multicast::sleeping_sender(),
         "member" => crate::multicast::member(),
+        "scribbled" => crate::scribble::victim(&arguments[1..]),
+        "scribbler" => crate::scribble::scribbler(),
         "stuck" => crate::stuck::requester(&arguments[1..]),
         "stuck-owner" => crate::stuck::owner(&arguments[1..]),
         "xrc-sender" => crate::xrc::sender(),

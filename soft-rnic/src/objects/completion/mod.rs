@@ -92,8 +92,12 @@ pub(crate) struct Cq {
     expected: AtomicU64,
     options: CqOptions,
     failed: AtomicBool,
-    /// Whether the program waits for an event that was not delivered yet.
-    awaited: AtomicBool,
+    /// Whether `expected` has exceeded the capacity, so that completions are counted. Peers have a
+    /// copy in the entry, which is not believed.
+    counting: AtomicBool,
+    /// The event that the program waits for and that was not delivered yet, as [`Armed`]. Peers
+    /// have a copy in the entry, which is not believed for completions of this process.
+    awaited: AtomicU32,
     moderation: Moderation,
     channel: Option<UseRef<CompletionChannel>>,
     counted: CountGuard,
@@ -144,7 +148,8 @@ impl Cq {
             expected: AtomicU64::new(0),
             options,
             failed: AtomicBool::new(false),
-            awaited: AtomicBool::new(false),
+            counting: AtomicBool::new(false),
+            awaited: AtomicU32::new(Armed::No as u32),
             moderation: Moderation::default(),
             channel: channel.map(UseRef::new),
             counted,
@@ -203,26 +208,41 @@ impl Cq {
         &self.async_acks
     }
 
-    /// Adds a completion of this process. Error completions count as solicited.
+    /// Adds a completion of this process. Error completions count as solicited. What peers write to
+    /// the entry neither loses the completion nor the event that it causes.
     pub(crate) fn push(&self, mut cqe: Cqe, solicited: bool) {
         self.stamp(&mut cqe);
         let room = self.capacity.load(Relaxed) as usize;
-        // If peers' completions are not counted, all fit. Then do not read the counters, whose
-        // cache lines other processors write.
-        let counts = !self.sources.is_empty() && self.entry().counts();
-        let peers = if counts { self.entry().waiting() } else { 0 };
-        if !self.own.push(cqe, room.saturating_sub(peers), self.options.ignore_overrun) {
+        if !self.own.push(cqe, room, self.options.ignore_overrun) {
             self.overrun();
             return;
+        }
+        // If peers' completions are not counted, all fit. Then do not read the counters, whose
+        // cache lines other processors write.
+        if self.is_counting() && self.own.len() + self.entry().waiting() > room {
+            self.overrun();
         }
         if self.channel.is_some() {
             // Orders the completion before the look at the arming; pairs with the fence in
             // `CqEntry::arm`.
             fence(SeqCst);
-            if self.entry().disarm(solicited || cqe.status != ibv_wc_status::IBV_WC_SUCCESS.0) {
+            if self.is_awaited(solicited || cqe.status != ibv_wc_status::IBV_WC_SUCCESS.0) {
                 self.notify();
             }
         }
+    }
+
+    /// Whether completions of peers are counted, because they could overrun the queue.
+    #[inline]
+    fn is_counting(&self) -> bool {
+        self.counting.load(Relaxed)
+    }
+
+    /// Whether the program waits for an event that such a completion causes.
+    #[inline]
+    fn is_awaited(&self, solicited: bool) -> bool {
+        let awaited = self.awaited.load(Relaxed);
+        awaited == Armed::Any as u32 || (awaited == Armed::Solicited as u32 && solicited)
     }
 
     /// Sets the timestamp, if the queue has timestamps and the completion has none yet.
@@ -247,7 +267,8 @@ impl Cq {
 
     fn count_if_needed(&self) {
         let capacity = self.capacity.load(Relaxed);
-        if self.entry().counts() || self.expected.load(Relaxed) > capacity.into() {
+        if self.is_counting() || self.expected.load(Relaxed) > capacity.into() {
+            self.counting.store(true, Relaxed);
             self.entry().set_capacity(Some(capacity));
         }
     }
@@ -268,10 +289,10 @@ impl Cq {
         // Orders a plain store that made the completion visible before the announcement.
         fence(SeqCst);
         let announced = self.entry().announce(source, solicited);
-        if announced.wake {
+        if announced.wake || self.is_awaited(solicited) {
             self.notify();
         }
-        if announced.overrun {
+        if announced.overrun && self.is_counting() {
             self.overrun();
         }
     }
@@ -279,14 +300,16 @@ impl Cq {
     /// Makes the next poll look at a source whose completions were not announced or must not be
     /// counted.
     pub(crate) fn look_at(&self, source: u32) {
-        if self.entry().nudge(source) {
+        if self.entry().nudge(source) || self.is_awaited(true) {
             self.notify();
         }
     }
 
     /// Discards announced completions of a source that was reset or destroyed.
     pub(crate) fn forget(&self, count: u32) {
-        self.sources.forget(self.entry(), count.into());
+        if self.is_counting() {
+            self.sources.forget(self.entry(), count.into());
+        }
     }
 
     /// A peer has rung the doorbell: the queue has a completion that the program waits for, or is
@@ -295,7 +318,7 @@ impl Cq {
         if self.entry().take_fired() {
             self.notify();
         }
-        if self.entry().is_overrun() {
+        if self.is_counting() && self.entry().is_overrun() {
             self.overrun();
         }
     }
@@ -303,7 +326,7 @@ impl Cq {
     /// A peer has died. It may have consumed the arming without ringing the doorbell.
     pub(crate) fn on_peer_death(&self) {
         self.look();
-        if self.awaited.load(Relaxed) && !self.entry().is_armed() {
+        if self.is_awaited(true) && !self.entry().is_armed() {
             self.notify();
         }
     }
@@ -335,9 +358,13 @@ impl Cq {
         }
     }
 
+    /// Delivers the event that the program waits for, if any.
     fn tell(&self) {
-        self.awaited.store(false, Relaxed);
+        let awaited = self.awaited.swap(Armed::No as u32, Relaxed);
         self.entry().told();
+        if awaited == Armed::No as u32 {
+            return;
+        }
         if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
             channel.fire(this);
         }
@@ -345,7 +372,7 @@ impl Cq {
 
     /// No more completions will arrive: delivers an event if the program waits for one.
     pub(crate) fn wake(&self) {
-        if self.awaited.load(Relaxed) {
+        if self.is_awaited(true) {
             self.tell();
         }
     }
@@ -353,13 +380,18 @@ impl Cq {
     /// Requests an event for the next completion, or for the next solicited one
     /// (`ibv_req_notify_cq`).
     pub(crate) fn arm(&self, solicited_only: bool) {
-        self.awaited.store(true, Relaxed);
-        self.entry().arm(if solicited_only { Armed::Solicited } else { Armed::Any });
+        let armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+        // A program that waits for any completion goes on to do so.
+        if !solicited_only || self.awaited.load(Relaxed) != Armed::Any as u32 {
+            self.awaited.store(armed as u32, Relaxed);
+        }
+        self.entry().arm(armed);
     }
 
     /// A fault rule overruns the queue. It accepts no completions any more.
     pub(crate) fn break_down(&self) {
         self.capacity.store(0, Relaxed);
+        self.counting.store(true, Relaxed);
         self.entry().set_capacity(Some(0));
         self.overrun();
     }
@@ -395,7 +427,7 @@ impl Cq {
 
     /// How many completions wait to be polled.
     pub(crate) fn waiting(&self) -> usize {
-        let received = if self.entry().counts() { self.entry().waiting() } else { self.sources.waiting() };
+        let received = if self.is_counting() { self.entry().waiting() } else { self.sources.waiting() };
         self.own.len() + received
     }
 

@@ -138,7 +138,7 @@ impl Cq {
     fn next_receive(&self, poll_state: &mut PollState) -> bool {
         let PollState { cursor, current, .. } = poll_state;
         self.sources.have_news(self.entry())
-            && self.sources.take(self.entry(), cursor, 1, &mut |cqe| *current = cqe) != 0
+            && self.sources.take(self.entry(), self.is_counting(), cursor, 1, &mut |cqe| *current = cqe) != 0
     }
 
     /// Resumes a right to poll that was [kept](PollGuard::keep).
@@ -167,7 +167,13 @@ impl Cq {
                 break;
             }
             done += if receives {
-                self.sources.take(self.entry(), &mut poll_state.cursor, left, &mut stamped)
+                self.sources.take(
+                    self.entry(),
+                    self.is_counting(),
+                    &mut poll_state.cursor,
+                    left,
+                    &mut stamped,
+                )
             } else {
                 self.own.take(left, &mut stamped)
             };

@@ -128,16 +128,8 @@ impl<S: CompletionSource> CompletionSources<S> {
     /// A queue pair has discarded announced completions. If a poll stores its count at the same
     /// time, the next poll adds these.
     pub(super) fn forget(&self, entry: &CqEntry, count: u64) {
-        if !entry.counts() {
-            return;
-        }
         self.forgotten.fetch_add(count, Relaxed);
         entry.forget(count);
-    }
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.words.load(Relaxed) == 0
     }
 
     /// Whether a source may have completions.
@@ -168,11 +160,13 @@ impl<S: CompletionSource> CompletionSources<S> {
         sources.iter().map(|source| source.waiting()).sum()
     }
 
-    /// Takes up to `room` completions and returns how many. The caller holds the poll lock.
+    /// Takes up to `room` completions and returns how many. `counts`: whether completions are
+    /// counted. The caller holds the poll lock.
     #[inline(never)]
     pub(super) fn take(
         &self,
         entry: &CqEntry,
+        counts: bool,
         cursor: &mut SourceCursor,
         room: usize,
         sink: &mut impl FnMut(Cqe),
@@ -184,7 +178,6 @@ impl<S: CompletionSource> CompletionSources<S> {
         let words = self.words.load(Relaxed);
         let mut bits = self.left.load(Relaxed);
         let mut taken = 0;
-        let counts = entry.counts();
         let announced = if counts { entry.announced() } else { 0 };
         if bits == 0 && !entry.has_news(words) {
             let last = slots.last;

@@ -48,7 +48,8 @@ impl SourcesFixture {
 
     fn take(&mut self, room: usize) -> Vec<u64> {
         let mut taken = Vec::new();
-        let count = self.sources.take(&self.entry, &mut self.cursor, room, &mut |cqe| taken.push(cqe.wr_id));
+        let count =
+            self.sources.take(&self.entry, true, &mut self.cursor, room, &mut |cqe| taken.push(cqe.wr_id));
         assert_eq!(count, taken.len());
         taken
     }
