@@ -13,7 +13,7 @@
 //! `docs/soft-rnic-conformance.md` lists every difference, and `page` checks that list against
 //! the cases.
 //!
-//! The test program has three parts. Each runs in a separate process, because a process has one
+//! The test program has four parts. Each runs in a separate process, because a process has one
 //! software device. `CONFORMANCE_SUITE` names the only part to run, and so does a filter that
 //! begins with its name: `cargo test -p conformance -- soft_inline::ud`.
 //!
@@ -21,6 +21,7 @@
 //! | --- | --- |
 //! | `system` | the system's device, skipped without one; `cargo xtask softroce --suite` runs it in virtual machines |
 //! | `soft_inline`, `soft_deferred` | the software device in its two modes; the feature `soft` enables them |
+//! | `soft_small` | the software device with small limits, for the cases that count objects |
 //!
 //! `CONFORMANCE_DEVICE` names the device to use; `SIDEWAY_TEST_REQUIRE_DEVICE=1` makes a missing
 //! device a failure. `--include-ignored` also runs the cases that SoftRoCE is known to fail, which
@@ -48,7 +49,7 @@ const PART: &str = "CONFORMANCE_SUITE";
 
 /// The devices that the suite runs on; each has a part of the program.
 const TARGETS: &[TestTarget] = if cfg!(feature = "soft") {
-    &[TestTarget::System, TestTarget::SoftInline, TestTarget::SoftDeferred]
+    &[TestTarget::System, TestTarget::SoftInline, TestTarget::SoftDeferred, TestTarget::SoftSmall]
 } else {
     &[TestTarget::System]
 };
@@ -58,6 +59,7 @@ pub fn run() -> ExitCode {
     let parts: Vec<_> = TARGETS.iter().map(|target| target.part()).collect();
     test_harness::run_parts(PART, &parts, |part| {
         let target = TARGETS.iter().find(|target| target.part() == part).expect("each part has a target");
-        runner::run(cases::all().of_part(part), *target)
+        let suite = if *target == TestTarget::SoftSmall { cases::of_small_device() } else { cases::all() };
+        runner::run(suite.of_part(part), *target)
     })
 }

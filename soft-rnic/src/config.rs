@@ -16,6 +16,10 @@ pub const MAX_DEVICES: u8 = 16;
 /// The most ports that a device can have.
 pub const MAX_PORTS: u8 = 8;
 
+/// The longest message in bytes (`max_msg_sz`), which is the longest of the InfiniBand
+/// specification.
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
 /// When a posted work request is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -16,6 +16,7 @@ mod cm_options;
 mod cm_pairs;
 mod cm_resolving;
 mod completion;
+pub(crate) mod counts;
 mod device_memory;
 mod devices;
 mod domains;
@@ -23,6 +24,7 @@ mod ece;
 mod events;
 mod import;
 mod invalidation;
+mod limits;
 mod memory;
 mod multicast;
 mod pairs;
@@ -85,6 +87,7 @@ pub(crate) fn all() -> Suite {
     import::cases(&mut suite);
     ece::cases(&mut suite);
     events::cases(&mut suite);
+    limits::cases(&mut suite);
     cm_channels::cases(&mut suite);
     cm_addresses::cases(&mut suite);
     cm_resolving::cases(&mut suite);
@@ -97,5 +100,12 @@ pub(crate) fn all() -> Suite {
     cm_names::cases(&mut suite);
     cm_options::cases(&mut suite);
     cm_endpoints::cases(&mut suite);
+    suite
+}
+
+/// The cases for a device with small limits.
+pub(crate) fn of_small_device() -> Suite {
+    let mut suite = Suite::default();
+    counts::cases(&mut suite);
     suite
 }

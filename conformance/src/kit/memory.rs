@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use super::handle::RawHandle;
-use super::{Device, RemoteAddr, Sge, Td, Wc};
+use super::{BufferFile, Device, RemoteAddr, Sge, Td, Wc};
 
 /// All permissions.
 pub(crate) const ALL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
@@ -28,7 +28,12 @@ pub(crate) struct Buf(Arc<Allocation>);
 struct Allocation {
     start: *mut u8,
     layout: Layout,
+    /// Whether it is a mapping, and not from the allocator.
+    mapped: bool,
 }
+
+/// The length of the file behind [`Buf::folded`].
+const FOLD: usize = 16 << 20;
 
 // SAFETY: the allocation belongs to this value, which accesses it through raw pointers only.
 unsafe impl Send for Allocation {}
@@ -38,6 +43,11 @@ unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        if self.mapped {
+            // SAFETY: `folded` mapped the memory with this length.
+            unsafe { libc::munmap(self.start.cast(), self.layout.size()) };
+            return;
+        }
         // SAFETY: `new` allocated the memory with this layout.
         unsafe { dealloc(self.start, self.layout) };
     }
@@ -52,7 +62,27 @@ impl Buf {
         if start.is_null() {
             handle_alloc_error(layout);
         }
-        Self(Arc::new(Allocation { start, layout }))
+        Self(Arc::new(Allocation { start, layout, mapped: false }))
+    }
+
+    /// Maps memory that takes less room than its length: a small file, one time after the other,
+    /// and behind it a last part that is no such mapping.
+    pub(crate) fn folded(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, 4096).unwrap();
+        let (rights, new) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address that the system chooses replaces no other.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, new, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED, "{bytes} bytes");
+        let allocation = Allocation { start: start.cast(), layout, mapped: true };
+        let file = BufferFile::memory(FOLD as u64, false);
+        for at in (0..bytes.saturating_sub(FOLD)).step_by(FOLD) {
+            let place = allocation.start.wrapping_add(at).cast();
+            let again = libc::MAP_SHARED | libc::MAP_FIXED;
+            // SAFETY: this replaces a part of the mapping that was just made.
+            let part = unsafe { libc::mmap(place, FOLD, rights, again, file.descriptor(), 0) };
+            assert_eq!(part, place);
+        }
+        Self(Arc::new(allocation))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -25,6 +25,8 @@ pub(crate) enum TestTarget {
     SoftInline,
     /// The software device that leaves a request outstanding until progress is made.
     SoftDeferred,
+    /// The software device with small limits.
+    SoftSmall,
 }
 
 impl TestTarget {
@@ -34,6 +36,7 @@ impl TestTarget {
             Self::System => "system",
             Self::SoftInline => "soft_inline",
             Self::SoftDeferred => "soft_deferred",
+            Self::SoftSmall => "soft_small",
         }
     }
 }
@@ -79,6 +82,10 @@ impl TestDevice {
             TestTarget::System => Provider::system().map_err(|error| error.to_string())?,
             TestTarget::SoftInline => soft("inline"),
             TestTarget::SoftDeferred => soft("deferred"),
+            TestTarget::SoftSmall => {
+                set_variable("SOFT_RNIC_LIMITS", SMALL);
+                soft("inline")
+            }
         };
         let wanted = std::env::var(DEVICE).ok().filter(|name| !name.is_empty());
         let usable: Vec<Device> = devices(provider)
@@ -173,6 +180,12 @@ impl TestDevice {
 
 /// The software device's provider in this mode. It lists two devices with two ports each unless
 /// the environment sets other numbers.
+/// The limits of [`TestTarget::SoftSmall`]: each is above what the cases need beside the objects
+/// that they count.
+const SMALL: &str = "max_pd=5,max_mr=6,max_mw=3,max_mr_size=65536,max_cq=9,max_cqe=8,max_qp=4,max_qp_wr=8,\
+    max_sge=2,max_inline_data=16,max_qp_rd_atom=2,max_ah=3,max_mcast_grp=2,max_mcast_qp_attach=2,\
+    max_total_mcast_qp_attach=3,max_srq=3,max_srq_wr=4,max_srq_sge=2,max_dm_size=8192";
+
 /// Whether the firmware is soft-rnic's, whose C libraries may be the system's here. It has the same
 /// vendor as SoftRoCE.
 fn is_soft_rnic(attr: &ibv_device_attr) -> bool {

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
-use super::connected::MAX_MESSAGE;
 use super::payload::Direction;
 use super::peer::PeerQp;
 use super::send::{ClaimedRecv, RecvMeta, RecvSges, map_for, unclaim_receive};
@@ -199,7 +198,7 @@ impl Qp {
             return None;
         }
         if length == 0
-            || length > MAX_MESSAGE
+            || length > vm::MAX_BYTES as u64
             || (batch.direction == Direction::Write && length > peer.longest)
         {
             return None;

@@ -11,15 +11,13 @@ use super::gather::GatherList;
 use super::peer::PeerUnavailable;
 use super::rpc::AbandonedRecv;
 use super::{CopyError, Deferred, Hazards, TransferCtx, WrOutcome};
+use crate::config::MAX_MESSAGE;
 use crate::queue_pair::post::{brings_back, is_of_window};
 use crate::queue_pair::send_queue::PostedSend;
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::progress::notice;
-
-/// The longest message (`max_msg_sz`).
-pub(crate) const MAX_MESSAGE: u64 = 1 << 30;
 
 /// The reason for which the responder refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +46,7 @@ impl Qp {
             return self.execute_window_request(sending, posted);
         }
         let reads = brings_back(request.opcode);
-        if request.length > MAX_MESSAGE {
+        if request.length > u64::from(MAX_MESSAGE) {
             return WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
         }
         if let Some(outcome) = self.check_requester(sending, posted) {

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_send_flags, ibv_wc_flags, ibv_wc_status, ibv_wr_opcode};
 
-use super::connected::MAX_MESSAGE;
 use super::payload::Direction;
 use super::peer::PeerQp;
 use super::send::sges_are_valid;
@@ -92,7 +91,10 @@ impl Qp {
         let request = posted.request;
         let (state, transfer_slot) = sending.parts();
         let Some(peer) = &state.peer else { return false };
-        if !peer.established || !peer.process.alive() || request.length > peer.longest.min(MAX_MESSAGE) {
+        if !peer.established
+            || !peer.process.alive()
+            || request.length > peer.longest.min(vm::MAX_BYTES as u64)
+        {
             return false;
         }
         let Some(piece) = self.single_piece(posted) else { return false };

@@ -238,7 +238,7 @@ const VM_BATCH: usize = 256;
 const _: () = assert!(VM_BATCH <= vm::MAX_RANGES);
 
 impl VmBatch {
-    /// Adds a range. If the batch is full, first moves the ranges that it has.
+    /// Adds a range. Whenever the batch is full, first moves the ranges that it has.
     fn add(
         &mut self,
         ctx: TransferCtx<'_>,
@@ -247,9 +247,19 @@ impl VmBatch {
         there: u64,
         len: usize,
     ) -> Result<(), CopyError> {
-        if self.local.is_full() {
-            self.flush(ctx, direction)?;
+        let mut done = 0;
+        while done < len {
+            if self.local.is_full() || self.bytes == vm::MAX_BYTES {
+                self.flush(ctx, direction)?;
+            }
+            let part = (len - done).min(vm::MAX_BYTES - self.bytes);
+            self.push(here.wrapping_add(done), there.wrapping_add(done as u64), part);
+            done += part;
         }
+        Ok(())
+    }
+
+    fn push(&mut self, here: *mut u8, there: u64, len: usize) {
         self.local.push(vm::local(here, len));
         // One remote range costs less than two. The local ranges keep the order.
         match self.remote.last_mut() {
@@ -259,7 +269,6 @@ impl VmBatch {
             _ => self.remote.push(vm::remote(there, len)),
         }
         self.bytes += len;
-        Ok(())
     }
 
     /// Makes the ranges that are added from now on visible after those added so far.

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 #[cfg(not(any(miri, loom)))]
 use super::limits;
+use crate::config::MAX_MESSAGE;
 
 /// Bytes of each part: the length of the longest message.
-const LEN: usize = if cfg!(any(miri, loom)) { 1 << 16 } else { 1 << 30 };
+const LEN: usize = if cfg!(any(miri, loom)) { 1 << 16 } else { MAX_MESSAGE as usize };
 
 /// The source, followed by the sink.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl Nowhere {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
         /// Length of the file: a compromise between the number of mappings and the memory used once
         /// all of it was written.
-        const PERIOD: usize = 1 << 24;
+        const PERIOD: usize = 1 << 25;
         const _: () = assert!(LEN.is_multiple_of(PERIOD));
         let zeroes = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the system chooses replaces no other.

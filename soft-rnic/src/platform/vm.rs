@@ -10,6 +10,10 @@ pub(crate) const MAX_RANGES: usize = 256;
 /// Most calls have no more ranges, so that a short list suffices.
 const FEW: usize = 16;
 
+/// The most bytes of a range that callers pass. One call moves less than 2 GiB (`MAX_RW_COUNT` of
+/// the kernel), however much its ranges have.
+pub(crate) const MAX_BYTES: usize = 1 << 30;
+
 /// Whether the bytes of one call become visible in the order of its local ranges. On x86-64 they
 /// do, because the processor does not reorder the stores of one range after those of the next
 /// (docs/internals/soft-rnic-ordering.md).

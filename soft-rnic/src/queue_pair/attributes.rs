@@ -90,3 +90,16 @@ impl QpAttributes {
         attr.alt_timeout = self.alt_timeout;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optional_access_is_not_kept() {
+        let attr = ibv_qp_attr { qp_access_flags: 0x3ff0_000f, ..ibv_qp_attr::default() };
+        let mut attributes = QpAttributes::default();
+        attributes.set(&attr, ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS.0);
+        assert_eq!(attributes.access, 15);
+    }
+}

@@ -6,6 +6,7 @@ use rdma_mummy_sys::types::*;
 
 use super::context::context_of;
 use super::{admit, failure, minus_one, number, write_prefix};
+use crate::config::MAX_MESSAGE;
 use crate::faults::Call;
 use crate::objects::address_handle::gid_bytes;
 use crate::objects::context::Context;
@@ -20,8 +21,6 @@ const SPEED_25: u8 = 32;
 const SPEED_IN_100_MBPS: u64 = 1000;
 const LINK_UP: u8 = 5;
 const LINK_DISABLED: u8 = 3;
-/// The longest message of the InfiniBand specification, in bytes.
-pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
 fn attributes(port: &DevicePort) -> ibv_port_attr {
     let state = port.state();

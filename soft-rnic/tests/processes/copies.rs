@@ -9,8 +9,8 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 use soft_rnic::status::Traffic;
 
-use crate::kit::{QpAddress, until};
-use crate::limits::{self, LEN, LimitEndpoint, PATIENCE};
+use crate::kit::{QpAddress, TestMemory, dereg, until};
+use crate::limits::{self, LEN, LONG, LimitEndpoint, PATIENCE, TAIL};
 use crate::role::{self, ChildRole};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -19,7 +19,12 @@ const READ: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
 const PAGE: usize = 4096;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [
+    let long = ["vm", "call"].map(|path| {
+        Trial::test(format!("copies::the_longest_message_is_moved_whole_{path}"), move || {
+            role::run("copies long", &[("SOFT_RNIC_PATH", path)])
+        })
+    });
+    let mut trials: Vec<_> = [
         ("a_list_is_moved_in_one_call", "list"),
         ("what_fails_in_the_midst_of_a_list_fails_alone", "hole"),
         ("a_way_that_is_closed_is_left_for_the_next", "closed"),
@@ -28,13 +33,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         let role = format!("copies {role}");
         Trial::test(format!("copies::{name}"), move || role::run(&role, &[("SOFT_RNIC_PATH", "vm")]))
     })
-    .into()
+    .into();
+    trials.extend(long);
+    trials
 }
 
 pub(crate) fn play(arguments: &[String]) {
     match arguments[0].as_str() {
         "list" => list(),
         "hole" => hole(),
+        "long" => long(),
         _ => closed(),
     }
 }
@@ -150,6 +158,30 @@ fn hole() {
         partner.tell(&format!("byte {at}"));
         assert_eq!(partner.hear(), byte, "at {at}");
     }
+    side.close();
+    partner.finish();
+}
+
+/// The kernel moves less than 2 GiB in one call.
+fn long() {
+    let (side, mut partner, _) = limits::meet(ChildRole::start("partner", &[]));
+    partner.tell("long");
+    let to: QpAddress = partner.hear().parse().expect("an address");
+    let memory = TestMemory::folded(LONG + 1);
+    let mr = memory.register(side.device());
+    let run = |opcode, len: usize| {
+        assert_eq!(side.qp.post(8, opcode, memory.sge(mr, 0, len), &to, ptr::null_mut()), 0);
+        until("the request", PATIENCE, || side.cq.poll()).status
+    };
+    memory.fill_part(LONG - TAIL, TAIL, 0x66);
+    assert_eq!(run(WRITE, LONG), SUCCESS);
+    partner.tell("tail 102");
+    assert_eq!(partner.hear(), "None", "the end has come");
+    memory.fill_part(LONG - TAIL, TAIL, 0);
+    assert_eq!(run(READ, LONG), SUCCESS);
+    assert_eq!(memory.part_differs(LONG - TAIL, TAIL, 0x66), None);
+    assert_eq!(run(WRITE, LONG + 1), ibv_wc_status::IBV_WC_LOC_LEN_ERR);
+    assert_eq!(dereg(mr), 0);
     side.close();
     partner.finish();
 }

@@ -15,6 +15,8 @@ pub(crate) const ALL: i32 = (ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv_access_flags::IBV_ACCESS_MW_BIND.0) as i32;
 pub(crate) const QKEY: u32 = 0x1111;
 const PAGE: usize = 4096;
+/// The length of the file of [`TestMemory::folded`].
+const FOLD: usize = 16 << 20;
 
 pub(crate) fn lib() -> &'static Verbs {
     soft_rnic::provider().verbs()
@@ -413,6 +415,24 @@ impl TestMemory {
         Self { base: map(ptr::null_mut(), len), len, buf: ptr::null_mut() }
     }
 
+    /// Memory that takes less room than its length: a small file, mapped one time after the other,
+    /// and behind it a last part that is no such mapping. Peers cannot map it.
+    pub(crate) fn folded(len: usize) -> Self {
+        let memory = Self::private(len);
+        let file =
+            rustix::fs::memfd_create(c"folded", rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
+        rustix::fs::ftruncate(&file, FOLD as u64).expect("room");
+        for at in (0..len.saturating_sub(FOLD)).step_by(FOLD) {
+            let rights = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+            let flags = rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::FIXED;
+            // SAFETY: this replaces a part of the mapping that was just made, which has no
+            // references.
+            let part = unsafe { rustix::mm::mmap(memory.base.add(at).cast(), FOLD, rights, flags, &file, 0) };
+            part.expect("a mapping");
+        }
+        memory
+    }
+
     /// Memory that peers can map.
     pub(crate) fn shareable(device: TestDevice, len: usize) -> Self {
         let mut buf = ptr::null_mut();
@@ -486,7 +506,7 @@ impl TestMemory {
     }
 
     pub(crate) fn sge(self, mr: *mut ibv_mr, at: usize, len: usize) -> ibv_sge {
-        assert!(at + len <= self.len);
+        assert!(at + len <= self.len && u32::try_from(len).is_ok());
         // SAFETY: the region is live.
         ibv_sge { addr: self.base.addr() as u64 + at as u64, length: len as u32, lkey: unsafe { (*mr).lkey } }
     }

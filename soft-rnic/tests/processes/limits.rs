@@ -17,6 +17,10 @@ use crate::soak::Resources;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const TIMING: Timing = Timing { timeout: 12, retry_cnt: 3 };
 pub(crate) const LEN: usize = 100_000;
+/// The length of the longest message.
+pub(crate) const LONG: usize = 1 << 31;
+/// How much of its end is compared.
+pub(crate) const TAIL: usize = 1 << 20;
 /// The number of receives that an endpoint posts at first.
 pub(crate) const RECEIVES: u64 = 4;
 const NOBODY: u32 = 65534;
@@ -206,6 +210,7 @@ fn partner(arguments: &[String]) {
         }
     }
     say("ready");
+    let mut long: Option<TestMemory> = None;
     while let Some(line) = told() {
         let answer = match line.as_str() {
             "write" => side.run(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &to).0.to_string(),
@@ -214,6 +219,16 @@ fn partner(arguments: &[String]) {
                 // again.
                 let unmapped = unsafe { libc::munmap(side.memory.base.add(10 * 4096).cast(), 4096) };
                 if unmapped == 0 { "done" } else { "it stays" }.to_owned()
+            }
+            "long" => {
+                let memory = TestMemory::folded(LONG);
+                let mr = memory.register(device);
+                long = Some(memory);
+                QpAddress { addr: memory.base.addr() as u64, rkey: rkey(mr), ..side.address() }.to_string()
+            }
+            line if line.starts_with("tail ") => {
+                let byte = line[5..].parse().expect("a byte");
+                format!("{:?}", long.expect("it was asked for").part_differs(LONG - TAIL, TAIL, byte))
             }
             "receive" => {
                 side.receive(9);
