@@ -8,6 +8,12 @@ use crate::engine::send::GRH;
 /// The next header of RoCE v2 packets: UDP.
 const UDP: u8 = 17;
 
+/// Service levels of a completion on Ethernet: the packet has a UDP header, which all packets of
+/// RoCE v2 have, and the kind of its network header.
+const HAS_UDP: u8 = 8;
+const IPV6: u8 = 1;
+const IPV4: u8 = 2;
+
 /// The fields of a datagram's global route header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrhFields {
@@ -21,12 +27,16 @@ pub(super) struct GrhFields {
 }
 
 impl GrhFields {
-    /// The bytes that the receiver finds.
-    pub(super) fn header(&self) -> [u8; GRH] {
+    /// The bytes that the receiver finds, and the completion's service level that says which of
+    /// the two headers it is.
+    ///
+    /// On Ethernet a packet has no service level, and mlx5 gives the kind of its header instead.
+    /// UCX needs that to find the destination. It drops a datagram over IPv4 if the level is 0.
+    pub(super) fn header(&self) -> ([u8; GRH], u8) {
         let ipv4 = |gid: [u8; 16]| Ipv6Addr::from(gid).to_ipv4_mapped();
         match (ipv4(self.source), ipv4(self.destination)) {
-            (Some(source), Some(destination)) => self.ipv4(source, destination),
-            _ => self.ipv6(),
+            (Some(source), Some(destination)) => (self.ipv4(source, destination), HAS_UDP | IPV4),
+            _ => (self.ipv6(), HAS_UDP | IPV6),
         }
     }
 
@@ -58,5 +68,23 @@ impl GrhFields {
         let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
         ip[10..12].copy_from_slice(&checksum.to_be_bytes());
         header
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_of_a_header_says_its_kind() {
+        let [one, other] = [1, 2].map(|last| Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped().octets());
+        let between = |source, destination| {
+            let (traffic_class, hop_limit, flow_label, payload) = (0, 1, 0, 8);
+            GrhFields { source, destination, traffic_class, hop_limit, flow_label, payload }.header()
+        };
+        let (header, level) = between(one, other);
+        assert_eq!((header[20] >> 4, level), (4, 10));
+        let (header, level) = between(one, Ipv6Addr::LOCALHOST.octets());
+        assert_eq!((header[0] >> 4, level), (6, 9));
     }
 }

@@ -207,11 +207,11 @@ impl Qp {
         let with_data = delivery.opcode == 0;
         let told = u64::from(delivery.byte_len);
         let byte_len = if with_data { told.min(received.room) } else { told };
-        let mut status = status_of(delivery.status);
+        let (mut status, mut sl) = (status_of(delivery.status), 0);
         if status == ibv_wc_status::IBV_WC_SUCCESS && with_data && (delivery.eager || datagram) {
-            status = match self.scatter(queue, received, header, byte_len) {
-                Ok(()) => status,
-                Err(status) => status,
+            (status, sl) = match self.scatter(queue, received, header, byte_len) {
+                Ok(sl) => (status, sl),
+                Err(status) => (status, 0),
             };
         }
         if with_data && !delivery.eager {
@@ -238,6 +238,7 @@ impl Qp {
             qp_num: through,
             src_qp: delivery.src_qp & 0xff_ffff,
             wc_flags: u32::from(delivery.wc_flags) & allowed,
+            sl,
             ..Cqe::default()
         };
         (cqe, ended || failed && !datagram)
@@ -254,17 +255,18 @@ impl Qp {
     }
 
     /// Copies the bytes that arrived in the slot to the receive's entries, under this process's
-    /// keys.
+    /// keys. Returns the completion's service level.
     fn scatter(
         &self,
         queue: &ReceiveQueue,
         received: &FinishedRecv,
         header: usize,
         byte_len: u64,
-    ) -> Result<(), ibv_wc_status> {
+    ) -> Result<u8, ibv_wc_status> {
         if header == 0 && self.scatter_fast(queue, received, byte_len) {
-            return Ok(());
+            return Ok(0);
         }
+        let mut sl = 0;
         let transfer_slot = self.rnic.node().transfer_slot(self.number.index as usize);
         let hazard = self.rnic.node().local_hazard(transfer_slot.index());
         let mut gather_list = GatherList::default();
@@ -278,7 +280,7 @@ impl Qp {
         if result.is_ok() {
             let mut grh = [0; GRH];
             if header > 0 {
-                grh = self.route(queue.source(received.slot), byte_len).header();
+                (grh, sl) = self.route(queue.source(received.slot), byte_len).header();
             }
             let payload = (byte_len as usize).saturating_sub(header).min(EAGER);
             let eager = if received.delivery.eager { payload } else { 0 };
@@ -291,7 +293,7 @@ impl Qp {
             unsafe { scatter_parts(&gather_list.pieces, &parts) };
         }
         hazard.clear();
-        result
+        result.map(|()| sl)
     }
 
     /// The same for a receive with one entry, as nearly all have. If it returns false, nothing has
