@@ -17,7 +17,8 @@ use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::kit::{
     Buf, Cq, Device, EVERYTHING, Flavour, Inode, Mr, NodeOptions, Outcome, Pd, Qp, QpChange, QpInit, Recv,
-    Skip, Srq, SrqInit, Suite, TestDevice, WAIT_LIMIT, Wc, Wr, Xrcd, ah_attr, pattern, poll_until,
+    Skip, Srq, SrqInit, Suite, TestDevice, TestTarget, WAIT_LIMIT, Wc, Wr, Xrcd, ah_attr, pattern,
+    poll_until,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -39,6 +40,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_message_too_long_fails_its_connection_only,
         the_limit_is_announced,
         a_queue_goes_while_connections_live,
+        memory_that_is_paged_on_demand_takes_part,
     );
 }
 
@@ -61,9 +63,14 @@ pub(super) struct XrcReceiver {
 
 impl XrcReceiver {
     pub(super) fn new(device: &Device, xrcd: &Xrcd, flavour: Flavour) -> Self {
+        Self::with_region(device, xrcd, flavour, EVERYTHING)
+    }
+
+    /// Registers its memory with these access flags.
+    fn with_region(device: &Device, xrcd: &Xrcd, flavour: Flavour, access: u32) -> Self {
         let (pd, cq) = (device.pd(), Cq::of(device, 64, flavour, None));
         let srq = Srq::extended(device, init(&pd, xrcd, &cq)).unwrap();
-        let mr = pd.reg(&Buf::new(1 << 16), EVERYTHING).unwrap();
+        let mr = pd.reg(&Buf::new(1 << 16), access).unwrap();
         Self { number: srq.number().unwrap(), srq, cq, mr }
     }
 
@@ -99,7 +106,7 @@ impl XrcConnection {
             ..QpInit::new(Type::IBV_QPT_XRC_SEND, &cq, &cq)
         };
         let initiator = Qp::new(&pd, &init).unwrap();
-        let mr = pd.reg(&Buf::new(1 << 16), EVERYTHING).unwrap();
+        let mr = pd.reg(&Buf::new(1 << 16), options.region).unwrap();
         Self { initiator, target, cq, mr, device: device.clone(), options: options.clone() }
     }
 
@@ -178,7 +185,7 @@ pub(super) fn connected(
 ) -> Result<(Xrcd, XrcReceiver, XrcConnection), Skip> {
     let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receiver = XrcReceiver::new(&own, &xrcd, options.flavour);
+    let receiver = XrcReceiver::with_region(&own, &xrcd, options.flavour, options.region);
     let connection = XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), options).connect();
     Ok((xrcd, receiver, connection))
 }
@@ -423,5 +430,40 @@ fn a_queue_goes_while_connections_live(dut: &TestDevice, flavour: Flavour) -> Ou
     next.recv(2, 0, 64);
     connection.done(Wr::send(3).sge(connection.mr.at(0, 8)), &next);
     assert!(poll_until(WAIT_LIMIT, || next.cq.poll(1).first().map(|wc| assert_eq!(wc.id, 2))).is_some());
+    Ok(())
+}
+
+/// `man ibv_query_device_ex`: `xrc_odp_caps` are the operations that work on memory that is paged on
+/// demand.
+fn memory_that_is_paged_on_demand_takes_part(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    use rdma_mummy_sys::types::ibv_odp_transport_cap_bits as Bits;
+    let caps = device(dut)?.query_ex(None).unwrap().xrc_odp_caps;
+    let all = Bits::IBV_ODP_SUPPORT_SEND
+        | Bits::IBV_ODP_SUPPORT_RECV
+        | Bits::IBV_ODP_SUPPORT_SRQ_RECV
+        | Bits::IBV_ODP_SUPPORT_WRITE
+        | Bits::IBV_ODP_SUPPORT_READ
+        | Bits::IBV_ODP_SUPPORT_ATOMIC;
+    if dut.target == TestTarget::System && caps & all.0 != all.0 {
+        skip!("{} pages for the operations {caps:#x} of extended reliable connections only", dut.name);
+    }
+    assert_eq!(caps & all.0, all.0, "the software device pins nothing");
+    let on_demand = EVERYTHING | rdma_mummy_sys::types::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+    let opts = options(flavour).set(|options| options.region = on_demand);
+    let (_xrcd, receiver, connection) = connected(dut, &opts)?;
+    for len in [8, 300, 20_000] {
+        connection.mr.buf.set(0, &pattern(len as u8, len));
+        receiver.recv(1, 0, len);
+        connection.done(Wr::send(2).sge(connection.mr.at(0, len)), &receiver);
+        assert_eq!(receiver.cq.ok().len as usize, len);
+        assert_eq!(receiver.mr.buf.get(0, len), pattern(len as u8, len));
+        connection.done(Wr::write(3, receiver.mr.remote(24_000)).sge(connection.mr.at(0, len)), &receiver);
+        connection
+            .done(Wr::read(4, receiver.mr.remote(24_000)).sge(connection.mr.at(32_000, len)), &receiver);
+        assert_eq!(connection.mr.buf.get(32_000, len), pattern(len as u8, len));
+    }
+    receiver.mr.buf.set_u64(0, 5);
+    connection.done(Wr::fetch_add(5, receiver.mr.remote(0), 7).sge(connection.mr.at(8, 8)), &receiver);
+    assert_eq!((receiver.mr.buf.get_u64(0), connection.mr.buf.get_u64(8)), (12, 5));
     Ok(())
 }

@@ -69,7 +69,8 @@ impl Buf {
     /// and behind it a last part that is no such mapping.
     pub(crate) fn folded(bytes: usize) -> Self {
         let layout = Layout::from_size_align(bytes, 4096).unwrap();
-        let (rights, new) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let new = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address that the system chooses replaces no other.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, new, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED, "{bytes} bytes");

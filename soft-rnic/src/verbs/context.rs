@@ -190,7 +190,9 @@ fn attributes(context: &Context) -> ibv_device_attr {
 /// The device never pins a page, so all memory is paged on demand. It does not support implicit
 /// regions of the whole address space, because it might have to copy from addresses that are not
 /// mapped.
-fn odp_caps() -> ibv_odp_caps {
+///
+/// Returns the capabilities, and apart from them those of extended reliable connections.
+fn odp_caps() -> (ibv_odp_caps, u32) {
     use ibv_odp_transport_cap_bits as Bits;
     let datagrams = Bits::IBV_ODP_SUPPORT_SEND | Bits::IBV_ODP_SUPPORT_RECV | Bits::IBV_ODP_SUPPORT_SRQ_RECV;
     let unreliable = datagrams | Bits::IBV_ODP_SUPPORT_WRITE;
@@ -202,7 +204,7 @@ fn odp_caps() -> ibv_odp_caps {
     caps.per_transport_caps.rc_odp_caps = reliable.0;
     caps.per_transport_caps.uc_odp_caps = unreliable.0;
     caps.per_transport_caps.ud_odp_caps = datagrams.0;
-    caps
+    (caps, reliable.0)
 }
 
 pub(super) unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
@@ -229,9 +231,11 @@ unsafe extern "C" fn query_device_ex(
     let context = unsafe { context_of(context) };
     admit!(context, QueryDevice, failure);
     let orig_attr = attributes(&context);
+    let (odp_caps, xrc_odp_caps) = odp_caps();
     let extended = ibv_device_attr_ex {
         orig_attr,
-        odp_caps: odp_caps(),
+        odp_caps,
+        xrc_odp_caps,
         max_dm_size: context.rnic().limits().max_dm_size,
         completion_timestamp_mask: u64::MAX,
         hca_core_clock: clock::TICKS_A_MILLISECOND,

@@ -34,7 +34,7 @@ fn null_region_reads_zeroes_and_has_only_a_local_key() {
             (descriptor.null_pointer(64, false).unwrap(), descriptor.null_pointer(64, true).unwrap());
         sink.write_volatile(1);
         assert_eq!(source.read_volatile(), 0);
-        assert!(descriptor.null_pointer(1 << 31, false).is_none());
+        assert!(descriptor.null_pointer((1 << 31) + 1, false).is_none());
         let published = context.rnic().node().segment().region(index_of(lkey)).unwrap().read().unwrap().1;
         assert!(published.is_null() && !published.contains(0, 1) && published.export == 0);
         // A region with memory has no null pointer.
