@@ -1,6 +1,7 @@
-//! Numbers of objects: the device has as many as it announces, with data, and not one more. These
-//! cases run on a software device whose limits are small (`SOFT_RNIC_LIMITS`), because a test cannot
-//! make a hundred thousand queue pairs.
+//! Numbers of objects: the device has as many as it announces, with data, and not one more.
+//!
+//! These cases run on a software device whose limits are small (`SOFT_RNIC_LIMITS`), because a test
+//! cannot make a hundred thousand queue pairs.
 
 use libc::{EINVAL, ENOMEM};
 use rdma_mummy_sys::types::{ibv_event_type, ibv_mw_type, ibv_qp_type};

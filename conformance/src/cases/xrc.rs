@@ -433,8 +433,8 @@ fn a_queue_goes_while_connections_live(dut: &TestDevice, flavour: Flavour) -> Ou
     Ok(())
 }
 
-/// `man ibv_query_device_ex`: `xrc_odp_caps` are the operations that work on memory that is paged on
-/// demand.
+/// `man ibv_query_device_ex`: `xrc_odp_caps` are the operations that work on memory that is paged
+/// on demand.
 fn memory_that_is_paged_on_demand_takes_part(dut: &TestDevice, flavour: Flavour) -> Outcome {
     use rdma_mummy_sys::types::ibv_odp_transport_cap_bits as Bits;
     let caps = device(dut)?.query_ex(None).unwrap().xrc_odp_caps;
