@@ -21,17 +21,19 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::support::fake::Fake;
 use crate::support::flavour::{CqFlavour, QpFlavour};
+use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{
     ExtendedPoller, ExtendedWorkCompletion, GenericCompletionQueue, GenericPoller, GenericWorkCompletion,
     WorkCompletionFields,
 };
+use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
 use sideway::ibverbs::queue_pair::{
     BasicPostSendGuard, BasicQueuePair, DatagramHandle, ExtendedPostSendGuard, ExtendedQueuePair,
     GenericPostSendGuard, GenericQueuePair, LocalBufferHandle, PooledPostRecvGuard, PooledPostSendGuard,
     PostRecvGuard, PostSendError, PostSendGuard, QueuePair, QueuePairAttributeMask, RecvWorkRequestHandle,
     SendOperationFlags, WorkRequestFlags, WorkRequestHandle,
 };
-use sideway::memory::{Pool, Returned, Slice, Slices};
+use sideway::memory::{Buffer, BufferKind, Pool, Returned, Slice, Slices};
 
 /// The compiler's messages change from release to release; the expected ones belong to this
 /// release.
@@ -199,5 +201,37 @@ fn hole_02_polls_do_not_overlap() {
     }
     for n in 0..3 {
         cq.poll_up_to(1, &mut |wc| assert_eq!(wc.wr_id, n)).unwrap();
+    }
+}
+
+/// Hole 12, at run time: with `HugeTlb` the kernel rounds a region to huge pages, so safe code gets
+/// it only for memory that lies on them.
+#[test]
+fn hole_12_ordinary_memory_is_not_registered_as_huge_pages() {
+    let fake = Fake::new();
+    let pd = fake.pd();
+    let access = AccessFlags::LocalWrite | AccessFlags::HugeTlb;
+    let check = |error: RegisterMemoryRegionError| {
+        assert!(matches!(error, RegisterMemoryRegionError::NotOnHugePages { len: 64, .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("HugeTlb") && text.contains("BufferKind::HugePages"), "{text}");
+    };
+    check(pd.reg_mr_scoped(&mut [0; 64], access, |_| unreachable!()).unwrap_err());
+    check(pd.reg_buffer(Buffer::new(BufferKind::Private, 64).unwrap(), access).unwrap_err());
+    let of_provider = pd.alloc_buf(128).unwrap();
+    check(of_provider.reg_buf_mr(0, 64, access).unwrap_err());
+    check(pd.create_mr_builder().setup_access(access).build_of_buffer(&of_provider, 0, 64).unwrap_err());
+    let pool = pd.create_pool_builder().setup_slices(64, 1).setup_access(access).build().unwrap_err();
+    assert!(pool.to_string().contains("HugeTlb"), "{pool}");
+    if cfg!(miri) {
+        return;
+    }
+    check(pd.reg_buffer(Buffer::new(BufferKind::Shared, 64).unwrap(), access).unwrap_err());
+    match Buffer::new(BufferKind::HUGE_2_MIB, 64) {
+        Ok(buffer) => assert_eq!(pd.reg_buffer(buffer, access).unwrap().region().access(), access),
+        Err(error) => {
+            let skip = format!("soundness: SKIPPED: no memory on huge pages is registered: {error}\n");
+            std::io::stderr().write_all(skip.as_bytes()).unwrap();
+        }
     }
 }

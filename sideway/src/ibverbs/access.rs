@@ -23,7 +23,8 @@ c_flags! {
         ZeroBased = C::IBV_ACCESS_ZERO_BASED.0,
         /// On-demand paging: pages are not pinned, and the device faults them in.
         OnDemand = C::IBV_ACCESS_ON_DEMAND.0,
-        /// The memory lies on huge pages, so that the device needs fewer translation entries.
+        /// The memory lies on huge pages, so that the device needs fewer translation entries. Safe
+        /// registrations accept it only for a [`Buffer`](crate::memory::Buffer) on huge pages.
         HugeTlb = C::IBV_ACCESS_HUGETLB.0,
         /// A peer may flush to global visibility.
         FlushGlobal = C::IBV_ACCESS_FLUSH_GLOBAL.0,

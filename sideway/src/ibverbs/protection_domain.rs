@@ -134,7 +134,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// Fails as [`reg_mr`](Self::reg_mr) does. The memory is freed.
+    /// Fails as [`reg_mr`](Self::reg_mr) does, and with [`AccessFlags::HugeTlb`] unless the buffer is
+    /// of [`BufferKind::HugePages`](crate::memory::BufferKind::HugePages). The memory is freed.
     pub fn reg_buffer(
         &self,
         buffer: Buffer,

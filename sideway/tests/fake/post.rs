@@ -131,6 +131,27 @@ fn too_many_entries_and_too_much_inline_data_are_errors() {
     for_each_qp!(check());
 }
 
+/// The lengths of a list are added without loss. SoftRoCE's library before rdma-core 64 adds them in
+/// 32 bits, so that it would take 4 GiB and 8 bytes for 8 bytes.
+#[test]
+#[cfg_attr(miri, ignore = "allocates a GiB")]
+fn lengths_of_inline_data_do_not_wrap() {
+    fn check<Q: QpFlavour>(gib: &[u8]) {
+        let fake = Fake::new();
+        let mut setup = Pair::<Q>::new(&fake);
+        let mut guard = setup.qp.start_post_send();
+        let pieces = [gib, gib, gib, gib, &[1; 8]].map(IoSlice::new);
+        guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data_list(&pieces);
+        let error = guard.post().unwrap_err();
+        let expected = PostSendError::InlineDataTooLong { index: 0, given: (4 << 30) + 8, limit: 16 };
+        assert_eq!(error, expected, "{}", Q::NAME);
+        assert_eq!(fake.world.posted.load(Relaxed), 0);
+    }
+    // Nothing reads or writes the bytes, so that the system gives no pages.
+    let gib = vec![0; 1 << 30];
+    for_each_qp!(check(&gib));
+}
+
 /// Without the optional inline operations, a library has no inline data, even if it granted some.
 #[test]
 fn inline_data_without_its_operations_is_an_error() {

@@ -113,6 +113,21 @@ fn a_region_knows_its_addresses() {
     assert!(matches!(mr.kind(), MemoryKind::DmaBuf));
 }
 
+/// The capability of implicit regions says nothing about remote access, so only the device decides.
+#[test]
+#[cfg_attr(miri, ignore = "asks the system for its limits")]
+fn an_implicit_region_for_local_access_alone_is_refused_to_peers_by_name() {
+    let fake = Fake::lying(|l| l.implicit_is_local = true);
+    let pd = fake.pd();
+    // SAFETY: the fake device touches no memory.
+    let (local, remote) = unsafe {
+        (pd.reg_mr_implicit(ACCESS), pd.reg_mr_implicit(ACCESS | AccessFlags::RemoteRead).unwrap_err())
+    };
+    assert_eq!(local.unwrap().region_len(), usize::MAX);
+    assert!(matches!(remote, RegisterMemoryRegionError::Unsupported(_)), "{remote}");
+    assert!(remote.to_string().contains("RemoteRead"), "{remote}");
+}
+
 #[test]
 fn device_memory_outlives_its_regions() {
     let fake = Fake::new();
@@ -376,6 +391,26 @@ fn impossible_registrations_are_refused_without_a_call() {
     let fake = Fake::lying(|l| l.reg_mr = libc::EFAULT);
     let result = fake.pd().reg_mr_scoped(&mut [0; 64], ACCESS, |_| unreachable!());
     assert_says(&result.unwrap_err(), libc::EFAULT);
+}
+
+/// No device accepts these permissions, and the error says what they need.
+#[test]
+#[cfg_attr(miri, ignore = "asks the system for its limits")]
+fn remote_writing_without_local_writing_is_explained() {
+    let fake = Fake::lying(|l| l.reg_mr = libc::EINVAL);
+    let register = |access: AccessFlags| {
+        fake.pd().reg_mr_scoped(&mut [0; 64], access, |_| unreachable!()).unwrap_err().to_string()
+    };
+    for (access, name) in [
+        (AccessFlags::RemoteAtomic | AccessFlags::RemoteRead, "RemoteAtomic"),
+        (AccessFlags::RemoteWrite, "RemoteWrite"),
+    ] {
+        let text = register(access);
+        let expected = format!("; AccessFlags[{name}] needs LocalWrite in addition");
+        assert!(text.ends_with(&expected), "{text}");
+        assert!(!register(access | AccessFlags::LocalWrite).contains("in addition"));
+    }
+    assert!(!register(AccessFlags::RemoteRead).contains("in addition"));
 }
 
 /// Borrowed memory that the device does not release can be neither returned nor leaked.

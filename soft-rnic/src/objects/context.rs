@@ -311,7 +311,7 @@ impl Context {
         .map(|count| count.0.load(Relaxed))
         .sum::<u32>();
         if live != 0 {
-            log::warn!("{} was closed with {live} objects that were not destroyed", self.device.name);
+            log::info!("{} was closed with {live} objects that were not destroyed", self.device.name);
             self.rnic
                 .queue_pairs()
                 .all()

@@ -5,7 +5,7 @@ use std::ptr;
 
 use rdma_mummy_sys::types::{ibv_mr_init_attr, ibv_mr_init_attr_mask as Mask};
 
-use super::register::{RegistrationRequest, flags};
+use super::register::{RegistrationRequest, check_huge_pages, flags};
 use super::{MemoryKind, MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::dma_handle::DmaHandle;
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -93,8 +93,8 @@ impl MemoryRegionBuilder {
     ///
     /// # Errors
     ///
-    /// Fails if the buffer has fewer bytes or belongs to another domain, and as
-    /// [`build`](Self::build) does.
+    /// Fails if the buffer has fewer bytes or belongs to another domain, with
+    /// [`AccessFlags::HugeTlb`], and as [`build`](Self::build) does.
     ///
     /// # References
     ///
@@ -109,6 +109,7 @@ impl MemoryRegionBuilder {
             return Err(RegisterMemoryRegionError::OtherDomain);
         }
         let ptr = buffer.range(offset, length)?;
+        check_huge_pages("the provider's memory", None, length, self.access)?;
         let mut attr =
             self.of_address(ptr, length, Mask::IBV_REG_MR_MASK_ADDR.0 | Mask::IBV_REG_MR_MASK_BUF.0);
         attr.buf = buffer.as_raw().as_ptr();

@@ -1,6 +1,7 @@
 //! Registration of memory at a raw address, of a dma-buf, and of device memory.
 
 use std::ffi::c_int;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
@@ -12,6 +13,7 @@ use super::{KeptAlive, MemoryKind, MemoryRegion};
 use crate::ibverbs::device_memory::DeviceMemory;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
+use crate::memory::BufferKind;
 
 /// The attributes of a registration, kept for the region and for errors.
 pub(in crate::ibverbs) struct RegistrationRequest<'a> {
@@ -119,7 +121,7 @@ impl ProtectionDomain {
     ///
     /// Fails as [`reg_mr`](Self::reg_mr) does. Devices without
     /// [`SupportImplicit`](crate::ibverbs::device_attr::OnDemandPagingGeneral) have no implicit
-    /// regions.
+    /// regions, and some with it have none for remote access: ask by registering.
     ///
     /// # References
     ///
@@ -218,6 +220,22 @@ impl ProtectionDomain {
     }
 }
 
+/// Refuses [`AccessFlags::HugeTlb`] for memory that safe code registers, unless it is of a kind that
+/// lies on huge pages. For other memory the kernel would round the bounds to huge pages, so that
+/// the region has memory around it that its owner has not given.
+pub(crate) fn check_huge_pages(
+    memory: &'static str,
+    kind: Option<BufferKind>,
+    len: usize,
+    access: AccessFlags,
+) -> Result<(), RegisterMemoryRegionError> {
+    let on_huge_pages = matches!(kind, Some(BufferKind::HugePages { .. }));
+    match access.contains(AccessFlags::HugeTlb) && !on_huge_pages {
+        true => Err(RegisterMemoryRegionError::NotOnHugePages { memory, len }),
+        false => Ok(()),
+    }
+}
+
 pub(super) fn flags(access: AccessFlags) -> c_int {
     access.bits().cast_signed()
 }
@@ -303,6 +321,19 @@ pub enum RegisterMemoryRegionError {
         /// The length of the device memory in bytes.
         dm_length: usize,
     },
+    /// Safe code asked for [`AccessFlags::HugeTlb`], and it is not known that the memory lies on
+    /// huge pages.
+    #[error(
+        "cannot register {len} bytes with HugeTlb: {memory} need not lie on huge pages, and the region could \
+         have memory around it; leave the flag out, or register a `Buffer` of `BufferKind::HugePages` with \
+         `reg_buffer`"
+    )]
+    NotOnHugePages {
+        /// What the memory is, in words.
+        memory: &'static str,
+        /// How many bytes were to be registered.
+        len: usize,
+    },
     /// The process may not lock that much memory.
     #[error(
         "cannot register {len} bytes: the limit of locked memory (RLIMIT_MEMLOCK) is {limit} bytes and the \
@@ -317,7 +348,7 @@ pub enum RegisterMemoryRegionError {
         source: io::Error,
     },
     /// `ibv_reg_mr`, or one of its kin, failed.
-    #[error("cannot register {len} bytes with {access:?}: {source}")]
+    #[error("cannot register {len} bytes with {access:?}: {source}{}", NeedsLocalWrite(*.access))]
     Ibverbs {
         /// How many bytes were to be registered.
         len: usize,
@@ -329,6 +360,19 @@ pub enum RegisterMemoryRegionError {
 }
 
 debug_as_text!(RegisterMemoryRegionError);
+
+/// What is missing among permissions that no device accepts; nothing if they are complete.
+pub(super) struct NeedsLocalWrite(pub(super) AccessFlags);
+
+impl fmt::Display for NeedsLocalWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let writing = self.0 & (AccessFlags::RemoteWrite | AccessFlags::RemoteAtomic);
+        if writing.is_empty() || self.0.contains(AccessFlags::LocalWrite) {
+            return Ok(());
+        }
+        write!(f, "; {writing:?} needs LocalWrite in addition")
+    }
+}
 
 impl RegisterMemoryRegionError {
     #[cold]
@@ -379,4 +423,19 @@ fn may_lock_any_memory() -> bool {
             u64::from_str_radix(&mask, 16).ok()
         })
         .is_some_and(|mask| mask & 1 << CAP_IPC_LOCK != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_buffers_on_huge_pages_are_registered_as_such() {
+        let check = |kind, access| check_huge_pages("it", kind, 64, access).is_ok();
+        let huge = AccessFlags::LocalWrite | AccessFlags::HugeTlb;
+        assert!(check(Some(BufferKind::HUGE_2_MIB), huge) && check(Some(BufferKind::HUGE_1_GIB), huge));
+        for kind in [None, Some(BufferKind::Private), Some(BufferKind::Shared)] {
+            assert!(check(kind, AccessFlags::LocalWrite) && !check(kind, huge), "{kind:?}");
+        }
+    }
 }

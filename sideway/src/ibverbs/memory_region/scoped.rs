@@ -1,5 +1,6 @@
 //! Scoped registration: borrowed memory, registered for the duration of one call.
 
+use super::register::check_huge_pages;
 use super::{MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -21,7 +22,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// Fails as [`reg_mr`](Self::reg_mr) does, before `with` is called.
+    /// Fails as [`reg_mr`](Self::reg_mr) does, and with [`AccessFlags::HugeTlb`], because borrowed
+    /// memory need not lie on huge pages. It fails before it calls `with`.
     ///
     /// # Aborts
     ///
@@ -36,9 +38,10 @@ impl ProtectionDomain {
         access: AccessFlags,
         with: impl FnOnce(&MemoryRegion) -> R,
     ) -> Result<R, RegisterMemoryRegionError> {
+        check_huge_pages("borrowed memory", None, memory.len(), access)?;
         // SAFETY: `memory` is borrowed until this returns or unwinds. Before that, `ScopedRegion`
         // deregisters the region, or the process aborts. So nobody else uses a reference to the
-        // memory while it is registered.
+        // memory while it is registered. `HugeTlb` was refused.
         let region = unsafe { self.reg_mr(memory.as_mut_ptr(), memory.len(), access) }?;
         let scope = ScopedRegion(Some(region));
         Ok(with(scope.region()))

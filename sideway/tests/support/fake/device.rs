@@ -323,11 +323,13 @@ pub(super) unsafe extern "C" fn reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
-    _: c_int,
+    access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the caller passes a live domain, as C requires.
     let (context, world) = unsafe { ((*pd).context, world_of((*pd).context)) };
-    if let Some(null) = refuses(world.lies.reg_mr) {
+    let remote = access & (ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 as c_int) != 0;
+    let refused = world.lies.implicit_is_local && length == usize::MAX && remote;
+    if let Some(null) = refuses(if refused { libc::EOPNOTSUPP } else { world.lies.reg_mr }) {
         return null;
     }
     world.born();

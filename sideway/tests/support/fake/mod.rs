@@ -52,6 +52,8 @@ pub struct Faults {
     pub gid_entry_result: i32,
     pub alloc_pd: i32,
     pub reg_mr: i32,
+    /// Regions of the whole address space are for local access alone.
+    pub implicit_is_local: bool,
     /// The result of `ibv_rereg_mr`, and `errno`.
     pub rereg_mr: (i32, i32),
     /// The result of copies to and from device memory.
