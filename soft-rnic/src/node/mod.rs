@@ -52,7 +52,7 @@ pub(crate) use directory::Reachability;
 pub(crate) use exports::Exports;
 pub(crate) use heap::{Heap, HeapRange, OfferPlaces, OfferRange};
 pub(crate) use message::{Doorbell, ExportId, PacketReader, PeerRequest, PortGid, REPLY, Reply};
-pub(crate) use numbers::{LAST_BLOCK, QpNumber};
+pub(crate) use numbers::{LAST_BLOCK, QpNumber, block_of};
 pub(crate) use peer_process::PeerProcess;
 pub(crate) use port_lookup::PortOwner;
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod ask;
 mod packet;
+mod unanswered;
 
 use std::borrow::Cow;
 
@@ -13,6 +14,7 @@ use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
 pub use ask::{NoAnswer, Process, processes};
 pub(crate) use packet::{STATUS_VERSION, decode, encode};
+pub use unanswered::{Unanswered, unanswered};
 
 use crate::config::Mode;
 

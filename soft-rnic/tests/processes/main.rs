@@ -22,6 +22,7 @@ mod sends;
 mod soak;
 mod status;
 mod stuck;
+mod unanswered;
 mod windows;
 mod xrc;
 
@@ -48,6 +49,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(status::trials());
     trials.extend(scribble::trials());
     trials.extend(stuck::trials());
+    trials.extend(unanswered::trials());
     trials.extend(windows::trials());
     trials.extend(connections::trials());
     trials.extend(connection_soak::trials());

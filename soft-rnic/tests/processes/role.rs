@@ -58,6 +58,7 @@ pub(crate) fn play() -> bool {
         "rsocket" => crate::rsockets::side(&arguments[1..]),
         "cm-side" => crate::connections::side(),
         "status" => crate::status::shown(&arguments[1..]),
+        "unanswered" => crate::unanswered::play(&arguments[1]),
         "regions" => crate::regions::play(&arguments[1..]),
         "region-owner" => crate::regions::owner(&arguments[1..]),
         "copies" => crate::copies::play(&arguments[1..]),
