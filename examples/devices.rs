@@ -79,8 +79,7 @@ pub fn all<'list>(
 ) -> Result<Vec<Device<'list>>, FindDeviceError> {
     match name {
         Some(name) => Ok(vec![devices.find(name)?]),
-        None if devices.is_empty() => Err(FindDeviceError::NoDevice),
-        None => Ok(devices.iter().collect()),
+        None => devices.first().map(|_| devices.iter().collect()),
     }
 }
 

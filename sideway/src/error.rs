@@ -30,6 +30,7 @@ use std::io;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::completion::PollCompletionQueueError;
 use crate::ibverbs::device_context::DeviceContext;
+use crate::limits::OpenFiles;
 
 /// A failed operation: the C function, its object and arguments, and why it failed.
 ///
@@ -311,8 +312,8 @@ impl fmt::Display for Error {
                 }
                 f.write_str(if arguments.is_empty() { ": " } else { "): " })?;
                 match cause {
-                    Cause::Os(source) if reason.is_empty() => write!(f, "{source}")?,
-                    Cause::Os(source) => write!(f, "{reason} ({source})")?,
+                    Cause::Os(source) if reason.is_empty() => write!(f, "{source}{}", OpenFiles(source))?,
+                    Cause::Os(source) => write!(f, "{reason} ({source}){}", OpenFiles(source))?,
                     _ => f.write_str(reason)?,
                 }
             }

@@ -94,6 +94,7 @@ pub mod efa;
 pub mod error;
 pub mod guide;
 pub mod ibverbs;
+mod limits;
 pub mod memory;
 #[cfg(feature = "mlx5")]
 pub mod mlx5;

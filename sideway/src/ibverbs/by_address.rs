@@ -6,8 +6,9 @@ use std::path::Path;
 
 use super::address::{Gid, GidEntry, GidType};
 use super::connect::{ChoosePathError, LocalPath};
-use super::device::{DeviceList, FindDeviceError};
+use super::device::DeviceList;
 use super::device_context::DeviceContext;
+use super::local_path::has_usable_index;
 use super::port::{LinkLayer, PortAttr, PortState};
 use crate::error::Error;
 
@@ -41,7 +42,7 @@ impl DeviceList {
     pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
         let wanted = AddressQuery::of(local)?;
         if self.is_empty() {
-            return Err(ChoosePathError::NoDevice(FindDeviceError::NoDevice));
+            return Err(ChoosePathError::NoDevice(self.why_empty()));
         }
         let (mut best, mut seen): (Option<PortMatch>, _) = (None, Vec::new());
         let mut not_asked = None;
@@ -162,7 +163,10 @@ impl PortMatch {
             let entries = || table.iter().filter(|entry| entry.port_num() == u32::from(port_num));
             let infiniband = port.link_layer() == LinkLayer::InfiniBand;
             let fit = |entry: &&GidEntry| if infiniband { wanted.is_below(entry) } else { wanted.is(entry) };
-            for entry in entries().filter(fit) {
+            let (usable, beyond) = entries()
+                .filter(fit)
+                .partition::<Vec<&GidEntry>, _>(|entry| infiniband || has_usable_index(entry));
+            for entry in usable {
                 let found = Self { context: context.clone(), port_num, port, entry: *entry };
                 if best.as_ref().is_none_or(|best| found.merit() > best.merit()) {
                     best = Some(found);
@@ -172,7 +176,10 @@ impl PortMatch {
             on.sort();
             on.dedup();
             let on = if on.is_empty() { "no interface".to_owned() } else { on.join(", ") };
-            seen.push(format!("{} port {port_num} is on {on}", context.name()));
+            let beyond = beyond.first().map_or(String::new(), |entry| {
+                format!(" (with the address at GID index {}, above 255)", entry.gid_index())
+            });
+            seen.push(format!("{} port {port_num} is on {on}{beyond}", context.name()));
         }
         Ok(best)
     }

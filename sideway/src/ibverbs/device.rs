@@ -27,9 +27,10 @@ use rdma_mummy_sys::types::ibv_device;
 use rdma_mummy_sys::{Provider, verbs};
 
 use super::device_context::{DeviceContext, device_name};
+use super::device_file::DeviceFolders;
 pub use super::types::{Guid, TransportType};
 use crate::error::{Error, ErrorKind};
-use crate::provider::{default_provider_for, invalid_configuration};
+use crate::provider::{ProviderChoice, default_provider_for, invalid_configuration};
 
 /// The RDMA devices of a provider (`ibv_get_device_list`). Dropping the list frees it
 /// (`ibv_free_device_list`).
@@ -59,6 +60,17 @@ pub enum FindDeviceError {
          DEV`){OR_SOFT}"
     )]
     NoDevice,
+    /// The kernel has devices, and this process has the file of none of them, as in a container.
+    #[error(
+        "the kernel has {}, and this process has no file of {} in /dev/infiniband: load ib_uverbs (`modprobe ib_uverbs`); \
+         a container gets the files by `--device /dev/infiniband`{OR_SOFT}",
+        .known.join(", "),
+        if .known.len() == 1 { "it" } else { "them" }
+    )]
+    NoDeviceFile {
+        /// The names of the kernel's devices.
+        known: Vec<String>,
+    },
     /// There are devices, but none of this name.
     #[error("no RDMA device named `{name}`; there {}", DeviceNames(.known))]
     Unknown {
@@ -151,7 +163,20 @@ impl DeviceList {
     ///
     /// Fails if the list is empty.
     pub fn first(&self) -> Result<Device<'_>, FindDeviceError> {
-        self.get(0).ok_or(FindDeviceError::NoDevice)
+        self.get(0).ok_or_else(|| self.why_empty())
+    }
+
+    /// Why the list is empty.
+    #[cold]
+    pub(super) fn why_empty(&self) -> FindDeviceError {
+        // Only this provider's library lists the kernel's devices.
+        if self.provider.name() != ProviderChoice::System.name() {
+            return FindDeviceError::NoDevice;
+        }
+        match DeviceFolders::default().devices_without_files() {
+            known if known.is_empty() => FindDeviceError::NoDevice,
+            known => FindDeviceError::NoDeviceFile { known },
+        }
     }
 
     /// The device called `name`.
@@ -161,7 +186,7 @@ impl DeviceList {
     /// Fails if no device has this name; the error lists the names of all devices.
     pub fn find(&self, name: &str) -> Result<Device<'_>, FindDeviceError> {
         if self.is_empty() {
-            return Err(FindDeviceError::NoDevice);
+            return Err(self.why_empty());
         }
         self.iter().find(|device| device.name() == name).ok_or_else(|| FindDeviceError::Unknown {
             name: name.to_owned(),
@@ -244,7 +269,8 @@ impl Device<'_> {
     ///
     /// # Errors
     ///
-    /// Fails if the device cannot be opened, for example without permission for its device file.
+    /// Fails if the device cannot be opened, for example without permission for its device file. The
+    /// error says what the file itself shows, because the library's error number need not.
     ///
     /// # References
     ///
@@ -254,8 +280,9 @@ impl Device<'_> {
         let context = unsafe { (self.provider.verbs().ibv_open_device)(self.device.as_ptr()) };
         let context = NonNull::new(context).ok_or_else(|| {
             let source = io::Error::last_os_error();
-            let remedy = about_rights(&source);
-            Error::os("ibv_open_device", source).of(format!("device {}", self.name())).remedy(remedy)
+            let name = self.name();
+            let remedy = DeviceFolders::default().why_not_opened(&name).unwrap_or_default();
+            Error::os("ibv_open_device", source).of(format!("device {name}")).remedy(remedy)
         })?;
         // SAFETY: this provider opened the context just now, and nothing else owns it.
         Ok(unsafe { DeviceContext::from_raw(context, self.provider) })
@@ -274,13 +301,6 @@ impl Device<'_> {
 impl fmt::Debug for Device<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Device").field(&self.name()).finish()
-    }
-}
-
-fn about_rights(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::PermissionDenied => "look at the rights of /dev/infiniband/uverbs*",
-        _ => "",
     }
 }
 

@@ -65,11 +65,12 @@ impl DeviceContext {
     }
 
     /// Queries the GID tables of all ports, without their empty entries. Uses
-    /// `ibv_query_gid_table`, or sysfs if the library lacks it.
+    /// `ibv_query_gid_table`, or sysfs if the library lacks it. If the table cannot be read as a
+    /// whole, for example because one entry gives `EINVAL`, it has the entries that can be read.
     ///
     /// # Errors
     ///
-    /// Fails if the tables cannot be read.
+    /// Fails if no entry can be read.
     ///
     /// # References
     ///
@@ -77,12 +78,13 @@ impl DeviceContext {
     pub fn query_gid_table(&self) -> Result<Vec<GidEntry>, Error> {
         const VERB: &str = "ibv_query_gid_table";
         let ports = self.query_device()?.phys_port_cnt();
-        let mut room = 0;
+        let mut lengths = Vec::new();
         for port in 1..=ports {
             // Indices have 16 bits, so a table cannot be longer; a larger length from the device is
             // cut off.
-            room += usize::try_from(self.query_port(port)?.gid_tbl_len().clamp(0, 1 << 16)).unwrap_or(0);
+            lengths.push((port, self.query_port(port)?.gid_tbl_len().clamp(0, 1 << 16).cast_unsigned()));
         }
+        let room = lengths.iter().map(|(_, length)| *length as usize).sum();
         let mut entries = vec![ibv_gid_entry::default(); room];
         // SAFETY: `self` keeps the context open, and `entries` has the length that is passed.
         let count = unsafe {
@@ -103,9 +105,22 @@ impl DeviceContext {
                 .map_err(|source| Error::os(VERB, source).reason("the GID table in sysfs cannot be read")),
             Err(_) => {
                 let errno = i32::try_from(count.saturating_neg()).unwrap_or(libc::EIO);
-                Err(Error::os(VERB, super::os_error(errno)))
+                match self.readable_entries(&lengths) {
+                    entries if entries.is_empty() => Err(Error::os(VERB, super::os_error(errno))),
+                    entries => Ok(entries),
+                }
             }
         }
+    }
+
+    /// The entries that can be read one by one and are not empty. `lengths` has the ports with the
+    /// lengths of their tables.
+    #[cold]
+    fn readable_entries(&self, lengths: &[(u8, u32)]) -> Vec<GidEntry> {
+        let each = lengths.iter().flat_map(|&(port, length)| (0..length).map(move |index| (port, index)));
+        each.filter_map(|(port, index)| self.query_gid_ex(port, index).ok())
+            .filter(|entry| !entry.gid().is_zero())
+            .collect()
     }
 }
 

@@ -26,8 +26,8 @@ impl LocalPath {
     /// usually works.
     ///
     /// On Ethernet it prefers RoCE version 2, then a GID of an IPv4 address, then a routable IPv6
-    /// address, then a link-local one. Version 1 comes last. On InfiniBand it is the LID, with GID
-    /// 0 if the port requires global routing headers.
+    /// address, then a link-local one (`169.254.0.0/16`, `fe80::/10`). Version 1 comes last. On
+    /// InfiniBand it is the LID, with GID 0 if the port requires global routing headers.
     ///
     /// # Errors
     ///
@@ -150,30 +150,44 @@ fn best_gid(
     device: &str,
     port_num: u8,
 ) -> Result<(Option<GidEntry>, String), ChoosePathError> {
-    let table = context.query_gid_table()?;
+    let mut table = context.query_gid_table()?;
+    table.retain(|entry| entry.port_num() == u32::from(port_num) && !entry.gid().is_zero());
+    let lowest = table.iter().map(GidEntry::gid_index).min();
     let best = table
         .iter()
-        .filter(|entry| entry.port_num() == u32::from(port_num) && !entry.gid().is_zero())
+        .filter(|entry| has_usable_index(entry))
         .max_by_key(|entry| (merit(entry), std::cmp::Reverse(entry.gid_index())))
-        .ok_or_else(|| ChoosePathError::NoGid { device: device.into(), port_num })?;
+        .ok_or_else(|| match (device.into(), lowest) {
+            (device, Some(lowest)) => ChoosePathError::GidIndexTooHigh { device, port_num, lowest },
+            (device, None) => ChoosePathError::NoGid { device, port_num },
+        })?;
     let version =
         if best.gid_type() == GidType::RoceV2 { "routable RoCEv2" } else { "the port has no RoCEv2" };
     let kind = match best.gid().to_ipv4_mapped() {
-        Some(address) if address != Ipv4Addr::UNSPECIFIED => format!("IPv4 address {address}"),
-        _ if best.gid().is_unicast_link_local() => {
-            "link-local only: peers must be on the same segment".into()
+        Some(address) if address.is_link_local() => {
+            format!("link-local IPv4 address {address}: {SAME_SEGMENT}")
         }
+        Some(address) if address != Ipv4Addr::UNSPECIFIED => format!("IPv4 address {address}"),
+        _ if best.gid().is_unicast_link_local() => format!("link-local only: {SAME_SEGMENT}"),
         _ => "global IPv6 address".into(),
     };
     Ok((Some(*best), format!("{version}, {kind}")))
 }
 
+const SAME_SEGMENT: &str = "peers must be on the same segment";
+
+/// Whether a queue pair can use the entry: `ibv_global_route::sgid_index` has 8 bits.
+pub(super) fn has_usable_index(entry: &GidEntry) -> bool {
+    u8::try_from(entry.gid_index()).is_ok()
+}
+
 /// Ranks a GID by how far its packets can travel; more is better.
 fn merit(entry: &GidEntry) -> (bool, u8) {
-    let scope = match entry.gid() {
-        gid if gid.to_ipv4_mapped().is_some() => 2,
-        gid if gid.is_unicast_link_local() => 0,
-        _ => 1,
+    let scope = match (entry.gid().to_ipv4_mapped(), entry.gid()) {
+        (Some(address), _) if address.is_link_local() => 1,
+        (Some(_), _) => 3,
+        (None, gid) if gid.is_unicast_link_local() => 0,
+        (None, _) => 2,
     };
     // The version comes first: a routable address on version 1 reaches no further than a link-local
     // one on version 2.
@@ -237,6 +251,19 @@ pub enum ChoosePathError {
         device: String,
         /// The port number, from 1.
         port_num: u8,
+    },
+    /// All GIDs of the port have indices that queue pairs cannot use.
+    #[error(
+        "port {port_num} of {device} has no GID below index 256, and the lowest is {lowest}: an address of a queue pair \
+         has 8 bits for the index; remove addresses that are not needed from the interface"
+    )]
+    GidIndexTooHigh {
+        /// The device's name, such as `mlx5_0`.
+        device: String,
+        /// The port number, from 1.
+        port_num: u8,
+        /// The lowest index of a GID.
+        lowest: u32,
     },
     /// The address is that of no single interface.
     #[error("{address} is no address of one interface: give that of a connected socket, or of the interface")]
@@ -306,9 +333,10 @@ mod tests {
             entry("fe80::1", 0, GidType::RoceV1),
             entry("::ffff:10.0.0.1", 2, GidType::RoceV1),
             entry("fe80::1", 1, GidType::RoceV2),
+            entry("::ffff:169.254.3.4", 5, GidType::RoceV2),
             entry("2001:db8::1", 4, GidType::RoceV2),
             entry("::ffff:10.0.0.1", 3, GidType::RoceV2),
         ];
-        assert!(ranked.is_sorted_by_key(merit));
+        assert!(ranked.is_sorted_by(|a, b| merit(a) < merit(b)));
     }
 }

@@ -13,6 +13,7 @@ mod data_in_order;
 pub mod device;
 pub mod device_attr;
 pub mod device_context;
+mod device_file;
 pub mod device_memory;
 pub mod dma_buf;
 pub mod dma_handle;

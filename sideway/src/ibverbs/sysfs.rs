@@ -16,20 +16,29 @@ pub(super) fn gid_entry(device: &str, port: u8, index: u32) -> io::Result<GidEnt
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODATA))
 }
 
-/// All entries that are not empty.
+/// All entries that are not empty and can be read; fails if none can be read.
 pub(super) fn gid_table(device: &str, ports: u8) -> io::Result<Vec<GidEntry>> {
     let mut entries = Vec::new();
     for port in 1..=ports {
-        let folder = port_folder(device, port);
-        let mut indices: Vec<u32> = fs::read_dir(folder.join("gids"))?
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .collect();
-        indices.sort_unstable();
-        for index in indices {
-            entries.extend(read_entry(&folder, port, index)?);
-        }
+        entries.extend(port_entries(&port_folder(device, port), port)?);
     }
     Ok(entries)
+}
+
+fn port_entries(folder: &Path, port: u8) -> io::Result<Vec<GidEntry>> {
+    let mut indices: Vec<u32> = fs::read_dir(folder.join("gids"))?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    indices.sort_unstable();
+    let (mut entries, mut failed) = (Vec::new(), None);
+    for index in indices {
+        match read_entry(folder, port, index) {
+            Ok(entry) => entries.extend(entry),
+            // The kernel gives EINVAL for some entries, which says nothing of the others.
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.filter(|_| entries.is_empty()).map_or(Ok(entries), Err)
 }
 
 fn read_entry(port_folder: &Path, port: u8, index: u32) -> io::Result<Option<GidEntry>> {
@@ -85,6 +94,13 @@ mod tests {
         assert_eq!(entry.netdev_name().unwrap(), "lo");
         assert_eq!(read_entry(&folder, 1, 1).unwrap(), None);
         assert!(read_entry(&folder, 1, 7).is_err());
+
+        // An entry that cannot be read does not hide the others.
+        fs::write(folder.join("gids/1"), "no GID\n").unwrap();
+        assert_eq!(port_entries(&folder, 1).unwrap(), [entry]);
+        fs::write(folder.join("gids/0"), "no GID\n").unwrap();
+        assert_eq!(port_entries(&folder, 1).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        fs::write(folder.join("gids/0"), "fe80:0000:0000:0000:5054:00ff:fe36:7656\n").unwrap();
 
         fs::write(folder.join("gid_attrs/types/0"), "IB/RoCE v1\n").unwrap();
         assert_eq!(read_entry(&folder, 1, 0).unwrap().unwrap().gid_type(), GidType::RoceV1);

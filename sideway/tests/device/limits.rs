@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use sideway::ibverbs::queue_pair::{
-    BasicQueuePair, PostRecvError, PostSendError, QueuePair, QueuePairType, SendOperationFlags,
-    WorkRequestOperationType,
+    BasicQueuePair, PostRecvError, PostSendError, QueuePair, QueuePairState, QueuePairType,
+    SendOperationFlags, WorkRequestOperationType,
 };
 
 use crate::harness::{Outcome, Suite, TestDevice};
@@ -216,7 +216,12 @@ fn a_pair_that_is_not_ready_says_so_or_waits(test_device: &TestDevice) -> Outcom
     let mut node =
         crate::node::Node::<BasicQueuePair, AnyCq>::new(&test_device.open(), test_device.port, &options);
     if let Err(error) = node.post(&[(1, SIGNALED, Op::Send, Data::At(0, 8))]) {
-        assert!(matches!(error, PostSendError::InvalidWorkRequest { .. }), "{error}");
+        let state = QueuePairState::Reset;
+        assert!(
+            matches!(error, PostSendError::NotConnected { state: found, .. } if found == state),
+            "{error}"
+        );
+        assert!(error.to_string().starts_with("the queue pair is in Reset: connect it first"), "{error}");
     }
     assert_eq!(node.send_cq.poll(&mut |wc| panic!("{wc:?}")).unwrap(), 0);
     Ok(())

@@ -218,6 +218,53 @@ fn a_gid_table_of_any_length_and_result_is_survived() {
     }
 }
 
+/// Some kernels give `EINVAL` for an entry, and libibverbs then for the whole table.
+#[test]
+fn a_gid_entry_that_cannot_be_read_does_not_hide_the_others() {
+    let (_fake, context) = lying(|l| {
+        (l.gid_table_result, l.first_gid_entry_result) = (Some(-(libc::EINVAL as isize)), libc::EINVAL);
+    });
+    let indices: Vec<_> = context.query_gid_table().unwrap().iter().map(|entry| entry.gid_index()).collect();
+    assert_eq!(indices, [1, 2, 3]);
+    assert_eq!(LocalPath::choose(&context, 1, None).unwrap().gid_index(), Some(1));
+    let (_fake, context) = lying(|l| {
+        (l.gid_table_result, l.gid_entry_result) = (Some(-(libc::EINVAL as isize)), libc::EINVAL);
+    });
+    assert_says(&context.query_gid_table().unwrap_err(), libc::EINVAL);
+}
+
+#[test]
+fn gids_that_no_queue_pair_can_use_are_named() {
+    let (_fake, context) = lying(|l| l.gid_index = Some(255));
+    assert_eq!(LocalPath::choose(&context, 1, None).unwrap().gid_index(), Some(255));
+    let (_fake, context) = lying(|l| l.gid_index = Some(300));
+    let error = LocalPath::choose(&context, 1, None).unwrap_err();
+    let text = "port 1 of fake0 has no GID below index 256, and the lowest is 300: an address of a queue pair \
+                has 8 bits for the index; remove addresses that are not needed from the interface";
+    assert_eq!(error.to_string(), text);
+    assert!(matches!(error, ChoosePathError::GidIndexTooHigh { lowest: 300, .. }));
+}
+
+#[test]
+fn a_limit_of_open_files_is_named_with_what_to_do() {
+    let (_fake, context) = lying(|l| (l.create_qp, l.alloc_pd) = (libc::EMFILE, libc::EMFILE));
+    let says = |text: String| {
+        assert!(
+            text.contains("os error 24); this process has as many open files as it may have ("),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("raise the limit (`ulimit -n`, LimitNOFILE of a service), or close some"),
+            "{text}"
+        );
+    };
+    says(context.alloc_pd().unwrap_err().to_string());
+    let (_fake, context) = lying(|l| l.create_qp = libc::EMFILE);
+    let cq = context.create_cq_builder().build().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    says(pd.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq).build().unwrap_err().to_string());
+}
+
 #[test]
 fn a_gid_index_beyond_all_is_refused() {
     let (_fake, context) = lying(|_| {});

@@ -4,8 +4,9 @@ use std::io::IoSlice;
 
 use sideway::ibverbs::completion::BasicCompletionQueue;
 use sideway::ibverbs::queue_pair::{
-    BasicQueuePair, ExtendedQueuePair, PostRecvError, PostSendError, PostSendGuard, QueuePair, QueuePairType,
-    ScatterGatherEntry, SendOperationFlags, SendQueue, WorkRequestFlags, WorkRequestOperationType,
+    BasicQueuePair, ExtendedQueuePair, PostRecvError, PostSendError, PostSendGuard, QueuePair,
+    QueuePairState, QueuePairType, ScatterGatherEntry, SendOperationFlags, SendQueue, WorkRequestFlags,
+    WorkRequestOperationType,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -376,12 +377,48 @@ fn a_classic_list_says_where_it_broke_off() {
 }
 
 #[test]
+fn a_pair_that_is_not_connected_is_named_with_its_state() {
+    use QueuePairState as Q;
+    for (state, named) in [
+        (Q::Reset, true),
+        (Q::Init, true),
+        (Q::ReadyToReceive, true),
+        (Q::ReadyToSend, false),
+        (Q::Error, false),
+    ] {
+        let text = |error: PostSendError| {
+            assert_eq!((error.posted(), error.bad_work_request()), (Some(0), Some(0)));
+            error.to_string()
+        };
+        let fake = Fake::lying(|l| {
+            (l.post_send, l.queried_state) = (Some((libc::EINVAL, BadRequest::Index(0))), Some(state.raw()));
+        });
+        let mut basic = Pair::<BasicQueuePair>::new(&fake);
+        let mut guard = basic.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_send();
+        let basic = text(guard.post().unwrap_err());
+        let fake = Fake::lying(|l| (l.wr_complete, l.queried_state) = (libc::EINVAL, Some(state.raw())));
+        let mut extended = Pair::<ExtendedQueuePair>::new(&fake);
+        let mut guard = extended.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_send();
+        let extended = guard.post().unwrap_err().to_string();
+        let expected = format!("the queue pair is in {state}: connect it first");
+        for text in [basic, extended] {
+            assert_eq!(text.starts_with(&expected), named, "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_bad_request_that_is_none_of_the_lists_is_not_believed() {
     let answers =
         [BadRequest::Unset, BadRequest::Address(8), BadRequest::Address(usize::MAX), BadRequest::Index(4)];
     for answer in answers {
         let both = Some((libc::EINVAL, answer));
-        let fake = Fake::lying(|l| (l.post_send, l.post_recv) = (both, both));
+        let fake = Fake::lying(|l| {
+            (l.post_send, l.post_recv, l.queried_state) =
+                (both, both, Some(QueuePairState::ReadyToSend.raw()));
+        });
         let mut setup = Pair::<BasicQueuePair>::new(&fake);
         let mut guard = setup.qp.start_post_send();
         for n in 0..3 {

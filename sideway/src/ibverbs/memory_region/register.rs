@@ -13,6 +13,7 @@ use super::{KeptAlive, MemoryKind, MemoryRegion};
 use crate::ibverbs::device_memory::DeviceMemory;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
+use crate::limits::soft_limit;
 use crate::memory::BufferKind;
 
 /// The attributes of a registration, kept for the region and for errors.
@@ -407,10 +408,7 @@ impl RegisterMemoryRegionError {
 
 /// The limit of locked memory (`RLIMIT_MEMLOCK`), unless it is infinite.
 fn memory_lock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a local variable.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY && !may_lock_any_memory()).then_some(limit.rlim_cur)
+    soft_limit(libc::RLIMIT_MEMLOCK).filter(|_| !may_lock_any_memory())
 }
 
 /// Whether the kernel exempts this process from the limit (`CAP_IPC_LOCK`).

@@ -178,7 +178,7 @@ impl BasicSendQueue {
         }
         let bad = core::mem::replace(&mut self.bad, ptr::null_mut());
         let index = index_of(bad.addr(), self.slots.first().addr(), self.slots.stride.get(), count);
-        PostSendError::from_errno(result, index)
+        PostSendError::from_errno(result, index, &self.control)
     }
 }
 

@@ -25,6 +25,7 @@ use crate::ibverbs::device_attr::DeviceCapabilityFlags;
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::srq::{SharedReceiveQueue, SrqInner};
+use crate::limits::OpenFiles;
 
 c_flags! {
     /// The operations that a queue pair can send (`ibv_qp_create_send_ops_flags`).
@@ -609,7 +610,7 @@ pub enum CreateQueuePairError {
         bytes_each: usize,
     },
     /// The library refused, for a reason other than those above.
-    #[error("cannot make a queue pair with {cap:?}: {source}")]
+    #[error("cannot make a queue pair with {cap:?}: {source}{}", OpenFiles(.source))]
     Ibverbs {
         /// The capability that was asked for.
         cap: QueuePairCapability,

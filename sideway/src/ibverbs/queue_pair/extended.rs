@@ -433,7 +433,7 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
         list.queue.lists = NO_LIST;
         match result {
             0 => Ok(()),
-            result => Err(PostSendError::from_errno(result, None)),
+            result => Err(PostSendError::from_errno(result, None, &list.queue.control)),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::WorkRequestOperationType;
 use super::work_request::{DestinationKind, SendRequest};
+use super::{QueuePairControl, QueuePairState, WorkRequestOperationType};
 
 /// The reason why a list cannot be posted, found while it was built.
 ///
@@ -164,6 +164,20 @@ pub enum PostSendError {
         /// The library's error number.
         errno: i32,
     },
+    /// The queue pair is not in a state to send (`EINVAL`).
+    #[error(
+        "the queue pair is in {state}: connect it first (`connect`, or `modify` it to ReadyToSend) ({}){}",
+        Errno(*.errno),
+        AtIndex(*.index)
+    )]
+    NotConnected {
+        /// The queue pair's state: `Reset`, `Init` or `ReadyToReceive`.
+        state: QueuePairState,
+        /// The first work request that was not posted, where the device says; those before it were.
+        index: Option<usize>,
+        /// The library's error number.
+        errno: i32,
+    },
     /// A work request is not valid (`EINVAL`), or the queue pair is not in a state to send.
     #[error("invalid work request, or the queue pair is not ready to send ({}){}", Errno(*.errno), AtIndex(*.index))]
     InvalidWorkRequest {
@@ -216,10 +230,20 @@ impl std::fmt::Display for AtIndex {
 
 impl PostSendError {
     #[cold]
-    pub(super) fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
+    pub(super) fn from_errno(
+        result: core::ffi::c_int,
+        index: Option<usize>,
+        control: &QueuePairControl,
+    ) -> Self {
+        use QueuePairState as Q;
         match crate::ibverbs::os_error(result).raw_os_error().unwrap_or(result) {
             errno @ (libc::ENOMEM | libc::ENOSPC) => Self::NotEnoughResources { index, errno },
-            errno @ libc::EINVAL => Self::InvalidWorkRequest { index, errno },
+            errno @ libc::EINVAL => match control.state() {
+                Ok(state @ (Q::Reset | Q::Init | Q::ReadyToReceive)) => {
+                    Self::NotConnected { state, index, errno }
+                }
+                _ => Self::InvalidWorkRequest { index, errno },
+            },
             errno => Self::Ibverbs { index, errno },
         }
     }
@@ -240,6 +264,7 @@ impl PostSendError {
             | Self::InlineDataTooLong { index, .. } => Some(*index),
             Self::TooManyWorkRequests { limit } => Some(*limit),
             Self::NotEnoughResources { index, .. }
+            | Self::NotConnected { index, .. }
             | Self::InvalidWorkRequest { index, .. }
             | Self::Ibverbs { index, .. } => *index,
         }
@@ -251,6 +276,7 @@ impl PostSendError {
     pub fn posted(&self) -> Option<usize> {
         match self {
             Self::NotEnoughResources { index, .. }
+            | Self::NotConnected { index, .. }
             | Self::InvalidWorkRequest { index, .. }
             | Self::Ibverbs { index, .. } => *index,
             _ => Some(0),

@@ -407,7 +407,11 @@ pub enum PostRecvError {
         errno: i32,
     },
     /// A receive is not valid (`EINVAL`), or the queue pair is in the reset state.
-    #[error("invalid receive, or the queue pair is in the reset state ({}){}", Errno(*.errno), AtIndex(*.index))]
+    #[error(
+        "invalid receive, or the queue pair is in Reset: connect it first, or `modify` it to Init ({}){}",
+        Errno(*.errno),
+        AtIndex(*.index)
+    )]
     InvalidWorkRequest {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,

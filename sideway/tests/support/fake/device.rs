@@ -273,6 +273,9 @@ unsafe extern "C" fn query_gid_ex(
         if world.lies.garbage_attributes {
             (*to).gid_type = 4711;
         }
+        if index == 0 && world.lies.first_gid_entry_result != 0 {
+            return world.lies.first_gid_entry_result;
+        }
         world.lies.gid_entry_result
     }
 }
@@ -286,11 +289,12 @@ unsafe extern "C" fn query_gid_table(
 ) -> isize {
     // SAFETY: the caller passes an open context, and an array of this many entries.
     unsafe {
-        if let Some(result) = world_of(context).lies.gid_table_result {
+        let lies = &world_of(context).lies;
+        if let Some(result) = lies.gid_table_result {
             return result;
         }
         if room > 0 {
-            entries.write(entry(1));
+            entries.write(entry(lies.gid_index.unwrap_or(1)));
         }
     }
     room.min(1) as isize

@@ -50,6 +50,10 @@ pub struct Faults {
     pub gid_tbl_len: Option<i32>,
     pub gid_table_result: Option<isize>,
     pub gid_entry_result: i32,
+    /// The result for the entry at index 0 alone.
+    pub first_gid_entry_result: i32,
+    /// The index of the only entry in the table.
+    pub gid_index: Option<u32>,
     pub alloc_pd: i32,
     pub reg_mr: i32,
     /// Regions of the whole address space are for local access alone.

@@ -393,7 +393,7 @@ impl From<sideway::Error> for Unavailable {
 impl From<FindDeviceError> for Unavailable {
     fn from(error: FindDeviceError) -> Self {
         let cause = match &error {
-            FindDeviceError::NoDevice => Cause::NoDevice,
+            FindDeviceError::NoDevice | FindDeviceError::NoDeviceFile { .. } => Cause::NoDevice,
             _ => Cause::DeviceNotFound,
         };
         Self::new(cause, error.to_string())
@@ -403,7 +403,9 @@ impl From<FindDeviceError> for Unavailable {
 impl From<ChoosePathError> for Unavailable {
     fn from(error: ChoosePathError) -> Self {
         let cause = match &error {
-            ChoosePathError::NoDevice(FindDeviceError::NoDevice) => Cause::NoDevice,
+            ChoosePathError::NoDevice(FindDeviceError::NoDevice | FindDeviceError::NoDeviceFile { .. }) => {
+                Cause::NoDevice
+            }
             ChoosePathError::NoDevice(_) | ChoosePathError::NoSuchPort { .. } => Cause::DeviceNotFound,
             ChoosePathError::PortNotActive { .. } => Cause::PortNotActive,
             ChoosePathError::NotAsked { .. } | ChoosePathError::Query(_) => return no_device(&error),

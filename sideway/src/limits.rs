@@ -1,0 +1,33 @@
+//! The process's resource limits, for errors that one of them explains.
+
+use std::fmt;
+use std::io;
+
+/// The soft limit of a resource (`man getrlimit`); `None` if it is infinite.
+pub(crate) fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a local variable.
+    let result = unsafe { libc::getrlimit(resource, &raw mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// What to do if a call failed because no file descriptor was left; nothing after other failures.
+pub(crate) struct OpenFiles<'a>(pub(crate) &'a io::Error);
+
+impl fmt::Display for OpenFiles<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.raw_os_error() {
+            Some(libc::EMFILE) => {
+                f.write_str("; this process has as many open files as it may have")?;
+                if let Some(limit) = soft_limit(libc::RLIMIT_NOFILE) {
+                    write!(f, " ({limit})")?;
+                }
+                f.write_str(": raise the limit (`ulimit -n`, LimitNOFILE of a service), or close some")
+            }
+            Some(libc::ENFILE) => f.write_str(
+                "; this system has as many open files as it may have: raise fs.file-max (`sysctl`)",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
