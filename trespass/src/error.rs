@@ -1,6 +1,7 @@
 //! Errors of making a connection or a listener. Each converts into an [`io::Error`] of the kind
 //! that `std::net` uses.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
@@ -15,10 +16,12 @@ pub enum ConnectError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The address does not resolve.
-    #[error("the address cannot be resolved: {0}")]
+    #[error(
+        "the address cannot be resolved: {0}; give `HOST:PORT`, or both apart as `(HOST, PORT)`: a host has no port in it"
+    )]
     Resolve(#[source] io::Error),
     /// TCP did not connect.
-    #[error("TCP did not connect to {address}: {source}")]
+    #[error("TCP did not connect to {address}: {source}{}", NoInterface(*.address))]
     Tcp {
         /// The peer's address.
         address: SocketAddr,
@@ -26,7 +29,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// rdma_cm did not connect ([`Bootstrap::RdmaCm`](crate::Bootstrap::RdmaCm)).
-    #[error("rdma_cm did not connect to {address}: {source}")]
+    #[error("rdma_cm did not connect to {address}: {source}{}", NoInterface(*.address))]
     RdmaCm {
         /// The peer's address.
         address: SocketAddr,
@@ -34,7 +37,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// A TCP listener cannot be bound to the address.
-    #[error("cannot listen at {address}: {source}{}", busy(.source))]
+    #[error("cannot listen at {address}: {source}{}{}", busy(.source), NoInterface(*.address))]
     Bind {
         /// The local address.
         address: SocketAddr,
@@ -42,7 +45,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// An rdma_cm listener cannot be bound to the address.
-    #[error("cannot listen at {address} by rdma_cm: {source}")]
+    #[error("cannot listen at {address} by rdma_cm: {source}{}", NoInterface(*.address))]
     BindRdmaCm {
         /// The local address.
         address: SocketAddr,
@@ -79,6 +82,21 @@ impl ConnectError {
 impl From<ConnectError> for io::Error {
     fn from(error: ConnectError) -> Self {
         Self::new(error.kind(), error)
+    }
+}
+
+/// What an address lacks that is link-local and names no interface; nothing for others.
+struct NoInterface(SocketAddr);
+
+impl fmt::Display for NoInterface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
+                let (ip, port) = (v6.ip(), v6.port());
+                write!(f, "; a link-local address needs its interface, as in `(\"{ip}%eth0\", {port})`")
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -205,6 +223,53 @@ mod tests {
         assert_eq!(io::Error::from(busy).kind(), io::ErrorKind::AddrInUse);
     }
 
+    /// Addresses that look right, with what to give instead.
+    #[test]
+    fn addresses_that_lack_or_have_too_much_are_explained() {
+        let source = || io::ErrorKind::InvalidInput.into();
+        let text = ConnectError::Resolve(source()).to_string();
+        let expected = "the address cannot be resolved: invalid input parameter; give `HOST:PORT`, or both apart as \
+                        `(HOST, PORT)`: a host has no port in it";
+        assert_eq!(text, expected);
+        let without: SocketAddr = "[fe80::7]:7000".parse().expect("an address");
+        let expected = "; a link-local address needs its interface, as in `(\"fe80::7%eth0\", 7000)`";
+        let with = "[fe80::7%2]:7000".parse().expect("an address");
+        let of = |address| {
+            [
+                ConnectError::Tcp { address, source: source() },
+                ConnectError::RdmaCm { address, source: source() },
+                ConnectError::Bind { address, source: source() },
+                ConnectError::BindRdmaCm { address, source: source() },
+            ]
+            .map(|error| error.to_string())
+        };
+        for text in of(without) {
+            assert!(text.ends_with(expected), "{text}");
+        }
+        for text in of(with).into_iter().chain(of(ADDRESS)) {
+            assert!(!text.contains("link-local"), "{text}");
+        }
+    }
+
+    /// Every way to name a host with a port in it ends with the same words.
+    #[test]
+    #[cfg_attr(miri, ignore = "looks up names")]
+    fn a_host_with_a_port_in_it_is_explained_by_every_call() {
+        use crate::{Config, Listener, Stream, Worker};
+        let wrong = ("127.0.0.1:7000", 7000);
+        let mut worker = Worker::new(&Config::default()).expect("a worker");
+        let kind = Kind::Stream;
+        for error in [
+            Stream::connect(wrong).map(drop),
+            Listener::bind(wrong).map(drop),
+            worker.connect(wrong, kind).map(drop),
+            worker.listen(wrong, kind).map(drop),
+        ] {
+            let text = error.expect_err("no host has this name").to_string();
+            assert!(text.contains("give `HOST:PORT`, or both apart"), "{text}");
+        }
+    }
+
     /// The errors of an open connection.
     fn failures() -> Vec<FailureCause> {
         let seconds = Duration::from_secs(2);
@@ -213,7 +278,7 @@ mod tests {
             FailureCause::StrayCompletion { what: "the send", id: 7 },
             FailureCause::PeerReset,
             FailureCause::PeerGone,
-            FailureCause::Completion { what: "sending", status: 12, vendor: 0, hint: "no route" },
+            FailureCause::Completion { what: "sending", status: 12, vendor: 0, hint: "no route".into() },
             FailureCause::Aborted,
             FailureCause::Device { what: "polling completions", error: "EIO".into() },
             FailureCause::Silent(seconds),

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_int};
 use std::io;
+use std::net::Ipv6Addr;
 use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{
@@ -344,9 +345,19 @@ pub fn getaddrinfo_of(
         code => Error::os(VERB, io::Error::other(reason(code)))
             .of_kind(ErrorKind::NotFound)
             .reason("no address was found")
-            .with("code", code),
+            .with("code", code)
+            .remedy(node.and_then(with_port).unwrap_or_default()),
     }
     .of(looked_for(node, service)))
+}
+
+/// The remedy for a name that has a port in it: `HOST:PORT` or `[ADDRESS]:PORT`.
+fn with_port(node: &str) -> Option<String> {
+    let (host, port) = node.rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    // An IPv6 address without brackets has a colon, and no port.
+    let has_port = port.parse::<u16>().is_ok() && node.parse::<Ipv6Addr>().is_err();
+    has_port.then(|| format!("a port is given apart from its host: node `{host}`, service `{port}`"))
 }
 
 /// The text for a code of `getaddrinfo`.

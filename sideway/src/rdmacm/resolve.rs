@@ -1,6 +1,7 @@
 //! Binding, and resolution of addresses and routes.
 
 use std::io;
+use std::net::SocketAddr;
 use std::ptr;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ impl Identifier {
                 Some(libc::EINVAL) if self.state() != IdentifierState::Idle => {
                     wrong_state(BIND, self.state(), source)
                 }
-                _ => Error::os(BIND, source),
+                _ => of_link_local(Error::os(BIND, source), &address),
             }
             .with("address", address)
         })
@@ -87,7 +88,7 @@ impl Identifier {
                 Some(libc::EAFNOSUPPORT) => of_no_family(VERB, error),
                 Some(libc::EINVAL) if has_no_family => of_no_family(VERB, error),
                 Some(libc::EINVAL) if !matches!(state, S::Idle | S::Bound) => wrong_state(VERB, state, error),
-                _ => Error::os(VERB, error),
+                _ => of_link_local(Error::os(VERB, error), &destination),
             }
             .with("destination", destination)
             .with("source", perhaps(&source))
@@ -134,6 +135,16 @@ fn not_local(verb: &'static str, source: io::Error) -> Error {
         .of_kind(ErrorKind::AddressNotLocal)
         .reason("no RDMA device of this machine has this address")
         .remedy("`rdma link` shows which network interfaces have a device")
+}
+
+/// Says what a link-local address lacks, if it names no interface.
+#[cold]
+fn of_link_local(error: Error, address: &Address) -> Error {
+    match address {
+        Address::Inet(SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => error
+            .remedy(format!("a link-local address needs the interface that leads there: {}%eth0", v6.ip())),
+        _ => error,
+    }
 }
 
 #[cold]

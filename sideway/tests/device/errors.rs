@@ -196,6 +196,13 @@ fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(test_device: &TestDevice) -
     pair.b.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
     let failed = fails(&mut pair, Op::Write(target), Data::At(0, 8));
     assert_eq!(failed.status, Status::TransportRetryCounterExceeded);
+    let hint = pair.a.qp.control().hint(failed.status).unwrap();
+    let number = pair.b.qp.qp_number();
+    let expected = match pair.a.context.is_soft() {
+        true => format!("this process itself has the peer's number {number:#x}, and can be reached"),
+        false => failed.status.hint().unwrap().to_owned(),
+    };
+    assert!(hint.starts_with(&expected), "{hint}");
     Ok(())
 }
 

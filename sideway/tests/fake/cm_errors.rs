@@ -302,6 +302,25 @@ fn addresses_that_are_not_to_be_had_say_so() {
 }
 
 #[test]
+fn a_link_local_address_without_an_interface_says_what_it_lacks() {
+    let (fake, channel) = lying(|_| {});
+    let text = |address: &str, bind: bool| {
+        let address: SocketAddr = address.parse().unwrap();
+        fake.world.cm.fails_next.store(libc::EINVAL, Relaxed);
+        let id = new(&channel);
+        let result = if bind { id.bind_addr(address) } else { id.resolve_addr(None, address, SECOND) };
+        result.unwrap_err().to_string()
+    };
+    for bind in [false, true] {
+        let without = text("[fe80::1]:7", bind);
+        let expected = "; a link-local address needs the interface that leads there: fe80::1%eth0";
+        assert!(without.ends_with(expected), "{without}");
+        assert!(!text("[fe80::1%3]:7", bind).contains("needs the interface"));
+        assert!(!text("[2001:db8::1]:7", bind).contains("needs the interface"));
+    }
+}
+
+#[test]
 fn private_data_that_is_too_long_says_how_long_it_can_be() {
     let with = |length: usize| *ConnectionParameter::new().setup_private_data(&vec![1; length]);
     let too_long = |result: Result<(), Error>, length: usize, limit: usize| {
@@ -448,6 +467,19 @@ fn names_can_fail() {
         let error = ask(code, 0);
         assert_error(&error, ErrorKind::NotFound, &[("code", &code)]);
         assert!(error.to_string().contains("`peer`, service `7`"), "{error}");
+    }
+    let of_node = |node: &str| {
+        let _fake = Fake::lying(|l| l.cm_getaddrinfo = (libc::EAI_NONAME, 0));
+        getaddrinfo_of(provider(), Some(node), None, &hints).unwrap_err().to_string()
+    };
+    for (node, host) in
+        [("peer:7000", "peer"), ("192.0.2.1:7000", "192.0.2.1"), ("[fe80::1%eth0]:7000", "fe80::1%eth0")]
+    {
+        let expected = format!("; a port is given apart from its host: node `{host}`, service `7000`");
+        assert!(of_node(node).ends_with(&expected), "{}", of_node(node));
+    }
+    for node in ["peer", "2001:db8::7000", "peer:http", "peer:70000"] {
+        assert!(!of_node(node).contains("given apart"), "{}", of_node(node));
     }
     let _fake = Fake::new();
     let error = getaddrinfo_of(provider(), Some("pe\0er"), None, &hints).unwrap_err();

@@ -1,6 +1,7 @@
 //! The protocol's errors: violations by the peer, the cause of a connection's failure, and the
 //! refusal of a call.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -91,7 +92,7 @@ pub(crate) enum FailureCause {
     PeerGone,
     /// A work request of a device completed with an error.
     #[error("{what} failed with the completion status {status} (vendor error {vendor:#x}): {hint}")]
-    Completion { what: &'static str, status: u32, vendor: u32, hint: &'static str },
+    Completion { what: &'static str, status: u32, vendor: u32, hint: Cow<'static, str> },
     /// A device reported the completion of a work request that was not posted, or had completed
     /// before.
     #[error("the device says that {what} number {id} has completed, which is not under way")]

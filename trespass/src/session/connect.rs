@@ -52,7 +52,7 @@ impl Config {
     /// Makes a non-blocking acceptor.
     pub(crate) fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<Acceptor> {
         let until = Instant::now() + self.bind_patience;
-        let addresses: Vec<SocketAddr> = addr.to_socket_addrs()?.collect();
+        let addresses: Vec<_> = addr.to_socket_addrs().map_err(ConnectError::Resolve)?.collect();
         let mut delays = retry_delays();
         loop {
             let mut last = None;

@@ -232,7 +232,7 @@ impl SimEndpoint {
                 what: "a work request",
                 status: 12,
                 vendor: 0,
-                hint: "it is a test",
+                hint: "it is a test".into(),
             };
             self.connection.failed(cause);
             return true;

@@ -59,15 +59,18 @@ c_enum! {
 }
 
 impl WorkCompletionStatus {
-    /// The usual cause and what to check; `None` for success and for unknown values.
+    /// The usual cause and what to check; `None` for success and for unknown values. The queue pair's
+    /// [`hint`](crate::ibverbs::queue_pair::QueuePairControl::hint) knows the device, and says more.
     pub const fn hint(self) -> Option<&'static str> {
         Some(match self {
             Self::LocalLengthError => {
-                "a message was longer than the receive buffer, or longer than the port's largest message"
+                "a message was longer than the receive buffer, or longer than the port's largest message, or \
+                 the local buffer of an atomic does not have exactly 8 bytes"
             }
             Self::LocalQueuePairOperationError => {
-                "the queue pair cannot do this operation: wrong type, too many scatter/gather entries, or an \
-                 atomic or READ beyond what max_rd_atomic allows"
+                "the queue pair cannot do this operation: wrong type, too many scatter/gather entries, an \
+                 atomic or READ beyond what max_rd_atomic allows, or an atomic whose result does not get \
+                 exactly 8 bytes"
             }
             Self::LocalProtectionError => {
                 "wrong lkey, a buffer outside of its memory region, a region of another protection domain, or \
@@ -82,11 +85,13 @@ impl WorkCompletionStatus {
             Self::LocalAccessError => "a peer's request touched memory that its key does not cover",
             Self::RemoteInvalidRequestError => {
                 "the peer's queue pair does not take this operation: its access flags, its max_dest_rd_atomic, \
-                 or a message longer than its receive buffer"
+                 an atomic at an address that is no multiple of 8, or a message longer than its receive buffer"
             }
             Self::RemoteAccessError => {
                 "wrong rkey or remote address, beyond the peer's region, or a region without the remote \
-                 permission: exchange rkey() (not lkey()) and the region's address again"
+                 permission: exchange rkey() (not lkey()) and the region's address again. For an atomic: the \
+                 peer's queue pair needs RemoteAtomic in its access flags, which ConnectOptions::default() \
+                 lacks (`setup_access`), and so does its region; the remote address must be a multiple of 8"
             }
             Self::RemoteOperationError => {
                 "the peer failed while it executed the request: look at its completions"
@@ -94,7 +99,9 @@ impl WorkCompletionStatus {
             Self::TransportRetryCounterExceeded => {
                 "the peer does not acknowledge: its queue pair is not in RTR or gone, wrong queue pair number, \
                  GID index or LID, GIDs of different types (RoCE v1 and v2), no route, a firewall on UDP port \
-                 4791, an MTU beyond the path's, or packets lost under load, as without flow control (PFC)"
+                 4791, an MTU beyond the path's, or packets lost under load, as without flow control (PFC). Over a \
+                 software device: the peer's process is stopped or has ended, or it has another user, \
+                 SOFT_RNIC_FABRIC or network namespace"
             }
             Self::ResponderNotReadyRetryCounterExceeded => {
                 "the peer has no receive posted: post receives before the sender starts, or raise rnr_retry"
@@ -217,6 +224,19 @@ mod tests {
             format!("{:?}", WorkCompletionFlags::from_bits_retain(1 << 20 | 1)),
             "WorkCompletionFlags[Grh, 0x100000]"
         );
+    }
+
+    #[test]
+    fn atomics_are_explained_by_each_status_that_they_end_with() {
+        use WorkCompletionStatus as W;
+        let says = |status: W, words: &[&str]| {
+            let hint = status.hint().unwrap();
+            words.iter().for_each(|word| assert!(hint.contains(word), "{status}: {word}: {hint}"));
+        };
+        says(W::RemoteAccessError, &["ConnectOptions::default() lacks", "RemoteAtomic", "multiple of 8"]);
+        says(W::RemoteInvalidRequestError, &["atomic", "multiple of 8", "access flags"]);
+        says(W::LocalQueuePairOperationError, &["exactly 8 bytes"]);
+        says(W::LocalLengthError, &["exactly 8 bytes"]);
     }
 
     #[test]

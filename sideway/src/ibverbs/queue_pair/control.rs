@@ -1,5 +1,6 @@
 //! The control side of a queue pair: attributes, state and destruction.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::ptr::{self, NonNull};
@@ -18,7 +19,7 @@ use super::{
 use crate::error::Error;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
-use crate::ibverbs::completion::CqInner;
+use crate::ibverbs::completion::{CqInner, WorkCompletionStatus};
 use crate::ibverbs::completion_counter::{AttachedCounters, CompletionCounter};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -240,6 +241,21 @@ impl QueuePairControl {
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
     }
 
+    /// The usual cause of a completion of this pair with `status`, and what to check; `None` for
+    /// success and for unknown values.
+    ///
+    /// Over a software device it looks why the peer does not acknowledge
+    /// ([`TransportRetryCounterExceeded`](WorkCompletionStatus::TransportRetryCounterExceeded)): it
+    /// compares user, fabric and network namespace, and sees whether the peer's process is stopped or
+    /// gone. That takes some system calls. Otherwise it is [`WorkCompletionStatus::hint`].
+    pub fn hint(&self, status: WorkCompletionStatus) -> Option<Cow<'static, str>> {
+        let is_soft = self.0.uses.pd.context().is_soft();
+        if status != WorkCompletionStatus::TransportRetryCounterExceeded || !is_soft {
+            return status.hint().map(Cow::Borrowed);
+        }
+        Some(unanswered(self.qp_number()))
+    }
+
     /// Locks the control side: until the guard is dropped, no other thread changes or queries
     /// attributes.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
@@ -322,3 +338,19 @@ pub struct RateLimit {
 
 // C passes the mask as an `int`.
 const _: () = assert!(size_of::<ibv_qp_attr_mask>() == size_of::<core::ffi::c_int>());
+
+/// Why a pair of a software device gets no acknowledgement. The device is in this process, or in a
+/// libibverbs, which says no more.
+#[cold]
+fn unanswered(qp_num: u32) -> Cow<'static, str> {
+    #[cfg(feature = "soft")]
+    if let Some(found) = soft_rnic::status::unanswered(qp_num) {
+        return Cow::Owned(found.to_string());
+    }
+    let _ = qp_num;
+    Cow::Borrowed(
+        "the peer of the software device does not acknowledge: its process is stopped or has ended, or it has another \
+         user, another fabric (SOFT_RNIC_FABRIC) or another network namespace; compare `soft-rnic status \
+         --all-fabrics` on both sides",
+    )
+}

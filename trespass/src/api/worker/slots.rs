@@ -13,6 +13,7 @@ use mio::Token;
 
 use super::{Event, Key};
 use crate::config::Config;
+use crate::error::ConnectError;
 use crate::handshake::Transport;
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
@@ -148,7 +149,7 @@ impl WorkerInner {
     }
 
     pub(super) fn connect(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
-        let address = addr.to_socket_addrs()?.next();
+        let address = addr.to_socket_addrs().map_err(ConnectError::Resolve)?.next();
         let address =
             address.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the address names no host"))?;
         let key = self.allocate_slot();

@@ -383,7 +383,8 @@ fn with_the_last_word_under_way() -> PeerPair {
 
 #[test]
 fn a_peer_that_goes_away_after_the_last_word_has_closed() {
-    let gone = FailureCause::Completion { what: "sending", status: 12, vendor: 0, hint: "it is a test" };
+    let gone =
+        FailureCause::Completion { what: "sending", status: 12, vendor: 0, hint: "it is a test".into() };
     let device = FailureCause::Device { what: "sending", error: "it is a test".into() };
     for cause in [gone, FailureCause::PeerGone, device] {
         let mut pair = with_the_last_word_under_way();

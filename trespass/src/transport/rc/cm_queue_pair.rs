@@ -154,7 +154,7 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
         if let CompletionTarget::Own(dispatcher) = dispatcher {
             let reaped = dispatcher.poll(|_, completed| {
                 let completed = pair.settle(completed);
-                match completed.failure() {
+                match completed.failure(&pair.qp) {
                     // The first failure tells the cause; the requests flushed after it do not.
                     Some(why) => {
                         failure.get_or_insert(why);

@@ -1,9 +1,10 @@
 //! What a completion does to a connection, and the failures that a device reports.
 
 use sideway::ibverbs::completion::WorkCompletionStatus;
+use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair};
 
 use super::DeviceBlock;
-use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
+use super::cq_dispatcher::{CompletedRequest, NO_HINT, WorkCompletion};
 use super::queue_pair::RcQueuePair;
 use super::wr_id::WrId;
 use crate::protocol::frame::Immediate;
@@ -21,7 +22,7 @@ pub(super) fn take_completion<B: DeviceBlock>(
 ) {
     let is_good = completed.status == WorkCompletionStatus::Success;
     if !is_good {
-        fail_completion(broken, protocol, &completed);
+        fail_completion(&pair.qp, broken, protocol, &completed);
     }
     let WorkCompletion { request: completed, len, immediate, .. } = completed;
     let (block, number) = match completed {
@@ -77,6 +78,7 @@ pub(super) fn take_any_completion<B: DeviceBlock>(
 /// Fails the connection because a request has failed.
 #[cold]
 fn fail_completion<B: DeviceBlock>(
+    qp: &GenericQueuePair,
     broken: &mut bool,
     protocol: &mut ProtocolMachine<B>,
     completed: &WorkCompletion<B>,
@@ -85,7 +87,7 @@ fn fail_completion<B: DeviceBlock>(
     let WorkCompletion { status, vendor, .. } = *completed;
     let what = if completed.is_frame() { "receiving" } else { "sending" };
     // The first failure tells the cause; the requests flushed after it do not.
-    let hint = status.hint().unwrap_or("no more is known");
+    let hint = qp.control().hint(status).unwrap_or(NO_HINT.into());
     protocol.failed(FailureCause::Completion { what, status: status.raw(), vendor, hint });
 }
 

@@ -27,7 +27,7 @@ use mio::{Interest, Registry, Token};
 use sideway::ibverbs::completion::{
     CompletionChannel, GenericCompletionQueue, GenericWorkCompletion, Notify, WorkCompletionStatus,
 };
-use sideway::ibverbs::queue_pair::QueuePairTable;
+use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairTable};
 
 use super::draining::{Draining, drain};
 use super::path::QpParameters;
@@ -86,16 +86,19 @@ impl<B> WorkCompletion<B> {
         !matches!(self.request, CompletedRequest::Own(WrId::Send(_) | WrId::Probe))
     }
 
-    /// The error of a failed request, as the reason why the path is not usable.
-    pub(super) fn failure(&self) -> Option<Unavailable> {
+    /// The error of a failed request of this queue pair, as the reason why the path is not usable.
+    pub(super) fn failure(&self, qp: &GenericQueuePair) -> Option<Unavailable> {
         let Self { status, vendor, .. } = self;
         (*status != WorkCompletionStatus::Success).then(|| {
-            let hint = status.hint().unwrap_or("no more is known");
+            let hint = qp.control().hint(*status).unwrap_or(NO_HINT.into());
             let detail = format!("{status}, vendor error {vendor:#x}: {hint}");
             Unavailable::new(Cause::ProbeFailed, detail)
         })
     }
 }
+
+/// What an error says of a status without a hint.
+pub(super) const NO_HINT: &str = "no more is known";
 
 /// A completion queue and its channel, with the queue pairs that complete into it and their shared
 /// receive queue.

@@ -11,7 +11,7 @@ use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::Gid;
 use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint as QpEndpoint, LocalPath, connect};
 use sideway::ibverbs::port::{LinkLayer, Mtu};
-use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
+use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
 use super::cq_dispatcher::{CompletedRequest, CqSlot, WorkCompletion};
@@ -357,7 +357,7 @@ impl<B: DeviceBlock> PreparedPair<B> {
         let is_proved = self.is_proved();
         let completed = self.pair.settle(completed);
         if !is_proved {
-            self.probe.record(completed);
+            self.probe.record(&self.pair.qp, completed);
         } else if self.early.len() <= self.first {
             // The list is bounded. The first completion beyond the grant is kept, and it ends the
             // connection of a peer that sends more than it may.
@@ -367,8 +367,8 @@ impl<B: DeviceBlock> PreparedPair<B> {
 }
 
 impl PathProbe {
-    fn record<B: DeviceBlock>(&mut self, completed: WorkCompletion<B>) {
-        if let Some(failure) = completed.failure() {
+    fn record<B: DeviceBlock>(&mut self, qp: &GenericQueuePair, completed: WorkCompletion<B>) {
+        if let Some(failure) = completed.failure(qp) {
             // The first failure tells the cause; the requests flushed after it do not.
             self.failed.get_or_insert(failure);
             return;
