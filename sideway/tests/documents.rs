@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
@@ -410,6 +411,41 @@ fn the_differences_from_std_are_five_at_most() {
     let lines = section.lines().filter_map(|line| line.strip_prefix("//! "));
     let entries: Vec<_> = lines.filter(|line| is_numbered(line)).collect();
     assert!((1..=5).contains(&entries.len()), "{entries:#?}");
+}
+
+/// The workflows run every step of `.ci/run`, and use actions by the hash of a commit, because a tag
+/// can be moved.
+#[test]
+#[cfg_attr(miri, ignore = "runs a program")]
+fn workflows_run_every_step_and_pin_their_actions() {
+    for (workflow, which) in [("ci", "change"), ("nightly", "nightly")] {
+        let text = read(&format!(".github/workflows/{workflow}.yml"));
+        let uses: Vec<_> = text.lines().filter_map(|line| line.split_once("uses: ")).collect();
+        assert!(!uses.is_empty(), "{workflow}");
+        for (_, action) in uses {
+            let pinned = action.split_once('@').and_then(|(_, rest)| rest.split_once(" # v"));
+            let is_hash = |text: &str| text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(pinned.is_some_and(|(hash, _)| is_hash(hash)), "{workflow}: {action}");
+        }
+        let list = format!(".ci/run --list {which} | grep -vxE '");
+        let (_, rest) = text.split_once(&list).unwrap_or_else(|| panic!("{workflow}: no {list}"));
+        let (apart, _) = rest.split_once('\'').expect("the pattern ends");
+        let output = Command::new(root().join(".ci/run")).args(["--list", which]).output().unwrap();
+        let steps = String::from_utf8(output.stdout).unwrap();
+        let steps: Vec<_> = steps.lines().collect();
+        assert!(output.status.success() && steps.contains(&"tools"), "{steps:?}");
+        for step in apart.split('|') {
+            assert!(steps.contains(&step), "{workflow}: there is no step {step}");
+            let by_matrix = step.strip_prefix("softroce_").is_some_and(|core| {
+                let cores = text.split_once("rdma-core: [").and_then(|(_, rest)| rest.split_once(']'));
+                text.contains(".ci/run softroce_${{ matrix.rdma-core }}")
+                    && cores.is_some_and(|(cores, _)| cores.split(", ").any(|known| known == core))
+            });
+            let has_job = text.lines().any(|line| line.ends_with(&format!(".ci/run {step}")));
+            // Each job begins with this one.
+            assert!(has_job || by_matrix || step == "tools", "{workflow}: no job runs {step}");
+        }
+    }
 }
 
 #[test]
