@@ -4,6 +4,7 @@
 mod common;
 mod events;
 mod faults;
+mod liveness;
 mod programs;
 mod sockets;
 mod threads;

@@ -37,6 +37,10 @@ pub mod memory {}
 #[doc = include_str!("errors.md")]
 pub mod errors {}
 
+/// Liveness: what notices a dead peer, and when.
+#[doc = include_str!("liveness.md")]
+pub mod liveness {}
+
 /// Threads: sharing objects, and using both halves of a queue pair at once.
 #[doc = include_str!("threads.md")]
 pub mod threads {}

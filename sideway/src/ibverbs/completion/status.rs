@@ -91,7 +91,7 @@ impl WorkCompletionStatus {
                 "wrong rkey or remote address, beyond the peer's region, or a region without the remote \
                  permission: exchange rkey() (not lkey()) and the region's address again. For an atomic: the \
                  peer's queue pair needs RemoteAtomic in its access flags, which ConnectOptions::default() \
-                 lacks (`setup_access`), and so does its region; the remote address must be a multiple of 8"
+                 lacks (`access_flags`), and so does its region; the remote address must be a multiple of 8"
             }
             Self::RemoteOperationError => {
                 "the peer failed while it executed the request: look at its completions"
