@@ -10,8 +10,8 @@
 //! notices a dead client. Kill the client (`kill -9`), and the server ends with the reason.
 //!
 //! - Both sides keep the TCP connection, and a thread of each reads it. The system ends the read
-//!   when the peer's process ends, for whatever reason. TCP's keepalive ends it when the peer's host
-//!   or the network is gone, after [`NOTICED_WITHIN`].
+//!   when the peer's process ends, for whatever reason. TCP's keepalive ends it when the peer's
+//!   host or the network is gone, after [`NOTICED_WITHIN`].
 //! - The thread then closes the completion channel ([`ChannelCloser`]), which ends the sleep of the
 //!   thread that waits for completions.
 //! - A peer that ends in order sends a byte first, when all its requests have completed.
@@ -89,7 +89,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let listener = TcpListener::bind(&arguments.address)?;
     say(format_args!("listening at {}", listener.local_addr()?))?;
     let (tcp, client) = listener.accept()?;
-    let (mut side, watcher) = Side::connect(tcp, &arguments.device)?;
+    let (mut side, watcher) = WatchedConnection::connect(tcp, &arguments.device)?;
     say(format_args!("connected to {client}; a host that is gone is noticed within {NOTICED_WITHIN:?}"))?;
     let mut received = 0;
     let mut show = |number: Option<u32>| {
@@ -116,7 +116,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
 fn send(arguments: &Arguments) -> Result<(), Failure> {
     let tcp = TcpStream::connect(&arguments.address)?;
     let mut goodbye = tcp.try_clone()?;
-    let (mut side, watcher) = Side::connect(tcp, &arguments.device)?;
+    let (mut side, watcher) = WatchedConnection::connect(tcp, &arguments.device)?;
     let mut acknowledged = 0;
     'numbers: for number in 0..arguments.numbers {
         let mut sends = side.qp.start_post_send();
@@ -148,13 +148,13 @@ fn send(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// One side of the connection.
-struct Side {
+struct WatchedConnection {
     qp: GenericQueuePair,
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
 }
 
-impl Side {
+impl WatchedConnection {
     /// Connects a queue pair to that of the peer at the other end of `tcp`, and starts to watch the
     /// peer.
     fn connect(tcp: TcpStream, device: &DeviceArg) -> Result<(Self, JoinHandle<PeerEnd>), Failure> {
