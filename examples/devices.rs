@@ -1,5 +1,6 @@
 //! Finds devices and addresses.
 
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use sideway::Provider;
@@ -89,8 +90,23 @@ pub fn all<'list>(
 ///
 /// The name has no address.
 pub fn resolve(name: &str, port: u16) -> Result<SocketAddr, Failure> {
-    let mut found = (name, port)
-        .to_socket_addrs()
-        .map_err(|error| Failure::setup(format_args!("cannot find an address of {name}: {error}")))?;
+    let mut found = (name, port).to_socket_addrs().map_err(|error| {
+        Failure::setup(format_args!("cannot find an address of {name}: {error}{}", HostAlone(name)))
+    })?;
     found.next().ok_or_else(|| Failure::setup(format_args!("{name} has no address")))
+}
+
+/// What to give instead of a host name with a port in it; nothing for other names.
+#[derive(Clone, Copy, Debug)]
+pub struct HostAlone<'name>(pub &'name str);
+
+impl fmt::Display for HostAlone<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') && port.parse::<u16>().is_ok() => {
+                write!(f, "; the port is given apart (-p {port}), and the host is {host}")
+            }
+            _ => Ok(()),
+        }
+    }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use sideway::ibverbs::connect::Endpoint;
 
 use super::wire::{self, XrcAddress};
+use crate::devices::HostAlone;
 use crate::program::Failure;
 
 /// The time limit for a step of the other side, which on the server includes the resolution of a
@@ -159,7 +160,9 @@ fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
             "cannot connect to {host}, TCP port {port}: {reason}; is the server running?"
         ))
     };
-    let addresses = (host, port).to_socket_addrs().map_err(|error| failed(&error))?;
+    let addresses = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| failed(&format_args!("{error}{}", HostAlone(host))))?;
     let mut last = None;
     for address in addresses {
         match TcpStream::connect_timeout(&address, STEP_LIMIT) {

@@ -79,6 +79,21 @@ fn arguments_are_judged_before_a_library_is_looked_for() {
 }
 
 #[test]
+fn a_host_with_a_port_in_it_is_explained() {
+    for (name, arguments) in [
+        ("rc_pingpong", &["127.0.0.1:7000"][..]),
+        ("rping", &["-c", "-a", "127.0.0.1:7000"]),
+        ("cmtime", &["-s", "127.0.0.1:7000"]),
+    ] {
+        let environment = [("SIDEWAY_PROVIDER", "soft")];
+        let output = run_with(&example(name).unwrap(), arguments, &environment).unwrap();
+        let line = output.error_line(2).unwrap();
+        let expected = "; the port is given apart (-p 7000), and the host is 127.0.0.1";
+        assert!(line.contains(expected), "{name}: {line}");
+    }
+}
+
+#[test]
 fn an_unknown_provider_is_an_error() {
     let environment = [("SIDEWAY_PROVIDER", "nonsense")];
     let output = run_with(&example("show_gids").unwrap(), &[], &environment).unwrap();

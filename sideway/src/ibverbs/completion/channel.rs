@@ -450,7 +450,7 @@ impl ChannelCloser {
 
 #[cold]
 fn no_channel(source: io::Error) -> Error {
-    Error::os("ibv_create_comp_channel", source).remedy("see the limit of open files (`ulimit -n`)")
+    Error::os("ibv_create_comp_channel", source)
 }
 
 #[cold]

@@ -94,7 +94,11 @@ fn a_path_on_which_nothing_comes_through_is_not_used() {
     for (rule, cause, words) in [
         // The probe gets neither an answer nor an error in time.
         ("delay=20s opcode=send", Cause::SoftProbeTimedOut, ""),
-        ("status=retry_exc_err opcode=send nth=1", Cause::ProbeFailed, ""),
+        (
+            "status=retry_exc_err opcode=send nth=1",
+            Cause::ProbeFailed,
+            "this process itself has the peer's number",
+        ),
         ("qp_fatal opcode=send nth=1", Cause::ProbeFailed, ""),
         ("errno=ENOMEM call=create_qp", Cause::QueuePairs, "all processes together have "),
         ("errno=EMFILE call=create_comp_channel", Cause::Descriptors, &descriptors),
