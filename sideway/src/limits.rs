@@ -5,6 +5,10 @@ use std::io;
 
 /// The soft limit of a resource (`man getrlimit`); `None` if it is infinite.
 pub(crate) fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    if cfg!(miri) {
+        // Miri has no limits.
+        return None;
+    }
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a local variable.
     let result = unsafe { libc::getrlimit(resource, &raw mut limit) };

@@ -246,6 +246,7 @@ fn gids_that_no_queue_pair_can_use_are_named() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no limits")]
 fn a_limit_of_open_files_is_named_with_what_to_do() {
     let (_fake, context) = lying(|l| (l.create_qp, l.alloc_pd) = (libc::EMFILE, libc::EMFILE));
     let says = |text: String| {
