@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::node::block_of;
 use crate::objects::rnic::Rnic;
+use crate::platform::listeners;
 use crate::platform::socket::Socket;
 
 /// The process that has the queue pair at the other end, as far as this process can see.
@@ -110,25 +111,29 @@ pub fn unanswered(qp_num: u32) -> Option<Unanswered> {
     let qp = rnic.queue_pairs().get(rnic.node().own_index(qp_num)?)?;
     let peer = qp.descriptor().dest_qpn;
     let block = block_of(peer)?;
-    let table = std::fs::read("/proc/net/unix").ok()?;
     let own_user = rustix::process::geteuid().as_raw();
     let own_fabric = &rnic.config().fabric;
     let (mut other_fabric, mut other_user) = (None, None);
-    for (name, fabric) in names_of(block, &String::from_utf8_lossy(&table)) {
-        // A socket that is gone or busy tells nothing of its user.
-        let Ok(Ok(owner)) = Socket::connect(name.as_bytes()).map(|socket| socket.credentials()) else {
+    for listed in listeners::all(b"soft-rnic/").ok()? {
+        let Some(fabric) = str::from_utf8(&listed.name).ok().and_then(|name| fabric_of(block, name)) else {
             continue;
         };
-        if owner.user != own_user {
-            other_user = Some(owner.user);
-        } else if fabric != own_fabric {
-            other_fabric = Some(fabric.to_owned());
-        } else {
-            let pid = (owner.pid != 0).then_some(owner.pid);
-            return Some(match pid.filter(|pid| is_stopped(*pid)) {
-                Some(pid) => Unanswered::Stopped { qp_num: peer, pid },
-                None => Unanswered::Reachable { qp_num: peer, pid },
-            });
+        if let Some(user) = listed.user.filter(|user| *user != own_user) {
+            other_user = Some(user);
+            continue;
+        }
+        // A socket that is gone or busy tells nothing of its process.
+        let Ok(mut socket) = Socket::connect(&listed.name) else { continue };
+        match socket.peer_of(Some(own_user)) {
+            Ok(_) if fabric != own_fabric => other_fabric = Some(fabric.to_owned()),
+            Ok(owner) => {
+                let pid = (owner.pid != 0).then_some(owner.pid);
+                return Some(match pid.filter(|pid| is_stopped(*pid)) {
+                    Some(pid) => Unanswered::Stopped { qp_num: peer, pid },
+                    None => Unanswered::Reachable { qp_num: peer, pid },
+                });
+            }
+            Err(owner) => other_user = owner.map(|owner| owner.user).or(other_user),
         }
     }
     Some(match (other_fabric, other_user) {
@@ -138,17 +143,13 @@ pub fn unanswered(qp_num: u32) -> Option<Unanswered> {
     })
 }
 
-/// The socket names of a block's owners, each with its fabric, from a table whose names any user may
-/// have chosen. A name may end with a random number of its process.
-fn names_of(block: u16, table: &str) -> impl Iterator<Item = (&str, &str)> {
-    let number = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    table.lines().filter_map(move |line| {
-        let name = line.split_once('@')?.1;
-        let rest = name.strip_prefix("soft-rnic/")?;
-        let rest = rest.rsplit_once('/').filter(|(_, last)| number(last)).map_or(rest, |(rest, _)| rest);
-        let (fabric, found) = rest.rsplit_once('/')?;
-        (!fabric.contains('/') && found.parse() == Ok(block)).then_some((name, fabric))
-    })
+/// The fabric in the name of a socket of this block's owner, which ends with a random number
+/// (`node::names`). Any user may have chosen the name.
+fn fabric_of(block: u16, name: &str) -> Option<&str> {
+    let (thing, number) = name.strip_prefix("soft-rnic/")?.rsplit_once('/')?;
+    let is_number = number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let (fabric, found) = thing.rsplit_once('/')?;
+    (is_number && !fabric.contains('/') && found.parse() == Ok(block)).then_some(fabric)
 }
 
 /// Whether a process is stopped, by a signal or a debugger (`man proc_pid_stat`).
@@ -165,16 +166,19 @@ mod tests {
 
     #[test]
     fn the_owners_of_a_block_are_found_in_every_fabric() {
-        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20155 @soft-rnic//7\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20156 @soft-rnic/lab/7/00ff00ff00ff00ff\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20157 @soft-rnic/lab/77\n\
-            0000000000000000: 00000002 00000000 00010000 0005 01 20158 @soft-rnic/lab/xrc/1a-2b/7\n\
-            0000000000000000: 00000003 00000000 00000000 0001 03 20161 /run/soft-rnic/lab/7\n\
-            0000000000000000: 00000003 00000000 00000000 0001 03 20162\n";
-        let found: Vec<_> = names_of(7, table).collect();
-        assert_eq!(found, [("soft-rnic//7", ""), ("soft-rnic/lab/7/00ff00ff00ff00ff", "lab")]);
-        assert_eq!(names_of(8, table).next(), None);
+        let of = |name: &str| fabric_of(7, name).map(str::to_owned);
+        assert_eq!(of("soft-rnic//7/00ff00ff00ff00ff"), Some(String::new()));
+        assert_eq!(of("soft-rnic/lab/7/00ff00ff00ff00ff"), Some("lab".to_owned()));
+        for other in [
+            "soft-rnic/lab/77/00ff00ff00ff00ff",
+            "soft-rnic/lab/7/+00ff00ff00ff00ff",
+            "soft-rnic/lab/7",
+            "soft-rnic/lab/xrc/1a-2b/7/00ff00ff00ff00ff",
+            "/run/soft-rnic/lab/7/00ff00ff00ff00ff",
+            "soft-rnic",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
     }
 
     #[test]
