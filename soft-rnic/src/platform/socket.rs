@@ -86,13 +86,13 @@ pub(crate) struct Credentials {
 const MOST_FILES: usize = 2;
 
 /// The descriptors that came with a packet.
-pub(crate) type Files = ArrayVec<OwnedFd, MOST_FILES>;
+pub(crate) type ReceivedFiles = ArrayVec<OwnedFd, MOST_FILES>;
 
 /// The result of receiving one packet.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// A packet of this many bytes. Bytes beyond the buffer are cut off.
-    Packet(usize, Files),
+    Packet(usize, ReceivedFiles),
     Nothing,
     /// The other end is closed. (An empty packet looks the same; peers send none.)
     End,
@@ -346,7 +346,7 @@ impl Socket {
         };
         match receive().or_else(|error| again(error, &mut receive)) {
             Ok((0, _)) => Received::End,
-            Ok((len, _)) => Received::Packet(len, Files::new()),
+            Ok((len, _)) => Received::Packet(len, ReceivedFiles::new()),
             Err(error) => Self::nothing_or_end(error),
         }
     }
@@ -391,7 +391,7 @@ impl Socket {
             rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
         };
         let received = receive().or_else(|error| again(error, &mut receive));
-        let mut files = Files::new();
+        let mut files = ReceivedFiles::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(given) = message {
                 // Takes all descriptors, so that dropping closes the others.

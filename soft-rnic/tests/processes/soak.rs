@@ -320,8 +320,8 @@ fn heap_pages_of(level: u32) -> Option<u64> {
     }
 }
 
-/// The path of the shared part of this process's segment. Peers' segments are mapped, but only this one is an open
-/// file.
+/// The path of the shared part of this process's segment. Peers' segments are mapped, but only this
+/// one is an open file.
 fn own_segment() -> Option<std::path::PathBuf> {
     let files = std::fs::read_dir("/proc/self/fd").expect("a process can see its own");
     files.filter_map(|file| Some(file.ok()?.path())).find(|path| {

@@ -12,9 +12,8 @@ use crate::process::{LIMIT, ProgramOutcome, RunningProgram};
 /// Names the Python program that has the wheels of NIXL and Mooncake.
 const PYTHON: &str = "SOFT_RNIC_PYTHON";
 
-/// Variables by which UCX uses the device alone. UCX 1.13 takes the header of a datagram for an
-/// IPv4 header by mlx5's bits of the service level, so the GID is the IPv6 one.
-const UCX: [&str; 2] = ["UCX_NET_DEVICES=soft0:1", "UCX_IB_GID_INDEX=0"];
+/// The variable by which UCX uses the device alone.
+const UCX: [&str; 1] = ["UCX_NET_DEVICES=soft0:1"];
 
 /// Tests of `ucx_perftest`: transports, arguments.
 const UCX_TESTS: [(&str, &str); 7] = [
