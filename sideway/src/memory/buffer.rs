@@ -63,10 +63,19 @@ impl fmt::Display for KindInWords {
 struct Advice {
     kind: BufferKind,
     len: usize,
+    errno: Errno,
 }
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.errno == Errno::FBIG {
+            let most = longest_file().unwrap_or(u64::MAX);
+            return write!(
+                f,
+                "it is a memory file, and RLIMIT_FSIZE allows {most} bytes: raise it (ulimit -f), or use private \
+                 memory"
+            );
+        }
         let BufferKind::HugePages { page_size } = self.kind else { return Ok(()) };
         let (kib, pages) = (page_size / 1024, self.len.div_ceil(page_size.max(1)));
         write!(
@@ -145,7 +154,7 @@ impl Buffer {
             Err(errno) => Err(Error::os(verb, errno.into())
                 .of(KindInWords(kind).to_string())
                 .with("len", len)
-                .remedy(Advice { kind, len }.to_string())),
+                .remedy(Advice { kind, len, errno }.to_string())),
         }
     }
 
@@ -236,6 +245,10 @@ fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno>
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }?;
         (start, Backing::Anonymous { mapped })
     } else {
+        // The system would end the process with SIGXFSZ.
+        if longest_file().is_some_and(|most| size.cast_unsigned() > most) {
+            return Err(Errno::FBIG);
+        }
         let file = memfd(kind)?;
         rustix::fs::ftruncate(&file, size.cast_unsigned())?;
         // The seal keeps any holder of the file from truncating it under a process that maps it.
@@ -251,6 +264,11 @@ fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno>
         (start, Backing::Shared { file, mapped, huge })
     };
     Ok((NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, backing))
+}
+
+/// The longest file that this process may make, if that is limited.
+fn longest_file() -> Option<u64> {
+    if cfg!(miri) { None } else { rustix::process::getrlimit(rustix::process::Resource::Fsize).current }
 }
 
 /// A file that can be sealed and, if the kernel supports it (6.3), cannot be executed.
@@ -303,6 +321,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// In a child process, because a limit holds for all threads.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no processes")]
+    fn a_limit_of_file_lengths_is_named() {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        const CHILD: &str = "SIDEWAY_TEST_FILE_LIMIT";
+        if std::env::var_os(CHILD).is_some() {
+            let limit = Rlimit { current: Some(1 << 20), maximum: None };
+            setrlimit(Resource::Fsize, limit).expect("a lower limit");
+            assert!(Buffer::new(BufferKind::Shared, 1 << 20).is_ok());
+            let error = Buffer::new(BufferKind::Shared, 2 << 20).unwrap_err().to_string();
+            assert!(error.contains("RLIMIT_FSIZE allows 1048576 bytes"), "{error}");
+            assert!(Buffer::new(BufferKind::Private, 2 << 20).is_ok());
+            return;
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().expect("a path"));
+        let name = "memory::buffer::tests::a_limit_of_file_lengths_is_named";
+        let ended = child.args(["--exact", name]).env(CHILD, "1").output().expect("a process");
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success() && said.contains("1 passed"), "{:?}: {said}", ended.status);
     }
 
     #[test]
