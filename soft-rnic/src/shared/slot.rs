@@ -159,6 +159,12 @@ pub(crate) struct PostedState(u64);
 pub(crate) struct Claim(u64);
 
 impl Claim {
+    /// The claim of a slot that was posted in this lap.
+    #[cfg(all(test, loom))]
+    pub(crate) fn of_lap(lap: u32) -> Self {
+        Self(u64::from(lap) << LAP_SHIFT | CLAIMED)
+    }
+
     /// The claim as a word, to send to the owner.
     pub(crate) fn to_word(self) -> u64 {
         self.0

@@ -17,6 +17,7 @@ use loom::thread::{self, JoinHandle};
 mod completion;
 mod generation;
 mod limit;
+mod offer;
 mod ring;
 mod rpc;
 mod slot;
