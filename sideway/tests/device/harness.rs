@@ -85,9 +85,11 @@ pub(crate) struct TestDevice {
 }
 
 impl TestDevice {
-    /// Whether the device is SoftRoCE, which deviates in some results.
+    /// Whether the device is SoftRoCE, which deviates in some results. soft-rnic has the same vendor
+    /// ID.
     pub(crate) fn is_softroce(&self) -> bool {
-        self.open().query_device().unwrap().vendor_id() == 0xff_ffff
+        let context = self.open();
+        context.query_device().unwrap().vendor_id() == 0xff_ffff && !context.is_soft()
     }
 
     /// Finds the first device with an active port and an address, or the one named in the
