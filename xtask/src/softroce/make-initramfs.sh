@@ -8,9 +8,10 @@ tree=$(mktemp -d)
 mkdir -p "$tree/bin" "$tree/modules" "$tree/proc" "$tree/sys" "$tree/dev" "$tree/disk"
 cp /bin/busybox "$tree/bin/busybox"
 
-# ext4 requests crc32c by name, so its module does not list it as a dependency.
+# ext4 requests crc32c by name, so its module does not list it as a dependency. Newer kernels have
+# no module for it.
 for module in virtio_pci virtio_blk virtio_console crc32c_generic ext4 9p 9pnet_virtio; do
-    modprobe --set-version "$kernel" --show-depends "$module"
+    modprobe --set-version "$kernel" --show-depends "$module" || [ "$module" = crc32c_generic ]
 done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' | while read -r file; do
     name=$(basename "$file")
     case $file in
