@@ -199,7 +199,9 @@ fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(test_device: &TestDevice) -
     let hint = pair.a.qp.control().hint(failed.status).unwrap();
     let number = pair.b.qp.qp_number();
     let expected = match pair.a.context.is_soft() {
-        true => format!("this process itself has the peer's number {number:#x}, and can be reached"),
+        true => format!(
+            "the peer does not acknowledge: this process itself has the peer's number {number:#x}, and can be reached"
+        ),
         false => failed.status.hint().unwrap().to_owned(),
     };
     assert!(hint.starts_with(&expected), "{hint}");

@@ -345,11 +345,11 @@ const _: () = assert!(size_of::<ibv_qp_attr_mask>() == size_of::<core::ffi::c_in
 fn unanswered(qp_num: u32) -> Cow<'static, str> {
     #[cfg(feature = "soft")]
     if let Some(found) = soft_rnic::status::unanswered(qp_num) {
-        return Cow::Owned(found.to_string());
+        return Cow::Owned(format!("the peer does not acknowledge: {found}"));
     }
     let _ = qp_num;
     Cow::Borrowed(
-        "the peer of the software device does not acknowledge: its process is stopped or has ended, or it has another \
+        "the peer does not acknowledge: over a software device its process is stopped or has ended, or it has another \
          user, another fabric (SOFT_RNIC_FABRIC) or another network namespace; compare `soft-rnic status \
          --all-fabrics` on both sides",
     )
