@@ -6,6 +6,7 @@
 mod count;
 mod delivery;
 mod expectation;
+mod host;
 mod memory;
 mod mix;
 mod ordering;
@@ -438,7 +439,7 @@ pub enum CallsArg {
 #[derive(Clone, Debug, Default, Args)]
 pub struct RunArgs {
     /// Host name or address of the server; without it, this side is the server
-    #[arg(value_name = "SERVER")]
+    #[arg(value_name = "SERVER", value_parser = host::server)]
     pub server: Option<String>,
 
     /// Run server and client in this process, over one device
@@ -454,7 +455,7 @@ pub struct RunArgs {
     #[arg(help_heading = heading::CONNECTION, long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
 
-    /// Message size in bytes; K and M are units [default: 64K for bandwidth, 2 for latency; atomics
+    /// Message size in bytes; K, M and G are units [default: 64K for bandwidth, 2 for latency; atomics
     /// always 8]
     #[arg(help_heading = heading::MEASUREMENT, short = 's', long, value_name = "BYTES")]
     pub msg_size: Option<Size>,

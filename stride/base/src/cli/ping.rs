@@ -11,7 +11,7 @@ use super::{RunArgs, Size, heading};
 pub struct PingArgs {
     /// Host name or address of the server, which runs `stride-perf serve`, or `ping` without an
     /// address; without it, this side is the server
-    #[arg(value_name = "SERVER")]
+    #[arg(value_name = "SERVER", value_parser = super::host::server)]
     pub server: Option<String>,
 
     /// Run server and client in this process, over one device
@@ -26,7 +26,7 @@ pub struct PingArgs {
     #[arg(help_heading = heading::LOAD, long, value_name = "SECONDS", default_value_t = 1.0)]
     pub interval: f64,
 
-    /// Message size in bytes; K and M are units
+    /// Message size in bytes; K, M and G are units
     #[arg(help_heading = heading::MEASUREMENT, short = 's', long, value_name = "BYTES", default_value = "64")]
     pub msg_size: Size,
 

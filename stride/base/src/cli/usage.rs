@@ -102,8 +102,8 @@ mod tests {
         );
         let text = wrong("stride-perf write bw --use-rocm 4");
         assert!(text.starts_with("unexpected argument '--use-rocm' found"), "{text}");
-        let text = wrong("stride-perf write bw -s 1G");
-        assert!(text.contains("a size is digits, then K or M or nothing"), "{text}");
+        let text = wrong("stride-perf write bw -s 1T");
+        assert!(text.contains("a size is digits, then K, M, G or nothing"), "{text}");
         let text = wrong("stride-perf write bw --loopback host");
         assert!(text.contains("cannot be used with"), "{text}");
         assert!(!text.contains('\n'));
