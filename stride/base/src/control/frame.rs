@@ -18,7 +18,7 @@ use crate::interrupt::Interrupted;
 pub const MAGIC: [u8; 4] = *b"STRD";
 
 /// The protocol version of this release.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Length of a header in bytes.
 pub const HEADER_LENGTH: usize = 12;
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_header_is_as_documented() {
-        assert_eq!(written(FrameKind::Message, b"ab"), b"STRD\x00\x03\x00\x01\x00\x00\x00\x02ab");
+        assert_eq!(written(FrameKind::Message, b"ab"), b"STRD\x00\x04\x00\x01\x00\x00\x00\x02ab");
     }
 
     #[test]

@@ -9,13 +9,18 @@
 //!   Request and so on
 //! ```
 //!
-//! A proof is the HMAC-SHA-256, under the secret, of the side's role and both nonces, so that no
+//! Argon2id makes a key of the secret, with a fixed salt: once in a process, because a derivation for
+//! each connection would let strangers use up the processor.
+//!
+//! A proof is the HMAC-SHA-256, under that key, of the side's role and both nonces, so that no
 //! proof is valid for another connection or for the other side. The client's proof comes first: an
 //! attacker who listens at the server's port learns nothing against which to test a guess. The
 //! traffic that follows is neither encrypted nor signed.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
+use argon2::{Algorithm, Argon2, Params, Version};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -35,9 +40,23 @@ pub const SHORTEST_SECRET: usize = 16;
 /// The longest accepted secret in bytes.
 pub const LONGEST_SECRET: usize = 4096;
 
-/// The shared secret. It is never printed.
+/// The salt of the key. It is the same for all, because both sides must have the same key before
+/// they exchange anything; its version changes with the parameters below.
+const SALT: &[u8] = b"stride-perf control secret, version 1";
+
+/// The memory of one derivation in KiB, and the passes over it: the first choice of OWASP's list.
+const MEMORY_KIB: u32 = 19 * 1024;
+const PASSES: u32 = 2;
+
+/// The key that proofs are made with.
+type Key = [u8; 32];
+
+/// The secret from which this process derived a key last, with that key.
+static DERIVED: Mutex<Option<(Vec<u8>, Key)>> = Mutex::new(None);
+
+/// The key of the shared secret. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Vec<u8>);
+pub struct Secret(Key);
 
 /// The reason why bytes are not accepted as a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +95,8 @@ enum Prover {
 }
 
 impl Secret {
-    /// Makes a secret of these bytes, without a line end at their end.
+    /// Makes a secret of these bytes, without a line end at their end. The first call with them takes
+    /// some hundredths of a second and 19 MiB.
     ///
     /// # Errors
     ///
@@ -86,7 +106,7 @@ impl Secret {
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
         match bytes.len() {
             given @ ..SHORTEST_SECRET => Err(SecretError::TooShort { given }),
-            ..=LONGEST_SECRET => Ok(Self(bytes.to_owned())),
+            ..=LONGEST_SECRET => Ok(Self(key_of(bytes))),
             _ => Err(SecretError::TooLong),
         }
     }
@@ -110,6 +130,24 @@ impl Secret {
     fn is_proved(&self, prover: Prover, client: &Nonce, server: &Nonce, proof: &Proof) -> bool {
         self.mac(prover, client, server).verify_slice(proof).is_ok()
     }
+}
+
+/// The key of a secret, derived once while the process uses the same secret.
+fn key_of(secret: &[u8]) -> Key {
+    // A thread that panicked left either the old value or the new one.
+    let mut derived = DERIVED.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*derived {
+        Some((known, key)) if known == secret => *key,
+        _ => derived.insert((secret.to_owned(), derive(secret))).1,
+    }
+}
+
+fn derive(secret: &[u8]) -> Key {
+    let params = Params::new(MEMORY_KIB, PASSES, 1, Some(size_of::<Key>()));
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params.expect("they are in range"));
+    let mut key = Key::default();
+    argon2.hash_password_into(secret, SALT, &mut key).expect("the lengths are in range");
+    key
 }
 
 impl fmt::Debug for Secret {
@@ -229,7 +267,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::control::{ControlListener, Tcp, connect};
+    use crate::control::{ControlListener, FrameKind, Tcp, VERSION, connect, write_frame};
 
     fn secret(text: &str) -> Secret {
         Secret::new(text.as_bytes()).unwrap()
@@ -263,6 +301,36 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             assert!(!ours.is_proved(Prover::Client, &one, &two, &changed));
         }
+    }
+
+    /// Other releases of the crate, and other programs, derive the same key: computed with the
+    /// `Argon2id` of Python's package `cryptography`, with this salt, 19,456 KiB, 2 passes and 1 lane.
+    #[test]
+    fn the_key_is_argon2ids() {
+        let hex: String = secret(OURS).0.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "a5156f7e04315244ab7bd0fbe2ba1398e57027bfd33d3c6f25f615568fecc982");
+    }
+
+    /// A peer of the release before has the same secret and another key.
+    #[test]
+    fn a_peer_of_the_release_before_is_told_to_use_the_same_release() {
+        let (server, ()) = thread::scope(|scope| {
+            let listener = ControlListener::bind_local().unwrap();
+            let port = listener.port();
+            let server = scope.spawn(move || listener.accept().unwrap().asked(Some(&secret(OURS))));
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let hello = serde_json::to_vec(&ControlMessage::Hello { nonce: [1; 32] }).unwrap();
+            let mut bytes = Vec::new();
+            write_frame(&mut bytes, FrameKind::Message, &hello).unwrap();
+            bytes[4..6].copy_from_slice(&3u16.to_be_bytes());
+            std::io::Write::write_all(&mut stream, &bytes).unwrap();
+            let mut header = [0; 6];
+            std::io::Read::read_exact(&mut stream, &mut header).unwrap();
+            assert_eq!(header[4..], VERSION.to_be_bytes(), "that release names this version");
+            (server.join().unwrap(), ())
+        });
+        let text = server.unwrap_err().to_string();
+        assert!(text.contains("version 3") && text.contains("run the same release"), "{text}");
     }
 
     /// RFC 4231, test case 2, so that both sides may use different releases of the HMAC crates.

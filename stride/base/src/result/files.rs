@@ -2,11 +2,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
 use super::flat::csv_of;
-use super::replaced::ReplacedFile;
+use super::replaced::{ReplacedFile, open_special};
 use super::{FlatRow, RunRecord};
 use crate::plan::TestPoint;
 
@@ -176,6 +180,9 @@ struct JsonLines {
     file: Option<File>,
 }
 
+/// `O_NOFOLLOW`.
+const NO_LINKS: i32 = OFlags::NOFOLLOW.bits() as i32;
+
 impl JsonLines {
     const FLAG: &str = "--jsonl";
 
@@ -184,9 +191,7 @@ impl JsonLines {
         if is_standard_output(&path) {
             return Ok(Self { path, file: None });
         }
-        let mut options = OpenOptions::new();
-        options.read(path.is_file()).append(true).create(true);
-        let opened = options.open(&path).and_then(|mut file| {
+        let opened = open_lines(&path).and_then(|mut file| {
             // Lines of other runs stay, unless the user gave --force.
             if force && file.metadata()?.is_file() {
                 file.set_len(0)?;
@@ -208,6 +213,20 @@ impl JsonLines {
         };
         written.map_err(|source| FilesError::Write { flag: Self::FLAG, path: self.path.clone(), source })
     }
+}
+
+/// Opens a file for appending. A symbolic link that another user left is not followed, unless it
+/// leads to a device or a pipe.
+fn open_lines(path: &Path) -> io::Result<File> {
+    if let Some(special) = open_special(path)? {
+        return Ok(special);
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).custom_flags(NO_LINKS);
+    options.open(path).map_err(|error| match error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+        true => io::Error::other("it is a symbolic link, which is not followed; give the file that it names"),
+        false => error,
+    })
 }
 
 /// Ends an incomplete line of another program, which would otherwise corrupt the next one.
@@ -356,4 +375,24 @@ fn hgrm_paths(path: &Path, cells: &[TestPoint]) -> Vec<PathBuf> {
             None => PathBuf::from(format!("{}.{}", path.display(), point.name())),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_not_appended_through_a_link() {
+        let folder = std::env::temp_dir().join(format!("stride-lines-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (victim, path) = (folder.join("victim"), folder.join("a.jsonl"));
+        std::fs::write(&victim, "precious\n").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        for force in [false, true] {
+            let text = JsonLines::new(&path, force).unwrap_err().to_string();
+            assert!(text.contains("symbolic link"), "{text}");
+        }
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious\n");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -1,52 +1,90 @@
 //! A file that is replaced as a whole, repeatedly, so that a reader never sees a partial one.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+/// Names that are tried for a temporary file; each has 64 random bits.
+const TRIES: usize = 8;
+
 /// A file whose content is replaced atomically: it is written to a temporary file, which is then
 /// renamed. A device or a pipe is written to directly, once, at the end.
+///
+/// Another user may write in the folder. So the temporary file has a random name and must be new,
+/// and a symbolic link at the path is replaced and never followed, unless it leads to a device or a
+/// pipe.
 #[derive(Debug)]
 pub(super) struct ReplacedFile {
     path: PathBuf,
-    beside: PathBuf,
     /// Whether this run created the file at the path; another one is replaced only with --force.
     is_ours: bool,
-    is_special: bool,
+    /// The device or pipe, opened once, so that nobody can put a file in its place.
+    special: Option<File>,
+}
+
+/// Opens a device or a pipe for writing; `None` if the path has none.
+///
+/// # Errors
+///
+/// The device cannot be opened, or a file has taken its place.
+pub(super) fn open_special(path: &Path) -> io::Result<Option<File>> {
+    if !fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Ok(None);
+    }
+    let file = OpenOptions::new().write(true).open(path)?;
+    if file.metadata()?.is_file() {
+        return Err(ErrorKind::AlreadyExists.into());
+    }
+    Ok(Some(file))
+}
+
+/// Creates a file beside `path`, of a name that did not exist. Returns it with its path.
+fn create_beside(path: &Path, mut number: impl FnMut() -> io::Result<u64>) -> io::Result<(File, PathBuf)> {
+    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+    let mut last = ErrorKind::AlreadyExists.into();
+    for _ in 0..TRIES {
+        let mut beside: OsString = name.to_owned();
+        beside.push(format!(".{:016x}.partial", number()?));
+        let beside = path.with_file_name(beside);
+        // O_EXCL: a link at the name is an error, wherever it leads.
+        match OpenOptions::new().write(true).create_new(true).open(&beside) {
+            Ok(file) => return Ok((file, beside)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
+fn random() -> io::Result<u64> {
+    getrandom::u64().map_err(|error| io::Error::other(error.to_string()))
 }
 
 impl ReplacedFile {
-    /// Checks before the measurement that the file can be created; creates nothing yet.
+    /// Checks before the measurement that the file can be created; leaves nothing yet.
     ///
     /// # Errors
     ///
     /// The file exists and may not be replaced, or its folder is not writable.
     pub(super) fn new(path: &Path, force: bool) -> io::Result<Self> {
-        let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+        let special = open_special(path)?;
         if fs::metadata(path).is_ok_and(|found| found.is_dir()) {
             return Err(ErrorKind::IsADirectory.into());
         }
-        if !is_special && !force && path.symlink_metadata().is_ok() {
-            return Err(ErrorKind::AlreadyExists.into());
+        if special.is_none() {
+            if !force && path.symlink_metadata().is_ok() {
+                return Err(ErrorKind::AlreadyExists.into());
+            }
+            let (_, beside) = create_beside(path, random)?;
+            fs::remove_file(beside)?;
         }
-        let mut name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_owned();
-        name.push(format!(".{}.partial", std::process::id()));
-        // The target of a symbolic link is replaced, and not the link.
-        let path =
-            if force { path.canonicalize().unwrap_or_else(|_| path.to_owned()) } else { path.to_owned() };
-        let new = Self { beside: path.with_file_name(name), path, is_ours: force, is_special };
-        if is_special {
-            OpenOptions::new().write(true).open(&new.path)?;
-        } else {
-            File::create(&new.beside)?;
-            fs::remove_file(&new.beside)?;
-        }
-        Ok(new)
+        Ok(Self { path: path.to_owned(), is_ours: force, special })
     }
 
     /// Whether the path is a device or a pipe, which can be written only once.
     pub(super) fn is_special(&self) -> bool {
-        self.is_special
+        self.special.is_some()
     }
 
     /// Replaces the content.
@@ -59,31 +97,29 @@ impl ReplacedFile {
     }
 
     fn write_with(&mut self, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-        if self.is_special {
-            return write(&mut OpenOptions::new().write(true).open(&self.path)?);
+        if let Some(file) = &mut self.special {
+            return write(file);
         }
-        let written = File::create(&self.beside).and_then(|mut file| {
-            write(&mut file)?;
-            // Some file systems report only here that they are full.
-            file.sync_data()
-        });
-        let published = written.and_then(|()| self.publish());
+        let (mut file, beside) = create_beside(&self.path, random)?;
+        // Some file systems report only at the end that they are full.
+        let written = write(&mut file).and_then(|()| file.sync_data());
+        let published = written.and_then(|()| self.publish(&beside));
         if published.is_err() {
-            let _ = fs::remove_file(&self.beside);
+            let _ = fs::remove_file(&beside);
         }
         published
     }
 
-    fn publish(&mut self) -> io::Result<()> {
+    fn publish(&mut self, beside: &Path) -> io::Result<()> {
         if self.is_ours {
-            return fs::rename(&self.beside, &self.path);
+            return fs::rename(beside, &self.path);
         }
         // Unlike a rename, a link fails if another program has created the file in between.
-        match fs::hard_link(&self.beside, &self.path) {
-            Ok(()) => fs::remove_file(&self.beside)?,
+        match fs::hard_link(beside, &self.path) {
+            Ok(()) => fs::remove_file(beside)?,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(error),
             // The file system does not support links.
-            Err(_) => fs::rename(&self.beside, &self.path)?,
+            Err(_) => fs::rename(beside, &self.path)?,
         }
         self.is_ours = true;
         Ok(())
@@ -92,6 +128,8 @@ impl ReplacedFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
@@ -127,6 +165,32 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "two");
         forced.write("three").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "three");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn links_that_another_user_left_are_not_followed() {
+        let folder = folder("links");
+        let (victim, path) = (folder.join("victim"), folder.join("a.json"));
+        fs::write(&victim, "precious").unwrap();
+        // The name that was used before, and the first of the names that are tried now.
+        let planted = [std::process::id().to_string(), format!("{:016x}", 7)];
+        for name in &planted {
+            symlink(&victim, folder.join(format!("a.json.{name}.partial"))).unwrap();
+        }
+        let mut numbers = [7, 8].into_iter();
+        let (_, beside) = create_beside(&path, || Ok(numbers.next().unwrap())).unwrap();
+        assert_eq!(beside, folder.join("a.json.0000000000000008.partial"));
+        let error = create_beside(&path, || Ok(7)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        ReplacedFile::new(&path, false).unwrap().write("ours").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "ours");
+        // The user allows that the file is replaced, and not one that a link names.
+        fs::remove_file(&path).unwrap();
+        symlink(&victim, &path).unwrap();
+        ReplacedFile::new(&path, true).unwrap().write("forced").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "forced");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         fs::remove_dir_all(&folder).unwrap();
     }
 
