@@ -34,6 +34,7 @@ mod frame;
 mod link;
 mod message;
 mod packets;
+mod queue;
 mod secret;
 mod socket;
 mod tcp;

@@ -1,9 +1,9 @@
 //! Frames over TCP with beats: each side sends a sign of life once a second.
 
+use std::convert::Infallible;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::{FrameTransport, LINGER_LIMIT, WORD_LIMIT};
+use super::queue::FrameQueue;
 use super::{Frame, FrameError, FrameKind, read_frame, write_frame};
 use crate::interrupt;
 
@@ -30,7 +31,6 @@ const QUEUED: &[u8] = b"queued";
 #[derive(Debug)]
 pub struct Tcp {
     shared: Arc<TcpShared>,
-    frames: Receiver<Result<Frame, FrameError>>,
     /// A frame that was peeked at and not taken.
     ahead: Option<Result<Frame, FrameError>>,
     thread: Option<JoinHandle<()>>,
@@ -39,6 +39,8 @@ pub struct Tcp {
 #[derive(Debug)]
 struct TcpShared {
     stream: TcpStream,
+    /// Frames that have been read and not taken.
+    frames: FrameQueue,
     /// Held while a frame is written, so that frames do not interleave.
     writing: Mutex<()>,
     /// Whether this side makes the peer wait for others.
@@ -57,19 +59,17 @@ impl Tcp {
         stream.set_write_timeout(Some(WORD_LIMIT))?;
         let shared = Arc::new(TcpShared {
             stream,
+            frames: FrameQueue::default(),
             writing: Mutex::new(()),
             keeps_waiting: AtomicBool::new(false),
             is_kept_waiting: AtomicBool::new(false),
         });
-        let (sender, frames) = channel();
         let attended = Arc::clone(&shared);
         let thread = thread::Builder::new().name("control".to_owned()).spawn(move || {
-            if let Err(error) = attended.attend(&sender) {
-                // A failure is ignored, because the receiver may have been dropped.
-                let _ = sender.send(Err(error));
-            }
+            let Err(error) = attended.attend();
+            attended.frames.end(error);
         })?;
-        Ok(Self { shared, frames, ahead: None, thread: Some(thread) })
+        Ok(Self { shared, ahead: None, thread: Some(thread) })
     }
 
     /// This side's address.
@@ -99,11 +99,7 @@ impl Tcp {
     /// The next frame, without taking it.
     pub(super) fn peek(&mut self) -> Option<&Result<Frame, FrameError>> {
         if self.ahead.is_none() {
-            self.ahead = match self.frames.try_recv() {
-                Ok(frame) => Some(frame),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Err(ended())),
-            };
+            self.ahead = self.shared.frames.take(Instant::now());
         }
         self.ahead.as_ref()
     }
@@ -115,15 +111,16 @@ impl Tcp {
         let deadline = Instant::now() + LINGER_LIMIT;
         let _ = self.shared.stream.shutdown(Shutdown::Write);
         loop {
-            match self.frames.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(_) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
+            match self.shared.frames.take(deadline) {
+                Some(Ok(_)) if Instant::now() < deadline => {}
+                Some(Err(_)) => break,
+                _ => {
                     let _ = self.shared.stream.shutdown(Shutdown::Both);
                     break;
                 }
             }
         }
+        self.shared.frames.close();
         let _ = thread.join();
     }
 }
@@ -141,7 +138,7 @@ impl FrameTransport for Tcp {
 
     fn read(&mut self, limit: Option<Duration>) -> Result<Frame, FrameError> {
         self.await_frame(limit, &mut || {})?;
-        self.ahead.take().unwrap_or_else(|| Err(ended()))
+        self.ahead.take().expect("a frame has been awaited")
     }
 
     fn await_frame(&mut self, limit: Option<Duration>, waiting: &mut dyn FnMut()) -> Result<(), FrameError> {
@@ -163,11 +160,7 @@ impl FrameTransport for Tcp {
             if left.is_zero() {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
-            match self.frames.recv_timeout(left.min(PEER_CHECK_INTERVAL)) {
-                Ok(frame) => self.ahead = Some(frame),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => self.ahead = Some(Err(ended())),
-            }
+            self.ahead = self.shared.frames.take(now + left.min(PEER_CHECK_INTERVAL));
         }
         Ok(())
     }
@@ -189,18 +182,33 @@ impl TcpShared {
         self.write(FrameKind::Beat, if self.keeps_waiting.load(Ordering::Relaxed) { QUEUED } else { b"" })
     }
 
-    /// Reads frames until the end, and sends beats.
-    fn attend(&self, frames: &Sender<Result<Frame, FrameError>>) -> Result<(), FrameError> {
+    /// Reads frames until the end, and sends beats. While the queue is full, it reads nothing, so
+    /// that the peer cannot send more.
+    fn attend(&self) -> Result<Infallible, FrameError> {
         let (mut beat, mut heard) = (Instant::now() + BEAT, Instant::now());
+        let mut held = None;
         loop {
             let now = Instant::now();
             if now >= beat {
                 beat = now + BEAT;
-                // A failure is ignored: a peer that reads nothing also sends nothing, or has closed
-                // its end.
-                let _ = self.beat();
+                match self.beat() {
+                    // Without reading, this alone shows that the connection has ended.
+                    Err(error) if held.is_some() && error.kind() != io::ErrorKind::WouldBlock => {
+                        return Err(error.into());
+                    }
+                    // A failure is ignored: a peer that reads nothing also sends nothing, or has
+                    // closed its end.
+                    _ => {}
+                }
             }
-            if !self.is_readable(beat.saturating_duration_since(now))? {
+            let left = beat.saturating_duration_since(now);
+            if let Some(frame) = held.take() {
+                held = self.frames.push(frame, left).err();
+                // Beats of the peer are behind the frames that are not read.
+                heard = Instant::now();
+                continue;
+            }
+            if !self.is_readable(left)? {
                 match heard.elapsed() {
                     silence if silence > SILENCE_LIMIT => return Err(FrameError::Silence(SILENCE_LIMIT)),
                     _ => continue,
@@ -215,8 +223,7 @@ impl TcpShared {
                 FrameKind::Beat => self.is_kept_waiting.store(frame.payload == QUEUED, Ordering::Relaxed),
                 FrameKind::Message | FrameKind::Failure => {
                     self.is_kept_waiting.store(false, Ordering::Relaxed);
-                    // Frames are read even if the receiver was dropped: see `drain`.
-                    let _ = frames.send(Ok(frame));
+                    held = Some(frame);
                 }
             }
         }
@@ -231,11 +238,6 @@ impl TcpShared {
             Err(error) => Err(error.into()),
         }
     }
-}
-
-/// The error for reading past the end of the stream.
-fn ended() -> FrameError {
-    io::Error::from(io::ErrorKind::UnexpectedEof).into()
 }
 
 /// A stream whose reads together end by a deadline.

@@ -213,3 +213,51 @@ fn beats_are_no_messages_and_take_no_room() {
     let (mut link, _peer) = link_to(bytes.concat());
     assert_eq!(link.receive().unwrap(), ControlMessage::Done);
 }
+
+/// Writes messages of this length until the peer takes no more, or 64 MiB; returns the bytes.
+fn flood(stream: &mut std::net::TcpStream, len: usize) -> usize {
+    let words = frame(FrameKind::Message, &vec![b' '; len]).repeat(65536 / (len + 1) + 1);
+    stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut taken = 0;
+    while taken < 64 << 20 {
+        match stream.write(&words) {
+            Ok(count) => taken += count,
+            Err(_) => break,
+        }
+    }
+    taken
+}
+
+/// The system's buffers take at most some MiB beside the queue.
+#[test]
+fn a_flood_is_not_read() {
+    for len in [0, 65536] {
+        let listener = ControlListener::bind_local().unwrap();
+        let mut stream = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, listener.port())).unwrap();
+        let link = listener.accept().unwrap();
+        let taken = flood(&mut stream, len);
+        assert!(taken < 32 << 20, "messages of {len} bytes: {taken} bytes were read");
+        drop(link);
+    }
+}
+
+/// What does not fit the queue arrives later, and neither side believes the other one dead.
+#[test]
+fn a_side_that_takes_nothing_still_beats_and_misses_nothing() {
+    const MESSAGES: u64 = 20_000;
+    let (mut client, mut server) = pair();
+    let sending = thread::spawn(move || {
+        for size in 0..MESSAGES {
+            // The system's buffers and the queue have room for all of them.
+            client.send(&ControlMessage::Begin { size }).unwrap();
+        }
+        // The client dies of silence unless the server beats.
+        client.receive_result()
+    });
+    thread::sleep(SILENCE_LIMIT + 2 * BEAT);
+    for size in 0..MESSAGES {
+        assert_eq!(server.receive().unwrap(), ControlMessage::Begin { size });
+    }
+    server.send(&ControlMessage::Done).unwrap();
+    assert_eq!(sending.join().unwrap().unwrap(), ControlMessage::Done);
+}
