@@ -3,17 +3,23 @@
 //! Either side must read on or give up without a panic. A message that it accepts must survive
 //! encoding and decoding, and every text for its user must be one line.
 //!
-//! The first byte of an input selects the side and whether it has a secret; the rest is the peer's
-//! data, frame by frame. `stride/fuzz` calls this with inputs of libFuzzer; the tests here use the
+//! The first byte of an input selects the side, whether it has a secret, and whether the bytes come
+//! through a socket and the thread that reads it; the rest is the peer's data, frame by frame. Both
+//! ways must end with the same words. `stride/fuzz` calls this with inputs of libFuzzer; the tests here use the
 //! corpus and seeded mutations of it.
 
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::LazyLock;
+use std::thread;
 use std::time::Duration;
 
 use super::memory::{DEFAULT_LIMIT, MemoryEstimate};
 use super::steps;
 use crate::control::{
-    ControlError, ControlLink, ControlMessage, Frame, FrameError, FrameKind, FrameTransport, Secret,
+    ControlError, ControlLink, ControlMessage, Frame, FrameError, FrameKind, FrameTransport, Secret, Tcp,
     read_frame, write_frame,
 };
 use crate::error::Error;
@@ -32,6 +38,13 @@ const SERVER: u8 = 1;
 /// Input bit: this side has a secret.
 const SECRET: u8 = 2;
 
+/// Input bit: the bytes come through a socket, too.
+const SOCKET: u8 = 4;
+
+/// The secret of a side that has one.
+static OURS: LazyLock<Secret> =
+    LazyLock::new(|| Secret::new(b"correct horse battery staple").expect("it is long enough"));
+
 /// A transport that reads recorded data, and drops everything that is written.
 struct RecordedPeer<'a>(&'a [u8]);
 
@@ -43,8 +56,14 @@ impl FrameTransport for RecordedPeer<'_> {
         Ok(())
     }
 
+    /// Skips beats, as the thread that reads a socket does.
     fn read(&mut self, _: Option<Duration>) -> Result<Frame, FrameError> {
-        read_frame(&mut self.0)
+        loop {
+            let frame = read_frame(&mut self.0)?;
+            if frame.kind != FrameKind::Beat {
+                return Ok(frame);
+            }
+        }
     }
 
     fn linger(&mut self) -> io::Result<()> {
@@ -54,25 +73,46 @@ impl FrameTransport for RecordedPeer<'_> {
 
 fn run(data: &[u8]) {
     let Some((side, said)) = data.split_first() else { return };
-    let secret = Secret::new(b"correct horse battery staple").expect("it is long enough");
-    let secret = (side & SECRET != 0).then_some(&secret);
-    let link = ControlLink::new(RecordedPeer(said), "peer:1".to_owned());
+    let end = end_of(*side, RecordedPeer(said));
+    if side & SOCKET != 0 {
+        assert_eq!(through_socket(*side, said), end, "the socket and the recording end differently");
+    }
+}
+
+/// The words with which a side ends that hears these bytes through a socket.
+fn through_socket(side: u8, said: &[u8]) -> String {
+    let (here, mut there) = UnixStream::pair().expect("a pair of sockets");
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // Either fails if the side gives up early.
+            let _ = there.write_all(said).and_then(|()| there.shutdown(Shutdown::Write));
+            let _ = there.read_to_end(&mut Vec::new());
+        });
+        let stream = TcpStream::from(OwnedFd::from(here));
+        end_of(side, Tcp::new(stream).expect("a thread that reads"))
+    })
+}
+
+/// The words with which a side ends.
+fn end_of<W: FrameTransport>(side: u8, wire: W) -> String {
+    let secret = (side & SECRET != 0).then_some(&*OURS);
+    let link = ControlLink::new(wire, "peer:1".to_owned());
     let done = steps::over(link, &mut Output::silent(), |link, output| match side & SERVER != 0 {
         true => serve(link, secret, output),
         false => ask(link, secret, output),
     });
-    if let Err(error) = done {
-        let text = error.one_line();
-        assert!(!text.is_empty() && !text.contains(['\n', '\r', '\x1b']), "{text:?}");
-    }
+    let text = done.expect_err("a recording ends").one_line();
+    assert!(!text.is_empty() && !text.contains(['\n', '\r', '\x1b']), "{text:?}");
+    text
 }
 
-fn serve(
-    link: &mut ControlLink<RecordedPeer<'_>>,
+fn serve<W: FrameTransport>(
+    link: &mut ControlLink<W>,
     secret: Option<&Secret>,
     output: &mut Output,
 ) -> Result<(), Error> {
-    let test = steps::asked(link, secret, output)?;
+    let greeting = steps::asked(link, secret)?;
+    let test = steps::requested(link, greeting, output)?;
     assert!(secret.is_none(), "no tape knows the secret's answer to a new nonce");
     assert_eq!(test.validate(), Ok(()));
     MemoryEstimate::of(&test).check(DEFAULT_LIMIT)?;
@@ -82,8 +122,8 @@ fn serve(
     listen(link)
 }
 
-fn ask(
-    link: &mut ControlLink<RecordedPeer<'_>>,
+fn ask<W: FrameTransport>(
+    link: &mut ControlLink<W>,
     secret: Option<&Secret>,
     output: &mut Output,
 ) -> Result<(), Error> {
@@ -98,7 +138,7 @@ fn ask(
 }
 
 /// Receives messages until the peer's data ends.
-fn listen(link: &mut ControlLink<RecordedPeer<'_>>) -> Result<(), Error> {
+fn listen<W: FrameTransport>(link: &mut ControlLink<W>) -> Result<(), Error> {
     loop {
         let message = link.receive()?;
         let again = serde_json::to_vec(&message).expect("what was read can be written");
@@ -193,10 +233,18 @@ mod tests {
     }
 
     #[test]
+    fn the_corpus_passes_through_sockets() {
+        for mut input in corpus() {
+            input[0] |= SOCKET;
+            run(&input);
+        }
+    }
+
+    #[test]
     fn changed_words_do_no_harm() {
         let mut rng = ChaCha8Rng::seed_from_u64(7);
         let inputs = corpus();
-        for _ in 0..20_000 {
+        for round in 0..20_000 {
             let mut data = inputs[rng.next_u32() as usize % inputs.len()].clone();
             for _ in 0..rng.next_u32() % 4 {
                 let at = rng.next_u32() as usize % data.len();
@@ -207,6 +255,8 @@ mod tests {
                 };
             }
             data.truncate(data.len() - (rng.next_u32() as usize % data.len()).saturating_sub(data.len() / 2));
+            // A socket and its threads take some hundred times as long.
+            data[0] = if round % 40 == 0 { data[0] | SOCKET } else { data[0] & !SOCKET };
             run(&data);
         }
     }
@@ -215,7 +265,7 @@ mod tests {
     #[test]
     fn the_corpus_goes_to_the_end() {
         for (name, input) in inputs() {
-            let end = last_word(&input);
+            let end = end_of(input[0], RecordedPeer(&input[1..]));
             let expected = match name {
                 "no-secret" => "gave no secret",
                 "secret" => "has another secret",
@@ -226,18 +276,6 @@ mod tests {
             };
             assert!(end.contains(expected), "{name}: {end}");
         }
-    }
-
-    fn last_word(data: &[u8]) -> String {
-        let secret = Secret::new(b"correct horse battery staple").unwrap();
-        let secret = (data[0] & SECRET != 0).then_some(&secret);
-        let mut link = ControlLink::new(RecordedPeer(&data[1..]), "peer:1".to_owned());
-        let mut output = Output::silent();
-        let end = match data[0] & SERVER != 0 {
-            true => serve(&mut link, secret, &mut output),
-            false => ask(&mut link, secret, &mut output),
-        };
-        end.unwrap_err().to_string()
     }
 
     fn test(flags: &str) -> Greeting {

@@ -10,7 +10,7 @@ use sideway::provider::set_default_provider;
 use trespass::{Builder, Config, HandshakeError, Listener, Policy, SeqPacket};
 
 use super::{secret, steps};
-use crate::control::{ControlError, ControlLink, ControlMessage, MAGIC, Secret, SeqPacketFrames};
+use crate::control::{ControlError, ControlLink, ControlMessage, Greeting, MAGIC, Secret, SeqPacketFrames};
 use crate::device;
 use crate::error::Error;
 use crate::plan::{LARGEST_BLOCK, Measure, RunPlan, SideRole, TestOperation, TestPlan};
@@ -42,8 +42,7 @@ pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
         SideRole::Server => {
             let listener = listen(&config, &["[::]", "0.0.0.0"], port)?;
             output.note(format_args!("waiting for a client on TCP port {}", listener.local_addr()?.port()));
-            let accepted = accept(listener)?;
-            session.serve(accepted, output)
+            session.serve_first(&listener, output)
         }
         SideRole::Client(host) => session.connect(&config, host, port, output),
         SideRole::Loopback => {
@@ -52,7 +51,10 @@ pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
             steps::both(
                 |output| {
                     let accepted = accept_unless(listener, &gone)?;
-                    session.serve(accepted, output)
+                    steps::over(over_messages(accepted), output, |link, output| {
+                        let greeting = steps::asked(link, session.secret)?;
+                        session.server(link, greeting, output)
+                    })
                 },
                 |output| {
                     let done = session.connect(&config, "127.0.0.1", port, output);
@@ -115,11 +117,11 @@ fn not_connected(error: io::Error, server: &str) -> Error {
 /// A client and its address.
 type Accepted = (SeqPacket, SocketAddr);
 
-fn accept(listener: Listener) -> Result<Accepted, Error> {
-    Ok(listener.accept_seq_packet().map_err(ControlError::Accept)?)
+fn over_messages((socket, peer): Accepted) -> ControlLink<SeqPacketFrames> {
+    ControlLink::new(SeqPacketFrames::new(socket), peer.to_string())
 }
 
-/// The same for a client in this process, which may fail before it connects.
+/// Accepts a client in this process, which may fail before it connects.
 fn accept_unless(listener: Listener, gone: &AtomicBool) -> Result<Accepted, Error> {
     listener.set_nonblocking(true)?;
     loop {
@@ -142,10 +144,19 @@ struct MessagesSession<'a> {
 }
 
 impl MessagesSession<'_> {
-    fn serve(&self, (socket, peer): Accepted, output: &mut Output) -> Result<(), Error> {
-        output.note(format_args!("serving {peer}"));
-        let link = ControlLink::new(SeqPacketFrames::new(socket), peer.to_string());
-        steps::over(link, output, |link, output| self.server(link, output))
+    /// Serves the first client with a valid request. Others are logged and forgotten.
+    fn serve_first(&self, listener: &Listener, output: &mut Output) -> Result<(), Error> {
+        loop {
+            let mut link = over_messages(listener.accept_seq_packet().map_err(ControlError::Accept)?);
+            match steps::asked(&mut link, self.secret) {
+                Ok(greeting) => {
+                    output.note(format_args!("serving {}", link.peer()));
+                    return steps::over(link, output, |link, output| self.server(link, greeting, output));
+                }
+                Err(error @ ControlError::Interrupted(_)) => return Err(error.into()),
+                Err(error) => steps::send_away(&mut link, &error.into(), output),
+            }
+        }
     }
 
     fn connect(&self, config: &Config, host: &str, port: u16, output: &mut Output) -> Result<(), Error> {
@@ -173,8 +184,13 @@ impl MessagesSession<'_> {
         steps::finish(link)
     }
 
-    fn server(&self, link: &mut ControlLink<SeqPacketFrames>, output: &mut Output) -> Result<(), Error> {
-        let test = steps::requested(link, self.test, self.secret, output)?;
+    fn server(
+        &self,
+        link: &mut ControlLink<SeqPacketFrames>,
+        greeting: Greeting,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        let test = steps::agreed(link, greeting, self.test, output)?;
         if !matches!(test.operation, TestOperation::Messages(_)) {
             return Err(link
                 .malformed(format!("a request for {}, by the way of `msg`", test.operation))

@@ -6,6 +6,7 @@ mod memory;
 mod messages;
 mod pairs;
 mod ping;
+mod reception;
 mod roles;
 mod secret;
 mod serve;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{memory, roles, secret, steps};
-use crate::control::{ControlError, ControlLink, ControlMessage, Resources, Secret};
+use crate::control::{ControlError, ControlLink, ControlMessage, Greeting, Resources, Secret};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
@@ -35,8 +35,9 @@ pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     let session = PairsSession { devices: &devices, test: &test, secret, timer, processors, neighbours };
     roles::play(
         plan,
+        session.secret,
         output,
-        |link, output| session.server(link, output),
+        |link, greeting, output| session.server(link, greeting, output),
         |link, output| session.client(link, output),
     )
 }
@@ -70,8 +71,13 @@ impl PairsSession<'_> {
         self.measure(self.test, true, link, output)
     }
 
-    pub(super) fn server(&self, link: &mut ControlLink, output: &mut Output) -> Result<(), Error> {
-        let test = steps::requested(link, self.test, self.secret, output)?;
+    pub(super) fn server(
+        &self,
+        link: &mut ControlLink,
+        greeting: Greeting,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        let test = steps::agreed(link, greeting, self.test, output)?;
         memory::check_beside(&test, self.test)?;
         self.answer(&test, link, output)
     }

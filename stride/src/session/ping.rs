@@ -51,8 +51,9 @@ pub fn ping(args: &PingArgs, files: &OutputArgs, output: &mut Output) -> Result<
     let pause = Duration::from_secs_f64(args.interval);
     roles::play(
         &plan,
+        session.secret,
         output,
-        |link, output| session.server(link, output),
+        |link, greeting, output| session.server(link, greeting, output),
         |link, output| {
             steps::request(link, session.test, session.secret, output)?;
             let mut seen = RoundTripStats::default();

@@ -1,15 +1,16 @@
 //! A server for many clients: it learns each test from its client, and survives clients that fail.
 
-use std::net::TcpStream;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
 use super::memory::MemoryEstimate;
 use super::pairs::PairsSession;
+use super::reception::{ArrivalPlace, Arrivals};
 use super::{secret, steps, tcp};
 use crate::cli::{ServeArgs, Size};
-use crate::control::{ControlError, ControlLink, ControlListener, Secret, link};
+use crate::control::{ControlError, ControlLink, ControlListener, PeerStatus, Secret};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
@@ -17,7 +18,7 @@ use crate::plan::{LocalOptions, TestOperation};
 use crate::report::Output;
 use crate::statistics::Timer;
 
-/// The most clients that may be connected and waiting.
+/// The most clients with a request that may wait.
 const MOST_WAITING: u32 = 64;
 
 /// How often a waiting side checks for signals.
@@ -77,7 +78,8 @@ pub fn serve(options: &ServeOptions, output: &mut Output) -> Result<(), Error> {
         secret: secret.as_ref(),
         timer: Timer::new(),
         served: ClientSlots::new(options.jobs),
-        connected: ClientSlots::new(options.jobs + MOST_WAITING),
+        admitted: ClientSlots::new(options.jobs + MOST_WAITING),
+        arrivals: Arrivals::default(),
     };
     thread::scope(|scope| server.accept_all(scope, &listener, output))
 }
@@ -89,7 +91,9 @@ struct ServerState<'a> {
     secret: Option<&'a Secret>,
     timer: Timer,
     served: ClientSlots,
-    connected: ClientSlots,
+    /// Those that are served and those that wait.
+    admitted: ClientSlots,
+    arrivals: Arrivals,
 }
 
 impl ServerState<'_> {
@@ -99,53 +103,40 @@ impl ServerState<'_> {
         listener: &ControlListener,
         output: &mut Output,
     ) -> Result<(), Error> {
-        loop {
-            let (stream, peer) = match listener.accept_within(PEER_CHECK_INTERVAL) {
-                Ok(Some(accepted)) => accepted,
-                Ok(None) => continue,
-                Err(error @ ControlError::Interrupted(_)) => return Err(error.into()),
-                // For example, too many open files: when clients end, descriptors become free.
-                Err(error) => {
-                    output.note(format_args!("warning: {error}"));
-                    thread::sleep(PEER_CHECK_INTERVAL);
-                    continue;
-                }
-            };
-            let Some(place) = self.connected.try_take() else {
-                self.turn_away(stream, peer, output);
-                continue;
-            };
-            let mut output = output.of_client(&peer, self.options.jobs > 1);
+        let clients = output.clone();
+        self.arrivals.accept(listener, output, &AtomicBool::new(false), |link, arrival| {
+            let mut output = clients.of_client(link.peer(), self.options.jobs > 1);
             let client = thread::Builder::new().spawn_scoped(scope, move || {
-                let done = link(stream, peer).map_err(Error::from);
-                let done = done.and_then(|link| {
-                    steps::over(link, &mut output, |link, output| self.serve_one(link, output))
-                });
+                let done =
+                    steps::over(link, &mut output, |link, output| self.serve_one(link, &arrival, output));
                 match output.finish(done) {
                     Ok(_) => output.note("done"),
                     Err(error) => output.note(error.one_line()),
                 }
-                drop(place);
             });
             if let Err(error) = client {
                 eprintln!("warning: no thread for a client: {error}");
             }
-        }
+        })
     }
 
-    fn turn_away(&self, stream: TcpStream, peer: String, output: &mut Output) {
-        output.note(format_args!("{peer}: turned away, as {MOST_WAITING} clients wait already"));
-        if let Ok(mut link) = link(stream, peer) {
-            link.fail(&format!("{MOST_WAITING} clients wait already; try again later"));
-        }
-    }
-
-    fn serve_one(&self, link: &mut ControlLink, output: &mut Output) -> Result<(), Error> {
-        // Before the client takes a slot, so that a client that never sends its request occupies
-        // none.
-        let test = steps::asked(link, self.secret, output)?;
+    fn serve_one(
+        &self,
+        link: &mut ControlLink,
+        arrival: &ArrivalPlace<'_>,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        let asked = steps::asked(link, self.secret);
+        let greeting = asked.map_err(|error| arrival.explain(link.peer(), error))?;
+        let test = steps::requested(link, greeting, output)?;
         MemoryEstimate::of(&test).check(self.options.max_memory)?;
+        // A client that is not admitted keeps its place here until it has been told.
+        let Some(_admitted) = self.admitted.try_take() else {
+            return Err(ControlError::TurnedAway { waiting: MOST_WAITING }.into());
+        };
+        arrival.leave(link.peer())?;
         let _place = self.served.take(link)?;
+        link.wire().give_way_to(Arc::clone(&self.served.waiting));
         output.note(format_args!("serving {test}"));
         if test.operation == TestOperation::Tcp {
             let session = tcp::TcpSession { test: &test, secret: self.secret, timer: &self.timer };
@@ -163,18 +154,23 @@ impl ServerState<'_> {
     }
 }
 
-/// The number of clients that are served at a time.
+/// Slots for clients.
 struct ClientSlots {
     free: Mutex<u32>,
     freed: Condvar,
+    /// The clients that wait for a slot.
+    waiting: Arc<AtomicU32>,
 }
 
 /// A slot, which becomes free when this is dropped.
 struct ClientSlot<'a>(&'a ClientSlots);
 
+/// A client that waits for a slot, until this is dropped.
+struct WaitingClient<'a>(&'a AtomicU32);
+
 impl ClientSlots {
     fn new(count: u32) -> Self {
-        Self { free: Mutex::new(count), freed: Condvar::new() }
+        Self { free: Mutex::new(count), freed: Condvar::new(), waiting: Arc::default() }
     }
 
     fn free(&self) -> MutexGuard<'_, u32> {
@@ -188,19 +184,39 @@ impl ClientSlots {
     }
 
     /// Waits for a slot while the client waits, too; the client is told about it.
+    ///
+    /// # Errors
+    ///
+    /// The client has gone, or does not wait for its answer.
     fn take(&self, link: &mut ControlLink) -> Result<ClientSlot<'_>, ControlError> {
+        let _waiting = WaitingClient::new(&self.waiting);
         loop {
             if let Some(place) = self.try_take() {
                 link.wire().keep_waiting(false);
                 return Ok(place);
             }
             link.wire().keep_waiting(true);
-            link.peer_status()?;
+            if link.peer_status()? == PeerStatus::MessageWaiting {
+                return Err(link.malformed("a message before its turn".to_owned()));
+            }
             let free = self.free();
             if *free == 0 {
                 drop(self.freed.wait_timeout(free, PEER_CHECK_INTERVAL));
             }
         }
+    }
+}
+
+impl<'a> WaitingClient<'a> {
+    fn new(waiting: &'a AtomicU32) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for WaitingClient<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

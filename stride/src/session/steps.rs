@@ -64,31 +64,46 @@ pub(super) fn request<W: FrameTransport>(
     Ok(())
 }
 
-/// Receives the client's request, which the server has not answered yet.
-pub(super) fn requested<W: FrameTransport>(
-    link: &mut ControlLink<W>,
-    ours: &TestPlan,
-    secret: Option<&Secret>,
-    output: &mut Output,
-) -> Result<TestPlan, Error> {
-    let test = asked(link, secret, output)?;
-    note_differences(&test, ours, output);
-    Ok(test)
+/// Tells a peer without a valid request why it is not served, and logs it.
+pub(super) fn send_away<W: FrameTransport>(link: &mut ControlLink<W>, error: &Error, output: &mut Output) {
+    if !error.is_known_to_peer() {
+        link.fail(&error.one_line());
+    }
+    output.note(format_args!("{}; waiting for another client", error.one_line()));
 }
 
-/// The same for a server without a test on its command line.
+/// Receives a client's request, which the server has not answered yet.
 pub(super) fn asked<W: FrameTransport>(
     link: &mut ControlLink<W>,
     secret: Option<&Secret>,
+) -> Result<Greeting, ControlError> {
+    match link.asked(secret)? {
+        ControlMessage::Request(greeting) => Ok(greeting),
+        other => Err(link.unexpected(&other, "request")),
+    }
+}
+
+/// The test that a client requests.
+pub(super) fn requested<W: FrameTransport>(
+    link: &ControlLink<W>,
+    theirs: Greeting,
     output: &mut Output,
 ) -> Result<TestPlan, Error> {
-    let theirs = match link.asked(secret)? {
-        ControlMessage::Request(greeting) => greeting,
-        other => return Err(link.unexpected(&other, "request").into()),
-    };
     note_release(link.peer(), &theirs, output);
     theirs.test.validate()?;
     Ok(theirs.test)
+}
+
+/// The same for a server with a test on its command line.
+pub(super) fn agreed<W: FrameTransport>(
+    link: &ControlLink<W>,
+    theirs: Greeting,
+    ours: &TestPlan,
+    output: &mut Output,
+) -> Result<TestPlan, Error> {
+    let test = requested(link, theirs, output)?;
+    note_differences(&test, ours, output);
+    Ok(test)
 }
 
 /// Warns if the releases differ: they speak the same protocol but may measure slightly differently.

@@ -32,9 +32,10 @@ pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     let session = TcpSession { test: &plan.test, secret: secret.as_ref(), timer: &Timer::new() };
     roles::play(
         plan,
+        session.secret,
         output,
-        |link, output| {
-            let test = steps::requested(link, session.test, session.secret, output)?;
+        |link, greeting, output| {
+            let test = steps::agreed(link, greeting, session.test, output)?;
             memory::check_beside(&test, session.test)?;
             session.answer(&test, link, output)
         },

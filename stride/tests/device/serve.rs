@@ -1,8 +1,9 @@
 //! A server for many clients survives every kind of client.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::thread::sleep;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use stride::cli;
@@ -21,6 +22,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_server_serves_a_thousand_clients", a_server_serves_a_thousand_clients),
     ("a_client_waits_for_the_one_before", a_client_waits_for_the_one_before),
     ("clients_are_served_at_the_same_time", clients_are_served_at_the_same_time),
+    ("connections_that_say_nothing_lock_nobody_out", connections_that_say_nothing_lock_nobody_out),
+    ("a_client_that_only_beats_keeps_no_place", a_client_that_only_beats_keeps_no_place),
+    ("a_client_that_floods_is_not_read", a_client_that_floods_is_not_read),
     ("a_client_that_stops_keeps_no_place", a_client_that_stops_keeps_no_place),
     ("a_server_gives_only_what_it_was_told_to", a_server_gives_only_what_it_was_told_to),
     ("client_flags_are_refused_by_a_server", client_flags_are_refused_by_a_server),
@@ -221,6 +225,102 @@ fn clients_are_served_at_the_same_time(device: &Device) -> Outcome {
     let tables = ended.stdout.split("# RDMA write ").skip(1);
     assert!(tables.clone().all(|table| table.contains("#bytes")), "{ended:#?}");
     assert!(tables.count() >= 2, "{ended:#?}");
+    Outcome::Ran
+}
+
+/// Connections that are replaced as soon as the server closes them.
+fn connections_that_say_nothing_lock_nobody_out(device: &Device) -> Outcome {
+    let server = Server::new(device, "");
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, server.1)).unwrap();
+    let is_over = AtomicBool::new(false);
+    let mut silent: Vec<_> = (0..80).map(|_| connect()).collect();
+    thread::scope(|scope| {
+        let refilling = scope.spawn(|| {
+            let mut refilled = 0;
+            // At most 20 s: this is also the end if the server serves nobody.
+            for _ in 0..2000 {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                for stream in &mut silent {
+                    // The server's beat may come first, and then the end.
+                    stream.set_nonblocking(true).unwrap();
+                    let is_open = |read: std::io::Result<usize>| match read {
+                        Ok(count) => count > 0,
+                        Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+                    };
+                    if !is_open(stream.read(&mut [0; 64])) {
+                        *stream = connect();
+                        refilled += 1;
+                    }
+                }
+                sleep(Duration::from_millis(10));
+            }
+            refilled
+        });
+        let served: Vec<_> = (0..3).map(|_| server.client(device, "write bw -n 5 -s 64")).collect();
+        is_over.store(true, Ordering::Relaxed);
+        let refilled = refilling.join().unwrap();
+        for done in served {
+            done.unwrap_or_else(|error| panic!("{refilled} were refilled: {error}"));
+        }
+    });
+    let ended = server.end();
+    assert!(ended.stderr.contains("and made room for another connection"), "{ended:#?}");
+    Outcome::Ran
+}
+
+/// It has sent its request, and its connection lives, but nothing more follows.
+fn a_client_that_only_beats_keeps_no_place(device: &Device) -> Outcome {
+    let mut server = Server::new(device, "");
+    let Ok(ControlMessage::Request(greeting)) = serde_json::from_slice(&request()[12..]) else {
+        panic!("no request")
+    };
+    // The link beats by itself.
+    let mut link = connect("127.0.0.1", server.1).unwrap();
+    link.send(&ControlMessage::Request(greeting)).unwrap();
+    assert!(matches!(link.receive().unwrap(), ControlMessage::Accept(_)));
+    let waiting = server.start(device, "write bw -n 5 -s 64");
+    let line = server.0.await_line("made no step of its set-up for 10 s while other clients waited");
+    assert!(line.contains("127.0.0.1:"), "{line}");
+    waiting.end().succeeded();
+    // The first frame of its connection is the server's resources.
+    let told = std::iter::repeat_with(|| link.receive()).find_map(Result::err).unwrap().to_string();
+    assert!(told.contains("its place was given to them"), "{told}");
+    server.end();
+    Outcome::Ran
+}
+
+/// The most bytes that a process has had in memory.
+fn most_memory(process: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// One client has the only place, and the next one sends without end while it waits.
+fn a_client_that_floods_is_not_read(device: &Device) -> Outcome {
+    const MOST: usize = 64 << 20;
+    let mut server = Server::new(device, "");
+    let mut long = server.start(device, "send lat -e -n 4000000000");
+    server.0.await_line("serving");
+    let mut flood = TcpStream::connect((Ipv4Addr::LOCALHOST, server.1)).unwrap();
+    flood.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    flood.write_all(&request()).unwrap();
+    let before = most_memory(server.0.id());
+    let (words, mut sent) = (frame(&[b' '; 65536]), 0);
+    while sent < MOST {
+        match flood.write(&words) {
+            Ok(count) => sent += count,
+            Err(_) => break,
+        }
+    }
+    server.0.await_line("a message before its turn");
+    let grown = most_memory(server.0.id()) - before;
+    assert!(grown < MOST / 4, "{grown} bytes are kept of {sent} of a client that waits");
+    long.kill();
+    server.is_well(device);
+    server.end();
     Outcome::Ran
 }
 

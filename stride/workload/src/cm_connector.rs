@@ -133,15 +133,16 @@ impl<'a> CmConnector<'a> {
         parameter: &ConnectionParameter,
         path: &PathOptions,
     ) -> Result<Connection, Error> {
-        let end = Instant::now() + REQUEST_LIMIT;
+        let begun = Instant::now();
         let here = SocketAddr::new(self.meeting.address, self.meeting.port);
         loop {
             self.link.peer_status()?;
             let request =
                 listener.get_request_timeout(PEER_CHECK_INTERVAL).map_err(|source| step(here, source))?;
             let Some(mut request) = request else {
-                if Instant::now() > end {
-                    return Err(CmError::NoRequest { limit: REQUEST_LIMIT }.into());
+                let limit = self.link.limit_now(REQUEST_LIMIT);
+                if begun.elapsed() > limit {
+                    return Err(CmError::NoRequest { limit }.into());
                 }
                 continue;
             };

@@ -86,6 +86,32 @@ pub enum ControlError {
         /// The time since the last frame.
         limit: Duration,
     },
+    /// The peer held a place for which others waited.
+    #[error(
+        "{peer} made no step of its set-up for {} s while other clients waited, so its place was given to them; look \
+         there, and try again",
+        .limit.as_secs()
+    )]
+    GaveWay {
+        /// Host and port.
+        peer: String,
+        /// The time that it had.
+        limit: Duration,
+    },
+    /// A server heard too many connections that sent no request.
+    #[error("{peer} sent no request within {} ms, and made room for another connection", .limit.as_millis())]
+    MadeRoom {
+        /// Host and port.
+        peer: String,
+        /// The time that it had.
+        limit: Duration,
+    },
+    /// As many clients wait for a server as may.
+    #[error("{waiting} clients wait already; try again later")]
+    TurnedAway {
+        /// The clients that wait.
+        waiting: u32,
+    },
     /// A signal asked this process to end.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
@@ -160,7 +186,11 @@ impl ControlError {
     pub fn is_known_to_peer(&self) -> bool {
         matches!(
             self,
-            Self::PeerFailed { .. } | Self::Gone { .. } | Self::Refused { .. } | Self::RefusedByPeer { .. }
+            Self::PeerFailed { .. }
+                | Self::Gone { .. }
+                | Self::MadeRoom { .. }
+                | Self::Refused { .. }
+                | Self::RefusedByPeer { .. }
         )
     }
 
@@ -171,6 +201,7 @@ impl ControlError {
             (FrameError::Io(error), Some(limit)) if is_timeout(&error) => Self::Silent { peer, limit },
             (FrameError::Io(error), _) => Self::lost(peer, error),
             (FrameError::Silence(limit), _) => Self::Dead { peer, limit },
+            (FrameError::GaveWay(limit), _) => Self::GaveWay { peer, limit },
             (FrameError::Interrupted(interrupted), _) => Self::Interrupted(interrupted),
             (FrameError::Magic(got), _) => Self::Stranger { peer, got },
             (FrameError::Version(theirs), _) => Self::OtherVersion { peer, theirs },

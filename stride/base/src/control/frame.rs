@@ -56,6 +56,9 @@ pub enum FrameError {
     /// The peer has sent no sign of life for this long.
     #[error("nothing was heard for {} s", .0.as_secs())]
     Silence(Duration),
+    /// The peer made no step for this long while others waited for its place.
+    #[error("it made no step for {} s, and others wait", .0.as_secs())]
+    GaveWay(Duration),
     /// A signal asked this process to end.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -42,6 +42,9 @@ pub trait FrameTransport {
         Ok(())
     }
 
+    /// The peer has made every step of its set-up, so that no limit for hurry applies any more.
+    fn set_up_is_complete(&mut self) {}
+
     /// Waits briefly for the peer to take the last frame.
     ///
     /// # Errors
@@ -154,7 +157,13 @@ impl<W: FrameTransport> ControlLink<W> {
                 Ok(ControlMessage::Refused(refusal)) => {
                     Err(ControlError::RefusedByPeer { peer: self.peer.clone(), refusal })
                 }
-                read => read.map_err(|error| self.malformed(error.to_string())),
+                Ok(message) => {
+                    if matches!(message, ControlMessage::Begin { .. }) {
+                        self.wire.set_up_is_complete();
+                    }
+                    Ok(message)
+                }
+                Err(error) => Err(self.malformed(error.to_string())),
             },
         }
     }
@@ -192,6 +201,12 @@ impl ControlLink {
     /// The address by which the peer reaches this side.
     pub fn local_ip(&self) -> IpAddr {
         self.wire.local_ip()
+    }
+
+    /// The time that the peer has at the moment for a step that it may make within `limit`: less
+    /// while others wait for its place.
+    pub fn limit_now(&self, limit: Duration) -> Duration {
+        self.wire.limit_now(limit)
     }
 
     /// The error for a message that was lost on the way.

@@ -50,4 +50,4 @@ pub use secret::nonce;
 pub use secret::{LONGEST_SECRET, Nonce, Proof, SHORTEST_SECRET, Secret, SecretError, SecretRefusal};
 pub use socket::link;
 pub use socket::{ControlListener, connect};
-pub use tcp::Tcp;
+pub use tcp::{Tcp, TcpCloser};

@@ -33,9 +33,8 @@ impl FrameQueue {
     /// Adds a frame, and waits for room until `limit` is over. Returns a frame that has no room.
     pub(super) fn push(&self, frame: Frame, limit: Duration) -> Result<(), Frame> {
         let state = self.state();
-        let waited = self
-            .changed
-            .wait_timeout_while(state, limit, |state| state.bytes >= ROOM && !state.is_closed);
+        let waited =
+            self.changed.wait_timeout_while(state, limit, |state| state.bytes >= ROOM && !state.is_closed);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.is_closed {
             return Ok(());
@@ -59,9 +58,9 @@ impl FrameQueue {
     /// Takes the next frame, or the reason why none comes. `None` if neither arrives by `deadline`.
     pub(super) fn take(&self, deadline: Instant) -> Option<Result<Frame, FrameError>> {
         let limit = deadline.saturating_duration_since(Instant::now());
-        let waited = self.changed.wait_timeout_while(self.state(), limit, |state| {
-            state.frames.is_empty() && !state.has_ended
-        });
+        let waited = self
+            .changed
+            .wait_timeout_while(self.state(), limit, |state| state.frames.is_empty() && !state.has_ended);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if let Some(frame) = state.frames.pop_front() {
             state.bytes -= cost(&frame);

@@ -102,6 +102,12 @@ impl ControlListener {
         self.port
     }
 
+    /// Refuses all further clients, and ends a wait for one in another thread.
+    pub fn shut_down(&self) {
+        // A failure is ignored: the socket is closed soon anyway.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     /// Waits for one client. From then on the system refuses others.
     pub fn accept(self) -> Result<ControlLink, ControlError> {
         loop {

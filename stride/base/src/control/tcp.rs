@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -24,6 +24,9 @@ pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(8);
 /// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The time that a peer has for a step of the set-up while others wait for its place.
+const HURRIED_STEP_LIMIT: Duration = Duration::from_secs(10);
+
 /// The beat of a side that serves others first.
 const QUEUED: &[u8] = b"queued";
 
@@ -34,6 +37,20 @@ pub struct Tcp {
     /// A frame that was peeked at and not taken.
     ahead: Option<Result<Frame, FrameError>>,
     thread: Option<JoinHandle<()>>,
+    /// The number of those that wait for the peer's place, until its set-up is complete.
+    others: Option<Arc<AtomicU32>>,
+}
+
+/// Ends a connection from another thread.
+#[derive(Debug)]
+pub struct TcpCloser(Arc<TcpShared>);
+
+impl TcpCloser {
+    /// Ends the connection: both sides read its end.
+    pub fn close(&self) {
+        // A failure is ignored, because the connection may have ended before.
+        let _ = self.0.stream.shutdown(Shutdown::Both);
+    }
 }
 
 #[derive(Debug)]
@@ -69,7 +86,67 @@ impl Tcp {
             let Err(error) = attended.attend();
             attended.frames.end(error);
         })?;
-        Ok(Self { shared, ahead: None, thread: Some(thread) })
+        Ok(Self { shared, ahead: None, thread: Some(thread), others: None })
+    }
+
+    /// What ends the connection from another thread.
+    pub fn closer(&self) -> TcpCloser {
+        TcpCloser(Arc::clone(&self.shared))
+    }
+
+    /// Gives the peer less time for each step of its set-up while this counter is above 0: the
+    /// number of those that wait for its place.
+    pub fn give_way_to(&mut self, others: Arc<AtomicU32>) {
+        self.others = Some(others);
+    }
+
+    /// The time that the peer has at the moment for a step that it may make within `limit`.
+    pub(super) fn limit_now(&self, limit: Duration) -> Duration {
+        match &self.others {
+            Some(others) if others.load(Ordering::Relaxed) > 0 => limit.min(HURRIED_STEP_LIMIT),
+            _ => limit,
+        }
+    }
+
+    /// Waits for a frame. While the peer serves others first, the time limit does not run, if that
+    /// is given as `queued`, which is called once.
+    fn wait(
+        &mut self,
+        limit: Option<Duration>,
+        mut queued: Option<&mut dyn FnMut()>,
+    ) -> Result<(), FrameError> {
+        let mut begun = Instant::now();
+        let mut was_reported = false;
+        while self.ahead.is_none() {
+            interrupt::check()?;
+            let now = Instant::now();
+            if let Some(queued) = &mut queued
+                && self.shared.is_kept_waiting.load(Ordering::Relaxed)
+            {
+                // The peer has all of its time once this side's turn has come.
+                begun = now;
+                if !was_reported {
+                    was_reported = true;
+                    queued();
+                }
+            }
+            let left = match limit {
+                None => PEER_CHECK_INTERVAL,
+                Some(limit) => {
+                    let at_present = self.limit_now(limit);
+                    let left = (begun + at_present).saturating_duration_since(now);
+                    if left.is_zero() && at_present < limit {
+                        return Err(FrameError::GaveWay(at_present));
+                    }
+                    left
+                }
+            };
+            if left.is_zero() {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            self.ahead = self.shared.frames.take(now + left.min(PEER_CHECK_INTERVAL));
+        }
+        Ok(())
     }
 
     /// This side's address.
@@ -137,32 +214,16 @@ impl FrameTransport for Tcp {
     }
 
     fn read(&mut self, limit: Option<Duration>) -> Result<Frame, FrameError> {
-        self.await_frame(limit, &mut || {})?;
+        self.wait(limit, None)?;
         self.ahead.take().expect("a frame has been awaited")
     }
 
-    fn await_frame(&mut self, limit: Option<Duration>, waiting: &mut dyn FnMut()) -> Result<(), FrameError> {
-        let mut deadline = limit.map(|limit| Instant::now() + limit);
-        let mut was_reported = false;
-        while self.ahead.is_none() {
-            interrupt::check()?;
-            let now = Instant::now();
-            if self.shared.is_kept_waiting.load(Ordering::Relaxed) {
-                // The peer has all of its time once this side's turn has come.
-                deadline = limit.map(|limit| now + limit);
-                if !was_reported {
-                    was_reported = true;
-                    waiting();
-                }
-            }
-            let left =
-                deadline.map_or(PEER_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(now));
-            if left.is_zero() {
-                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-            }
-            self.ahead = self.shared.frames.take(now + left.min(PEER_CHECK_INTERVAL));
-        }
-        Ok(())
+    fn await_frame(&mut self, limit: Option<Duration>, queued: &mut dyn FnMut()) -> Result<(), FrameError> {
+        self.wait(limit, Some(queued))
+    }
+
+    fn set_up_is_complete(&mut self) {
+        self.others = None;
     }
 
     fn linger(&mut self) -> io::Result<()> {

@@ -214,6 +214,16 @@ fn beats_are_no_messages_and_take_no_room() {
     assert_eq!(link.receive().unwrap(), ControlMessage::Done);
 }
 
+/// Only a client waits for others, and it asks for that. Anyone else's claim extends no limit.
+#[test]
+fn a_peer_that_only_beats_is_given_up() {
+    for beat in [&b"queued"[..], b""] {
+        let (mut link, _peer) = link_to(frame(FrameKind::Beat, beat));
+        let error = link.receive_within(Some(Duration::from_millis(300))).unwrap_err();
+        assert!(matches!(error, ControlError::Silent { .. }), "{error}");
+    }
+}
+
 /// Writes messages of this length until the peer takes no more, or 64 MiB; returns the bytes.
 fn flood(stream: &mut std::net::TcpStream, len: usize) -> usize {
     let words = frame(FrameKind::Message, &vec![b' '; len]).repeat(65536 / (len + 1) + 1);

@@ -1,0 +1,230 @@
+//! Connections until their request has arrived.
+//!
+//! Anything may connect to a server's port. Whoever sends no valid request is a stranger, which is
+//! logged and forgotten. Each connection has a thread, so that none waits for another one's words,
+//! and a place. While all places are taken, the connection that has had its place for longest makes
+//! room for the next one. The thread that accepts connections neither reads nor writes them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope, sleep};
+use std::time::{Duration, Instant};
+
+use super::steps;
+use crate::control::{ControlError, ControlLink, ControlListener, Greeting, Secret, TcpCloser, link};
+use crate::error::Error;
+use crate::interrupt;
+use crate::report::Output;
+
+/// Connections without a request that are heard at the same time.
+const PLACES: usize = 64;
+
+/// The time without a request after which a connection makes room for another one.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often a waiting thread checks for signals.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often the accepting thread looks for a free place.
+const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The connections without a request.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals(Mutex<ArrivalTable>);
+
+#[derive(Debug, Default)]
+struct ArrivalTable {
+    /// The oldest first.
+    places: VecDeque<Arrival>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Arrival {
+    number: u64,
+    since: Instant,
+    closer: TcpCloser,
+}
+
+/// A connection's place, which becomes free when this is dropped.
+#[derive(Debug)]
+pub(super) struct ArrivalPlace<'a> {
+    arrivals: &'a Arrivals,
+    number: u64,
+}
+
+impl Arrivals {
+    /// Gives every connection a place and to `begin`, until that fails, `is_over` or a signal.
+    ///
+    /// # Errors
+    ///
+    /// The signal.
+    pub(super) fn accept<'a>(
+        &'a self,
+        listener: &ControlListener,
+        output: &mut Output,
+        is_over: &AtomicBool,
+        mut begin: impl FnMut(ControlLink, ArrivalPlace<'a>),
+    ) -> Result<(), Error> {
+        let mut told = String::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let accepted = listener.accept_within(SIGNAL_CHECK_INTERVAL);
+            let linked =
+                accepted.and_then(|accepted| accepted.map(|(stream, peer)| link(stream, peer)).transpose());
+            match linked {
+                Ok(None) => {}
+                Ok(Some(mut link)) => {
+                    let place = self.next_place(link.wire().closer())?;
+                    begin(link, place);
+                }
+                Err(error @ ControlError::Interrupted(_)) => return Err(error.into()),
+                Err(_) if is_over.load(Ordering::Relaxed) => {}
+                // It has disconnected already.
+                Err(ControlError::Gone { .. }) => {}
+                // For example, too many open files: when clients end, descriptors become free. The
+                // same words are printed once, because this may go on for long.
+                Err(error) => {
+                    let words = error.to_string();
+                    if words != told {
+                        output.note(format_args!("warning: {words}"));
+                        told = words;
+                    }
+                    sleep(SIGNAL_CHECK_INTERVAL);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a place is free, or its connection has had it for long enough.
+    fn next_place(&self, closer: TcpCloser) -> Result<ArrivalPlace<'_>, Error> {
+        loop {
+            interrupt::check()?;
+            let mut table = self.table();
+            let oldest = table.places.front().filter(|_| table.places.len() >= PLACES);
+            let left =
+                oldest.map_or(Duration::ZERO, |oldest| PATIENCE.saturating_sub(oldest.since.elapsed()));
+            if left.is_zero() {
+                if table.places.len() >= PLACES
+                    && let Some(oldest) = table.places.pop_front()
+                {
+                    oldest.closer.close();
+                }
+                let number = table.next;
+                table.next += 1;
+                table.places.push_back(Arrival { number, since: Instant::now(), closer });
+                return Ok(ArrivalPlace { arrivals: self, number });
+            }
+            drop(table);
+            sleep(left.min(PLACE_CHECK_INTERVAL));
+        }
+    }
+
+    /// Ends every connection that still has a place.
+    fn close_all(&self) {
+        self.table().places.drain(..).for_each(|arrival| arrival.closer.close());
+    }
+
+    /// Each change of the table is complete before anything can panic.
+    fn table(&self) -> MutexGuard<'_, ArrivalTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ArrivalPlace<'_> {
+    /// Gives the place back after the request.
+    ///
+    /// # Errors
+    ///
+    /// The connection has made room for another one.
+    pub(super) fn leave(&self, peer: &str) -> Result<(), ControlError> {
+        let mut table = self.arrivals.table();
+        let before = table.places.len();
+        table.places.retain(|arrival| arrival.number != self.number);
+        if table.places.len() < before { Ok(()) } else { Err(made_room(peer)) }
+    }
+
+    /// The reason why a connection failed: its end, if it had to make room for another one.
+    pub(super) fn explain(&self, peer: &str, error: ControlError) -> ControlError {
+        let is_kept = self.arrivals.table().places.iter().any(|arrival| arrival.number == self.number);
+        if is_kept { error } else { made_room(peer) }
+    }
+}
+
+fn made_room(peer: &str) -> ControlError {
+    ControlError::MadeRoom { peer: peer.to_owned(), limit: PATIENCE }
+}
+
+impl Drop for ArrivalPlace<'_> {
+    fn drop(&mut self) {
+        self.arrivals.table().places.retain(|arrival| arrival.number != self.number);
+    }
+}
+
+/// Waits for the first client with a valid request. From then on the system refuses others.
+///
+/// # Errors
+///
+/// A signal asked this process to end.
+pub(super) fn first_request(
+    listener: ControlListener,
+    secret: Option<&Secret>,
+    output: &mut Output,
+) -> Result<(ControlLink, Greeting), Error> {
+    let (arrivals, is_over) = (Arrivals::default(), AtomicBool::new(false));
+    let (sender, requests) = channel();
+    thread::scope(|scope| {
+        let mut of_listener = output.clone();
+        let (listener, arrivals, is_over) = (&listener, &arrivals, &is_over);
+        let strangers = output.clone();
+        scope.spawn(move || {
+            // The error is a signal, which this function's thread notices, too.
+            let _ = arrivals.accept(listener, &mut of_listener, is_over, |link, place| {
+                hear(scope, link, place, secret, &strangers, is_over, &sender);
+            });
+        });
+        let first = loop {
+            if let Err(interrupted) = interrupt::check() {
+                break Err(interrupted.into());
+            }
+            match requests.recv_timeout(SIGNAL_CHECK_INTERVAL) {
+                Ok(request) => break Ok(request),
+                Err(RecvTimeoutError::Timeout) => {}
+                // The accepting thread has noticed a signal.
+                Err(RecvTimeoutError::Disconnected) => sleep(PLACE_CHECK_INTERVAL),
+            }
+        };
+        is_over.store(true, Ordering::Relaxed);
+        listener.shut_down();
+        arrivals.close_all();
+        first
+    })
+}
+
+/// Starts a thread that waits for a connection's request.
+fn hear<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    mut link: ControlLink,
+    place: ArrivalPlace<'scope>,
+    secret: Option<&'scope Secret>,
+    output: &Output,
+    is_over: &'scope AtomicBool,
+    requests: &Sender<(ControlLink, Greeting)>,
+) {
+    let (mut output, requests) = (output.of_client(link.peer(), false), requests.clone());
+    let begun = thread::Builder::new().spawn_scoped(scope, move || {
+        let asked = steps::asked(&mut link, secret).map_err(|error| place.explain(link.peer(), error));
+        match asked.and_then(|greeting| place.leave(link.peer()).map(|()| greeting)) {
+            // A failure to send is ignored, because the receiver leaves with the first request.
+            Ok(greeting) => drop(requests.send((link, greeting))),
+            Err(ControlError::Interrupted(_)) => {}
+            Err(_) if is_over.load(Ordering::Relaxed) => {}
+            Err(error) => steps::send_away(&mut link, &error.into(), &mut output),
+        }
+    });
+    if let Err(error) = begun {
+        eprintln!("warning: no thread for a connection: {error}");
+    }
+}
