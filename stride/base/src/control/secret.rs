@@ -20,7 +20,7 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use argon2::{Algorithm, Argon2, Params, Version};
+use argon2::{Algorithm, Argon2, Block, Params, Version};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -143,10 +143,12 @@ fn key_of(secret: &[u8]) -> Key {
 }
 
 fn derive(secret: &[u8]) -> Key {
-    let params = Params::new(MEMORY_KIB, PASSES, 1, Some(size_of::<Key>()));
-    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params.expect("they are in range"));
+    let params = Params::new(MEMORY_KIB, PASSES, 1, Some(size_of::<Key>())).expect("they are in range");
+    let mut memory = vec![Block::default(); params.block_count()];
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
     let mut key = Key::default();
-    argon2.hash_password_into(secret, SALT, &mut key).expect("the lengths are in range");
+    let derived = argon2.hash_password_into_with_memory(secret, SALT, &mut key, &mut memory);
+    derived.expect("the lengths are in range");
     key
 }
 

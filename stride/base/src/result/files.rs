@@ -6,11 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-
 use super::flat::csv_of;
-use super::replaced::{ReplacedFile, open_special};
+use super::replaced::{NO_LINKS, ReplacedFile, is_link, open_special};
 use super::{FlatRow, RunRecord};
 use crate::plan::TestPoint;
 
@@ -180,9 +177,6 @@ struct JsonLines {
     file: Option<File>,
 }
 
-/// `O_NOFOLLOW`.
-const NO_LINKS: i32 = OFlags::NOFOLLOW.bits() as i32;
-
 impl JsonLines {
     const FLAG: &str = "--jsonl";
 
@@ -215,15 +209,15 @@ impl JsonLines {
     }
 }
 
-/// Opens a file for appending. A symbolic link that another user left is not followed, unless it
-/// leads to a device or a pipe.
+/// Opens a file for appending. A symbolic link is not followed, because another user may have left it,
+/// except by [`open_special`].
 fn open_lines(path: &Path) -> io::Result<File> {
     if let Some(special) = open_special(path)? {
         return Ok(special);
     }
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true).custom_flags(NO_LINKS);
-    options.open(path).map_err(|error| match error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+    options.open(path).map_err(|error| match is_link(&error) {
         true => io::Error::other("it is a symbolic link, which is not followed; give the file that it names"),
         false => error,
     })

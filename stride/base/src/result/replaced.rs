@@ -3,17 +3,27 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// Names that are tried for a temporary file; each has 64 random bits.
 const TRIES: usize = 8;
+
+/// The most symbolic links in a row, which is the kernel's limit.
+const MOST_LINKS: usize = 40;
+
+/// `O_NOFOLLOW`.
+pub(super) const NO_LINKS: i32 = OFlags::NOFOLLOW.bits() as i32;
 
 /// A file whose content is replaced atomically: it is written to a temporary file, which is then
 /// renamed. A device or a pipe is written to directly, once, at the end.
 ///
 /// Another user may write in the folder. So the temporary file has a random name and must be new,
-/// and a symbolic link at the path is replaced and never followed, unless it leads to a device or a
-/// pipe.
+/// and a symbolic link at the path is replaced and never followed, unless it is this user's or root's,
+/// and leads to a device or a pipe.
 #[derive(Debug)]
 pub(super) struct ReplacedFile {
     path: PathBuf,
@@ -23,7 +33,8 @@ pub(super) struct ReplacedFile {
     special: Option<File>,
 }
 
-/// Opens a device or a pipe for writing; `None` if the path has none.
+/// Opens a device or a pipe for writing; `None` if the path has none, or if one of the symbolic links
+/// at its end is another user's, who could choose the device.
 ///
 /// # Errors
 ///
@@ -32,11 +43,38 @@ pub(super) fn open_special(path: &Path) -> io::Result<Option<File>> {
     if !fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
         return Ok(None);
     }
-    let file = OpenOptions::new().write(true).open(path)?;
+    let Some(file) = open_by_trusted_links(path)? else { return Ok(None) };
     if file.metadata()?.is_file() {
         return Err(ErrorKind::AlreadyExists.into());
     }
     Ok(Some(file))
+}
+
+/// Opens what exists at the path, and follows the links of root and of this user alone.
+fn open_by_trusted_links(path: &Path) -> io::Result<Option<File>> {
+    let user = rustix::process::geteuid().as_raw();
+    let mut at = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        match OpenOptions::new().write(true).custom_flags(NO_LINKS).open(&at) {
+            Err(error) if is_link(&error) => {}
+            opened => return opened.map(Some),
+        }
+        if ![0, user].contains(&at.symlink_metadata()?.uid()) {
+            return Ok(None);
+        }
+        let target = at.parent().unwrap_or(Path::new("")).join(at.read_link()?);
+        // A link of /proc/self/fd leads to an open pipe, which has no path.
+        if target.symlink_metadata().is_err() {
+            return OpenOptions::new().write(true).open(&at).map(Some);
+        }
+        at = target;
+    }
+    Err(Errno::LOOP.into())
+}
+
+/// Whether an open failed because of [`NO_LINKS`].
+pub(super) fn is_link(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
 }
 
 /// Creates a file beside `path`, of a name that did not exist. Returns it with its path.
@@ -191,6 +229,31 @@ mod tests {
         ReplacedFile::new(&path, true).unwrap().write("forced").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "forced");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_link_to_a_device_is_followed_unless_another_user_made_it() {
+        let folder = folder("device-links");
+        let (device, ours, path) = (folder.join("device"), folder.join("ours"), folder.join("a.json"));
+        symlink("/dev/null", &device).unwrap();
+        symlink("device", &ours).unwrap();
+        assert!(ReplacedFile::new(&ours, false).unwrap().is_special());
+        assert!(ReplacedFile::new(Path::new("/dev/null"), false).unwrap().is_special());
+        if !rustix::process::geteuid().is_root() {
+            let name = "a_link_to_a_device_is_followed_unless_another_user_made_it";
+            eprintln!("SKIPPED {name} (part): only root can make links for another user");
+            return fs::remove_dir_all(&folder).unwrap();
+        }
+        std::os::unix::fs::lchown(&device, Some(54_321), None).unwrap();
+        for link in [&device, &ours] {
+            assert!(open_special(link).unwrap().is_none(), "{}", link.display());
+            let refused = ReplacedFile::new(link, false).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+        }
+        fs::rename(&device, &path).unwrap();
+        ReplacedFile::new(&path, true).unwrap().write("forced").unwrap();
+        assert!(path.symlink_metadata().unwrap().is_file());
         fs::remove_dir_all(&folder).unwrap();
     }
 
