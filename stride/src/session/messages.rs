@@ -9,6 +9,7 @@ use std::time::Duration;
 use sideway::provider::set_default_provider;
 use trespass::{Builder, Config, HandshakeError, Listener, Policy, SeqPacket};
 
+use super::strangers::StrangerLog;
 use super::{secret, steps};
 use crate::control::{ControlError, ControlLink, ControlMessage, Greeting, MAGIC, Secret, SeqPacketFrames};
 use crate::device;
@@ -146,6 +147,7 @@ struct MessagesSession<'a> {
 impl MessagesSession<'_> {
     /// Serves the first client with a valid request. Others are logged and forgotten.
     fn serve_first(&self, listener: &Listener, output: &mut Output) -> Result<(), Error> {
+        let strangers = StrangerLog::new(output, "; waiting for another client");
         loop {
             let mut link = over_messages(listener.accept_seq_packet().map_err(ControlError::Accept)?);
             match steps::asked(&mut link, self.secret) {
@@ -153,8 +155,8 @@ impl MessagesSession<'_> {
                     output.note(format_args!("serving {}", link.peer()));
                     return steps::over(link, output, |link, output| self.server(link, greeting, output));
                 }
-                Err(error @ ControlError::Interrupted(_)) => return Err(error.into()),
-                Err(error) => steps::send_away(&mut link, &error.into(), output),
+                Err(error) if error.interrupted().is_some() => return Err(error),
+                Err(error) => strangers.send_away(&mut link, &error),
             }
         }
     }
@@ -190,7 +192,7 @@ impl MessagesSession<'_> {
         greeting: Greeting,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let test = steps::agreed(link, greeting, self.test, output)?;
+        let test = steps::agreed(link, greeting, self.test, output);
         if !matches!(test.operation, TestOperation::Messages(_)) {
             return Err(link
                 .malformed(format!("a request for {}, by the way of `msg`", test.operation))

@@ -11,6 +11,7 @@ mod roles;
 mod secret;
 mod serve;
 mod steps;
+mod strangers;
 mod tcp;
 
 use crate::error::Error;

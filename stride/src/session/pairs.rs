@@ -77,7 +77,7 @@ impl PairsSession<'_> {
         greeting: Greeting,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let test = steps::agreed(link, greeting, self.test, output)?;
+        let test = steps::agreed(link, greeting, self.test, output);
         memory::check_beside(&test, self.test)?;
         self.answer(&test, link, output)
     }

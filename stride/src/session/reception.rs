@@ -13,6 +13,7 @@ use std::thread::{self, Scope, sleep};
 use std::time::{Duration, Instant};
 
 use super::steps;
+use super::strangers::StrangerLog;
 use crate::control::{ControlError, ControlLink, ControlListener, Greeting, Secret, TcpCloser, link};
 use crate::error::Error;
 use crate::interrupt;
@@ -64,7 +65,7 @@ impl Arrivals {
     pub(super) fn accept<'a>(
         &'a self,
         listener: &ControlListener,
-        output: &mut Output,
+        strangers: &StrangerLog,
         is_over: &AtomicBool,
         mut begin: impl FnMut(ControlLink, ArrivalPlace<'a>),
     ) -> Result<(), Error> {
@@ -88,7 +89,7 @@ impl Arrivals {
                 Err(error) => {
                     let words = error.to_string();
                     if words != told {
-                        output.note(format_args!("warning: {words}"));
+                        strangers.log(format_args!("warning: {words}"));
                         told = words;
                     }
                     sleep(SIGNAL_CHECK_INTERVAL);
@@ -147,9 +148,9 @@ impl ArrivalPlace<'_> {
     }
 
     /// The reason why a connection failed: its end, if it had to make room for another one.
-    pub(super) fn explain(&self, peer: &str, error: ControlError) -> ControlError {
+    pub(super) fn explain(&self, peer: &str, error: Error) -> Error {
         let is_kept = self.arrivals.table().places.iter().any(|arrival| arrival.number == self.number);
-        if is_kept { error } else { made_room(peer) }
+        if is_kept { error } else { made_room(peer).into() }
     }
 }
 
@@ -171,18 +172,17 @@ impl Drop for ArrivalPlace<'_> {
 pub(super) fn first_request(
     listener: ControlListener,
     secret: Option<&Secret>,
-    output: &mut Output,
+    output: &Output,
 ) -> Result<(ControlLink, Greeting), Error> {
     let (arrivals, is_over) = (Arrivals::default(), AtomicBool::new(false));
+    let strangers = StrangerLog::new(output, "; waiting for another client");
     let (sender, requests) = channel();
     thread::scope(|scope| {
-        let mut of_listener = output.clone();
-        let (listener, arrivals, is_over) = (&listener, &arrivals, &is_over);
-        let strangers = output.clone();
+        let (listener, arrivals, is_over, strangers) = (&listener, &arrivals, &is_over, &strangers);
         scope.spawn(move || {
             // The error is a signal, which this function's thread notices, too.
-            let _ = arrivals.accept(listener, &mut of_listener, is_over, |link, place| {
-                hear(scope, link, place, secret, &strangers, is_over, &sender);
+            let _ = arrivals.accept(listener, strangers, is_over, |link, place| {
+                hear(scope, (link, place), secret, strangers, is_over, &sender);
             });
         });
         let first = loop {
@@ -206,25 +206,23 @@ pub(super) fn first_request(
 /// Starts a thread that waits for a connection's request.
 fn hear<'scope>(
     scope: &'scope Scope<'scope, '_>,
-    mut link: ControlLink,
-    place: ArrivalPlace<'scope>,
+    (mut link, place): (ControlLink, ArrivalPlace<'scope>),
     secret: Option<&'scope Secret>,
-    output: &Output,
+    strangers: &'scope StrangerLog,
     is_over: &'scope AtomicBool,
     requests: &Sender<(ControlLink, Greeting)>,
 ) {
-    let (mut output, requests) = (output.of_client(link.peer(), false), requests.clone());
+    let requests = requests.clone();
     let begun = thread::Builder::new().spawn_scoped(scope, move || {
         let asked = steps::asked(&mut link, secret).map_err(|error| place.explain(link.peer(), error));
-        match asked.and_then(|greeting| place.leave(link.peer()).map(|()| greeting)) {
+        match asked.and_then(|greeting| Ok(place.leave(link.peer()).map(|()| greeting)?)) {
             // A failure to send is ignored, because the receiver leaves with the first request.
             Ok(greeting) => drop(requests.send((link, greeting))),
-            Err(ControlError::Interrupted(_)) => {}
             Err(_) if is_over.load(Ordering::Relaxed) => {}
-            Err(error) => steps::send_away(&mut link, &error.into(), &mut output),
+            Err(error) => strangers.send_away(&mut link, &error),
         }
     });
     if let Err(error) = begun {
-        eprintln!("warning: no thread for a connection: {error}");
+        strangers.log(format_args!("warning: no thread for a connection: {error}"));
     }
 }

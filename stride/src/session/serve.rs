@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::memory::MemoryEstimate;
 use super::pairs::PairsSession;
 use super::reception::{ArrivalPlace, Arrivals};
+use super::strangers::StrangerLog;
 use super::{secret, steps, tcp};
 use crate::cli::{ServeArgs, Size};
-use crate::control::{ControlError, ControlLink, ControlListener, PeerStatus, Secret};
+use crate::control::{ControlError, ControlLink, ControlListener, Greeting, PeerStatus, Secret};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
@@ -20,6 +21,10 @@ use crate::statistics::Timer;
 
 /// The most clients with a request that may wait.
 const MOST_WAITING: u32 = 64;
+
+/// The time that a client has for a step of its set-up while others wait, and a second more for each
+/// GiB of memory that a server grants.
+const STEP_LIMIT: Duration = Duration::from_secs(10);
 
 /// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -80,6 +85,7 @@ pub fn serve(options: &ServeOptions, output: &mut Output) -> Result<(), Error> {
         served: ClientSlots::new(options.jobs),
         admitted: ClientSlots::new(options.jobs + MOST_WAITING),
         arrivals: Arrivals::default(),
+        strangers: StrangerLog::new(output, ""),
     };
     thread::scope(|scope| server.accept_all(scope, &listener, output))
 }
@@ -94,6 +100,7 @@ struct ServerState<'a> {
     /// Those that are served and those that wait.
     admitted: ClientSlots,
     arrivals: Arrivals,
+    strangers: StrangerLog,
 }
 
 impl ServerState<'_> {
@@ -101,42 +108,60 @@ impl ServerState<'_> {
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         listener: &ControlListener,
-        output: &mut Output,
+        output: &Output,
     ) -> Result<(), Error> {
-        let clients = output.clone();
-        self.arrivals.accept(listener, output, &AtomicBool::new(false), |link, arrival| {
-            let mut output = clients.of_client(link.peer(), self.options.jobs > 1);
+        self.arrivals.accept(listener, &self.strangers, &AtomicBool::new(false), |link, arrival| {
+            let clients = output.clone();
             let client = thread::Builder::new().spawn_scoped(scope, move || {
-                let done =
-                    steps::over(link, &mut output, |link, output| self.serve_one(link, &arrival, output));
-                match output.finish(done) {
-                    Ok(_) => output.note("done"),
-                    Err(error) => output.note(error.one_line()),
-                }
+                self.receive(link, arrival, &clients);
             });
             if let Err(error) = client {
-                eprintln!("warning: no thread for a client: {error}");
+                self.strangers.log(format_args!("warning: no thread for a client: {error}"));
             }
         })
+    }
+
+    /// Serves a connection if a client is at its other end.
+    fn receive(&self, mut link: ControlLink, arrival: ArrivalPlace<'_>, clients: &Output) {
+        let (greeting, _admitted) = match self.admit(&mut link, &arrival) {
+            Ok(admitted) => admitted,
+            Err(error) => return self.strangers.send_away(&mut link, &error),
+        };
+        let mut output = clients.of_client(link.peer(), self.options.jobs > 1);
+        let done = steps::over(link, &mut output, |link, output| self.serve_one(link, greeting, output));
+        match output.finish(done) {
+            Ok(_) => output.note("done"),
+            Err(error) => output.note(error.one_line()),
+        }
+    }
+
+    /// Waits for a client's request. A connection that is not admitted keeps its place among the
+    /// arrivals until it has been told.
+    fn admit(
+        &self,
+        link: &mut ControlLink,
+        arrival: &ArrivalPlace<'_>,
+    ) -> Result<(Greeting, ClientSlot<'_>), Error> {
+        let asked = steps::asked(link, self.secret);
+        let greeting = asked.map_err(|error| arrival.explain(link.peer(), error))?;
+        let admitted = self.admitted.try_take();
+        let admitted = admitted.ok_or(ControlError::TurnedAway { waiting: MOST_WAITING })?;
+        arrival.leave(link.peer())?;
+        Ok((greeting, admitted))
     }
 
     fn serve_one(
         &self,
         link: &mut ControlLink,
-        arrival: &ArrivalPlace<'_>,
+        greeting: Greeting,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let asked = steps::asked(link, self.secret);
-        let greeting = asked.map_err(|error| arrival.explain(link.peer(), error))?;
-        let test = steps::requested(link, greeting, output)?;
+        let test = steps::requested(link, greeting, output);
         MemoryEstimate::of(&test).check(self.options.max_memory)?;
-        // A client that is not admitted keeps its place here until it has been told.
-        let Some(_admitted) = self.admitted.try_take() else {
-            return Err(ControlError::TurnedAway { waiting: MOST_WAITING }.into());
-        };
-        arrival.leave(link.peer())?;
         let _place = self.served.take(link)?;
-        link.wire().give_way_to(Arc::clone(&self.served.waiting));
+        // The longest step is the registration of the memory that this server grants.
+        let step_limit = STEP_LIMIT + Duration::from_secs(self.options.max_memory >> 30);
+        link.wire().give_way_to(Arc::clone(&self.served.waiting), step_limit);
         output.note(format_args!("serving {test}"));
         if test.operation == TestOperation::Tcp {
             let session = tcp::TcpSession { test: &test, secret: self.secret, timer: &self.timer };

@@ -64,22 +64,17 @@ pub(super) fn request<W: FrameTransport>(
     Ok(())
 }
 
-/// Tells a peer without a valid request why it is not served, and logs it.
-pub(super) fn send_away<W: FrameTransport>(link: &mut ControlLink<W>, error: &Error, output: &mut Output) {
-    if !error.is_known_to_peer() {
-        link.fail(&error.one_line());
-    }
-    output.note(format_args!("{}; waiting for another client", error.one_line()));
-}
-
-/// Receives a client's request, which the server has not answered yet.
+/// Receives a client's valid request, which the server has not answered yet.
 pub(super) fn asked<W: FrameTransport>(
     link: &mut ControlLink<W>,
     secret: Option<&Secret>,
-) -> Result<Greeting, ControlError> {
+) -> Result<Greeting, Error> {
     match link.asked(secret)? {
-        ControlMessage::Request(greeting) => Ok(greeting),
-        other => Err(link.unexpected(&other, "request")),
+        ControlMessage::Request(greeting) => {
+            greeting.test.validate()?;
+            Ok(greeting)
+        }
+        other => Err(link.unexpected(&other, "request").into()),
     }
 }
 
@@ -88,10 +83,9 @@ pub(super) fn requested<W: FrameTransport>(
     link: &ControlLink<W>,
     theirs: Greeting,
     output: &mut Output,
-) -> Result<TestPlan, Error> {
+) -> TestPlan {
     note_release(link.peer(), &theirs, output);
-    theirs.test.validate()?;
-    Ok(theirs.test)
+    theirs.test
 }
 
 /// The same for a server with a test on its command line.
@@ -100,10 +94,10 @@ pub(super) fn agreed<W: FrameTransport>(
     theirs: Greeting,
     ours: &TestPlan,
     output: &mut Output,
-) -> Result<TestPlan, Error> {
-    let test = requested(link, theirs, output)?;
+) -> TestPlan {
+    let test = requested(link, theirs, output);
     note_differences(&test, ours, output);
-    Ok(test)
+    test
 }
 
 /// Warns if the releases differ: they speak the same protocol but may measure slightly differently.

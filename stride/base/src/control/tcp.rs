@@ -24,9 +24,6 @@ pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(8);
 /// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time that a peer has for a step of the set-up while others wait for its place.
-const HURRIED_STEP_LIMIT: Duration = Duration::from_secs(10);
-
 /// The beat of a side that serves others first.
 const QUEUED: &[u8] = b"queued";
 
@@ -37,8 +34,16 @@ pub struct Tcp {
     /// A frame that was peeked at and not taken.
     ahead: Option<Result<Frame, FrameError>>,
     thread: Option<JoinHandle<()>>,
-    /// The number of those that wait for the peer's place, until its set-up is complete.
-    others: Option<Arc<AtomicU32>>,
+    /// Those that wait for the peer's place, until its set-up is complete.
+    others: Option<Others>,
+}
+
+/// Those that wait for a peer's place.
+#[derive(Debug)]
+struct Others {
+    waiting: Arc<AtomicU32>,
+    /// The time that the peer has for a step while others wait.
+    step_limit: Duration,
 }
 
 /// Ends a connection from another thread.
@@ -95,15 +100,15 @@ impl Tcp {
     }
 
     /// Gives the peer less time for each step of its set-up while this counter is above 0: the
-    /// number of those that wait for its place.
-    pub fn give_way_to(&mut self, others: Arc<AtomicU32>) {
-        self.others = Some(others);
+    /// number of those that wait for its place. The limit ends with the set-up.
+    pub fn give_way_to(&mut self, waiting: Arc<AtomicU32>, step_limit: Duration) {
+        self.others = Some(Others { waiting, step_limit });
     }
 
     /// The time that the peer has at the moment for a step that it may make within `limit`.
     pub(super) fn limit_now(&self, limit: Duration) -> Duration {
         match &self.others {
-            Some(others) if others.load(Ordering::Relaxed) > 0 => limit.min(HURRIED_STEP_LIMIT),
+            Some(others) if others.waiting.load(Ordering::Relaxed) > 0 => limit.min(others.step_limit),
             _ => limit,
         }
     }

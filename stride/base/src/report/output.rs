@@ -247,6 +247,11 @@ impl Output {
         sinks.note(&note);
     }
 
+    /// Prints a note that belongs to no run, so that no record keeps it.
+    pub fn log(&self, line: impl fmt::Display) {
+        self.sinks().note(&line.to_string());
+    }
+
     /// Ends the run and writes the final results to files. Returns the exit status.
     ///
     /// # Errors
@@ -469,6 +474,21 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    /// A server's record would grow with each stranger.
+    #[test]
+    fn a_logged_line_is_printed_and_not_kept() {
+        let (sender, written) = mpsc::channel();
+        let files = Files::new(&ResultPaths::default(), std::iter::empty()).unwrap();
+        let outputs = RunOutputs::new(RunRecord::new(Vec::new(), "server"), files);
+        let output = Output::over(Box::new(io::sink()), Box::new(ChannelWriter(sender)), Some(outputs));
+        let kept = || output.sinks().outputs.as_ref().unwrap().record.notes.len();
+        output.clone().note("kept");
+        output.log("a stranger");
+        assert_eq!(kept(), 1);
+        let bytes: Vec<u8> = written.try_iter().flatten().collect();
+        assert_eq!(String::from_utf8(bytes).unwrap(), "kept\na stranger\n");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -270,4 +272,40 @@ fn a_side_that_takes_nothing_still_beats_and_misses_nothing() {
     }
     server.send(&ControlMessage::Done).unwrap();
     assert_eq!(sending.join().unwrap().unwrap(), ControlMessage::Done);
+}
+
+/// After the set-up a client may wait longer, as `ping` does between two sizes.
+#[test]
+fn others_that_wait_shorten_the_set_up_alone() {
+    let waiting = Arc::new(AtomicU32::new(1));
+    let hurried = |server: &mut ControlLink| {
+        server.wire().give_way_to(Arc::clone(&waiting), Duration::from_millis(300));
+    };
+    let (_client, mut server) = pair();
+    hurried(&mut server);
+    let error = server.receive().unwrap_err();
+    assert!(matches!(error, ControlError::GaveWay { .. }), "{error}");
+
+    let (mut client, mut server) = pair();
+    hurried(&mut server);
+    for _ in 0..2 {
+        client.send(&ControlMessage::Begin { size: 64 }).unwrap();
+        assert_eq!(server.receive().unwrap(), ControlMessage::Begin { size: 64 });
+        let sending = thread::spawn(move || {
+            thread::sleep(Duration::from_secs(1));
+            client.send(&ControlMessage::Done).unwrap();
+            client
+        });
+        assert_eq!(server.receive().unwrap(), ControlMessage::Done);
+        client = sending.join().unwrap();
+    }
+    // A peer for which nobody waits has its time.
+    waiting.store(0, Ordering::Relaxed);
+    hurried(&mut server);
+    let sending = thread::spawn(move || {
+        thread::sleep(Duration::from_secs(1));
+        client.send(&ControlMessage::Done).map(|()| client).unwrap()
+    });
+    assert_eq!(server.receive().unwrap(), ControlMessage::Done);
+    drop(sending.join().unwrap());
 }
