@@ -134,9 +134,17 @@ fn a_server_for_one_test_forgets_strangers(device: &Device) -> Outcome {
             stream.write_all(words).unwrap();
             stream
         };
+        let hello = serde_json::to_vec(&ControlMessage::Hello { nonce: [7; 32] }).unwrap();
+        let [hello, empty] = [&hello[..], b"{\"request\":{}}"].map(|payload| {
+            let mut bytes = Vec::new();
+            write_frame(&mut bytes, FrameKind::Message, payload).unwrap();
+            bytes
+        });
+        let mut other_version = hello.clone();
+        other_version[4..6].copy_from_slice(&(VERSION + 1).to_be_bytes());
         let mut silent = Vec::new();
-        for words in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", b"STR", b"STRD\0\x02\0\x01\0\0\0\0", &[0xff; 4096]]
-        {
+        let http = b"GET / HTTP/1.1\r\n\r\n";
+        for words in [b"", &http[..], b"STR", &hello, &empty, &other_version, &[0xff; 4096]] {
             drop(speak(words));
             silent.push(speak(words));
         }

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -228,9 +229,22 @@ fn clients_are_served_at_the_same_time(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Connections that are replaced as soon as the server closes them.
+/// Connections that are replaced as soon as the server closes them, while clients exchange proofs of
+/// their secret, too.
 fn connections_that_say_nothing_lock_nobody_out(device: &Device) -> Outcome {
-    let server = Server::new(device, "");
+    let file = std::env::temp_dir().join(format!("stride-silent-{}", std::process::id()));
+    std::fs::write(&file, "correct horse battery staple").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let secret = format!("--secret-file {}", file.display());
+    for flags in ["", &secret] {
+        silence_locks_nobody_out(device, flags);
+    }
+    std::fs::remove_file(&file).unwrap();
+    Outcome::Ran
+}
+
+fn silence_locks_nobody_out(device: &Device, flags: &str) {
+    let server = Server::new(device, flags);
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, server.1)).unwrap();
     let is_over = AtomicBool::new(false);
     let mut silent: Vec<_> = (0..80).map(|_| connect()).collect();
@@ -258,7 +272,8 @@ fn connections_that_say_nothing_lock_nobody_out(device: &Device) -> Outcome {
             }
             refilled
         });
-        let served: Vec<_> = (0..3).map(|_| server.client(device, "write bw -n 5 -s 64")).collect();
+        let served: Vec<_> =
+            (0..3).map(|_| server.client(device, &format!("write bw -n 5 -s 64 {flags}"))).collect();
         is_over.store(true, Ordering::Relaxed);
         let refilled = refilling.join().unwrap();
         for done in served {
@@ -267,10 +282,10 @@ fn connections_that_say_nothing_lock_nobody_out(device: &Device) -> Outcome {
     });
     let ended = server.end();
     assert!(ended.stderr.contains("and made room for another connection"), "{ended:#?}");
-    Outcome::Ran
 }
 
-/// It has sent its request, and its connection lives, but nothing more follows.
+/// It has sent its request, and its connection lives, but nothing more follows. The limit is 10 s, and
+/// one more for the GiB that the server grants.
 fn a_client_that_only_beats_keeps_no_place(device: &Device) -> Outcome {
     let mut server = Server::new(device, "");
     let Ok(ControlMessage::Request(greeting)) = serde_json::from_slice(&request()[12..]) else {
@@ -281,7 +296,7 @@ fn a_client_that_only_beats_keeps_no_place(device: &Device) -> Outcome {
     link.send(&ControlMessage::Request(greeting)).unwrap();
     assert!(matches!(link.receive().unwrap(), ControlMessage::Accept(_)));
     let waiting = server.start(device, "write bw -n 5 -s 64");
-    let line = server.0.await_line("made no step of its set-up for 10 s while other clients waited");
+    let line = server.0.await_line("made no step of its set-up for 11 s while other clients waited");
     assert!(line.contains("127.0.0.1:"), "{line}");
     waiting.end().succeeded();
     // The first frame of its connection is the server's resources.
