@@ -3,16 +3,11 @@
 use std::fmt;
 use std::io;
 
-/// The soft limit of a resource (`man getrlimit`); `None` if it is infinite.
-pub(crate) fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
-    if cfg!(miri) {
-        // Miri has no limits.
-        return None;
-    }
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a local variable.
-    let result = unsafe { libc::getrlimit(resource, &raw mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+use rustix::process::{Resource, getrlimit};
+
+/// The soft limit of a resource (`man getrlimit`); `None` if it is infinite, as all are under Miri.
+pub(crate) fn soft_limit(resource: Resource) -> Option<u64> {
+    if cfg!(miri) { None } else { getrlimit(resource).current }
 }
 
 /// What to do if a call failed because no file descriptor was left; nothing after other failures.
@@ -23,7 +18,7 @@ impl fmt::Display for OpenFiles<'_> {
         match self.0.raw_os_error() {
             Some(libc::EMFILE) => {
                 f.write_str("; this process has as many open files as it may have")?;
-                if let Some(limit) = soft_limit(libc::RLIMIT_NOFILE) {
+                if let Some(limit) = soft_limit(Resource::Nofile) {
                     write!(f, " ({limit})")?;
                 }
                 f.write_str(": raise the limit (`ulimit -n`, LimitNOFILE of a service), or close some")

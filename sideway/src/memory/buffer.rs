@@ -12,6 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::node;
 use crate::error::Error;
 use crate::ibverbs::device_context::DeviceContext;
+use crate::limits::soft_limit;
 
 /// The kind of memory, which determines how it is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -268,7 +269,7 @@ fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno>
 
 /// The longest file that this process may make, if that is limited.
 fn longest_file() -> Option<u64> {
-    if cfg!(miri) { None } else { rustix::process::getrlimit(rustix::process::Resource::Fsize).current }
+    soft_limit(rustix::process::Resource::Fsize)
 }
 
 /// A file that can be sealed and, if the kernel supports it (6.3), cannot be executed.

@@ -30,11 +30,15 @@ const MORE: &str = "TRESPASS_SOAK_CONNECTIONS";
 pub(crate) fn held() -> [(&'static str, usize); 7] {
     let count = |directory: &str| std::fs::read_dir(directory).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    // A file is mapped in as many pieces as it has levels.
+    let segments = maps.lines().filter(|line| line.contains("soft-rnic"));
+    let segments: std::collections::BTreeSet<_> =
+        segments.filter_map(|line| line.split_ascii_whitespace().nth(4)).collect();
     let device = sideway::soft::statistics().unwrap_or_default();
     [
         ("descriptors", count("/proc/self/fd")),
         ("threads", count("/proc/self/task")),
-        ("segments mapped", maps.lines().filter(|line| line.contains("soft-rnic")).count()),
+        ("segments mapped", segments.len()),
         ("queue pairs", device.queue_pairs.iter().map(|some| some.count as usize).sum()),
         ("completion queues", device.completion_queues as usize),
         ("regions", device.regions.count as usize),

@@ -408,7 +408,7 @@ impl RegisterMemoryRegionError {
 
 /// The limit of locked memory (`RLIMIT_MEMLOCK`), unless it is infinite.
 fn memory_lock_limit() -> Option<u64> {
-    soft_limit(libc::RLIMIT_MEMLOCK).filter(|_| !may_lock_any_memory())
+    soft_limit(rustix::process::Resource::Memlock).filter(|_| !may_lock_any_memory())
 }
 
 /// Whether the kernel exempts this process from the limit (`CAP_IPC_LOCK`).
