@@ -5,8 +5,8 @@
 //!
 //! The first byte of an input selects the side, whether it has a secret, and whether the bytes come
 //! through a socket and the thread that reads it; the rest is the peer's data, frame by frame. Both
-//! ways must end with the same words. `stride/fuzz` calls this with inputs of libFuzzer; the tests here use the
-//! corpus and seeded mutations of it.
+//! ways must end with the same words. `stride/fuzz` calls this with inputs of libFuzzer; the tests
+//! here use the corpus and seeded mutations of it.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -179,7 +179,7 @@ impl ServerState<'_> {
     }
 }
 
-/// Slots for clients.
+/// The clients that are measured at a time: at most as many as `--jobs` allows.
 struct ClientSlots {
     free: Mutex<u32>,
     freed: Condvar,

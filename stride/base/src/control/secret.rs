@@ -49,14 +49,14 @@ const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 
 /// The key that proofs are made with.
-type Key = [u8; 32];
+type SecretKey = [u8; 32];
 
 /// The secret from which this process derived a key last, with that key.
-static DERIVED: Mutex<Option<(Vec<u8>, Key)>> = Mutex::new(None);
+static DERIVED: Mutex<Option<(Vec<u8>, SecretKey)>> = Mutex::new(None);
 
 /// The key of the shared secret. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Key);
+pub struct Secret(SecretKey);
 
 /// The reason why bytes are not accepted as a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,7 +133,7 @@ impl Secret {
 }
 
 /// The key of a secret, derived once while the process uses the same secret.
-fn key_of(secret: &[u8]) -> Key {
+fn key_of(secret: &[u8]) -> SecretKey {
     // A thread that panicked left either the old value or the new one.
     let mut derived = DERIVED.lock().unwrap_or_else(PoisonError::into_inner);
     match &*derived {
@@ -142,11 +142,11 @@ fn key_of(secret: &[u8]) -> Key {
     }
 }
 
-fn derive(secret: &[u8]) -> Key {
-    let params = Params::new(MEMORY_KIB, PASSES, 1, Some(size_of::<Key>())).expect("they are in range");
+fn derive(secret: &[u8]) -> SecretKey {
+    let params = Params::new(MEMORY_KIB, PASSES, 1, Some(size_of::<SecretKey>())).expect("they are in range");
     let mut memory = vec![Block::default(); params.block_count()];
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
-    let mut key = Key::default();
+    let mut key = SecretKey::default();
     let derived = argon2.hash_password_into_with_memory(secret, SALT, &mut key, &mut memory);
     derived.expect("the lengths are in range");
     key
