@@ -60,6 +60,14 @@ pub enum FindDeviceError {
          DEV`){OR_SOFT}"
     )]
     NoDevice,
+    /// There are devices, but none of this name.
+    #[error("no RDMA device named `{name}`; there {}", DeviceNames(.known))]
+    Unknown {
+        /// The name that was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
     /// The kernel has devices, and this process has the file of none of them, as in a container.
     #[error(
         "the kernel has {}, and this process has no file of {} in /dev/infiniband: load ib_uverbs (`modprobe ib_uverbs`); \
@@ -69,14 +77,6 @@ pub enum FindDeviceError {
     )]
     NoDeviceFile {
         /// The names of the kernel's devices.
-        known: Vec<String>,
-    },
-    /// There are devices, but none of this name.
-    #[error("no RDMA device named `{name}`; there {}", DeviceNames(.known))]
-    Unknown {
-        /// The name that was asked for.
-        name: String,
-        /// What there is.
         known: Vec<String>,
     },
 }

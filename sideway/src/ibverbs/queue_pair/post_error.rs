@@ -164,20 +164,6 @@ pub enum PostSendError {
         /// The library's error number.
         errno: i32,
     },
-    /// The queue pair is not in a state to send (`EINVAL`).
-    #[error(
-        "the queue pair is in {state}: connect it first (`connect`, or `modify` it to ReadyToSend) ({}){}",
-        Errno(*.errno),
-        AtIndex(*.index)
-    )]
-    NotConnected {
-        /// The queue pair's state: `Reset`, `Init` or `ReadyToReceive`.
-        state: QueuePairState,
-        /// The first work request that was not posted, where the device says; those before it were.
-        index: Option<usize>,
-        /// The library's error number.
-        errno: i32,
-    },
     /// A work request is not valid (`EINVAL`), or the queue pair is not in a state to send.
     #[error("invalid work request, or the queue pair is not ready to send ({}){}", Errno(*.errno), AtIndex(*.index))]
     InvalidWorkRequest {
@@ -202,6 +188,20 @@ pub enum PostSendError {
         index: usize,
         /// The fault in the request of mlx5's own.
         reason: crate::mlx5::DirectRequestError,
+    },
+    /// The queue pair is not in a state to send (`EINVAL`).
+    #[error(
+        "the queue pair is in {state}: connect it first (`connect`, or `modify` it to ReadyToSend) ({}){}",
+        Errno(*.errno),
+        AtIndex(*.index)
+    )]
+    NotConnected {
+        /// The queue pair's state: `Reset`, `Init` or `ReadyToReceive`.
+        state: QueuePairState,
+        /// The first work request that was not posted, where the device says; those before it were.
+        index: Option<usize>,
+        /// The library's error number.
+        errno: i32,
     },
 }
 
