@@ -22,7 +22,7 @@ fn sizes_out_of_range_are_refused() {
     refused("write bw -s 0", &["-s 0", "1 byte", "give -s 1 or more"]);
     refused("write lat -s 0 127.0.0.1", &["-s 0"]);
     refused("write bw -a --max-msg-size 1", &["--max-msg-size 1", "give --max-msg-size 2 or more"]);
-    refused("write bw -s 1G", &["'1G'", "K or M"]);
+    refused("write bw -s 1T", &["'1T'", "K, M, G"]);
 }
 
 #[test]

@@ -171,13 +171,14 @@ fn a_named_device_is_used_or_missed() {
 
 #[test]
 fn the_other_kind_of_test_is_told_from_this_one() {
-    let (listening, port) = server("write bw");
+    let (mut listening, port) = server("write bw");
     let client = run(&format!("msg bw 127.0.0.1 -p {port}"));
     assert_eq!(client.status.code(), Some(FAILURE), "{client:#?}");
     assert!(client.complaint().contains("run `stride-perf msg` there"), "{client:#?}");
-    let server = listening.end();
-    assert!(server.complaint().contains("does not speak stride-perf's protocol"), "{server:#?}");
-    assert!(server.complaint().contains("a client of `stride-perf msg`"), "{server:#?}");
+    let said = listening.await_line("does not speak stride-perf's protocol");
+    assert!(said.contains("a client of `stride-perf msg`"), "{said}");
+    assert!(said.contains("waiting for another client"), "{said}");
+    listening.kill();
 }
 
 #[test]
