@@ -229,8 +229,8 @@ fn clients_are_served_at_the_same_time(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Connections that are replaced as soon as the server closes them, while clients exchange proofs of
-/// their secret, too.
+/// Connections that are replaced as soon as the server closes them, while clients exchange proofs
+/// of their secret, too.
 fn connections_that_say_nothing_lock_nobody_out(device: &Device) -> Outcome {
     let file = std::env::temp_dir().join(format!("stride-silent-{}", std::process::id()));
     std::fs::write(&file, "correct horse battery staple").unwrap();
@@ -284,8 +284,8 @@ fn silence_locks_nobody_out(device: &Device, flags: &str) {
     assert!(ended.stderr.contains("and made room for another connection"), "{ended:#?}");
 }
 
-/// It has sent its request, and its connection lives, but nothing more follows. The limit is 10 s, and
-/// one more for the GiB that the server grants.
+/// It has sent its request, and its connection lives, but nothing more follows. The limit is 10 s,
+/// and one more for the GiB that the server grants.
 fn a_client_that_only_beats_keeps_no_place(device: &Device) -> Outcome {
     let mut server = Server::new(device, "");
     let Ok(ControlMessage::Request(greeting)) = serde_json::from_slice(&request()[12..]) else {

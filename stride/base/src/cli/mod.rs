@@ -455,8 +455,8 @@ pub struct RunArgs {
     #[arg(help_heading = heading::CONNECTION, long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
 
-    /// Message size in bytes; K, M and G are units [default: 64K for bandwidth, 2 for latency; atomics
-    /// always 8]
+    /// Message size in bytes; K, M and G are units [default: 64K for bandwidth, 2 for latency;
+    /// atomics always 8]
     #[arg(help_heading = heading::MEASUREMENT, short = 's', long, value_name = "BYTES")]
     pub msg_size: Option<Size>,
 

@@ -9,8 +9,8 @@
 //!   Request and so on
 //! ```
 //!
-//! Argon2id makes a key of the secret, with a fixed salt: once in a process, because a derivation for
-//! each connection would let strangers use up the processor.
+//! Argon2id makes a key of the secret, with a fixed salt: once in a process, because a derivation
+//! for each connection would let strangers use up the processor.
 //!
 //! A proof is the HMAC-SHA-256, under that key, of the side's role and both nonces, so that no
 //! proof is valid for another connection or for the other side. The client's proof comes first: an
@@ -95,8 +95,8 @@ enum Prover {
 }
 
 impl Secret {
-    /// Makes a secret of these bytes, without a line end at their end. The first call with them takes
-    /// some hundredths of a second and 19 MiB.
+    /// Makes a secret of these bytes, without a line end at their end. The first call with them
+    /// takes some hundredths of a second and 19 MiB.
     ///
     /// # Errors
     ///
@@ -305,8 +305,8 @@ mod tests {
         }
     }
 
-    /// Other releases of the crate, and other programs, derive the same key: computed with the
-    /// `Argon2id` of Python's package `cryptography`, with this salt, 19,456 KiB, 2 passes and 1 lane.
+    /// Other releases of the crate, and other programs, derive the same key. This one is from the
+    /// `Argon2id` of Python's package `cryptography`: this salt, 19,456 KiB, 2 passes and 1 lane.
     #[test]
     fn the_key_is_argon2ids() {
         let hex: String = secret(OURS).0.iter().map(|byte| format!("{byte:02x}")).collect();

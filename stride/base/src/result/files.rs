@@ -209,8 +209,8 @@ impl JsonLines {
     }
 }
 
-/// Opens a file for appending. A symbolic link is not followed, because another user may have left it,
-/// except by [`open_special`].
+/// Opens a file for appending. A symbolic link is not followed, because another user may have left
+/// it, except by [`open_special`].
 fn open_lines(path: &Path) -> io::Result<File> {
     if let Some(special) = open_special(path)? {
         return Ok(special);

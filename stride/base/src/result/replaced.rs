@@ -22,8 +22,8 @@ pub(super) const NO_LINKS: i32 = OFlags::NOFOLLOW.bits() as i32;
 /// renamed. A device or a pipe is written to directly, once, at the end.
 ///
 /// Another user may write in the folder. So the temporary file has a random name and must be new,
-/// and a symbolic link at the path is replaced and never followed, unless it is this user's or root's,
-/// and leads to a device or a pipe.
+/// and a symbolic link at the path is replaced and never followed, unless it is this user's or
+/// root's, and leads to a device or a pipe.
 #[derive(Debug)]
 pub(super) struct ReplacedFile {
     path: PathBuf,
@@ -33,8 +33,8 @@ pub(super) struct ReplacedFile {
     special: Option<File>,
 }
 
-/// Opens a device or a pipe for writing; `None` if the path has none, or if one of the symbolic links
-/// at its end is another user's, who could choose the device.
+/// Opens a device or a pipe for writing. `None` if the path has none, or if one of the symbolic
+/// links at its end is another user's, who could choose the device.
 ///
 /// # Errors
 ///
