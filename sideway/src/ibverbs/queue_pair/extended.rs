@@ -171,6 +171,13 @@ impl ExtendedSendQueue {
         self.takes_inline_data
     }
 
+    /// The error for a list that the library rejected.
+    #[cold]
+    #[inline(never)]
+    fn refused_by_library(&self, result: core::ffi::c_int) -> PostSendError {
+        PostSendError::from_errno(result, None, &self.control)
+    }
+
     /// The error for a list that cannot be posted because of one request.
     #[cold]
     #[inline(never)]
@@ -433,7 +440,7 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
         list.queue.lists = NO_LIST;
         match result {
             0 => Ok(()),
-            result => Err(PostSendError::from_errno(result, None, &list.queue.control)),
+            result => Err(list.queue.refused_by_library(result)),
         }
     }
 }
