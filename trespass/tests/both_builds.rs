@@ -20,6 +20,8 @@ use std::thread;
 
 use trespass::{Builder, Listener, Policy};
 
+use crate::environment::VARIABLES;
+
 /// The manifest of the package without RDMA.
 fn manifest(here: &Path) -> String {
     format!(
@@ -61,15 +63,7 @@ struct Plain {
 impl Plain {
     fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(built().join("peer"));
-        for name in [
-            "TRESPASS_DEV",
-            "TRESPASS_GID_INDEX",
-            "TRESPASS_TRANSPORT",
-            "TRESPASS_PROBE_TIMEOUT",
-            "TRESPASS_CONTROL_KEEPALIVE",
-            "TRESPASS_EXIT_TIMEOUT",
-            "TRESPASS_LOG",
-        ] {
+        for name in VARIABLES {
             command.env_remove(name);
         }
         let mut child = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();

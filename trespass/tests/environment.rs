@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use test_harness::{Grant, PrivilegedCopy};
 use trespass::Builder;
 
-const VARIABLES: [&str; 7] = [
+/// All variables that trespass reads.
+pub(crate) const VARIABLES: [&str; 7] = [
     "TRESPASS_DEV",
     "TRESPASS_GID_INDEX",
     "TRESPASS_TRANSPORT",

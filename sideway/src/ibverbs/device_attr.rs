@@ -480,8 +480,8 @@ c_flags! {
     pub struct OnDemandPagingGeneral(u64) {
         /// The device supports on-demand paging.
         Support = G::IBV_ODP_SUPPORT.0,
-        /// The whole address space can be registered as one implicit region. The bit does not say
-        /// that a peer may reach such a region: a device may have it for local access alone, and
+        /// The whole address space can be registered as one implicit region. A device
+        /// may set the bit although it supports local access alone;
         /// [`reg_mr_implicit`](crate::ibverbs::protection_domain::ProtectionDomain::reg_mr_implicit)
         /// then refuses remote permissions.
         SupportImplicit = G::IBV_ODP_SUPPORT_IMPLICIT.0,

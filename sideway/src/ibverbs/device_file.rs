@@ -1,4 +1,4 @@
-//! The kernel's device files: why a device that the kernel has is not there for this process.
+//! The kernel's device files: why this process cannot open a device that the kernel has.
 //!
 //! libibverbs leaves out devices without a file, and reports that a file cannot be opened as if it
 //! was missing. So errors look at the files themselves.

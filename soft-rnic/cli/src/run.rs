@@ -64,8 +64,8 @@ pub(crate) struct RunArgs {
     /// How the program finds device files
     #[arg(long, value_name = "HOW", default_value = "preload")]
     files: FilesBy,
-    /// Preload no library, so that the program uses a renamed libibverbs of its own; implies --files
-    /// none, unless another way is given
+    /// Preload no library, so that the program uses the renamed libibverbs that it brings; implies
+    /// --files none, unless another way is given
     #[arg(long)]
     no_preload: bool,
     /// Print the variables for a shell, for programs that something else starts

@@ -1,4 +1,4 @@
-//! Which paths are those of the tree.
+//! Which paths lead into the tree.
 
 /// The folders that the tree has instead of the system, by their components.
 const FOLDERS: [&[&[u8]]; 5] = [
@@ -65,8 +65,8 @@ pub(crate) fn tree_prefix(path: &[u8], tree: &[u8]) -> usize {
     }
 }
 
-/// Whether a path, or the name of a library, is that of a library of rdma-core for which this
-/// project has one: with the name of the system, or with that of a copy in a Python wheel, such as
+/// The library of this project that replaces a library of rdma-core, given by its path or name. The
+/// name may be the system's, or a renamed copy's in a Python wheel, such as
 /// `libibverbs-1b2c3d4e.so.1.14.44.0`.
 pub(crate) fn replaced_library(path: &[u8]) -> Option<&'static [u8]> {
     const LIBRARIES: [(&[u8], &[u8]); 2] =

@@ -106,7 +106,7 @@ impl Room {
         redirected(path, tree(), out).map(|_| out.as_ptr().cast())
     }
 
-    /// Whether the path that was written here is that of a device node that the tree has.
+    /// Whether the path that was written here names a device node of the tree.
     fn is_node(&self) -> bool {
         // SAFETY: `in_tree` has written all bytes before.
         let path = unsafe { self.0.assume_init_ref() };
@@ -115,7 +115,7 @@ impl Room {
     }
 }
 
-/// Whether a file is there and is no folder. Keeps `errno`.
+/// Whether a file exists and is no folder. Keeps `errno`.
 fn is_file(path: *const c_char) -> bool {
     let mut state = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path ends with a NUL, and the struct is large enough for the kernel. The call is

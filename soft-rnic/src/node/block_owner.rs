@@ -6,7 +6,7 @@ use std::io;
 use super::numbers::LAST_BLOCK;
 use super::{NodeState, names};
 
-/// An owner of a block, as the list of sockets has it.
+/// An owner of a block, found in the list of sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockOwner {
     pub(crate) fabric: String,

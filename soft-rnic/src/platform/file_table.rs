@@ -42,7 +42,7 @@ impl Closer {
     }
 }
 
-/// Whether so many sockets wait that no more should be opened.
+/// Whether the queue of waiting sockets is full, so that no more should be opened.
 pub(super) fn is_full() -> bool {
     Closer::lock().waiting.len() >= MOST
 }

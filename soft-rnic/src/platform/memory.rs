@@ -33,7 +33,7 @@ pub(crate) enum BackingFile {
     Memory,
 }
 
-/// Who may write to a memory file, besides the process that creates it.
+/// Who may write to a memory file after the process that creates it has sealed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writers {
     /// Nobody: no process can map it for writing, or write to the file.

@@ -125,7 +125,7 @@ impl Vm {
     /// implements.
     #[inline]
     unsafe fn call_with(self, copy: CopyRanges, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
-        // SAFETY: the contract of this function is that of `call`.
+        // SAFETY: the caller meets the conditions of this function, and `call` has the same.
         unsafe {
             if local.len().max(remote.len()) <= FEW {
                 self.call::<{ FEW + 1 }>(copy, local, remote)

@@ -23,7 +23,7 @@ pub(super) type Contents = Vec<(String, Entry)>;
 
 /// The kernel's version of the interface of `/dev/infiniband/uverbsN`.
 const VERBS_ABI: &str = "6";
-/// Names the interface of the connection manager, of which programs ask only whether it is there.
+/// Names the interface of the connection manager. Programs only ask whether the file exists.
 const CM_NODE: &str = "dev/infiniband/rdma_cm";
 /// The interface of the addresses that only a device has.
 const LOOPBACK: &str = "lo";

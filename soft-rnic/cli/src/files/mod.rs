@@ -20,8 +20,8 @@ use contents::{Contents, Entry};
 
 /// The beginning of a tree's name.
 const PREFIX: &str = "soft-rnic-files-";
-/// Within a tree: all entries as text. Two trees with the same are equal. Its time is that of the
-/// last run.
+/// Within a tree: all entries as text. Two trees with the same text are equal. Each run sets the
+/// file's time.
 const LISTING: &str = "listing";
 /// How long a tree is kept for programs that are started later with `--print-env`, or that run.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -52,7 +52,7 @@ impl DeviceFiles {
 }
 
 /// The folders that may have the trees. The first two are in memory, and every user can read the
-/// first. The paths are those that `realpath` returns.
+/// first. `realpath` has resolved the paths.
 fn parents() -> Vec<PathBuf> {
     let candidates = [
         Some(PathBuf::from("/dev/shm")),

@@ -113,7 +113,7 @@ pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     }));
 }
 
-/// Whether something that these tests need is there: a program, or the Python program with wheels.
+/// Whether the Python program with the wheels exists; `None` if `name` is another program.
 pub(crate) fn has_python(name: &str) -> Option<bool> {
     (name == PYTHON).then(|| env::var_os(PYTHON).is_some_and(|python| Path::new(&python).is_file()))
 }

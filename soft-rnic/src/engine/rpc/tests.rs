@@ -361,7 +361,7 @@ fn a_call_needs_the_rights_of_its_operation() {
             memory.cast::<u64>().write(7);
         }
     }
-    // SAFETY: it came from a box, and no region has it.
+    // SAFETY: it came from a box, and no region contains it any more.
     drop(unsafe { Box::from_raw(memory) });
     destroy(qp);
     node.heap().free(area);
