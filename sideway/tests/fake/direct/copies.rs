@@ -4,7 +4,7 @@ use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::completion::{WorkCompletionOperationType, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{
-    PostSendError, PostSendGuard, QueuePair, QueuePairType, SendQueue, WorkRequestFlags,
+    PostSendError, PostSendGuard, QueuePair, QueuePairState, QueuePairType, SendQueue, WorkRequestFlags,
 };
 use sideway::mlx5::{self, DirectOperationFlags, DirectQueuePair, DirectRequestError};
 
@@ -333,13 +333,21 @@ fn a_list_that_is_not_posted_never_happened() {
     let mut guard = pair.start_post_send();
     drop(guard.construct_wr(1, SIGNALED).setup_send());
     assert_eq!(guard.post(), Err(PostSendError::FullQueueUnnoticed { index: 0 }));
-    // The library may reject the whole list.
-    let parts = DirectSetup::lying(|l| (l.max_memcpy, l.wr_complete) = (64, libc::EINVAL));
-    let mut pair = self::pair(&parts, DirectOperationFlags::Memcpy);
-    let mut guard = pair.start_post_send();
-    // SAFETY: the fake device touches no memory.
-    unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
-    assert!(matches!(guard.post(), Err(PostSendError::InvalidWorkRequest { errno: libc::EINVAL, .. })));
+    // The library may reject the whole list, and the state of the pair may be the reason.
+    let (index, errno) = (None, libc::EINVAL);
+    for (state, expected) in [
+        (QueuePairState::Reset, PostSendError::NotConnected { state: QueuePairState::Reset, index, errno }),
+        (QueuePairState::ReadyToSend, PostSendError::InvalidWorkRequest { index, errno }),
+    ] {
+        let parts = DirectSetup::lying(|l| {
+            (l.max_memcpy, l.wr_complete, l.queried_state) = (64, errno, Some(state.raw()));
+        });
+        let mut pair = self::pair(&parts, DirectOperationFlags::Memcpy);
+        let mut guard = pair.start_post_send();
+        // SAFETY: the fake device touches no memory.
+        unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
+        assert_eq!(guard.post(), Err(expected));
+    }
     // Both halves are used separately.
     let parts = copying();
     let (mut send, receive) = self::pair(&parts, DirectOperationFlags::Memcpy).into_split();
