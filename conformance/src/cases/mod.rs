@@ -22,6 +22,7 @@ mod devices;
 mod domains;
 mod ece;
 mod events;
+mod implicit;
 mod import;
 mod invalidation;
 mod limits;
@@ -83,6 +84,7 @@ pub(crate) fn all() -> Suite {
     xrc::cases(&mut suite);
     xrc_objects::cases(&mut suite);
     regions::cases(&mut suite);
+    implicit::cases(&mut suite);
     device_memory::cases(&mut suite);
     import::cases(&mut suite);
     ece::cases(&mut suite);

@@ -249,8 +249,13 @@ fn general_caps(device: &Device) -> u64 {
     device.query_ex(None).map_or(0, |attr| attr.odp_caps.general_caps)
 }
 
+/// Whether the device says that it has regions of the whole address space.
+pub(super) fn implicit_is_announced(device: &Device) -> bool {
+    general_caps(device) & u64::from(OdpCaps::IBV_ODP_SUPPORT_IMPLICIT.0) != 0
+}
+
 /// Skips the case if the device does not support on-demand paging.
-fn on_demand(dut: &TestDevice) -> Outcome {
+pub(super) fn on_demand(dut: &TestDevice) -> Outcome {
     if general_caps(&dut.open()) & u64::from(OdpCaps::IBV_ODP_SUPPORT.0) == 0 {
         skip!("{} does not page on demand", dut.name);
     }
@@ -302,7 +307,7 @@ fn a_region_on_demand_takes_part_in_everything(dut: &TestDevice) -> Outcome {
 /// should be SIZE_MAX."
 fn all_of_the_address_space_is_one_region_or_refused(dut: &TestDevice) -> Outcome {
     let device = dut.open();
-    let there = general_caps(&device) & u64::from(OdpCaps::IBV_ODP_SUPPORT_IMPLICIT.0) != 0;
+    let there = implicit_is_announced(&device);
     let local = device.pd().reg_everything(Access::IBV_ACCESS_LOCAL_WRITE.0 | ON_DEMAND);
     assert_eq!(local.is_ok(), there, "error {:?}", local.err());
     // A device may have such regions for local access alone, so the capability does not promise

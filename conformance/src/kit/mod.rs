@@ -9,7 +9,8 @@
 //!   each dependent object holds a counted reference to it.
 //! - The device accesses memory only through a key, and a [`Mr`] holds its [`Buf`], whose bytes are
 //!   copied and never borrowed. A request may name any address, because the device must refuse it
-//!   by its key. Every provider promises that; the suite finds those that do not.
+//!   by its key. Every provider promises that; the suite finds those that do not. With a key of
+//!   [`Pd::reg_everything`], a request names addresses of a [`Buf`] or a [`Hole`] alone.
 //! - Verbs are thread-safe (`man 7 ibverbs`), except extended posting and polling. [`Qp`] and
 //!   [`Cq`] lock these.
 
@@ -22,6 +23,7 @@ mod device;
 mod domain;
 mod event;
 mod handle;
+mod hole;
 mod memory;
 mod node;
 mod qp;
@@ -44,6 +46,7 @@ pub(crate) use device::{Device, devices, event_name, lists_without_count, set_va
 pub(crate) use domain::{ImportedMr, ParentDomain, Td, close, duplicate, other_descriptor};
 pub(crate) use event::AsyncEvent;
 pub(crate) use handle::{WAIT_LIMIT, poll_until};
+pub(crate) use hole::Hole;
 pub(crate) use memory::{Ah, Buf, Mr, Pd, pattern};
 pub(crate) use node::{
     EVERYTHING, Node, NodeOptions, OPTIONAL_BITS, PeerLocation, QKEY, QpAddress, ah_attr, gid_of, pair,

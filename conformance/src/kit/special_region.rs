@@ -164,7 +164,7 @@ impl Pd {
         SpecialMr::new(self, mr, None)
     }
 
-    /// Registers the whole address space. The cases use no key of it.
+    /// Registers the whole address space. Requests use its key for a `Buf` or a `Hole` alone.
     pub(crate) fn reg_everything(&self, access: u32) -> Result<SpecialMr, i32> {
         // SAFETY: `RawHandle` checks that the domain lives.
         let mr = unsafe {

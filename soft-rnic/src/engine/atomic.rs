@@ -4,7 +4,7 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_wr_opcode};
 
 use super::TransferCtx;
 use super::connected::{Nak, TransferError};
-use super::payload::RemotePlace;
+use super::payload::{LocalPiece, RemotePlace};
 use super::rpc::{RpcOperation, atomic_by_rpc};
 use crate::faults::Step;
 use crate::faults::injected::reach;
@@ -40,22 +40,25 @@ impl Qp {
             }
             RemotePlace::Mapped(_) => return Err(TransferError::Nak(Nak::InvalidRequest)),
             // The kernel has no atomic operation on another process's memory. The owner executes
-            // it, so that all of them are atomic to each other.
+            // it, so that all of them are atomic to each other. It refuses implicit regions, whose
+            // memory only the kernel may touch.
+            _ if ctx.peer.process.is_own() => return Err(TransferError::Nak(Nak::RemoteOperation)),
             _ => {
                 let operation = if swaps { RpcOperation::CompareSwap } else { RpcOperation::FetchAdd };
                 let before = atomic_by_rpc(ctx, &remote, operation, request.operands);
-                (before.map_err(TransferError::Copy)?, PayloadPath::Call)
+                (before?, PayloadPath::Call)
             }
         };
         ctx.count(path, 8);
-        let mut before = before.to_ne_bytes();
-        let from = (&raw mut before).cast::<u8>();
-        let mut offset = 0;
+        let before = before.to_ne_bytes();
+        let mut rest = before.as_slice();
         for piece in &ctx.gather_list.pieces {
+            let len = piece.len.min(rest.len());
+            let (from, others) = rest.split_at(len);
             // SAFETY: local pieces of eight bytes in total, whose keys allow writing (`gather`).
             // The hazards are set and a full fence has followed.
-            unsafe { copy::copy(piece.at, from.wrapping_add(offset), piece.len.min(8 - offset)) };
-            offset += piece.len.min(8 - offset);
+            unsafe { LocalPiece { at: piece.at, len }.write(ctx.gather_list.by_system, from.as_ptr())? };
+            rest = others;
         }
         Ok(())
     }
@@ -76,14 +79,9 @@ impl Qp {
             [value, VALUE_GIVEN] => value,
             _ => {
                 let mut value = [0; 8];
-                let mut offset = 0;
-                for piece in &ctx.gather_list.pieces {
-                    let len = piece.len.min(8 - offset);
-                    // SAFETY: local pieces of eight bytes in total. The hazards are set and a full
-                    // fence has followed.
-                    unsafe { copy::copy_unordered(value[offset..].as_mut_ptr(), piece.at, len) };
-                    offset += len;
-                }
+                // SAFETY: local pieces of eight bytes in total (`check_requester`). The hazards are
+                // set and a full fence has followed.
+                unsafe { ctx.gather_list.read_all(value.as_mut_ptr())? };
                 u64::from_ne_bytes(value)
             }
         };
@@ -95,9 +93,10 @@ impl Qp {
                 ctx.mapped()
             }
             RemotePlace::Mapped(_) => return Err(TransferError::Nak(Nak::InvalidRequest)),
+            _ if ctx.peer.process.is_own() => return Err(TransferError::Nak(Nak::RemoteOperation)),
             _ => {
                 let answer = atomic_by_rpc(ctx, &remote, RpcOperation::AtomicWrite, [value, 0]);
-                answer.map_err(TransferError::Copy)?;
+                answer?;
                 PayloadPath::Call
             }
         };

@@ -181,6 +181,9 @@ impl Qp {
         let reliable = self.is_reliable();
         match error {
             TransferError::Local(status) => WrOutcome::Failed(status),
+            TransferError::Copy(CopyError::OwnBadAddress) => {
+                WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_PROT_ERR)
+            }
             TransferError::Nak(_) | TransferError::Copy(CopyError::BadAddress) if !reliable => {
                 WrOutcome::Done
             }
@@ -234,4 +237,10 @@ pub(crate) enum TransferError {
     Local(ibv_wc_status),
     Nak(Nak),
     Copy(CopyError),
+}
+
+impl From<CopyError> for TransferError {
+    fn from(error: CopyError) -> Self {
+        Self::Copy(error)
+    }
 }

@@ -175,6 +175,9 @@ impl Qp {
         let result = self.send_with_meta(meta, posted, ctx, deferred);
         match result {
             Err(TransferError::Local(status)) => WrOutcome::Failed(status),
+            Err(TransferError::Copy(CopyError::OwnBadAddress)) => {
+                WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_PROT_ERR)
+            }
             Err(TransferError::Copy(CopyError::OwnerPending | CopyError::OwnerBusy)) => {
                 self.retry_datagram(sending)
             }

@@ -12,7 +12,7 @@ use super::retry::RetryWait;
 use super::{CopyError, Deferred, TransferCtx, WrOutcome};
 use crate::faults::injected::{Injected, LossBudget, Tampering, reach};
 use crate::faults::{self, Action, Opcode, RequestFacts, Step, effects};
-use crate::platform::copy;
+use crate::platform::vm::Vm;
 use crate::queue_pair::post::is_of_window;
 use crate::queue_pair::send_queue::PostedSend;
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
@@ -190,7 +190,8 @@ impl Qp {
         let writes = direction == Direction::Write;
         // SAFETY: this function has the contract of `move_payload`, so the local pieces of a WRITE
         // may be read.
-        let mut changed = if writes { unsafe { changed(&ctx.gather_list.pieces, tampering) } } else { None };
+        let mut changed = if writes { unsafe { changed(ctx.gather_list, tampering)? } } else { None };
+        let by_system = ctx.gather_list.by_system.filter(|_| changed.is_none());
         let pieces = match &mut changed {
             Some(bytes) => LocalPieces::from_iter([LocalPiece { at: bytes.as_mut_ptr(), len: length }]),
             None => ctx.gather_list.pieces.clone(),
@@ -205,7 +206,7 @@ impl Qp {
                 reach(Step::MidCopy);
                 std::thread::sleep(tampering.split.unwrap_or_default());
             }
-            let gather_list = GatherList::of(part_of(&pieces, from, to));
+            let gather_list = GatherList::of(part_of(&pieces, from, to), by_system);
             let remotes = remote_part(remotes, from);
             // SAFETY: parts of the caller's pieces, or bytes of the vector `changed`, under the
             // same hazards.
@@ -221,7 +222,7 @@ impl Qp {
             for (at, mask) in tampering.flips(length) {
                 let place = part_of(&pieces, at, at + 1);
                 // SAFETY: a byte of a local piece of a READ, whose key allows writing (`gather`).
-                unsafe { flip(place[0].at, mask) };
+                unsafe { flip(place[0], by_system, mask)? };
             }
         }
         Ok(())
@@ -233,20 +234,17 @@ impl Qp {
 /// # Safety
 ///
 /// The pieces may be read.
-unsafe fn changed(pieces: &[LocalPiece], tampering: Tampering) -> Option<Vec<u8>> {
-    tampering.flip?;
-    let mut bytes = vec![0; pieces.iter().map(|piece| piece.len).sum()];
-    let mut done = 0;
-    for piece in pieces {
-        // SAFETY: the caller guarantees that the piece may be read. The vector has room for all
-        // pieces from `done` on.
-        unsafe { copy::copy_unordered(bytes[done..].as_mut_ptr(), piece.at, piece.len) };
-        done += piece.len;
+unsafe fn changed(gather_list: &GatherList<'_>, tampering: Tampering) -> Result<Option<Vec<u8>>, CopyError> {
+    if tampering.flip.is_none() {
+        return Ok(None);
     }
+    let mut bytes = vec![0; gather_list.length()];
+    // SAFETY: the caller guarantees that the pieces may be read. The vector has room for them.
+    unsafe { gather_list.read_all(bytes.as_mut_ptr())? };
     for (at, mask) in tampering.flips(bytes.len()) {
         bytes[at] ^= mask;
     }
-    Some(bytes)
+    Ok(Some(bytes))
 }
 
 /// Flips the bits of `mask` in one byte.
@@ -254,13 +252,13 @@ unsafe fn changed(pieces: &[LocalPiece], tampering: Tampering) -> Option<Vec<u8>
 /// # Safety
 ///
 /// The byte may be read and written.
-unsafe fn flip(at: *mut u8, mask: u8) {
+unsafe fn flip(place: LocalPiece, by_system: Option<Vm>, mask: u8) -> Result<(), CopyError> {
     let mut byte = 0;
-    // SAFETY: the caller guarantees that `at` may be read and written. `byte` is local.
+    // SAFETY: the caller guarantees that the byte may be read and written. `byte` is local.
     unsafe {
-        copy::copy_unordered(&raw mut byte, at, 1);
+        place.read(by_system, &raw mut byte)?;
         byte ^= mask;
-        copy::copy_unordered(at, &raw const byte, 1);
+        place.write(by_system, &raw const byte)
     }
 }
 

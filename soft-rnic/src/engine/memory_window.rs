@@ -92,7 +92,7 @@ impl Qp {
             let peer = self.rnic.queue_pairs().get(ctx.peer.index).ok_or(TransferError::Stale)?;
             peer.invalidate_for_peer(key)
         } else {
-            invalidate_by_rpc(ctx, key).map_err(TransferError::Copy)?
+            invalidate_by_rpc(ctx, key)?
         };
         result.map_err(|stays| match stays {
             WindowError::Busy => TransferError::Copy(CopyError::OwnerPending),

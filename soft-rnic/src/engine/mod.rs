@@ -65,6 +65,8 @@ pub(crate) enum CopyError {
     PeerGone,
     /// The peer has no memory at that address.
     BadAddress,
+    /// This process has no memory at an address of the request, which names an implicit region.
+    OwnBadAddress,
     /// This path does not work any more, for example because the kernel now forbids it.
     PathLost,
     /// The owner was asked and has not answered yet.

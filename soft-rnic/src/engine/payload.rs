@@ -6,6 +6,7 @@ use super::rpc::copy_by_rpc;
 use super::{CopyError, TransferCtx};
 use crate::faults;
 use crate::node::{PayloadPath, VmError};
+use crate::objects::region::LocalMrDescriptor;
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
@@ -47,6 +48,16 @@ pub(crate) enum RemotePlace {
     ByOwner,
 }
 
+impl RemotePlace {
+    /// The place of a range of a region of this process; `None` if it exceeds the region.
+    #[inline]
+    pub(crate) fn own(region: &LocalMrDescriptor, address: u64, length: u64) -> Option<Self> {
+        let mapped = region.pointer(address, length).map(Self::Mapped);
+        // Only the system can find out whether a range of an implicit region has memory.
+        mapped.or_else(|| region.implicit_pointer(address, length).map(|_| Self::ByKernel(address)))
+    }
+}
+
 /// Whether a transfer writes to the peer or reads from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -72,6 +83,7 @@ impl Qp {
         if let ([local], [RemotePiece { place: RemotePlace::Mapped(there), .. }]) =
             (ctx.gather_list.pieces.as_slice(), remotes)
             && !faults::active()
+            && ctx.gather_list.by_system.is_none()
         {
             let (to, from) = match direction {
                 Direction::Write => (*there, local.at.cast_const()),
@@ -109,12 +121,18 @@ impl Qp {
     ) -> Result<(), CopyError> {
         // SAFETY: the contract of this function: after published hazards and a full fence, the
         // pieces may be touched. `copy_pieces` gets no `RemotePlace::ByOwner`.
-        unsafe {
+        let copied = unsafe {
             if remotes.iter().any(|remote| matches!(remote.place, RemotePlace::ByOwner)) {
                 copy_by_rpc(ctx, direction, remotes)
             } else {
                 copy_pieces(ctx, direction, remotes)
             }
+        };
+        match copied {
+            Err(CopyError::BadAddress) if ctx.gather_list.lacks_memory(direction) => {
+                Err(CopyError::OwnBadAddress)
+            }
+            copied => copied,
         }
     }
 }
@@ -156,19 +174,9 @@ unsafe fn copy_pieces(
             match remote.place {
                 RemotePlace::Mapped(base) => {
                     vm.flush(ctx, direction)?;
-                    let there = base.wrapping_add(offset);
-                    let (to, from) = match direction {
-                        Direction::Write => (there, at.cast_const()),
-                        Direction::Read => (at, there.cast_const()),
-                    };
+                    let piece = LocalPiece { at, len };
                     // SAFETY: both ranges are within pieces that the caller may touch.
-                    unsafe {
-                        if len == left {
-                            copy::copy(to, from, len);
-                        } else {
-                            copy::copy_unordered(to, from, len);
-                        }
-                    }
+                    unsafe { copy_mapped(ctx, direction, piece, base.wrapping_add(offset), len == left)? };
                 }
                 RemotePlace::ByKernel(base) => {
                     let there = base.wrapping_add(offset as u64);
@@ -192,6 +200,35 @@ unsafe fn copy_pieces(
         }
     }
     vm.flush(ctx, direction)
+}
+
+/// Copies a part of a message to or from memory that is mapped here, in order if it is the last.
+///
+/// # Safety
+///
+/// The piece and as many bytes `there` may be touched.
+unsafe fn copy_mapped(
+    ctx: TransferCtx<'_>,
+    direction: Direction,
+    piece: LocalPiece,
+    there: *mut u8,
+    last: bool,
+) -> Result<(), CopyError> {
+    let by_system = ctx.gather_list.by_system;
+    let (to, from) = match direction {
+        Direction::Write => (there, piece.at.cast_const()),
+        Direction::Read => (piece.at, there.cast_const()),
+    };
+    // SAFETY: the caller guarantees both sides.
+    unsafe {
+        match direction {
+            Direction::Write if by_system.is_some() => return piece.read(by_system, to),
+            Direction::Read if by_system.is_some() => return piece.write(by_system, from),
+            _ if last => copy::copy(to, from, piece.len),
+            _ => copy::copy_unordered(to, from, piece.len),
+        }
+    }
+    Ok(())
 }
 
 /// A position in a list of pieces.

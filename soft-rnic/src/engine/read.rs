@@ -25,6 +25,6 @@ impl Qp {
         let remote = self.validate_remote(posted, ctx, ibv_access_flags::IBV_ACCESS_REMOTE_READ)?;
         // SAFETY: `validate_remote` has set the hazards and compared all snapshots. `gather` has
         // checked that the keys of the local pieces allow writing.
-        unsafe { self.move_payload(ctx, Direction::Read, &[remote]) }.map_err(TransferError::Copy)
+        unsafe { self.move_payload(ctx, Direction::Read, &[remote]) }.map_err(TransferError::from)
     }
 }

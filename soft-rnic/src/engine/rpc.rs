@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type};
 
+use super::gather::GatherList;
 use super::payload::{Direction, LocalPiece, RemotePiece, RemotePlace};
 use super::{CopyError, TransferCtx};
 use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, PeerProcess, is_service_thread};
@@ -152,7 +153,7 @@ fn call_owner(
     ctx: TransferCtx<'_>,
     remote: &RemotePiece,
     request: RpcRequest,
-    bytes: &mut dyn FnMut(NonNull<u8>),
+    bytes: &mut dyn FnMut(NonNull<u8>) -> Result<(), CopyError>,
 ) -> Result<u64, CopyError> {
     let process = &ctx.peer.process;
     let (cell, room) = rpc_cell(process.segment(), process.call_area(), ctx.transfer_slot.index())
@@ -171,6 +172,9 @@ fn call_owner(
             return Err(CopyError::OwnerPending);
         }
         _ => {
+            if matches!(request.operation, RpcOperation::WritePart | RpcOperation::WriteLast) {
+                bytes(room)?;
+            }
             process.set_pending_atomic(
                 ctx.transfer_slot.index(),
                 request.operation.is_atomic().then_some(ctx.ticket),
@@ -185,20 +189,16 @@ fn call_owner(
             for (word, value) in cell.operands.iter().zip(request.operands) {
                 word.store(value, Relaxed);
             }
-            if matches!(request.operation, RpcOperation::WritePart | RpcOperation::WriteLast) {
-                bytes(room);
-            }
             cell.state.ask();
             process.ring(Doorbell::Call { transfer_slot: ctx.transfer_slot.index() as u16 });
         }
     }
     wait_for_answer(ctx, cell)?;
     let (status, value) = (cell.status.load(Relaxed), cell.value.load(Relaxed));
-    if status == DONE && request.operation == RpcOperation::Read {
-        bytes(room);
-    }
+    let came = if status == DONE && request.operation == RpcOperation::Read { bytes(room) } else { Ok(()) };
     cell.state.end();
     process.set_pending_atomic(ctx.transfer_slot.index(), None);
+    came?;
     if status == DONE { Ok(value) } else { Err(CopyError::BadAddress) }
 }
 
@@ -301,7 +301,6 @@ pub(crate) unsafe fn copy_by_rpc(
     direction: Direction,
     remotes: &[RemotePiece],
 ) -> Result<(), CopyError> {
-    let pieces = &ctx.gather_list.pieces;
     let total = ctx.gather_list.length();
     let mut done = 0;
     for remote in remotes {
@@ -321,7 +320,7 @@ pub(crate) unsafe fn copy_by_rpc(
             let mut bytes = |room: NonNull<u8>| {
                 // SAFETY: the caller guarantees that the gathered pieces may be touched. The room
                 // has `length` bytes and belongs to this transfer slot.
-                unsafe { copy_part(direction, pieces, done, room, length) };
+                unsafe { copy_part(direction, ctx.gather_list, done, room, length) }
             };
             call_owner(ctx, remote, request, &mut bytes)?;
             offset += length;
@@ -338,7 +337,7 @@ pub(crate) fn atomic_by_rpc(
     operation: RpcOperation,
     operands: [u64; 2],
 ) -> Result<u64, CopyError> {
-    call_owner(ctx, remote, RpcRequest { operation, offset: 0, length: 8, operands }, &mut |_| {})
+    call_owner(ctx, remote, RpcRequest { operation, offset: 0, length: 8, operands }, &mut |_| Ok(()))
 }
 
 /// Asks the owner to invalidate one of its windows.
@@ -349,7 +348,7 @@ pub(crate) fn invalidate_by_rpc(
     // No part of a message has this address, so the call cannot be mistaken for one of them.
     let nowhere = RemotePiece { place: RemotePlace::ByOwner, len: 0, key, address: u64::MAX };
     let request = RpcRequest { operation: RpcOperation::Invalidate, offset: 0, length: 0, operands: [0; 2] };
-    match call_owner(ctx, &nowhere, request, &mut |_| {}) {
+    match call_owner(ctx, &nowhere, request, &mut |_| Ok(())) {
         Ok(INVALIDATED) => Ok(Ok(())),
         Ok(STILL_TOUCHED) => Ok(Err(WindowError::Busy)),
         Ok(_) => Ok(Err(WindowError::Refused)),
@@ -361,31 +360,37 @@ pub(crate) fn invalidate_by_rpc(
 
 /// Copies one part between the pieces and the room.
 ///
+/// # Errors
+///
+/// `OwnBadAddress` if a piece has no memory.
+///
 /// # Safety
 ///
 /// `length` bytes of the pieces from byte `skip` on may be touched, and `room` has `length` bytes.
 unsafe fn copy_part(
     direction: Direction,
-    pieces: &[LocalPiece],
+    gather_list: &GatherList<'_>,
     mut skip: usize,
     room: NonNull<u8>,
     length: usize,
-) {
+) -> Result<(), CopyError> {
     let mut done = 0;
-    for piece in pieces {
+    for piece in &gather_list.pieces {
         let from = skip.min(piece.len);
         skip -= from;
         let len = (piece.len - from).min(length - done);
-        let (here, there) = (piece.at.wrapping_add(from), room.as_ptr().wrapping_add(done));
+        let there = room.as_ptr().wrapping_add(done);
+        let here = LocalPiece { at: piece.at.wrapping_add(from), len };
         // SAFETY: the caller guarantees that `len` bytes of both may be touched.
         unsafe {
             match direction {
-                Direction::Write => copy::copy_unordered(there, here, len),
-                Direction::Read => copy::copy_unordered(here, there, len),
+                Direction::Write => here.read(gather_list.by_system, there)?,
+                Direction::Read => here.write(gather_list.by_system, there)?,
             }
         }
         done += len;
     }
+    Ok(())
 }
 
 impl Rnic {
@@ -462,9 +467,15 @@ impl Rnic {
         // The sender may have given up and cleared its hazard. This hazard protects the copy.
         hazard.publish(Hazard::new(queue_pair, key >> 8));
         let holds = region.is_current(snapshot) && entry.is_current(through);
-        let at = descriptor.pointer(address, length as u64).filter(|_| holds);
+        let implicit = descriptor.implicit_pointer(address, length as u64);
+        let at = descriptor.pointer(address, length as u64).or(implicit).filter(|_| holds);
         let allowed = descriptor.access & operation.needs() == operation.needs();
         let answer = at.filter(|_| allowed).and_then(|at| {
+            if implicit.is_some() {
+                // SAFETY: a range of an implicit region of this process that is valid under a
+                // published hazard, and the room.
+                return unsafe { self.execute_implicitly(operation, at, room, length) };
+            }
             if operation.is_atomic() && (length != 8 || !at.addr().is_multiple_of(8)) {
                 return None;
             }
@@ -487,6 +498,31 @@ impl Rnic {
         });
         hazard.clear();
         answer
+    }
+
+    /// Copies to or from an implicit region, which takes part in no atomic.
+    ///
+    /// # Safety
+    ///
+    /// The program has offered `length` bytes at `at`, and the room has as many.
+    #[cold]
+    unsafe fn execute_implicitly(
+        &self,
+        operation: RpcOperation,
+        at: *mut u8,
+        room: NonNull<u8>,
+        length: usize,
+    ) -> Option<u64> {
+        let (vm, room) = (self.node().own_vm()?, room.as_ptr());
+        // SAFETY: the caller guarantees both ranges.
+        let copied = unsafe {
+            match operation {
+                RpcOperation::WritePart | RpcOperation::WriteLast => vm.write_own(at, room, length),
+                RpcOperation::Read => vm.read_own(room, at, length),
+                _ => return None,
+            }
+        };
+        copied.ok().map(|()| 0)
     }
 }
 

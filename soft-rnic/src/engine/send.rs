@@ -164,13 +164,9 @@ impl Qp {
         let eager = length <= EAGER && !(faults::active() && skips_fast_path());
         if eager {
             reach(Step::BeforeCopy);
-            let mut at = claimed.slot.eager.as_ptr();
-            for piece in &gather_list.pieces {
-                // SAFETY: local pieces under a published hazard. Together they are at most as long
-                // as the eager bytes, which belong to the holder of the claim.
-                unsafe { copy::copy_unordered(at, piece.at, piece.len) };
-                at = at.wrapping_add(piece.len);
-            }
+            // SAFETY: local pieces under a published hazard. Together they are at most as long as
+            // the eager bytes, which belong to the holder of the claim.
+            unsafe { gather_list.read_all(claimed.slot.eager.as_ptr())? };
             let path = if peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Slot };
             ctx.count(path, length);
             return Ok(true);
@@ -187,6 +183,7 @@ impl Qp {
         if let [RemotePiece { place: RemotePlace::Mapped(there), .. }] = remotes.as_slice()
             && length >= copy::STREAMED
             && !faults::active()
+            && gather_list.by_system.is_none()
         {
             // SAFETY: the hazards are set and `revalidate` has compared all snapshots. The entry
             // has room for the message.
@@ -196,8 +193,12 @@ impl Qp {
         }
         // SAFETY: the hazards are set and a full fence has followed. Local and remote keys are
         // valid.
-        unsafe { self.move_payload(ctx, Direction::Write, &remotes) }.map_err(TransferError::Copy)?;
-        Ok(false)
+        match unsafe { self.move_payload(ctx, Direction::Write, &remotes) } {
+            Ok(()) => Ok(false),
+            // The memory of the receive is missing, which ends the receive.
+            Err(CopyError::BadAddress) => Err(TransferError::Nak(Nak::RemoteOperation)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The remote pieces of the entries after the first `skip` bytes. The hazards are set and a
@@ -384,11 +385,11 @@ impl Qp {
             let (region, snapshot, own) = self.rnic.regions().read(key)?;
             let allowed =
                 own.pd == descriptor.pd && own.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+            let allowed = allowed && region.is_current(snapshot);
             if own.access & kind::NULL != 0 {
-                return (allowed && region.is_current(snapshot)).then_some(RemotePlace::Null);
+                return allowed.then_some(RemotePlace::Null);
             }
-            let at = own.pointer(address, length).filter(|_| allowed && region.is_current(snapshot));
-            return at.map(RemotePlace::Mapped);
+            return RemotePlace::own(&own, address, length).filter(|_| allowed);
         }
         if descriptor.is_null() {
             return Some(RemotePlace::Null);

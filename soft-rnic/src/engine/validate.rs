@@ -109,8 +109,8 @@ impl Qp {
         let (region, snapshot, descriptor) = self.rnic.regions().read(request.rkey).ok_or(refused)?;
         let good = domain::serves(descriptor.pd, peer.descriptor.pd, peer.descriptor.qpn);
         let allowed = good && descriptor.access & needed.0 != 0;
-        let at = descriptor.pointer(request.remote_addr, request.length).filter(|_| allowed);
-        let Some(at) = at else {
+        let place = RemotePlace::own(&descriptor, request.remote_addr, request.length).filter(|_| allowed);
+        let Some(place) = place else {
             return Err(if region.is_current(snapshot) { refused } else { TransferError::Stale });
         };
         reach(Step::BeforeMark);
@@ -119,11 +119,6 @@ impl Qp {
         hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
         revalidate(peer, || region.is_current(snapshot), || gather_list.is_current())?;
         let len = request.length as usize;
-        Ok(RemotePiece {
-            place: RemotePlace::Mapped(at),
-            len,
-            key: request.rkey,
-            address: request.remote_addr,
-        })
+        Ok(RemotePiece { place, len, key: request.rkey, address: request.remote_addr })
     }
 }

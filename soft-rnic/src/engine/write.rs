@@ -20,7 +20,7 @@ impl Qp {
         }
         let remote = self.validate_remote(posted, ctx, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
         // SAFETY: `validate_remote` has set the hazards and compared all snapshots.
-        unsafe { self.move_payload(ctx, Direction::Write, &[remote]) }.map_err(TransferError::Copy)
+        unsafe { self.move_payload(ctx, Direction::Write, &[remote]) }.map_err(TransferError::from)
     }
 
     /// Moves the payload of an RDMA WRITE with immediate data.

@@ -66,6 +66,7 @@ pub(crate) use xrcd_presence::XrcdPresence;
 
 use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 use crate::platform::identity_page::IdentityPage;
+use crate::platform::vm::Vm;
 use crate::platform::{user, vm};
 use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
@@ -255,6 +256,8 @@ impl Node {
             transfer_slots: TransferSlots::new(),
             mailbox,
             vm_warning_given: AtomicBool::new(false),
+            identity_page: identity_page.address(),
+            own_vm: OnceLock::new(),
         });
         let blocks = Arc::new(Blocks::default());
         let gids = identity.gids.clone();
@@ -326,6 +329,11 @@ impl Node {
 
     pub(crate) fn exports(&self) -> &Exports {
         &self.state.exports
+    }
+
+    /// How the system copies within this process; `None` if it does not.
+    pub(crate) fn own_vm(&self) -> Option<Vm> {
+        self.own.vm()
     }
 
     /// This process as its own peer: number 0, and its own segment.

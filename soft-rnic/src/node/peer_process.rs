@@ -9,7 +9,7 @@ use super::mailbox::{Mailbox, ServiceCommand};
 use super::mapped_memory::{MappedMemory, PeerMappings};
 use super::message::{Doorbell, ExportId, PeerRequest, PortGid, ProcessId, Welcome};
 use super::numbers::Blocks;
-use super::probe::{probe, warn_vm_unavailable};
+use super::probe::{probe, probe_own, warn_vm_unavailable};
 use super::traffic::TrafficCounters;
 use super::transfer_slot::{TransferSlotGuard, TransferSlots};
 use crate::platform::process::Process;
@@ -27,6 +27,16 @@ pub(crate) struct NodeCommon {
     pub(crate) mailbox: Arc<Mailbox>,
     /// The warning that the system forbids copying was given.
     pub(crate) vm_warning_given: AtomicBool,
+    /// The address of this process's identity page.
+    pub(crate) identity_page: u64,
+    /// How the system copies within this process; `None` if it does not. Set on first use.
+    pub(crate) own_vm: OnceLock<Option<Vm>>,
+}
+
+impl NodeCommon {
+    fn own_vm(&self) -> Option<Vm> {
+        *self.own_vm.get_or_init(|| probe_own(self.identity_page))
+    }
 }
 
 /// The connection to a peer, with its properties.
@@ -295,7 +305,7 @@ impl PeerProcess {
     /// probes that, so it may take as long as a copy.
     #[inline]
     pub(crate) fn vm(&self) -> Option<Vm> {
-        let peer = self.peer.as_ref()?;
+        let Some(peer) = &self.peer else { return self.common.own_vm() };
         if peer.vm_lost.load(Ordering::Relaxed) {
             return None;
         }

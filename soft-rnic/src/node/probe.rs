@@ -53,6 +53,25 @@ pub(crate) fn probe(
     }
 }
 
+/// Whether the system copies within this process: it reads a number on the stack.
+pub(crate) fn probe_own(identity_page: u64) -> Option<Vm> {
+    if cfg!(any(miri, loom)) {
+        return None;
+    }
+    let vm = Vm::of(std::process::id(), identity_page)?;
+    let number = random();
+    let mut copy = [0; 16];
+    // SAFETY: both are on the stack, and have the same length.
+    let read = unsafe { vm.read_own(copy.as_mut_ptr(), number.as_ptr(), number.len()) };
+    match read {
+        Ok(()) => (copy == number).then_some(vm),
+        Err(error) => {
+            log::info!("the system does not copy within this process: {error:?}");
+            None
+        }
+    }
+}
+
 /// Logs the warning once per process.
 pub(crate) fn warn_vm_unavailable(warned: &AtomicBool, pid: u32, reason: &str) {
     if !warned.swap(true, Ordering::Relaxed) {

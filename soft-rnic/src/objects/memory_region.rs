@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -29,6 +30,7 @@ pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 /// Memory windows may be bound to the region.
 pub(super) const MW_BIND: u32 = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
 pub(super) const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+const FLUSH_GLOBAL: u32 = ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0;
 const KNOWN: u32 = LOCAL_WRITE
     | REMOTE_WRITE
     | REMOTE_READ
@@ -36,7 +38,7 @@ const KNOWN: u32 = LOCAL_WRITE
     | ZERO_BASED
     | ON_DEMAND
     | MW_BIND
-    | ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0
+    | FLUSH_GLOBAL
     | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 
 /// The access flags without those that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`). This one
@@ -96,6 +98,8 @@ pub(crate) enum MrBacking {
     File(FileMapping, BackingFile),
     /// No memory: a null region.
     Null(Arc<Nowhere>),
+    /// All memory of the program, mapped or not: an implicit region.
+    AddressSpace,
 }
 
 /// A memory region (`ibv_mr`).
@@ -236,10 +240,12 @@ impl Mr {
         let access = check_access(access)?;
         let range = match backing {
             MrBacking::Program | MrBacking::Buffer(_) => range.check(context)?,
-            MrBacking::Device(_) | MrBacking::File(..) | MrBacking::Null(_) => range,
+            MrBacking::Device(_) | MrBacking::File(..) | MrBacking::Null(_) | MrBacking::AddressSpace => {
+                range
+            }
         };
         let export = match backing {
-            MrBacking::Null(_) => None,
+            MrBacking::Null(_) | MrBacking::AddressSpace => None,
             _ => ExportUse::find(context.rnic().node(), &range, access)?,
         };
         let counted = context.count(|counts| &counts.mr, context.rnic().limits().max_mr)?;
@@ -331,6 +337,27 @@ impl Mr {
         let nowhere = Nowhere::acquire().map_err(|error| errno::refused("ibv_alloc_null_mr", &error))?;
         let range = MrRange { base: nowhere.base(), length: 0, iova: 0 };
         Self::register(pd, range, LOCAL_WRITE, MrBacking::Null(nowhere))
+    }
+
+    /// Registers the whole address space on demand: an implicit region. The system moves its bytes,
+    /// also within this process, and so finds out that an address has no memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register). `EOPNOTSUPP` where the system refuses such copies, for
+    /// atomics, which it does not have, and for memory windows, whose memory must stay.
+    pub(crate) fn register_implicit(pd: &Arc<Pd>, access: u32) -> Result<(Arc<Self>, u32), c_int> {
+        const ALLOWED: u32 = ON_DEMAND | LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | FLUSH_GLOBAL;
+        let access = check_access(access)?;
+        pd.context().check_process()?;
+        if access & (REMOTE_ATOMIC | MW_BIND) != 0 || pd.context().rnic().node().own_vm().is_none() {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if access & !ALLOWED != 0 {
+            return Err(libc::EINVAL);
+        }
+        let range = MrRange { base: ptr::null_mut(), length: usize::MAX, iova: 0 };
+        Self::register(pd, range, access, MrBacking::AddressSpace)
     }
 
     /// Whether it can be [changed](Self::change): only memory of the program can.
@@ -442,9 +469,13 @@ impl Drop for Mr {
 
 impl Registration {
     fn publish(&mut self, context: &Arc<Context>, index: u32, tag: KeyTag) -> u32 {
-        let MrRange { base, length, iova } = self.range;
+        let MrRange { base, mut length, iova } = self.range;
         let kind = match self.backing {
             MrBacking::Null(_) => kind::NULL,
+            MrBacking::AddressSpace => {
+                length = 0;
+                kind::IMPLICIT
+            }
             MrBacking::File(_, BackingFile::DmaBuf) => kind::OWNER_ONLY,
             _ => 0,
         };

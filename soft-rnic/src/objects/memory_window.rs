@@ -232,7 +232,8 @@ impl Mw {
         let allowed = whole.pd == by.pd
             && whole.access & MW_BIND != 0
             && whole.access & ZERO_BASED == 0
-            // A null region has no bounds, so a window cannot be part of it.
+            // A null region has no bounds, so a window cannot be part of it. An implicit region
+            // cannot be registered for windows.
             && whole.access & kind::NULL == 0
             && (!writes || whole.access & LOCAL_WRITE != 0);
         let base =

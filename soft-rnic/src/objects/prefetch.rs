@@ -54,7 +54,11 @@ pub(crate) fn prefetch(pd: &Arc<Pd>, advice: Advice, range: ibv_sge) -> Result<(
     if descriptor.access & ON_DEMAND == 0 {
         return Err(libc::EINVAL);
     }
-    let at = descriptor.pointer(range.addr, range.length.into()).ok_or(libc::EFAULT)?;
+    let length = u64::from(range.length);
+    let at = descriptor
+        .pointer(range.addr, length)
+        .or_else(|| descriptor.implicit_pointer(range.addr, length))
+        .ok_or(libc::EFAULT)?;
     match advice {
         Advice::Present => Ok(()),
         Advice::Read | Advice::Write => {

@@ -39,6 +39,7 @@ pub(crate) struct LocalMrDescriptor {
     pub(crate) base: *mut u8,
     /// The address by which work requests and peers name `base`.
     pub(crate) iova: u64,
+    /// 0 for an implicit region, to which [`pointer`](Self::pointer) therefore gives no access.
     pub(crate) length: u64,
     /// The number of its protection domain, or for a window the value that [`domain`] derives from
     /// it.
@@ -69,6 +70,14 @@ impl LocalMrDescriptor {
             return None;
         }
         if writes { nowhere::sink(self.base, length) } else { nowhere::source(self.base, length) }
+    }
+
+    /// The same for an implicit region: a pointer for the system alone, because the range may be
+    /// unmapped. `None` for other regions, and for a range that exceeds the address space.
+    #[cold]
+    pub(crate) fn implicit_pointer(&self, address: u64, length: u64) -> Option<*mut u8> {
+        let inside = self.access & kind::IMPLICIT != 0 && address.checked_add(length).is_some();
+        inside.then(|| ptr::without_provenance_mut(address as usize))
     }
 }
 
@@ -256,7 +265,7 @@ impl RegionTable {
         let entry = self.node.segment().region(index).expect("the segment has an entry for every index");
         let descriptor = MrDescriptor {
             iova: descriptor.iova,
-            length: descriptor.length,
+            length: if descriptor.access & kind::IMPLICIT != 0 { u64::MAX } else { descriptor.length },
             address: descriptor.base.addr() as u64,
             pd: descriptor.pd,
             access: descriptor.access,

@@ -5,6 +5,8 @@ use std::io;
 
 use libc::iovec;
 
+use super::copy::tail_len;
+
 /// The most ranges that one call takes on either side.
 pub(crate) const MAX_RANGES: usize = 256;
 /// Most calls have no more ranges, so that a short list suffices.
@@ -119,6 +121,48 @@ impl Vm {
         unsafe { self.call_with(libc::process_vm_readv, local, remote) }
     }
 
+    /// Copies `len` bytes of this process's memory, whose `Vm` this is, to a range that may be
+    /// unmapped. The [ordered tail](super::copy::tail_len) becomes visible last.
+    ///
+    /// # Errors
+    ///
+    /// `Fault` if part of the destination is not mapped or not writable; a part of the bytes may
+    /// then be there.
+    ///
+    /// # Safety
+    ///
+    /// `from` is valid for reads of `len` bytes. The program has offered the destination.
+    pub(crate) unsafe fn write_own(self, to: *mut u8, from: *const u8, len: usize) -> Result<(), VmError> {
+        for (offset, len) in ordered_parts(to, len) {
+            let local = [local(from.wrapping_add(offset), len)];
+            let remote = [remote(to.wrapping_add(offset).addr() as u64, len)];
+            // SAFETY: the caller guarantees both ranges; this is a part of them.
+            whole(unsafe { self.write(&local, &remote) }, len)?;
+        }
+        Ok(())
+    }
+
+    /// Copies `len` bytes of a range of this process that may be unmapped, in the same order.
+    ///
+    /// # Errors
+    ///
+    /// `Fault` if part of the source is not mapped or not readable; a part of the bytes may then be
+    /// there.
+    ///
+    /// # Safety
+    ///
+    /// `to` is valid for writes of `len` bytes, and no references to them exist. The program has
+    /// offered the source.
+    pub(crate) unsafe fn read_own(self, to: *mut u8, from: *const u8, len: usize) -> Result<(), VmError> {
+        for (offset, len) in ordered_parts(to, len) {
+            let local = [local(to.wrapping_add(offset), len)];
+            let remote = [remote(from.wrapping_add(offset).addr() as u64, len)];
+            // SAFETY: the caller guarantees both ranges; this is a part of them.
+            whole(unsafe { self.read(&local, &remote) }, len)?;
+        }
+        Ok(())
+    }
+
     /// # Safety
     ///
     /// The conditions of [`write`](Self::write) or [`read`](Self::read), whichever `copy`
@@ -163,6 +207,21 @@ impl Vm {
             copied => Ok(copied - 1),
         }
     }
+}
+
+/// Divides `len` bytes for the address `to` into parts that one call moves each: their offsets and
+/// lengths. Each part is visible before the next one is copied.
+fn ordered_parts(to: *const u8, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    use core::sync::atomic::{Ordering, fence};
+    let tail = tail_len(to.addr(), len);
+    let body = len - tail;
+    let chunks = (0..body).step_by(MAX_BYTES).map(move |offset| (offset, MAX_BYTES.min(body - offset)));
+    chunks.chain((tail > 0).then_some((body, tail))).inspect(|_| fence(Ordering::Release))
+}
+
+/// A short count is a fault of the next byte.
+fn whole(moved: Result<usize, VmError>, wanted: usize) -> Result<(), VmError> {
+    if moved? == wanted { Ok(()) } else { Err(VmError::Fault) }
 }
 
 /// The list `first, rest...`, written to `room`. It must not be longer than that.

@@ -272,7 +272,7 @@ impl Qp {
         let mut gather_list = GatherList::default();
         let pd = self.domain_of_receives();
         let entries = queue.entries(received.slot);
-        let result =
+        let mut result =
             self.gather_entries(entries, pd, byte_len, true, hazard, &mut gather_list).and_then(|()| {
                 full_fence();
                 if gather_list.is_current() { Ok(()) } else { Err(ibv_wc_status::IBV_WC_LOC_PROT_ERR) }
@@ -290,7 +290,7 @@ impl Qp {
             ];
             // SAFETY: the keys of the destination are valid under a published hazard. The sources
             // are the header and the eager bytes of a slot that the owner holds.
-            unsafe { scatter_parts(&gather_list.pieces, &parts) };
+            result = unsafe { scatter_parts(&gather_list, &parts) };
         }
         hazard.clear();
         result.map(|()| sl)
@@ -461,20 +461,27 @@ fn status_of(told: u8) -> ibv_wc_status {
 
 /// Copies parts, one after the other, into pieces.
 ///
+/// # Errors
+///
+/// The receive's status if a piece has no memory.
+///
 /// # Safety
 ///
 /// All pieces may be written and all parts read.
-unsafe fn scatter_parts(pieces: &[LocalPiece], parts: &[LocalPiece]) {
-    let mut pieces = pieces.iter().copied();
+unsafe fn scatter_parts(gather_list: &GatherList<'_>, parts: &[LocalPiece]) -> Result<(), ibv_wc_status> {
+    let mut pieces = gather_list.pieces.iter().copied();
     let mut to = pieces.next();
     for part in parts {
         let mut done = 0;
         while done < part.len {
-            let Some(piece) = &mut to else { return };
+            let Some(piece) = &mut to else { return Ok(()) };
             let len = piece.len.min(part.len - done);
             // SAFETY: the caller guarantees that the piece may be written and the part read; both
             // have `len` bytes from here on.
-            unsafe { copy::copy_unordered(piece.at, part.at.wrapping_add(done), len) };
+            unsafe {
+                LocalPiece { at: piece.at, len }.write(gather_list.by_system, part.at.wrapping_add(done))
+            }
+            .map_err(|_| ibv_wc_status::IBV_WC_LOC_PROT_ERR)?;
             done += len;
             *piece = LocalPiece { at: piece.at.wrapping_add(len), len: piece.len - len };
             if piece.len == 0 {
@@ -482,4 +489,5 @@ unsafe fn scatter_parts(pieces: &[LocalPiece], parts: &[LocalPiece]) {
             }
         }
     }
+    Ok(())
 }

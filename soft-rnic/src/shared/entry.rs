@@ -144,14 +144,17 @@ pub(crate) struct MrDescriptor {
     pub(crate) export_epoch: u32,
 }
 
-/// Bits of a descriptor's `access` beyond `ibv_access_flags`, whose highest is
-/// `IBV_ACCESS_OPTIONAL_RANGE`.
+/// Bits of a descriptor's `access` beyond `ibv_access_flags`. Registration drops the flags of
+/// `IBV_ACCESS_OPTIONAL_RANGE`, so their bits are free.
 pub(crate) mod kind {
     /// A null region: it has no memory, and its length is ignored.
     pub(crate) const NULL: u32 = 1 << 31;
     /// Only the owner can access the memory: the system copies neither to it nor from it for other
     /// processes.
     pub(crate) const OWNER_ONLY: u32 = 1 << 30;
+    /// The whole address space, of which any part may be unmapped at any time. Even the owner lets
+    /// the system copy, which reports an address without memory.
+    pub(crate) const IMPLICIT: u32 = 1 << 29;
 }
 
 impl MrDescriptor {

@@ -187,20 +187,18 @@ fn attributes(context: &Context) -> ibv_device_attr {
     attr
 }
 
-/// The device never pins a page, so all memory is paged on demand. It does not support implicit
-/// regions of the whole address space, because it might have to copy from addresses that are not
-/// mapped.
+/// The device never pins a page, so all memory is paged on demand. Implicit regions need a system
+/// that copies within the process.
 ///
 /// Returns the capabilities, and apart from them those of extended reliable connections.
-fn odp_caps() -> (ibv_odp_caps, u32) {
+fn odp_caps(implicit: bool) -> (ibv_odp_caps, u32) {
     use ibv_odp_transport_cap_bits as Bits;
     let datagrams = Bits::IBV_ODP_SUPPORT_SEND | Bits::IBV_ODP_SUPPORT_RECV | Bits::IBV_ODP_SUPPORT_SRQ_RECV;
     let unreliable = datagrams | Bits::IBV_ODP_SUPPORT_WRITE;
     let reliable = unreliable | Bits::IBV_ODP_SUPPORT_READ | Bits::IBV_ODP_SUPPORT_ATOMIC;
-    let mut caps = ibv_odp_caps {
-        general_caps: ibv_odp_general_caps::IBV_ODP_SUPPORT.0.into(),
-        ..ibv_odp_caps::default()
-    };
+    let general = ibv_odp_general_caps::IBV_ODP_SUPPORT.0
+        | if implicit { ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT.0 } else { 0 };
+    let mut caps = ibv_odp_caps { general_caps: u64::from(general), ..ibv_odp_caps::default() };
     caps.per_transport_caps.rc_odp_caps = reliable.0;
     caps.per_transport_caps.uc_odp_caps = unreliable.0;
     caps.per_transport_caps.ud_odp_caps = datagrams.0;
@@ -231,7 +229,7 @@ unsafe extern "C" fn query_device_ex(
     let context = unsafe { context_of(context) };
     admit!(context, QueryDevice, failure);
     let orig_attr = attributes(&context);
-    let (odp_caps, xrc_odp_caps) = odp_caps();
+    let (odp_caps, xrc_odp_caps) = odp_caps(context.rnic().node().own_vm().is_some());
     let extended = ibv_device_attr_ex {
         orig_attr,
         odp_caps,

@@ -20,7 +20,7 @@ type MrObject = CObject<ibv_mr, Arc<Mr>>;
 /// C does not know the contents of an `ibv_buf`.
 type BufferObject = CObject<(), Arc<Buffer>>;
 
-/// Registers a range.
+/// Registers a range, or the whole address space.
 ///
 /// # Safety
 ///
@@ -28,15 +28,18 @@ type BufferObject = CObject<(), Arc<Buffer>>;
 /// - The device may use the range, as the flags say, until it is deregistered.
 unsafe fn register(pd: *mut ibv_pd, range: MrRange, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
     const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
-    let backing = buffer.map_or(MrBacking::Program, MrBacking::Buffer);
     let (addr, length): (*mut c_void, _) = (range.base.cast(), range.length);
-    if access & ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
-        // Implicit on-demand paging of the whole address space is not supported: the device would
-        // have to copy from addresses that may not be mapped.
-        return null(libc::EOPNOTSUPP);
-    }
+    let everything = addr.is_null() && length == usize::MAX && range.iova == 0 && buffer.is_none();
+    let backing = buffer.map_or(MrBacking::Program, MrBacking::Buffer);
+    let register = |state: &Arc<Pd>| {
+        if everything && access & ON_DEMAND != 0 {
+            Mr::register_implicit(state, access)
+        } else {
+            Mr::register(state, range, access, backing)
+        }
+    };
     // SAFETY: the caller guarantees that `pd` is live.
-    unsafe { create(pd, addr, length, |state| Mr::register(state, range, access, backing)) }
+    unsafe { create(pd, addr, length, register) }
 }
 
 /// Creates a region with its C part.

@@ -10,6 +10,7 @@ mod connection_soak;
 mod connections;
 mod copies;
 mod death;
+mod implicit;
 mod kit;
 mod limits;
 mod multicast;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(multicast::trials());
     trials.extend(xrc::trials());
     trials.extend(regions::trials());
+    trials.extend(implicit::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
     trials.extend(scribble::trials());

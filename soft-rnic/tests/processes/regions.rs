@@ -165,7 +165,7 @@ pub(crate) fn owner(arguments: &[String]) {
 }
 
 /// The traffic to the partner.
-fn traffic() -> Traffic {
+pub(crate) fn traffic() -> Traffic {
     let statistics = soft_rnic::statistics().expect("the device is open");
     let to_others = statistics.peers.into_iter().filter(|peer| peer.pid != Some(std::process::id()));
     to_others.map(|peer| peer.traffic).next().expect("a partner exists")

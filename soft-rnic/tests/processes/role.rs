@@ -59,6 +59,8 @@ pub(crate) fn play() -> bool {
         "cm-side" => crate::connections::side(),
         "status" => crate::status::shown(&arguments[1..]),
         "unanswered" => crate::unanswered::play(&arguments[1]),
+        "implicit" => crate::implicit::play(&arguments[1..]),
+        "implicit-owner" => crate::implicit::owner(),
         "regions" => crate::regions::play(&arguments[1..]),
         "region-owner" => crate::regions::owner(&arguments[1..]),
         "copies" => crate::copies::play(&arguments[1..]),

@@ -154,6 +154,48 @@ fn unmapped_memory_is_refused() {
     }
 }
 
+/// Under Miri the system copies nothing, so that no implicit region exists.
+#[test]
+fn an_implicit_region_has_few_permissions() {
+    let bench = RegionsFixture::new();
+    let on_demand = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 as i32;
+    let binds = ibv_access_flags::IBV_ACCESS_MW_BIND.0 as i32;
+    let zero_based = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 as i32;
+    let writes = LOCAL_WRITE | REMOTE_WRITE;
+    let register = |iova, access: i32| {
+        // SAFETY: the domain is live, and no request uses the region.
+        unsafe {
+            verbs::ibv_reg_mr_iova(table(), bench.pd, ptr::null_mut(), usize::MAX, iova, access | on_demand)
+        }
+    };
+    for (iova, access, error) in [
+        (0, writes | REMOTE_ATOMIC, libc::EOPNOTSUPP),
+        (0, writes | binds, libc::EOPNOTSUPP),
+        (0, REMOTE_WRITE, libc::EINVAL),
+        (0, writes | zero_based, if cfg!(miri) { libc::EOPNOTSUPP } else { libc::EINVAL }),
+        (4096, writes, libc::EINVAL),
+    ] {
+        assert!(register(iova, access).is_null(), "{access:#x} at {iova}");
+        assert_eq!(errno(), error, "{access:#x} at {iova}");
+    }
+    let relaxed = ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0 as i32;
+    let mr = register(0, writes | relaxed);
+    assert_eq!(mr.is_null(), cfg!(miri));
+    if mr.is_null() {
+        return;
+    }
+    let context = bench.context();
+    // SAFETY: the region is live.
+    let (lkey, length) = unsafe { ((*mr).lkey, (*mr).length) };
+    assert_eq!(length, usize::MAX);
+    let (_, _, descriptor) = context.rnic().regions().read(lkey).unwrap();
+    // Nothing but the system may touch the memory.
+    assert_eq!(descriptor.pointer(bench.memory.addr() as u64, 1), None);
+    assert_eq!(descriptor.implicit_pointer(4096, 8).map(|at| at.addr()), Some(4096));
+    assert_eq!(descriptor.implicit_pointer(u64::MAX, 1), None);
+    assert_eq!(bench.dereg(mr), 0);
+}
+
 #[test]
 fn an_address_may_be_chosen() {
     let bench = RegionsFixture::new();
