@@ -278,8 +278,9 @@ impl Qp {
         }
         let claimed = self.claim_receive(peer, deferred).ok()?;
         let length = posted.request.length as usize;
-        let entries = RecvSges::check(peer, &claimed, length).ok();
-        let added = entries.and_then(|entries| {
+        let mut entries = RecvSges::default();
+        let checked = entries.check(peer, &claimed, length).ok();
+        let added = checked.and_then(|()| {
             for entry in &entries.pieces {
                 let (address, length) = (entry.address, entry.length.into());
                 if entry.descriptor.access & (kind::NULL | kind::OWNER_ONLY) != 0

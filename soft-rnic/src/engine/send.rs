@@ -160,7 +160,8 @@ impl Qp {
     ) -> Result<bool, TransferError> {
         let TransferCtx { peer, gather_list, hazards, .. } = ctx;
         let length = posted.request.length as usize;
-        let entries = RecvSges::check(peer, claimed, length + meta.header)?;
+        let mut entries = RecvSges::default();
+        entries.check(peer, claimed, length + meta.header)?;
         let eager = length <= EAGER && !(faults::active() && skips_fast_path());
         if eager {
             reach(Step::BeforeCopy);
@@ -471,6 +472,7 @@ pub(super) struct RecvSge {
 }
 
 /// The entries of a receive that a message fills.
+#[derive(Default)]
 pub(super) struct RecvSges {
     pub(super) pieces: arrayvec::ArrayVec<RecvSge, MAX_SGE>,
 }
@@ -479,12 +481,14 @@ impl RecvSges {
     /// Reads the entries that `length` bytes fill, and looks up their keys. All values come from
     /// the peer, so an invalid one fails the receive and has no other effect. The owner's offer must
     /// be that of the claimed receive, because any process can change the slot.
+    ///
+    /// The list is an argument, because to return it would copy kilobytes.
     pub(super) fn check(
+        &mut self,
         peer: &PeerQp,
         claimed: &ClaimedRecv<'_>,
         length: usize,
-    ) -> Result<Self, TransferError> {
-        let mut pieces = arrayvec::ArrayVec::new();
+    ) -> Result<(), TransferError> {
         let mut left = length;
         let bad = TransferError::Nak(Nak::RemoteOperation);
         let offered = claimed.offer.header.read(claimed.claim).ok_or(bad)?;
@@ -511,9 +515,9 @@ impl RecvSges {
                 return Err(bad);
             }
             left -= length as usize;
-            pieces.push(RecvSge { address, length, lkey, snapshot, descriptor });
+            self.pieces.push(RecvSge { address, length, lkey, snapshot, descriptor });
         }
-        if left == 0 && claimed.offer.header.is_current(offered) { Ok(Self { pieces }) } else { Err(bad) }
+        if left == 0 && claimed.offer.header.is_current(offered) { Ok(()) } else { Err(bad) }
     }
 
     fn hazard_region(&self) -> u32 {
