@@ -22,6 +22,7 @@
 //! | `system` | the system's device, skipped without one; `cargo xtask softroce --suite` runs it in virtual machines |
 //! | `soft_inline`, `soft_deferred` | the software device in its two modes; the feature `soft` enables them |
 //! | `soft_small` | the software device with small limits, for the cases that count objects |
+//! | `soft_ib` | the software device with an InfiniBand link |
 //!
 //! `CONFORMANCE_DEVICE` names the device to use; `SIDEWAY_TEST_REQUIRE_DEVICE=1` makes a missing
 //! device a failure. `--include-ignored` also runs the cases that SoftRoCE is known to fail, which
@@ -49,7 +50,13 @@ const PART: &str = "CONFORMANCE_SUITE";
 
 /// The devices that the suite runs on; each has a part of the program.
 const TARGETS: &[TestTarget] = if cfg!(feature = "soft") {
-    &[TestTarget::System, TestTarget::SoftInline, TestTarget::SoftDeferred, TestTarget::SoftSmall]
+    &[
+        TestTarget::System,
+        TestTarget::SoftInline,
+        TestTarget::SoftDeferred,
+        TestTarget::SoftSmall,
+        TestTarget::SoftIb,
+    ]
 } else {
     &[TestTarget::System]
 };
@@ -59,7 +66,11 @@ pub fn run() -> ExitCode {
     let parts: Vec<_> = TARGETS.iter().map(|target| target.part()).collect();
     test_harness::run_parts(PART, &parts, |part| {
         let target = TARGETS.iter().find(|target| target.part() == part).expect("each part has a target");
-        let suite = if *target == TestTarget::SoftSmall { cases::of_small_device() } else { cases::all() };
+        let suite = match target {
+            TestTarget::SoftSmall => cases::of_small_device(),
+            TestTarget::SoftIb => cases::of_infiniband(),
+            _ => cases::all(),
+        };
         runner::run(suite.of_part(part), *target)
     })
 }

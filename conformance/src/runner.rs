@@ -50,6 +50,6 @@ fn column(dut: &TestDevice) -> Option<Column> {
         (TestTarget::SoftDeferred, _) => Some(Column::Deferred),
         (TestTarget::System, Some(SoftRoce::Old)) => Some(Column::RoceOld),
         (TestTarget::System, Some(SoftRoce::New)) => Some(Column::RoceNew),
-        (TestTarget::System, None) | (TestTarget::SoftSmall, _) => None,
+        (TestTarget::System, None) | (TestTarget::SoftSmall | TestTarget::SoftIb, _) => None,
     }
 }

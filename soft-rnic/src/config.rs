@@ -31,6 +31,17 @@ pub enum Mode {
     Deferred,
 }
 
+/// The kind of link that all ports have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Link {
+    /// Ethernet: a port is addressed by its GIDs (RoCE v2).
+    #[default]
+    Ethernet,
+    /// InfiniBand: a port is addressed by its LID, with or without GIDs. It has two P_Keys.
+    InfiniBand,
+}
+
 /// The path that payload may take between two processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -218,6 +229,8 @@ pub struct Config {
     pub devices: u8,
     /// `SOFT_RNIC_PORTS`: the number of ports of each device: 1 to 8.
     pub ports: u8,
+    /// `SOFT_RNIC_LINK`: `roce` or `ib`. Processes that connect need the same.
+    pub link: Link,
     /// `SOFT_RNIC_MODE`: `inline` or `deferred`.
     pub mode: Mode,
     /// `SOFT_RNIC_TIME_SCALE`: a factor for acknowledgement timeouts and RNR timers.
@@ -258,6 +271,7 @@ impl Default for Config {
         Self {
             devices: 1,
             ports: 1,
+            link: Link::Ethernet,
             mode: Mode::Inline,
             time_scale: 1.0,
             revoke: Duration::from_secs(2),
@@ -319,6 +333,9 @@ impl Config {
         let c = &mut config;
         read("SOFT_RNIC_DEVICES", &mut |v| number(v, 1, MAX_DEVICES.into()).map(|n| c.devices = n as u8))?;
         read("SOFT_RNIC_PORTS", &mut |v| number(v, 1, MAX_PORTS.into()).map(|n| c.ports = n as u8))?;
+        read("SOFT_RNIC_LINK", &mut |v| {
+            one_of(v, &[("roce", Link::Ethernet), ("ib", Link::InfiniBand)]).map(|link| c.link = link)
+        })?;
         read("SOFT_RNIC_MODE", &mut |v| {
             one_of(v, &[("inline", Mode::Inline), ("deferred", Mode::Deferred)]).map(|mode| c.mode = mode)
         })?;
@@ -512,6 +529,7 @@ mod tests {
         let config = read(&[
             ("SOFT_RNIC_DEVICES", "3"),
             ("SOFT_RNIC_PORTS", "2"),
+            ("SOFT_RNIC_LINK", "ib"),
             ("SOFT_RNIC_MODE", "deferred"),
             ("SOFT_RNIC_TIME_SCALE", "0.5"),
             ("SOFT_RNIC_REVOKE_MS", "70"),
@@ -526,6 +544,7 @@ mod tests {
         let expected = Config {
             devices: 3,
             ports: 2,
+            link: Link::InfiniBand,
             mode: Mode::Deferred,
             time_scale: 0.5,
             revoke: Duration::from_millis(70),
@@ -546,6 +565,7 @@ mod tests {
             ("SOFT_RNIC_DEVICES", "0", "a number from 1 to 16"),
             ("SOFT_RNIC_DEVICES", "many", "a number from 1 to 16"),
             ("SOFT_RNIC_PORTS", "9", "a number from 1 to 8"),
+            ("SOFT_RNIC_LINK", "infiniband", "roce or ib"),
             ("SOFT_RNIC_MODE", "lazy", "inline or deferred"),
             ("SOFT_RNIC_TIME_SCALE", "-1", SCALES),
             ("SOFT_RNIC_TIME_SCALE", "NaN", SCALES),

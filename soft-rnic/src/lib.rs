@@ -85,7 +85,7 @@ pub mod testing {
 
 use std::sync::OnceLock;
 
-pub use config::{Config, ConfigError, Faults, Limits, MAX_DEVICES, MAX_PORTS, Mode, Path};
+pub use config::{Config, ConfigError, Faults, Limits, Link, MAX_DEVICES, MAX_PORTS, Mode, Path};
 use rdma_mummy_sys::Provider;
 
 use crate::objects::rnic::Rnic;

@@ -111,13 +111,13 @@ fn the_group_of_an_ipv4_address_is_that_address(dut: &TestDevice) -> Outcome {
 fn a_pair_is_attached_when_its_join_is_told(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let (node, end, seen) = member(&cm_device, 3);
-    let gid = crate::kit::raw_gid(&seen.ud.ah_attr.grh.dgid);
+    let (gid, lid) = (crate::kit::raw_gid(&seen.ud.ah_attr.grh.dgid), seen.ud.ah_attr.dlid);
     // The detach succeeds, which proves that the pair was attached.
-    assert_eq!(node.qp.detach(gid, 0), 0);
-    assert_eq!(node.qp.detach(gid, 0), EINVAL);
-    assert_eq!(node.qp.attach(gid, 0), 0);
+    assert_eq!(node.qp.detach(gid, lid), 0);
+    assert_eq!(node.qp.detach(gid, lid), EINVAL);
+    assert_eq!(node.qp.attach(gid, lid), 0);
     end.id.leave(group(3)).unwrap();
-    assert_eq!(node.qp.detach(gid, 0), EINVAL, "leaving detaches");
+    assert_eq!(node.qp.detach(gid, lid), EINVAL, "leaving detaches");
     Ok(())
 }
 
@@ -173,14 +173,14 @@ fn a_send_only_member_gets_no_datagram(dut: &TestDevice) -> Outcome {
     let flags = Flags::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER.0;
     end.id.join_ex(mask, flags, group(7), 9).unwrap();
     let seen = joined(&end, 9);
-    let gid = crate::kit::raw_gid(&seen.ud.ah_attr.grh.dgid);
-    assert_eq!(node.qp.detach(gid, 0), EINVAL, "it is not attached");
+    let (gid, lid) = (crate::kit::raw_gid(&seen.ud.ah_attr.grh.dgid), seen.ud.ah_attr.dlid);
+    assert_eq!(node.qp.detach(gid, lid), EINVAL, "it is not attached");
     tell(&node, &seen, 1);
     end.id.leave(group(7)).unwrap();
     // A full member that joins with the same function is attached.
     end.id.join_ex(mask, Flags::RDMA_MC_JOIN_FLAG_FULLMEMBER.0, group(7), 9).unwrap();
     joined(&end, 9);
-    assert_eq!((node.qp.detach(gid, 0), node.qp.attach(gid, 0)), (0, 0));
+    assert_eq!((node.qp.detach(gid, lid), node.qp.attach(gid, lid)), (0, 0));
     end.id.leave(group(7)).unwrap();
     Ok(())
 }

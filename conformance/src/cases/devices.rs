@@ -27,7 +27,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_device_without_hardware_has_the_vendor_of_softroce,
         the_extended_attributes_begin_with_the_classic_ones,
         an_unknown_comp_mask_of_the_extended_query_is_refused,
-        the_port_is_active_ethernet,
+        the_port_is_active,
         a_port_that_is_not_there_is_refused,
         every_port_answers,
         the_old_port_query_writes_no_more_than_it_may,
@@ -188,15 +188,17 @@ fn an_unknown_comp_mask_of_the_extended_query_is_refused(dut: &TestDevice) -> Ou
     Ok(())
 }
 
-fn the_port_is_active_ethernet(dut: &TestDevice) -> Outcome {
+fn the_port_is_active(dut: &TestDevice) -> Outcome {
     let port = dut.open().port().unwrap();
     assert_eq!(port.state, ibv_port_state::IBV_PORT_ACTIVE);
-    assert_eq!(u32::from(port.link_layer), IBV_LINK_LAYER_ETHERNET);
     assert!(port.active_mtu.0 >= ibv_mtu::IBV_MTU_1024.0 && port.active_mtu.0 <= port.max_mtu.0);
     assert!(port.max_msg_sz >= 1 << 20 && port.max_msg_sz <= 1 << 31, "{}", port.max_msg_sz);
     assert!(port.gid_tbl_len >= 1 && port.pkey_tbl_len >= 1);
+    let infiniband = dut.is_infiniband();
+    let link = if infiniband { IBV_LINK_LAYER_INFINIBAND } else { IBV_LINK_LAYER_ETHERNET };
+    assert_eq!((u32::from(port.link_layer), port.lmc), (link, 0));
     // RoCE has no LIDs.
-    assert_eq!((port.lid, port.lmc), (0, 0));
+    assert_eq!((port.lid != 0, port.sm_lid != 0), (infiniband, infiniband));
     Ok(())
 }
 
@@ -249,7 +251,9 @@ fn the_gid_entry_agrees_with_the_gid(dut: &TestDevice) -> Outcome {
     let entry = device.gid_ex(1, index.into(), 0).unwrap();
     assert_eq!(crate::kit::gid_of(&entry), gid);
     assert_eq!((entry.gid_index, entry.port_num), (index.into(), 1));
-    assert_eq!(entry.gid_type, ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0);
+    let ethernet = ibv_gid_type::IBV_GID_TYPE_ROCE_V2;
+    let expected = if dut.is_infiniband() { ibv_gid_type::IBV_GID_TYPE_IB } else { ethernet };
+    assert_eq!(entry.gid_type, expected.0);
     Ok(())
 }
 

@@ -24,6 +24,7 @@ mod ece;
 mod events;
 mod implicit;
 mod import;
+mod infiniband;
 mod invalidation;
 mod limits;
 mod memory;
@@ -102,6 +103,13 @@ pub(crate) fn all() -> Suite {
     cm_names::cases(&mut suite);
     cm_options::cases(&mut suite);
     cm_endpoints::cases(&mut suite);
+    suite
+}
+
+/// The cases for a device with an InfiniBand link.
+pub(crate) fn of_infiniband() -> Suite {
+    let mut suite = all();
+    infiniband::cases(&mut suite);
     suite
 }
 

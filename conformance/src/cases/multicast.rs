@@ -429,8 +429,12 @@ fn the_header_names_the_group(dut: &TestDevice) -> Outcome {
     a.send_to_group(gid, 1, 8);
     b.received(0);
     let header = b.mr.buf.get(0, GRH);
-    assert_eq!(header[20] >> 4, 4, "{header:x?}");
-    assert_eq!((&header[32..36], &header[36..40]), (&a.gid.0[12..], &gid[12..]));
+    if dut.is_infiniband() {
+        assert_eq!((&header[8..24], &header[24..40]), (&a.gid.0[..], &gid[..]), "{header:x?}");
+    } else {
+        assert_eq!(header[20] >> 4, 4, "{header:x?}");
+        assert_eq!((&header[32..36], &header[36..40]), (&a.gid.0[12..], &gid[12..]));
+    }
     b.leave(gid);
     Ok(())
 }

@@ -9,8 +9,8 @@ use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_qp_type as Type;
 
 use crate::kit::{
-    Flavour, Node, NodeOptions, Outcome, Qp, QpChange, QpInit, STATES, Suite, TYPES, TestDevice, Wr, node,
-    node_in, pair, raw_gid,
+    Flavour, Node, NodeOptions, Outcome, Qp, QpChange, QpInit, STATES, Suite, TYPES, TestDevice, Wr, ah_attr,
+    node, node_in, pair, raw_gid,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -192,8 +192,9 @@ fn a_query_returns_what_was_set(dut: &TestDevice) -> Outcome {
     assert_eq!((attr.sq_psn, attr.rq_psn), (a.options.psn, b.options.psn));
     assert_eq!((attr.port_num, attr.pkey_index), (1, 0));
     assert_eq!(attr.qp_access_flags & 0xf, crate::kit::EVERYTHING);
-    assert_eq!((attr.ah_attr.is_global, attr.ah_attr.grh.sgid_index), (1, a.gid.1));
-    assert_eq!(raw_gid(&attr.ah_attr.grh.dgid), b.gid.0);
+    let expected = ah_attr(&a.device, b.gid.0);
+    assert_eq!((attr.ah_attr.is_global, attr.ah_attr.dlid), (expected.is_global, expected.dlid));
+    assert_eq!((raw_gid(&attr.ah_attr.grh.dgid), attr.ah_attr.grh.sgid_index), (b.gid.0, a.gid.1));
     // A device may round these values up.
     assert!(attr.max_rd_atomic >= 2 && attr.max_dest_rd_atomic >= 6, "{}", attr.max_rd_atomic);
     Ok(())

@@ -1,6 +1,7 @@
 //! Queue pairs: state transitions, and the attributes of each.
 
 use libc::{EINVAL, ENODATA};
+use rdma_mummy_sys::types::ibv_qp_attr;
 use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_qp_type as Type;
@@ -235,10 +236,13 @@ fn values_out_of_range_are_refused(dut: &TestDevice) -> Outcome {
     fresh.init();
     let rtr = fresh.to_rtr(&fresh.peer());
     fresh.refuses(rtr.with(Mask::IBV_QP_AV, |attr| attr.ah_attr.port_num = 200), "the path's port 200");
-    let error = fresh.qp.modify(rtr.with(Mask::IBV_QP_AV, |attr| attr.ah_attr.grh.sgid_index = 255));
+    let no_gid = |attr: &mut ibv_qp_attr| {
+        (attr.ah_attr.is_global, attr.ah_attr.grh.sgid_index) = (1, 255);
+    };
+    let error = fresh.qp.modify(rtr.with(Mask::IBV_QP_AV, no_gid));
     assert!([EINVAL, ENODATA].contains(&error), "GID index 255: {error}");
     fresh.rtr(&fresh.peer());
-    let beyond = |attr: &mut rdma_mummy_sys::types::ibv_qp_attr| attr.max_rd_atomic = 255;
+    let beyond = |attr: &mut ibv_qp_attr| attr.max_rd_atomic = 255;
     fresh.refuses(fresh.to_rts().with(Mask::IBV_QP_MAX_QP_RD_ATOMIC, beyond), "255 reads as requester");
     Ok(())
 }
@@ -253,13 +257,16 @@ fn more_reads_than_the_responder_has_room_for_are_refused(dut: &TestDevice) -> O
         skip!("the device has room for {most} reads, and the attribute ends at 255");
     }
     let rtr = node.to_rtr(&node.peer());
-    let beyond = |attr: &mut rdma_mummy_sys::types::ibv_qp_attr| attr.max_dest_rd_atomic = most as u8 + 1;
+    let beyond = |attr: &mut ibv_qp_attr| attr.max_dest_rd_atomic = most as u8 + 1;
     node.refuses(rtr.with(Mask::IBV_QP_MAX_DEST_RD_ATOMIC, beyond), "too many reads");
     Ok(())
 }
 
 /// A RoCE port addresses packets by GID only (IBTA annex A16, RoCE).
 fn an_address_without_global_route_is_refused(dut: &TestDevice) -> Outcome {
+    if dut.is_infiniband() {
+        skip!("an InfiniBand link needs no global route");
+    }
     for qp_type in [Type::IBV_QPT_RC, Type::IBV_QPT_UC] {
         let node = node_in(dut, qp_type, State::IBV_QPS_INIT);
         let rtr = node.to_rtr(&node.peer()).with(Mask::IBV_QP_AV, |attr| attr.ah_attr.is_global = 0);

@@ -24,6 +24,7 @@ mod domain;
 mod event;
 mod handle;
 mod hole;
+mod lids;
 mod memory;
 mod node;
 mod qp;
@@ -47,6 +48,7 @@ pub(crate) use domain::{ImportedMr, ParentDomain, Td, close, duplicate, other_de
 pub(crate) use event::AsyncEvent;
 pub(crate) use handle::{WAIT_LIMIT, poll_until};
 pub(crate) use hole::Hole;
+pub(crate) use lids::lid_of;
 pub(crate) use memory::{Ah, Buf, Mr, Pd, pattern};
 pub(crate) use node::{
     EVERYTHING, Node, NodeOptions, OPTIONAL_BITS, PeerLocation, QKEY, QpAddress, ah_attr, gid_of, pair,

@@ -4,7 +4,7 @@ use rdma_mummy_sys::types::*;
 
 use super::memory::ALL;
 use super::{Ah, Buf, Cq, Device, Flavour, Mr, Pd, Qp, QpChange, QpInit, Recv, Srq, Wc, Wr};
-use super::{Skip, TestDevice};
+use super::{Skip, TestDevice, lid_of};
 
 /// The access flags that allow everything, for memory and queue pairs.
 pub(crate) const EVERYTHING: u32 = ALL;
@@ -130,9 +130,12 @@ pub(crate) struct Node {
     pub(crate) options: NodeOptions,
 }
 
-/// The attributes of a path to this GID.
+/// The attributes of a path to this GID. On an InfiniBand link only groups need a global route.
 pub(crate) fn ah_attr(device: &Device, to: [u8; 16]) -> ibv_ah_attr {
     let mut attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
+    if let Some(lid) = lid_of(to) {
+        (attr.dlid, attr.is_global) = (lid, u8::from(to[0] == 0xff));
+    }
     attr.grh = ibv_global_route {
         dgid: ibv_gid { raw: to },
         sgid_index: device.find_gid().unwrap().1,

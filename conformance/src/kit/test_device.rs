@@ -5,6 +5,7 @@ use rdma_mummy_sys::types::ibv_device_attr;
 use test_harness::note;
 pub(crate) use test_harness::{Outcome, Skip};
 
+use super::lids;
 use super::{Cm, Device, Flavour, devices, set_variable};
 
 /// Names the device to use.
@@ -27,6 +28,8 @@ pub(crate) enum TestTarget {
     SoftDeferred,
     /// The software device with small limits.
     SoftSmall,
+    /// The software device with an InfiniBand link, whose ports are addressed by LIDs.
+    SoftIb,
 }
 
 impl TestTarget {
@@ -37,6 +40,7 @@ impl TestTarget {
             Self::SoftInline => "soft_inline",
             Self::SoftDeferred => "soft_deferred",
             Self::SoftSmall => "soft_small",
+            Self::SoftIb => "soft_ib",
         }
     }
 }
@@ -86,6 +90,10 @@ impl TestDevice {
                 set_variable("SOFT_RNIC_LIMITS", SMALL);
                 soft("inline")
             }
+            TestTarget::SoftIb => {
+                set_variable("SOFT_RNIC_LINK", "ib");
+                soft("inline")
+            }
         };
         let wanted = std::env::var(DEVICE).ok().filter(|name| !name.is_empty());
         let usable: Vec<Device> = devices(provider)
@@ -94,6 +102,7 @@ impl TestDevice {
             .filter_map(|name| Device::open(provider, name).ok())
             .filter(Device::is_usable)
             .collect();
+        lids::remember(&usable);
         let chosen =
             usable.iter().find(|device| wanted.as_deref().is_none_or(|wanted| wanted == device.name()));
         let Some(chosen) = chosen else {
@@ -112,6 +121,11 @@ impl TestDevice {
             target,
             try_all: false,
         })
+    }
+
+    /// Whether LIDs address its ports, and not GIDs alone.
+    pub(crate) fn is_infiniband(&self) -> bool {
+        self.target == TestTarget::SoftIb
     }
 
     /// Opens a new context on each call.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail};
-use soft_rnic::{Config, MAX_DEVICES, MAX_PORTS};
+use soft_rnic::{Config, Link, MAX_DEVICES, MAX_PORTS};
 
 use crate::files::{DeviceFiles, namespace};
 use crate::library;
@@ -46,6 +46,9 @@ pub(crate) struct RunArgs {
     /// Number of ports of each device (SOFT_RNIC_PORTS)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_PORTS)))]
     ports: Option<u8>,
+    /// Kind of link: LIDs address the ports of an InfiniBand link (SOFT_RNIC_LINK)
+    #[arg(long)]
+    link: Option<LinkKind>,
     /// Execute work when it is posted (inline), or later like hardware (deferred) (SOFT_RNIC_MODE)
     #[arg(long)]
     mode: Option<Mode>,
@@ -85,6 +88,14 @@ pub(crate) struct RunArgs {
 enum Mode {
     Inline,
     Deferred,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum LinkKind {
+    /// Ethernet with RoCE v2
+    Roce,
+    /// InfiniBand
+    Ib,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -156,6 +167,11 @@ fn configuration(args: &RunArgs) -> Result<Config> {
     let mut config = Config::from_env()?;
     config.devices = args.devices.unwrap_or(config.devices);
     config.ports = args.ports.unwrap_or(config.ports);
+    config.link = match args.link {
+        Some(LinkKind::Roce) => Link::Ethernet,
+        Some(LinkKind::Ib) => Link::InfiniBand,
+        None => config.link,
+    };
     Ok(config)
 }
 
@@ -176,6 +192,10 @@ fn variables(
         Mode::Inline => "inline",
         Mode::Deferred => "deferred",
     });
+    let link = args.link.map(|link| match link {
+        LinkKind::Roce => "roce",
+        LinkKind::Ib => "ib",
+    });
     let number = |value: &dyn ToString| OsString::from(value.to_string());
     let preload = (!args.no_preload).then(|| preloaded(folder, inherited.preload));
     let variables = [
@@ -184,6 +204,7 @@ fn variables(
         (FILES, tree.map(|tree| tree.as_os_str().to_owned())),
         ("SOFT_RNIC_DEVICES", args.devices.as_ref().map(|devices| number(devices))),
         ("SOFT_RNIC_PORTS", args.ports.as_ref().map(|ports| number(ports))),
+        ("SOFT_RNIC_LINK", link.map(OsString::from)),
         ("SOFT_RNIC_MODE", mode.map(OsString::from)),
         ("SOFT_RNIC_FAULTS", args.faults.clone()),
         ("SOFT_RNIC_SEED", args.seed.as_ref().map(|seed| number(seed))),
@@ -274,7 +295,7 @@ mod tests {
     #[test]
     fn options_become_variables() {
         let options = ["--devices", "2", "--ports=3", "--mode", "deferred", "--faults", "@f", "--seed", "7"];
-        let more = ["--limits", "max_sge=1", "--fabric", "x", "--", "p"];
+        let more = ["--limits", "max_sge=1", "--fabric", "x", "--link", "ib", "--", "p"];
         let (_, variables) = started(&[&options[..], &more].concat(), Some("/a:/b"));
         let expected = [
             ("LD_LIBRARY_PATH", "/libs:/a:/b"),
@@ -282,6 +303,7 @@ mod tests {
             ("SOFT_RNIC_FABRIC", "x"),
             ("SOFT_RNIC_FAULTS", "@f"),
             ("SOFT_RNIC_LIMITS", "max_sge=1"),
+            ("SOFT_RNIC_LINK", "ib"),
             ("SOFT_RNIC_MODE", "deferred"),
             ("SOFT_RNIC_PORTS", "3"),
             ("SOFT_RNIC_SEED", "7"),

@@ -12,6 +12,7 @@ use super::peer::{LOOKS, PeerQp, accepts_messages, receives_of};
 use super::send::{GRH, RecvMeta};
 use super::{CopyError, Deferred, Hazards, TransferCtx, WrOutcome};
 use crate::node::{PeerProcess, Reachability};
+use crate::objects::lid;
 use crate::objects::multicast::is_group;
 use crate::queue_pair::send_queue::{DatagramDestination, PostedSend};
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
@@ -41,7 +42,7 @@ impl Qp {
         if request.length > u64::from(self.port_mtu()) {
             return WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
         }
-        if destination.remote_qpn == GROUP && is_group(destination.dgid) {
+        if destination.remote_qpn == GROUP && is_group(destination.route.destination) {
             return self.execute_multicast(sending, destination, posted, deferred);
         }
         let local = self.rnic.node().local_hazard(sending.transfer_slot());
@@ -93,8 +94,9 @@ impl Qp {
     ) -> Option<PeerQp> {
         let qpn = destination.remote_qpn;
         let peer = self.datagram_receiver(sending, destination, &process, process.index_of(qpn)?, qpn)?;
-        let here = process.has_gid(peer.descriptor.device, peer.descriptor.port, destination.dgid);
-        here.then_some(peer)
+        let (route, device, port) = (&destination.route, peer.descriptor.device, peer.descriptor.port);
+        let by_gid = !route.has_grh || process.has_gid(device, port, route.destination);
+        (by_gid && lid::leads_to(route.dest_lid, device, port)).then_some(peer)
     }
 
     /// The queue pair with this index, if its state, number, type and Q_Key let it receive this
@@ -116,6 +118,7 @@ impl Qp {
             && descriptor.qpn == qpn
             && u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0
             && descriptor.qkey == qkey
+            && descriptor.pkey_index == sending.attributes.pkey_index
             && descriptor.link_up;
         // A sender needs these words later.
         process.segment().progress(index)?;
@@ -160,18 +163,23 @@ impl Qp {
         // datagram was sent to.
         let by = match to {
             DatagramTarget::Unicast => {
-                let index =
-                    peer.process.gid_index(peer.descriptor.device, peer.descriptor.port, destination.dgid);
+                let index = peer.process.gid_index(
+                    peer.descriptor.device,
+                    peer.descriptor.port,
+                    destination.route.destination,
+                );
                 u64::from(index.unwrap_or_default())
             }
             DatagramTarget::Multicast { entry } => u64::from(entry + 1) << 8,
         };
-        let [low, high] = gid_words(destination.sgid);
+        let [low, high] = gid_words(destination.route.source);
         let to = u64::from(destination.traffic_class)
             | u64::from(destination.hop_limit) << 8
             | u64::from(destination.flow_label) << 16
+            | u64::from(destination.service_level & 0xf) << 36
             | by << 40;
-        let meta = RecvMeta { header: GRH, has_source: true, source: [low, high, to] };
+        let has_grh = destination.route.has_grh;
+        let meta = RecvMeta { header: GRH, has_grh, has_source: true, source: [low, high, to] };
         let result = self.send_with_meta(meta, posted, ctx, deferred);
         match result {
             Err(TransferError::Local(status)) => WrOutcome::Failed(status),

@@ -65,7 +65,7 @@ impl Qp {
             }
             self.rnic.node().local_hazard(sending.transfer_slot()).clear();
             let Some(processes) = self.rnic.node().all_processes() else { return self.retry_soon(sending) };
-            let group = gid_words(destination.dgid);
+            let group = gid_words(destination.route.destination);
             sending.members =
                 Some(processes.iter().flat_map(|process| self.members_of(process, group)).collect());
         }
@@ -120,7 +120,7 @@ impl Qp {
         let descriptor = self.membership(process, *entry).filter(|_| process.alive())?;
         let itself = process.is_own() && descriptor.index == self.number.index;
         let blocked = self.create_flags & ibv_qp_create_flags::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0 != 0;
-        let in_group = descriptor.gid == gid_words(destination.dgid) && !(itself && blocked);
+        let in_group = descriptor.gid == gid_words(destination.route.destination) && !(itself && blocked);
         // The peer wrote this number, so check that it belongs to that process.
         if !in_group || process.index_of(descriptor.qpn) != Some(descriptor.index) {
             return None;

@@ -8,6 +8,7 @@ use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 use super::Deferred;
 use crate::node::PeerProcess;
 use crate::node::Reachability;
+use crate::objects::lid;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{QpDescriptor, QpEntry};
 use crate::shared::generation::GenerationSnapshot;
@@ -187,6 +188,8 @@ impl Qp {
             && u32::from(descriptor.qp_type) == self.answered_by().0
             && descriptor.local_gid == attributes.remote_gid
             && descriptor.remote_gid == attributes.local_gid
+            && lid::leads_to(attributes.dest_lid, descriptor.device, descriptor.port)
+            && descriptor.pkey_index == attributes.pkey_index
             && descriptor.link_up;
         if !listens {
             return Err(PeerUnavailable::NoAnswer);

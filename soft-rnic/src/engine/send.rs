@@ -43,6 +43,8 @@ pub(super) struct ClaimedRecv<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecvMeta {
     pub(crate) header: usize,
+    /// Whether the packets have a global route header. Its room is there in any case.
+    pub(crate) has_grh: bool,
     /// Whether `source` is valid.
     pub(crate) has_source: bool,
     pub(crate) source: [u64; 3],
@@ -254,7 +256,7 @@ impl Qp {
         if request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_INV {
             wc_flags |= ibv_wc_flags::IBV_WC_WITH_INV.0;
         }
-        if meta.header > 0 {
+        if meta.has_grh {
             wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
         }
         let delivery = Delivery {

@@ -127,7 +127,12 @@ impl Qp {
             return Err(TransferError::Nak(Nak::InvalidRequest));
         }
         let source = [u64::from(target.descriptor.qpn), 0, 0];
-        self.send_with_meta(RecvMeta { header: 0, has_source: true, source }, posted, ctx, deferred)
+        self.send_with_meta(
+            RecvMeta { has_source: true, source, ..RecvMeta::default() },
+            posted,
+            ctx,
+            deferred,
+        )
     }
 
     /// The shared receive queue with this number, with the permissions of the target.

@@ -7,6 +7,8 @@ use rdma_mummy_sys::types::{ibv_ah, ibv_ah_attr, ibv_gid};
 
 use super::c_object::CObject;
 use super::context::{Context, CountGuard};
+use super::device::Device;
+use super::lid;
 use super::protection_domain::Pd;
 use super::use_ref::UseRef;
 
@@ -15,14 +17,13 @@ use super::use_ref::UseRef;
 pub(crate) struct AddressHandle {
     counted: CountGuard,
     pd: UseRef<Pd>,
-    dgid: [u8; 16],
+    route: Route,
     attributes: Address,
 }
 
 /// The plain fields of `ibv_ah_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    pub(crate) sgid_index: u8,
     pub(crate) port: u8,
     pub(crate) service_level: u8,
     pub(crate) traffic_class: u8,
@@ -30,20 +31,51 @@ pub(crate) struct Address {
     pub(crate) flow_label: u32,
 }
 
+/// The two ends of a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) source: [u8; 16],
+    pub(crate) destination: [u8; 16],
+    /// The LID of the destination; `None` on Ethernet.
+    pub(crate) dest_lid: Option<u16>,
+    /// Whether packets carry the GIDs.
+    pub(crate) has_grh: bool,
+}
+
+impl Route {
+    /// The route that attributes describe. Without a global route, which InfiniBand alone permits,
+    /// the first GIDs of the two ports stand for their LIDs.
+    pub(crate) fn of(device: &Device, attributes: &ibv_ah_attr) -> Self {
+        let (grh, has_grh) = (&attributes.grh, attributes.is_global != 0);
+        let port = device.port(attributes.port_num.into());
+        let dest_lid = device.is_infiniband().then_some(attributes.dlid);
+        if !has_grh && device.is_infiniband() {
+            let of_lid = |lid| lid::first_gid(lid).unwrap_or_default();
+            let source = of_lid(port.map_or(0, |port| port.lid));
+            return Self { source, destination: of_lid(attributes.dlid), dest_lid, has_grh };
+        }
+        let source = port.and_then(|port| port.gid(grh.sgid_index.into())).map_or([0; 16], |gid| gid.raw);
+        Self { source, destination: gid_bytes(grh.dgid), dest_lid, has_grh }
+    }
+}
+
 /// Checks that this device can use a route, for address handles and connected queue pairs.
 ///
 /// # Errors
 ///
-/// `EINVAL` if it has no GRH, or if the local port or GID index does not exist.
+/// `EINVAL` if it has no GRH on Ethernet, or if the local port or GID index does not exist.
 pub(crate) fn check_route(context: &Context, attributes: &ibv_ah_attr) -> Result<Address, c_int> {
     let grh = &attributes.grh;
     let port = context.device().port(attributes.port_num.into()).ok_or(libc::EINVAL)?;
+    let has_grh = attributes.is_global != 0;
     // RoCE has no addresses other than GIDs.
-    if attributes.is_global == 0 || port.gid(grh.sgid_index.into()).is_none() {
+    if !has_grh && !context.device().is_infiniband() {
+        return Err(libc::EINVAL);
+    }
+    if has_grh && port.gid(grh.sgid_index.into()).is_none() {
         return Err(libc::EINVAL);
     }
     Ok(Address {
-        sgid_index: grh.sgid_index,
         port: port.number,
         service_level: attributes.sl,
         traffic_class: grh.traffic_class,
@@ -81,8 +113,8 @@ impl AddressHandle {
         let context = pd.context();
         let address = check_route(context, attributes)?;
         let counted = context.count(|counts| &counts.ah, context.rnic().limits().max_ah)?;
-        let dgid = gid_bytes(attributes.grh.dgid);
-        Ok(Self { counted, pd: UseRef::new(pd), dgid, attributes: address })
+        let route = Route::of(context.device(), attributes);
+        Ok(Self { counted, pd: UseRef::new(pd), route, attributes: address })
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -94,18 +126,11 @@ impl AddressHandle {
         self.pd.number()
     }
 
-    pub(crate) fn dgid(&self) -> [u8; 16] {
-        self.dgid
+    pub(crate) fn route(&self) -> Route {
+        self.route
     }
 
     pub(crate) fn address(&self) -> Address {
         self.attributes
-    }
-
-    /// The GID that datagrams carry as their source.
-    pub(crate) fn sgid(&self) -> [u8; 16] {
-        let device = self.counted.context().device();
-        let port = device.port(self.attributes.port.into());
-        port.and_then(|port| port.gid(self.attributes.sgid_index.into())).map_or([0; 16], |gid| gid.raw)
     }
 }

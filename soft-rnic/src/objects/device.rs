@@ -18,14 +18,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use rdma_mummy_sys::types::*;
 
-use crate::config::{Config, MAX_PORTS};
+use super::lid;
+use crate::config::{Config, Link, MAX_PORTS};
 use crate::faults::Trait;
 use crate::platform::network::HostAddress;
 
 /// The number of entries in a port's GID table.
 pub(crate) const GID_TABLE: usize = 128;
-/// The only partition.
+/// The P_Key of the default partition, in which every port is a full member.
 pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
+/// The P_Keys of every port: on an InfiniBand link, all ports are full members of partition 1, too.
+const PKEYS: [u16; 2] = [DEFAULT_PKEY, 0x8001];
 
 /// One GID of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,20 +42,23 @@ pub(crate) struct Gid {
 pub(crate) struct DevicePort {
     /// Counts from 1.
     pub(crate) number: u8,
+    /// 0 on Ethernet.
+    pub(crate) lid: u16,
     pub(crate) mac: [u8; 6],
     pub(crate) gids: Vec<Gid>,
     state: AtomicU32,
 }
 
 impl DevicePort {
-    fn new(device: u8, number: u8, addresses: &[HostAddress]) -> Self {
-        let mac = [0x02, b's', b'o', b'f', b't', device * MAX_PORTS + number - 1];
+    fn new(device: u8, number: u8, link: Link, addresses: &[HostAddress]) -> Self {
+        let mac = mac_of(device, number);
+        let lid = if link == Link::InfiniBand { lid::of_port(device, number) } else { 0 };
         let loopback = Ipv4Addr::new(127, 0, number - 1, device + 1).to_ipv6_mapped();
         let here: &[HostAddress] = if (device, number) == (0, 1) { addresses } else { &[] };
         let own = [link_local(mac), loopback].map(|address| HostAddress { address, interface: 0 });
         let gids = own.iter().chain(here).take(GID_TABLE);
         let gids = gids.map(|host| Gid { raw: host.address.octets(), interface: host.interface }).collect();
-        Self { number, mac, gids, state: AtomicU32::new(ibv_port_state::IBV_PORT_ACTIVE.0) }
+        Self { number, lid, mac, gids, state: AtomicU32::new(ibv_port_state::IBV_PORT_ACTIVE.0) }
     }
 
     pub(crate) fn state(&self) -> ibv_port_state {
@@ -70,8 +76,13 @@ impl DevicePort {
     }
 }
 
+/// The Ethernet address of a port; `device` counts from 0, `port` from 1.
+pub(super) fn mac_of(device: u8, port: u8) -> [u8; 6] {
+    [0x02, b's', b'o', b'f', b't', device * MAX_PORTS + port - 1]
+}
+
 /// The link-local address of an Ethernet address.
-fn link_local([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
+pub(super) fn link_local([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
     let [first, second, third, fourth] = [[a ^ 2, b], [c, 0xff], [0xfe, d], [e, f]].map(u16::from_be_bytes);
     Ipv6Addr::new(0xfe80, 0, 0, 0, first, second, third, fourth)
 }
@@ -111,6 +122,7 @@ pub(crate) struct Device {
     pub(crate) guid: u64,
     /// The properties, changed by fault rules.
     pub(crate) traits: DeviceTraits,
+    pub(crate) link: Link,
     pub(crate) ports: Vec<DevicePort>,
     object: *mut ibv_device,
     gone: AtomicBool,
@@ -142,7 +154,8 @@ impl Device {
             }
         }
         let guid = u64::from_be_bytes([0x02, b's', b'o', b'f', b't', 0, 0, number]);
-        let ports = (1..=config.ports).map(|port| DevicePort::new(number, port, addresses)).collect();
+        let ports =
+            (1..=config.ports).map(|port| DevicePort::new(number, port, config.link, addresses)).collect();
         // Never freed: the devices of a process are few, and a program that never frees its device
         // list may use them until it exits.
         Self {
@@ -150,6 +163,7 @@ impl Device {
             name,
             guid,
             traits: DeviceTraits::default(),
+            link: config.link,
             ports,
             object: Box::into_raw(Box::new(DriverDevice { device: object, driver: ptr::null() })).cast(),
             gone: AtomicBool::new(false),
@@ -181,6 +195,16 @@ impl Device {
     /// The program's pointer to the device.
     pub(crate) fn object(&self) -> *mut ibv_device {
         self.object
+    }
+
+    /// Whether its ports are addressed by LIDs.
+    pub(crate) fn is_infiniband(&self) -> bool {
+        self.link == Link::InfiniBand
+    }
+
+    /// The P_Key table of its ports.
+    pub(crate) fn pkeys(&self) -> &'static [u16] {
+        if self.is_infiniband() { &PKEYS } else { &PKEYS[..1] }
     }
 
     /// The port with this number, from 1.

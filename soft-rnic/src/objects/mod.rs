@@ -16,6 +16,7 @@ pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod device_memory;
 pub(crate) mod event;
+pub(crate) mod lid;
 pub(crate) mod memory_region;
 pub(crate) mod memory_window;
 pub(crate) mod multicast;

@@ -3,10 +3,13 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::config::Link;
 use crate::engine::send::GRH;
 
 /// The next header of RoCE v2 packets: UDP.
 const UDP: u8 = 17;
+/// The next header of InfiniBand packets (InfiniBand specification 8.3).
+const IBA: u8 = 0x1b;
 
 /// Service levels of a completion on Ethernet: the packet has a UDP header, which all packets of
 /// RoCE v2 have, and the kind of its network header.
@@ -24,6 +27,8 @@ pub(super) struct GrhFields {
     pub(super) flow_label: u32,
     /// The length of the payload in bytes.
     pub(super) payload: u16,
+    /// The level that the sender chose, which packets of InfiniBand alone carry.
+    pub(super) service_level: u8,
 }
 
 impl GrhFields {
@@ -32,20 +37,23 @@ impl GrhFields {
     ///
     /// On Ethernet a packet has no service level, and mlx5 gives the kind of its header instead.
     /// UCX needs that to find the destination. It drops a datagram over IPv4 if the level is 0.
-    pub(super) fn header(&self) -> ([u8; GRH], u8) {
+    pub(super) fn header(&self, link: Link) -> ([u8; GRH], u8) {
+        if link == Link::InfiniBand {
+            return (self.ipv6(IBA), self.service_level);
+        }
         let ipv4 = |gid: [u8; 16]| Ipv6Addr::from(gid).to_ipv4_mapped();
         match (ipv4(self.source), ipv4(self.destination)) {
             (Some(source), Some(destination)) => (self.ipv4(source, destination), HAS_UDP | IPV4),
-            _ => (self.ipv6(), HAS_UDP | IPV6),
+            _ => (self.ipv6(UDP), HAS_UDP | IPV6),
         }
     }
 
-    fn ipv6(&self) -> [u8; GRH] {
+    fn ipv6(&self, next_header: u8) -> [u8; GRH] {
         let mut header = [0; GRH];
         let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label;
         header[..4].copy_from_slice(&first.to_be_bytes());
         header[4..6].copy_from_slice(&self.payload.to_be_bytes());
-        header[6] = UDP;
+        header[6] = next_header;
         header[7] = self.hop_limit;
         header[8..24].copy_from_slice(&self.source);
         header[24..].copy_from_slice(&self.destination);
@@ -79,12 +87,14 @@ mod tests {
     fn the_level_of_a_header_says_its_kind() {
         let [one, other] = [1, 2].map(|last| Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped().octets());
         let between = |source, destination| {
-            let (traffic_class, hop_limit, flow_label, payload) = (0, 1, 0, 8);
-            GrhFields { source, destination, traffic_class, hop_limit, flow_label, payload }.header()
+            let (traffic_class, hop_limit, flow_label, payload, service_level) = (0, 1, 0, 8, 5);
+            GrhFields { source, destination, traffic_class, hop_limit, flow_label, payload, service_level }
         };
-        let (header, level) = between(one, other);
+        let (header, level) = between(one, other).header(Link::Ethernet);
         assert_eq!((header[20] >> 4, level), (4, 10));
-        let (header, level) = between(one, Ipv6Addr::LOCALHOST.octets());
+        let (header, level) = between(one, Ipv6Addr::LOCALHOST.octets()).header(Link::Ethernet);
         assert_eq!((header[0] >> 4, level), (6, 9));
+        let (header, level) = between(one, other).header(Link::InfiniBand);
+        assert_eq!((header[0] >> 4, header[6], level), (6, 0x1b, 5));
     }
 }

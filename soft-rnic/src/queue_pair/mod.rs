@@ -190,6 +190,10 @@ pub(crate) struct SendAttributes {
     pub(crate) dest_qpn: u32,
     pub(crate) remote_gid: [u64; 2],
     pub(crate) local_gid: [u64; 2],
+    /// The LID of the peer's port; `None` on Ethernet.
+    pub(crate) dest_lid: Option<u16>,
+    /// All ports have the same table of P_Keys.
+    pub(crate) pkey_index: u8,
     /// In bytes.
     pub(crate) path_mtu: u32,
     pub(crate) timeout: u8,

@@ -11,6 +11,7 @@ use rdma_mummy_sys::types::{
 
 use super::attributes::QpAttributes;
 use super::{Qp, SendAttributes, transition};
+use crate::objects::address_handle::{Route, check_route};
 use crate::shared::entry::SlotsDescriptor;
 use crate::shared::entry::gid_words;
 use crate::shared::generation::GenerationSnapshot;
@@ -76,12 +77,10 @@ impl Qp {
             port(attr.port_num)?;
         }
         if has(ibv_qp_attr_mask::IBV_QP_PKEY_INDEX) {
-            valid(attr.pkey_index == 0)?;
+            valid(usize::from(attr.pkey_index) < device.pkeys().len())?;
         }
         if has(ibv_qp_attr_mask::IBV_QP_AV) {
-            // On Ethernet every packet has a global route.
-            valid(attr.ah_attr.is_global != 0)?;
-            port(attr.ah_attr.port_num)?.gid(attr.ah_attr.grh.sgid_index.into()).ok_or(libc::EINVAL)?;
+            check_route(&self.context, &attr.ah_attr)?;
         }
         if has(ibv_qp_attr_mask::IBV_QP_PATH_MTU) {
             valid((ibv_mtu::IBV_MTU_256.0..=ibv_mtu::IBV_MTU_4096.0).contains(&attr.path_mtu.0))?;
@@ -95,7 +94,7 @@ impl Qp {
         if has(ibv_qp_attr_mask::IBV_QP_TIMEOUT) {
             valid(attr.timeout <= 31)?;
         }
-        // On Ethernet no alternate path and no path migration exists; the kernel refuses them too.
+        // No alternate path and no path migration exists. On Ethernet the kernel refuses them, too.
         if has(ibv_qp_attr_mask::IBV_QP_ALT_PATH) {
             return Err(libc::EOPNOTSUPP);
         }
@@ -175,6 +174,7 @@ impl Qp {
             descriptor.qp_type = self.qp_type.0 as u8;
             descriptor.device = self.context.device().number;
             descriptor.port = changed.port_num;
+            descriptor.pkey_index = changed.pkey_index as u8;
             descriptor.path_mtu = changed.path_mtu as u8;
             descriptor.min_rnr_timer = changed.min_rnr_timer;
             descriptor.max_dest_rd_atomic = changed.max_dest_rd_atomic;
@@ -192,17 +192,13 @@ impl Qp {
     }
 
     fn send_attributes(&self, attributes: &QpAttributes) -> SendAttributes {
-        let ah = &attributes.ah_attr;
-        let local = self
-            .context
-            .device()
-            .port(ah.port_num.into())
-            .and_then(|port| port.gid(ah.grh.sgid_index.into()));
+        let route = Route::of(self.context.device(), &attributes.ah_attr);
         SendAttributes {
             dest_qpn: attributes.dest_qp_num,
-            // SAFETY: a GID is sixteen bytes, whichever field of the union is read.
-            remote_gid: gid_words(unsafe { ah.grh.dgid.raw }),
-            local_gid: local.map(|gid| gid_words(gid.raw)).unwrap_or_default(),
+            remote_gid: gid_words(route.destination),
+            local_gid: gid_words(route.source),
+            dest_lid: route.dest_lid,
+            pkey_index: attributes.pkey_index as u8,
             path_mtu: 128 << attributes.path_mtu.min(5),
             timeout: attributes.timeout,
             retry_cnt: attributes.retry_cnt,

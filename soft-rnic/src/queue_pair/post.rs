@@ -273,8 +273,8 @@ pub(super) unsafe fn destination(
     let address = handle.address();
     Some(DatagramDestination {
         pd: handle.pd(),
-        dgid: handle.dgid(),
-        sgid: handle.sgid(),
+        route: handle.route(),
+        service_level: address.service_level,
         traffic_class: address.traffic_class,
         hop_limit: address.hop_limit,
         flow_label: address.flow_label,

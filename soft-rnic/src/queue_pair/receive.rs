@@ -19,10 +19,18 @@ use crate::faults::{self, Action, Opcode};
 use crate::node::PeerProcess;
 use crate::objects::completion::Cqe;
 use crate::objects::completion::sources::SourcePoll;
+use crate::objects::lid;
 use crate::platform::copy;
 use crate::shared::entry::gid_of;
 use crate::shared::hazard::{Hazard, full_fence};
-use crate::shared::slot::{Claim, EAGER, SlotHeader};
+use crate::shared::slot::{Claim, Delivery, EAGER, SlotHeader};
+
+/// What a completion says of a datagram's packet.
+#[derive(Clone, Copy, Debug, Default)]
+struct PacketOrigin {
+    service_level: u8,
+    slid: u16,
+}
 
 /// The most cache lines of a message to prefetch: as many as a processor fetches at a time.
 const FETCHED: usize = 16;
@@ -207,12 +215,12 @@ impl Qp {
         let with_data = delivery.opcode == 0;
         let told = u64::from(delivery.byte_len);
         let byte_len = if with_data { told.min(received.room) } else { told };
-        let (mut status, mut sl) = (status_of(delivery.status), 0);
+        let (mut status, mut origin) = (status_of(delivery.status), PacketOrigin::default());
         if status == ibv_wc_status::IBV_WC_SUCCESS && with_data && (delivery.eager || datagram) {
-            (status, sl) = match self.scatter(queue, received, header, byte_len) {
-                Ok(sl) => (status, sl),
-                Err(status) => (status, 0),
-            };
+            match self.scatter(queue, received, header, byte_len) {
+                Ok(found) => origin = found,
+                Err(failed) => status = failed,
+            }
         }
         if with_data && !delivery.eager {
             Self::fetch_first(queue.entries(received.slot), byte_len);
@@ -238,7 +246,8 @@ impl Qp {
             qp_num: through,
             src_qp: delivery.src_qp & 0xff_ffff,
             wc_flags: u32::from(delivery.wc_flags) & allowed,
-            sl,
+            sl: origin.service_level,
+            slid: origin.slid,
             ..Cqe::default()
         };
         (cqe, ended || failed && !datagram)
@@ -255,18 +264,18 @@ impl Qp {
     }
 
     /// Copies the bytes that arrived in the slot to the receive's entries, under this process's
-    /// keys. Returns the completion's service level.
+    /// keys. Returns what the completion says of a datagram's packet.
     fn scatter(
         &self,
         queue: &ReceiveQueue,
         received: &FinishedRecv,
         header: usize,
         byte_len: u64,
-    ) -> Result<u8, ibv_wc_status> {
+    ) -> Result<PacketOrigin, ibv_wc_status> {
+        let mut origin = PacketOrigin::default();
         if header == 0 && self.scatter_fast(queue, received, byte_len) {
-            return Ok(0);
+            return Ok(origin);
         }
-        let mut sl = 0;
         let transfer_slot = self.rnic.node().transfer_slot(self.number.index as usize);
         let hazard = self.rnic.node().local_hazard(transfer_slot.index());
         let mut gather_list = GatherList::default();
@@ -280,7 +289,7 @@ impl Qp {
         if result.is_ok() {
             let mut grh = [0; GRH];
             if header > 0 {
-                (grh, sl) = self.route(queue.source(received.slot), byte_len).header();
+                (grh, origin) = self.origin(queue.source(received.slot), &received.delivery, byte_len);
             }
             let payload = (byte_len as usize).saturating_sub(header).min(EAGER);
             let eager = if received.delivery.eager { payload } else { 0 };
@@ -293,7 +302,7 @@ impl Qp {
             result = unsafe { scatter_parts(&gather_list, &parts) };
         }
         hazard.clear();
-        result.map(|()| sl)
+        result.map(|()| origin)
     }
 
     /// The same for a receive with one entry, as nearly all have. If it returns false, nothing has
@@ -327,6 +336,17 @@ impl Qp {
         self.receiving.shared().map_or_else(|| self.pd.number(), |srq| srq.pd().number())
     }
 
+    /// The bytes before a datagram's payload, and what its completion says of the packet.
+    fn origin(&self, source: [u64; 3], delivery: &Delivery, byte_len: u64) -> ([u8; GRH], PacketOrigin) {
+        let device = self.context.device();
+        let fields = self.route(source, byte_len);
+        let (grh, service_level) = fields.header(device.link);
+        let slid = if device.is_infiniband() { lid::of_gid(fields.source) } else { 0 };
+        // The bytes mean nothing if the packet has no such header.
+        let has_grh = u32::from(delivery.wc_flags) & ibv_wc_flags::IBV_WC_GRH.0 != 0;
+        (if has_grh { grh } else { [0; GRH] }, PacketOrigin { service_level, slid })
+    }
+
     /// The fields of a datagram's global route header.
     fn route(&self, source: [u64; 3], byte_len: u64) -> GrhFields {
         let [low, high, to] = source;
@@ -343,6 +363,7 @@ impl Qp {
             hop_limit: (to >> 8) as u8,
             flow_label: (to >> 16) as u32 & 0xf_ffff,
             payload: (byte_len as u16).saturating_sub(GRH as u16),
+            service_level: (to >> 36) as u8 & 0xf,
         }
     }
 

@@ -7,6 +7,7 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use rdma_mummy_sys::types::{ibv_send_flags, ibv_sge, ibv_wr_opcode};
 
+use crate::objects::address_handle::Route;
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
 
 /// A posted request, one cache line. Its entries, its inline data and the destination of a datagram
@@ -46,8 +47,8 @@ pub(crate) enum PayloadKind {
 pub(crate) struct DatagramDestination {
     /// The protection domain of the address handle.
     pub(crate) pd: u32,
-    pub(crate) dgid: [u8; 16],
-    pub(crate) sgid: [u8; 16],
+    pub(crate) route: Route,
+    pub(crate) service_level: u8,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
     pub(crate) flow_label: u32,

@@ -248,6 +248,8 @@ pub(crate) struct QpDescriptor {
     pub(crate) qp_type: u8,
     pub(crate) device: u8,
     pub(crate) port: u8,
+    /// The index of its P_Key, in a table that all ports share.
+    pub(crate) pkey_index: u8,
     pub(crate) path_mtu: u8,
     pub(crate) min_rnr_timer: u8,
     pub(crate) max_dest_rd_atomic: u8,
@@ -285,7 +287,7 @@ impl DescriptorWords<15> for QpDescriptor {
             self.min_rnr_timer,
             self.max_dest_rd_atomic,
             u8::from(self.link_up),
-            0,
+            self.pkey_index,
         ]);
         let [slots, shape] = self.slots.to_words();
         [
@@ -310,7 +312,7 @@ impl DescriptorWords<15> for QpDescriptor {
     fn from_words(words: [u64; 15]) -> Self {
         let low = |word: usize| words[word] as u32;
         let high = |word: usize| (words[word] >> 32) as u32;
-        let [qp_type, device, port, path_mtu, min_rnr_timer, max_dest_rd_atomic, link_up, _] =
+        let [qp_type, device, port, path_mtu, min_rnr_timer, max_dest_rd_atomic, link_up, pkey_index] =
             words[2].to_le_bytes();
         Self {
             qpn: low(0),
@@ -320,6 +322,7 @@ impl DescriptorWords<15> for QpDescriptor {
             qp_type,
             device,
             port,
+            pkey_index,
             path_mtu,
             min_rnr_timer,
             max_dest_rd_atomic,

@@ -8,6 +8,7 @@ use rdma_mummy_sys::types::*;
 use super::context::context_of;
 use super::protection_domain::pd_of;
 use super::{admit, failure, minus_one, null};
+use crate::config::Link;
 use crate::objects::address_handle::{AddressHandle, AhObject, ah_of};
 use crate::objects::context::Context;
 
@@ -46,11 +47,11 @@ fn is_ipv4_header(header: &[u8; 20]) -> bool {
     header[0] == 0x45 && (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
-/// Reads the forty bytes before a datagram's payload: an IPv6 header, or an IPv4 header in the
-/// second half.
-fn origin(grh: &[u8; 40]) -> Option<GrhSource> {
+/// Reads the forty bytes before a datagram's payload: an IPv6 header, or on Ethernet an IPv4 header
+/// in the second half.
+fn origin(grh: &[u8; 40], link: Link) -> Option<GrhSource> {
     let ipv4: &[u8; 20] = grh.last_chunk()?;
-    if is_ipv4_header(ipv4) {
+    if link == Link::Ethernet && is_ipv4_header(ipv4) {
         let address = |at: usize| {
             Ipv4Addr::new(ipv4[at], ipv4[at + 1], ipv4[at + 2], ipv4[at + 3]).to_ipv6_mapped().octets()
         };
@@ -100,7 +101,7 @@ pub(super) unsafe extern "C" fn init_ah_from_wc(
         // alignment.
         let header = unsafe { grh.cast::<[u8; 40]>().read() };
         answer.is_global = 1;
-        match origin(&header) {
+        match origin(&header, context.device().link) {
             None => result = minus_one(libc::EPROTONOSUPPORT),
             Some(origin) => {
                 answer.grh.dgid = ibv_gid { raw: origin.source };
@@ -148,13 +149,13 @@ mod tests {
             [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
         let mut grh = [0; 40];
         grh[20..].copy_from_slice(&header);
-        let read = origin(&grh).unwrap();
+        let read = origin(&grh, Link::Ethernet).unwrap();
         assert_eq!(read.source, Ipv4Addr::new(192, 168, 0, 1).to_ipv6_mapped().octets());
         assert_eq!(read.destination, Ipv4Addr::new(192, 168, 0, 199).to_ipv6_mapped().octets());
         assert_eq!((read.hop_limit, read.traffic_class), (0x40, 0));
         grh[20 + 8] ^= 1;
-        assert!(origin(&grh).is_none());
+        assert!(origin(&grh, Link::Ethernet).is_none());
         grh[0] = 0x60;
-        assert!(origin(&grh).is_some());
+        assert!(origin(&grh, Link::Ethernet).is_some());
     }
 }

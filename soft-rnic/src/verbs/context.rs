@@ -175,7 +175,7 @@ fn attributes(context: &Context) -> ibv_device_attr {
         max_srq: signed(limits.max_srq),
         max_srq_wr: signed(limits.max_srq_wr),
         max_srq_sge: signed(limits.max_srq_sge),
-        max_pkeys: 1,
+        max_pkeys: device.pkeys().len() as u16,
         local_ca_ack_delay: 15,
         phys_port_cnt: device.ports.len() as u8,
         ..ibv_device_attr::default()

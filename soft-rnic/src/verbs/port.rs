@@ -10,7 +10,8 @@ use crate::config::MAX_MESSAGE;
 use crate::faults::Call;
 use crate::objects::address_handle::gid_bytes;
 use crate::objects::context::Context;
-use crate::objects::device::{DEFAULT_PKEY, DevicePort, GID_TABLE};
+use crate::objects::device::{Device, DevicePort, GID_TABLE};
+use crate::objects::lid;
 use crate::objects::setup::ProcessSetup;
 
 /// The size of `ibv_port_attr` that old programs were compiled with.
@@ -22,23 +23,31 @@ const SPEED_IN_100_MBPS: u64 = 1000;
 const LINK_UP: u8 = 5;
 const LINK_DISABLED: u8 = 3;
 
-fn attributes(port: &DevicePort) -> ibv_port_attr {
+fn attributes(device: &Device, port: &DevicePort) -> ibv_port_attr {
     let state = port.state();
+    let (sm_lid, caps, link_layer, flags) = if device.is_infiniband() {
+        (lid::SUBNET_MANAGER, 0, IBV_LINK_LAYER_INFINIBAND, 0)
+    } else {
+        let caps = ibv_port_cap_flags::IBV_PORT_IP_BASED_GIDS.0;
+        (0, caps, IBV_LINK_LAYER_ETHERNET, IBV_QPF_GRH_REQUIRED.0)
+    };
     ibv_port_attr {
         state,
         max_mtu: ibv_mtu::IBV_MTU_4096,
         active_mtu: ibv_mtu::IBV_MTU_4096,
         gid_tbl_len: GID_TABLE as c_int,
-        port_cap_flags: ibv_port_cap_flags::IBV_PORT_CM_SUP.0 | ibv_port_cap_flags::IBV_PORT_IP_BASED_GIDS.0,
+        port_cap_flags: ibv_port_cap_flags::IBV_PORT_CM_SUP.0 | caps,
         max_msg_sz: MAX_MESSAGE,
-        pkey_tbl_len: 1,
+        pkey_tbl_len: device.pkeys().len() as u16,
+        lid: port.lid,
+        sm_lid,
         max_vl_num: 1,
         active_width: WIDTH_4X,
         active_speed: SPEED_25,
         active_speed_ex: SPEED_25.into(),
         phys_state: if state == ibv_port_state::IBV_PORT_ACTIVE { LINK_UP } else { LINK_DISABLED },
-        link_layer: IBV_LINK_LAYER_ETHERNET as u8,
-        flags: IBV_QPF_GRH_REQUIRED.0 as u8,
+        link_layer: link_layer as u8,
+        flags: flags as u8,
         ..ibv_port_attr::default()
     }
 }
@@ -54,7 +63,7 @@ unsafe fn query(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr, r
         let context = context_of(context);
         admit!(context, QueryPort, failure);
         let Some(port) = context.device().port(port.into()) else { return number(Err(libc::EINVAL)) };
-        write_prefix(attr, room, &attributes(port));
+        write_prefix(attr, room, &attributes(context.device(), port));
     }
     0
 }
@@ -97,12 +106,18 @@ pub(super) unsafe extern "C" fn query_port_speed(
 
 /// The GID at an index; `Ok(None)` if the entry is empty.
 fn gid(context: &Context, port: u32, index: usize) -> Result<Option<ibv_gid_entry>, c_int> {
-    let port = context.device().port(port).filter(|_| index < GID_TABLE).ok_or(libc::EINVAL)?;
+    let device = context.device();
+    let port = device.port(port).filter(|_| index < GID_TABLE).ok_or(libc::EINVAL)?;
+    let gid_type = if device.is_infiniband() {
+        ibv_gid_type::IBV_GID_TYPE_IB
+    } else {
+        ibv_gid_type::IBV_GID_TYPE_ROCE_V2
+    };
     Ok(port.gid(index).map(|gid| ibv_gid_entry {
         gid: ibv_gid { raw: gid.raw },
         gid_index: index as u32,
         port_num: port.number.into(),
-        gid_type: ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0,
+        gid_type: gid_type.0,
         ndev_ifindex: gid.interface,
     }))
 }
@@ -186,11 +201,11 @@ pub(super) unsafe extern "C" fn query_pkey(
     // SAFETY: `ibv_query_pkey` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryPort, minus_one);
-    if index != 0 || context.device().port(port.into()).is_none() {
-        return minus_one(libc::EINVAL);
-    }
+    let table = context.device().port(port.into()).map(|_| context.device().pkeys());
+    let found = table.and_then(|table| table.get(usize::try_from(index).ok()?));
+    let Some(found) = found else { return minus_one(libc::EINVAL) };
     // SAFETY: `ibv_query_pkey` requires a valid result pointer.
-    unsafe { pkey.write(DEFAULT_PKEY.to_be()) };
+    unsafe { pkey.write(found.to_be()) };
     0
 }
 
@@ -198,8 +213,9 @@ pub(super) unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: 
     // SAFETY: `ibv_get_pkey_index` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryPort, minus_one);
-    let exists = pkey == DEFAULT_PKEY.to_be() && context.device().port(port.into()).is_some();
-    if exists { 0 } else { minus_one(libc::EINVAL) }
+    let table = context.device().port(port.into()).map(|_| context.device().pkeys());
+    let index = table.and_then(|table| table.iter().position(|own| own.to_be() == pkey));
+    index.map_or_else(|| minus_one(libc::EINVAL), |index| index as c_int)
 }
 
 /// The Ethernet address for a GID: that of a port of this host's devices, or the one in a

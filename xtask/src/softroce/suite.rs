@@ -54,6 +54,8 @@ const RULES: &[ProgramRule] = &[
     conformance("system", RunPolicy::Always),
     conformance("soft_inline", RunPolicy::Native),
     conformance("soft_deferred", RunPolicy::Native),
+    conformance("soft_small", RunPolicy::Native),
+    conformance("soft_ib", RunPolicy::Native),
     native("stride::main"),
     native("rdma-examples::main"),
     native("trespass::main"),

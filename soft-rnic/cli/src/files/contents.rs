@@ -100,6 +100,10 @@ unsafe fn add_device(
 struct Port {
     number: u8,
     is_active: bool,
+    is_infiniband: bool,
+    lid: u16,
+    sm_lid: u16,
+    pkeys: Vec<u16>,
     gids: Vec<Option<PortGid>>,
 }
 
@@ -124,8 +128,21 @@ impl Port {
         let indices = 0..u32::try_from(attributes.gid_tbl_len)?;
         // SAFETY: the caller guarantees the context.
         let gids = indices.map(|index| unsafe { PortGid::query(lib, context, (number, index), names) });
-        let is_active = attributes.state == ibv_port_state::IBV_PORT_ACTIVE;
-        Ok(Self { number, is_active, gids: gids.collect() })
+        let pkey = |index| {
+            let mut pkey = 0;
+            // SAFETY: the caller guarantees the context; the result is writable.
+            let failed = unsafe { (lib.ibv_query_pkey)(context, number, index, &raw mut pkey) };
+            (failed == 0).then(|| u16::from_be(pkey))
+        };
+        Ok(Self {
+            number,
+            is_active: attributes.state == ibv_port_state::IBV_PORT_ACTIVE,
+            is_infiniband: u32::from(attributes.link_layer) == IBV_LINK_LAYER_INFINIBAND,
+            lid: attributes.lid,
+            sm_lid: attributes.sm_lid,
+            pkeys: (0..attributes.pkey_tbl_len.into()).filter_map(pkey).collect(),
+            gids: gids.collect(),
+        })
     }
 
     /// Adds the port's files to those of the device in this folder.
@@ -133,19 +150,28 @@ impl Port {
         let folder = format!("{device}/ports/{}", self.number);
         let (state, phys_state) =
             if self.is_active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
+        let (link_layer, cap_mask, gid_type) = if self.is_infiniband {
+            ("InfiniBand", "0x00010000", "IB/RoCE v1")
+        } else {
+            ("Ethernet", "0x04010000", "RoCE v2")
+        };
+        let (lid, sm_lid) = (format!("{:#x}", self.lid), format!("{:#x}", self.sm_lid));
         let attributes = [
             ("state", state),
             ("phys_state", phys_state),
-            ("link_layer", "Ethernet"),
+            ("link_layer", link_layer),
             ("rate", "100 Gb/sec (4X EDR)"),
-            ("lid", "0x0"),
+            ("lid", &lid),
             ("lid_mask_count", "0"),
-            ("sm_lid", "0x0"),
+            ("sm_lid", &sm_lid),
             ("sm_sl", "0"),
-            ("cap_mask", "0x04010000"),
-            ("pkeys/0", "0xffff"),
+            ("cap_mask", cap_mask),
         ];
         contents.extend(attributes.map(|(name, value)| file(format!("{folder}/{name}"), value)));
+        let pkeys = self.pkeys.iter().enumerate();
+        contents.extend(
+            pkeys.map(|(index, pkey)| file(format!("{folder}/pkeys/{index}"), format!("{pkey:#06x}"))),
+        );
         for (index, gid) in self.gids.iter().enumerate() {
             let raw = gid.as_ref().map_or([0; 16], |gid| gid.raw);
             let words = raw.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
@@ -153,8 +179,11 @@ impl Port {
             contents.push(file(format!("{folder}/gids/{index}"), shown));
             // The kernel has files for empty entries, too, but they cannot be read.
             let Some(gid) = gid else { continue };
-            contents.push(file(format!("{folder}/gid_attrs/types/{index}"), "RoCE v2"));
-            contents.push(file(format!("{folder}/gid_attrs/ndevs/{index}"), &gid.interface));
+            contents.push(file(format!("{folder}/gid_attrs/types/{index}"), gid_type));
+            // A GID of InfiniBand belongs to no network interface.
+            if !self.is_infiniband {
+                contents.push(file(format!("{folder}/gid_attrs/ndevs/{index}"), &gid.interface));
+            }
         }
     }
 }
@@ -213,7 +242,8 @@ fn describe_device(contents: &mut Contents, number: usize, name: &str, guid: u64
         ("device/numa_node", "-1"),
     ];
     contents.extend(attributes.map(|(name, value)| file(format!("{infiniband}/{name}"), value)));
-    let with_gids = ports.iter().flat_map(|port| port.gids.iter().flatten());
+    let with_gids =
+        ports.iter().filter(|port| !port.is_infiniband).flat_map(|port| port.gids.iter().flatten());
     let interfaces: BTreeSet<&str> = with_gids.map(|gid| gid.interface.as_str()).collect();
     for interface in interfaces {
         contents.push((format!("{infiniband}/device/net/{interface}"), Entry::Folder));

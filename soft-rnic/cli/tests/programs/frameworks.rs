@@ -33,8 +33,7 @@ const PING_PONGS: [(&str, &str, &str, &[&str]); 3] = [
     ("verbs;ofi_rxm", "rdm", "127.0.0.1", &[]),
 ];
 
-/// qperf's tests that connect by rdma_cm. The others address a peer by a LID, which an Ethernet port
-/// has not.
+/// qperf's tests of reliable connections, which can connect by rdma_cm.
 const QPERF: [&str; 12] = [
     "rc_lat",
     "rc_bw",
@@ -48,6 +47,19 @@ const QPERF: [&str; 12] = [
     "rc_fetch_add_mr",
     "ver_rc_compare_swap",
     "ver_rc_fetch_add",
+];
+
+/// Its other tests, which address a peer by a LID. (The distribution's qperf has no XRC.)
+const QPERF_BY_LID: [&str; 9] = [
+    "uc_lat",
+    "uc_bw",
+    "uc_bi_bw",
+    "uc_rdma_write_bw",
+    "uc_rdma_write_lat",
+    "uc_rdma_write_poll_lat",
+    "ud_lat",
+    "ud_bw",
+    "ud_bi_bw",
 ];
 
 pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
@@ -96,7 +108,14 @@ pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
         add(ProgramTest::new(format!("fio {verb}"), &["fio"], move |place| fio(place, verb, size, depths)));
     }
     for test in QPERF {
-        add(ProgramTest::new(format!("qperf {test}"), &["qperf"], move |place| qperf(place, test)));
+        add(ProgramTest::new(format!("qperf {test} by rdma_cm"), &["qperf"], move |place| {
+            qperf(place, &[], &["-cm", "1"], test)
+        }));
+    }
+    for test in QPERF.into_iter().chain(QPERF_BY_LID) {
+        add(ProgramTest::new(format!("qperf {test} by LID"), &["qperf"], move |place| {
+            qperf(place, &["--link", "ib"], &[], test)
+        }));
     }
     add(ProgramTest::new("ib_send_bw to a multicast group", &["ib_send_bw"], multicast));
     add(ProgramTest::new("QEMU migrates by rdma", &["qemu-system-x86_64"], migrate));
@@ -246,13 +265,14 @@ fn fio(place: &ProgramRunner, verb: &str, size: &str, depths: [&str; 2]) -> Resu
     server.finish_within(LIMIT)?.well().map(|_| ())
 }
 
-fn qperf(place: &ProgramRunner, test: &str) -> Result<(), String> {
+fn qperf(place: &ProgramRunner, options: &[&str], flags: &[&str], test: &str) -> Result<(), String> {
     let port = free_port()?;
     let listen = port.to_string();
     let server = place
-        .start(&[], "qperf", &["-lp", &listen])?
+        .start(options, "qperf", &["-lp", &listen])?
         .wait_until("listened", |_| test_harness::is_listening(port))?;
-    let ended = place.run(&[], "qperf", &["-lp", &listen, "-t", "1", "-cm", "1", "127.0.0.1", test])?;
+    let client = [&["-lp", &listen, "-t", "1"], flags, &["127.0.0.1", test]].concat();
+    let ended = place.run(options, "qperf", &client)?;
     drop(server);
     ended.well()?;
     ended.says("=")

@@ -99,13 +99,18 @@ pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
             let flags = format!("-n 300 -c {connection}");
             measure(place, program, &flags, [&["-d", "soft0", "-x", "0"]; 2], &[])
         }));
+        let name = format!("{program} by LID -c {connection}");
+        tests.push(ProgramTest::new(name, &[program], move |place| {
+            let flags = format!("-n 300 -c {connection}");
+            measure(place, program, &flags, [&["-d", "soft0"]; 2], &["--link", "ib"])
+        }));
     }
     for program in PROGRAMS {
         tests.push(ProgramTest::new(format!("{program} -x 1"), &[program], move |place| {
             measure(place, program, "-n 300", [&["-d", "soft0", "-x", "1"]; 2], &[])
         }));
         tests.push(ProgramTest::new(format!("{program} from soft1 to soft0"), &[program], move |place| {
-            let devices = [&["-d", "soft0", "-x", "0"], &["-d", "soft1", "-x", "0"]];
+            let devices: [&[&str]; 2] = [&["-d", "soft0", "-x", "0"], &["-d", "soft1", "-x", "0"]];
             measure(place, program, "-n 300", devices, &["--devices", "2"])
         }));
     }
@@ -116,7 +121,7 @@ fn measure(
     place: &ProgramRunner,
     program: &str,
     flags: &str,
-    devices: [&[&str; 4]; 2],
+    devices: [&[&str]; 2],
     options: &[&str],
 ) -> Result<(), String> {
     let flags: Vec<&str> = flags.split_whitespace().collect();

@@ -14,6 +14,7 @@ use crate::cm::ports::ListenerMissing;
 use crate::cm::types::{
     CmEventKind, CmPath, ConnParams, Ece, EventDetails, IdNumber, PrivateData, UdAddress,
 };
+use crate::objects::lid;
 
 impl CmStateMachine {
     pub(super) fn ask_for_datagrams(
@@ -162,7 +163,9 @@ impl CmId {
 
 /// The address handle for a GID.
 pub(super) fn address_handle(path: CmPath, dgid: [u8; 16], traffic_class: u8, hop_limit: u8) -> ibv_ah_attr {
+    let lid = if dgid[0] == 0xff { lid::of_group(dgid) } else { lid::of_gid(dgid) };
     ibv_ah_attr {
+        dlid: if path.device.is_infiniband() { lid } else { 0 },
         grh: ibv_global_route {
             dgid: ibv_gid { raw: dgid },
             flow_label: 0,

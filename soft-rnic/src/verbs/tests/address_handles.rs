@@ -35,8 +35,8 @@ fn route_needs_a_gid_at_both_ends() {
     unsafe {
         assert_eq!(((*ah).pd, (*ah).context), (pd, opened.0));
         let state = ah_of(ah);
-        assert_eq!(state.dgid(), route().grh.dgid.raw);
-        assert_eq!(state.sgid(), Ipv4Addr::new(127, 0, 1, 1).to_ipv6_mapped().octets());
+        assert_eq!(state.route().destination, route().grh.dgid.raw);
+        assert_eq!(state.route().source, Ipv4Addr::new(127, 0, 1, 1).to_ipv6_mapped().octets());
         assert_eq!((state.address().port, state.address().service_level), (2, 3));
         assert_eq!((lib.ibv_dealloc_pd)(pd), libc::EBUSY);
         assert_eq!((lib.ibv_destroy_ah)(ah), 0);
@@ -68,7 +68,7 @@ fn reply_handle_addresses_the_sender() {
         assert_eq!((attr.grh.sgid_index, attr.grh.hop_limit, attr.grh.traffic_class), (1, 9, 0x12));
         assert_eq!(attr.grh.flow_label, 0x3_4567);
         let ah = (lib.ibv_create_ah_from_wc)(pd, &raw mut wc, &raw mut grh, 1);
-        assert_eq!(ah_of(ah).dgid(), source.octets());
+        assert_eq!(ah_of(ah).route().destination, source.octets());
         assert_eq!((lib.ibv_destroy_ah)(ah), 0);
 
         // A GID that the port does not have, and a missing header.
