@@ -104,7 +104,7 @@ impl AddressQuery {
         Ok(Self { ip, scope, gid, interface })
     }
 
-    /// Whether an entry of a GID table is the address itself (Ethernet).
+    /// Whether an entry of a GID table is the address itself.
     fn is(&self, entry: &GidEntry) -> bool {
         let ifindex = entry.ndev_ifindex();
         entry.gid() == self.gid && (self.scope == 0 || ifindex == 0 || ifindex == self.scope)
@@ -162,7 +162,8 @@ impl PortMatch {
             let port = context.query_port(port_num)?;
             let entries = || table.iter().filter(|entry| entry.port_num() == u32::from(port_num));
             let infiniband = port.link_layer() == LinkLayer::InfiniBand;
-            let fit = |entry: &&GidEntry| if infiniband { wanted.is_below(entry) } else { wanted.is(entry) };
+            // A software device has no IPoIB interface, so its ports have the addresses themselves.
+            let fit = |entry: &&GidEntry| wanted.is(entry) || infiniband && wanted.is_below(entry);
             let (usable, beyond) = entries()
                 .filter(fit)
                 .partition::<Vec<&GidEntry>, _>(|entry| infiniband || has_usable_index(entry));

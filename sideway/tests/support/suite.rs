@@ -23,7 +23,7 @@ struct Configuration {
     variables: &'static [(&'static str, &'static str)],
 }
 
-const CONFIGURATIONS: [Configuration; 3] = [
+const CONFIGURATIONS: [Configuration; 4] = [
     Configuration { name: "the system's devices", choice: ProviderChoice::System, variables: &[] },
     Configuration {
         name: "software devices, inline",
@@ -34,6 +34,11 @@ const CONFIGURATIONS: [Configuration; 3] = [
         name: "software devices, deferred",
         choice: ProviderChoice::Soft,
         variables: &[("SOFT_RNIC_MODE", "deferred"), ("SOFT_RNIC_DEVICES", "2"), (REQUIRE, "1")],
+    },
+    Configuration {
+        name: "software devices, InfiniBand",
+        choice: ProviderChoice::Soft,
+        variables: &[("SOFT_RNIC_LINK", "ib"), ("SOFT_RNIC_DEVICES", "2"), (REQUIRE, "1")],
     },
 ];
 
@@ -59,8 +64,8 @@ impl Configuration {
         }
         let mut run = Run::new(&title).variable(PROVIDER_VARIABLE, self.choice.name());
         if self.choice == ProviderChoice::Soft {
-            let [(_, mode), ..] = self.variables else { unreachable!("a software device has a mode") };
-            run = run.in_own_fabric(mode);
+            let [(_, kind), ..] = self.variables else { unreachable!("a software device has variables") };
+            run = run.in_own_fabric(kind);
             run = DEVICES_OF_THE_SYSTEM.iter().fold(run, |run, name| run.without(name));
         }
         Some(self.variables.iter().fold(run, |run, (name, value)| run.variable(name, value)))

@@ -28,7 +28,8 @@ pub enum Unanswered {
     /// It can be reached, and it runs.
     #[error(
         "{} has the peer's number {qp_num:#x}, and can be reached: its queue pair is not in RTR, is connected to \
-         another one, or is gone; compare queue pair numbers and GIDs on both sides, and look at its completions",
+         another one, or is gone; compare queue pair numbers, P_Keys and GIDs or LIDs on both \
+         sides, and look at its completions",
         Owner(*.pid)
     )]
     Reachable {
@@ -197,11 +198,11 @@ mod tests {
             "process 77, which has the peer's queue pair 0x4001, is stopped (by a debugger or Ctrl-Z): \
              continue it",
             "process 77 has the peer's number 0x4001, and can be reached: its queue pair is not in RTR, is \
-             connected to another one, or is gone; compare queue pair numbers and GIDs on both sides, and \
-             look at its completions",
+             connected to another one, or is gone; compare queue pair numbers, P_Keys and GIDs or LIDs on \
+             both sides, and look at its completions",
             "a process of another pid namespace has the peer's number 0x4001, and can be reached: its queue \
-             pair is not in RTR, is connected to another one, or is gone; compare queue pair numbers and \
-             GIDs on both sides, and look at its completions",
+             pair is not in RTR, is connected to another one, or is gone; compare queue pair numbers, \
+             P_Keys and GIDs or LIDs on both sides, and look at its completions",
             "the peer's queue pair 0x4001 is in fabric \"lab\", and this process in the default fabric: set \
              SOFT_RNIC_FABRIC to the same name on both sides",
             "the peer's queue pair 0x4001 belongs to user 1000, and this process to user 0: a software \

@@ -126,7 +126,7 @@ fn measure(
 ) -> Result<(), String> {
     let flags: Vec<&str> = flags.split_whitespace().collect();
     // -F: a changing processor clock does not matter here.
-    let [server, client] = devices.map(|device| [&device[..], &flags, &["-F"]].concat());
+    let [server, client] = devices.map(|device| [device, &flags, &["-F"]].concat());
     let side = |flags| PairProgram { options, program, flags };
     let (client, server) = play(place, side(&server), side(&client))?;
     for ended in [&client, &server] {
