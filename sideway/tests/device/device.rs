@@ -181,17 +181,23 @@ fn a_path_by_a_wrong_index_is_an_error(test_device: &TestDevice) -> Outcome {
 }
 
 /// For every GID of the port that maps an interface address, a lookup of that address finds a port
-/// with the same address.
+/// with the same address, or an InfiniBand port by its LID.
 fn a_device_is_found_by_its_address(test_device: &TestDevice) -> Outcome {
     let (list, context) = (test_device.list(), test_device.open());
     let mut tried = 0;
     for entry in context.query_gid_table().unwrap() {
-        if entry.port_num() != u32::from(test_device.port) || entry.gid_type() != GidType::RoceV2 {
+        let is_used = matches!(entry.gid_type(), GidType::RoceV2 | GidType::InfiniBand);
+        if entry.port_num() != u32::from(test_device.port) || !is_used {
             continue;
         }
         let Some(ip) = entry.gid().to_ipv4_mapped() else { continue };
         for address in [SocketAddr::from((ip, 18515)), SocketAddr::from((ip.to_ipv6_mapped(), 0))] {
             let (found, path) = list.open_by_address(address).unwrap();
+            if entry.gid_type() == GidType::InfiniBand {
+                let lid = found.query_port(path.port_num()).unwrap().lid();
+                assert_eq!((path.gid(), path.lid()), (None, lid), "{}", path.reason());
+                continue;
+            }
             assert_eq!(path.gid(), Some(entry.gid()), "{}", path.reason());
             let own = found.query_gid(path.port_num(), u32::from(path.gid_index().unwrap())).unwrap();
             assert_eq!(own, entry.gid());
@@ -200,7 +206,7 @@ fn a_device_is_found_by_its_address(test_device: &TestDevice) -> Outcome {
         tried += 1;
     }
     if tried == 0 {
-        skip!("the port has no RoCE version 2 GID of an IPv4 address");
+        skip!("the port has no GID of an IPv4 address");
     }
     Ok(())
 }
