@@ -4,6 +4,7 @@
 //! messages do not disturb it. The server sends its port and a token, and the client presents the
 //! token when it connects.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -22,6 +23,9 @@ use crate::workload::TcpMessages;
 
 /// The time that the client has to connect and to present the token.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The most connections without the token, of which the oldest makes room for the next one.
+const MOST_SILENT: usize = 64;
 
 /// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -119,8 +123,8 @@ fn accept(link: &mut ControlLink) -> Result<TcpStream, ControlError> {
     let here = link.wire().local_address().map_err(|error| link.lost(error))?;
     let at = SocketAddr::new(here.ip(), 0);
     let failed = |source| ControlError::NoStream { peer: at.ip().to_string(), source };
-    let listener = TcpListener::bind(at).map_err(failed)?;
-    let (token, port) = (nonce()?, listener.local_addr().map_err(failed)?.port());
+    let mut arrivals = TokenArrivals::listen(at).map_err(failed)?;
+    let (token, port) = (nonce()?, arrivals.listener.local_addr().map_err(failed)?.port());
     link.send(&ControlMessage::Stream { port, token })?;
     loop {
         interrupt::check()?;
@@ -128,30 +132,71 @@ fn accept(link: &mut ControlLink) -> Result<TcpStream, ControlError> {
         if Instant::now() >= deadline {
             return Err(failed(ErrorKind::TimedOut.into()));
         }
-        if !is_readable(&listener).map_err(failed)? {
-            continue;
-        }
-        let (mut socket, _) = listener.accept().map_err(failed)?;
-        if says(&mut socket, &token, deadline).unwrap_or(false) {
-            return Ok(socket);
+        if let Some(client) = arrivals.next_with(&token).map_err(failed)? {
+            return Ok(client);
         }
     }
 }
 
-fn is_readable(listener: &TcpListener) -> io::Result<bool> {
-    let limit = Timespec { tv_sec: 0, tv_nsec: PEER_CHECK_INTERVAL.subsec_nanos().into() };
-    match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit)) {
-        Ok(count) => Ok(count > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
+/// Connections that have not presented the token. None of them waits for another one's words.
+struct TokenArrivals {
+    listener: TcpListener,
+    /// The oldest first, each with what it has said.
+    silent: VecDeque<(TcpStream, Vec<u8>)>,
+}
+
+impl TokenArrivals {
+    fn listen(at: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(at)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, silent: VecDeque::new() })
+    }
+
+    /// Waits for an event, and takes the connections that have come and what they say. Returns the
+    /// one that presents the token.
+    fn next_with(&mut self, token: &Nonce) -> io::Result<Option<TcpStream>> {
+        self.wait()?;
+        loop {
+            match self.listener.accept() {
+                Ok((socket, _)) => {
+                    socket.set_nonblocking(true)?;
+                    self.silent.push_back((socket, Vec::new()));
+                    if self.silent.len() > MOST_SILENT {
+                        self.silent.pop_front();
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // It has disconnected already.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.silent.retain_mut(|(socket, said)| may_present(socket, said, token));
+        let Some(at) = self.silent.iter().position(|(_, said)| said == token) else { return Ok(None) };
+        let client = self.silent.remove(at).map(|(client, _)| client);
+        client.as_ref().map_or(Ok(()), |client| client.set_nonblocking(false))?;
+        Ok(client)
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let sockets = self.silent.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN));
+        let mut all: Vec<_> =
+            [PollFd::new(&self.listener, PollFlags::IN)].into_iter().chain(sockets).collect();
+        let limit = Timespec { tv_sec: 0, tv_nsec: PEER_CHECK_INTERVAL.subsec_nanos().into() };
+        match poll(&mut all, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
-/// Whether the connection presents the token before the deadline.
-fn says(socket: &mut TcpStream, token: &Nonce, deadline: Instant) -> io::Result<bool> {
-    let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
-    socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-    let mut said = Nonce::default();
-    socket.read_exact(&mut said)?;
-    Ok(said == *token)
+/// Takes what a connection says. Returns whether it has presented the token, or still may.
+fn may_present(socket: &mut TcpStream, said: &mut Vec<u8>, token: &Nonce) -> bool {
+    let left = token.len() - said.len();
+    match Read::take(&mut *socket, left as u64).read_to_end(said) {
+        // It has said enough, or has ended.
+        Ok(_) => said == token,
+        // Only a whole token is judged, so that nobody can find it byte by byte.
+        Err(error) => error.kind() == ErrorKind::WouldBlock,
+    }
 }
