@@ -198,8 +198,13 @@ impl Qp {
         // valid.
         match unsafe { self.move_payload(ctx, Direction::Write, &remotes) } {
             Ok(()) => Ok(false),
-            // The memory of the receive is missing, which ends the receive.
-            Err(CopyError::BadAddress) => Err(TransferError::Nak(Nak::RemoteOperation)),
+            // The memory of the receive is missing, which ends the receive, unless its owner has
+            // refused the copy because it has withdrawn the receive.
+            Err(CopyError::BadAddress)
+                if peer.entry().is_current(peer.snapshot) && entries.are_current(&peer.process) =>
+            {
+                Err(TransferError::Nak(Nak::RemoteOperation))
+            }
             Err(error) => Err(error.into()),
         }
     }
