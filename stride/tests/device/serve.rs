@@ -19,6 +19,7 @@ use crate::harness::{Device, Outcome, Test};
 pub(crate) const TESTS: &[Test] = &[
     ("a_server_learns_all_from_its_clients", a_server_learns_all_from_its_clients),
     ("a_server_survives_nonsense_and_halves", a_server_survives_nonsense_and_halves),
+    ("the_log_of_strangers_is_bounded", the_log_of_strangers_is_bounded),
     ("a_server_survives_clients_that_are_killed", a_server_survives_clients_that_are_killed),
     ("a_server_serves_a_thousand_clients", a_server_serves_a_thousand_clients),
     ("a_client_waits_for_the_one_before", a_client_waits_for_the_one_before),
@@ -282,6 +283,25 @@ fn silence_locks_nobody_out(device: &Device, flags: &str) {
     });
     let ended = server.end();
     assert!(ended.stderr.contains("and made room for another connection"), "{ended:#?}");
+}
+
+/// A server that is scanned does not fill the disk with its log.
+fn the_log_of_strangers_is_bounded(device: &Device) -> Outcome {
+    let server = Server::new(device, "");
+    for _ in 0..150 {
+        let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, server.1)).unwrap();
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        // The end comes once the server has dealt with it.
+        let _ = stranger.read_to_end(&mut Vec::new());
+    }
+    server.is_well(device);
+    let ended = server.end();
+    let told = ended.stderr.lines().filter(|line| line.contains("does not speak stride-perf's protocol"));
+    let told = told.count();
+    // A run that takes longer than 10 s begins a new period.
+    assert!((100..150).contains(&told), "{told} lines in {ended:#?}");
+    assert!(ended.stderr.contains("further connections without a request are not logged for 10 s"));
+    Outcome::Ran
 }
 
 /// It has sent its request, and its connection lives, but nothing more follows. The limit is 10 s,
