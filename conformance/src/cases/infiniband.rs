@@ -5,13 +5,13 @@ use std::collections::HashSet;
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::{
-    ibv_ah_attr, ibv_gid_type, ibv_qp_attr_mask as Mask, ibv_qp_type as Type, ibv_wc_flags as WcFlags,
-    ibv_wc_status as Status,
+    ibv_ah_attr, ibv_gid_type, ibv_qp_attr_mask as Mask, ibv_qp_state as State, ibv_qp_type as Type,
+    ibv_wc_flags as WcFlags, ibv_wc_status as Status,
 };
 
 use crate::kit::{
-    Ah, Device, Flavour, Node, NodeOptions, Outcome, QKEY, Recv, Suite, TestDevice, Wr, ah_attr, devices,
-    lid_of, node_in, pattern,
+    Ah, Device, Flavour, Node, NodeOptions, Outcome, QKEY, QpChange, Recv, Suite, TestDevice, Wr, ah_attr,
+    devices, lid_of, node_in, pattern,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -30,6 +30,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         pairs_of_different_partitions_do_not_connect,
         a_datagram_of_another_partition_is_lost,
         a_partition_that_is_not_there_is_refused,
+        a_pair_that_changes_its_partition_leaves_its_peer,
     );
 }
 
@@ -223,8 +224,22 @@ fn a_datagram_of_another_partition_is_lost(dut: &TestDevice) -> Outcome {
 }
 
 fn a_partition_that_is_not_there_is_refused(dut: &TestDevice) -> Outcome {
-    let node = node_in(dut, Type::IBV_QPT_RC, rdma_mummy_sys::types::ibv_qp_state::IBV_QPS_RESET);
+    let node = node_in(dut, Type::IBV_QPT_RC, State::IBV_QPS_RESET);
     let change = node.to_init().with(Mask::IBV_QP_PKEY_INDEX, |attr| attr.pkey_index = 2);
     node.refuses(change, "P_Key 2");
+    Ok(())
+}
+
+/// `man ibv_modify_qp`: a drained send queue takes another P_Key index.
+fn a_pair_that_changes_its_partition_leaves_its_peer(dut: &TestDevice) -> Outcome {
+    let [a, b] = Links::default().pair(dut, &NodeOptions::rc(Flavour::Classic).impatient());
+    (1..3).for_each(|id| b.recv(id, 0, 4096));
+    a.done(Wr::send(3).sge(a.mr.at(0, 100)));
+    b.recv_cq.ok();
+    a.go(State::IBV_QPS_SQD);
+    let other = QpChange::to(State::IBV_QPS_SQD).with(Mask::IBV_QP_PKEY_INDEX, |attr| attr.pkey_index = 1);
+    assert_eq!(a.qp.modify(other), 0);
+    assert_eq!(a.qp.modify(QpChange::to(State::IBV_QPS_RTS)), 0);
+    assert_eq!(a.fails(Wr::send(4).sge(a.mr.at(0, 100))), Status::IBV_WC_RETRY_EXC_ERR);
     Ok(())
 }

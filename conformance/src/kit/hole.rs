@@ -24,6 +24,16 @@ impl Hole {
         Self(start.cast())
     }
 
+    /// Addresses that map a file beyond its end, which looks like memory.
+    pub(crate) fn beyond_a_file() -> Self {
+        let file = super::BufferFile::memory(0, false);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the system chooses replaces no other.
+        let start = unsafe { libc::mmap(null_mut(), LEN, rights, libc::MAP_SHARED, file.descriptor(), 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        Self(start.cast())
+    }
+
     pub(crate) fn addr(&self) -> u64 {
         self.0.addr() as u64
     }

@@ -184,8 +184,14 @@ impl Qp {
             TransferError::Copy(CopyError::OwnBadAddress) => {
                 WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_PROT_ERR)
             }
-            TransferError::Nak(_) | TransferError::Copy(CopyError::BadAddress) if !reliable => {
+            TransferError::Nak(_) | TransferError::Copy(CopyError::BadAddress | CopyError::Refused)
+                if !reliable =>
+            {
                 WrOutcome::Done
+            }
+            TransferError::Copy(CopyError::Refused) => WrOutcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
+            TransferError::Copy(CopyError::BadAddress) => {
+                self.handle_error(sending, TransferError::Nak(Nak::RemoteOperation), deferred)
             }
             TransferError::Nak(nak) => {
                 let (bits, status) = match nak {
@@ -201,7 +207,6 @@ impl Qp {
                 }
                 WrOutcome::Failed(status)
             }
-            TransferError::Copy(CopyError::BadAddress) => WrOutcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
             TransferError::Stale | TransferError::Copy(CopyError::PathLost) => self.retry_changed(sending),
             TransferError::Copy(CopyError::OwnerPending) => self.retry_owner_pending(sending, reliable),
             TransferError::Copy(CopyError::OwnerBusy) => {

@@ -58,14 +58,16 @@ impl GatherList<'_> {
     }
 
     /// Whether a copy by the system failed because a piece has no memory, or none for this.
-    pub(super) fn lacks_memory(&self, direction: Direction) -> bool {
-        let lacks = |piece: &LocalPiece| {
-            Survey::of(piece.at.addr(), piece.len).is_ok_and(|survey| match direction {
+    #[cold]
+    pub(super) fn lacks_memory(&self, own: Option<Vm>, direction: Direction) -> bool {
+        self.pieces.iter().filter(|piece| piece.len > 0).any(|piece| {
+            let forbids = Survey::of(piece.at.addr(), piece.len).is_ok_and(|survey| match direction {
                 Direction::Write => !survey.readable,
                 Direction::Read => !survey.writable,
-            })
-        };
-        self.by_system.is_some() && self.pieces.iter().any(lacks)
+            });
+            // A mapping of a file may reach beyond the file's end.
+            forbids || own.is_some_and(|vm| !vm.reaches_own(piece.at, piece.len))
+        })
     }
 
     /// The sum of the lengths of all pieces.

@@ -65,6 +65,9 @@ pub(crate) enum CopyError {
     PeerGone,
     /// The peer has no memory at that address.
     BadAddress,
+    /// The owner was asked and has refused, for example because it has withdrawn the memory; or the
+    /// system has another reason.
+    Refused,
     /// This process has no memory at an address of the request, which names an implicit region.
     OwnBadAddress,
     /// This path does not work any more, for example because the kernel now forbids it.
@@ -79,7 +82,8 @@ impl From<VmError> for CopyError {
     fn from(error: VmError) -> Self {
         match error {
             VmError::Gone => Self::PeerGone,
-            VmError::Fault | VmError::Failed(_) => Self::BadAddress,
+            VmError::Fault => Self::BadAddress,
+            VmError::Failed(_) => Self::Refused,
             VmError::Forbidden(_) => Self::PathLost,
         }
     }

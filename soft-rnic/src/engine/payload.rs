@@ -129,7 +129,11 @@ impl Qp {
             }
         };
         match copied {
-            Err(CopyError::BadAddress) if ctx.gather_list.lacks_memory(direction) => {
+            // The system does not say on which side memory is missing. An address beyond those of
+            // programs looks to it like a peer that has gone.
+            Err(CopyError::BadAddress | CopyError::PeerGone)
+                if ctx.gather_list.lacks_memory(ctx.rnic.node().own_vm(), direction) =>
+            {
                 Err(CopyError::OwnBadAddress)
             }
             copied => copied,
@@ -339,8 +343,11 @@ impl VmBatch {
         self.local.clear();
         self.remote.clear();
         let wanted = core::mem::take(&mut self.bytes);
-        if let Err(VmError::Forbidden(error)) = result {
-            process.disable_vm(error);
+        match result {
+            // This process has no other path.
+            Err(VmError::Forbidden(_)) if process.is_own() => return Err(CopyError::BadAddress),
+            Err(VmError::Forbidden(error)) => process.disable_vm(error),
+            _ => {}
         }
         // A short count means that the next range is not mapped in the peer.
         if result.map_err(CopyError::from)? == wanted { Ok(()) } else { Err(CopyError::BadAddress) }

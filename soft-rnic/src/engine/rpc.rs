@@ -124,6 +124,9 @@ struct RpcRequest {
 const DONE: u32 = 1;
 const REFUSED: u32 = 2;
 
+/// The value of the answer to a copy if the memory is missing; otherwise it is 0.
+const NO_MEMORY: u64 = 1;
+
 /// Values of the answer to [`RpcOperation::Invalidate`].
 const INVALIDATED: u64 = 0;
 const STILL_TOUCHED: u64 = 1;
@@ -195,11 +198,12 @@ fn call_owner(
     }
     wait_for_answer(ctx, cell)?;
     let (status, value) = (cell.status.load(Relaxed), cell.value.load(Relaxed));
-    let came = if status == DONE && request.operation == RpcOperation::Read { bytes(room) } else { Ok(()) };
+    let brings = status == DONE && request.operation == RpcOperation::Read && value != NO_MEMORY;
+    let came = if brings { bytes(room) } else { Ok(()) };
     cell.state.end();
     process.set_pending_atomic(ctx.transfer_slot.index(), None);
     came?;
-    if status == DONE { Ok(value) } else { Err(CopyError::BadAddress) }
+    if status == DONE { Ok(value) } else { Err(CopyError::Refused) }
 }
 
 /// Waits for the answer. Withdraws a request that the owner has not begun in time, because it must
@@ -322,7 +326,9 @@ pub(crate) unsafe fn copy_by_rpc(
                 // has `length` bytes and belongs to this transfer slot.
                 unsafe { copy_part(direction, ctx.gather_list, done, room, length) }
             };
-            call_owner(ctx, remote, request, &mut bytes)?;
+            if call_owner(ctx, remote, request, &mut bytes)? == NO_MEMORY {
+                return Err(CopyError::BadAddress);
+            }
             offset += length;
             done += length;
         }
@@ -353,7 +359,7 @@ pub(crate) fn invalidate_by_rpc(
         Ok(STILL_TOUCHED) => Ok(Err(WindowError::Busy)),
         Ok(_) => Ok(Err(WindowError::Refused)),
         // The queue pair has changed.
-        Err(CopyError::BadAddress) => Err(CopyError::PathLost),
+        Err(CopyError::Refused) => Err(CopyError::PathLost),
         Err(broken) => Err(broken),
     }
 }
@@ -522,7 +528,7 @@ impl Rnic {
                 _ => return None,
             }
         };
-        copied.ok().map(|()| 0)
+        Some(copied.map_or(NO_MEMORY, |()| 0))
     }
 }
 

@@ -28,6 +28,8 @@ use crate::shared::segment::{MAX_SGE, RecvOffer, RecvSlot, Slots};
 use crate::shared::slot::{Claim, Delivery, EAGER, RecvCapacity, SgeEntry, claim_first};
 use crate::sync::Relaxed;
 
+const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+
 /// The length of the global route header, which precedes the payload of a datagram.
 pub(crate) const GRH: usize = 40;
 
@@ -164,7 +166,7 @@ impl Qp {
         let length = posted.request.length as usize;
         let mut entries = RecvSges::default();
         entries.check(peer, claimed, length + meta.header)?;
-        let eager = length <= EAGER && !(faults::active() && skips_fast_path());
+        let eager = length <= EAGER && !entries.may_lack_memory() && !(faults::active() && skips_fast_path());
         if eager {
             reach(Step::BeforeCopy);
             // SAFETY: local pieces under a published hazard. Together they are at most as long as
@@ -198,13 +200,8 @@ impl Qp {
         // valid.
         match unsafe { self.move_payload(ctx, Direction::Write, &remotes) } {
             Ok(()) => Ok(false),
-            // The memory of the receive is missing, which ends the receive, unless its owner has
-            // refused the copy because it has withdrawn the receive.
-            Err(CopyError::BadAddress)
-                if peer.entry().is_current(peer.snapshot) && entries.are_current(&peer.process) =>
-            {
-                Err(TransferError::Nak(Nak::RemoteOperation))
-            }
+            // The memory of the receive is missing, which ends the receive.
+            Err(CopyError::BadAddress) => Err(TransferError::Nak(Nak::RemoteOperation)),
             Err(error) => Err(error.into()),
         }
     }
@@ -337,6 +334,10 @@ impl Qp {
             TransferError::Nak(Nak::Invalidation) => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
             _ => ibv_wc_status::IBV_WC_SUCCESS,
         };
+        if !reliable && error == TransferError::Nak(Nak::RemoteOperation) {
+            // The receive is at fault, and would be for the next message, too.
+            return self.complete_receive(meta, posted, peer, claimed, false, status, deferred);
+        }
         if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {
             peer.progress_words().leave_notice(notice::RECEIVE_ERROR);
             deferred.notice(&peer.process, peer.index);
@@ -527,6 +528,11 @@ impl RecvSges {
         if left == 0 && claimed.offer.header.is_current(offered) { Ok(()) } else { Err(bad) }
     }
 
+    /// Whether only a copy finds out that memory is missing.
+    fn may_lack_memory(&self) -> bool {
+        self.pieces.iter().any(|entry| entry.descriptor.access & kind::IMPLICIT != 0)
+    }
+
     fn hazard_region(&self) -> u32 {
         match self.pieces.as_slice() {
             [] => Hazard::NO_REGION,
@@ -581,7 +587,8 @@ fn lkey_is_valid(peer: &PeerQp, lkey: u32, address: u64, length: u64) -> bool {
     found.is_some_and(|(snapshot, descriptor)| {
         snapshot.label() == lkey as u8
             && descriptor.pd == peer.descriptor.pd
-            && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
+            // The kernel must fill memory that may be missing, so that the sender learns of it.
+            && descriptor.access & (LOCAL_WRITE | kind::IMPLICIT) == LOCAL_WRITE
             && descriptor.contains(address, length)
     })
 }

@@ -58,7 +58,7 @@ pub(crate) fn probe_own(identity_page: u64) -> Option<Vm> {
     if cfg!(any(miri, loom)) {
         return None;
     }
-    let vm = Vm::of(std::process::id(), identity_page)?;
+    let vm = Vm::own(identity_page);
     let number = random();
     let mut copy = [0; 16];
     // SAFETY: both are on the stack, and have the same length.

@@ -16,6 +16,9 @@ const FEW: usize = 16;
 /// the kernel), however much its ranges have.
 pub(crate) const MAX_BYTES: usize = 1 << 30;
 
+/// In place of the number of this process.
+const OWN: libc::pid_t = 0;
+
 /// Whether the bytes of one call become visible in the order of its local ranges. On x86-64 they
 /// do, because the processor does not reorder the stores of one range after those of the next
 /// (docs/internals/soft-rnic-ordering.md).
@@ -80,6 +83,11 @@ type CopyRanges = unsafe extern "C" fn(
 ) -> isize;
 
 impl Vm {
+    /// The memory of this process, with this address of its identity page.
+    pub(crate) fn own(identity: u64) -> Self {
+        Self { pid: OWN, identity }
+    }
+
     /// The memory of the process with this number and this address of its identity page; `None` if
     /// the number is not valid.
     pub(crate) fn of(pid: u32, identity: u64) -> Option<Self> {
@@ -163,6 +171,22 @@ impl Vm {
         Ok(())
     }
 
+    /// Whether every page of a range of this process, whose `Vm` this is, can be read.
+    pub(crate) fn reaches_own(self, at: *const u8, len: usize) -> bool {
+        let page = rustix::param::page_size();
+        let Some(end) = at.addr().checked_add(len) else { return false };
+        let first = at.addr() & !(page - 1);
+        (first..end).step_by(MAX_RANGES * page).all(|start| {
+            let mut bytes = [0u8; MAX_RANGES];
+            let pages = (start..end).step_by(page).take(MAX_RANGES);
+            let remote: Vec<_> = pages.map(|place| remote(place as u64, 1)).collect();
+            let local = [local(bytes.as_mut_ptr(), remote.len())];
+            // SAFETY: the array has a byte for each range. The kernel reads the ranges, and reports
+            // those that have no memory.
+            unsafe { self.read(&local, &remote) == Ok(remote.len()) }
+        })
+    }
+
     /// # Safety
     ///
     /// The conditions of [`write`](Self::write) or [`read`](Self::read), whichever `copy`
@@ -198,9 +222,12 @@ impl Vm {
         let local = behind(&mut locals, here, local);
         let remote = behind(&mut remotes, self::remote(self.identity, 1), remote);
         let (locals, remotes) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
+        // The number of this process names its first thread, which may have ended before others.
+        // SAFETY: the call accesses no memory.
+        let pid = if self.pid == OWN { unsafe { libc::gettid() } } else { self.pid };
         // SAFETY: the lists have the stated lengths. The first local range is `byte`, and the caller
         // guarantees the others.
-        let copied = unsafe { copy(self.pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0) };
+        let copied = unsafe { copy(pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0) };
         match usize::try_from(copied).map_err(|_| VmError::last())? {
             // The identity page is there, and the next range is not.
             0 | 1 => Err(VmError::Fault),

@@ -147,7 +147,8 @@ impl Qp {
             if from == ibv_qp_state::IBV_QPS_RTR && to == ibv_qp_state::IBV_QPS_RTS {
                 sending.psn = changed.sq_psn;
             }
-            if mask & ibv_qp_attr_mask::IBV_QP_AV.0 != 0
+            let path = ibv_qp_attr_mask::IBV_QP_AV | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX;
+            if mask & path.0 != 0
                 && let Some(peer) = &mut sending.peer
             {
                 // The peer is looked up again, and the connection continues.

@@ -156,14 +156,11 @@ impl TokenArrivals {
     /// one that presents the token.
     fn next_with(&mut self, token: &Nonce) -> io::Result<Option<TcpStream>> {
         self.wait()?;
-        loop {
+        for _ in 0..MOST_SILENT {
             match self.listener.accept() {
                 Ok((socket, _)) => {
                     socket.set_nonblocking(true)?;
                     self.silent.push_back((socket, Vec::new()));
-                    if self.silent.len() > MOST_SILENT {
-                        self.silent.pop_front();
-                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 // It has disconnected already.
@@ -172,10 +169,14 @@ impl TokenArrivals {
             }
         }
         self.silent.retain_mut(|(socket, said)| may_present(socket, said, token));
-        let Some(at) = self.silent.iter().position(|(_, said)| said == token) else { return Ok(None) };
-        let client = self.silent.remove(at).map(|(client, _)| client);
-        client.as_ref().map_or(Ok(()), |client| client.set_nonblocking(false))?;
-        Ok(client)
+        if let Some(at) = self.silent.iter().position(|(_, said)| said == token) {
+            let client = self.silent.remove(at).map(|(client, _)| client);
+            client.as_ref().map_or(Ok(()), |client| client.set_nonblocking(false))?;
+            return Ok(client);
+        }
+        // Only those make room that have been heard.
+        self.silent.drain(..self.silent.len().saturating_sub(MOST_SILENT));
+        Ok(None)
     }
 
     fn wait(&self) -> io::Result<()> {
