@@ -26,7 +26,7 @@ use sideway::ibverbs::completion::{
     ExtendedPoller, ExtendedWorkCompletion, GenericCompletionQueue, GenericPoller, GenericWorkCompletion,
     WorkCompletionFields,
 };
-use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
+use sideway::ibverbs::memory_region::{MemoryRegion, RegisterMemoryRegionError};
 use sideway::ibverbs::queue_pair::{
     BasicPostSendGuard, BasicQueuePair, DatagramHandle, ExtendedPostSendGuard, ExtendedQueuePair,
     GenericPostSendGuard, GenericQueuePair, LocalBufferHandle, PooledPostRecvGuard, PooledPostSendGuard,
@@ -202,6 +202,37 @@ fn hole_02_polls_do_not_overlap() {
     for n in 0..3 {
         cq.poll_up_to(1, &mut |wc| assert_eq!(wc.wr_id, n)).unwrap();
     }
+}
+
+/// Hole 12, at run time: SoftRoCE takes other bytes of memory on demand than a request names, so
+/// safe code gets no such memory there.
+#[test]
+fn hole_12_softroce_gets_no_memory_on_demand_from_safe_code() {
+    let access = AccessFlags::LocalWrite | AccessFlags::OnDemand;
+    let check = |error: RegisterMemoryRegionError| {
+        assert!(matches!(error, RegisterMemoryRegionError::OnDemandMisplaced { len: 64 }), "{error}");
+        assert!(error.to_string().contains("SoftRoCE"), "{error}");
+    };
+    let fake = Fake::lying(|l| l.vendor_id = 0xff_ffff);
+    let pd = fake.pd();
+    check(pd.reg_mr_scoped(&mut [0; 64], access, |_| unreachable!()).unwrap_err());
+    check(pd.reg_buffer(Buffer::new(BufferKind::Private, 64).unwrap(), access).unwrap_err());
+    let of_provider = pd.alloc_buf(128).unwrap();
+    check(of_provider.reg_buf_mr(0, 64, access).unwrap_err());
+    let mut builder = pd.create_mr_builder();
+    check(builder.setup_access(access).build_of_buffer(&of_provider, 0, 64).unwrap_err());
+    let pool = pd.create_pool_builder().setup_slices(64, 1).setup_access(access).build().unwrap_err();
+    assert!(pool.to_string().contains("SoftRoCE"), "{pool}");
+    let ptr = std::ptr::without_provenance_mut(0x1000);
+    // SAFETY: the fake device touches no memory.
+    unsafe {
+        // At other addresses SoftRoCE would use memory of the kernel.
+        check(pd.reg_mr_iova(ptr, 64, 0x9000, access).unwrap_err());
+        check(builder.setup_iova(0x9000).build(ptr, 64).unwrap_err());
+        assert_eq!(pd.reg_mr(ptr, 64, access).unwrap().access(), access);
+    }
+    let other = Fake::new();
+    assert_eq!(other.pd().reg_mr_scoped(&mut [0; 64], access, MemoryRegion::access).unwrap(), access);
 }
 
 /// Hole 12, at run time: with `HugeTlb` the kernel rounds a region to huge pages, so safe code gets

@@ -70,7 +70,7 @@ pub use extended::MemoryRegionBuilder;
 pub use null::NullMemoryRegion;
 pub use register::RegisterMemoryRegionError;
 pub(in crate::ibverbs) use register::RegistrationRequest;
-pub(crate) use register::check_huge_pages;
+pub(crate) use register::check_access;
 
 use std::fmt;
 use std::io;

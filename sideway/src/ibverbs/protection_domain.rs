@@ -135,7 +135,9 @@ impl ProtectionDomain {
     /// # Errors
     ///
     /// Fails as [`reg_mr`](Self::reg_mr) does, and with [`AccessFlags::HugeTlb`] unless the buffer is
-    /// of [`BufferKind::HugePages`](crate::memory::BufferKind::HugePages). The memory is freed.
+    /// of [`BufferKind::HugePages`](crate::memory::BufferKind::HugePages). Fails with
+    /// [`AccessFlags::OnDemand`] on the kernel's SoftRoCE, which would mix up the bytes of a page.
+    /// The memory is freed.
     pub fn reg_buffer(
         &self,
         buffer: Buffer,

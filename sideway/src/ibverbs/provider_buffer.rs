@@ -28,7 +28,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::ibv_buf;
 
 use super::memory_region::{
-    MemoryKind, MemoryRegion, RegisterMemoryRegionError, RegistrationRequest, check_huge_pages,
+    MemoryKind, MemoryRegion, RegisterMemoryRegionError, RegistrationRequest, check_access,
 };
 use super::protection_domain::ProtectionDomain;
 use super::{AccessFlags, Unsupported};
@@ -134,7 +134,8 @@ impl ProviderBuffer {
     ///
     /// Fails if the memory has fewer bytes, if the device refuses, or if the library is older than
     /// rdma-core 64 ([`Unsupported`]). Fails with [`AccessFlags::HugeTlb`], because the provider's
-    /// memory need not lie on huge pages.
+    /// memory need not lie on huge pages, and as [`reg_buffer`](ProtectionDomain::reg_buffer) does
+    /// with [`AccessFlags::OnDemand`].
     ///
     /// # References
     ///
@@ -146,7 +147,7 @@ impl ProviderBuffer {
         access: AccessFlags,
     ) -> Result<MemoryRegion, RegisterMemoryRegionError> {
         let (pd, ptr) = (self.pd(), self.range(offset, length)?);
-        check_huge_pages("the provider's memory", None, length, access)?;
+        check_access(pd, "the provider's memory", None, length, access)?;
         let register = pd.context().provider().verbs().ibv_reg_buf_mr();
         let register = register.map_err(|symbol| Unsupported::missing(pd.context(), WHAT, symbol))?;
         let (raw, bits) = (pd.as_raw().as_ptr(), access.bits().cast_signed());

@@ -25,6 +25,11 @@ pub(crate) struct Quirks {
     /// outstanding request (every rdma-core up to at least 65). `ibv_post_send` checks first. So
     /// this crate refuses requests with which safe code could fill the queue.
     pub(crate) overwrites_when_full: bool,
+    /// SoftRoCE copies memory on demand from and to the beginnings of its pages, whatever the
+    /// offset, and repeats a packet's first bytes on its next page. It looks up pages by the
+    /// address in requests, without a check, where that is not the memory's own (Linux up to at
+    /// least 7.2). So safe code gets no such memory there, and nobody gets it at other addresses.
+    pub(crate) misplaces_on_demand: bool,
 }
 
 impl Quirks {
@@ -39,6 +44,7 @@ impl Quirks {
         no_extended_inline: true,
         one_extended_entry: true,
         overwrites_when_full: true,
+        misplaces_on_demand: true,
     };
 
     /// How the firmware version of soft-rnic begins. It has SoftRoCE's vendor ID and none of its
@@ -86,5 +92,6 @@ mod tests {
         assert_eq!(context.query_device().unwrap().vendor_id(), super::Quirks::RXE_VENDOR_ID);
         let quirks = context.quirks();
         assert!(!quirks.end_poll_after_each && !quirks.no_extended_inline && !quirks.one_extended_entry);
+        assert!(!quirks.overwrites_when_full && !quirks.misplaces_on_demand);
     }
 }

@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use super::Buffer;
 use crate::error::ConsumeError;
 use crate::ibverbs::AccessFlags;
-use crate::ibverbs::memory_region::{MemoryRegion, RegisterMemoryRegionError, check_huge_pages};
+use crate::ibverbs::memory_region::{MemoryRegion, RegisterMemoryRegionError, check_access};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
 /// A buffer that the device, and a peer with its key, can access.
@@ -26,7 +26,7 @@ impl RegisteredBuffer {
         buffer: Buffer,
         access: AccessFlags,
     ) -> Result<Self, RegisterMemoryRegionError> {
-        check_huge_pages("the buffer", Some(buffer.kind()), buffer.len(), access)?;
+        check_access(pd, "the buffer", Some(buffer.kind()), buffer.len(), access)?;
         // SAFETY: only `end` frees the buffer, after the region is gone. This module makes no
         // reference to the bytes, and other code needs `unsafe` to make one. With `HugeTlb` the
         // buffer lies on huge pages, as was checked above, and `Buffer` maps whole ones.

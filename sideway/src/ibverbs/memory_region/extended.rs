@@ -5,7 +5,7 @@ use std::ptr;
 
 use rdma_mummy_sys::types::{ibv_mr_init_attr, ibv_mr_init_attr_mask as Mask};
 
-use super::register::{RegistrationRequest, check_huge_pages, flags};
+use super::register::{RegistrationRequest, check_access, check_on_demand, flags};
 use super::{MemoryKind, MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::dma_handle::DmaHandle;
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -83,6 +83,9 @@ impl MemoryRegionBuilder {
     ///
     /// `man ibv_reg_mr_ex`
     pub unsafe fn build(&self, ptr: *mut u8, len: usize) -> Result<MemoryRegion, RegisterMemoryRegionError> {
+        if self.iova.is_some() {
+            check_on_demand(&self.pd, len, self.access)?;
+        }
         let attr = self.of_address(ptr, len, Mask::IBV_REG_MR_MASK_ADDR.0);
         // SAFETY: the caller keeps the memory allocated, as the contract of this function says.
         unsafe { self.register(attr, ptr, ptr.addr() as u64, MemoryKind::Program) }
@@ -109,7 +112,7 @@ impl MemoryRegionBuilder {
             return Err(RegisterMemoryRegionError::OtherDomain);
         }
         let ptr = buffer.range(offset, length)?;
-        check_huge_pages("the provider's memory", None, length, self.access)?;
+        check_access(&self.pd, "the provider's memory", None, length, self.access)?;
         let mut attr =
             self.of_address(ptr, length, Mask::IBV_REG_MR_MASK_ADDR.0 | Mask::IBV_REG_MR_MASK_BUF.0);
         attr.buf = buffer.as_raw().as_ptr();

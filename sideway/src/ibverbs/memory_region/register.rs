@@ -48,6 +48,10 @@ impl ProtectionDomain {
     /// - No `&mut` to them is used while the device may read them. Use raw pointers, with volatile
     ///   or atomic accesses if a peer may race.
     /// - With [`AccessFlags::HugeTlb`], the memory lies on huge pages as long as it is registered.
+    /// - With [`AccessFlags::OnDemand`] on the kernel's SoftRoCE, all that is said here holds for
+    ///   every page with any of the bytes. Linux, up to at least 7.2, copies there from and to the
+    ///   beginning of a page, whatever the address in the request. Only messages of one packet
+    ///   that begin where a page begins arrive whole.
     ///
     /// # Errors
     ///
@@ -87,6 +91,8 @@ impl ProtectionDomain {
     /// # Errors
     ///
     /// Fails as [`reg_mr`](Self::reg_mr) does; a library before rdma-core 25 is [`Unsupported`].
+    /// Fails with [`AccessFlags::OnDemand`] on the kernel's SoftRoCE, which would use memory of the
+    /// kernel.
     ///
     /// # References
     ///
@@ -98,6 +104,7 @@ impl ProtectionDomain {
         iova: u64,
         access: AccessFlags,
     ) -> Result<MemoryRegion, RegisterMemoryRegionError> {
+        check_on_demand(self, len, access)?;
         let (lib, pd) = (self.context().provider().verbs(), self.as_raw().as_ptr());
         // SAFETY: `self` keeps the domain alive, and the caller keeps the memory allocated.
         let mr = unsafe { verbs::ibv_reg_mr_iova(lib, pd, ptr.cast(), len, iova, flags(access)) };
@@ -221,10 +228,36 @@ impl ProtectionDomain {
     }
 }
 
+/// Refuses permissions with which a region that safe code registers would be another one than the
+/// memory that was given.
+pub(crate) fn check_access(
+    pd: &ProtectionDomain,
+    memory: &'static str,
+    kind: Option<BufferKind>,
+    len: usize,
+    access: AccessFlags,
+) -> Result<(), RegisterMemoryRegionError> {
+    check_on_demand(pd, len, access)?;
+    check_huge_pages(memory, kind, len, access)
+}
+
+/// Refuses [`AccessFlags::OnDemand`] on a device that takes other bytes of such memory than a
+/// request names.
+pub(super) fn check_on_demand(
+    pd: &ProtectionDomain,
+    len: usize,
+    access: AccessFlags,
+) -> Result<(), RegisterMemoryRegionError> {
+    match access.contains(AccessFlags::OnDemand) && pd.context().quirks().misplaces_on_demand {
+        true => Err(RegisterMemoryRegionError::OnDemandMisplaced { len }),
+        false => Ok(()),
+    }
+}
+
 /// Refuses [`AccessFlags::HugeTlb`] for memory that safe code registers, unless it is of a kind that
 /// lies on huge pages. For other memory the kernel would round the bounds to huge pages, so that
 /// the region has memory around it that its owner has not given.
-pub(crate) fn check_huge_pages(
+fn check_huge_pages(
     memory: &'static str,
     kind: Option<BufferKind>,
     len: usize,
@@ -332,6 +365,17 @@ pub enum RegisterMemoryRegionError {
     NotOnHugePages {
         /// What the memory is, in words.
         memory: &'static str,
+        /// How many bytes were to be registered.
+        len: usize,
+    },
+    /// Safe code asked for [`AccessFlags::OnDemand`], or other addresses with it, on the kernel's
+    /// SoftRoCE.
+    #[error(
+        "cannot register {len} bytes with OnDemand: the kernel's SoftRoCE copies such memory from and to the \
+         beginning of its pages, whatever the address; leave the flag out, or see the contract of `reg_mr`, which \
+         is unsafe"
+    )]
+    OnDemandMisplaced {
         /// How many bytes were to be registered.
         len: usize,
     },

@@ -1,6 +1,6 @@
 //! Scoped registration: borrowed memory, registered for the duration of one call.
 
-use super::register::check_huge_pages;
+use super::register::check_access;
 use super::{MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -23,7 +23,8 @@ impl ProtectionDomain {
     /// # Errors
     ///
     /// Fails as [`reg_mr`](Self::reg_mr) does, and with [`AccessFlags::HugeTlb`], because borrowed
-    /// memory need not lie on huge pages. It fails before it calls `with`.
+    /// memory need not lie on huge pages. Fails with [`AccessFlags::OnDemand`] on the kernel's
+    /// SoftRoCE, which would reach memory around it. It fails before it calls `with`.
     ///
     /// # Aborts
     ///
@@ -38,7 +39,7 @@ impl ProtectionDomain {
         access: AccessFlags,
         with: impl FnOnce(&MemoryRegion) -> R,
     ) -> Result<R, RegisterMemoryRegionError> {
-        check_huge_pages("borrowed memory", None, memory.len(), access)?;
+        check_access(self, "borrowed memory", None, memory.len(), access)?;
         // SAFETY: `memory` is borrowed until this returns or unwinds. Before that, `ScopedRegion`
         // deregisters the region, or the process aborts. So nobody else uses a reference to the
         // memory while it is registered. `HugeTlb` was refused.
