@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use sideway::ErrorKind;
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::WorkCompletionStatus;
-use sideway::ibverbs::device_attr::OnDemandPagingGeneral;
+use sideway::ibverbs::device_attr::{OnDemandPagingGeneral, OnDemandPagingTransport};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::device_memory::DeviceMemory;
 use sideway::ibverbs::memory_region::{
@@ -370,11 +370,13 @@ fn memory_on_demand_is_prefetched(test_device: &TestDevice) -> Outcome {
     assert_error(&error, ErrorKind::OutOfBounds, &[("index", &0)]);
     let error = pd.advise_mr(MemoryRegionAdvice::from_raw(99), flush, &[(&mr, 0..1)]).unwrap_err();
     assert!(error.to_string().contains("Unknown(99)"), "{error}");
-    // Advice about pinned memory is rejected.
-    assert!(pd.advise_mr(MemoryRegionAdvice::Prefetch, flush, &[(&pair.b.mr, 0..64)]).is_err());
+    let error = pd.advise_mr(MemoryRegionAdvice::Prefetch, flush, &[(&pair.b.mr, 0..64)]).unwrap_err();
+    assert_error(&error, ErrorKind::InvalidArgument, &[("index", &0)]);
+    // SoftRoCE copies to the beginnings of pages.
+    assert!(caps.rc.contains(OnDemandPagingTransport::Write), "{caps:?}");
     pair.a.memory.set(0, &[6; 64]);
-    pair.a.run(Op::Write(remote(&mr, 5000)), Data::At(0, 64));
-    assert_eq!(memory.get(5000, 64), [6; 64]);
+    pair.a.run(Op::Write(remote(&mr, 8192)), Data::At(0, 64));
+    assert_eq!(memory.get(8191, 66), [vec![0], vec![6; 64], vec![0]].concat());
     Ok(())
 }
 

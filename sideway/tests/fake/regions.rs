@@ -21,8 +21,16 @@ use crate::support::errors::assert_error;
 const ACCESS: AccessFlags = AccessFlags::LocalWrite;
 
 fn region(pd: &ProtectionDomain, len: usize) -> MemoryRegion {
+    region_with(pd, len, ACCESS)
+}
+
+fn region_with(pd: &ProtectionDomain, len: usize, access: AccessFlags) -> MemoryRegion {
     // SAFETY: the fake device touches no memory, and no reference to it is made.
-    unsafe { pd.reg_mr(std::ptr::without_provenance_mut(0x1000), len, ACCESS).unwrap() }
+    unsafe { pd.reg_mr(std::ptr::without_provenance_mut(0x1000), len, access).unwrap() }
+}
+
+fn on_demand(pd: &ProtectionDomain, len: usize) -> MemoryRegion {
+    region_with(pd, len, ACCESS | AccessFlags::OnDemand)
 }
 
 /// Any descriptor; its type does not matter here.
@@ -55,7 +63,7 @@ fn every_kind_can_fail() {
             .advise_mr(
                 MemoryRegionAdvice::Prefetch,
                 AdviseMemoryRegionFlags::empty(),
-                &[(&region(&pd, 9), 0..9)],
+                &[(&on_demand(&pd, 9), 0..9)],
             )
             .unwrap_err();
         assert_fails!(errno, "ibv_advise_mr", error);
@@ -227,8 +235,8 @@ fn a_null_region_ends_before_its_domain() {
 fn advice_is_split_where_a_range_is_too_long_for_an_entry() {
     let fake = Fake::new();
     let pd = fake.pd();
-    let long = region(&pd, 5 << 30);
-    let short = region(&pd, 100);
+    let long = on_demand(&pd, 5 << 30);
+    let short = on_demand(&pd, 100);
     let flags = AdviseMemoryRegionFlags::Flush;
     let ranges = [(&long, 10..(4 << 30)), (&short, 5..5), (&short, 90..100)];
     pd.advise_mr(MemoryRegionAdvice::PrefetchWrite, flags, &ranges).unwrap();
@@ -245,6 +253,11 @@ fn advice_is_split_where_a_range_is_too_long_for_an_entry() {
         let error = error.unwrap_err();
         assert_error(&error, ErrorKind::OutOfBounds, &[("index", &1), ("region_len", &100)]);
     }
+    // SoftRoCE would read beyond its record of such a region.
+    let pinned = region(&pd, 100);
+    let error = pd.advise_mr(MemoryRegionAdvice::Prefetch, flags, &[(&long, 0..1), (&pinned, 0..1)]);
+    let error = error.unwrap_err();
+    assert_error(&error, ErrorKind::InvalidArgument, &[("index", &1), ("access", &format!("{ACCESS:?}"))]);
     assert!(fake.world.regions.advised.lock().unwrap().is_none());
 }
 

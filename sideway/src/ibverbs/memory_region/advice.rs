@@ -11,8 +11,8 @@ use rdma_mummy_sys::verbs;
 
 use super::MemoryRegion;
 use crate::error::{Error, ErrorKind};
-use crate::ibverbs::check;
 use crate::ibverbs::protection_domain::ProtectionDomain;
+use crate::ibverbs::{AccessFlags, check};
 
 c_enum! {
     /// A hint about the next accesses to memory (`ibv_advise_mr_advice`).
@@ -70,6 +70,12 @@ impl ProtectionDomain {
                 .with("index", index)
                 .debug("range", range)
                 .with("region_len", region_len));
+            }
+            if !region.access.contains(AccessFlags::OnDemand) {
+                // SoftRoCE takes its record for a larger one, and reads beyond it.
+                let reason = "advice is about regions on demand only";
+                let error = Error::not_called(VERB, ErrorKind::InvalidArgument, reason).with("index", index);
+                return Err(error.debug("access", region.access));
             }
             push_entries(&mut entries, region, range);
         }
