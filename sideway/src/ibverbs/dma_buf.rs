@@ -48,6 +48,7 @@ impl ProviderBuffer {
     ///
     /// `man ibv_export_buf_dmabuf_fd`
     pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, Error> {
+        const VERB: &str = "ibv_export_buf_dmabuf_fd";
         const WHAT: &str = "dma-bufs of its provider's memory";
         let context = self.pd().context();
         let export = context.provider().verbs().ibv_export_buf_dmabuf_fd();
@@ -55,7 +56,11 @@ impl ProviderBuffer {
         // SAFETY: `self` keeps the memory alive.
         let fd = unsafe { export(self.as_raw().as_ptr()) };
         // SAFETY: the library made the descriptor just now, and nobody else owns it.
-        unsafe { owned(context, fd, "ibv_export_buf_dmabuf_fd", WHAT) }
+        unsafe { owned(context, fd, VERB, WHAT) }.map_err(|error| match error.errno() {
+            // The memory is not of a dma-buf.
+            Some(libc::ENODATA) => Unsupported::new(context, VERB, WHAT).into(),
+            _ => error,
+        })
     }
 }
 

@@ -342,13 +342,18 @@ pub fn getaddrinfo_of(
     let errno = error.raw_os_error().unwrap_or(0);
     Err(match result {
         -1 | libc::EAI_SYSTEM if errno != 0 => Error::os(VERB, error),
-        code => Error::os(VERB, io::Error::other(reason(code)))
-            .of_kind(ErrorKind::NotFound)
-            .reason("no address was found")
-            .with("code", code)
-            .remedy(node.and_then(with_port).unwrap_or_default()),
+        code => not_found(VERB, code, node),
     }
     .of(looked_for(node, service)))
+}
+
+/// The error of a lookup that ended with this code of `getaddrinfo`.
+fn not_found(verb: &'static str, code: c_int, node: Option<&str>) -> Error {
+    Error::os(verb, io::Error::other(reason(code)))
+        .of_kind(ErrorKind::NotFound)
+        .reason("no address was found")
+        .with("code", code)
+        .remedy(node.and_then(with_port).unwrap_or_default())
 }
 
 /// The remedy for a name that has a port in it: `HOST:PORT` or `[ADDRESS]:PORT`.
@@ -369,15 +374,18 @@ fn reason(code: c_int) -> String {
 }
 
 impl Identifier {
-    /// Starts a lookup of the addresses of a name and a service, without sleeping
-    /// (`rdma_resolve_addrinfo`). The event
+    /// Starts a lookup of the addresses of a name and a service (`rdma_resolve_addrinfo`). The event
     /// [`AddressInfoResolved`](super::EventType::AddressInfoResolved) or
     /// [`AddressInfoError`](super::EventType::AddressInfoError) follows. Then call
     /// [`query_addrinfo`](Self::query_addrinfo).
     ///
+    /// rdma-core, up to at least 65, asks the name servers before the call returns, and other calls
+    /// with the event channel wait for it.
+    ///
     /// # Errors
     ///
-    /// Fails if the library is too old ([`Unsupported`]) or rejects the request.
+    /// Fails if the library is too old ([`Unsupported`]) or rejects the request. A name that is not
+    /// found is the event, or, with rdma-core, an error of the kind [`ErrorKind::NotFound`].
     ///
     /// # References
     ///
@@ -388,6 +396,7 @@ impl Identifier {
         service: Option<&str>,
         hints: &AddressInfoHints,
     ) -> Result<(), Error> {
+        const VERB: &str = "rdma_resolve_addrinfo";
         let resolve = self.lib().rdma_resolve_addrinfo();
         let resolve =
             resolve.map_err(|symbol| Unsupported::of_library("resolution of names by events", symbol))?;
@@ -397,7 +406,15 @@ impl Identifier {
         let result = self.call(None, |_, id| unsafe {
             resolve(id, question.node(), question.service(), &raw const question.raw)
         });
-        result.map_err(|source| Error::os("rdma_resolve_addrinfo", source).of(looked_for(node, service)))
+        result.map_err(|source| {
+            let error = match source.raw_os_error() {
+                // rdma-core leaves the code of `getaddrinfo` in errno, or -1 for another error.
+                Some(-1) => Error::os(VERB, io::Error::other("the library gives no reason")),
+                Some(code) if code < 0 => not_found(VERB, code, node),
+                _ => Error::os(VERB, source),
+            };
+            error.of(looked_for(node, service))
+        })
     }
 
     /// Returns the result of [`resolve_addrinfo`](Self::resolve_addrinfo) (`rdma_query_addrinfo`).

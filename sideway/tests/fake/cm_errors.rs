@@ -492,6 +492,25 @@ fn names_can_fail() {
     assert!(error.unsupported().is_some(), "{error}");
 }
 
+/// rdma-core's `rdma_resolve_addrinfo` leaves a code of `getaddrinfo` in errno, or -1.
+#[test]
+#[cfg_attr(miri, ignore = "asks the C library what a code means")]
+fn a_name_that_is_not_found_in_the_call_is_said_in_words() {
+    let resolve = |errno: i32| {
+        let (_fake, channel) = lying(|l| l.cm = errno);
+        let id = new(&channel);
+        id.resolve_addrinfo(Some("peer:7000"), None, &AddressInfoHints::new()).unwrap_err()
+    };
+    for code in [libc::EAI_NONAME, libc::EAI_AGAIN] {
+        let error = resolve(code);
+        assert_error(&error, ErrorKind::NotFound, &[("code", &code)]);
+        assert!(error.to_string().ends_with("node `peer`, service `7000`"), "{error}");
+    }
+    let error = resolve(-1);
+    assert_error(&error, ErrorKind::Os, &[]);
+    assert!(error.to_string().contains("the library gives no reason"), "{error}");
+}
+
 /// Addresses are small enough for error types.
 #[test]
 fn addresses_are_values() {

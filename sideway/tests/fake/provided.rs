@@ -34,6 +34,11 @@ fn everything_can_fail() {
         let error = buffer.export_dmabuf_fd().unwrap_err();
         assert_fails!(errno, "ibv_export_buf_dmabuf_fd", error);
     }
+    // The memory is not of a dma-buf (`man ibv_export_buf_dmabuf_fd`).
+    let (_fake, context) = lying(|l| l.export_buf = libc::ENODATA);
+    let error = context.alloc_pd().unwrap().alloc_buf(100).unwrap().export_dmabuf_fd().unwrap_err();
+    let text = "device fake0 has no dma-bufs of its provider's memory (ibv_export_buf_dmabuf_fd)";
+    assert_eq!(error.to_string(), text);
 }
 
 #[test]
