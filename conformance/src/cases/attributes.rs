@@ -130,7 +130,7 @@ fn a_pair_is_resized_where_the_device_can(dut: &TestDevice) -> Outcome {
 
 /// IBTA, the table of transitions: SQD to SQD.
 fn a_drained_pair_takes_another_path_and_other_timers(dut: &TestDevice) -> Outcome {
-    dut.not_on(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
+    dut.not_since(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
     let node = at_work(dut, Type::IBV_QPT_RC);
     node.go(State::IBV_QPS_SQD);
     let changed = QpChange::to(State::IBV_QPS_SQD)
@@ -149,7 +149,7 @@ fn a_drained_pair_takes_another_path_and_other_timers(dut: &TestDevice) -> Outco
 }
 
 fn a_drained_pair_says_so(dut: &TestDevice) -> Outcome {
-    dut.not_on(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
+    dut.not_since(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
     let node = at_work(dut, Type::IBV_QPT_RC);
     node.go(State::IBV_QPS_SQD);
     // A device may drain an empty queue after the call, as Linux 6.1 does.

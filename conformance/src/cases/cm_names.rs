@@ -4,10 +4,10 @@
 use std::thread;
 use std::time::Duration;
 
-use libc::EINVAL;
+use libc::{EAI_NONAME, EINVAL};
 use rdma_mummy_sys::types::{RAI_DNS, RAI_NUMERICHOST, RAI_SA};
 
-use crate::kit::{CmDevice, Hints, Kind, Outcome, Skip, Space, Suite, TestDevice};
+use crate::kit::{CmDevice, Hints, Kind, Outcome, Skip, Space, Suite, TestDevice, TestTarget};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -106,7 +106,11 @@ fn a_name_that_is_not_found_is_an_event(dut: &TestDevice) -> Outcome {
     let cm_device = cm_device(dut)?;
     let end = cm_device.create_id(Space::RDMA_PS_TCP);
     let hints = Hints { flags: RAI_NUMERICHOST, ..Hints::default() };
-    end.id.resolve_info(Some("no.number"), None, Some(&hints)).unwrap();
+    match end.id.resolve_info(Some("no.number"), None, Some(&hints)) {
+        // librdmacm looks it up in the call, and leaves the code of `getaddrinfo` in errno.
+        Err(EAI_NONAME) if dut.target == TestTarget::System => return Ok(()),
+        asked => asked.unwrap(),
+    }
     let seen = end.channel.event().copy_and_ack();
     assert_eq!(seen.kind, Kind::RDMA_CM_EVENT_ADDRINFO_ERROR, "{seen:?}");
     assert_ne!(seen.status, 0);

@@ -32,7 +32,7 @@ const QUEUES: &str = "announces queues for which the kernel may have no memory";
 /// `man ibv_query_port`: `max_msg_sz` is the "maximum message size".
 fn the_longest_message_arrives_whole(dut: &TestDevice) -> Outcome {
     const END: usize = 100_000;
-    dut.not_on(SoftRoce::New, "takes minutes for the two gibibytes that it announces")?;
+    dut.not_since(SoftRoce::New, "takes minutes for the two gibibytes that it announces")?;
     let (a, b) = pair(dut, &rc());
     let len = a.device.port().unwrap().max_msg_sz as usize;
     let [from, to] = [&a, &b].map(|node| node.pd.reg(&Buf::folded(len), EVERYTHING).unwrap());

@@ -79,7 +79,7 @@ fn a_wrong_local_key_is_a_local_protection_error(dut: &TestDevice, flavour: Flav
 }
 
 fn local_memory_beyond_its_region_is_a_local_protection_error(dut: &TestDevice) -> Outcome {
-    dut.not_on(SoftRoce::New, LOCAL_REASON)?;
+    dut.not_since(SoftRoce::New, LOCAL_REASON)?;
     is_a_local_protection_error(dut, Flavour::Classic, |a| a.mr.at(a.mr.len() - 63, 64));
     is_a_local_protection_error(dut, Flavour::Classic, |a| Sge { addr: a.mr.addr(0) - 1, ..a.mr.at(0, 64) });
     is_a_local_protection_error(dut, Flavour::Classic, |a| Sge { addr: u64::MAX - 15, ..a.mr.at(0, 64) });

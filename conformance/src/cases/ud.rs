@@ -437,7 +437,7 @@ fn a_send_queue_in_error_leads_to_three_states(dut: &TestDevice) -> Outcome {
 
 /// IBTA 10.2.3 (C10-10): a handle of another protection domain fails the call, or the request.
 fn an_address_handle_of_another_domain_is_refused(dut: &TestDevice) -> Outcome {
-    dut.not_on(SoftRoce::New, "reports a flush for an address handle of another domain")?;
+    dut.not_since(SoftRoce::New, "reports a flush for an address handle of another domain")?;
     let (a, b) = pair(dut, &classic());
     let foreign = Ah::new(&a.device.pd(), ah_attr(&a.device, b.gid.0)).unwrap();
     b.recv(1, 0, 64 + GRH);

@@ -146,7 +146,7 @@ pub(super) fn is_refused(a: &Node, b: &Node, to: RemoteAddr, offset: usize) {
 
 /// The status of a local window error: the new SoftRoCE reports a flush for each local error.
 pub(super) fn local(dut: &TestDevice, right: Status) -> Status {
-    dut.expects_of(SoftRoce::New, right, Status::IBV_WC_WR_FLUSH_ERR)
+    dut.expects_since(SoftRoce::New, right, Status::IBV_WC_WR_FLUSH_ERR)
 }
 
 /// Binding a window of type 1 fails, in the call or with the completion.

@@ -32,6 +32,19 @@ struct Allocation {
     mapped: bool,
 }
 
+const RIGHTS: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+impl Allocation {
+    fn map(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, 4096).unwrap();
+        let new = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address that the system chooses replaces no other.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, RIGHTS, new, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED, "{bytes} bytes");
+        Self { start: start.cast(), layout, mapped: true }
+    }
+}
+
 /// The length of the file behind [`Buf::folded`].
 const FOLD: usize = 16 << 20;
 
@@ -44,7 +57,7 @@ unsafe impl Sync for Allocation {}
 impl Drop for Allocation {
     fn drop(&mut self) {
         if self.mapped {
-            // SAFETY: `folded` mapped the memory with this length.
+            // SAFETY: `map` mapped the memory with this length.
             unsafe { libc::munmap(self.start.cast(), self.layout.size()) };
             return;
         }
@@ -65,22 +78,21 @@ impl Buf {
         Self(Arc::new(Allocation { start, layout, mapped: false }))
     }
 
+    /// Maps memory that has no pages yet.
+    pub(crate) fn untouched(bytes: usize) -> Self {
+        Self(Arc::new(Allocation::map(bytes)))
+    }
+
     /// Maps memory that takes less room than its length: a small file, one time after the other,
     /// and behind it a last part that is no such mapping.
     pub(crate) fn folded(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes, 4096).unwrap();
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let new = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address that the system chooses replaces no other.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, new, -1, 0) };
-        assert_ne!(start, libc::MAP_FAILED, "{bytes} bytes");
-        let allocation = Allocation { start: start.cast(), layout, mapped: true };
+        let allocation = Allocation::map(bytes);
         let file = BufferFile::memory(FOLD as u64, false);
         for at in (0..bytes.saturating_sub(FOLD)).step_by(FOLD) {
             let place = allocation.start.wrapping_add(at).cast();
             let again = libc::MAP_SHARED | libc::MAP_FIXED;
             // SAFETY: this replaces a part of the mapping that was just made.
-            let part = unsafe { libc::mmap(place, FOLD, rights, again, file.descriptor(), 0) };
+            let part = unsafe { libc::mmap(place, FOLD, RIGHTS, again, file.descriptor(), 0) };
             assert_eq!(part, place);
         }
         Self(Arc::new(allocation))

@@ -11,7 +11,8 @@ use super::{Cm, Device, Flavour, devices, set_variable};
 /// Names the device to use.
 const DEVICE: &str = "CONFORMANCE_DEVICE";
 
-/// The SoftRoCE release of the guest, `old` or `new`; set by the command that starts the guest.
+/// The SoftRoCE release of the guest, `old`, `new` or `newest`; set by the command that starts the
+/// guest.
 const RELEASE: &str = "SOFTROCE_RDMA_CORE";
 
 /// The vendor ID that SoftRoCE reports.
@@ -59,13 +60,26 @@ macro_rules! both {
 
 pub(crate) type Suite = test_harness::Suite<TestDevice>;
 
-/// The two SoftRoCE releases that the suite knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The SoftRoCE releases that the suite knows, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SoftRoce {
     /// rdma-core 44 and kernel 6.1.
     Old,
     /// rdma-core 56 and kernel 6.12.
     New,
+    /// Those of Debian's unstable release: rdma-core 65 and kernel 7.2 in November 2026.
+    Newest,
+}
+
+impl SoftRoce {
+    /// The release of the guest. SoftRoCE of a host counts as new.
+    fn of_guest() -> Self {
+        match std::env::var(RELEASE).as_deref() {
+            Ok("old") => Self::Old,
+            Ok("newest") => Self::Newest,
+            _ => Self::New,
+        }
+    }
 }
 
 /// The device under test, and a second device to talk to if the provider lists one.
@@ -111,8 +125,7 @@ impl TestDevice {
         let peer = usable.iter().find(|device| device.name() != chosen.name());
         let is_softroce = target == TestTarget::System
             && chosen.query().is_ok_and(|attr| attr.vendor_id == SOFTROCE_VENDOR && !is_soft_rnic(&attr));
-        let release = std::env::var(RELEASE).unwrap_or_default();
-        let softroce = is_softroce.then_some(if release == "old" { SoftRoce::Old } else { SoftRoce::New });
+        let softroce = is_softroce.then(SoftRoce::of_guest);
         Ok(Self {
             provider,
             name: chosen.name().to_owned(),
@@ -150,7 +163,7 @@ impl TestDevice {
         }
     }
 
-    /// Skips the case on both releases of SoftRoCE.
+    /// Skips the case on every release of SoftRoCE.
     pub(crate) fn not_softroce(&self, reason: &str) -> Outcome {
         note(format!("SoftRoCE {reason}"));
         self.skip_if(self.softroce.is_some(), format!("SoftRoCE {reason}"))
@@ -160,6 +173,18 @@ impl TestDevice {
     pub(crate) fn not_on(&self, release: SoftRoce, reason: &str) -> Outcome {
         note(format!("SoftRoCE ({release:?}) {reason}"));
         self.skip_if(self.softroce == Some(release), format!("SoftRoCE {reason}"))
+    }
+
+    /// Skips the case on this release of SoftRoCE and on later ones.
+    pub(crate) fn not_since(&self, release: SoftRoce, reason: &str) -> Outcome {
+        note(format!("SoftRoCE (since {release:?}) {reason}"));
+        self.skip_if(self.softroce >= Some(release), format!("SoftRoCE {reason}"))
+    }
+
+    /// The same, even with `--include-ignored`, because the case could end the kernel.
+    pub(crate) fn never_since(&self, release: SoftRoce, reason: &str) -> Outcome {
+        note(format!("SoftRoCE (since {release:?}) {reason}"));
+        if self.softroce >= Some(release) { Err(Skip(format!("SoftRoCE {reason}"))) } else { Ok(()) }
     }
 
     fn skip_if(&self, excused: bool, reason: String) -> Outcome {
@@ -179,10 +204,10 @@ impl TestDevice {
         if self.softroce.is_some() { softroce } else { right }
     }
 
-    /// The correct answer, or the deviating one of this release of SoftRoCE.
-    pub(crate) fn expects_of<T>(&self, release: SoftRoce, right: T, softroce: T) -> T {
-        note(format!("SoftRoCE ({release:?}) answers otherwise"));
-        if self.softroce == Some(release) { softroce } else { right }
+    /// The correct answer, or the deviating one of this release of SoftRoCE and of later ones.
+    pub(crate) fn expects_since<T>(&self, release: SoftRoce, right: T, softroce: T) -> T {
+        note(format!("SoftRoCE (since {release:?}) answers otherwise"));
+        if self.softroce >= Some(release) { softroce } else { right }
     }
 
     /// Skips the extended flavour on SoftRoCE, whose library loses inline data or the lengths of a
