@@ -34,6 +34,8 @@ enum Needs {
     Nothing,
     /// A program of ibverbs-utils or rdmacm-utils.
     C(&'static str),
+    /// rdmacm-utils' `cmtime` with a server and a client.
+    Cmtime,
     /// Extended reliable connections.
     Xrc,
     /// Extended reliable connections, and a program of ibverbs-utils.
@@ -47,6 +49,15 @@ enum Needs {
 impl Needs {
     fn is_xrc(self) -> bool {
         matches!(self, Self::Xrc | Self::XrcAndC(_))
+    }
+
+    /// The C program that takes part.
+    fn program(self) -> Option<&'static str> {
+        match self {
+            Self::C(program) | Self::XrcAndC(program) => Some(program),
+            Self::Cmtime => Some("cmtime"),
+            Self::Nothing | Self::Xrc | Self::Kernel | Self::Guest => None,
+        }
     }
 }
 
@@ -73,20 +84,23 @@ impl InteropTest {
             Needs::Xrc | Needs::XrcAndC(_) if dut.is_some_and(|dut| !dut.has_xrc) => {
                 Some("the device has no extended reliable connections".to_owned())
             }
-            Needs::C(_) | Needs::XrcAndC(_) if dut.is_some_and(|dut| dut.is_own) => {
+            _ if self.needs.program().is_some() && dut.is_some_and(|dut| dut.is_own) => {
                 Some("C programs do not see a software device of this process".to_owned())
             }
             Needs::Kernel if dut.is_some_and(|dut| dut.is_soft) => {
                 Some("the kernel does not know a software device".to_owned())
             }
-            Needs::C(program) | Needs::XrcAndC(program) if common::c_program(program).is_none() => {
-                let package = if program.starts_with("ibv_") { "ibverbs-utils" } else { "rdmacm-utils" };
-                Some(format!("the C program `{program}` is not on the PATH (Debian: {package})"))
+            Needs::Cmtime if connections::cmtime_has_a_controller() => {
+                Some("cmtime of rdma-core 59 and later has a controller and peers".to_owned())
             }
             Needs::Guest if dut.is_some_and(|dut| !dut.is_guest) => {
                 Some("the test needs the known network of `cargo xtask softroce`".to_owned())
             }
-            _ => None,
+            needs => {
+                let program = needs.program().filter(|program| common::c_program(program).is_none())?;
+                let package = if program.starts_with("ibv_") { "ibverbs-utils" } else { "rdmacm-utils" };
+                Some(format!("the C program `{program}` is not on the PATH (Debian: {package})"))
+            }
         }
     }
 }
@@ -125,6 +139,8 @@ fn trial(test: InteropTest, dut: &Result<Arc<TestDevice>, String>, required: boo
     let ignored = match &obstacle {
         // The known network exists in the guest only.
         Some(_) if test.needs == Needs::Guest => true,
+        // No release has both.
+        Some(_) if test.needs == Needs::Cmtime && connections::cmtime_has_a_controller() => true,
         // A device may lack extended reliable connections, and a software device is unknown to the
         // kernel and to C programs.
         Some(_) if dut.as_ref().is_ok_and(|dut| !dut.has_xrc && test.needs.is_xrc()) => true,

@@ -60,7 +60,8 @@ pub(crate) fn add(tests: &mut Vec<InteropTest>) {
             persistent(dut, server, client)
         }));
         for (name, flags) in [("connections", "-c 20"), ("threads", "-c 50 -n 3")] {
-            tests.push(InteropTest::new(format!("cmtime::{sides}::{name}"), needs("cmtime"), move |dut| {
+            let needs = if server == client { Needs::Nothing } else { Needs::Cmtime };
+            tests.push(InteropTest::new(format!("cmtime::{sides}::{name}"), needs, move |dut| {
                 cmtime(dut, server, client, flags)
             }));
         }
@@ -195,8 +196,18 @@ fn cmtime(
 
 /// Whether the C program is of rdma-core 52 or later.
 fn knows_threads() -> Result<bool, String> {
-    let Some(path) = c_program("cmtime") else { return Ok(true) };
-    Ok(RunningProgram::start(&path, &["-?"], &[])?.finish()?.stdout.contains("num_threads"))
+    usage_of_cmtime().map(|usage| usage.is_none_or(|usage| usage.contains("num_threads")))
+}
+
+/// Whether the C program is of rdma-core 59 or later, which connects any number of peers to each
+/// other, as a controller tells them.
+pub(crate) fn cmtime_has_a_controller() -> bool {
+    matches!(usage_of_cmtime(), Ok(Some(usage)) if usage.contains("controller"))
+}
+
+fn usage_of_cmtime() -> Result<Option<String>, String> {
+    let Some(path) = c_program("cmtime") else { return Ok(None) };
+    Ok(Some(RunningProgram::start(&path, &["-?"], &[])?.finish()?.stdout))
 }
 
 /// Two tables of 17 steps: with queue pairs and without.
