@@ -167,13 +167,14 @@
 //!    kernel's. Over RDMA the peer's side holds flushed bytes of a stream, and sent messages, while
 //!    they fit its free receives: at least 200,000 bytes by default, if its program has kept up
 //!    (`death::an_answer_outlives_the_process_that_wrote_it`,
-//!    `death::a_message_outlives_the_process_that_sent_it`). Above 64 connections it has fewer at
-//!    first ([`Builder::rx_slots`]). Further bytes, messages that do not fit, and what
-//!    [`send_buf`](Stream::send_buf) sends without a copy are read from this side's memory. They
-//!    need this process until [`drain`](Stream::drain) returns
-//!    (`death::i14_drained_bytes_outlive_a_killed_process`). A dropped connection sends for 10 s at
-//!    most ([`Stream::set_linger`], `close::i14_close_waits_no_longer_than_it_lingers`). So do all
-//!    that are open, also those of a [`Worker`], when `main` returns or
+//!    `death::a_message_outlives_the_process_that_sent_it`). What the device has not sent yet ends
+//!    with a killed process: SoftRoCE sends 128 packets before it waits for the peer's device.
+//!    Above 64 connections the peer has fewer receives at first ([`Builder::rx_slots`]). Further
+//!    bytes, messages that do not fit, and what [`send_buf`](Stream::send_buf) sends without a copy
+//!    are read from this side's memory. They need this process until [`drain`](Stream::drain)
+//!    returns (`death::i14_drained_bytes_outlive_a_killed_process`). A dropped connection sends for
+//!    10 s at most ([`Stream::set_linger`], `close::i14_close_waits_no_longer_than_it_lingers`). So
+//!    do all that are open, also those of a [`Worker`], when `main` returns or
 //!    [`exit`](std::process::exit) is called ([`Builder::exit_timeout`],
 //!    `parity::processes::the_end_of_a_process_sends_what_it_wrote`,
 //!    `death::i14_the_end_of_a_process_sends_what_its_worker_wrote`,
