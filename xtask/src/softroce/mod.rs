@@ -9,7 +9,7 @@
 //! | variable | meaning |
 //! | --- | --- |
 //! | `PATH` | begins with the workspace's programs and examples |
-//! | `SOFTROCE_RDMA_CORE` | `old`, `new` or `host` |
+//! | `SOFTROCE_RDMA_CORE` | `old`, `new`, `newest` or `host` |
 //! | `SOFTROCE_DEVICE` | the RDMA device; a guest has `rxe0`, and `rxe1` behind a veth pair |
 //! | `SOFTROCE_GID_INDEX` | the index of the device's RoCE v2 GID, in a guest |
 //! | `SOFTROCE_ADDRESS` | the address that a client connects to |
