@@ -106,7 +106,7 @@ impl InteropTest {
 }
 
 fn main() -> ExitCode {
-    suite::in_each_configuration(run)
+    suite::in_each_configuration(suite::Links::Ethernet, run)
 }
 
 fn run() -> ExitCode {

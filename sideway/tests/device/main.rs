@@ -51,7 +51,7 @@ static ALLOCATOR: support::counting_allocator::CountingAllocator =
     support::counting_allocator::CountingAllocator;
 
 fn main() -> ExitCode {
-    suite::in_each_configuration(run)
+    suite::in_each_configuration(suite::Links::All, run)
 }
 
 fn run() -> ExitCode {

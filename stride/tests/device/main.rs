@@ -22,7 +22,7 @@ mod verbs;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    suite::in_each_configuration(|| {
+    suite::in_each_configuration(suite::Links::Ethernet, || {
         harness::run(
             [
                 measure::TESTS,
