@@ -1,9 +1,9 @@
 //! Device memory: memory on the NIC itself (`ibv_alloc_dm`).
 //!
 //! Some devices have a small memory, which requests reach without crossing the bus. A program
-//! copies bytes [to](DeviceMemory::memcpy_to_dm) and [from](DeviceMemory::memcpy_from_dm) it. Parts
-//! of it can be [registered](ProtectionDomain::reg_dm_mr) for requests, which address the bytes by
-//! their offset.
+//! copies bytes [to](DeviceMemory::memcpy_to_dm) and [from](DeviceMemory::memcpy_from_dm) it, on
+//! mlx5 in multiples of 4 at multiples of 4. Parts of it can be
+//! [registered](ProtectionDomain::reg_dm_mr) for requests, which address the bytes by their offset.
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
@@ -13,14 +13,14 @@
 //! # let devices = DeviceList::from_provider(sideway::soft::provider())?;
 //! let context = devices.first()?.open()?;
 //! let memory = context.alloc_dm(4096, 3)?;
-//! memory.memcpy_to_dm(64, b"counter")?;
+//! memory.memcpy_to_dm(64, b"counters")?;
 //! let access = AccessFlags::LocalWrite | AccessFlags::RemoteRead;
 //! let region = context.alloc_pd()?.reg_dm_mr(&memory, 64, 1024, access)?;
 //! println!("a peer reads it with the key {:#x} from address {} on", region.rkey(), region.iova());
 //!
-//! let mut bytes = [0; 7];
+//! let mut bytes = [0; 8];
 //! memory.memcpy_from_dm(&mut bytes, 64)?;
-//! assert_eq!(&bytes, b"counter");
+//! assert_eq!(&bytes, b"counters");
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
