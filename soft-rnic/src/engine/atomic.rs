@@ -50,15 +50,16 @@ impl Qp {
             }
         };
         ctx.count(path, 8);
-        let before = before.to_ne_bytes();
-        let mut rest = before.as_slice();
+        let mut before = before.to_ne_bytes();
+        let from = (&raw mut before).cast::<u8>();
+        let mut offset = 0;
         for piece in &ctx.gather_list.pieces {
-            let len = piece.len.min(rest.len());
-            let (from, others) = rest.split_at(len);
+            let len = piece.len.min(8 - offset);
+            let from = from.wrapping_add(offset);
             // SAFETY: local pieces of eight bytes in total, whose keys allow writing (`gather`).
             // The hazards are set and a full fence has followed.
-            unsafe { LocalPiece { at: piece.at, len }.write(ctx.gather_list.by_system, from.as_ptr())? };
-            rest = others;
+            unsafe { LocalPiece { at: piece.at, len }.write(ctx.gather_list.by_system, from)? };
+            offset += len;
         }
         Ok(())
     }
