@@ -41,6 +41,9 @@ const GRH: usize = 40;
 const GROUP: u32 = 0xff_ffff;
 
 /// A group that only one case uses.
+/// The first LID of multicast groups (IBTA chapter 4, addressing).
+const MULTICAST_LID: u16 = 0xc000;
+
 fn group(number: u8) -> SocketAddr {
     (Ipv4Addr::new(239, 2, 77, number), 0).into()
 }
@@ -102,6 +105,7 @@ fn the_group_of_an_ipv4_address_is_that_address(dut: &TestDevice) -> Outcome {
     let gid = crate::kit::raw_gid(&seen.ud.ah_attr.grh.dgid);
     assert_eq!(gid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 2, 77, 2]);
     assert_eq!((seen.ud.ah_attr.is_global, seen.ud.ah_attr.port_num), (1, 1));
+    assert_eq!(seen.ud.ah_attr.dlid >= MULTICAST_LID, dut.is_infiniband());
     end.id.leave(group(2)).unwrap();
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The LIDs of the ports of an InfiniBand link, by which its devices are addressed.
 
 use std::collections::HashMap;
+use std::net::Ipv6Addr;
 use std::sync::OnceLock;
 
 use super::Device;
@@ -30,5 +31,10 @@ pub(super) fn remember(devices: &[Device]) {
 /// The LID of the port with this GID, or of the group; `None` on Ethernet.
 pub(crate) fn lid_of(gid: [u8; 16]) -> Option<u16> {
     let lids = LIDS.get().filter(|lids| !lids.is_empty())?;
-    if gid[0] == 0xff { Some(MULTICAST) } else { lids.get(&gid).copied() }
+    if is_group(gid) { Some(MULTICAST) } else { lids.get(&gid).copied() }
+}
+
+/// Whether a GID names a multicast group, of IPv4 or IPv6 addresses.
+pub(super) fn is_group(gid: [u8; 16]) -> bool {
+    Ipv6Addr::from(gid).to_canonical().is_multicast()
 }

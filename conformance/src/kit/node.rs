@@ -2,6 +2,7 @@
 
 use rdma_mummy_sys::types::*;
 
+use super::lids::is_group;
 use super::memory::ALL;
 use super::{Ah, Buf, Cq, Device, Flavour, Mr, Pd, Qp, QpChange, QpInit, Recv, Srq, Wc, Wr};
 use super::{Skip, TestDevice, lid_of};
@@ -134,7 +135,7 @@ pub(crate) struct Node {
 pub(crate) fn ah_attr(device: &Device, to: [u8; 16]) -> ibv_ah_attr {
     let mut attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
     if let Some(lid) = lid_of(to) {
-        (attr.dlid, attr.is_global) = (lid, u8::from(to[0] == 0xff));
+        (attr.dlid, attr.is_global) = (lid, is_group(to).into());
     }
     attr.grh = ibv_global_route {
         dgid: ibv_gid { raw: to },

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use rdma_mummy_sys::types::ibv_port_state;
 
 use super::types::CmPath;
-use crate::config::{MAX_DEVICES, MAX_PORTS};
 use crate::objects::device::{DEFAULT_PKEY, Device};
+use crate::objects::lid;
 
 /// The addresses of the devices.
 pub(super) struct AddressTable {
@@ -72,7 +72,9 @@ impl AddressTable {
     /// Whether an address can be reached: it belongs to a port of this process, or may belong to a
     /// port of another process.
     pub(super) fn reaches(&self, address: IpAddr) -> bool {
-        self.by_gid.contains_key(&gid_of(address)) || address.is_multicast() || may_be_a_ports(address)
+        self.by_gid.contains_key(&gid_of(address))
+            || address.is_multicast()
+            || lid::of_numbered_gid(gid_of(address)).is_some()
     }
 }
 
@@ -96,25 +98,6 @@ pub(super) fn gid_of(address: IpAddr) -> [u8; 16] {
 
 fn address_of(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()
-}
-
-/// Whether a device of another process could have the address, by the numbering rule of
-/// `objects::device`.
-fn may_be_a_ports(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => {
-            let [_, _, port, device] = address.octets();
-            address.is_loopback() && port < MAX_PORTS && (1..=MAX_DEVICES).contains(&device)
-        }
-        IpAddr::V6(address) => {
-            let [a, b, c, d, e, f, g, h] = address.segments();
-            let softs = [0x0073, 0x6fff, 0xfe66];
-            [a, b, c, d] == [0xfe80, 0, 0, 0]
-                && [e, f, g] == softs
-                && h >> 8 == u16::from(b't')
-                && h & 0xff < u16::from(MAX_DEVICES) * u16::from(MAX_PORTS)
-        }
-    }
 }
 
 /// The loopback address in the same family as `like`, with a port.

@@ -163,9 +163,8 @@ impl CmId {
 
 /// The address handle for a GID.
 pub(super) fn address_handle(path: CmPath, dgid: [u8; 16], traffic_class: u8, hop_limit: u8) -> ibv_ah_attr {
-    let lid = if dgid[0] == 0xff { lid::of_group(dgid) } else { lid::of_gid(dgid) };
     ibv_ah_attr {
-        dlid: if path.device.is_infiniband() { lid } else { 0 },
+        dlid: if path.device.is_infiniband() { lid::of_gid(dgid) } else { 0 },
         grh: ibv_global_route {
             dgid: ibv_gid { raw: dgid },
             flow_label: 0,
