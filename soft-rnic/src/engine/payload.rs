@@ -129,10 +129,12 @@ impl Qp {
             }
         };
         match copied {
-            // The system does not say on which side memory is missing. An address beyond those of
-            // programs looks to it like a peer that has gone.
-            Err(CopyError::BadAddress | CopyError::PeerGone)
-                if ctx.gather_list.lacks_memory(ctx.rnic.node().own_vm(), direction) =>
+            // The system does not say on which side memory is missing. If a local address is beyond
+            // those of programs, which only an implicit region permits, it looks like a peer that
+            // has gone.
+            Err(error @ (CopyError::BadAddress | CopyError::PeerGone))
+                if (error == CopyError::BadAddress || ctx.gather_list.by_system.is_some())
+                    && ctx.gather_list.lacks_memory(ctx.rnic.node().own_vm(), direction) =>
             {
                 Err(CopyError::OwnBadAddress)
             }

@@ -141,13 +141,8 @@ impl Vm {
     ///
     /// `from` is valid for reads of `len` bytes. The program has offered the destination.
     pub(crate) unsafe fn write_own(self, to: *mut u8, from: *const u8, len: usize) -> Result<(), VmError> {
-        for (offset, len) in ordered_parts(to, len) {
-            let local = [local(from.wrapping_add(offset), len)];
-            let remote = [remote(to.wrapping_add(offset).addr() as u64, len)];
-            // SAFETY: the caller guarantees both ranges; this is a part of them.
-            whole(unsafe { self.write(&local, &remote) }, len)?;
-        }
-        Ok(())
+        // SAFETY: the caller guarantees the bytes, and has offered the range.
+        unsafe { self.copy_own(libc::process_vm_writev, ordered_parts(to, len), from, to) }
     }
 
     /// Copies `len` bytes of a range of this process that may be unmapped, in the same order.
@@ -162,11 +157,32 @@ impl Vm {
     /// `to` is valid for writes of `len` bytes, and no references to them exist. The program has
     /// offered the source.
     pub(crate) unsafe fn read_own(self, to: *mut u8, from: *const u8, len: usize) -> Result<(), VmError> {
-        for (offset, len) in ordered_parts(to, len) {
-            let local = [local(to.wrapping_add(offset), len)];
-            let remote = [remote(from.wrapping_add(offset).addr() as u64, len)];
+        // SAFETY: the caller guarantees the bytes, and has offered the range.
+        unsafe { self.copy_own(libc::process_vm_readv, ordered_parts(to, len), to, from) }
+    }
+
+    /// Copies these parts of a range, one call for each, between `sure` and an `offered` range.
+    ///
+    /// # Safety
+    ///
+    /// The conditions of [`write_own`](Self::write_own) or [`read_own`](Self::read_own), whichever
+    /// `copy` implements.
+    unsafe fn copy_own(
+        self,
+        copy: CopyRanges,
+        parts: impl Iterator<Item = (usize, usize)>,
+        sure: *const u8,
+        offered: *const u8,
+    ) -> Result<(), VmError> {
+        for (offset, len) in parts {
+            let local = [local(sure.wrapping_add(offset), len)];
+            let remote = [remote(offered.wrapping_add(offset).addr() as u64, len)];
             // SAFETY: the caller guarantees both ranges; this is a part of them.
-            whole(unsafe { self.read(&local, &remote) }, len)?;
+            let moved = unsafe { self.call_with(copy, &local, &remote)? };
+            // A short count is a fault of the next byte.
+            if moved != len {
+                return Err(VmError::Fault);
+            }
         }
         Ok(())
     }
@@ -244,11 +260,6 @@ fn ordered_parts(to: *const u8, len: usize) -> impl Iterator<Item = (usize, usiz
     let body = len - tail;
     let chunks = (0..body).step_by(MAX_BYTES).map(move |offset| (offset, MAX_BYTES.min(body - offset)));
     chunks.chain((tail > 0).then_some((body, tail))).inspect(|_| fence(Ordering::Release))
-}
-
-/// A short count is a fault of the next byte.
-fn whole(moved: Result<usize, VmError>, wanted: usize) -> Result<(), VmError> {
-    if moved? == wanted { Ok(()) } else { Err(VmError::Fault) }
 }
 
 /// The list `first, rest...`, written to `room`. It must not be longer than that.
