@@ -174,7 +174,7 @@ fn a_request_from_an_address_without_memory_fails_here(dut: &TestDevice) -> Outc
             for write in [true, false] {
                 let ImplicitPair { a, b, ours, theirs } = ImplicitPair::rc(dut)?;
                 b.qp.recv(Recv::new(1).sge(b.mr.at(0, 4096)));
-                // The first bytes are there.
+                // The first entry names memory.
                 let list = [ours.at(a.mr.addr(0), 8), ours.at(nowhere, len)];
                 let wr = if write { Wr::write(2, theirs.remote(b.mr.addr(0))) } else { Wr::send(2) };
                 assert_eq!(a.fails(wr.list(&list)), Status::IBV_WC_LOC_PROT_ERR, "{len} at {nowhere:#x}");

@@ -45,7 +45,7 @@ pub(super) struct ClaimedRecv<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecvMeta {
     pub(crate) header: usize,
-    /// Whether the packets have a global route header. Its room is there in any case.
+    /// Whether the packets have a global route header. The receive keeps 40 bytes for it in any case.
     pub(crate) has_grh: bool,
     /// Whether `source` is valid.
     pub(crate) has_source: bool,

@@ -288,7 +288,7 @@ fn silence_locks_nobody_out(device: &Device, flags: &str) {
 /// A server that is scanned does not fill the disk with its log.
 fn the_log_of_strangers_is_bounded(device: &Device) -> Outcome {
     let server = Server::new(device, "");
-    for _ in 0..150 {
+    for _ in 0..300 {
         let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, server.1)).unwrap();
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         // The end comes once the server has dealt with it.
@@ -298,8 +298,8 @@ fn the_log_of_strangers_is_bounded(device: &Device) -> Outcome {
     let ended = server.end();
     let told = ended.stderr.lines().filter(|line| line.contains("does not speak stride-perf's protocol"));
     let told = told.count();
-    // A run that takes longer than 10 s begins a new period.
-    assert!((100..150).contains(&told), "{told} lines in {ended:#?}");
+    // Each 10 s on a busy machine begin a new period.
+    assert!((100..300).contains(&told), "{told} lines in {ended:#?}");
     assert!(ended.stderr.contains("further connections without a request are not logged for 10 s"));
     Outcome::Ran
 }
