@@ -181,6 +181,23 @@ fn the_other_kind_of_test_is_told_from_this_one() {
     listening.kill();
 }
 
+/// They are more than the server hears at a time, so that the oldest make room.
+#[test]
+fn connections_that_say_nothing_delay_no_client() {
+    let stranger = trespass::Builder::new().policy(trespass::Policy::TcpOnly).build().unwrap();
+    for transport in ["rdma", "tcp"] {
+        let (mut serving, port) = server("msg bw");
+        let connect = |_| stranger.connect_seq_packet(format!("127.0.0.1:{port}")).unwrap();
+        let silent: Vec<_> = (0..70).map(connect).collect();
+        let client = run(&format!("msg bw 127.0.0.1 -p {port} -n 20 --transport {transport}")).succeeded();
+        is_bandwidth(&client.rows()[0], 65536.0, 20.0);
+        serving.await_line("made room for another connection");
+        serving.await_line("serving 127.0.0.1");
+        serving.end().succeeded();
+        drop(silent);
+    }
+}
+
 #[test]
 fn a_server_that_stays_takes_no_messages_and_says_so() {
     let mut serving = Running::start(&mut soft("serve -p 0"));

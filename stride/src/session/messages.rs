@@ -9,11 +9,12 @@ use std::time::Duration;
 use sideway::provider::set_default_provider;
 use trespass::{Builder, Config, HandshakeError, Listener, Policy, SeqPacket};
 
-use super::strangers::StrangerLog;
+use super::reception::{self, Acceptor};
 use super::{secret, steps};
 use crate::control::{ControlError, ControlLink, ControlMessage, Greeting, MAGIC, Secret, SeqPacketFrames};
 use crate::device;
 use crate::error::Error;
+use crate::interrupt;
 use crate::plan::{LARGEST_BLOCK, Measure, RunPlan, SideRole, TestOperation, TestPlan};
 use crate::report::{Measured, Output, software};
 use crate::result::SizeDetails;
@@ -29,6 +30,12 @@ const SEND_BUFFER: usize = 1 << 20;
 /// Spin time with --poll: the most that [`Builder::spin`] accepts.
 const POLL: Duration = Duration::from_secs(1);
 
+/// How often a loopback test looks whether its client still wants to connect.
+const ACCEPT_LIMIT: Duration = Duration::from_millis(100);
+
+/// One end of a connection of trespass.
+type MessagesLink = ControlLink<SeqPacketFrames>;
+
 /// Runs the plan on its side.
 pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     if plan.local.transport != Policy::TcpOnly {
@@ -43,7 +50,9 @@ pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
         SideRole::Server => {
             let listener = listen(&config, &["[::]", "0.0.0.0"], port)?;
             output.note(format_args!("waiting for a client on TCP port {}", listener.local_addr()?.port()));
-            session.serve_first(&listener, output)
+            let (link, greeting) = reception::first_request(listener, session.secret, output)?;
+            output.note(format_args!("serving {}", link.peer()));
+            steps::over(link, output, |link, output| session.server(link, greeting, output))
         }
         SideRole::Client(host) => session.connect(&config, host, port, output),
         SideRole::Loopback => {
@@ -51,8 +60,8 @@ pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
             let (port, gone) = (listener.local_addr()?.port(), AtomicBool::new(false));
             steps::both(
                 |output| {
-                    let accepted = accept_unless(listener, &gone)?;
-                    steps::over(over_messages(accepted), output, |link, output| {
+                    let accepted = accept_unless(&listener, &gone)?;
+                    steps::over(accepted, output, |link, output| {
                         let greeting = steps::asked(link, session.secret)?;
                         session.server(link, greeting, output)
                     })
@@ -115,22 +124,34 @@ fn not_connected(error: io::Error, server: &str) -> Error {
     }
 }
 
-/// A client and its address.
-type Accepted = (SeqPacket, SocketAddr);
+impl Acceptor for Listener {
+    type Wire = SeqPacketFrames;
 
-fn over_messages((socket, peer): Accepted) -> ControlLink<SeqPacketFrames> {
-    ControlLink::new(SeqPacketFrames::new(socket), peer.to_string())
+    fn accept_within(&self, limit: Duration) -> Result<Option<MessagesLink>, ControlError> {
+        interrupt::check()?;
+        self.set_accept_timeout(Some(limit)).map_err(ControlError::Accept)?;
+        match self.accept_seq_packet() {
+            Ok((socket, peer)) => {
+                let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                Ok(Some(ControlLink::new(SeqPacketFrames::new(socket), peer.to_string())))
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(None),
+            Err(error) => Err(ControlError::Accept(error)),
+        }
+    }
+
+    /// A wait ends by its limit.
+    fn shut_down(&self) {}
 }
 
 /// Accepts a client in this process, which may fail before it connects.
-fn accept_unless(listener: Listener, gone: &AtomicBool) -> Result<Accepted, Error> {
-    listener.set_nonblocking(true)?;
+fn accept_unless(listener: &Listener, gone: &AtomicBool) -> Result<MessagesLink, Error> {
     loop {
-        match listener.accept_seq_packet() {
-            Err(error) if error.kind() == ErrorKind::WouldBlock && !gone.load(Ordering::Relaxed) => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            accepted => return Ok(accepted.map_err(ControlError::Accept)?),
+        if let Some(link) = listener.accept_within(ACCEPT_LIMIT)? {
+            return Ok(link);
+        }
+        if gone.load(Ordering::Relaxed) {
+            return Err(ControlError::Accept(ErrorKind::ConnectionAborted.into()).into());
         }
     }
 }
@@ -145,22 +166,6 @@ struct MessagesSession<'a> {
 }
 
 impl MessagesSession<'_> {
-    /// Serves the first client with a valid request. Others are logged and forgotten.
-    fn serve_first(&self, listener: &Listener, output: &mut Output) -> Result<(), Error> {
-        let strangers = StrangerLog::new(output, "; waiting for another client");
-        loop {
-            let mut link = over_messages(listener.accept_seq_packet().map_err(ControlError::Accept)?);
-            match steps::asked(&mut link, self.secret) {
-                Ok(greeting) => {
-                    output.note(format_args!("serving {}", link.peer()));
-                    return steps::over(link, output, |link, output| self.server(link, greeting, output));
-                }
-                Err(error) if error.interrupted().is_some() => return Err(error),
-                Err(error) => strangers.send_away(&mut link, &error),
-            }
-        }
-    }
-
     fn connect(&self, config: &Config, host: &str, port: u16, output: &mut Output) -> Result<(), Error> {
         let server = format!("{host}:{port}");
         let connected = config.connect_seq_packet((host, port));
@@ -169,7 +174,7 @@ impl MessagesSession<'_> {
         steps::over(link, output, |link, output| self.client(link, output))
     }
 
-    fn client(&self, link: &mut ControlLink<SeqPacketFrames>, output: &mut Output) -> Result<(), Error> {
+    fn client(&self, link: &mut MessagesLink, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, self.secret, output)?;
         tell(&link.wire().socket, self.test, output);
         let corked = if self.cork { ", short ones go together (--cork)" } else { "" };
@@ -186,12 +191,7 @@ impl MessagesSession<'_> {
         steps::finish(link)
     }
 
-    fn server(
-        &self,
-        link: &mut ControlLink<SeqPacketFrames>,
-        greeting: Greeting,
-        output: &mut Output,
-    ) -> Result<(), Error> {
+    fn server(&self, link: &mut MessagesLink, greeting: Greeting, output: &mut Output) -> Result<(), Error> {
         let test = steps::agreed(link, greeting, self.test, output);
         if !matches!(test.operation, TestOperation::Messages(_)) {
             return Err(link

@@ -6,7 +6,6 @@
 //! room for the next one. The thread that accepts connections neither reads nor writes them.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope, sleep};
@@ -14,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::steps;
 use super::strangers::StrangerLog;
-use crate::control::{ControlError, ControlLink, ControlListener, Greeting, Secret, TcpCloser, link};
+use crate::control::{
+    ClosableTransport, ControlError, ControlLink, ControlListener, Greeting, LinkCloser, Secret, Tcp,
+};
 use crate::error::Error;
 use crate::interrupt;
 use crate::report::Output;
@@ -31,6 +32,34 @@ const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How often the accepting thread looks for a free place.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
+/// A server's socket.
+pub(super) trait Acceptor: Sync {
+    /// The transport of accepted connections.
+    type Wire: ClosableTransport;
+
+    /// Returns the next client, if one connects within `limit`.
+    ///
+    /// # Errors
+    ///
+    /// A signal asked this process to end, or the system has no resources for a client.
+    fn accept_within(&self, limit: Duration) -> Result<Option<ControlLink<Self::Wire>>, ControlError>;
+
+    /// Ends a wait in another thread, if that is possible.
+    fn shut_down(&self);
+}
+
+impl Acceptor for ControlListener {
+    type Wire = Tcp;
+
+    fn accept_within(&self, limit: Duration) -> Result<Option<ControlLink>, ControlError> {
+        self.accept_within(limit)
+    }
+
+    fn shut_down(&self) {
+        self.shut_down();
+    }
+}
+
 /// The connections without a request.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals(Mutex<ArrivalTable>);
@@ -40,13 +69,15 @@ struct ArrivalTable {
     /// The oldest first.
     places: VecDeque<Arrival>,
     next: u64,
+    /// Nobody gets a place any more.
+    is_over: bool,
 }
 
 #[derive(Debug)]
 struct Arrival {
     number: u64,
     since: Instant,
-    closer: TcpCloser,
+    closer: Box<dyn LinkCloser>,
 }
 
 /// A connection's place, which becomes free when this is dropped.
@@ -57,31 +88,29 @@ pub(super) struct ArrivalPlace<'a> {
 }
 
 impl Arrivals {
-    /// Gives every connection a place and to `begin`, until that fails, `is_over` or a signal.
+    /// Gives every connection a place and to `begin`, until [`close_all`](Self::close_all) or a
+    /// signal.
     ///
     /// # Errors
     ///
     /// The signal.
-    pub(super) fn accept<'a>(
+    pub(super) fn accept<'a, A: Acceptor>(
         &'a self,
-        listener: &ControlListener,
+        listener: &A,
         strangers: &StrangerLog,
-        is_over: &AtomicBool,
-        mut begin: impl FnMut(ControlLink, ArrivalPlace<'a>),
+        mut begin: impl FnMut(ControlLink<A::Wire>, ArrivalPlace<'a>),
     ) -> Result<(), Error> {
         let mut told = String::new();
-        while !is_over.load(Ordering::Relaxed) {
-            let accepted = listener.accept_within(SIGNAL_CHECK_INTERVAL);
-            let linked =
-                accepted.and_then(|accepted| accepted.map(|(stream, peer)| link(stream, peer)).transpose());
-            match linked {
+        while !self.is_over() {
+            match listener.accept_within(SIGNAL_CHECK_INTERVAL) {
                 Ok(None) => {}
                 Ok(Some(mut link)) => {
-                    let place = self.next_place(link.wire().closer())?;
-                    begin(link, place);
+                    if let Some(place) = self.next_place(link.wire().closer())? {
+                        begin(link, place);
+                    }
                 }
                 Err(error @ ControlError::Interrupted(_)) => return Err(error.into()),
-                Err(_) if is_over.load(Ordering::Relaxed) => {}
+                Err(_) if self.is_over() => {}
                 // It has disconnected already.
                 Err(ControlError::Gone { .. }) => {}
                 // For example, too many open files: when clients end, descriptors become free. The
@@ -99,11 +128,15 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Waits until a place is free, or its connection has had it for long enough.
-    fn next_place(&self, closer: TcpCloser) -> Result<ArrivalPlace<'_>, Error> {
+    /// Waits until a place is free, or its connection has had it for long enough. Returns none after
+    /// [`close_all`](Self::close_all).
+    fn next_place(&self, closer: Box<dyn LinkCloser>) -> Result<Option<ArrivalPlace<'_>>, Error> {
         loop {
             interrupt::check()?;
             let mut table = self.table();
+            if table.is_over {
+                return Ok(None);
+            }
             let oldest = table.places.front().filter(|_| table.places.len() >= PLACES);
             let left =
                 oldest.map_or(Duration::ZERO, |oldest| PATIENCE.saturating_sub(oldest.since.elapsed()));
@@ -116,16 +149,22 @@ impl Arrivals {
                 let number = table.next;
                 table.next += 1;
                 table.places.push_back(Arrival { number, since: Instant::now(), closer });
-                return Ok(ArrivalPlace { arrivals: self, number });
+                return Ok(Some(ArrivalPlace { arrivals: self, number }));
             }
             drop(table);
             sleep(left.min(PLACE_CHECK_INTERVAL));
         }
     }
 
-    /// Ends every connection that still has a place.
+    /// Ends every connection that still has a place. From then on nobody gets one.
     fn close_all(&self) {
-        self.table().places.drain(..).for_each(|arrival| arrival.closer.close());
+        let mut table = self.table();
+        table.is_over = true;
+        table.places.drain(..).for_each(|arrival| arrival.closer.close());
+    }
+
+    fn is_over(&self) -> bool {
+        self.table().is_over
     }
 
     /// Each change of the table is complete before anything can panic.
@@ -169,20 +208,20 @@ impl Drop for ArrivalPlace<'_> {
 /// # Errors
 ///
 /// A signal asked this process to end.
-pub(super) fn first_request(
-    listener: ControlListener,
+pub(super) fn first_request<A: Acceptor>(
+    listener: A,
     secret: Option<&Secret>,
     output: &Output,
-) -> Result<(ControlLink, Greeting), Error> {
-    let (arrivals, is_over) = (Arrivals::default(), AtomicBool::new(false));
+) -> Result<(ControlLink<A::Wire>, Greeting), Error> {
+    let arrivals = Arrivals::default();
     let strangers = StrangerLog::new(output, "; waiting for another client");
     let (sender, requests) = channel();
     thread::scope(|scope| {
-        let (listener, arrivals, is_over, strangers) = (&listener, &arrivals, &is_over, &strangers);
+        let (listener, arrivals, strangers) = (&listener, &arrivals, &strangers);
         scope.spawn(move || {
             // The error is a signal, which this function's thread notices, too.
-            let _ = arrivals.accept(listener, strangers, is_over, |link, place| {
-                hear(scope, (link, place), secret, strangers, is_over, &sender);
+            let _ = arrivals.accept(listener, strangers, |link, place| {
+                hear(scope, (link, place), secret, strangers, &sender);
             });
         });
         let first = loop {
@@ -196,21 +235,19 @@ pub(super) fn first_request(
                 Err(RecvTimeoutError::Disconnected) => sleep(PLACE_CHECK_INTERVAL),
             }
         };
-        is_over.store(true, Ordering::Relaxed);
-        listener.shut_down();
         arrivals.close_all();
+        listener.shut_down();
         first
     })
 }
 
 /// Starts a thread that waits for a connection's request.
-fn hear<'scope>(
+fn hear<'scope, W: ClosableTransport + 'scope>(
     scope: &'scope Scope<'scope, '_>,
-    (mut link, place): (ControlLink, ArrivalPlace<'scope>),
+    (mut link, place): (ControlLink<W>, ArrivalPlace<'scope>),
     secret: Option<&'scope Secret>,
     strangers: &'scope StrangerLog,
-    is_over: &'scope AtomicBool,
-    requests: &Sender<(ControlLink, Greeting)>,
+    requests: &Sender<(ControlLink<W>, Greeting)>,
 ) {
     let requests = requests.clone();
     let begun = thread::Builder::new().spawn_scoped(scope, move || {
@@ -218,7 +255,7 @@ fn hear<'scope>(
         match asked.and_then(|greeting| Ok(place.leave(link.peer()).map(|()| greeting)?)) {
             // A failure to send is ignored, because the receiver leaves with the first request.
             Ok(greeting) => drop(requests.send((link, greeting))),
-            Err(_) if is_over.load(Ordering::Relaxed) => {}
+            Err(_) if place.arrivals.is_over() => {}
             Err(error) => strangers.send_away(&mut link, &error),
         }
     });

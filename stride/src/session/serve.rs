@@ -1,6 +1,6 @@
 //! A server for many clients: it learns each test from its client, and survives clients that fail.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Duration;
@@ -110,7 +110,7 @@ impl ServerState<'_> {
         listener: &ControlListener,
         output: &Output,
     ) -> Result<(), Error> {
-        self.arrivals.accept(listener, &self.strangers, &AtomicBool::new(false), |link, arrival| {
+        self.arrivals.accept(listener, &self.strangers, |link, arrival| {
             let clients = output.clone();
             let client = thread::Builder::new().spawn_scoped(scope, move || {
                 self.receive(link, arrival, &clients);

@@ -1,5 +1,6 @@
 //! One end of the control connection, over any transport.
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -51,6 +52,18 @@ pub trait FrameTransport {
     ///
     /// The connection ended.
     fn linger(&mut self) -> io::Result<()>;
+}
+
+/// A transport that another thread can end.
+pub trait ClosableTransport: FrameTransport + Send {
+    /// What ends the connection.
+    fn closer(&self) -> Box<dyn LinkCloser>;
+}
+
+/// Ends a connection from another thread.
+pub trait LinkCloser: fmt::Debug + Send {
+    /// Ends the connection, so that a thread that waits for its peer goes on.
+    fn close(&self);
 }
 
 /// The state of a live peer.

@@ -43,11 +43,10 @@ pub use error::ControlError;
 pub use frame::{
     Frame, FrameError, FrameKind, HEADER_LENGTH, MAGIC, MAX_PAYLOAD, VERSION, read_frame, write_frame,
 };
-pub use link::{ControlLink, FrameTransport, PeerStatus};
+pub use link::{ClosableTransport, ControlLink, FrameTransport, LinkCloser, PeerStatus};
 pub use message::{CmAddress, ControlMessage, Greeting, Resources, XrcTargetInfo};
 pub use packets::SeqPacketFrames;
 pub use secret::nonce;
 pub use secret::{LONGEST_SECRET, Nonce, Proof, SHORTEST_SECRET, Secret, SecretError, SecretRefusal};
-pub use socket::link;
 pub use socket::{ControlListener, connect};
-pub use tcp::{Tcp, TcpCloser};
+pub use tcp::Tcp;

@@ -1,16 +1,18 @@
 //! Frames as messages of trespass.
 
-use std::io;
-use std::time::Duration;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use trespass::SeqPacket;
 
-use super::link::FrameTransport;
-use super::{FrameError, FrameKind, HEADER_LENGTH, MAX_PAYLOAD, read_frame, write_frame};
-use crate::control::Frame;
+use super::link::{ClosableTransport, FrameTransport, LinkCloser, WORD_LIMIT};
+use super::{Frame, FrameError, FrameKind, HEADER_LENGTH, MAX_PAYLOAD, read_frame, write_frame};
+use crate::interrupt;
 
-/// The time that a peer has to take a frame.
-const WORD_LIMIT: Duration = Duration::from_secs(5);
+/// How often a waiting side checks for signals, and whether another thread has ended the connection.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection of trespass, which carries frames before and after the measured messages.
 #[derive(Debug)]
@@ -18,12 +20,42 @@ pub struct SeqPacketFrames {
     /// The connection that carries both.
     pub socket: SeqPacket,
     frame: Vec<u8>,
+    is_closed: Arc<AtomicBool>,
+}
+
+/// Ends the wait for a frame from another thread.
+#[derive(Debug)]
+struct PacketCloser(Arc<AtomicBool>);
+
+impl LinkCloser for PacketCloser {
+    fn close(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl SeqPacketFrames {
     /// Wraps a connection.
     pub fn new(socket: SeqPacket) -> Self {
-        Self { socket, frame: vec![0; HEADER_LENGTH + MAX_PAYLOAD] }
+        Self { socket, frame: vec![0; HEADER_LENGTH + MAX_PAYLOAD], is_closed: Arc::default() }
+    }
+
+    /// Waits for a message. Returns its length.
+    fn receive(&mut self, deadline: Option<Instant>) -> Result<usize, FrameError> {
+        loop {
+            interrupt::check()?;
+            if self.is_closed.load(Ordering::Relaxed) {
+                return Err(io::Error::from(ErrorKind::ConnectionAborted).into());
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(io::Error::from(ErrorKind::TimedOut).into());
+            }
+            self.socket.set_read_timeout(Some(left.unwrap_or(CHECK_INTERVAL).min(CHECK_INTERVAL)))?;
+            match self.socket.recv(&mut self.frame) {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                received => return Ok(received?),
+            }
+        }
     }
 }
 
@@ -38,8 +70,7 @@ impl FrameTransport for SeqPacketFrames {
     }
 
     fn read(&mut self, limit: Option<Duration>) -> Result<Frame, FrameError> {
-        self.socket.set_read_timeout(limit)?;
-        let len = self.socket.recv(&mut self.frame)?;
+        let len = self.receive(limit.map(|limit| Instant::now() + limit))?;
         self.socket.set_read_timeout(None)?;
         read_frame(&mut &self.frame[..len])
     }
@@ -47,5 +78,11 @@ impl FrameTransport for SeqPacketFrames {
     /// Dropping the connection lingers.
     fn linger(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl ClosableTransport for SeqPacketFrames {
+    fn closer(&self) -> Box<dyn LinkCloser> {
+        Box::new(PacketCloser(Arc::clone(&self.is_closed)))
     }
 }

@@ -111,18 +111,18 @@ impl ControlListener {
     /// Waits for one client. From then on the system refuses others.
     pub fn accept(self) -> Result<ControlLink, ControlError> {
         loop {
-            if let Some((stream, peer)) = self.accept_within(ACCEPT_GLANCE)? {
-                return link(stream, peer);
+            if let Some(link) = self.accept_within(ACCEPT_GLANCE)? {
+                return Ok(link);
             }
         }
     }
 
-    /// Returns the next client and its name, if one connects within `limit`.
+    /// Returns the next client, if one connects within `limit`.
     ///
     /// # Errors
     ///
     /// A signal asked this process to end, or the system has no resources for a client.
-    pub fn accept_within(&self, limit: Duration) -> Result<Option<(TcpStream, String)>, ControlError> {
+    pub fn accept_within(&self, limit: Duration) -> Result<Option<ControlLink>, ControlError> {
         interrupt::check()?;
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&limit)) {
@@ -137,12 +137,12 @@ impl ControlListener {
             Err(error) => return Err(ControlError::Accept(error)),
         };
         let ip = address.ip().to_canonical();
-        Ok(Some((stream, SocketAddr::new(ip, address.port()).to_string())))
+        link(stream, SocketAddr::new(ip, address.port()).to_string()).map(Some)
     }
 }
 
 /// Makes one end of the control connection of a stream.
-pub fn link(stream: TcpStream, peer: String) -> Result<ControlLink, ControlError> {
+fn link(stream: TcpStream, peer: String) -> Result<ControlLink, ControlError> {
     match watch_over(&stream).and_then(|()| Tcp::new(stream)) {
         Ok(tcp) => Ok(ControlLink::new(tcp, peer)),
         Err(error) => Err(ControlError::lost(peer, error)),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::link::{FrameTransport, LINGER_LIMIT, WORD_LIMIT};
+use super::link::{ClosableTransport, FrameTransport, LINGER_LIMIT, LinkCloser, WORD_LIMIT};
 use super::queue::FrameQueue;
 use super::{Frame, FrameError, FrameKind, read_frame, write_frame};
 use crate::interrupt;
@@ -48,11 +48,11 @@ struct Others {
 
 /// Ends a connection from another thread.
 #[derive(Debug)]
-pub struct TcpCloser(Arc<TcpShared>);
+struct TcpCloser(Arc<TcpShared>);
 
-impl TcpCloser {
-    /// Ends the connection: both sides read its end.
-    pub fn close(&self) {
+impl LinkCloser for TcpCloser {
+    /// Both sides read the connection's end.
+    fn close(&self) {
         // A failure is ignored, because the connection may have ended before.
         let _ = self.0.stream.shutdown(Shutdown::Both);
     }
@@ -92,11 +92,6 @@ impl Tcp {
             attended.frames.end(error);
         })?;
         Ok(Self { shared, ahead: None, thread: Some(thread), others: None })
-    }
-
-    /// What ends the connection from another thread.
-    pub fn closer(&self) -> TcpCloser {
-        TcpCloser(Arc::clone(&self.shared))
     }
 
     /// Gives the peer less time for each step of its set-up while this counter is above 0: the
@@ -234,6 +229,12 @@ impl FrameTransport for Tcp {
     fn linger(&mut self) -> io::Result<()> {
         self.drain();
         Ok(())
+    }
+}
+
+impl ClosableTransport for Tcp {
+    fn closer(&self) -> Box<dyn LinkCloser> {
+        Box::new(TcpCloser(Arc::clone(&self.shared)))
     }
 }
 
