@@ -20,6 +20,10 @@ const SCRIPT: &str = include_str!("softroce.sh");
 const BOUND: f64 = 1.05;
 
 pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<ExitCode> {
+    ensure!(
+        args.machine.rdma_core() != "newest",
+        "the newest rdma-core's cmtime has a controller (-C), and ours cannot connect to its server: use `--rdma-core old` or `new`"
+    );
     let (machine, programs, mut job) = args.machine.prepare(root, Profile::Release)?;
     programs.build_example("rdma-examples", "cmtime")?;
     job.command = format!("PAIRS={}\nCONNECTIONS={}\n{SCRIPT}", args.pairs, args.connections);
