@@ -15,7 +15,6 @@
 //! 11. private data that is only pointed to
 //! 12. memory given to the device by safe code
 
-use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -34,6 +33,7 @@ use sideway::ibverbs::queue_pair::{
     SendOperationFlags, WorkRequestFlags, WorkRequestHandle,
 };
 use sideway::memory::{Buffer, BufferKind, Pool, Returned, Slice, Slices};
+use test_harness::report_skip;
 
 /// The compiler's messages change from release to release; the expected ones belong to this
 /// release.
@@ -48,10 +48,8 @@ fn unsound_programs_do_not_compile() {
     let version = String::from_utf8_lossy(&version).trim().to_owned();
     if !version.starts_with(COMPILER) {
         let found = if version.is_empty() { "there is no compiler" } else { &version };
-        // Written directly, because the harness captures the output of print macros.
-        let skip = format!("soundness: SKIPPED: the expected messages are those of {COMPILER}x; {found}\n");
-        std::io::stderr().write_all(skip.as_bytes()).unwrap();
-        return;
+        let reason = format!("the expected messages are those of {COMPILER}x; {found}");
+        return report_skip("unsound_programs_do_not_compile", reason);
     }
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/soundness/*.rs");
@@ -261,8 +259,8 @@ fn hole_12_ordinary_memory_is_not_registered_as_huge_pages() {
     match Buffer::new(BufferKind::HUGE_2_MIB, 64) {
         Ok(buffer) => assert_eq!(pd.reg_buffer(buffer, access).unwrap().region().access(), access),
         Err(error) => {
-            let skip = format!("soundness: SKIPPED: no memory on huge pages is registered: {error}\n");
-            std::io::stderr().write_all(skip.as_bytes()).unwrap();
+            let test = "hole_12_ordinary_memory_is_not_registered_as_huge_pages";
+            report_skip(test, format_args!("its last part: no memory on huge pages is registered: {error}"));
         }
     }
 }

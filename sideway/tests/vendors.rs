@@ -3,8 +3,6 @@
 //! Without such hardware, the real libraries are called only to detect the device. That detection
 //! decides whether anything else is ever called.
 
-use std::io::Write;
-
 use sideway::ErrorKind;
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::device::DeviceList;
@@ -12,30 +10,26 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::sys::LoadError;
 use sideway::{Provider, efa, mlx5};
 use std::error::Error as _;
+use test_harness::report_skip;
 
 fn soft0(provider: Provider) -> DeviceContext {
     DeviceList::from_provider(provider).unwrap().first().unwrap().open().unwrap()
 }
 
-/// Prints directly, because the harness captures the output of passing tests.
-fn skip(reason: &str) {
-    writeln!(std::io::stderr(), "vendors: SKIPPED: {reason}").expect("standard error");
-}
-
-/// soft0, of a provider with the system's direct verbs; `None`, with a message, if the system has
-/// none.
-fn with_the_systems_libraries() -> Option<DeviceContext> {
+/// soft0, of a provider with the system's direct verbs; `None`, and a skipped test, if the system
+/// has none.
+fn with_the_systems_libraries(test: &str) -> Option<DeviceContext> {
     let system = match Provider::system() {
         Ok(system) => system,
         Err(error) => {
-            skip(&error.to_string());
+            report_skip(test, error);
             return None;
         }
     };
     let (mlx5dv, efadv) = match (system.mlx5dv(), system.efadv()) {
         (Ok(mlx5dv), Ok(efadv)) => (*mlx5dv, *efadv),
         (Err(error), _) | (_, Err(error)) => {
-            skip(&error.to_string());
+            report_skip(test, error);
             return None;
         }
     };
@@ -51,7 +45,7 @@ fn with_the_systems_libraries() -> Option<DeviceContext> {
 
 #[test]
 fn a_software_device_is_not_mlx5s() {
-    let Some(context) = with_the_systems_libraries() else { return };
+    let Some(context) = with_the_systems_libraries("a_software_device_is_not_mlx5s") else { return };
     match mlx5::DirectVerbs::of(&context).unwrap_err() {
         error if error.unsupported().is_some() => {
             let Unsupported { verb, device, missing, .. } = error.unsupported().unwrap();
@@ -63,7 +57,7 @@ fn a_software_device_is_not_mlx5s() {
 
 #[test]
 fn a_software_device_is_not_efas() {
-    let Some(context) = with_the_systems_libraries() else { return };
+    let Some(context) = with_the_systems_libraries("a_software_device_is_not_efas") else { return };
     match efa::DirectVerbs::of(&context).unwrap_err() {
         error if error.unsupported().is_some() => {
             let Unsupported { verb, device, missing, .. } = error.unsupported().unwrap();

@@ -4,10 +4,10 @@
 //! it fails. A program of another release has other flags, and is skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::process::Command;
 
 use serde::Deserialize;
+use test_harness::report_skip;
 
 const DATA: &str = include_str!("../perftest-flags.toml");
 
@@ -62,11 +62,6 @@ fn flags_of(help: &str) -> BTreeSet<String> {
     lines.collect()
 }
 
-/// Prints the reason for a skip. Not by a macro, whose output the harness captures.
-fn skip(program: &str, reason: &str) {
-    std::io::stderr().write_all(format!("SKIPPED {program}: {reason}\n").as_bytes()).unwrap();
-}
-
 /// The output of a program for a flag; `None` if it is not installed.
 fn said_by(program: &str, flag: &str) -> Option<String> {
     match Command::new(program).arg(flag).output() {
@@ -75,7 +70,7 @@ fn said_by(program: &str, flag: &str) -> Option<String> {
             panic!("{program}: {error} (Debian: perftest)")
         }
         Err(error) => {
-            skip(program, &format!("{error} (Debian: perftest)"));
+            report_skip(program, format_args!("{error} (Debian: perftest)"));
             None
         }
     }
@@ -86,7 +81,7 @@ fn help_of(program: &str, release: &str) -> Option<String> {
     let version = said_by(program, "--version")?;
     let version = version.trim().trim_start_matches("Version: ");
     if !release.ends_with(&format!("({version})")) {
-        skip(program, &format!("its version is {version}, and the data is of {release}"));
+        report_skip(program, format_args!("its version is {version}, and the data is of {release}"));
         return None;
     }
     said_by(program, "--help")

@@ -5,6 +5,8 @@ use std::panic::resume_unwind;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::repeat_errors;
+
 /// The environment variable that names a child process's only test.
 const ALONE: &str = "TEST_HARNESS_ALONE";
 
@@ -46,7 +48,7 @@ pub fn is_alone(path: &str) -> bool {
     // For an unknown name the harness runs no test and reports success.
     let passed = output.status.success() && words.contains("test result: ok. 1 passed");
     if passed {
-        eprint!("{errors}");
+        repeat_errors(&errors);
         return false;
     }
     eprintln!("{name} in a separate process: {}\n{words}{errors}", output.status);

@@ -9,6 +9,7 @@ mod children;
 mod parts;
 mod ports;
 mod rights;
+mod skips;
 mod strace;
 
 use std::cell::RefCell;
@@ -26,6 +27,7 @@ pub use children::{Run, run_all};
 pub use parts::run_parts;
 pub use ports::{free_port, is_listening};
 pub use rights::{Grant, PrivilegedCopy};
+pub use skips::{repeat_errors, report_skip};
 pub use strace::{SystemCall, calls_between, calls_within};
 
 /// The environment variable that makes a missing device a failure.

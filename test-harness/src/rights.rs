@@ -1,6 +1,6 @@
 //! Copies of a test program that have more rights than the user who starts them.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,16 @@ use std::time::Duration;
 
 use rustix::fs::{StatVfsMountFlags, XattrFlags};
 
+use crate::report_skip;
+
 /// The user who starts the program, and the one whose rights it gets.
 const USER: u32 = 54_321;
 const OTHER: u32 = 54_322;
-/// `security.capability` (revision 2): `CAP_NET_BIND_SERVICE` is permitted and effective.
+/// The value of [`CAPABILITY_ATTRIBUTE`], in revision 2. It makes `CAP_NET_BIND_SERVICE` permitted and
+/// effective.
 const CAPABILITY: [u32; 5] = [0x0200_0001, 1 << 10, 0, 0, 0];
+
+const CAPABILITY_ATTRIBUTE: &str = "security.capability";
 
 /// How the program gets more rights than its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,28 +35,33 @@ impl Grant {
     pub const ALL: [Self; 2] = [Self::SetUser, Self::Capability];
 }
 
-/// A copy of the running test program. Dropping it deletes the copy.
+/// A copy of a program, in a folder that every user can read. Dropping it deletes the folder.
 #[derive(Debug)]
 pub struct PrivilegedCopy(PathBuf);
 
 impl PrivilegedCopy {
-    /// Makes the copy. `None` where this machine gives no program more rights; the reason is printed
-    /// past the test harness, as a skipped part of `test`.
+    /// Copies the running test program. `None` where this machine gives no program more rights; the
+    /// reason is [reported](report_skip), as of a skipped part of `test`.
     ///
     /// # Panics
     ///
     /// If root cannot write to the folder for temporary files.
     #[must_use]
     pub fn new(test: &str, grant: Grant) -> Option<Self> {
-        Self::make(grant)
-            .map_err(|reason| {
-                let line = format!("SKIPPED {test} ({grant:?}): {reason}");
-                writeln!(io::stderr(), "{line}").expect("standard error");
-            })
-            .ok()
+        Self::of(&std::env::current_exe().expect("this program"), test, grant)
     }
 
-    fn make(grant: Grant) -> Result<Self, String> {
+    /// Copies a program, as [`new`](Self::new) copies this one.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such program, or root cannot write to the folder for temporary files.
+    #[must_use]
+    pub fn of(program: &Path, test: &str, grant: Grant) -> Option<Self> {
+        Self::make(program, grant).map_err(|reason| report_skip(&format!("{test} ({grant:?})"), reason)).ok()
+    }
+
+    fn make(program: &Path, grant: Grant) -> Result<Self, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if !rustix::process::geteuid().is_root() {
             return Err("only root can give a program more rights than its user".into());
@@ -65,10 +75,7 @@ impl PrivilegedCopy {
         let folder = base.join(format!("more-rights-{}-{number}", std::process::id()));
         std::fs::create_dir(&folder).expect("a folder");
         let copy = Self(folder);
-        std::fs::copy(std::env::current_exe().expect("this program"), copy.program()).expect("a copy");
-        let set_mode = |path: &Path, mode| {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
-        };
+        std::fs::copy(program, copy.program()).expect("a copy");
         set_mode(&copy.0, 0o755);
         match grant {
             Grant::SetUser => {
@@ -77,7 +84,7 @@ impl PrivilegedCopy {
             }
             Grant::Capability => {
                 let value: Vec<u8> = CAPABILITY.into_iter().flat_map(u32::to_le_bytes).collect();
-                rustix::fs::setxattr(copy.program(), "security.capability", &value, XattrFlags::empty())
+                rustix::fs::setxattr(copy.program(), CAPABILITY_ATTRIBUTE, &value, XattrFlags::empty())
                     .map_err(|error| format!("a file cannot get a capability: {error}"))?;
                 set_mode(&copy.program(), 0o755);
             }
@@ -87,6 +94,25 @@ impl PrivilegedCopy {
 
     fn program(&self) -> PathBuf {
         self.0.join("program")
+    }
+
+    /// The folder, for further files that the program shall find.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// Takes the rights from the copy, so that it has those of its user.
+    ///
+    /// # Panics
+    ///
+    /// If the file cannot be changed.
+    pub fn revoke(&self) {
+        match rustix::fs::removexattr(self.program(), CAPABILITY_ATTRIBUTE) {
+            Ok(()) | Err(rustix::io::Errno::NODATA) => {}
+            Err(error) => panic!("{error}"),
+        }
+        set_mode(&self.program(), 0o755);
     }
 
     /// Runs the copy as the user with fewer rights, after `prepare` has added arguments and
@@ -111,6 +137,10 @@ impl PrivilegedCopy {
         }
         panic!("the copy stays open for writing");
     }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
 }
 
 impl Drop for PrivilegedCopy {

@@ -10,7 +10,7 @@
 //!     cargo test -p rdma-mummy-sys --test main layout:: -- --nocapture
 //! ```
 //!
-//! Without a C compiler or headers it prints `layout: SKIPPED` and the reason.
+//! Without a C compiler or headers it is skipped, and prints the reason.
 
 #![cfg(all(target_env = "gnu", not(miri)))]
 
@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use bindings::{Constant, Type};
 use headers::Headers;
 use probe::Probe;
+use test_harness::report_skip;
 
 /// The smallest number of comparisons; fewer mean that the test has lost its input.
 const MINIMUM: usize = 2000;
@@ -51,7 +52,7 @@ fn the_bindings_are_laid_out_as_in_c() {
         Ok(outcome) => outcome,
         Err(reason) => {
             assert!(std::env::var_os("RDMA_HEADERS").is_none(), "{reason}");
-            return report(&format!("layout: SKIPPED: {reason}"));
+            return report_skip("the_bindings_are_laid_out_as_in_c", reason);
         }
     };
     let headers = Headers::read(&folder);

@@ -9,19 +9,18 @@
 mod fake;
 mod tables;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fake::{FakeSource, Folder};
 use rdma_mummy_sys::types::ibv_device;
 use rdma_mummy_sys::{LIB_DIR_VARIABLE, LoadError, Mlx5dv, Provider, RdmaCm, Verbs};
-use test_harness::{Grant, PrivilegedCopy};
+use test_harness::{Grant, PrivilegedCopy, repeat_errors, report_skip};
 
 const VERBS: &str = "libibverbs.so.1";
 const RDMACM: &str = "librdmacm.so.1";
 
-/// The environment variable with which a test starts its child process.
+/// The environment variable with which a test gives its name to its child process.
 const CHILD: &str = "LOADER_TEST_CHILD";
 
 /// Runs `body` in a separate process, in which `RDMA_MUMMY_LIB_DIR` is `lib_dir`.
@@ -30,7 +29,7 @@ fn isolated(test: &str, lib_dir: Option<&Path>, body: impl FnOnce()) {
         return body();
     }
     let mut command = Command::new(std::env::current_exe().expect("a program"));
-    command.args(["--exact", &format!("loader::{test}"), "--nocapture", "--test-threads=1"]).env(CHILD, "1");
+    command.args(["--exact", &format!("loader::{test}"), "--nocapture", "--test-threads=1"]).env(CHILD, test);
     match lib_dir {
         Some(folder) => command.env(LIB_DIR_VARIABLE, folder),
         None => command.env_remove(LIB_DIR_VARIABLE),
@@ -40,14 +39,12 @@ fn isolated(test: &str, lib_dir: Option<&Path>, body: impl FnOnce()) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
     // A skip of the child is a skip of this test.
-    text.lines()
-        .filter_map(|line| line.find("loader: ").map(|at| &line[at..]))
-        // Past the test harness, which captures the output of a passing test.
-        .for_each(|line| writeln!(std::io::stderr(), "{line}").expect("standard error"));
+    repeat_errors(&errors);
 }
 
+/// Skips the isolated test of this process.
 fn skip(reason: &str) {
-    println!("loader: SKIPPED: {reason}");
+    report_skip(&std::env::var(CHILD).expect("an isolated test"), reason);
 }
 
 /// Every function that a library must export, without effect.
@@ -149,10 +146,10 @@ fn open_and_tell() {
 #[test]
 fn a_program_with_more_rights_than_its_user_ignores_the_variable() {
     let folder = Folder::new("more_rights");
-    if !complete(VERBS).build(&folder, VERBS) {
-        return skip("no rustc to make a library with");
-    }
     let test = "a_program_with_more_rights_than_its_user_ignores_the_variable";
+    if !complete(VERBS).build(&folder, VERBS) {
+        return report_skip(test, "no rustc to make a library with");
+    }
     for copy in Grant::ALL.into_iter().filter_map(|grant| PrivilegedCopy::new(test, grant)) {
         let output = copy.run(|command| {
             command.args(["--ignored", "--exact", "loader::open_and_tell", "--nocapture"]);

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
+use libtest_mimic::{Completion, Failed, Trial};
 use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 
@@ -30,20 +30,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test(format!("limits::{name}"), move || role::run(role, &[("SOFT_RNIC_TEST_ALARM", "110")]))
     };
     vec![
-        Trial::test("limits::another_user_is_unreachable", || {
-            // SAFETY: the call accesses no memory.
-            if unsafe { libc::geteuid() } != 0 {
-                println!("SKIPPED: only root can become another user");
-                return Ok(());
-            }
+        trial_unless("limits::another_user_is_unreachable", not_root, || {
             ["here", "there"].iter().try_for_each(|who| role::run(&format!("foreign {who}"), &[]))
         }),
-        Trial::test("limits::memory_of_another_user_namespace_is_asked_for", || {
-            let usable = Command::new("unshare").args(["-U", "-r", "true"]).status();
-            if !usable.is_ok_and(|status| status.success()) {
-                println!("SKIPPED: unshare or user namespaces are not available");
-                return Ok(());
-            }
+        trial_unless("limits::memory_of_another_user_namespace_is_asked_for", no_user_namespaces, || {
             role::run("namespace", &[])
         }),
         role("a_forked_child_is_shut_out", "fork"),
@@ -58,6 +48,31 @@ pub(crate) fn trials() -> Vec<Trial> {
         role("opening_and_closing_leaves_nothing", "again"),
         role("a_device_that_is_closed_with_objects_is_no_warning", "leaving"),
     ]
+}
+
+/// A test that is reported and ignored where it `lacks` something.
+pub(crate) fn trial_unless(
+    name: impl Into<String>,
+    lacks: fn() -> Option<&'static str>,
+    test: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let name = name.into();
+    Trial::ignorable_test(name.clone(), move || match lacks() {
+        Some(reason) => {
+            test_harness::report_skip(&name, reason);
+            Ok(Completion::ignored_with(reason))
+        }
+        None => test().map(|()| Completion::Completed),
+    })
+}
+
+pub(crate) fn not_root() -> Option<&'static str> {
+    (!rustix::process::geteuid().is_root()).then_some("only root can start a process of another user")
+}
+
+fn no_user_namespaces() -> Option<&'static str> {
+    let usable = Command::new("unshare").args(["-U", "-r", "true"]).status();
+    (!usable.is_ok_and(|status| status.success())).then_some("unshare makes no user namespace here")
 }
 
 pub(crate) fn play(role: &str, arguments: &[String]) {
@@ -565,7 +580,8 @@ fn idle() {
 fn locked() {
     // SAFETY: the call changes no memory.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
-        println!("SKIPPED: mlockall: {}", std::io::Error::last_os_error());
+        let error = std::io::Error::last_os_error();
+        test_harness::report_skip("limits::locked_memory_stays_little", format_args!("mlockall: {error}"));
         return;
     }
     let resident = || {

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use soft_rnic::status::{Unanswered, unanswered};
 
 use crate::kit::QpAddress;
-use crate::limits::LimitEndpoint;
+use crate::limits::{self, LimitEndpoint};
 use crate::role::{self, ChildRole};
 
 /// A user without privileges, as in `limits`.
@@ -15,12 +15,8 @@ const NOBODY: u32 = 65534;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let case = |reason: &'static str| {
-        Trial::test(format!("unanswered::{reason}_is_named"), move || {
-            // SAFETY: the call accesses no memory.
-            if reason == "another_user" && unsafe { libc::geteuid() } != 0 {
-                println!("SKIPPED: only root can start a process of another user");
-                return Ok(());
-            }
+        let lacks = if reason == "another_user" { limits::not_root } else { || None };
+        limits::trial_unless(format!("unanswered::{reason}_is_named"), lacks, move || {
             // By other paths a stopped process needs no time to be written to.
             let path = if reason == "a_stopped_process" { "call" } else { "auto" };
             role::run(&format!("unanswered {reason}"), &[("SOFT_RNIC_PATH", path)])

@@ -203,7 +203,7 @@ fn is_slow(test: &ProgramTest) -> bool {
 fn trial(mode: &'static str, test: ProgramTest, required: bool) -> Trial {
     Trial::ignorable_test(format!("{mode}::{}", test.name), move || match test.lacks() {
         Some(what) if test.is_optional => {
-            println!("SKIPPED {}: {what}", test.name);
+            test_harness::report_skip(&test.name, &what);
             Ok(Completion::ignored_with(what))
         }
         Some(what) if required => Err(Failed::from(what)),

@@ -3,19 +3,18 @@
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 
+use test_harness::report_skip;
+
 use super::*;
 use crate::node::{PortGuard, XrcdPresence};
 
-/// Counts and prints a test that cannot run here.
-fn skip(why: &str) {
-    static SKIPPED: AtomicU32 = AtomicU32::new(0);
-    eprintln!("SKIPPED ({} so far): {why}", SKIPPED.fetch_add(1, Ordering::Relaxed) + 1);
-}
+const ONLY_ROOT: &str = "only root can be another user";
+const NO_USER_NAMESPACE: &str = "unshare makes no user namespace here";
 
 #[test]
 fn another_user_gets_nothing() {
     if !rustix::process::geteuid().is_root() {
-        return skip("only root can be another user");
+        return report_skip("another_user_gets_nothing", ONLY_ROOT);
     }
     let fabric = fabric();
     let process = TestNode::new(&fabric);
@@ -52,7 +51,7 @@ fn another_user_gets_nothing() {
 fn another_user_namespace_copies_by_a_detour_and_says_so_once() {
     let works = Command::new("unshare").args(["-U", "-r", "true"]).stderr(Stdio::null()).status();
     if !works.is_ok_and(|status| status.success()) {
-        return skip("unshare makes no user namespace here");
+        return report_skip("another_user_namespace_copies_by_a_detour_and_says_so_once", NO_USER_NAMESPACE);
     }
     let fabric = fabric();
     let (process, second) = (TestNode::new(&fabric), TestNode::new(&fabric));
@@ -71,7 +70,7 @@ fn another_user_namespace_copies_by_a_detour_and_says_so_once() {
 fn users_without_a_name_trust_nobody() {
     let works = Command::new("unshare").args(["-U", "true"]).stderr(Stdio::null()).status();
     if !works.is_ok_and(|status| status.success()) {
-        return skip("unshare makes no user namespace here");
+        return report_skip("users_without_a_name_trust_nobody", NO_USER_NAMESPACE);
     }
     let fabric = fabric();
     let process = TestNode::new(&fabric);
@@ -225,7 +224,7 @@ fn strangers_linger(variables: &[(&str, &str)]) -> (u32, u32) {
 #[test]
 fn descriptors_of_strangers_delay_nobody() {
     if !rustix::process::geteuid().is_root() {
-        return skip("only root can be another user");
+        return report_skip("descriptors_of_strangers_delay_nobody", ONLY_ROOT);
     }
     let (sent, refused) = strangers_linger(&[(OLD_KERNEL, "1")]);
     assert_eq!(refused, 0, "beside {sent} that were sent");
@@ -238,7 +237,7 @@ fn descriptors_of_strangers_delay_nobody() {
 #[test]
 fn lowered_rights_give_nothing_away() {
     if !rustix::process::geteuid().is_root() {
-        return skip("only root can be another user");
+        return report_skip("lowered_rights_give_nothing_away", ONLY_ROOT);
     }
     let fabric = fabric();
     let mut victim = of_user(&fabric, None, &[]);
@@ -255,7 +254,7 @@ fn lowered_rights_give_nothing_away() {
 #[test]
 fn names_that_strangers_have_bound_are_passed_over() {
     if !rustix::process::geteuid().is_root() {
-        return skip("only root can be another user");
+        return report_skip("names_that_strangers_have_bound_are_passed_over", ONLY_ROOT);
     }
     let fabric = fabric();
     let mut stranger = of_user(&fabric, Some(65534), &[]);
@@ -321,7 +320,10 @@ fn two_containers_of_one_network_find_each_other() {
     let container = ["-U", "-r", "-p", "-f"];
     let works = Command::new("unshare").args(container).arg("true").stderr(Stdio::null()).status();
     if !works.is_ok_and(|status| status.success()) {
-        return skip("unshare makes no user and pid namespace here");
+        return report_skip(
+            "two_containers_of_one_network_find_each_other",
+            "unshare makes no user and pid namespace here",
+        );
     }
     let fabric = fabric();
     let start = || {
