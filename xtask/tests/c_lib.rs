@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode, Output};
 use std::sync::LazyLock;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use test_harness::{Grant, PrivilegedCopy};
 
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-pedantic", "-Werror"];
 const HEADERS: [&str; 5] = ["verbs.h", "rdma_cma.h", "rdma_verbs.h", "rsocket.h", "tm_types.h"];
@@ -54,7 +55,8 @@ fn main() -> ExitCode {
         trial("hello_without_rdma_core", pkg_config, hello_without_rdma_core),
         trial("missing_library", c.clone(), missing_library),
         trial("unversioned_library", c.clone(), unversioned_library),
-        trial("library_without_the_versions", c, library_without_the_versions),
+        trial("library_without_the_versions", c.clone(), library_without_the_versions),
+        trial(MORE_RIGHTS, c, a_program_with_more_rights_than_its_user_ignores_the_variable),
         trial("together_with_the_real_libraries", development, together),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -370,6 +372,34 @@ fn library_without_the_versions() -> Result<(), String> {
     let words = text(&output.map_err(|error| error.to_string())?);
     let expected = "is too old to be used as libibverbs.so.1: it does not export ibv_wc_status_str, ";
     if words.contains(expected) { Ok(()) } else { Err(format!("it said: {words}")) }
+}
+
+const MORE_RIGHTS: &str = "a_program_with_more_rights_than_its_user_ignores_the_variable";
+
+/// The library would run its code with the rights of the program.
+fn a_program_with_more_rights_than_its_user_ignores_the_variable() -> Result<(), String> {
+    let source = "#include <unistd.h>\n\
+                  __attribute__((constructor)) static void loaded(void) { _exit(77); }\n";
+    let source = write("more_rights.c", source);
+    let program = build("c", &ROOT.join("rdma-mummy-sys/c/examples/hello.c"), "hello_with_more_rights")?;
+    for grant in Grant::ALL {
+        let Some(copy) = PrivilegedCopy::of(&program, MORE_RIGHTS, grant) else { continue };
+        let library = copy.folder().join("libibverbs.so.1");
+        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source))?;
+        let prepare = |command: &mut Command| {
+            command.env("RDMA_MUMMY_LIB_DIR", copy.folder());
+        };
+        let with = copy.run(prepare);
+        copy.revoke();
+        let without = copy.run(prepare);
+        if without.status.code() != Some(77) {
+            return Err(format!("{grant:?}: without more rights the library is not used: {without:?}"));
+        }
+        if !matches!(with.status.code(), Some(0 | 1)) {
+            return Err(format!("{grant:?}: with more rights the library is used: {with:?}"));
+        }
+    }
+    Ok(())
 }
 
 fn together() -> Result<(), String> {
