@@ -413,6 +413,22 @@ fn the_differences_from_std_are_five_at_most() {
     assert!((1..=5).contains(&entries.len()), "{entries:#?}");
 }
 
+/// Tests with processes of two users are skipped unless root runs them.
+#[test]
+fn workflows_run_tests_of_two_users_as_root() {
+    for (workflow, step) in [("ci", "test"), ("nightly", "programs")] {
+        let text = read(&format!(".github/workflows/{workflow}.yml"));
+        let job =
+            text.split_once(&format!("\n  {step}:\n")).map(|(_, rest)| rest).expect("a job of its name");
+        let (before, _) =
+            job.split_once(&format!("\n      - run: ${{{{ matrix.as }}}} .ci/run {step}\n")).expect("a run");
+        assert!(!before.contains("\n\n"), "{workflow}: the run belongs to another job");
+        for line in ["            as: \"\"", "            as: sudo -E env \"PATH=$PATH\" \"HOME=$HOME\""] {
+            assert!(before.lines().any(|there| there == line), "{workflow}: no {line}");
+        }
+    }
+}
+
 /// The workflows run every step of `.ci/run`, and use actions by the hash of a commit, because a tag
 /// can be moved.
 #[test]
