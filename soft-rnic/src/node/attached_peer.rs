@@ -2,18 +2,18 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::CALL_CELL;
 use super::cm_outbox::PeerCm;
 use super::heap::HeapRange;
 use super::message::{ExportId, PeerRequest, ProcessId, REQUEST, Reply, Welcome};
 use super::peer_ids::PeerLease;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
-use super::{CALL_CELL, NodeState};
 use crate::platform::process::{Lifeline, Process};
 use crate::platform::socket::{MANY, ReceiveBuffers, Received, ReceivedMany, Socket};
-use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
+use crate::shared::hazard::{HazardPage, TRANSFER_SLOTS};
 use crate::shared::segment::LAYOUT_VERSION;
 use crate::status::STATUS_VERSION;
 use crate::sync::{AcqRel, Relaxed, SeqCst};
@@ -202,8 +202,12 @@ impl ServiceThread {
     /// Gives a new peer an id, cells for its calls, and the segment.
     fn welcome(&mut self, pending: &PendingPeer) -> Option<(PeerLease, HeapRange)> {
         let state = &*self.state;
-        let parts = [state.segment.owned().file()?, state.segment.shared().file()?];
-        let Some(lease) = state.peer_ids.assign(&state.segment, Process::find(pending.pid)) else {
+        let (hazards, page) = HazardPage::create()
+            .inspect_err(|error| log::warn!("process {} cannot connect: {error}", pending.pid))
+            .ok()?;
+        let page = page?;
+        let parts = [state.segment.owned().file()?, state.segment.shared().file()?, page.get().ok()?];
+        let Some(lease) = state.peer_ids.assign(Process::find(pending.pid), Arc::new(hazards)) else {
             log::warn!("process {} cannot connect: the limit of peers is reached", pending.pid);
             return None;
         };
@@ -320,9 +324,9 @@ impl ServiceThread {
     /// is dead.
     pub(crate) fn connection_ended(&mut self, token: u64, mut peer: AttachedPeer) -> Option<EventSource> {
         self.end_peer_cm(&mut peer);
-        let NodeState { segment, peer_ids, .. } = &*self.state;
-        let has_left =
-            peer.said_goodbye || segment.hazard_slot(peer.lease.peer_id, 0).is_some_and(HazardSlot::has_left);
+        let peer_ids = &self.state.peer_ids;
+        let has_left = peer.said_goodbye
+            || peer_ids.hazards(peer.lease).is_some_and(|hazards| hazards.slots()[0].has_left());
         let process = match Lifeline::of(&peer.socket, peer_ids.process(peer.lease)) {
             Some(process) if !has_left && !process.is_cut() => process,
             // If the process cannot be seen, the end of its connection counts as its death.

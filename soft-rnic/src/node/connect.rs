@@ -14,7 +14,7 @@ use super::peer_process::PeerProcess;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use crate::platform::memory::{FileMapping, PeerFile};
 use crate::platform::socket::{Credentials, Received, Socket};
-use crate::shared::hazard::TRANSFER_SLOTS;
+use crate::shared::hazard::{HazardPage, TRANSFER_SLOTS};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::sync::Acquire;
 
@@ -197,7 +197,7 @@ impl ServiceThread {
         token: u64,
         pending: PendingConnect,
         welcome: Welcome,
-        files: [OwnedFd; 2],
+        [owned, shared, hazards]: [OwnedFd; 3],
     ) -> Option<EventSource> {
         let (block, ordinal) = (pending.block, welcome.ordinal);
         if let Some(known) = self.state.directory.find(|process| process.is_of(&welcome.process, pending.pid))
@@ -212,14 +212,21 @@ impl ServiceThread {
             }
             return None;
         }
-        let Some(segment) = open_segment(files, &welcome) else {
+        let segment = open_segment([owned, shared], &welcome);
+        let Some((segment, hazards)) = segment.zip(HazardPage::of_owner(hazards).ok()) else {
             log::warn!("process {} sent a segment that cannot be mapped", pending.pid);
             self.give_up_connect(&pending);
             return None;
         };
         let common = Arc::clone(&self.state.common);
-        let process =
-            Arc::new(PeerProcess::to_peer(pending.socket, pending.pid, segment, welcome, common, token));
+        let process = Arc::new(PeerProcess::to_peer(
+            pending.socket,
+            pending.pid,
+            (segment, hazards),
+            welcome,
+            common,
+            token,
+        ));
         if !process.blocks().set(ordinal, block) {
             self.owner_absent(block, USELESS);
             process.socket().into_iter().for_each(|socket| self.disconnect(socket));
@@ -326,7 +333,6 @@ fn open_segment(parts: [OwnedFd; 2], welcome: &Welcome) -> Option<Segment> {
         .inspect_err(|error| log::warn!("a peer's segment cannot be mapped: {error}"))
         .ok()?;
     let version = segment.owner_header().layout_version.load(Acquire);
-    segment.hazard_slot(welcome.peer_id, 0)?;
     segment.heap(welcome.call_area, TRANSFER_SLOTS * CALL_CELL)?;
     segment.heap(welcome.probe, 16)?;
     (version == LAYOUT_VERSION && welcome.call_area.is_multiple_of(64) && welcome.probe.is_multiple_of(8))

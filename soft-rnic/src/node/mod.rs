@@ -68,7 +68,7 @@ use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 use crate::platform::identity_page::IdentityPage;
 use crate::platform::vm::Vm;
 use crate::platform::{user, vm};
-use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
+use crate::shared::hazard::{HazardPage, HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::status::{Peer, Statistics, Traffic};
 use cm_outbox::CmOutboxes;
@@ -261,8 +261,9 @@ impl Node {
         });
         let blocks = Arc::new(Blocks::default());
         let gids = identity.gids.clone();
-        let own =
-            Arc::new(PeerProcess::own(Arc::clone(&segment), Arc::clone(&blocks), gids, Arc::clone(&common)));
+        let (hazards, _) = HazardPage::create()?;
+        let own_memory = (Arc::clone(&segment), hazards);
+        let own = Arc::new(PeerProcess::own(own_memory, Arc::clone(&blocks), gids, Arc::clone(&common)));
         let state = Arc::new(NodeState {
             identity,
             process: random(),
@@ -478,7 +479,8 @@ impl Node {
         let common = Arc::clone(&self.state.common);
         // With process number 0 no memory can be copied. The service thread knows nothing of this
         // peer.
-        let process = Arc::new(PeerProcess::to_peer(socket, 0, segment, welcome, common, u64::MAX));
+        let memory = (segment, HazardPage::create().expect("a page").0);
+        let process = Arc::new(PeerProcess::to_peer(socket, 0, memory, welcome, common, u64::MAX));
         process.blocks().set(0, block);
         self.state.directory.found(block, Arc::clone(&process));
         let newcomers = self.segment().shared_header().newcomers.load(crate::sync::Acquire);
@@ -511,8 +513,9 @@ impl Node {
     }
 
     fn wait_until_unused_for(&self, what: Revoked, patience: Duration) -> Result<(), StillInUse> {
-        let NodeState { segment, peer_ids, common, .. } = &*self.state;
-        let waiting = HazardWait { what, segment, local_hazards: &self.local_hazards, peer_ids, patience };
+        let NodeState { peer_ids, common, .. } = &*self.state;
+        let (local_hazards, own_hazards) = (&self.local_hazards, self.own.hazards());
+        let waiting = HazardWait { what, local_hazards, own_hazards, peer_ids, patience };
         waiting.run(|PeerLease { peer_id, serial }| {
             common.mailbox.post(ServiceCommand::PeerDied { peer_id, serial })
         })

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::platform::process::Process;
-use crate::shared::hazard::TRANSFER_SLOTS;
-use crate::shared::segment::{MAX_PEERS, Segment};
+use crate::shared::hazard::HazardPage;
+use crate::shared::segment::MAX_PEERS;
 
 const WORDS: usize = MAX_PEERS.div_ceil(64);
 
@@ -15,7 +15,14 @@ const WORDS: usize = MAX_PEERS.div_ceil(64);
 struct PeerIdEntry {
     /// Different for each peer that has held the number; 0 while it is free.
     serial: AtomicU64,
-    process: RwLock<Option<Process>>,
+    holder: RwLock<Option<PeerIdHolder>>,
+}
+
+/// The peer that a number was assigned to.
+#[derive(Clone, Debug)]
+struct PeerIdHolder {
+    process: Option<Process>,
+    hazards: Arc<HazardPage>,
 }
 
 /// A number that was assigned to an attached peer.
@@ -44,17 +51,14 @@ impl PeerIds {
     }
 
     /// Assigns the number that has been free for the longest time.
-    pub(crate) fn assign(&self, segment: &Segment, process: Option<Process>) -> Option<PeerLease> {
+    pub(crate) fn assign(&self, process: Option<Process>, hazards: Arc<HazardPage>) -> Option<PeerLease> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let peer_id = free.1.pop_front()?;
         free.0 += 1;
         let serial = free.0;
-        for transfer_slot in 0..TRANSFER_SLOTS {
-            // Clear the hazards that a former peer left.
-            segment.hazard_slot(peer_id, transfer_slot)?.clear();
-        }
         let entry = &self.entries[usize::from(peer_id)];
-        *entry.process.write().unwrap_or_else(PoisonError::into_inner) = process;
+        let holder = PeerIdHolder { process, hazards };
+        *entry.holder.write().unwrap_or_else(PoisonError::into_inner) = Some(holder);
         entry.serial.store(serial, Ordering::Release);
         self.taken[usize::from(peer_id) / 64].fetch_or(1 << (peer_id % 64), Ordering::SeqCst);
         Some(PeerLease { peer_id, serial })
@@ -64,7 +68,9 @@ impl PeerIds {
     /// now on.
     pub(crate) fn release(&self, lease: PeerLease) {
         self.taken[usize::from(lease.peer_id) / 64].fetch_and(!(1 << (lease.peer_id % 64)), Ordering::SeqCst);
-        self.entries[usize::from(lease.peer_id)].serial.store(0, Ordering::Release);
+        let entry = &self.entries[usize::from(lease.peer_id)];
+        entry.serial.store(0, Ordering::Release);
+        *entry.holder.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Frees the number for another peer, once nothing of the former peer is left.
@@ -95,9 +101,18 @@ impl PeerIds {
 
     /// The attached peer's process, if this process can see it.
     pub(crate) fn process(&self, lease: PeerLease) -> Option<Process> {
+        self.holder(lease)?.process
+    }
+
+    /// The attached peer's hazards.
+    pub(crate) fn hazards(&self, lease: PeerLease) -> Option<Arc<HazardPage>> {
+        Some(self.holder(lease)?.hazards)
+    }
+
+    fn holder(&self, lease: PeerLease) -> Option<PeerIdHolder> {
         let entry = &self.entries[usize::from(lease.peer_id)];
-        let process = *entry.process.read().unwrap_or_else(PoisonError::into_inner);
-        process.filter(|_| self.is_assigned(lease))
+        let holder = entry.holder.read().unwrap_or_else(PoisonError::into_inner).clone();
+        holder.filter(|_| self.is_assigned(lease))
     }
 }
 
@@ -107,22 +122,26 @@ mod tests {
     use crate::shared::hazard::Hazard;
 
     #[test]
-    fn numbers_rest_and_come_without_hazards() {
-        let (peer_ids, segment) = (PeerIds::new(), Segment::create().expect("memory"));
-        let first = peer_ids.assign(&segment, None).expect("a number");
+    fn numbers_rest_and_come_with_pages_of_their_own() {
+        let peer_ids = PeerIds::new();
+        let page = || Arc::new(HazardPage::create().expect("a page").0);
+        let (former, next) = (page(), page());
+        let first = peer_ids.assign(None, Arc::clone(&former)).expect("a number");
         assert_eq!(first.peer_id, 1);
-        segment.hazard_slot(1, TRANSFER_SLOTS - 1).expect("a hazard").publish(Hazard::new(1, 1));
+        former.slots()[0].publish(Hazard::new(1, 1));
         assert_eq!(peer_ids.iter().collect::<Vec<_>>(), [first]);
+        assert!(peer_ids.hazards(first).is_some_and(|page| page.slots()[0].get().is_some()));
         peer_ids.release(first);
         assert!(!peer_ids.is_assigned(first) && peer_ids.iter().next().is_none());
+        assert!(peer_ids.hazards(first).is_none());
         peer_ids.reuse(first.peer_id);
         for _ in 1..MAX_PEERS - 1 {
-            assert_ne!(peer_ids.assign(&segment, None).expect("a number").peer_id, 1);
+            assert_ne!(peer_ids.assign(None, Arc::clone(&next)).expect("a number").peer_id, 1);
         }
-        let again = peer_ids.assign(&segment, None).expect("the number that rested");
+        let again = peer_ids.assign(None, Arc::clone(&next)).expect("the number that rested");
         assert!(again.peer_id == 1 && again != first && !peer_ids.is_assigned(first));
-        assert_eq!(segment.hazard_slot(1, TRANSFER_SLOTS - 1).expect("a hazard").get(), None);
-        assert_eq!(peer_ids.assign(&segment, None), None);
+        assert!(peer_ids.hazards(again).is_some_and(|page| page.slots()[0].get().is_none()));
+        assert_eq!(peer_ids.assign(None, next), None);
         assert_eq!(peer_ids.iter().count(), MAX_PEERS - 1);
     }
 }

@@ -15,7 +15,7 @@ use super::transfer_slot::{TransferSlotGuard, TransferSlots};
 use crate::platform::process::Process;
 use crate::platform::socket::Socket;
 use crate::platform::vm::Vm;
-use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
+use crate::shared::hazard::{HazardPage, HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::Segment;
 use crate::sync::SeqCst;
 
@@ -66,6 +66,7 @@ struct PeerConnection {
 pub(crate) struct PeerProcess {
     number: u16,
     segment: Arc<Segment>,
+    hazards: HazardPage,
     alive: AtomicBool,
     blocks: Arc<Blocks>,
     gids: Vec<PortGid>,
@@ -86,7 +87,7 @@ fn no_pending_atomics() -> Box<[AtomicU64]> {
 impl PeerProcess {
     /// This process as its own peer.
     pub(crate) fn own(
-        segment: Arc<Segment>,
+        (segment, hazards): (Arc<Segment>, HazardPage),
         blocks: Arc<Blocks>,
         gids: Vec<PortGid>,
         common: Arc<NodeCommon>,
@@ -96,6 +97,7 @@ impl PeerProcess {
         Self {
             number: 0,
             segment,
+            hazards,
             alive,
             blocks,
             gids,
@@ -111,7 +113,7 @@ impl PeerProcess {
     pub(crate) fn to_peer(
         socket: Socket,
         pid: u32,
-        segment: Segment,
+        (segment, hazards): (Segment, HazardPage),
         welcome: Welcome,
         common: Arc<NodeCommon>,
         token: u64,
@@ -139,6 +141,7 @@ impl PeerProcess {
         Self {
             number,
             segment: Arc::new(segment),
+            hazards,
             alive: AtomicBool::new(true),
             blocks: Arc::default(),
             gids,
@@ -170,7 +173,7 @@ impl PeerProcess {
         &self.segment
     }
 
-    /// This process's number in the peer's segment, which its claims and hazards carry.
+    /// This process's number in the peer's segment, which its claims carry.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
@@ -178,9 +181,12 @@ impl PeerProcess {
     /// Where the transfer of a transfer slot publishes its hazard.
     #[inline]
     pub(crate) fn hazard_slot(&self, transfer_slot: usize) -> &HazardSlot {
-        self.segment
-            .hazard_slot(self.number, transfer_slot % TRANSFER_SLOTS)
-            .expect("the number was checked when the process was made")
+        &self.hazards.slots()[transfer_slot % TRANSFER_SLOTS]
+    }
+
+    /// The hazards of this process in the peer's memory.
+    pub(crate) fn hazards(&self) -> &HazardPage {
+        &self.hazards
     }
 
     /// The index in the peer's tables of one of its queue pairs.

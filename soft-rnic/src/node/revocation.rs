@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::peer_ids::{PeerIds, PeerLease};
-use crate::shared::hazard::{Hazard, HazardSlot, TRANSFER_SLOTS};
-use crate::shared::segment::Segment;
+use crate::shared::hazard::{Hazard, HazardPage, HazardSlot};
 
 /// An object whose generation was invalidated. Both are indices in this process's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +36,9 @@ impl Revoked {
 /// Waits for all hazards, with one common deadline.
 pub(crate) struct HazardWait<'a> {
     pub(crate) what: Revoked,
-    pub(crate) segment: &'a Segment,
+    /// Those of this process's transfers, as their source and as its own peer.
     pub(crate) local_hazards: &'a [HazardSlot],
+    pub(crate) own_hazards: &'a HazardPage,
     pub(crate) peer_ids: &'a PeerIds,
     pub(crate) patience: Duration,
 }
@@ -51,33 +51,27 @@ impl HazardWait<'_> {
     /// If a transfer did not finish in time.
     pub(crate) fn run(&self, mut died: impl FnMut(PeerLease)) -> Result<(), StillInUse> {
         let start = Instant::now();
-        for cell in self.local_hazards {
+        for cell in self.local_hazards.iter().chain(self.own_hazards.slots()) {
             self.wait_own(start, cell)?;
         }
-        for transfer_slot in 0..TRANSFER_SLOTS {
-            if let Some(cell) = self.segment.hazard_slot(0, transfer_slot) {
-                self.wait_own(start, cell)?;
-            }
-        }
         self.peer_ids.iter().try_for_each(|lease| {
-            (0..TRANSFER_SLOTS)
-                .filter_map(|transfer_slot| self.segment.hazard_slot(lease.peer_id, transfer_slot))
-                .try_for_each(|cell| {
-                    if !self.what.is_held(cell) {
-                        return Ok(());
-                    }
-                    let process = self.peer_ids.process(lease);
-                    let gone = |look_closely: bool| {
-                        !self.peer_ids.is_assigned(lease)
-                            || (look_closely && process.is_some_and(|process| process.is_dead()) && {
-                                died(lease);
-                                true
-                            })
-                    };
-                    let stuck =
-                        StillInUse { peer_id: lease.peer_id, pid: process.map(|process| process.pid()) };
-                    if self.wait(start, cell, gone) { Ok(()) } else { Err(stuck) }
-                })
+            // Without them the peer is gone.
+            let Some(hazards) = self.peer_ids.hazards(lease) else { return Ok(()) };
+            hazards.slots().iter().try_for_each(|cell| {
+                if !self.what.is_held(cell) {
+                    return Ok(());
+                }
+                let process = self.peer_ids.process(lease);
+                let gone = |look_closely: bool| {
+                    !self.peer_ids.is_assigned(lease)
+                        || (look_closely && process.is_some_and(|process| process.is_dead()) && {
+                            died(lease);
+                            true
+                        })
+                };
+                let stuck = StillInUse { peer_id: lease.peer_id, pid: process.map(|process| process.pid()) };
+                if self.wait(start, cell, gone) { Ok(()) } else { Err(stuck) }
+            })
         })
     }
 

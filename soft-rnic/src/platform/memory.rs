@@ -184,8 +184,8 @@ impl FileMapping {
         }
         let mut memory = Self::map(file, offset, len, writable)?;
         memory.leave_out_of_dumps();
-        // The mapping keeps the memory, and a descriptor for each would exhaust the limit.
-        memory.file = None;
+        // A descriptor for each would exhaust the limit.
+        drop(memory.take_file());
         Ok(memory)
     }
 
@@ -233,8 +233,8 @@ impl FileMapping {
                 Some(libc::ENODEV) => io::Error::from_raw_os_error(libc::EOPNOTSUPP),
                 _ => error,
             })?;
-        // The mapping keeps the memory, and a descriptor for each region would exhaust the limit.
-        memory.file = None;
+        // A descriptor for each region would exhaust the limit.
+        drop(memory.take_file());
         Ok((memory, kind))
     }
 
@@ -257,6 +257,11 @@ impl FileMapping {
     /// it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref()?.get().ok()
+    }
+
+    /// Takes the file out. The mapping keeps the memory.
+    pub(crate) fn take_file(&mut self) -> Option<super::fork::OwnedFile> {
+        self.file.take()
     }
 
     /// Returns the pages of a range to the system; the range reads as zero afterwards.
@@ -412,6 +417,11 @@ impl FileMapping {
 
     /// Returns `None`, because no peer could receive it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Returns `None`, because there is no file.
+    pub(crate) fn take_file(&mut self) -> Option<super::fork::OwnedFile> {
         None
     }
 

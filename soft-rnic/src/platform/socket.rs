@@ -83,7 +83,7 @@ pub(crate) struct Credentials {
 }
 
 /// The most descriptors that come with a packet.
-const MOST_FILES: usize = 2;
+const MOST_FILES: usize = 3;
 
 /// The descriptors that came with a packet.
 pub(crate) type ReceivedFiles = ArrayVec<OwnedFd, MOST_FILES>;

@@ -1,12 +1,18 @@
 //! Hazard pointers: each transfer slot of a peer names what it touches now, so that the owner can
 //! wait until no transfer touches an object.
 //!
-//! A peer publishes a hazard in the owner's segment *before* it compares the
+//! A peer publishes a hazard in its [`HazardPage`] *before* it compares the
 //! [generation](super::generation) again; the owner invalidates the generation *before* it looks
 //! for hazards. A full fence stands between each store and the following load, so that at least one
 //! of the two sees the other. The owner waits for a hazard until it is cleared or its peer is
 //! proved dead.
 
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::segment::PAGE;
+use crate::platform::fork::OwnedFile;
+use crate::platform::memory::{FileMapping, PeerFile};
 use crate::sync::{Acquire, AtomicU64, Release, SeqCst, fence};
 
 /// The largest number of concurrent transfers of one process in one peer's memory: one for each
@@ -67,6 +73,12 @@ pub(crate) struct HazardSlot {
 }
 
 impl HazardSlot {
+    /// A slot in which a peer has written this word.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn holding(word: u64) -> Self {
+        Self { hazard: AtomicU64::new(word), ..Self::default() }
+    }
+
     /// Publishes a transfer, followed by a full fence. Only the holder of the transfer slot calls
     /// this.
     #[inline]
@@ -106,5 +118,48 @@ impl HazardSlot {
     pub(crate) fn get(&self) -> Option<Hazard> {
         let value = self.hazard.load(Acquire);
         (value & BUSY != 0).then_some(Hazard(value))
+    }
+}
+
+/// Every byte belongs to an atomic, and the slots of a page fill it.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<HazardSlot>() == 64 && TRANSFER_SLOTS * size_of::<HazardSlot>() <= PAGE);
+
+/// The hazards of one peer in one owner's memory.
+///
+/// The owner makes the page and gives it to that peer alone, so that no other process of the user
+/// can end the owner's wait.
+#[derive(Debug)]
+pub(crate) struct HazardPage(FileMapping);
+
+impl HazardPage {
+    /// Owner: makes the page of a peer. Also returns the file to give to the peer; Miri and loom
+    /// have none.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory or file descriptor for it.
+    pub(crate) fn create() -> io::Result<(Self, Option<OwnedFile>)> {
+        let mut memory = FileMapping::create(c"soft-rnic hazards", PAGE)?;
+        let file = memory.take_file();
+        Ok((Self(memory), file))
+    }
+
+    /// Peer: maps the page that the owner gave.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`FileMapping::of_peer`].
+    pub(crate) fn of_owner(file: OwnedFd) -> io::Result<Self> {
+        let what = PeerFile { offset: 0, len: PAGE, writable: true, unsealed: false };
+        FileMapping::of_peer(file, what).map(Self)
+    }
+
+    /// The hazards, by transfer slot.
+    #[inline]
+    pub(crate) fn slots(&self) -> &[HazardSlot; TRANSFER_SLOTS] {
+        // SAFETY: the mapping has a page, which is aligned and has room for the slots (asserted
+        // above). They consist of atomics, and nothing else accesses the page.
+        unsafe { self.0.base().cast().as_ref() }
     }
 }

@@ -16,12 +16,12 @@ use core::ptr::{self, NonNull};
 use super::completion::{Armed, READY_WORDS};
 use super::entry::{QpDescriptor, QpEntry, SlotsDescriptor, SrqEntry};
 use super::generation::GenerationWriter;
-use super::hazard::Hazard;
+use super::hazard::{Hazard, HazardSlot};
 use super::part::{Part, PartLayout};
 use super::progress::{QpProgress, SrqCounters, notice};
 use super::segment::{
-    COMPLETION_QUEUES, COUNTERS, HAZARDS, MAX_SGE, MEMBERS, OWNED, PROGRESS, QUEUE_PAIRS, REGIONS, RecvSlot,
-    SHARED, SHARED_QUEUES, Segment, ring_bytes,
+    COMPLETION_QUEUES, COUNTERS, MAX_SGE, MEMBERS, OWNED, PROGRESS, QUEUE_PAIRS, REGIONS, RecvSlot, SHARED,
+    SHARED_QUEUES, Segment, ring_bytes,
 };
 use super::slot::{Delivery, EAGER, RecvCapacity};
 use crate::engine::hostile::{HostilePeer, HostileSends, send_into};
@@ -119,7 +119,7 @@ impl Hostile<'_> {
             4 => self.queue_pair(step),
             5 => self.completion_queue(step),
             6 => self.shared_queue(step),
-            7 => self.publish_hazard(step),
+            7 => Self::publish_hazard(step),
             8 => self.slot(&step.slots(), step),
             9 => self.ring(
                 step.slots().offset,
@@ -156,7 +156,7 @@ impl Hostile<'_> {
             2 => (owned, QUEUE_PAIRS.at + near),
             3 => (shared, COMPLETION_QUEUES.at + near),
             4 => (owned, SHARED_QUEUES.at + near),
-            5 => (shared, HAZARDS.at + near),
+            5 => (shared, PROGRESS.at + 4096 + near),
             6 => (shared, SHARED.heap + near),
             7 => (owned, MEMBERS.at + near),
             8 => (owned, OWNED.heap + near),
@@ -288,9 +288,8 @@ impl Hostile<'_> {
         }
     }
 
-    fn publish_hazard(&self, step: HostileInput) {
-        let Some(cell) = self.segment.hazard_slot(step.index, step.number as usize) else { return };
-        self.inside(cell, 1);
+    fn publish_hazard(step: HostileInput) {
+        let cell = HazardSlot::holding(step.word);
         if let Some(hazard) = cell.get() {
             let _ = (hazard.touches_region(step.number), hazard.uses_queue_pair(step.number));
         }
@@ -459,9 +458,8 @@ mod tests {
         let mut random = Random(1);
         let owned =
             [0, REGIONS.at, QUEUE_PAIRS.at, SHARED_QUEUES.at, MEMBERS.at, OWNED.heap, OWNED.length(1)];
-        let shared =
-            [0, HAZARDS.at, PROGRESS.at, COMPLETION_QUEUES.at, COUNTERS.at, SHARED.heap, SHARED.length(1)];
-        for (part, bounds) in [(segment.owned(), owned), (segment.shared(), shared)] {
+        let shared = [0, PROGRESS.at, COMPLETION_QUEUES.at, COUNTERS.at, SHARED.heap, SHARED.length(1)];
+        for (part, bounds) in [(segment.owned(), &owned[..]), (segment.shared(), &shared[..])] {
             let base = part.level(0).expect("a segment has this level");
             for pair in bounds.windows(2) {
                 let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 10 } else { 16 }));
@@ -486,6 +484,6 @@ mod tests {
                 });
             }
         }
-        assert!(segment.region(u32::MAX).is_none() && segment.hazard_slot(u16::MAX, 0).is_none());
+        assert!(segment.region(u32::MAX).is_none());
     }
 }

@@ -16,7 +16,6 @@ use std::os::fd::OwnedFd;
 
 use super::completion::CqEntry;
 use super::entry::{MembershipEntry, MrEntry, QpEntry, SlotsDescriptor, SrqEntry};
-use super::hazard::{HazardSlot, TRANSFER_SLOTS};
 use super::part::{LEVELS, Part, PartLayout, Table};
 use super::progress::{QpProgress, SrqCounters};
 use super::ring::{IndexRing, RingHeader};
@@ -27,7 +26,7 @@ use crate::sync::{Acquire, AtomicU32, AtomicU64, Release};
 
 /// Changes with every change of the layout or of the meaning of a word. Peers with different
 /// versions do not communicate.
-pub(crate) const LAYOUT_VERSION: u64 = 9;
+pub(crate) const LAYOUT_VERSION: u64 = 10;
 /// The layout version as a bit of the ECE options. Two ends without a common bit cannot
 /// communicate.
 pub(crate) const ECE_OPTIONS: u32 = 1 << LAYOUT_VERSION;
@@ -75,17 +74,13 @@ pub(crate) static OWNED: PartLayout = PartLayout {
     heap: end_of::<MembershipEntry>(&MEMBERS).next_multiple_of(PAGE),
 };
 
-/// The tables of the shared part. Hazards lie in the fixed area.
-pub(super) const HAZARDS: Table = {
-    let slots = MAX_PEERS * TRANSFER_SLOTS;
-    Table { at: HEADER, first: slots, limit: slots }
-};
-pub(super) const PROGRESS: Table = table(end_of::<HazardSlot>(&HAZARDS), MAX_QUEUE_PAIRS);
+/// The tables of the shared part.
+pub(super) const PROGRESS: Table = table(HEADER, MAX_QUEUE_PAIRS);
 pub(super) const COMPLETION_QUEUES: Table = table(end_of::<QpProgress>(&PROGRESS), MAX_COMPLETION_QUEUES);
 pub(super) const COUNTERS: Table = table(end_of::<CqEntry>(&COMPLETION_QUEUES), MAX_SHARED_QUEUES);
 /// The shared part, whose heap has rings, slots of receive queues, and payload in transit.
 pub(crate) static SHARED: PartLayout = PartLayout {
-    fixed: end_of::<HazardSlot>(&HAZARDS),
+    fixed: HEADER,
     scaled: sized(16 << 20, 1 << 20),
     heap: end_of::<SrqCounters>(&COUNTERS).next_multiple_of(PAGE),
 };
@@ -135,7 +130,7 @@ const _: () = {
     assert!(size_of::<SrqCounters>() == 2 * 4 + 8 + 6 * 8);
     assert!(size_of::<MembershipEntry>() == 4 * 8);
     assert!(size_of::<CqEntry>() == 3 * 128 + 64 * 8);
-    assert!(size_of::<HazardSlot>() == 64 && size_of::<RingHeader>() == 64 && size_of::<SlotHeader>() == 64);
+    assert!(size_of::<RingHeader>() == 64 && size_of::<SlotHeader>() == 64);
     assert!(size_of::<SgeEntry>() == 16 && size_of::<OfferHeader>() == 16);
 };
 
@@ -319,16 +314,6 @@ impl Segment {
     /// How many entries of the membership table have been used.
     pub(crate) fn members(&self) -> u32 {
         self.owner_header().members.load(Acquire).min(MAX_MEMBERS as u32)
-    }
-
-    /// The hazard of one transfer slot of the peer with this id.
-    pub(crate) fn hazard_slot(&self, peer_id: u16, transfer_slot: usize) -> Option<&HazardSlot> {
-        if transfer_slot >= TRANSFER_SLOTS {
-            return None;
-        }
-        let index = (usize::from(peer_id) * TRANSFER_SLOTS + transfer_slot) as u32;
-        // SAFETY: `HazardSlot` is an atomic, and the table holds nothing else.
-        unsafe { self.shared.entry(&HAZARDS, index) }
     }
 
     /// Checks that a queue has slots, that all of them lie within one level's heap, and that their

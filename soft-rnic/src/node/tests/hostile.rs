@@ -16,7 +16,7 @@ use super::*;
 use crate::platform::listeners;
 use crate::platform::memory::FileMapping;
 use crate::platform::socket::Received;
-use crate::shared::segment::{MAX_PEERS, OWNED, SHARED};
+use crate::shared::segment::{MAX_PEERS, OWNED, PAGE, SHARED};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
@@ -110,7 +110,7 @@ pub(super) fn pending() {
     for round in 0..600 {
         let socket = connect(&process);
         for _ in 0..random.below(3) {
-            let files = vec![file.as_fd(); random.below(4)];
+            let files = vec![file.as_fd(); random.below(5)];
             send_all(&socket, &packet(&mut random), &files);
         }
         // Some of them have become attached peers.
@@ -129,8 +129,8 @@ pub(super) fn pending() {
     eventually("nobody left", || process.node.state.peer_ids.iter().count() == 0);
 }
 
-/// Becomes an attached peer, and gets the parts of the segment.
-pub(super) fn enter(process: &TestNode) -> (Socket, Welcome, [OwnedFd; 2]) {
+/// Becomes an attached peer, and gets the parts of the segment and a page for its hazards.
+pub(super) fn enter(process: &TestNode) -> (Socket, Welcome, [OwnedFd; 3]) {
     let socket = connect(process);
     socket.send(&hello()).expect("sent");
     let mut buffer = vec![0; REPLY];
@@ -229,7 +229,7 @@ pub(super) fn attached() {
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
     let mut random = Random(0xbad);
     for _ in 0..5000 {
-        let files = vec![file.as_fd(); random.below(4)];
+        let files = vec![file.as_fd(); random.below(5)];
         send_all(&socket, &packet(&mut random), &files);
         if random.below(3) == 0 {
             // The node drops received descriptors.
@@ -290,7 +290,11 @@ pub(super) fn impostor() {
     process.node.send_cm(nobody, b"who are you?").expect("it can be sent");
     let caller = somebody.accept();
     let segment = good_part();
-    send_all(&caller, &Reply::Welcome(good_welcome()).encode(), &[segment.as_fd(), segment.as_fd()]);
+    send_all(
+        &caller,
+        &Reply::Welcome(good_welcome()).encode(),
+        &[segment.as_fd(), segment.as_fd(), segment.as_fd()],
+    );
     process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
     socket.send(&PeerRequest::CmReset { from: nobody }.encode()).expect("room");
@@ -354,7 +358,7 @@ pub(super) fn false_listeners() {
             }
             _ => {}
         }
-        let is_sent = random.below(8) > 0 && send_all(&caller, &packet, &vec![file.as_fd(); random.below(4)]);
+        let is_sent = random.below(8) > 0 && send_all(&caller, &packet, &vec![file.as_fd(); random.below(5)]);
         drop(caller);
         let found = if is_sent && packet == good { PortOwner::Block(block) } else { PortOwner::Nobody };
         assert_eq!(process.calls.recv_timeout(LONG), Ok(HandlerCall::PortOwner(7, found)), "{packet:?}");
@@ -444,6 +448,7 @@ pub(super) fn owner() {
     };
     refused("no segment", &reply(good_welcome()), &[]);
     refused("one part", &reply(good_welcome()), &[good.as_fd()]);
+    refused("no page", &reply(good_welcome()), &[good.as_fd(), good.as_fd()]);
     let longest = SHARED.length(1).max(OWNED.length(1));
     for (what, file) in [
         (
@@ -454,13 +459,21 @@ pub(super) fn owner() {
         ("a pipe", rustix::pipe::pipe().expect("a pipe").0),
         ("a program", std::fs::File::open("/proc/self/exe").expect("a file").into()),
     ] {
-        refused(what, &reply(good_welcome()), &[file.as_fd(), good.as_fd()]);
-        refused(what, &reply(good_welcome()), &[good.as_fd(), file.as_fd()]);
+        refused(what, &reply(good_welcome()), &[file.as_fd(), good.as_fd(), good.as_fd()]);
+        refused(what, &reply(good_welcome()), &[good.as_fd(), file.as_fd(), good.as_fd()]);
+    }
+    for (what, file) in [
+        ("a short page", segment_file(PAGE - 8, SealFlags::SHRINK, 0)),
+        ("an unsealed page", segment_file(PAGE, SealFlags::GROW, 0)),
+        ("a page that is not writable", segment_file(PAGE, SealFlags::SHRINK | SealFlags::WRITE, 0)),
+        ("a pipe for a page", rustix::pipe::pipe().expect("a pipe").0),
+    ] {
+        refused(what, &reply(good_welcome()), &[good.as_fd(), good.as_fd(), file.as_fd()]);
     }
     let other = segment_file(longest, SealFlags::SHRINK, LAYOUT_VERSION + 1);
-    refused("another version", &reply(good_welcome()), &[other.as_fd(), good.as_fd()]);
+    refused("another version", &reply(good_welcome()), &[other.as_fd(), good.as_fd(), good.as_fd()]);
     let read_only = segment_file(longest, SealFlags::SHRINK | SealFlags::WRITE, LAYOUT_VERSION);
-    refused("not writable", &reply(good_welcome()), &[good.as_fd(), read_only.as_fd()]);
+    refused("not writable", &reply(good_welcome()), &[good.as_fd(), read_only.as_fd(), good.as_fd()]);
     drop((other, read_only));
     for (what, welcome) in [
         ("peer id 0", Welcome { peer_id: 0, ..good_welcome() }),
@@ -473,9 +486,13 @@ pub(super) fn owner() {
         ("probe beyond the end", Welcome { probe: SHARED.length(1) as u64, ..good_welcome() }),
         ("crooked probe", Welcome { probe: SHARED.heap as u64 + 1, ..good_welcome() }),
     ] {
-        refused(what, &reply(welcome), &[good.as_fd(), good.as_fd()]);
+        refused(what, &reply(welcome), &[good.as_fd(), good.as_fd(), good.as_fd()]);
     }
-    refused("another version", &Reply::OtherVersion { version: 9 }.encode(), &[good.as_fd(), good.as_fd()]);
+    refused(
+        "another version",
+        &Reply::OtherVersion { version: 9 }.encode(),
+        &[good.as_fd(), good.as_fd(), good.as_fd()],
+    );
     let mut random = Random(0xdecade);
     for _ in 0..150 {
         let mut packet = reply(good_welcome());
@@ -486,7 +503,7 @@ pub(super) fn owner() {
             1 => packet[1 + range % 16] ^= 1 << random.below(8),
             _ => packet = random.bytes(range + 1),
         }
-        let files = vec![good.as_fd(); random.below(4)];
+        let files = vec![good.as_fd(); random.below(5)];
         refused("garbage", &packet, &files);
     }
     lying_owner(&process, &reply(good_welcome()), &good);
@@ -498,7 +515,9 @@ pub(super) fn owner() {
 fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
     // On a busy machine an answer may come too late.
     let answered = (0..5).find_map(|_| {
-        match HostileOwner::answer(process, welcome, &[segment.as_fd(), segment.as_fd(), segment.as_fd()]) {
+        // The last is one too many.
+        let files = [segment.as_fd(); 4];
+        match HostileOwner::answer(process, welcome, &files) {
             (owner, caller, Reachability::Ready(remote)) => Some((owner, caller, remote)),
             _ => None,
         }
@@ -579,7 +598,7 @@ fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
                 random.bytes(len)
             }
         };
-        send_all(&caller, &packet, &vec![file.as_fd(); random.below(4)]);
+        send_all(&caller, &packet, &vec![file.as_fd(); random.below(5)]);
     }
     assert!(remote.alive());
     drop((caller, owner));
