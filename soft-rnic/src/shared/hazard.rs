@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 
 use super::segment::PAGE;
 use crate::platform::fork::OwnedFile;
-use crate::platform::memory::{FileMapping, PeerFile};
+use crate::platform::memory::{FileMapping, PeerFile, Writers};
 use crate::sync::{Acquire, AtomicU64, Release, SeqCst, fence};
 
 /// The largest number of concurrent transfers of one process in one peer's memory: one for each
@@ -140,7 +140,7 @@ impl HazardPage {
     ///
     /// The system has no memory or file descriptor for it.
     pub(crate) fn create() -> io::Result<(Self, Option<OwnedFile>)> {
-        let mut memory = FileMapping::create(c"soft-rnic hazards", PAGE)?;
+        let mut memory = FileMapping::create_growing(c"soft-rnic hazards", PAGE, Writers::Peers)?;
         let file = memory.take_file();
         Ok((Self(memory), file))
     }
