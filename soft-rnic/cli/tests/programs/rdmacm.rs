@@ -3,7 +3,6 @@
 //! They find each other by soft0's addresses (such as `127.0.0.1`) and by ports of the software
 //! connection manager, which are private to each test's fabric.
 
-use std::cell::Cell;
 use std::fs;
 
 use crate::pair::PairProgram;
@@ -26,20 +25,12 @@ pub(crate) const PROGRAMS: [&str; 12] = [
     "rcopy",
 ];
 
-/// Port spaces, as the names of ports encode them.
-pub(crate) const TCP: u8 = 0;
-const UDP: u8 = 1;
-const IB: u8 = 2;
-
 struct ServerAndClient {
     programs: [&'static str; 2],
     /// Flags of both, before those of each: `PORT` stands for a port.
     flags: &'static str,
     server: &'static str,
     client: &'static str,
-    space: u8,
-    /// The port that the programs use by default.
-    port: u16,
     /// The text that both print on success.
     says: &'static str,
     /// Whether the server keeps running after its client has finished.
@@ -52,17 +43,14 @@ const PAIR: ServerAndClient = ServerAndClient {
     flags: "",
     server: "",
     client: "-s 127.0.0.1",
-    space: TCP,
-    port: 7471,
     says: "return status 0",
     stays: false,
 };
-const UDADDY: ServerAndClient = ServerAndClient { programs: ["udaddy"; 2], space: UDP, port: 7174, ..PAIR };
+const UDADDY: ServerAndClient = ServerAndClient { programs: ["udaddy"; 2], ..PAIR };
 const RPING: ServerAndClient = ServerAndClient {
     programs: ["rping"; 2],
     server: "-s -a 127.0.0.1",
     client: "-c -a 127.0.0.1",
-    port: 7174,
     says: "",
     ..PAIR
 };
@@ -93,7 +81,7 @@ const PAIRS: [ServerAndClient; 43] = [
     ServerAndClient { flags: "-C 20 -S 8192 -m", ..PAIR },
     ServerAndClient { flags: "-C 5 -m", ..PAIR },
     ServerAndClient { flags: "-C 5 -t 32 -a 14 -p PORT", ..PAIR },
-    ServerAndClient { flags: "-C 5 -P ib", space: IB, ..PAIR },
+    ServerAndClient { flags: "-C 5 -P ib", ..PAIR },
     ServerAndClient { flags: "-C 5", server: "-b 127.0.0.1", client: "-s 127.0.0.1 -b 127.0.0.1", ..PAIR },
     ServerAndClient { flags: "-C 5", client: "-s 127.0.0.1 -f ip", ..PAIR },
     ServerAndClient { flags: "", ..UDADDY },
@@ -104,7 +92,7 @@ const PAIRS: [ServerAndClient; 43] = [
     ServerAndClient { flags: "-p PORT", server: "-s 127.0.0.1", ..ENDPOINTS },
     ServerAndClient { flags: "", ..X_ENDPOINTS },
     ServerAndClient { flags: "-p PORT -c r", ..X_ENDPOINTS },
-    ServerAndClient { flags: "-p PORT -c x", space: IB, ..X_ENDPOINTS },
+    ServerAndClient { flags: "-p PORT -c x", ..X_ENDPOINTS },
     ServerAndClient { flags: "-c 100 -p PORT", ..CMTIME },
     ServerAndClient { flags: "-c 500 -b 127.0.0.1", ..CMTIME },
     // Latency and bandwidth over rstream's default sizes take seconds, so only one case runs them.
@@ -144,9 +132,6 @@ const PERFTEST: [(&str, &str); 14] = [
     ("ib_atomic_lat", "-R -n 300"),
     ("ib_send_bw", "-z -n 300"),
 ];
-/// perftest's default port.
-const PERFTEST_PORT: u16 = 18515;
-
 pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for pair in PAIRS {
         let ServerAndClient { programs, flags, server, client, .. } = pair;
@@ -161,7 +146,7 @@ pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
             let client = [&flags[..], &["127.0.0.1"]].concat();
             let sides = [&flags[..], &client].map(|flags| PairProgram { options: &[], program, flags });
             // perftest exchanges the attributes of all its queue pairs over one CM connection.
-            let (client, _) = meet(place, sides, (TCP, PERFTEST_PORT), false)?;
+            let (client, _) = meet(place, sides, false)?;
             let row = |line: &str| line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             let rows = client.stdout.lines().map(row);
             let done =
@@ -175,7 +160,7 @@ pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
         let side = |flags| PairProgram { options: &["--devices", "2"], program: "ucmatose", flags };
         let server = side(&["-b", "127.0.0.2", "-C", "5"]);
         let client = side(&["-s", "127.0.0.2", "-C", "5"]);
-        let (client, server) = meet(place, [server, client], (TCP, PAIR.port), false)?;
+        let (client, server) = meet(place, [server, client], false)?;
         client.says("return status 0").and_then(|()| server.says("return status 0"))
     }));
     tests.push(ProgramTest::new("rping to nobody", &["rping"], |place| {
@@ -198,12 +183,11 @@ fn refused(ended: &ProgramOutcome, words: &str) -> Result<(), String> {
 }
 
 fn play(place: &ProgramRunner, pair: &ServerAndClient) -> Result<(), String> {
-    let port = if pair.flags.contains("PORT") { PORT } else { pair.port };
     let with_port = pair.flags.replace("PORT", &PORT.to_string());
     let flags = |own: &'static str| own.split_whitespace().chain(with_port.split_whitespace()).collect();
     let [server, client]: [Vec<&str>; 2] = [flags(pair.server), flags(pair.client)];
     let side = |number: usize, flags| PairProgram { options: &[], program: pair.programs[number], flags };
-    let (client, server) = meet(place, [side(0, &server), side(1, &client)], (pair.space, port), pair.stays)?;
+    let (client, server) = meet(place, [side(0, &server), side(1, &client)], pair.stays)?;
     client.says(pair.says)?;
     if pair.stays { Ok(()) } else { server.says(pair.says) }
 }
@@ -213,22 +197,10 @@ fn play(place: &ProgramRunner, pair: &ServerAndClient) -> Result<(), String> {
 pub(crate) fn meet(
     place: &ProgramRunner,
     [server, client]: [PairProgram<'_>; 2],
-    port: (u8, u16),
     stays: bool,
 ) -> Result<(ProgramOutcome, ProgramOutcome), String> {
     let serving = place.start(server.options, server.program, server.flags)?;
-    let pid = serving.pid();
-    // After a server has taken the port it listens, and then waits. Some servers poll for clients
-    // instead of sleeping; such a server is ready once it has run this long with the port.
-    let with_port = Cell::new(None);
-    let serving = serving.wait_until("listened", |_| {
-        has_port(place, port) && {
-            let ran = ticks(pid);
-            let first = with_port.get().unwrap_or(ran);
-            with_port.set(Some(first));
-            ran >= first + TICKS || is_asleep(pid)
-        }
-    })?;
+    let serving = serving.wait_until("listened", |_| listens(place))?;
     let client = place.start(client.options, client.program, client.flags)?.finish_within(LIMIT);
     let well = client.as_ref().is_ok_and(|client| client.status.success());
     if stays || !well {
@@ -244,34 +216,10 @@ pub(crate) fn meet(
     }
 }
 
-/// Whether a process in this fabric has a port of the connection manager.
-fn has_port(place: &ProgramRunner, (space, port): (u8, u16)) -> bool {
-    // The owner's name ends with a random number, which a claim to the port begins with a sign.
-    let name = format!("@soft-rnic/{}/cm/{space}/p{port}/", place.fabric());
-    let sockets = fs::read("/proc/net/unix").unwrap_or_default();
-    String::from_utf8_lossy(&sockets)
-        .lines()
-        .any(|line| line.split_once(&name).is_some_and(|(_, number)| !number.starts_with('+')))
-}
-
-/// Processor time, in hundredths of a second, that a polling server uses while it waits, and a
-/// starting one does not.
-const TICKS: u64 = 20;
-
-/// A process's processor time, in clock ticks.
-fn ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // After the name: the state is field 3, and the times are fields 14 and 15.
-    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(2);
-    fields.filter_map(|field| field.parse::<u64>().ok()).sum()
-}
-
-/// Whether all threads of a process sleep.
-fn is_asleep(pid: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let states = threads.map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
-    // The state follows the name, which is in parentheses.
-    states.into_iter().all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')))
+/// Whether a process of this fabric listens through the connection manager.
+fn listens(place: &ProgramRunner) -> bool {
+    let there = soft_rnic::status::processes(Some(place.fabric())).unwrap_or_default();
+    there.iter().any(|process| process.answer.as_ref().is_ok_and(|status| status.identifiers.listening > 0))
 }
 
 /// The sender repeats its messages, because those sent before the receiver joins are lost and the
@@ -298,17 +246,15 @@ fn multicast(place: &ProgramRunner) -> Result<(), String> {
 
 /// Copies a file of several megabytes from one process to the other.
 fn copy(place: &ProgramRunner) -> Result<(), String> {
-    const PORT: u16 = 7473;
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let [from, to] = ["from", "to"].map(|name| folder.join(format!("rcopy-{}.{name}", place.fabric())));
     let bytes: Vec<u8> = (0..5_000_001_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     fs::write(&from, &bytes).map_err(|error| error.to_string())?;
-    let port = PORT.to_string();
-    let serving = place.start(&[], "rcopy", &["-p", &port])?;
-    let pid = serving.pid();
-    let serving = serving.wait_until("listened", |_| has_port(place, (TCP, PORT)) && is_asleep(pid))?;
+    let port = "7473";
+    let serving = place.start(&[], "rcopy", &["-p", port])?;
+    let serving = serving.wait_until("listened", |_| listens(place))?;
     let there = format!("127.0.0.1:{}", to.display());
-    let client = place.run(&[], "rcopy", &[&from.display().to_string(), &there, "-p", &port]);
+    let client = place.run(&[], "rcopy", &[&from.display().to_string(), &there, "-p", port]);
     serving.terminate()?;
     let server = serving.finish_within(LIMIT)?;
     let copied = fs::read(&to);

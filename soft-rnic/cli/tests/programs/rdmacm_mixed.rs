@@ -6,11 +6,7 @@ use crate::examples::{self, ExampleTransport};
 use crate::pair::PairProgram;
 use crate::place::ProgramRunner;
 use crate::process::ProgramOutcome;
-use crate::rdmacm::{TCP, meet};
-
-/// The programs' default ports, which are private to each test's fabric.
-const RPING_PORT: u16 = 7174;
-const CMTIME_PORT: u16 = 7471;
+use crate::rdmacm::meet;
 
 /// The flags of both sides of rping.
 const RPINGS: [&str; 5] =
@@ -88,20 +84,20 @@ fn run(
     program: &'static str,
     players: [Implementation; 2],
     flags: [&str; 2],
-    (port, stays): (u16, bool),
+    stays: bool,
 ) -> Result<(ProgramOutcome, ProgramOutcome), String> {
     let (server, server_flags) = players[0].command(program, flags[0])?;
     let (client, client_flags) = players[1].command(program, flags[1])?;
     let [server_flags, client_flags] =
         [&server_flags, &client_flags].map(|flags| flags.iter().map(String::as_str).collect::<Vec<_>>());
     let side = |program, flags| PairProgram { options: &[], program, flags };
-    meet(place, [side(server, &server_flags), side(client, &client_flags)], (TCP, port), stays)
+    meet(place, [side(server, &server_flags), side(client, &client_flags)], stays)
 }
 
 /// The server has read the client's data, and the client has verified the echo.
 fn rping(place: &ProgramRunner, players: [Implementation; 2], flags: &str) -> Result<(), String> {
     let [server, client] = [format!("-s -a 127.0.0.1 {flags}"), format!("-c -a 127.0.0.1 {flags}")];
-    let (client, server) = run(place, "rping", players, [&server, &client], (RPING_PORT, false))?;
+    let (client, server) = run(place, "rping", players, [&server, &client], false)?;
     let pings = |ended: &ProgramOutcome, label: &str| -> Vec<String> {
         let lines = ended.stdout.lines().filter_map(|line| line.strip_prefix(label));
         lines.map(str::to_owned).collect()
@@ -118,7 +114,7 @@ fn rping(place: &ProgramRunner, players: [Implementation; 2], flags: &str) -> Re
 /// One server, one client after the other.
 fn persistent(place: &ProgramRunner, players: [Implementation; 2]) -> Result<(), String> {
     let flags = ["-s -P -a 127.0.0.1", "-c -V -a 127.0.0.1 -C 20"];
-    let (client, _) = run(place, "rping", players, flags, (RPING_PORT, true))?;
+    let (client, _) = run(place, "rping", players, flags, true)?;
     if client.stderr.contains("rror") { Err(client.to_string()) } else { Ok(()) }
 }
 
@@ -129,7 +125,7 @@ fn cmtime(place: &ProgramRunner, players: [Implementation; 2], flags: &str) -> R
     let earlier = if players.contains(&Implementation::C) { "" } else { "--earlier " };
     let server = format!("{earlier}{flags}");
     let client = format!("{earlier}-s 127.0.0.1 {flags}");
-    let (client, _) = run(place, "cmtime", players, [&server, &client], (CMTIME_PORT, true))?;
+    let (client, _) = run(place, "cmtime", players, [&server, &client], true)?;
     let rows: Vec<&str> =
         client.stdout.lines().skip_while(|line| !line.starts_with("step ")).skip(1).collect();
     let steps = [
@@ -164,7 +160,7 @@ fn many_clients(
 ) -> Result<(), String> {
     let players = [server, client].map(Implementation::Ours);
     let flags = ["-n 1000", "127.0.0.1 -n 1000"];
-    let (client, server) = run(place, "many_clients", players, flags, (CMTIME_PORT, false))?;
+    let (client, server) = run(place, "many_clients", players, flags, false)?;
     client.says("1000 clients connected, asked, were answered and hung up")?;
     server.says("1000 clients came, 1000 at a time at most: 1000 messages in, 1000 out,")?;
     server.says("; 0 rejected, 0 lost")
