@@ -5,6 +5,7 @@
 //! A test starts this program again in a *role*, in a separate fabric, and a role may start others.
 //! An alarm ends a role that hangs. A role ends when its parent does.
 
+mod announced;
 mod cm;
 mod connection_soak;
 mod connections;
@@ -41,6 +42,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(revocation::trials());
     trials.extend(death::trials());
     trials.extend(limits::trials());
+    trials.extend(announced::trials());
     trials.extend(copies::trials());
     trials.extend(sends::trials());
     trials.extend(multicast::trials());

@@ -58,6 +58,7 @@ pub(crate) fn play() -> bool {
         "rsocket" => crate::rsockets::side(&arguments[1..]),
         "cm-side" => crate::connections::side(),
         "status" => crate::status::shown(&arguments[1..]),
+        "announced" => crate::announced::play(&arguments[1]),
         "unanswered" => crate::unanswered::play(&arguments[1]),
         "implicit" => crate::implicit::play(&arguments[1..]),
         "implicit-owner" => crate::implicit::owner(),

@@ -1,11 +1,12 @@
 //! The Rust program that `cargo xtask bench overhead` counts; `c/overhead.c` does the same in C.
 //!
-//!     overhead extended|classic|message|pool LIST LISTS
+//!     overhead extended|classic|message|pool|send-64|send-512 LIST LISTS
 //!
 //! The process has a reliable connection to itself. LISTS times, it posts LIST (1 or 64) signaled
 //! work requests together and polls their completions. They are writes of 8 inline bytes, or for
 //! `message` of 64 registered bytes on an extended queue pair. `pool` is `message` with a slice of
-//! a pool, which is taken, posted, reclaimed by the completion, and dropped.
+//! a pool, which is taken, posted, reclaimed by the completion, and dropped. `send-64` and `send-512`
+//! are a receive and a SEND of so many registered bytes; both completions are polled.
 
 use std::fmt::Debug;
 
@@ -29,7 +30,7 @@ const DEPTH: u32 = 64;
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [flavour, list, lists] = words.as_slice() else {
-        bail!("usage: overhead extended|classic|message|pool 1|64 LISTS")
+        bail!("usage: overhead extended|classic|message|pool|send-64|send-512 1|64 LISTS")
     };
     let lists: u64 = lists.parse().context("LISTS must be a number")?;
     match (flavour.as_str(), list.as_str()) {
@@ -39,6 +40,8 @@ fn main() -> Result<()> {
         ("classic", "64") => classic::<64>(lists),
         ("message", "1") => messages(lists),
         ("pool", "1") => pooled(lists),
+        ("send-64", "1") => sends(64, lists),
+        ("send-512", "1") => sends(512, lists),
         _ => bail!("no such variant: {flavour} {list}"),
     }
 }
@@ -88,7 +91,7 @@ impl BenchDevice {
     fn builder(&self, cq: &impl CompletionQueue) -> QueuePairBuilder {
         let mut builder = self.pd.create_qp_builder();
         builder.setup_send_cq(cq).setup_recv_cq(cq).setup_max_send_wr(DEPTH).setup_max_inline_data(64);
-        builder.setup_send_ops_flags(SendOperationFlags::Write);
+        builder.setup_send_ops_flags(SendOperationFlags::Write | SendOperationFlags::Send);
         builder
     }
 
@@ -224,6 +227,30 @@ fn raw_messages(
         list.post().unwrap_or_else(|error| fail("post", &error));
         cq.poll(1);
     }
+}
+
+fn sends(length: u32, count: u64) -> Result<()> {
+    let device = BenchDevice::new()?;
+    let cq = || device.context.create_cq_builder().setup_cqe(DEPTH).build_ex();
+    let (mut sent, mut received) = (cq()?, cq()?);
+    let (mut one, mut other) = (device.builder(&sent).build_ex()?, device.builder(&received).build_ex()?);
+    device.connect(&mut one, &mut other)?;
+    let (lkey, from) = (device.memory.lkey(), device.memory.as_ptr().addr() as u64);
+    for _ in 0..count {
+        let mut list = other.start_post_recv();
+        // SAFETY: the memory is registered until `device` is dropped. The receive completes below,
+        // before anything else uses the memory or posts the next one.
+        unsafe { list.construct_wr(0).setup_sge(lkey, from + 4096, length) };
+        list.post().unwrap_or_else(|error| fail("post", &error));
+        let mut list = one.start_post_send();
+        let request = list.construct_wr(0, WorkRequestFlags::Signaled);
+        // SAFETY: as above, for the request.
+        unsafe { request.setup_send().setup_sge(lkey, from, length) };
+        list.post().unwrap_or_else(|error| fail("post", &error));
+        sent.poll(1);
+        received.poll(1);
+    }
+    Ok(())
 }
 
 fn pooled(count: u64) -> Result<()> {
