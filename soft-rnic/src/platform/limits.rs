@@ -1,6 +1,8 @@
 //! Resource limits: checked before the system enforces them without a word, and named afterwards.
 
 use std::io;
+#[cfg(not(any(miri, loom)))]
+use std::io::{BufReader, Read};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -22,6 +24,29 @@ pub(crate) fn check_file_length(length: usize) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
 }
 
+/// Checks that the system lets this process have this many mappings more.
+///
+/// # Errors
+///
+/// `OutOfMemory`, with the limit.
+#[cfg(not(any(miri, loom)))]
+pub(crate) fn check_mappings(more: usize) -> io::Result<()> {
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+    let Some(most) = most.and_then(|text| text.trim().parse::<usize>().ok()) else { return Ok(()) };
+    // A list of all would need room, which may be a mapping.
+    let Ok(maps) = std::fs::File::open("/proc/self/maps") else { return Ok(()) };
+    let there = BufReader::new(maps).bytes().map_while(Result::ok).filter(|byte| *byte == b'\n').count();
+    // The system refuses to change mappings a little earlier.
+    const SPARE: usize = 8;
+    if there + more + SPARE <= most {
+        return Ok(());
+    }
+    let message = format!(
+        "{more} mappings are needed; {there} exist, and vm.max_map_count allows {most}: raise it (sysctl)"
+    );
+    Err(io::Error::new(io::ErrorKind::OutOfMemory, message))
+}
+
 /// The error of a mapping of this length that the system refused, with the limit that may be the
 /// cause.
 pub(crate) fn unmappable(errno: rustix::io::Errno, length: usize) -> io::Error {
@@ -32,6 +57,10 @@ pub(crate) fn unmappable(errno: rustix::io::Errno, length: usize) -> io::Error {
             "{length} bytes are to be locked, and RLIMIT_MEMLOCK allows {most}: raise it (ulimit -l)"
         );
         return io::Error::new(io::ErrorKind::OutOfMemory, message);
+    }
+    #[cfg(not(any(miri, loom)))]
+    if let (Errno::NOMEM, Err(error)) = (errno, check_mappings(1)) {
+        return error;
     }
     match limit(Resource::As).filter(|_| errno == Errno::NOMEM) {
         None => errno.into(),

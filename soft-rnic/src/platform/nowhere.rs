@@ -4,6 +4,10 @@
 //! page of zeroes repeatedly, and the sink maps one small file repeatedly. The copying code
 //! therefore needs no special case.
 
+#[cfg(not(any(miri, loom)))]
+use core::ffi::c_void;
+#[cfg(not(any(miri, loom)))]
+use core::ops::Range;
 use core::ptr::NonNull;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,6 +18,13 @@ use crate::config::MAX_MESSAGE;
 
 /// Bytes of each part: the length of the longest message.
 const LEN: usize = if cfg!(any(miri, loom)) { 1 << 16 } else { MAX_MESSAGE as usize };
+
+/// Length of the file: a compromise between the number of mappings and the memory used once all of
+/// it was written.
+#[cfg(not(any(miri, loom)))]
+const PERIOD: usize = 1 << 25;
+#[cfg(not(any(miri, loom)))]
+const _: () = assert!(LEN.is_multiple_of(PERIOD));
 
 /// The source, followed by the sink.
 #[derive(Debug)]
@@ -53,31 +64,76 @@ impl Nowhere {
     #[cfg(not(any(miri, loom)))]
     fn map() -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
-        /// Length of the file: a compromise between the number of mappings and the memory used once
-        /// all of it was written.
-        const PERIOD: usize = 1 << 25;
-        const _: () = assert!(LEN.is_multiple_of(PERIOD));
-        let zeroes = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address that the system chooses replaces no other.
-        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), 2 * LEN, ProtFlags::READ, zeroes) };
-        let base = base.map_err(|errno| limits::unmappable(errno, 2 * LEN))?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap};
+        use rustix::mm::{mremap_fixed, munmap};
+        limits::check_file_length(PERIOD)?;
+        limits::check_mappings(LEN / PERIOD + 1)?;
+        let file = memfd_create(c"soft-rnic null", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, PERIOD as u64)?;
+        let base = Self::reserve()?;
+        let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let fixed = shared | MapFlags::FIXED;
+        let page = rustix::param::page_size();
+        let seed = unlocked(page, || {
+            // SAFETY: a new mapping at an address that the system chooses replaces no other.
+            unsafe { mmap(core::ptr::null_mut(), page, access, shared, &file, 0) }
+        });
+        let seed = seed.inspect_err(|_| {
+            // SAFETY: `reserve` made the mapping, whose address no other code has.
+            unsafe { unmap(base, 0..0) };
+        })?;
+        // SAFETY: the seed stays as it is, because its old length is 0 (mremap(2)). Only this
+        // function knows the copy.
+        let copied =
+            unsafe { mremap(seed, 0, page, MremapFlags::MAYMOVE).and_then(|copy| munmap(copy, page)) };
+        // It fails in some emulators.
+        let can_repeat = copied.is_ok();
+        let repeated = (LEN..2 * LEN).step_by(PERIOD).try_for_each(|at| {
+            let place = base.as_ptr().wrapping_add(at).cast();
+            // SAFETY: this replaces a part of the reservation, whose address no other code has. The
+            // seed stays as it is.
+            let mapped = unsafe {
+                if can_repeat {
+                    mremap_fixed(seed, 0, PERIOD, MremapFlags::MAYMOVE, place)
+                } else {
+                    mmap(place, PERIOD, access, fixed, &file, 0)
+                }
+            };
+            mapped.map(drop).map_err(|errno| (at, limits::unmappable(errno, PERIOD)))
+        });
+        // SAFETY: only this function knows the seed.
+        let _ = unsafe { munmap(seed, page) };
+        if let Err((at, error)) = repeated {
+            // The system may have unmapped this part before it refused the new mapping. It stays,
+            // because another thread may have mapped memory there.
+            // SAFETY: the rest is this function's.
+            unsafe { unmap(base, at..at + PERIOD) };
+            return Err(error);
+        }
         // From here on, dropping the value unmaps the memory.
         let nowhere = Self { base };
-        let file = memfd_create(c"soft-rnic null", MemfdFlags::CLOEXEC)?;
-        limits::check_file_length(PERIOD)?;
-        ftruncate(&file, PERIOD as u64)?;
-        for at in (LEN..2 * LEN).step_by(PERIOD) {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            let place = nowhere.base.as_ptr().wrapping_add(at).cast();
-            // SAFETY: this replaces a part of the mapping that was just made, whose address no
-            // other code has yet.
-            unsafe { mmap(place, PERIOD, access, MapFlags::SHARED | MapFlags::FIXED, &file, 0)? };
-        }
         // SAFETY: the range is the mapping that was just made, and the advice changes no byte.
         unsafe { madvise(nowhere.base.as_ptr().cast(), 2 * LEN, Advice::LinuxDontDump)? };
         Ok(nowhere)
+    }
+
+    /// Maps the source, and reserves the addresses of the sink behind it.
+    #[cfg(not(any(miri, loom)))]
+    fn reserve() -> io::Result<NonNull<u8>> {
+        use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
+        let page = rustix::param::page_size();
+        let zeroes = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let seed = unlocked(page, || {
+            // SAFETY: a new mapping at an address that the system chooses replaces no other.
+            unsafe { mmap_anonymous(core::ptr::null_mut(), page, ProtFlags::READ, zeroes) }
+        })?;
+        // SAFETY: only this function knows the seed, so that it may move.
+        let base = unsafe { mremap(seed, page, 2 * LEN, MremapFlags::MAYMOVE) }.map_err(|errno| {
+            // SAFETY: the seed is still there, and only this function knows it.
+            let _ = unsafe { munmap(seed, page) };
+            limits::unmappable(errno, 2 * LEN)
+        })?;
+        NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
     #[cfg(any(miri, loom))]
@@ -105,14 +161,40 @@ pub(crate) fn sink(base: *mut u8, len: u64) -> Option<*mut u8> {
     (len <= LEN as u64).then(|| base.wrapping_add(LEN))
 }
 
+/// Makes a mapping of this length, and unlocks it. After `mlockall(MCL_FUTURE)` the system locks
+/// every new mapping, and makes its pages present. What grows from an unlocked mapping is not locked.
+#[cfg(not(any(miri, loom)))]
+fn unlocked(len: usize, map: impl FnOnce() -> rustix::io::Result<*mut c_void>) -> io::Result<*mut c_void> {
+    let place = map().map_err(|errno| limits::unmappable(errno, len))?;
+    // SAFETY: the range was just mapped, and stays as it is.
+    if let Err(error) = unsafe { rustix::mm::munlock(place, len) } {
+        log::debug!("munlock: {error}");
+    }
+    Ok(place)
+}
+
+/// Unmaps the source and the sink, except a hole.
+///
+/// # Safety
+///
+/// All but the hole is this module's, and no code uses it any more.
+#[cfg(not(any(miri, loom)))]
+unsafe fn unmap(base: NonNull<u8>, hole: Range<usize>) {
+    for part in [0..hole.start, hole.end..2 * LEN].into_iter().filter(|part| !part.is_empty()) {
+        let place = base.as_ptr().wrapping_add(part.start).cast();
+        // SAFETY: the caller guarantees it.
+        if let Err(error) = unsafe { rustix::mm::munmap(place, part.len()) } {
+            log::error!("munmap of the null region's memory failed: {error}");
+        }
+    }
+}
+
 #[cfg(not(any(miri, loom)))]
 impl Drop for Nowhere {
     fn drop(&mut self) {
         // SAFETY: `map` made the mapping with this length, and the regions that used it have been
         // deregistered.
-        if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), 2 * LEN) } {
-            log::error!("munmap of the null region's memory failed: {error}");
-        }
+        unsafe { unmap(self.base, 0..0) };
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Completion, Failed, Trial};
 use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
 use rustix::process::Signal;
 
 use crate::kit::{QpAddress, TestDevice, TestMemory, Timing, dereg, lib, post_shared, rkey, until};
@@ -41,8 +42,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         role("too_few_descriptors_are_named", "descriptors"),
         role("too_little_memory_is_named", "memory"),
         role("too_short_files_are_named", "files"),
+        role("too_few_mappings_are_named", "mappings"),
+        role("too_little_locked_memory_is_named", "unlocked"),
         role("a_thread_that_cannot_be_made_is_explained", "spawn"),
         role("an_idle_device_maps_little", "idle"),
+        role("a_null_region_is_in_no_core_dump", "dump"),
         role("locked_memory_stays_little", "locked"),
         role("forty_thousand_queue_pairs", "many"),
         role("opening_and_closing_leaves_nothing", "again"),
@@ -86,7 +90,10 @@ pub(crate) fn play(role: &str, arguments: &[String]) {
         "memory" => memory(),
         "files" => files(),
         "spawn" => spawn(),
+        "mappings" => mappings(),
+        "unlocked" => unlocked(),
         "idle" => idle(),
+        "dump" => dump(),
         "locked" => locked(),
         "many" => many(),
         "again" => again(),
@@ -199,7 +206,7 @@ impl LimitEndpoint {
     }
 }
 
-fn become_nobody() {
+pub(crate) fn become_nobody() {
     // SAFETY: the call accesses no memory.
     assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
 }
@@ -409,6 +416,13 @@ fn set_limit(which: libc::__rlimit_resource_t, most: u64) {
     }
 }
 
+/// A field of `/proc/self/statm` in bytes: 0 is the address space, 1 the resident part.
+fn statm(field: usize) -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
+    let pages: u64 = pages.split(' ').nth(field).and_then(|pages| pages.parse().ok()).expect("a number");
+    pages * 4096
+}
+
 /// Whether opening the device fails for lack of a resource. If so, checks the error, and that a log
 /// line names it.
 fn refused(limit: &str, expected: &[i32]) -> bool {
@@ -420,7 +434,19 @@ fn refused(limit: &str, expected: &[i32]) -> bool {
         device.close();
         result
     });
-    let lines = logged();
+    was_refused(made, limit, expected)
+}
+
+/// The same of a null region.
+fn null_refused(device: TestDevice, limit: &str, expected: &[i32]) -> bool {
+    was_refused(null_region(device).map(|mr| assert_eq!(dereg(mr), 0)), limit, expected)
+}
+
+fn was_refused(made: std::io::Result<()>, limit: &str, expected: &[i32]) -> bool {
+    is_named(made, &logged(), limit, expected)
+}
+
+fn is_named(made: std::io::Result<()>, lines: &[String], limit: &str, expected: &[i32]) -> bool {
     match made {
         Ok(()) => false,
         Err(error) => {
@@ -431,6 +457,12 @@ fn refused(limit: &str, expected: &[i32]) -> bool {
             true
         }
     }
+}
+
+fn null_region(device: TestDevice) -> std::io::Result<*mut ibv_mr> {
+    // SAFETY: the domain is live.
+    let mr = unsafe { verbs::ibv_alloc_null_mr(device.pd) };
+    if mr.is_null() { Err(std::io::Error::last_os_error()) } else { Ok(mr) }
 }
 
 fn descriptors() {
@@ -479,9 +511,7 @@ fn memory() {
     keep_log();
     TestDevice::open().close();
     let before = Resources::now();
-    let status = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
-    let pages: u64 = status.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
-    let used = pages * 4096;
+    let used = statm(0);
     for mebibytes in [1, 4, 16] {
         set_limit(libc::RLIMIT_AS, used + (mebibytes << 20));
         assert!(refused("RLIMIT_AS", &[libc::ENOMEM]), "{mebibytes} MiB suffice");
@@ -489,7 +519,11 @@ fn memory() {
     // An allocator's arena for the service thread takes 64 to 128 MiB.
     set_limit(libc::RLIMIT_AS, used + (256 << 20));
     assert!(!refused("RLIMIT_AS", &[]));
+    let device = TestDevice::open();
+    assert!(null_refused(device, "RLIMIT_AS", &[libc::ENOMEM]), "256 MiB suffice");
     set_limit(libc::RLIMIT_AS, u64::MAX);
+    assert!(!null_refused(device, "RLIMIT_AS", &[]));
+    device.close();
     before.settle().expect("what fails leaves nothing");
 }
 
@@ -501,9 +535,12 @@ fn files() {
     let before = Resources::now();
     set_limit(libc::RLIMIT_FSIZE, 1 << 20);
     assert!(refused("RLIMIT_FSIZE", &[libc::EFBIG]), "1 MiB suffices");
-    set_limit(libc::RLIMIT_FSIZE, 32 << 20);
+    set_limit(libc::RLIMIT_FSIZE, 31 << 20);
     assert!(!refused("RLIMIT_FSIZE", &[]));
     let (device, _) = crate::soak::open();
+    assert!(null_refused(device, "RLIMIT_FSIZE", &[libc::EFBIG]), "31 MiB suffice");
+    set_limit(libc::RLIMIT_FSIZE, 32 << 20);
+    assert!(!null_refused(device, "RLIMIT_FSIZE", &[]));
     let cq = device.cq(16, ptr::null_mut());
     // The receive queues take more than the first level of the segment.
     let mut made = Vec::new();
@@ -524,14 +561,76 @@ fn files() {
     before.settle().expect("what fails leaves nothing");
 }
 
+/// A null region has 64 mappings, and the process has no room for them.
+fn mappings() {
+    const PAGE: usize = 4096;
+    keep_log();
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");
+    let most: usize = most.trim().parse().expect("a number");
+    if most > 1 << 20 {
+        println!("SKIPPED limits::too_few_mappings_are_named: vm.max_map_count is {most}");
+        return;
+    }
+    let device = TestDevice::open();
+    let before = Resources::now();
+    // Every other page is another mapping, because its permissions differ.
+    let memory = TestMemory::private(most * PAGE);
+    let protect = |page: usize| {
+        // SAFETY: the page belongs to `memory`, and nobody accesses it.
+        unsafe { libc::mprotect(memory.base.add(page * PAGE).cast(), PAGE, libc::PROT_NONE) }
+    };
+    let pages = (1..most).step_by(2).take_while(|page| protect(*page) == 0).count();
+    assert!(pages > 0 && 2 * pages < most, "{pages} pages");
+    let tries = [0, 10, 25].map(|freed| {
+        // SAFETY: the pages belong to `memory`, and nobody accesses them.
+        let unmapped = unsafe { libc::munmap(memory.base.cast(), (2 * freed + 1) * PAGE) };
+        (unmapped, null_region(device).map(|mr| assert_eq!(dereg(mr), 0)), logged())
+    });
+    // Whatever fails from here on has room for its message.
+    memory.free();
+    for (unmapped, made, lines) in tries {
+        assert_eq!(unmapped, 0);
+        assert!(is_named(made, &lines, "vm.max_map_count", &[libc::ENOMEM]), "it was not refused");
+    }
+    assert!(!null_refused(device, "vm.max_map_count", &[]));
+    before.settle().expect("what fails leaves nothing");
+    device.close();
+}
+
+/// After `mlockall`, every new mapping counts against `RLIMIT_MEMLOCK`. A null region counts one
+/// page at a time.
+fn unlocked() {
+    keep_log();
+    let locked = || {
+        let status = std::fs::read_to_string("/proc/self/status").expect("a process can see its own");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).expect("a number");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    };
+    // SAFETY: the call accesses no memory.
+    if unsafe { libc::geteuid() } == 0 {
+        become_nobody();
+    }
+    let device = TestDevice::open();
+    set_limit(libc::RLIMIT_MEMLOCK, 1 << 20);
+    // SAFETY: the call changes no memory.
+    if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+        println!("SKIPPED limits::too_little_locked_memory_is_named: {}", std::io::Error::last_os_error());
+        return;
+    }
+    let mr = null_region(device).expect("1 MiB suffices");
+    assert!(locked() < 1 << 20, "{} bytes are locked", locked());
+    assert_eq!(dereg(mr), 0);
+    set_limit(libc::RLIMIT_MEMLOCK, locked());
+    assert!(null_refused(device, "RLIMIT_MEMLOCK", &[libc::ENOMEM]), "a page of it is locked at first");
+    device.close();
+}
+
 /// The address space has room for the segment, and none for the stack of the service thread.
 fn spawn() {
     keep_log();
     let device = TestDevice::open();
     let cq = device.cq(1, ptr::null_mut());
-    let pages = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
-    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
-    set_limit(libc::RLIMIT_AS, pages * 4096 + (1 << 20));
+    set_limit(libc::RLIMIT_AS, statm(0) + (1 << 20));
     let made = device.try_qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 1);
     assert_eq!(made.map(|_| ()).map_err(|error| error.raw_os_error()), Err(Some(libc::EAGAIN)));
     let lines = logged();
@@ -577,6 +676,34 @@ fn idle() {
     side.close();
 }
 
+/// The bytes of this process's mappings that a core dump may contain.
+fn dumped() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("a process can see its own");
+    let (mut bytes, mut size) = (0, 0);
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match words.next() {
+            Some("Size:") => {
+                size = words.next().and_then(|size| size.parse::<u64>().ok()).expect("a size") << 10;
+            }
+            Some("VmFlags:") if !words.any(|flag| flag == "dd") => bytes += size,
+            _ => {}
+        }
+    }
+    bytes
+}
+
+fn dump() {
+    let device = TestDevice::open();
+    let (before, used) = (dumped(), statm(0));
+    let mr = null_region(device).expect("address space");
+    assert!(statm(0) - used >= 4 << 30, "the null region is mapped");
+    let more = dumped().saturating_sub(before);
+    assert!(more < 32 << 20, "a core dump contains {more} bytes more");
+    assert_eq!(dereg(mr), 0);
+    device.close();
+}
+
 fn locked() {
     // SAFETY: the call changes no memory.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
@@ -584,16 +711,25 @@ fn locked() {
         test_harness::report_skip("limits::locked_memory_stays_little", format_args!("mlockall: {error}"));
         return;
     }
-    let resident = || {
-        let pages = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
-        let pages: u64 = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
-        pages * 4096
-    };
-    let before = resident();
+    let before = statm(1);
     let side = LimitEndpoint::new();
-    let after = resident();
+    let mr = null_region(side.device).expect("address space");
+    let after = statm(1);
     assert!(after - before < 200 << 20, "{} bytes became resident", after - before);
+    // The sink is one file, whose pages are resident once, however often they are mapped.
+    // SAFETY: the call changes no memory.
+    assert_eq!(unsafe { libc::mlockall(libc::MCL_CURRENT) }, 0, "{}", std::io::Error::last_os_error());
+    let memory = proportional();
+    assert!(memory < 300 << 20, "{memory} bytes are in memory");
+    assert_eq!(dereg(mr), 0);
     side.close();
+}
+
+/// The memory of this process, in bytes: a page that is mapped repeatedly counts once.
+fn proportional() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps_rollup").expect("a process can see its own");
+    let line = maps.lines().find_map(|line| line.strip_prefix("Pss:")).expect("a number");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
 fn many() {
