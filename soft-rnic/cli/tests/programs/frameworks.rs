@@ -2,7 +2,12 @@
 //! Mooncake, fio, qperf, QEMU. `.ci/run programs` installs their packages.
 
 use std::env;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::ProgramTest;
 use crate::pair::free_port;
@@ -26,12 +31,81 @@ const UCX_TESTS: [(&str, &str); 7] = [
     ("ud", "-d soft0:1 -x ud_verbs -t am_lat -n 300"),
 ];
 
-/// Tests of `fi_pingpong`: provider, type of endpoint, address.
-const PING_PONGS: [(&str, &str, &str, &[&str]); 3] = [
-    ("verbs", "msg", "127.0.0.1", &["-d", "soft0"]),
-    ("verbs", "dgram", "127.0.0.1", &["-d", "soft0-dgram"]),
-    ("verbs;ofi_rxm", "rdm", "127.0.0.1", &[]),
+/// Tests of `fi_pingpong`: provider, type of endpoint, flags.
+const PING_PONGS: [(&str, &str, &[&str]); 3] = [
+    ("verbs", "msg", &["-d", "soft0"]),
+    ("verbs", "dgram", &["-d", "soft0-dgram"]),
+    ("verbs;ofi_rxm", "rdm", &[]),
 ];
+
+/// The addresses with which each runs. The test is skipped where the host has none.
+const ADDRESSES: [HostAddress; 4] =
+    [HostAddress::LoopbackV4, HostAddress::OwnV4, HostAddress::LoopbackV6, HostAddress::OwnV6];
+
+/// An address of this host, by its name in [`ProgramTest`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HostAddress {
+    LoopbackV4,
+    /// One that programs elsewhere could use.
+    OwnV4,
+    LoopbackV6,
+    OwnV6,
+}
+
+impl HostAddress {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::LoopbackV4 => "127.0.0.1",
+            Self::OwnV4 => "own IPv4 address",
+            Self::LoopbackV6 => "::1",
+            Self::OwnV6 => "own IPv6 address",
+        }
+    }
+
+    fn find(self) -> Option<IpAddr> {
+        let own = match self {
+            Self::LoopbackV4 | Self::OwnV4 => ipv4_addresses(),
+            Self::LoopbackV6 | Self::OwnV6 => ipv6_addresses(),
+        };
+        match self {
+            Self::LoopbackV4 => own.into_iter().find(|address| *address == Ipv4Addr::LOCALHOST),
+            Self::LoopbackV6 => own.into_iter().find(|address| *address == Ipv6Addr::LOCALHOST),
+            Self::OwnV4 | Self::OwnV6 => own.into_iter().find(|address| !address.is_loopback()),
+        }
+    }
+
+    const fn is_v6(self) -> bool {
+        matches!(self, Self::LoopbackV6 | Self::OwnV6)
+    }
+}
+
+/// The IPv4 addresses of this host: in the kernel's routing trie, a leaf with a local route.
+fn ipv4_addresses() -> Vec<IpAddr> {
+    let trie = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
+    let (mut found, mut leaf): (Vec<IpAddr>, Option<Ipv4Addr>) = (Vec::new(), None);
+    for line in trie.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            leaf = address.parse().ok();
+        } else if line == "/32 host LOCAL" {
+            found.extend(leaf.map(IpAddr::from));
+        }
+    }
+    found
+}
+
+/// The IPv6 addresses of this host, except link-local ones.
+fn ipv6_addresses() -> Vec<IpAddr> {
+    let table = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let addresses = table.lines().filter_map(|line| u128::from_str_radix(line.split(' ').next()?, 16).ok());
+    let addresses = addresses.map(Ipv6Addr::from).filter(|address| !address.is_unicast_link_local());
+    addresses.map(IpAddr::from).collect()
+}
+
+/// Whether this host has the address; `None` if `name` is no address.
+pub(crate) fn has_address(name: &str) -> Option<bool> {
+    let address = ADDRESSES.into_iter().find(|address| address.name() == name)?;
+    Some(address.find().is_some())
+}
 
 /// qperf's tests of reliable connections, which can connect by rdma_cm.
 const QPERF: [&str; 12] = [
@@ -69,12 +143,20 @@ pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
         let name = format!("ucx_perftest {transports} {arguments}");
         add(ProgramTest::new(name, &["ucx_perftest"], move |place| ucx(place, transports, arguments)));
     }
-    for (provider, kind, address, flags) in PING_PONGS {
-        let name = format!("fi_pingpong {provider} {kind} {address}");
-        add(ProgramTest::new(name, &["fi_pingpong"], move |place| {
-            ping_pong(place, &[&["-p", provider, "-e", kind], flags].concat(), address)
-        }));
+    for (provider, kind, flags) in PING_PONGS {
+        for address in ADDRESSES {
+            let name = format!("fi_pingpong {provider} {kind} {}", address.name());
+            add(ProgramTest::new(name, &["fi_pingpong", address.name()], move |place| {
+                let family: &[&str] = if address.is_v6() { &["-6"] } else { &[] };
+                ping_pong(place, &[&["-p", provider, "-e", kind], flags, family].concat(), address)
+            }));
+        }
     }
+    add(ProgramTest::new(
+        "fi_info takes an IPv6 address for one of IPv4",
+        &["fi_info", HostAddress::OwnV6.name()],
+        takes_for_ipv4,
+    ));
     for (way, run) in [
         ("ucx", &["--mca", "pml", "ucx"][..]),
         (
@@ -201,7 +283,8 @@ fn ucx(place: &ProgramRunner, transports: &str, arguments: &str) -> Result<(), S
 
 /// Waits for the last line of the clients' and the server's tables. The programs then end, except
 /// that with rxm one may wait for ever: docs/soft-rnic-c.md.
-fn ping_pong(place: &ProgramRunner, flags: &[&str], address: &str) -> Result<(), String> {
+fn ping_pong(place: &ProgramRunner, flags: &[&str], address: HostAddress) -> Result<(), String> {
+    let address = address.find().ok_or("the host has the address")?.to_string();
     let port = free_port()?.to_string();
     let is_rxm = flags.contains(&"verbs;ofi_rxm");
     let longest = if flags.contains(&"dgram") { "4k " } else { "1m " };
@@ -213,7 +296,7 @@ fn ping_pong(place: &ProgramRunner, flags: &[&str], address: &str) -> Result<(),
     let server = place
         .start(&[], "stdbuf", &[&by_line[..], &["-B", &port, "-c"], flags].concat())?
         .wait_until("listened", |_| test_harness::is_listening(listens))?;
-    let client = [&by_line[..], &["-P", &port, "-c"], flags, &[address]].concat();
+    let client = [&by_line[..], &["-P", &port, "-c"], flags, &[&address]].concat();
     let client = place.start(&[], "stdbuf", &client)?;
     if is_rxm {
         client.wait_until("printed the last line", complete)?;
@@ -227,6 +310,18 @@ fn ping_pong(place: &ProgramRunner, flags: &[&str], address: &str) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// libfabric finds the device by an IPv6 address only if it is told the family
+/// (docs/soft-rnic-c.md).
+fn takes_for_ipv4(place: &ProgramRunner) -> Result<(), String> {
+    let address = HostAddress::OwnV6.find().ok_or("the host has the address")?.to_string();
+    let ask = ["-p", "verbs", "-t", "FI_EP_MSG", "-s", &address];
+    let told = place.run(&[], "fi_info", &[&ask[..], &["-a", "FI_SOCKADDR_IN6"]].concat())?;
+    told.well()?;
+    told.says("domain: soft0")?;
+    let untold = place.run(&[], "fi_info", &ask)?;
+    if untold.status.success() { Err(format!("it needs no family: {untold}")) } else { Ok(()) }
 }
 
 fn script(name: &str) -> String {
@@ -300,21 +395,66 @@ fn multicast(place: &ProgramRunner) -> Result<(), String> {
     Ok(())
 }
 
-/// Moves a stopped virtual machine, without a disk, from one process to another. The source tries
-/// again while the target does not listen yet.
+/// Moves a running virtual machine, without a disk, from one process to another. It runs on there.
 fn migrate(place: &ProgramRunner) -> Result<(), String> {
-    const MACHINE: &str = "-M pc -accel tcg -m 64 -display none -nodefaults -S";
+    const MACHINE: &str = "-M pc -accel tcg -m 64 -display none -nodefaults";
     let to = format!("rdma:127.0.0.1:{}", free_port()?);
-    let machine: Vec<&str> = MACHINE.split(' ').collect();
-    let target = place.start(&[], "qemu-system-x86_64", &[&machine[..], &["-incoming", &to]].concat())?;
-    let source = format!(
-        "for try in 1 2 3 4 5 6 7 8 9 10; do sleep 1; echo migrate {to}; echo info migrate; done \
-         | qemu-system-x86_64 {MACHINE} -monitor stdio"
-    );
-    let mut source = place.start(&[], "sh", &["-c", &source])?;
-    source = source.wait_until("migrated", |said| said.contains("Migration status: completed"))?;
-    drop((source, target));
-    Ok(())
+    let start = |arguments: &[&str]| {
+        let port = free_port()?;
+        let monitor = format!("tcp:127.0.0.1:{port},server=on,wait=off");
+        let machine: Vec<&str> = MACHINE.split(' ').chain(["-monitor", &monitor]).collect();
+        let machine = place.start(&[], "qemu-system-x86_64", &[&machine[..], arguments].concat())?;
+        let machine = machine.wait_until("listened", |_| test_harness::is_listening(port))?;
+        Ok::<_, String>((machine, port))
+    };
+    let (mut target, at_target) = start(&["-incoming", &to])?;
+    let (mut source, at_source) = start(&[])?;
+    // The target answers once it waits for the machine.
+    answers(&mut target, at_target, "info status", "paused (inmigrate)")?;
+    answers(&mut source, at_source, "info status", "running")?;
+    monitor(at_source, &format!("migrate -d {to}"))?;
+    answers(&mut source, at_source, "info migrate", "Migration status: completed")?;
+    answers(&mut target, at_target, "info status", "VM status: running")?;
+    answers(&mut source, at_source, "info status", "paused (postmigrate)")
+}
+
+/// Gives a command to QEMU's monitor at this port, and returns the answer.
+fn monitor(port: u16, command: &str) -> Result<String, String> {
+    const PROMPT: &str = "(qemu) ";
+    let failed = |error: std::io::Error| format!("the monitor, for {command}: {error}");
+    let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
+    connection.set_read_timeout(Some(LIMIT)).map_err(failed)?;
+    let until_prompt = |mut connection: &TcpStream| {
+        let (mut said, mut piece) = (String::new(), [0; 4096]);
+        while !said.ends_with(PROMPT) {
+            let length = connection.read(&mut piece).map_err(failed)?;
+            if length == 0 {
+                return Err(format!("the monitor ended: {said}"));
+            }
+            said += &String::from_utf8_lossy(&piece[..length]);
+        }
+        Ok(said)
+    };
+    until_prompt(&connection)?;
+    connection.write_all(format!("{command}\n").as_bytes()).map_err(failed)?;
+    let said = until_prompt(&connection)?;
+    // It echoes the command, with a line for each character.
+    Ok(said.split_once("\r\n").map_or(said.as_str(), |(_, answer)| answer).to_owned())
+}
+
+/// Gives a command to the monitor repeatedly, until the answer has these words.
+fn answers(machine: &mut RunningProgram, port: u16, command: &str, words: &str) -> Result<(), String> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let answer = monitor(port, command)?;
+        if answer.contains(words) {
+            return Ok(());
+        }
+        if machine.has_ended() || answer.contains("failed") || Instant::now() > deadline {
+            return Err(format!("{command}: {answer:?}, and not {words:?}"));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// Runs a script with the wheels.

@@ -86,12 +86,14 @@ impl ProgramTest {
     /// The missing programs, and the package to install.
     fn lacks(&self) -> Option<String> {
         let is_there = |name| {
-            let special = frameworks::has_python(name).or_else(|| device_files::has_namespace(name));
+            let special = frameworks::has_python(name).or_else(|| frameworks::has_address(name));
+            let special = special.or_else(|| device_files::has_namespace(name));
             special.unwrap_or_else(|| process::on_path(name).is_some())
         };
         let missing = self.programs.iter().find(|program| !is_there(program))?;
         let package = match missing.split_once('_') {
             _ if device_files::has_namespace(missing).is_some() => return Some(format!("no {missing}")),
+            _ if frameworks::has_address(missing).is_some() => return Some(format!("no {missing}")),
             _ if frameworks::package(missing).is_some() => frameworks::package(missing)?,
             Some(("ibv", _)) => "ibverbs-utils",
             Some(("ib", _)) => "perftest",
