@@ -11,6 +11,7 @@ mod connection_soak;
 mod connections;
 mod copies;
 mod death;
+mod guest;
 mod implicit;
 mod kit;
 mod limits;
@@ -52,6 +53,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(soak::trials());
     trials.extend(status::trials());
     trials.extend(scribble::trials());
+    trials.extend(guest::trials());
     trials.extend(stuck::trials());
     trials.extend(unanswered::trials());
     trials.extend(windows::trials());

@@ -66,6 +66,9 @@ pub(crate) fn play() -> bool {
         "region-owner" => crate::regions::owner(&arguments[1..]),
         "copies" => crate::copies::play(&arguments[1..]),
         "sends" => crate::sends::play(&arguments[1..]),
+        role @ ("guest-case" | "guest-victim" | "guest-honest" | "guest") => {
+            crate::guest::play(role, &arguments[1..]);
+        }
         "worker" => crate::soak::worker(&arguments[1..]),
         other => crate::limits::play(other, &arguments[1..]),
     }
