@@ -4,7 +4,7 @@
 use std::env;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -152,11 +152,11 @@ pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
             }));
         }
     }
-    add(ProgramTest::new(
-        "fi_info takes an IPv6 address for one of IPv4",
-        &["fi_info", HostAddress::OwnV6.name()],
-        takes_for_ipv4,
-    ));
+    // `fi_pingpong` uses its address for TCP alone, and asks the device for another.
+    for address in [HostAddress::LoopbackV4, HostAddress::OwnV4, HostAddress::OwnV6] {
+        let name = format!("fi_info finds {}", address.name());
+        add(ProgramTest::new(name, &["fi_info", address.name()], move |place| finds(place, address)));
+    }
     for (way, run) in [
         ("ucx", &["--mca", "pml", "ucx"][..]),
         (
@@ -312,16 +312,23 @@ fn ping_pong(place: &ProgramRunner, flags: &[&str], address: HostAddress) -> Res
     Ok(())
 }
 
-/// libfabric finds the device by an IPv6 address only if it is told the family
-/// (docs/soft-rnic-c.md).
-fn takes_for_ipv4(place: &ProgramRunner) -> Result<(), String> {
-    let address = HostAddress::OwnV6.find().ok_or("the host has the address")?.to_string();
-    let ask = ["-p", "verbs", "-t", "FI_EP_MSG", "-s", &address];
-    let told = place.run(&[], "fi_info", &[&ask[..], &["-a", "FI_SOCKADDR_IN6"]].concat())?;
+/// libfabric has a message endpoint at the address. It finds one of IPv6 only if it is told the
+/// family (docs/soft-rnic-c.md).
+fn finds(place: &ProgramRunner, address: HostAddress) -> Result<(), String> {
+    let found = address.find().ok_or("the host has the address")?;
+    let text = found.to_string();
+    let ask = ["-v", "-p", "verbs", "-t", "FI_EP_MSG", "-s", &text];
+    let family = if address.is_v6() { "FI_SOCKADDR_IN6" } else { "FI_SOCKADDR_IN" };
+    let told = place.run(&[], "fi_info", &[&ask[..], &["-a", family]].concat())?;
     told.well()?;
-    told.says("domain: soft0")?;
+    told.says("name: soft0")?;
+    let scheme = if address.is_v6() { "in6" } else { "in" };
+    told.says(&format!("src_addr: fi_sockaddr_{scheme}://{}", SocketAddr::new(found, 0)))?;
     let untold = place.run(&[], "fi_info", &ask)?;
-    if untold.status.success() { Err(format!("it needs no family: {untold}")) } else { Ok(()) }
+    if untold.status.success() == address.is_v6() {
+        return Err(format!("without the family: {untold}"));
+    }
+    Ok(())
 }
 
 fn script(name: &str) -> String {
