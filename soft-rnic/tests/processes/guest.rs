@@ -20,7 +20,7 @@ use rustix::net::{
 use rustix::thread::CapabilitySet;
 
 use crate::kit::{ALL, QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, lib, rkey};
-use crate::limits::become_nobody;
+use crate::limits::{self, become_nobody};
 use crate::role::{self, ChildRole, say, told};
 
 /// All attempts take 2 s.
@@ -35,12 +35,9 @@ const SUCCESS: &str = "0";
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |how: &'static str| {
-        Trial::test(format!("guest::writes_where_it_can_{how}"), move || {
-            // SAFETY: the call accesses no memory.
-            if how == "vm" && unsafe { libc::geteuid() } != 0 {
-                println!("SKIPPED guest::writes_where_it_can_vm: only root can keep one capability");
-                return Ok(());
-            }
+        // Only root can keep one capability.
+        let lacks = if how == "vm" { limits::not_root } else { || None };
+        limits::trial_unless(format!("guest::writes_where_it_can_{how}"), lacks, move || {
             role::run(&format!("guest-case {how}"), &[("SOFT_RNIC_PATH", "auto")])
         })
     };

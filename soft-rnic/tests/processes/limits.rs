@@ -71,7 +71,7 @@ pub(crate) fn trial_unless(
 }
 
 pub(crate) fn not_root() -> Option<&'static str> {
-    (!rustix::process::geteuid().is_root()).then_some("only root can start a process of another user")
+    (!rustix::process::geteuid().is_root()).then_some("only root can change its user and its rights")
 }
 
 fn no_user_namespaces() -> Option<&'static str> {
@@ -568,7 +568,8 @@ fn mappings() {
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");
     let most: usize = most.trim().parse().expect("a number");
     if most > 1 << 20 {
-        println!("SKIPPED limits::too_few_mappings_are_named: vm.max_map_count is {most}");
+        let reason = format_args!("vm.max_map_count is {most}");
+        test_harness::report_skip("limits::too_few_mappings_are_named", reason);
         return;
     }
     let device = TestDevice::open();
@@ -614,7 +615,11 @@ fn unlocked() {
     set_limit(libc::RLIMIT_MEMLOCK, 1 << 20);
     // SAFETY: the call changes no memory.
     if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
-        println!("SKIPPED limits::too_little_locked_memory_is_named: {}", std::io::Error::last_os_error());
+        let error = std::io::Error::last_os_error();
+        test_harness::report_skip(
+            "limits::too_little_locked_memory_is_named",
+            format_args!("mlockall: {error}"),
+        );
         return;
     }
     let mr = null_region(device).expect("1 MiB suffices");

@@ -117,12 +117,6 @@ fn status_of(arguments: &str, variables: &[(&str, &str)]) -> Result<ExitStatus, 
     let begin = Instant::now();
     loop {
         if let Some(status) = role.child.try_wait()? {
-            // The lines end with the process, unless a process that it started has its output.
-            while let Ok(line) = role.hear_within(Duration::from_millis(100)) {
-                if line.starts_with("SKIPPED") {
-                    println!("{line}");
-                }
-            }
             return Ok(status);
         }
         if begin.elapsed() > Duration::from_secs(u64::from(ALARM) + 10) {
