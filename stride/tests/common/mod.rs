@@ -118,8 +118,22 @@ impl Running {
         self.child.0.id()
     }
 
+    /// Kills the program, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.0.kill();
+        let _ = self.child.0.wait();
+    }
+
+    /// Stops the program, as Ctrl-Z does, and waits until it stands still.
+    #[track_caller]
+    pub(crate) fn stop(&self) {
+        self.signal("STOP");
+        let deadline = Instant::now() + LIMIT;
+        let stat = format!("/proc/{}/stat", self.id());
+        while !std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")) {
+            assert!(Instant::now() < deadline, "the program does not stop");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Sends a signal, by its name.

@@ -28,6 +28,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_server_that_dies_is_noticed", a_server_that_dies_is_noticed),
     ("a_client_that_dies_is_noticed", a_client_that_dies_is_noticed),
     ("a_failed_message_is_explained", a_failed_message_is_explained),
+    ("a_stopped_server_is_named", a_stopped_server_is_named),
+    ("a_killed_server_is_named", a_killed_server_is_named),
     ("memory_that_is_too_short_is_refused", memory_that_is_too_short_is_refused),
     ("changed_bytes_are_noticed", changed_bytes_are_noticed),
 ];
@@ -260,6 +262,58 @@ fn a_failed_message_is_explained(device: &Device) -> Outcome {
         assert!(line.contains(word), "no `{word}` in {line}");
     }
     assert!(told.to_string().contains("remote access error"), "{told}");
+    Outcome::Ran
+}
+
+/// Starts a server and a client, whose control connections both end in this process, so that
+/// neither hears of the other's end. Calls `silence` when the server's queue pair is ready, and
+/// before the client knows it; returns the client's output.
+fn client_of_silenced_server(device: &Device, silence: impl FnOnce(&mut Running)) -> Ended {
+    let (mut server, port) = server(device, "write bw -n 5");
+    let listener = ControlListener::bind_local().unwrap();
+    let flags = device.flags(&format!("write bw -n 5 127.0.0.1 -p {}", listener.port()));
+    let client = Running::start(&mut command(&flags));
+    let (mut to_client, mut to_server) = (listener.accept().unwrap(), connect("127.0.0.1", port).unwrap());
+    let request = to_client.receive().unwrap();
+    let accepted = to_server.exchange(&request).unwrap();
+    let resources = to_client.exchange(&accepted).unwrap();
+    let resources = to_server.exchange(&resources).unwrap();
+    let ready = to_server.receive().unwrap();
+    assert_eq!(ready, ControlMessage::Ready);
+    silence(&mut server);
+    assert_eq!(to_client.exchange(&resources).unwrap(), ready);
+    let begin = to_client.exchange(&ready).unwrap();
+    to_client.send(&begin).unwrap();
+    client.end()
+}
+
+/// Only over a software device can the client find out why nobody acknowledges.
+fn is_explained(device: &Device, ended: &Ended, cause: &str) {
+    let line = ended.refused();
+    assert!(line.contains("transport retry counter exceeded (status 12"), "{line}");
+    assert!(line.contains("the peer does not acknowledge"), "{line}");
+    if device.is_soft {
+        assert!(line.contains(cause) && !line.contains("firewall"), "{line}");
+    }
+}
+
+fn a_stopped_server_is_named(device: &Device) -> Outcome {
+    if !device.is_soft {
+        return Outcome::Skipped("a device of the system serves while the process is stopped");
+    }
+    let mut process = 0;
+    let ended = client_of_silenced_server(device, |server| {
+        process = server.id();
+        server.stop();
+    });
+    is_explained(device, &ended, &format!("process {process}, which has the peer's queue pair "));
+    is_explained(device, &ended, ", is stopped (by a debugger or Ctrl-Z): continue it");
+    Outcome::Ran
+}
+
+fn a_killed_server_is_named(device: &Device) -> Outcome {
+    let ended = client_of_silenced_server(device, Running::kill);
+    is_explained(device, &ended, ": no process has the peer's queue pair ");
     Outcome::Ran
 }
 

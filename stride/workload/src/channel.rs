@@ -232,10 +232,25 @@ impl TestChannel {
             receivers.extend(receives.next().map(|receives| ReceivePoster { queue, receives }));
         }
         let arrival = memory.flag(layout.receive_offset(0) + u64::from(self.size) - 1);
-        match ends {
+        let ended = match ends {
             GenericCompletionQueues::Basic(queues) => queues.run(senders, receivers, arrival, measured),
             GenericCompletionQueues::Extended(queues) => queues.run(senders, receivers, arrival, measured),
+        };
+        ended.map_err(|error| explained(error, pairs))
+    }
+}
+
+/// Adds the cause that the failed message's queue pair knows.
+#[cold]
+fn explained(error: Error, pairs: &[TestPair]) -> Error {
+    match error {
+        Error::Completion(mut error) => {
+            if let Some(TestPair { queue_pair, .. }) = pairs.get(error.pair) {
+                error.hint = queue_pair.control().hint(error.status);
+            }
+            Error::Completion(error)
         }
+        other => other,
     }
 }
 

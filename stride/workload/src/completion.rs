@@ -1,5 +1,7 @@
 //! Polling of completions.
 
+use std::borrow::Cow;
+
 use sideway::ibverbs::completion::{
     BasicCompletionQueue, CompletionEvent, CompletionQueue, ExtendedCompletionQueue, Notify,
     WorkCompletionOperationType, WorkCompletionStatus,
@@ -142,7 +144,9 @@ fn failed(
     let (wr_id, pair) = (Tag(wr_id).number(), Tag(wr_id).pair());
     let is_read = mix.is_some_and(|mix| mix.is_read(wr_id));
     let opcode = if is_read { WorkCompletionOperationType::RdmaRead } else { opcode };
-    CompletionError { status, opcode, wr_id, vendor_err, pair }.into()
+    // The queue pair is in use here. Whoever has it asks it for the cause.
+    let hint = status.hint().map(Cow::Borrowed);
+    CompletionError { status, opcode, wr_id, vendor_err, pair, hint }.into()
 }
 
 #[cfg(test)]
@@ -151,13 +155,8 @@ mod tests {
 
     #[test]
     fn an_error_says_all_that_is_known_in_one_line() {
-        let error = CompletionError {
-            status: WorkCompletionStatus::TransportRetryCounterExceeded,
-            opcode: WorkCompletionOperationType::RdmaWrite,
-            wr_id: 42,
-            vendor_err: 0x81,
-            pair: 0,
-        };
+        let status = WorkCompletionStatus::TransportRetryCounterExceeded;
+        let error = failed(status, (WorkCompletionOperationType::RdmaWrite, None), 42, 0x81);
         let text = error.to_string();
         assert!(
             text.starts_with(
@@ -166,6 +165,6 @@ mod tests {
             ),
             "{text}"
         );
-        assert_eq!(Error::from(error).one_line(), text);
+        assert_eq!(error.one_line(), text);
     }
 }

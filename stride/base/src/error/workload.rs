@@ -1,5 +1,6 @@
 //! Errors of moving messages.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use sideway::ibverbs::srq::CreateSharedReceiveQueueError;
 use sideway::rdmacm;
 
 /// A message completed with an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a message failed: {status} (status {}, opcode {opcode}, wr_id {wr_id}, vendor error {vendor_err:#x}); {}",
     .status.raw(),
-    .status.hint().unwrap_or("no usual cause is known")
+    .hint.as_deref().unwrap_or("no usual cause is known")
 )]
 pub struct CompletionError {
     /// The completion's status.
@@ -27,6 +28,9 @@ pub struct CompletionError {
     pub vendor_err: u32,
     /// The index of its queue pair within its thread.
     pub pair: usize,
+    /// The cause, and what to check, if known
+    /// ([`QueuePairControl::hint`](sideway::ibverbs::queue_pair::QueuePairControl::hint)).
+    pub hint: Option<Cow<'static, str>>,
 }
 
 /// The received bytes differ from those sent.
