@@ -216,7 +216,7 @@ impl AtomicClient {
             let mut poller = self.cq.start_poll().map_err(Failure::work)?;
             if let Some(wc) = poller.next() {
                 if wc.status() != WorkCompletionStatus::Success {
-                    return Err(report::failed(&wc));
+                    return Err(report::failed(&wc, Some(self.qp.control())));
                 }
                 let returned = pool.reclaim(&wc).ok_or_else(|| report::unknown(wc.wr_id()))?;
                 return Ok(returned.slice.read(0)?);

@@ -207,7 +207,7 @@ impl WatchedConnection {
         let mut poller = self.cq.arm(Notify::Any).map_err(Failure::work)?;
         while let Some(wc) = poller.next() {
             if wc.status() != WorkCompletionStatus::Success {
-                return Err(report::failed(&wc));
+                return Err(report::failed(&wc, Some(self.qp.control())));
             }
             received += u32::from(wc.imm_data().is_some());
             each(wc.imm_data())?;

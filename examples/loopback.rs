@@ -148,7 +148,7 @@ impl LoopbackQps {
         let mut poller = qp.cq.arm(Notify::Any).map_err(Failure::work)?;
         while let Some(wc) = poller.next() {
             if wc.status() != WorkCompletionStatus::Success {
-                return Err(report::failed(&wc));
+                return Err(report::failed(&wc, Some(qp.qp.control())));
             }
             done += 1;
         }

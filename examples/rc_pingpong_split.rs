@@ -223,7 +223,7 @@ impl SendHalf<'_> {
 
     /// Takes all completions; false if none was found.
     fn poll(&mut self, turns: &mut Turns, sleeps: bool) -> Result<bool, Failure> {
-        poll(&mut self.cq, sleeps, SEND, || turns.sent())
+        poll(&mut self.cq, self.queue.control(), sleeps, SEND, || turns.sent())
     }
 }
 
@@ -254,7 +254,7 @@ impl RecvHalf<'_> {
 
     /// Takes all completions; false if none was found.
     fn poll(&mut self, turns: &mut Turns, sleeps: bool) -> Result<bool, Failure> {
-        poll(&mut self.cq, sleeps, RECEIVE, || {
+        poll(&mut self.cq, self.queue.control(), sleeps, RECEIVE, || {
             turns.received();
             self.receives.taken();
         })
@@ -264,6 +264,7 @@ impl RecvHalf<'_> {
 /// Takes all completions of one kind; false if none was found.
 fn poll(
     cq: &mut GenericCompletionQueue,
+    qp: &QueuePairControl,
     sleeps: bool,
     wr_id: u64,
     mut completed: impl FnMut(),
@@ -272,7 +273,7 @@ fn poll(
     let mut any = false;
     while let Some(wc) = poller.next() {
         if wc.status() != WorkCompletionStatus::Success {
-            return Err(report::failed(&wc));
+            return Err(report::failed(&wc, Some(qp)));
         }
         if wc.wr_id() != wr_id {
             return Err(report::unknown(wc.wr_id()));

@@ -355,7 +355,7 @@ impl PingQp {
         let mut poller = self.cq.arm(Notify::Any).map_err(Failure::work)?;
         while let Some(wc) = poller.next() {
             if wc.status() != WorkCompletionStatus::Success {
-                return Err(report::failed(&wc));
+                return Err(report::failed(&wc, Some(self.inner.control())));
             }
             if let Some(returned) = buffer.reclaim(&wc) {
                 return Ok(Some(PeerAction::InPeer(returned.slice)));

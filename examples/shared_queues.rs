@@ -204,7 +204,7 @@ fn completed(
         (WorkCompletionStatus::Success, _) => Ok((MessageCompletion::Sent, None)),
         // The peer disconnected or died, which the connection manager reports as well.
         (_, SEND) => Ok((MessageCompletion::Flushed, None)),
-        _ => Err(report::failed(wc)),
+        _ => Err(report::failed(wc, None)),
     }
 }
 

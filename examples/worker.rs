@@ -252,7 +252,8 @@ impl WorkerState {
 
     fn completed(&mut self, wc: &GenericWorkCompletion<'_>) -> Result<(), Failure> {
         if wc.status() != WorkCompletionStatus::Success {
-            return Err(report::failed(wc));
+            let pair = self.pairs.get(wc.qp_num().unwrap_or(u32::MAX));
+            return Err(report::failed(wc, pair.map(|pair| pair.qp.control())));
         }
         let returned = self.pool.reclaim(wc).ok_or_else(|| report::unknown(wc.wr_id()))?;
         let pair = find(&mut self.pairs, wc.qp_num().unwrap_or(u32::MAX))?;

@@ -1,8 +1,10 @@
 //! The printed results and errors.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use sideway::ibverbs::completion::{GenericWorkCompletion, WorkCompletionOperationType};
+use sideway::ibverbs::queue_pair::QueuePairControl;
 
 use crate::program::{Failure, say};
 
@@ -46,11 +48,16 @@ pub fn validity(wrong_pages: &[usize]) -> Result<(), Failure> {
     }
 }
 
-/// All fields of a failed completion, with the usual cause.
+/// All fields of a failed completion of this queue pair, with the cause. Without the queue pair,
+/// the cause is that of most such completions.
 #[cold]
-pub fn failed(wc: &GenericWorkCompletion<'_>) -> Failure {
+pub fn failed(wc: &GenericWorkCompletion<'_>, qp: Option<&QueuePairControl>) -> Failure {
     let status = wc.status();
-    let hint = status.hint().unwrap_or("the status has no common cause");
+    let hint = match qp {
+        Some(qp) => qp.hint(status),
+        None => status.hint().map(Cow::Borrowed),
+    };
+    let hint = hint.as_deref().unwrap_or("the status has no common cause");
     // The opcode of a failed completion is not valid, but its number identifies the request.
     let opcode = match wc.wr_id() {
         super::SEND => WorkCompletionOperationType::Send,

@@ -141,7 +141,7 @@ impl PingPong<'_> {
         let mut any = false;
         while let Some(wc) = poller.next() {
             if wc.status() != WorkCompletionStatus::Success {
-                return Err(report::failed(&wc));
+                return Err(report::failed(&wc, Some(self.qp.control())));
             }
             match wc.wr_id() {
                 SEND => self.turns.sent(),

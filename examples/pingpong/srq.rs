@@ -161,10 +161,10 @@ impl SrqPingPong<'_> {
             poller.finish().map_err(Failure::work)?;
             return Ok(None);
         };
-        if wc.status() != WorkCompletionStatus::Success {
-            return Err(report::failed(&wc));
-        }
         let number = wc.qp_num().unwrap_or(u32::MAX);
+        if wc.status() != WorkCompletionStatus::Success {
+            return Err(report::failed(&wc, self.members.get(number).map(|member| member.qp.control())));
+        }
         let Some(member) = self.members.get_mut(number) else {
             return Err(Failure::work(format_args!("completion of unknown queue pair {number:#08x}")));
         };

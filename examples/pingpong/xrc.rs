@@ -196,10 +196,11 @@ impl XrcPingPong<'_> {
             poller.finish().map_err(Failure::work)?;
             return Ok(None);
         };
-        if wc.status() != WorkCompletionStatus::Success {
-            return Err(report::failed(&wc));
-        }
         let number = wc.qp_num().unwrap_or(u32::MAX);
+        if wc.status() != WorkCompletionStatus::Success {
+            let connection = self.by_qp_number.get(number).map(|connection| &self.connections[*connection]);
+            return Err(report::failed(&wc, connection.map(|connection| connection.initiator.control())));
+        }
         let connection = match self.by_qp_number.get(number) {
             Some(connection) => *connection,
             // The message came through the target of another process.

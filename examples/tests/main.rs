@@ -8,3 +8,4 @@ mod liveness;
 mod programs;
 mod sockets;
 mod threads;
+mod unanswered;

@@ -172,6 +172,28 @@ impl RunningProgram {
         let _ = self.child.wait();
     }
 
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Stops the program, as Ctrl-Z does, and waits until it stands still.
+    pub(crate) fn stop(&mut self) -> Result<(), String> {
+        let id = self.id().to_string();
+        let signalled = Command::new("kill").args(["-s", "STOP", &id]).status();
+        if !signalled.is_ok_and(|status| status.success()) {
+            return Err(format!("no signal reaches {}", self.title));
+        }
+        while !std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| stat.contains(") T ")) {
+            if self.has_ended() || self.started.elapsed() > LIMIT {
+                self.kill();
+                return Err(format!("it does not stop: {}", self.output()));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
