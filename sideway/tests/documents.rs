@@ -499,3 +499,85 @@ fn a_test_that_there_is_not_is_noticed() {
     assert!(!exists("device srq::no_such_case") && !exists("trespass suite::ready::no_such_case"));
     assert!(!exists("elsewhere srq::many_pairs_take_from_one_queue"));
 }
+
+/// The public errors in a source whose `Debug` is derived: a `main` that returns one, and `unwrap`,
+/// would print names of fields in place of its text.
+fn errors_with_derived_debug(source: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (_, item) in source.match_indices("#[derive(").map(|(at, head)| source[at..].split_at(head.len())) {
+        let Some((derived, rest)) = item.split_once(")]") else { continue };
+        let mut derived = derived.split(',').map(str::trim);
+        // Attributes may stand between the derive and the item.
+        let mut lines = rest.lines().map(str::trim_start);
+        let is_item = |line: &&str| ["pub", "enum ", "struct "].iter().any(|word| line.starts_with(word));
+        let Some(item) = lines.find(is_item) else { continue };
+        let named = item.strip_prefix("pub enum ").or_else(|| item.strip_prefix("pub struct "));
+        let name = named.and_then(|named| named.split(|letter: char| !letter.is_alphanumeric()).next());
+        let Some(name) = name else { continue };
+        let is_error = derived.clone().any(|one| one.rsplit("::").next() == Some("Error"))
+            || source.contains(&format!("Error for {name} "));
+        if is_error && derived.any(|one| one == "Debug") {
+            found.push(name);
+        }
+    }
+    found
+}
+
+/// The Rust sources in a folder, and in those below it.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.expect("a readable folder").path());
+    let mut found = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Decision 0013 names the exception.
+#[test]
+fn the_debug_form_of_every_public_error_is_its_text() {
+    let crates = ["rdma-mummy-sys", "sideway", "soft-rnic", "trespass"];
+    let files: Vec<_> = crates.iter().flat_map(|name| sources(&root().join(name).join("src"))).collect();
+    assert!(files.len() > 300, "only {} were found", files.len());
+    let mut derived = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        derived.extend(errors_with_derived_debug(&text).into_iter().map(str::to_owned));
+    }
+    assert_eq!(derived, ["ModifyQueuePairError"]);
+    assert!(read("docs/decisions/0013-deviations-from-the-seed.md").contains("`ModifyQueuePairError`"));
+}
+
+#[test]
+fn a_derived_debug_form_of_an_error_is_noticed() {
+    let source = "
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[error(
+    \"text\"
+)]
+pub enum Derived {}
+#[derive(
+    Debug,
+    Error,
+)]
+pub struct Imported(u32);
+#[derive(Debug)]
+pub struct ByHand;
+impl std::error::Error for ByHand {}
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Private {}
+#[derive(Debug, thiserror::Error)]
+enum Hidden {}
+#[derive(Clone, thiserror::Error)]
+pub enum Text {}
+#[derive(Clone, Debug)]
+pub struct NoError;
+";
+    assert_eq!(errors_with_derived_debug(source), ["Derived", "Imported", "ByHand"]);
+}

@@ -31,7 +31,7 @@ pub struct Process {
 }
 
 /// Why a process did not send its statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoAnswer {
     /// It did not answer in time, because it is stopped or overloaded.
@@ -50,6 +50,8 @@ pub enum NoAnswer {
     #[error("its answer is malformed")]
     Nonsense,
 }
+
+debug_as_text!(NoAnswer);
 
 /// Asks the processes of this user that have a software device open on this host (strictly: in this
 /// network namespace), of one fabric or of all. The name of the default fabric is empty.

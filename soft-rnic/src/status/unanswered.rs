@@ -12,7 +12,7 @@ use crate::platform::socket::Socket;
 ///
 /// [`unanswered`] compares user, fabric and network namespace, in this order of precedence: a
 /// process of this user and fabric, of another fabric, of another user.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unanswered {
     /// It can be reached, but it is stopped.
@@ -76,6 +76,8 @@ pub enum Unanswered {
         qp_num: u32,
     },
 }
+
+debug_as_text!(Unanswered);
 
 struct Owner(Option<u32>);
 
@@ -193,7 +195,10 @@ mod tests {
             Unanswered::OtherUser { qp_num, user: 1000, own: 0 },
             Unanswered::Nobody { qp_num },
         ]
-        .map(|reason| reason.to_string());
+        .map(|reason| {
+            assert_eq!(format!("{reason:?}"), reason.to_string());
+            reason.to_string()
+        });
         let expected = [
             "process 77, which has the peer's queue pair 0x4001, is stopped (by a debugger or Ctrl-Z): \
              continue it",
