@@ -329,3 +329,118 @@ pub type GetDeviceListError = Error;
 
 /// Why [`Device::open`] failed.
 pub type OpenDeviceError = Error;
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{c_char, c_int};
+    use std::fs;
+    use std::ptr;
+
+    use rdma_mummy_sys::Verbs;
+    use rdma_mummy_sys::types::ibv_context;
+
+    use super::super::device_file::tests::{REPLACED, one_device};
+    use super::*;
+
+    type RawList = [*mut ibv_device; 2];
+
+    fn list_of(device: *mut ibv_device) -> *mut *mut ibv_device {
+        Box::into_raw(Box::new([device, ptr::null_mut()])).cast()
+    }
+
+    unsafe extern "C" fn no_device(num: *mut c_int) -> *mut *mut ibv_device {
+        // SAFETY: the caller's pointer is valid for the count.
+        unsafe { num.write(0) };
+        list_of(ptr::null_mut())
+    }
+
+    unsafe extern "C" fn mlx5_0(num: *mut c_int) -> *mut *mut ibv_device {
+        // SAFETY: the caller's pointer is valid for the count.
+        unsafe { num.write(1) };
+        let mut device = ibv_device::default();
+        for (to, from) in device.name.iter_mut().zip(b"mlx5_0") {
+            *to = *from as c_char;
+        }
+        list_of(Box::into_raw(Box::new(device)))
+    }
+
+    unsafe extern "C" fn free(list: *mut *mut ibv_device) {
+        // SAFETY: `list_of` boxed the list, and `mlx5_0` its device; both are freed once.
+        unsafe {
+            let [device, _] = *Box::from_raw(list.cast::<RawList>());
+            if !device.is_null() {
+                drop(Box::from_raw(device));
+            }
+        }
+    }
+
+    unsafe extern "C" fn name(device: *mut ibv_device) -> *const c_char {
+        // SAFETY: the caller passes a live device, whose name is text with a final zero byte.
+        unsafe { (&raw const (*device).name).cast() }
+    }
+
+    /// As libibverbs does for every reason.
+    unsafe extern "C" fn absent(_: *mut ibv_device) -> *mut ibv_context {
+        // SAFETY: the location is this thread's errno.
+        unsafe { *libc::__errno_location() = libc::ENOENT };
+        ptr::null_mut()
+    }
+
+    fn list(
+        provider: &'static str,
+        devices: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
+    ) -> DeviceList {
+        let verbs = Verbs {
+            ibv_get_device_list: devices,
+            ibv_free_device_list: free,
+            ibv_get_device_name: name,
+            ibv_open_device: absent,
+            ..Verbs::unsupported()
+        };
+        // SAFETY: these functions keep their contracts, and all others return errors.
+        DeviceList::from_provider(unsafe { Provider::from_tables(provider, verbs, None) }).unwrap()
+    }
+
+    #[test]
+    fn devices_without_files_are_named_where_the_library_lists_none() {
+        let (root, folders) = one_device("listed");
+        REPLACED.set(Some(folders));
+        let expected = format!(
+            "the kernel has mlx5_0, and this process has no file of it in /dev/infiniband: load ib_uverbs (`modprobe \
+             ib_uverbs`); a container gets the files by `--device /dev/infiniband`{OR_SOFT}"
+        );
+        let system = list("system", no_device);
+        for error in [system.first().unwrap_err(), system.find("mlx5_0").unwrap_err()] {
+            assert_eq!(error, FindDeviceError::NoDeviceFile { known: vec!["mlx5_0".to_owned()] });
+            assert_eq!([error.to_string(), format!("{error:?}")], [expected.clone(), expected.clone()]);
+        }
+        fs::create_dir(root.join("infiniband/mlx5_1")).unwrap();
+        let text = system.first().unwrap_err().to_string();
+        assert!(
+            text.starts_with("the kernel has mlx5_0, mlx5_1, and this process has no file of them "),
+            "{text}"
+        );
+        // Other providers have devices of their own.
+        assert_eq!(list("another", no_device).first().unwrap_err(), FindDeviceError::NoDevice);
+        fs::remove_dir_all(root).unwrap();
+        let text = system.first().unwrap_err().to_string();
+        let expected = "no RDMA device found: load the NIC's driver, or make a software one (`rdma link add rxe0 type \
+                        rxe netdev DEV`)";
+        assert_eq!(text, format!("{expected}{OR_SOFT}"));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri cannot ask for the rights of a file")]
+    fn a_device_that_does_not_open_is_explained_by_its_file() {
+        let (root, folders) = one_device("opened");
+        REPLACED.set(Some(folders));
+        let error = list("system", mlx5_0).first().unwrap().open().unwrap_err();
+        let path = root.join("dev/uverbs3").display().to_string();
+        let expected = format!(
+            "ibv_open_device failed for device mlx5_0: No such file or directory (os error 2); {path} does not exist: \
+             load ib_uverbs (`modprobe ib_uverbs`); a container gets it by `--device {path}`"
+        );
+        assert_eq!(error.to_string(), expected);
+        fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 /// The folders of the kernel's RDMA devices.
+#[derive(Clone)]
 pub(super) struct DeviceFolders {
     /// The devices: `/sys/class/infiniband`.
     devices: PathBuf,
@@ -22,6 +23,10 @@ pub(super) struct DeviceFolders {
 
 impl Default for DeviceFolders {
     fn default() -> Self {
+        #[cfg(test)]
+        if let Some(folders) = tests::REPLACED.with_borrow(Clone::clone) {
+            return folders;
+        }
         Self {
             devices: "/sys/class/infiniband".into(),
             numbers: "/sys/class/infiniband_verbs".into(),
@@ -89,11 +94,18 @@ fn refusal(file: &Path, error: io::Error) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
+    thread_local! {
+        /// The folders that this thread takes for the kernel's.
+        pub(in super::super) static REPLACED: RefCell<Option<DeviceFolders>> = const { RefCell::new(None) };
+    }
+
     /// The kernel's folders with one device, `mlx5_0`, whose file is `uverbs3`.
-    fn one_device(test: &str) -> (PathBuf, DeviceFolders) {
+    pub(in super::super) fn one_device(test: &str) -> (PathBuf, DeviceFolders) {
         let root = std::env::temp_dir().join(format!("sideway-device-file-{}-{test}", std::process::id()));
         let folders = DeviceFolders {
             devices: root.join("infiniband"),
