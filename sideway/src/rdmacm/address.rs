@@ -26,6 +26,40 @@ pub enum Address {
     Unknown(UnknownAddress),
 }
 
+/// What to do about a link-local IPv6 address that names no interface, such as `fe80::1`; `None` for
+/// every other address.
+///
+/// The system cannot tell where such an address leads, so that no call takes it, neither of this
+/// module nor of [`std::net`]. The usual text (`EINVAL`, "Invalid argument") does not say so.
+///
+/// ```
+/// use sideway::rdmacm::missing_interface;
+///
+/// let remedy = missing_interface(&"[fe80::1]:7000".parse()?);
+/// let expected = "a link-local address needs the interface that leads there: fe80::1%eth0";
+/// assert_eq!(remedy.as_deref(), Some(expected));
+/// assert_eq!(missing_interface(&"[fe80::1%2]:7000".parse()?), None);
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+pub fn missing_interface(address: &SocketAddr) -> Option<String> {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
+            Some(format!("a link-local address needs the interface that leads there: {}%eth0", v6.ip()))
+        }
+        _ => None,
+    }
+}
+
+impl Address {
+    /// What to do about it if it is link-local and names no interface.
+    pub(super) fn missing_interface(&self) -> Option<String> {
+        match self {
+            Self::Inet(address) => missing_interface(address),
+            _ => None,
+        }
+    }
+}
+
 /// A native InfiniBand address (`struct sockaddr_ib`), in host byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IbAddress {

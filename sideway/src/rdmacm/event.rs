@@ -499,9 +499,10 @@ impl fmt::Debug for Event {
 pub enum EventError {
     /// The address was not resolved.
     #[error(
-        "cannot resolve the address {}{}: {status}",
+        "cannot resolve the address {}{}: {status}{}",
         perhaps(.peer),
-        from(.local)
+        from(.local),
+        missing_interface(.peer)
     )]
     Address {
         /// The local address, if one was given.
@@ -588,6 +589,12 @@ debug_as_text!(EventError);
 /// The source address in words, or a placeholder.
 fn from(source: &Option<Address>) -> String {
     source.as_ref().map_or_else(String::new, |source| format!(" from {source}"))
+}
+
+/// What the peer's address lacks if it is link-local and names no interface.
+fn missing_interface(peer: &Option<Address>) -> String {
+    let remedy = peer.as_ref().and_then(Address::missing_interface);
+    remedy.map_or_else(String::new, |remedy| format!("; {remedy}"))
 }
 
 fn why(reason: &Option<RejectReason>, status: &EventStatus) -> String {

@@ -124,7 +124,7 @@ mod queue_pair;
 mod resolve;
 mod synchronous;
 
-pub use address::{Address, IbAddress, UnknownAddress};
+pub use address::{Address, IbAddress, UnknownAddress, missing_interface};
 pub use channel::{EventChannel, GetEventError};
 pub use devices::{get_devices, get_devices_of};
 pub use event::{

@@ -1,7 +1,6 @@
 //! Binding, and resolution of addresses and routes.
 
 use std::io;
-use std::net::SocketAddr;
 use std::ptr;
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ impl Identifier {
                 Some(libc::EADDRINUSE) => {
                     Error::os(BIND, source).of_kind(ErrorKind::AddressInUse).reason("the port is in use")
                 }
-                Some(libc::EADDRNOTAVAIL | libc::ENODEV) => not_local(BIND, source),
+                Some(libc::EADDRNOTAVAIL | libc::ENODEV) => of_link_local(not_local(BIND, source), &address),
                 Some(libc::EAFNOSUPPORT) => of_no_family(BIND, source),
                 Some(libc::EINVAL) if matches!(address, Address::Unknown(_)) => of_no_family(BIND, source),
                 Some(libc::EINVAL) if self.state() != IdentifierState::Idle => {
@@ -140,10 +139,9 @@ fn not_local(verb: &'static str, source: io::Error) -> Error {
 /// Says what a link-local address lacks, if it names no interface.
 #[cold]
 fn of_link_local(error: Error, address: &Address) -> Error {
-    match address {
-        Address::Inet(SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => error
-            .remedy(format!("a link-local address needs the interface that leads there: {}%eth0", v6.ip())),
-        _ => error,
+    match address.missing_interface() {
+        Some(remedy) => error.remedy(remedy),
+        None => error,
     }
 }
 

@@ -318,6 +318,11 @@ fn a_link_local_address_without_an_interface_says_what_it_lacks() {
         assert!(!text("[fe80::1%3]:7", bind).contains("needs the interface"));
         assert!(!text("[2001:db8::1]:7", bind).contains("needs the interface"));
     }
+    fake.world.cm.fails_next.store(libc::EADDRNOTAVAIL, Relaxed);
+    let without: SocketAddr = "[fe80::1]:7".parse().unwrap();
+    let error = new(&channel).bind_addr(without).unwrap_err();
+    assert_error(&error, ErrorKind::AddressNotLocal, &[("address", &without)]);
+    assert!(error.to_string().ends_with("that leads there: fe80::1%eth0"), "{error}");
 }
 
 #[test]

@@ -375,6 +375,22 @@ fn events_of_failures_are_errors() {
 }
 
 #[test]
+fn an_unresolved_link_local_address_says_what_it_lacks() {
+    let (fake, channel) = lying(|l| l.cm_silent = true);
+    let text = |address: &str| {
+        let id = channel.create_id(PortSpace::Tcp).unwrap();
+        id.resolve_addr(None, addr(address), SECOND).unwrap();
+        let kind = E::RDMA_CM_EVENT_ADDR_ERROR;
+        fake.world.cm.push(id.as_raw().as_ptr(), kind, |event| event.status = -libc::ETIMEDOUT);
+        channel.try_get_cm_event().unwrap().unwrap().error().unwrap().to_string()
+    };
+    let without = text("[fe80::1]:7");
+    let expected = "; a link-local address needs the interface that leads there: fe80::1%eth0";
+    assert!(without.ends_with(expected), "{without}");
+    assert!(!text("[fe80::1%3]:7").contains("needs the interface"));
+}
+
+#[test]
 fn addresses_reach_the_library_whole() {
     let (fake, channel) = lying(|l| l.cm_silent = true);
     let id = channel.create_id(PortSpace::Tcp).unwrap();
