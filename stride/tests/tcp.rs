@@ -183,3 +183,19 @@ fn an_interrupted_one_keeps_what_it_has() {
     assert_eq!(ended.status.code(), Some(130), "{ended:#?}");
     assert!(ended.stdout.contains("# interrupted after "), "{ended:#?}");
 }
+
+#[test]
+fn a_link_local_server_without_an_interface_is_explained() {
+    for server in ["fe80::1", "[fe80::1]"] {
+        let ended = run(&format!("tcp bw {server} -p 7"));
+        let line = ended.refused();
+        assert!(line.starts_with("stride-perf: cannot reach a server at [fe80::1]:7: "), "{line}");
+        let remedy = "; a link-local address needs the interface that leads there: fe80::1%eth0";
+        assert!(line.ends_with(remedy), "{line}");
+    }
+    // With its interface it is an address like any other: nobody listens there.
+    let ended = run("tcp bw fe80::1%lo -p 7");
+    let line = ended.refused();
+    assert!(line.starts_with("stride-perf: cannot reach a server at [fe80::1%lo]:7: "), "{line}");
+    assert!(line.ends_with("without an address, and check -p and firewalls"), "{line}");
+}

@@ -110,18 +110,24 @@ fn tell(stream: &TcpMessages<'_>, test: &TestPlan, output: &mut Output) -> Resul
 /// Connects to the server's port for the measurement.
 fn connect(link: &mut ControlLink, port: u16, token: &Nonce) -> Result<TcpStream, ControlError> {
     let server = link.wire().peer_address().map_err(|error| link.lost(error))?;
-    let address = SocketAddr::new(server.ip(), port);
+    let address = at_port(server, port);
     let failed = |source| ControlError::NoStream { peer: address.to_string(), source };
     let mut socket = TcpStream::connect_timeout(&address, CONNECT_LIMIT).map_err(failed)?;
     socket.write_all(token).map_err(failed)?;
     Ok(socket)
 }
 
+/// The same host at another port. The address keeps its interface, which a link-local one needs.
+fn at_port(mut host: SocketAddr, port: u16) -> SocketAddr {
+    host.set_port(port);
+    host
+}
+
 /// Waits for the client, and rejects other connections.
 fn accept(link: &mut ControlLink) -> Result<TcpStream, ControlError> {
     let deadline = Instant::now() + CONNECT_LIMIT;
     let here = link.wire().local_address().map_err(|error| link.lost(error))?;
-    let at = SocketAddr::new(here.ip(), 0);
+    let at = at_port(here, 0);
     let failed = |source| ControlError::NoStream { peer: at.ip().to_string(), source };
     let mut arrivals = TokenArrivals::listen(at).map_err(failed)?;
     let (token, port) = (nonce()?, arrivals.listener.local_addr().map_err(failed)?.port());
@@ -199,5 +205,16 @@ fn may_present(socket: &mut TcpStream, said: &mut Vec<u8>, token: &Nonce) -> boo
         Ok(_) => said == token,
         // Only a whole token is judged, so that nobody can find it byte by byte.
         Err(error) => error.kind() == ErrorKind::WouldBlock,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_measured_connection_keeps_the_interface_of_a_link_local_address() {
+        let [given, expected] = ["[fe80::1%3]:18515", "[fe80::1%3]:7"].map(|text| text.parse().unwrap());
+        assert_eq!(at_port(given, 7), expected);
     }
 }

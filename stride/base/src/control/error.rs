@@ -29,6 +29,16 @@ pub enum ControlError {
         /// The system's error.
         source: io::Error,
     },
+    /// The server's address does not say by which interface the server is reached.
+    #[error("cannot reach a server at {peer}: {source}; {remedy}")]
+    NoInterface {
+        /// Host and port.
+        peer: String,
+        /// The system's error.
+        source: io::Error,
+        /// What to give instead.
+        remedy: String,
+    },
     /// The system refuses to listen on the port.
     #[error("cannot listen on TCP port {port}: {source}; give another port with -p, to both sides")]
     Listen {

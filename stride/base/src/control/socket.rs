@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sideway::rdmacm::missing_interface;
 
 use super::{ControlError, ControlLink, Tcp};
 use crate::interrupt;
@@ -39,18 +40,24 @@ pub fn connect(host: &str, port: u16) -> Result<ControlLink, ControlError> {
     loop {
         match connect_any(&addresses) {
             Ok(stream) => return link(stream, peer),
-            Err(error) if refused_at_start(&error, start) => sleep(START_PAUSE),
-            Err(source) => return Err(ControlError::Unreachable { peer, source }),
+            Err((_, error)) if refused_at_start(&error, start) => sleep(START_PAUSE),
+            Err((address, source)) => {
+                return Err(match address.and_then(|address| missing_interface(&address)) {
+                    Some(remedy) => ControlError::NoInterface { peer, source, remedy },
+                    None => ControlError::Unreachable { peer, source },
+                });
+            }
         }
     }
 }
 
-fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+/// Connects to the first address that answers. An error is that of the last address.
+fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, (Option<SocketAddr>, io::Error)> {
+    let mut last = (None, io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for address in addresses {
         match TcpStream::connect_timeout(address, CONNECT_LIMIT) {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
+            Err(error) => last = (Some(*address), error),
         }
     }
     Err(last)
@@ -64,6 +71,8 @@ fn refused_at_start(error: &io::Error, start: Instant) -> bool {
 fn authority(host: &str, port: u16) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(address) => format!("[{address}]:{port}"),
+        // An interface may follow the address.
+        Err(_) if host.contains(':') => format!("[{host}]:{port}"),
         Err(_) => format!("{host}:{port}"),
     }
 }
