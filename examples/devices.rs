@@ -1,12 +1,14 @@
 //! Finds devices and addresses.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
 use sideway::Provider;
 use sideway::ibverbs::device::{Device, DeviceList, FindDeviceError};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::provider::ProviderChoice;
+use sideway::rdmacm::missing_interface;
 
 use crate::program::{Failure, note};
 
@@ -84,16 +86,42 @@ pub fn all<'list>(
     }
 }
 
+/// Connects to the first of a host's addresses that answers within `limit`.
+///
+/// # Errors
+///
+/// None answers; the text says what to do.
+pub fn connect_any(
+    addresses: impl IntoIterator<Item = SocketAddr>,
+    limit: Duration,
+) -> Result<TcpStream, String> {
+    let mut last = "the name has no address".to_owned();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => {
+                let remedy = missing_interface(&address);
+                last = format!("{error}; {}", remedy.as_deref().unwrap_or("is the server running?"));
+            }
+        }
+    }
+    Err(last)
+}
+
 /// The first address of this host name.
 ///
 /// # Errors
 ///
-/// The name has no address.
+/// The name has no address, or one that lacks its interface.
 pub fn resolve(name: &str, port: u16) -> Result<SocketAddr, Failure> {
     let mut found = (name, port).to_socket_addrs().map_err(|error| {
         Failure::setup(format_args!("cannot find an address of {name}: {error}{}", HostAlone(name)))
     })?;
-    found.next().ok_or_else(|| Failure::setup(format_args!("{name} has no address")))
+    let address = found.next().ok_or_else(|| Failure::setup(format_args!("{name} has no address")))?;
+    match missing_interface(&address) {
+        Some(remedy) => Err(Failure::setup(format_args!("cannot use the address {name}: {remedy}"))),
+        None => Ok(address),
+    }
 }
 
 /// What to give instead of a host name with a port in it; nothing for other names.

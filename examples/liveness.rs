@@ -18,13 +18,13 @@
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use rdma_examples::devices::DeviceArg;
+use rdma_examples::devices::{self, DeviceArg};
 use rdma_examples::pingpong::{first_psn, report};
 use rdma_examples::program::{self, Failure, note, say};
 use rustix::net::sockopt;
@@ -114,7 +114,9 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn send(arguments: &Arguments) -> Result<(), Failure> {
-    let tcp = TcpStream::connect(&arguments.address)?;
+    let address = &arguments.address;
+    let failed = |reason| Failure::setup(format_args!("cannot connect to {address}: {reason}"));
+    let tcp = devices::connect_any(address.to_socket_addrs()?, STEP).map_err(failed)?;
     let mut goodbye = tcp.try_clone()?;
     let (mut side, watcher) = WatchedConnection::connect(tcp, &arguments.device)?;
     let mut acknowledged = 0;

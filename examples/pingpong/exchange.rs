@@ -14,7 +14,7 @@ use std::time::Duration;
 use sideway::ibverbs::connect::Endpoint;
 
 use super::wire::{self, XrcAddress};
-use crate::devices::HostAlone;
+use crate::devices::{HostAlone, connect_any};
 use crate::program::Failure;
 
 /// The time limit for a step of the other side, which on the server includes the resolution of a
@@ -156,24 +156,14 @@ fn answer_on(
 
 fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
     let failed = |reason: &dyn std::fmt::Display| {
-        Failure::setup(format_args!(
-            "cannot connect to {host}, TCP port {port}: {reason}; is the server running?"
-        ))
+        Failure::setup(format_args!("cannot connect to {host}, TCP port {port}: {reason}"))
     };
     let addresses = (host, port)
         .to_socket_addrs()
         .map_err(|error| failed(&format_args!("{error}{}", HostAlone(host))))?;
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, STEP_LIMIT) {
-            Ok(stream) => {
-                limit(&stream)?;
-                return Ok(stream);
-            }
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.map_or_else(|| failed(&"the name has no address"), |error| failed(&error)))
+    let stream = connect_any(addresses, STEP_LIMIT).map_err(|reason| failed(&reason))?;
+    limit(&stream)?;
+    Ok(stream)
 }
 
 fn limit(stream: &TcpStream) -> Result<(), Failure> {

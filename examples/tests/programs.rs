@@ -94,6 +94,25 @@ fn a_host_with_a_port_in_it_is_explained() {
 }
 
 #[test]
+fn a_link_local_address_without_an_interface_is_explained() {
+    for (name, arguments) in [
+        ("rc_pingpong", &["fe80::1"][..]),
+        ("xsrq_pingpong", &["fe80::1"]),
+        ("rping", &["-c", "-a", "fe80::1"]),
+        ("rping", &["-s", "-a", "fe80::1"]),
+        ("cmtime", &["-s", "fe80::1"]),
+        ("many_clients", &["fe80::1"]),
+        ("liveness", &["client", "[fe80::1]:7000"]),
+    ] {
+        let environment = [("SIDEWAY_PROVIDER", "soft")];
+        let output = run_with(&example(name).unwrap(), arguments, &environment).unwrap();
+        let line = output.error_line(2).unwrap();
+        let expected = "a link-local address needs the interface that leads there: fe80::1%eth0";
+        assert!(line.ends_with(expected), "{name}: {line}");
+    }
+}
+
+#[test]
 fn an_unknown_provider_is_an_error() {
     let environment = [("SIDEWAY_PROVIDER", "nonsense")];
     let output = run_with(&example("show_gids").unwrap(), &[], &environment).unwrap();
