@@ -568,8 +568,10 @@ fn mappings() {
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");
     let most: usize = most.trim().parse().expect("a number");
     if most > 1 << 20 {
-        let reason = format_args!("vm.max_map_count is {most}");
-        test_harness::report_skip("limits::too_few_mappings_are_named", reason);
+        test_harness::report_skip(
+            "limits::too_few_mappings_are_named",
+            format_args!("vm.max_map_count is {most}"),
+        );
         return;
     }
     let device = TestDevice::open();
