@@ -81,8 +81,14 @@ impl Tool {
     }
 }
 
+fn toolchain_is_there() -> bool {
+    let output = Command::new("rustup").args(["run", TOOLCHAIN, "rustdoc", "--version"]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    if args.install {
+    // An installation would also update the toolchain, which may be the one that others build with.
+    if args.install && !toolchain_is_there() {
         succeed(Command::new("rustup").args(["toolchain", "install", TOOLCHAIN, "--profile", "minimal"]))?;
     }
     PUBLIC_API.ensure(args.install)?;
