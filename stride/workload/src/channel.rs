@@ -1,5 +1,7 @@
 //! A test channel: connected queue pairs, their completion queues, and both sides' memory.
 
+use std::borrow::Cow;
+
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::{BasicCompletionQueue, ExtendedCompletionQueue};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, GenericSendQueue, QueuePair};
@@ -14,7 +16,7 @@ use super::request::{
 };
 use super::xrc::XrcReceivers;
 use stride_base::buffers::{BufferLayout, Cycle, Flag};
-use stride_base::error::Error;
+use stride_base::error::{Error, ExplainedCompletionError};
 use stride_base::memory::TestMemory;
 use stride_base::plan::{Measure, TestOperation, TestPlan};
 
@@ -244,11 +246,12 @@ impl TestChannel {
 #[cold]
 fn explained(error: Error, pairs: &[TestPair]) -> Error {
     match error {
-        Error::Completion(mut error) => {
-            if let Some(TestPair { queue_pair, .. }) = pairs.get(error.pair) {
-                error.hint = queue_pair.control().hint(error.status);
+        Error::Completion(error) => {
+            let hint = pairs.get(error.pair).and_then(|pair| pair.queue_pair.control().hint(error.status));
+            match hint.map(Cow::into_owned) {
+                Some(hint) => Error::Explained(Box::new(ExplainedCompletionError { error, hint })),
+                None => Error::Completion(error),
             }
-            Error::Completion(error)
         }
         other => other,
     }

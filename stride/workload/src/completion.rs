@@ -1,7 +1,5 @@
 //! Polling of completions.
 
-use std::borrow::Cow;
-
 use sideway::ibverbs::completion::{
     BasicCompletionQueue, CompletionEvent, CompletionQueue, ExtendedCompletionQueue, Notify,
     WorkCompletionOperationType, WorkCompletionStatus,
@@ -144,9 +142,7 @@ fn failed(
     let (wr_id, pair) = (Tag(wr_id).number(), Tag(wr_id).pair());
     let is_read = mix.is_some_and(|mix| mix.is_read(wr_id));
     let opcode = if is_read { WorkCompletionOperationType::RdmaRead } else { opcode };
-    // The queue pair is in use here. Whoever has it asks it for the cause.
-    let hint = status.hint().map(Cow::Borrowed);
-    CompletionError { status, opcode, wr_id, vendor_err, pair, hint }.into()
+    CompletionError { status, opcode, wr_id, vendor_err, pair }.into()
 }
 
 #[cfg(test)]

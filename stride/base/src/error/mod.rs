@@ -26,7 +26,7 @@ use crate::result::FilesError;
 pub use session::{
     DEEPEST_SUITE, LONGEST_PING_INTERVAL, NoSecretError, PingError, SECRET_VARIABLE, SuiteError,
 };
-pub use workload::{CmError, CompletionError, ValidationError, XrcError};
+pub use workload::{CmError, CompletionError, ExplainedCompletionError, ValidationError, XrcError};
 
 /// The reason why a run prints no (more) figures. Its text names the value, the limit and the
 /// remedy.
@@ -95,6 +95,8 @@ pub enum Error {
     Clock(sideway::Error),
     /// A message completed with an error.
     Completion(#[from] CompletionError),
+    /// A message completed with an error, whose cause is known.
+    Explained(Box<ExplainedCompletionError>),
     /// A message arrived with different content.
     Validation(#[from] ValidationError),
     /// A thread cannot be started or pinned.
