@@ -200,8 +200,7 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
-    /// Two of several counts must agree, because the device has a thread that a busy machine
-    /// schedules at other moments.
+    /// Two of several counts must agree, because a busy machine lets the thread wait at other moments.
     fn per_operation(&self, program: &Path, flavour: &str, list: u64) -> Result<InstructionCounts> {
         let lists = OPERATIONS / list;
         let mut known = Vec::<InstructionCounts>::new();
@@ -222,12 +221,14 @@ impl Counter<'_> {
         let out = self.folder.join("callgrind.out");
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind", "--demangle=no", "--error-exitcode=99"]);
+        // How far the device's own thread has come when the program ends depends on the machine.
+        command.arg("--separate-threads=yes");
         command.arg(format!("--callgrind-out-file={}", out.display()));
         command.arg(program).args([flavour, &list.to_string(), &lists.to_string()]);
         self.programs.over_the_device(&mut command);
         let status = command.status().context("cannot run valgrind: install it (package valgrind)")?;
         ensure!(status.success(), "{} {flavour} {list} {lists} failed under callgrind", program.display());
-        InstructionCounts::parse(&std::fs::read_to_string(&out)?)
+        InstructionCounts::parse(&std::fs::read_to_string(out.with_extension("out-01"))?)
     }
 }
 
