@@ -49,7 +49,7 @@ pub fn validity(wrong_pages: &[usize]) -> Result<(), Failure> {
 }
 
 /// All fields of a failed completion of this queue pair, with the cause. Without the queue pair,
-/// the cause is that of most such completions.
+/// the text names the most frequent cause.
 #[cold]
 pub fn failed(wc: &GenericWorkCompletion<'_>, qp: Option<&QueuePairControl>) -> Failure {
     let status = wc.status();

@@ -420,7 +420,7 @@ mod tests {
             text.starts_with("the kernel has mlx5_0, mlx5_1, and this process has no file of them "),
             "{text}"
         );
-        // Other providers have devices of their own.
+        // The kernel's files say nothing about another provider's devices.
         assert_eq!(list("another", no_device).first().unwrap_err(), FindDeviceError::NoDevice);
         fs::remove_dir_all(root).unwrap();
         let text = system.first().unwrap_err().to_string();

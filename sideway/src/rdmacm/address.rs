@@ -30,7 +30,7 @@ pub enum Address {
 /// every other address.
 ///
 /// The system cannot tell where such an address leads, so that no call takes it, neither of this
-/// module nor of [`std::net`]. The usual text (`EINVAL`, "Invalid argument") does not say so.
+/// module nor of [`std::net`]. The usual text (`EINVAL`, "Invalid argument") does not name the cause.
 ///
 /// ```
 /// use sideway::rdmacm::missing_interface;

@@ -131,8 +131,7 @@ fn domains(device: TestDevice, announced: i32) {
 }
 
 fn handles(device: TestDevice, announced: i32) {
-    let mut attr = route(device.gid_bytes());
-    attr.port_num = 1;
+    let attr = route(device.gid_bytes());
     all(
         announced,
         // SAFETY: the domain is live, and the attributes are a local.

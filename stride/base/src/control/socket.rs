@@ -51,7 +51,7 @@ pub fn connect(host: &str, port: u16) -> Result<ControlLink, ControlError> {
     }
 }
 
-/// Connects to the first address that answers. An error is that of the last address.
+/// Connects to the first address that answers. If none does, returns the last address's error.
 fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, (Option<SocketAddr>, io::Error)> {
     let mut last = (None, io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for address in addresses {

@@ -6,7 +6,7 @@
 //! work requests together and polls their completions. They are writes of 8 inline bytes, or for
 //! `message` of 64 registered bytes on an extended queue pair. `pool` is `message` with a slice of
 //! a pool, which is taken, posted, reclaimed by the completion, and dropped. `send-64` and `send-512`
-//! are a receive and a SEND of so many registered bytes; both completions are polled.
+//! post a receive and a SEND of 64 and 512 registered bytes, and poll both completions.
 
 use std::fmt::Debug;
 
