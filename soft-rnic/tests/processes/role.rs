@@ -11,8 +11,9 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 const ROLE: &str = "SOFT_RNIC_TEST_ROLE";
 
-/// The time in seconds after which a role counts as hanging.
+/// The time in seconds after which a role counts as hanging, and the variable that changes it.
 const ALARM: u32 = 60;
+const ALARM_VARIABLE: &str = "SOFT_RNIC_TEST_ALARM";
 
 /// The longest pause of a thread, well below the alarm.
 const MOST_HELD_UP: Duration = Duration::from_secs(15);
@@ -24,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) fn play() -> bool {
     let Ok(role) = std::env::var(ROLE) else { return false };
     let arguments: Vec<String> = role.split(' ').map(str::to_owned).collect();
-    let seconds = std::env::var("SOFT_RNIC_TEST_ALARM").ok().and_then(|text| text.parse().ok());
+    let seconds = std::env::var(ALARM_VARIABLE).ok().and_then(|text| text.parse().ok());
     // SAFETY: the call accesses no memory.
     unsafe { libc::alarm(seconds.unwrap_or(ALARM)) };
     // Some roles abort on purpose, and nobody needs their core dumps.
@@ -114,12 +115,14 @@ pub(crate) fn run_within(
 
 fn status_of(arguments: &str, variables: &[(&str, &str)]) -> Result<ExitStatus, Failed> {
     let mut role = ChildRole::start(arguments, variables);
+    let own = variables.iter().find(|(name, _)| *name == ALARM_VARIABLE);
+    let alarm = own.and_then(|(_, seconds)| seconds.parse().ok()).unwrap_or(ALARM);
     let begin = Instant::now();
     loop {
         if let Some(status) = role.child.try_wait()? {
             return Ok(status);
         }
-        if begin.elapsed() > Duration::from_secs(u64::from(ALARM) + 10) {
+        if begin.elapsed() > Duration::from_secs(u64::from(alarm) + 10) {
             return Err(format!("role {arguments} does not end").into());
         }
         std::thread::sleep(Duration::from_millis(5));
