@@ -2,7 +2,6 @@
 //! Mooncake, fio, qperf, QEMU. `.ci/run programs` installs their packages.
 
 use std::env;
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::Path;
@@ -63,42 +62,21 @@ impl HostAddress {
     }
 
     fn find(self) -> Option<IpAddr> {
-        let own = match self {
-            Self::LoopbackV4 | Self::OwnV4 => ipv4_addresses(),
-            Self::LoopbackV6 | Self::OwnV6 => ipv6_addresses(),
-        };
-        match self {
-            Self::LoopbackV4 => own.into_iter().find(|address| *address == Ipv4Addr::LOCALHOST),
-            Self::LoopbackV6 => own.into_iter().find(|address| *address == Ipv6Addr::LOCALHOST),
-            Self::OwnV4 | Self::OwnV6 => own.into_iter().find(|address| !address.is_loopback()),
-        }
+        let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+        interfaces
+            .into_iter()
+            .filter(|interface| !interface.is_link_local())
+            .map(|interface| interface.ip())
+            .find(|address| match self {
+                Self::LoopbackV4 => *address == Ipv4Addr::LOCALHOST,
+                Self::LoopbackV6 => *address == Ipv6Addr::LOCALHOST,
+                Self::OwnV4 | Self::OwnV6 => address.is_ipv6() == self.is_v6() && !address.is_loopback(),
+            })
     }
 
     const fn is_v6(self) -> bool {
         matches!(self, Self::LoopbackV6 | Self::OwnV6)
     }
-}
-
-/// The IPv4 addresses of this host: in the kernel's routing trie, a leaf with a local route.
-fn ipv4_addresses() -> Vec<IpAddr> {
-    let trie = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
-    let (mut found, mut leaf): (Vec<IpAddr>, Option<Ipv4Addr>) = (Vec::new(), None);
-    for line in trie.lines().map(str::trim) {
-        if let Some(address) = line.strip_prefix("|-- ") {
-            leaf = address.parse().ok();
-        } else if line == "/32 host LOCAL" {
-            found.extend(leaf.map(IpAddr::from));
-        }
-    }
-    found
-}
-
-/// The IPv6 addresses of this host, except link-local ones.
-fn ipv6_addresses() -> Vec<IpAddr> {
-    let table = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
-    let addresses = table.lines().filter_map(|line| u128::from_str_radix(line.split(' ').next()?, 16).ok());
-    let addresses = addresses.map(Ipv6Addr::from).filter(|address| !address.is_unicast_link_local());
-    addresses.map(IpAddr::from).collect()
 }
 
 /// Whether this host has the address; `None` if `name` is no address.
