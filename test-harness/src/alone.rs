@@ -5,6 +5,7 @@ use std::panic::resume_unwind;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::children::output_of;
 use crate::repeat_errors;
 
 /// The environment variable that names a child process's only test.
@@ -43,7 +44,7 @@ pub fn is_alone(path: &str) -> bool {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
     command.env("SOFT_RNIC_FABRIC", format!("alone-{}-{number}", std::process::id()));
-    let output = command.output().expect("this program starts");
+    let output = output_of(&mut command).expect("this program starts");
     let [words, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     // For an unknown name the harness runs no test and reports success.
     let passed = output.status.success() && words.contains("test result: ok. 1 passed");

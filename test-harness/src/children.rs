@@ -1,12 +1,15 @@
 //! Runs of the test program itself, two at a time for each processor.
 
 use std::env;
-use std::io::{self, Write};
-use std::process::{Command, Output};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::process::{self, Command, Output};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use libtest_mimic::Arguments;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
 
 /// The variable with a run's position among the concurrent runs: `INDEX/COUNT`.
 const SHARE: &str = "TEST_HARNESS_SHARE";
@@ -37,7 +40,7 @@ impl Run {
     /// of a fabric.
     #[must_use]
     pub fn in_own_fabric(self, name: &str) -> Self {
-        self.variable("SOFT_RNIC_FABRIC", &format!("test-{name}-{}", std::process::id()))
+        self.variable("SOFT_RNIC_FABRIC", &format!("test-{name}-{}", process::id()))
     }
 
     /// Removes a variable from its environment.
@@ -59,6 +62,8 @@ impl Run {
 ///
 /// Most tests wait more than they work, so two runs for each processor keep it busy. The output of
 /// a run is shown when the run has ended. A single run, or a list of tests, is shown at once.
+///
+/// A process that a run has left behind is killed, and counts as a failure.
 #[must_use]
 pub fn run_all(runs: &[Run]) -> bool {
     let lists = Arguments::from_args().list;
@@ -73,13 +78,15 @@ pub fn run_all(runs: &[Run]) -> bool {
             conclude(run, lists, status.map(|status| status.success())) && passed
         });
     }
+    // What a run leaves behind becomes a child of this process.
+    set_child_subreaper(Some(rustix::process::getpid())).expect("a kernel since 3.4");
     let (queue, passed) = (Mutex::new(runs.iter().enumerate()), Mutex::new(true));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some((index, run)) = next() {
-                    let output = run.command().env(SHARE, format!("{index}/{}", runs.len())).output();
+                    let output = output_of(run.command().env(SHARE, format!("{index}/{}", runs.len())));
                     // The lock separates the output of two runs.
                     let mut passed = passed.lock().unwrap_or_else(PoisonError::into_inner);
                     println!("\n--- {}", run.title);
@@ -88,7 +95,67 @@ pub fn run_all(runs: &[Run]) -> bool {
             });
         }
     });
-    passed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let left = kill_children();
+    passed.into_inner().unwrap_or_else(PoisonError::into_inner) && left == 0
+}
+
+/// Runs a command until its process ends. Returns what it has printed.
+///
+/// [`Command::output`] would wait until every descendant has closed the pipes, also one that the
+/// process has left behind.
+pub(crate) fn output_of(command: &mut Command) -> io::Result<Output> {
+    let [mut words, mut errors] = [
+        File::from(memfd_create("stdout", MemfdFlags::CLOEXEC)?),
+        File::from(memfd_create("stderr", MemfdFlags::CLOEXEC)?),
+    ];
+    let status = command.stdout(words.try_clone()?).stderr(errors.try_clone()?).status()?;
+    let [mut stdout, mut stderr] = [Vec::new(), Vec::new()];
+    for (file, bytes) in [(&mut words, &mut stdout), (&mut errors, &mut stderr)] {
+        file.rewind()?;
+        file.read_to_end(bytes)?;
+    }
+    Ok(Output { status, stdout, stderr })
+}
+
+/// Kills the children of this process, prints which they are, and returns how many.
+fn kill_children() -> usize {
+    let mut killed = 0;
+    // A killed child leaves its own children to this process.
+    loop {
+        let children = children();
+        if children.is_empty() {
+            return killed;
+        }
+        for (child, state) in children {
+            // A zombie has ended by itself.
+            if state != "Z" {
+                let line = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+                let words = String::from_utf8_lossy(&line).replace('\0', " ");
+                println!("a test has left a process behind, which is killed: {child}: {words}");
+                killed += 1;
+            }
+            if let Some(child) = Pid::from_raw(child) {
+                let _ = kill_process(child, Signal::KILL);
+                let _ = waitpid(Some(child), WaitOptions::empty());
+            }
+        }
+    }
+}
+
+/// The children of this process and their states.
+fn children() -> Vec<(i32, String)> {
+    let own = process::id().to_string();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The program's name, in parentheses, may have spaces.
+            let mut words = stat[stat.rfind(')')? + 1..].split_whitespace();
+            let state = words.next()?.to_owned();
+            (words.next()? == own).then_some((id, state))
+        })
+        .collect()
 }
 
 /// Shows the output of a run. Returns whether it succeeded.
@@ -116,4 +183,25 @@ pub(crate) fn may_choose(number: u16) -> bool {
     let share =
         share.and_then(|(index, count)| Some((index.parse::<u16>().ok()?, count.parse::<u16>().ok()?)));
     share.is_none_or(|(index, count)| number % count == index)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{getpid, set_child_subreaper};
+
+    use super::{kill_children, output_of};
+    use crate::alone;
+
+    #[test]
+    fn no_run_waits_for_what_it_leaves_behind() {
+        alone!(no_run_waits_for_what_it_leaves_behind);
+        set_child_subreaper(Some(getpid())).expect("a kernel since 3.4");
+        let output = output_of(Command::new("sh").args(["-c", "sleep 1000 & echo words; echo errors >&2"]))
+            .expect("a shell");
+        assert_eq!((output.stdout, output.stderr), (b"words\n".to_vec(), b"errors\n".to_vec()));
+        assert_eq!(kill_children(), 1);
+        assert_eq!(kill_children(), 0);
+    }
 }

@@ -11,16 +11,16 @@ mod ports;
 mod rights;
 mod skips;
 mod strace;
+mod watchdog;
 
 use std::cell::RefCell;
 use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
 pub use libtest_mimic::{Arguments, Conclusion};
 use libtest_mimic::{Completion, Failed, Trial};
+use watchdog::Watchdog;
 
 pub use alone::is_alone;
 pub use children::{Run, run_all};
@@ -219,6 +219,7 @@ pub fn print_summary(arguments: &Arguments, conclusion: &Conclusion, required: b
     let (failed, skipped) = (conclusion.num_failed, conclusion.num_ignored);
     let ran = conclusion.num_passed + failed;
     println!("device tests: {ran} ran, {skipped} skipped, {failed} failed");
+    watchdog::watch_the_end();
     let nothing = ran == 0 && selects_all(arguments) && required;
     if nothing {
         println!("no device test ran, although a device is required");
@@ -252,23 +253,5 @@ fn trial<D: Send + 'static>(
         }
         Err(reason) if options.required => Trial::test(title, move || Err(Failed::from(reason))),
         Err(_) => Trial::ignorable_test(title, || Ok(Completion::ignored_with("no device"))),
-    }
-}
-
-/// Ends the whole program if a case exceeds its time limit: a thread cannot be stopped otherwise.
-struct Watchdog {
-    _alive: mpsc::Sender<()>,
-}
-
-impl Watchdog {
-    fn start(name: String, limit: Duration) -> Self {
-        let (alive, ended) = mpsc::channel();
-        thread::spawn(move || {
-            if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{name} did not end within {limit:?}");
-                std::process::exit(FAILURE.into());
-            }
-        });
-        Self { _alive: alive }
     }
 }
