@@ -11,7 +11,8 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::kit::{ALL, QpAddress, TestCq, TestDevice, TestMemory, TestQp, dereg, lib, rkey, route, until};
-use crate::limits::{PATIENCE, TIMING, trial_unless};
+use crate::partner::{PATIENCE, TIMING};
+use crate::rights::trial_unless;
 use crate::role;
 
 /// Roles that take seconds.

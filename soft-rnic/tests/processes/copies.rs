@@ -9,8 +9,9 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 use soft_rnic::status::Traffic;
 
+use crate::captured_log::{keep_log, logged};
 use crate::kit::{QpAddress, TestMemory, dereg, until};
-use crate::limits::{self, LEN, LONG, LimitEndpoint, PATIENCE, TAIL};
+use crate::partner::{self, Endpoint, LEN, LONG, PATIENCE, TAIL};
 use crate::role::{self, ChildRole};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -48,8 +49,8 @@ pub(crate) fn play(arguments: &[String]) {
 }
 
 /// Connects to a partner, and sends it one message.
-pub(crate) fn meet(partner: &str) -> (LimitEndpoint, ChildRole, QpAddress) {
-    let (side, partner, to) = limits::meet(ChildRole::start(partner, &[("SOFT_RNIC_PATH", "vm")]));
+pub(crate) fn meet(partner: &str) -> (Endpoint, ChildRole, QpAddress) {
+    let (side, partner, to) = partner::meet(ChildRole::start(partner, &[("SOFT_RNIC_PATH", "vm")]));
     side.memory.fill(0x11);
     assert_eq!(side.run(WRITE, &to), SUCCESS);
     (side, partner, to)
@@ -63,12 +64,12 @@ pub(crate) fn traffic() -> Traffic {
 }
 
 /// Posts one list of requests, each from and to the same place (offset, length) of both memories.
-fn post_list(side: &LimitEndpoint, to: &QpAddress, opcode: ibv_wr_opcode, places: &[(usize, usize)]) {
+fn post_list(side: &Endpoint, to: &QpAddress, opcode: ibv_wr_opcode, places: &[(usize, usize)]) {
     post_mixed(side, to, &places.iter().map(|(at, length)| (opcode, *at, *length)).collect::<Vec<_>>());
 }
 
 /// Like [`post_list`], with an operation for each request.
-pub(crate) fn post_mixed(side: &LimitEndpoint, to: &QpAddress, requests: &[(ibv_wr_opcode, usize, usize)]) {
+pub(crate) fn post_mixed(side: &Endpoint, to: &QpAddress, requests: &[(ibv_wr_opcode, usize, usize)]) {
     // SAFETY: the region is live.
     let lkey = unsafe { (*side.mr).lkey };
     let address = |at: usize| side.memory.base.addr() as u64 + at as u64;
@@ -92,7 +93,7 @@ pub(crate) fn post_mixed(side: &LimitEndpoint, to: &QpAddress, requests: &[(ibv_
 }
 
 /// The numbers and statuses of the next `count` completions.
-pub(crate) fn statuses(side: &LimitEndpoint, count: usize) -> Vec<(u64, ibv_wc_status)> {
+pub(crate) fn statuses(side: &Endpoint, count: usize) -> Vec<(u64, ibv_wc_status)> {
     let next = |_| until("a completion", PATIENCE, || side.cq.poll());
     (0..count).map(next).map(|wc| (wc.wr_id, wc.status)).collect()
 }
@@ -164,11 +165,11 @@ fn hole() {
 
 /// The kernel moves less than 2 GiB in one call.
 fn long() {
-    let (side, mut partner, _) = limits::meet(ChildRole::start("partner", &[]));
+    let (side, mut partner, _) = partner::meet(ChildRole::start("partner", &[]));
     partner.tell("long");
     let to: QpAddress = partner.hear().parse().expect("an address");
     let memory = TestMemory::folded(LONG + 1);
-    let mr = memory.register(side.device());
+    let mr = memory.register(side.device);
     let run = |opcode, len: usize| {
         assert_eq!(side.qp.post(8, opcode, memory.sge(mr, 0, len), &to, ptr::null_mut()), 0);
         until("the request", PATIENCE, || side.cq.poll()).status
@@ -187,7 +188,7 @@ fn long() {
 }
 
 fn closed() {
-    limits::keep_log();
+    keep_log();
     let (side, partner, to) = meet("partner");
     let before = traffic();
     assert_eq!((before.vm.messages, before.call.messages), (1, 0));
@@ -199,7 +200,7 @@ fn closed() {
     assert_eq!(side.memory.differs(0x55), None, "what was written and read back");
     let after = traffic();
     assert_eq!((after.vm.messages, after.call.messages), (1, 3));
-    let lines = limits::logged();
+    let lines = logged();
     assert!(lines.len() == 1 && lines[0].contains("slower path"), "{lines:?}");
     assert_eq!(LEN, side.memory.len);
     side.close();

@@ -20,7 +20,7 @@ use rustix::net::{
 use rustix::thread::CapabilitySet;
 
 use crate::kit::{ALL, QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, lib, rkey};
-use crate::limits::{self, become_nobody};
+use crate::rights::{self, become_nobody};
 use crate::role::{self, ChildRole, say, told};
 
 /// All attempts take 2 s.
@@ -36,8 +36,8 @@ const SUCCESS: &str = "0";
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |how: &'static str| {
         // Only root can keep one capability.
-        let lacks = if how == "vm" { limits::not_root } else { || None };
-        limits::trial_unless(format!("guest::writes_where_it_can_{how}"), lacks, move || {
+        let lacks = if how == "vm" { rights::not_root } else { || None };
+        rights::trial_unless(format!("guest::writes_where_it_can_{how}"), lacks, move || {
             role::run(&format!("guest-case {how}"), &[("SOFT_RNIC_PATH", "auto")])
         })
     };

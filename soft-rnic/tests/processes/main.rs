@@ -6,18 +6,22 @@
 //! An alarm ends a role that hangs. A role ends when its parent does.
 
 mod announced;
+mod captured_log;
 mod cm;
 mod connection_soak;
 mod connections;
 mod copies;
 mod death;
+mod footprint;
 mod guest;
 mod implicit;
 mod kit;
 mod limits;
 mod multicast;
+mod partner;
 mod regions;
 mod revocation;
+mod rights;
 mod role;
 mod rsockets;
 mod scribble;
@@ -26,6 +30,7 @@ mod soak;
 mod status;
 mod stuck;
 mod unanswered;
+mod users;
 mod windows;
 mod xrc;
 
@@ -42,7 +47,9 @@ fn main() -> std::process::ExitCode {
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(revocation::trials());
     trials.extend(death::trials());
+    trials.extend(users::trials());
     trials.extend(limits::trials());
+    trials.extend(footprint::trials());
     trials.extend(announced::trials());
     trials.extend(copies::trials());
     trials.extend(sends::trials());

@@ -71,7 +71,11 @@ pub(crate) fn play() -> bool {
             crate::guest::play(role, &arguments[1..]);
         }
         "worker" => crate::soak::worker(&arguments[1..]),
-        other => crate::limits::play(other, &arguments[1..]),
+        "partner" => crate::partner::play(&arguments[1..]),
+        "users" => crate::users::play(&arguments[1]),
+        "limits" => crate::limits::play(&arguments[1]),
+        "footprint" => crate::footprint::play(&arguments[1]),
+        other => panic!("unknown role {other}"),
     }
     true
 }

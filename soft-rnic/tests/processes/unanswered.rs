@@ -7,16 +7,14 @@ use rustix::process::Signal;
 use soft_rnic::status::{Unanswered, unanswered};
 
 use crate::kit::QpAddress;
-use crate::limits::{self, LimitEndpoint};
+use crate::partner::Endpoint;
+use crate::rights::{self, NOBODY};
 use crate::role::{self, ChildRole};
-
-/// A user without privileges, as in `limits`.
-const NOBODY: u32 = 65534;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let case = |reason: &'static str| {
-        let lacks = if reason == "another_user" { limits::not_root } else { || None };
-        limits::trial_unless(format!("unanswered::{reason}_is_named"), lacks, move || {
+        let lacks = if reason == "another_user" { rights::not_root } else { || None };
+        rights::trial_unless(format!("unanswered::{reason}_is_named"), lacks, move || {
             // By other paths a stopped process needs no time to be written to.
             let path = if reason == "a_stopped_process" { "call" } else { "auto" };
             role::run(&format!("unanswered {reason}"), &[("SOFT_RNIC_PATH", path)])
@@ -36,7 +34,7 @@ pub(crate) fn play(reason: &str) {
         _ => ("partner", vec![]),
     };
     let mut partner = ChildRole::start(partner, &variables);
-    let side = LimitEndpoint::new();
+    let side = Endpoint::new();
     let told: QpAddress = partner.hear().parse().expect("an address");
     partner.tell(&side.address().to_string());
     assert_eq!(partner.hear(), "ready");
