@@ -23,6 +23,11 @@ use crate::sync::{Acquire, AtomicU32};
 /// The most levels of a part. Miri has no memory files.
 pub(crate) const LEVELS: usize = if cfg!(any(miri, loom)) { 1 } else { 11 };
 
+/// The levels of a part where mappings cannot be continued, all from the start. That is in an
+/// emulator, which needs memory for each page that is mapped, so it has no more than an eighth of a
+/// GiB.
+const LEVELS_WITHOUT_GROWTH: usize = if cfg!(any(miri, loom)) { 1 } else { 4 };
+
 /// Where things lie in level 0 of a part, as offsets in its file.
 #[derive(Debug)]
 pub(crate) struct PartLayout {
@@ -133,8 +138,7 @@ impl Part {
     ///
     /// The system has no memory or file descriptor for it; the error names the limit.
     pub(crate) fn create(layout: &'static PartLayout, name: &CStr, writers: Writers) -> io::Result<Self> {
-        // Where mappings cannot be continued (some emulators), the part has its full length at once.
-        let levels = if memory::can_continue_mappings() { 1 } else { LEVELS };
+        let levels = if memory::can_continue_mappings() { 1 } else { LEVELS_WITHOUT_GROWTH };
         let memory = FileMapping::create_growing(name, layout.length(levels), writers)?;
         Ok(Self::of(layout, memory, levels))
     }
@@ -150,7 +154,7 @@ impl Part {
         let levels = if memory::can_continue_mappings() {
             1
         } else {
-            layout.levels_of(memory::length_of(&file)?).max(1)
+            layout.levels_of(memory::length_of(&file)?).clamp(1, LEVELS_WITHOUT_GROWTH)
         };
         let what = PeerFile { offset: 0, len: layout.length(levels), writable, unsealed: false };
         Ok(Self::of(layout, FileMapping::of_peer(file, what)?, levels))
@@ -280,6 +284,11 @@ impl Part {
         }
         if self.mapped_levels() >= levels {
             return Ok(());
+        }
+        if !memory::can_continue_mappings() {
+            let message = "this system, perhaps an emulator, does not continue mappings (mremap with the old length 0), \
+                           so that the device cannot grow";
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, message));
         }
         let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
         while self.mapped_levels() < levels {
