@@ -11,7 +11,7 @@ use soft_rnic::status::Traffic;
 
 use crate::captured_log::{keep_log, logged};
 use crate::kit::{QpAddress, TestMemory, dereg, until};
-use crate::partner::{self, Endpoint, LEN, LONG, PATIENCE, TAIL};
+use crate::partner::{self, LEN, LONG, PATIENCE, TAIL, TestEndpoint};
 use crate::role::{self, ChildRole};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -49,7 +49,7 @@ pub(crate) fn play(arguments: &[String]) {
 }
 
 /// Connects to a partner, and sends it one message.
-pub(crate) fn meet(partner: &str) -> (Endpoint, ChildRole, QpAddress) {
+pub(crate) fn meet(partner: &str) -> (TestEndpoint, ChildRole, QpAddress) {
     let (side, partner, to) = partner::meet(ChildRole::start(partner, &[("SOFT_RNIC_PATH", "vm")]));
     side.memory.fill(0x11);
     assert_eq!(side.run(WRITE, &to), SUCCESS);
@@ -64,12 +64,12 @@ pub(crate) fn traffic() -> Traffic {
 }
 
 /// Posts one list of requests, each from and to the same place (offset, length) of both memories.
-fn post_list(side: &Endpoint, to: &QpAddress, opcode: ibv_wr_opcode, places: &[(usize, usize)]) {
+fn post_list(side: &TestEndpoint, to: &QpAddress, opcode: ibv_wr_opcode, places: &[(usize, usize)]) {
     post_mixed(side, to, &places.iter().map(|(at, length)| (opcode, *at, *length)).collect::<Vec<_>>());
 }
 
 /// Like [`post_list`], with an operation for each request.
-pub(crate) fn post_mixed(side: &Endpoint, to: &QpAddress, requests: &[(ibv_wr_opcode, usize, usize)]) {
+pub(crate) fn post_mixed(side: &TestEndpoint, to: &QpAddress, requests: &[(ibv_wr_opcode, usize, usize)]) {
     // SAFETY: the region is live.
     let lkey = unsafe { (*side.mr).lkey };
     let address = |at: usize| side.memory.base.addr() as u64 + at as u64;
@@ -93,7 +93,7 @@ pub(crate) fn post_mixed(side: &Endpoint, to: &QpAddress, requests: &[(ibv_wr_op
 }
 
 /// The numbers and statuses of the next `count` completions.
-pub(crate) fn statuses(side: &Endpoint, count: usize) -> Vec<(u64, ibv_wc_status)> {
+pub(crate) fn statuses(side: &TestEndpoint, count: usize) -> Vec<(u64, ibv_wc_status)> {
     let next = |_| until("a completion", PATIENCE, || side.cq.poll());
     (0..count).map(next).map(|wc| (wc.wr_id, wc.status)).collect()
 }

@@ -10,7 +10,7 @@ use rdma_mummy_sys::types::*;
 use crate::captured_log::{keep_log, logged};
 use crate::kit::{QpAddress, TestDevice, dereg, lib};
 use crate::limits::{null_region, statm};
-use crate::partner::{Endpoint, PATIENCE, TIMING, meet};
+use crate::partner::{PATIENCE, TIMING, TestEndpoint, meet};
 use crate::role::{self, ChildRole};
 use crate::soak::Resources;
 
@@ -62,7 +62,7 @@ fn mapped() -> (u64, usize) {
 }
 
 fn idle() {
-    let side = Endpoint::new();
+    let side = TestEndpoint::new();
     let (own, dumped) = mapped();
     assert!((1..=64 << 20).contains(&own), "{own} bytes");
     assert_eq!(dumped, 0, "mappings that a core dump contains");
@@ -114,7 +114,7 @@ fn locked() {
         return;
     }
     let before = statm(1);
-    let side = Endpoint::new();
+    let side = TestEndpoint::new();
     let mr = null_region(side.device).expect("address space");
     let after = statm(1);
     assert!(after - before < 200 << 20, "{} bytes became resident", after - before);
@@ -137,7 +137,7 @@ fn proportional() -> u64 {
 fn many() {
     const MANY: usize = 40_000;
     let before = Resources::now();
-    let side = Endpoint::new();
+    let side = TestEndpoint::new();
     let begin = Instant::now();
     let make = |_| {
         let qp = side.device.qp(ibv_qp_type::IBV_QPT_RC, side.cq, ptr::null_mut(), 2);
@@ -175,7 +175,7 @@ fn many() {
 fn again() {
     let before = Resources::now();
     for _ in 0..60 {
-        let (side, other) = (Endpoint::new(), Endpoint::new());
+        let (side, other) = (TestEndpoint::new(), TestEndpoint::new());
         side.qp.connect(&other.address(), TIMING);
         other.qp.connect(&side.address(), TIMING);
         assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &other.address()), ibv_wc_status::IBV_WC_SUCCESS);
@@ -187,7 +187,7 @@ fn again() {
     let (device, level) = crate::soak::open();
     // A page of each would be more than the device keeps.
     for _ in 0..300 {
-        let _ = Endpoint::on(device).take_down();
+        let _ = TestEndpoint::on(device).take_down();
     }
     level.settle().expect("what is destroyed leaves nothing");
     device.close();

@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::kit::{QpAddress, TestDevice, dereg, lib, rkey, until};
-use crate::partner::{Endpoint, LEN, PATIENCE, RECEIVES};
+use crate::partner::{LEN, PATIENCE, RECEIVES, TestEndpoint};
 use crate::regions::traffic;
 use crate::role::{self, ChildRole, say, told};
 
@@ -52,7 +52,7 @@ fn sge(mr: *mut ibv_mr, addr: u64, len: usize) -> ibv_sge {
 
 /// The owner role: posts receives at the addresses that it is told, and reports them.
 pub(crate) fn owner() {
-    let side = Endpoint::new();
+    let side = TestEndpoint::new();
     let all = register_all(side.device);
     say(&QpAddress { rkey: rkey(all), ..side.address() }.to_string());
     let to: QpAddress = told().expect("a line").parse().expect("an address");
@@ -78,7 +78,7 @@ pub(crate) fn owner() {
 pub(crate) fn play(arguments: &[String]) {
     let [path, missing] = arguments else { panic!("{arguments:?}") };
     let mut partner = ChildRole::start("implicit-owner", &[("SOFT_RNIC_PATH", path)]);
-    let side = Endpoint::new();
+    let side = TestEndpoint::new();
     let all = register_all(side.device);
     let there: QpAddress = partner.hear().parse().expect("an address");
     partner.tell(&side.address().to_string());

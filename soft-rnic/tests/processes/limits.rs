@@ -8,7 +8,7 @@ use rdma_mummy_sys::verbs;
 
 use crate::captured_log::{keep_log, logged};
 use crate::kit::{QpAddress, TestDevice, TestMemory, dereg};
-use crate::partner::{Endpoint, TIMING, meet};
+use crate::partner::{TIMING, TestEndpoint, meet};
 use crate::rights::become_nobody;
 use crate::role::{self, ChildRole};
 use crate::soak::Resources;
@@ -119,7 +119,7 @@ fn descriptors() {
     // A peer without descriptors cannot attach this process, and goes on once it has some.
     let (side, mut partner, to) = {
         let partner = ChildRole::start("partner", &[]);
-        let side = Endpoint::new();
+        let side = TestEndpoint::new();
         // Every descriptor number below the limit is in use.
         set_limit(libc::RLIMIT_NOFILE, 1);
         let mut partner = partner;

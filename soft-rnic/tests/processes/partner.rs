@@ -20,7 +20,7 @@ pub(crate) const TAIL: usize = 1 << 20;
 pub(crate) const RECEIVES: u64 = 4;
 
 /// One end of a connection.
-pub(crate) struct Endpoint {
+pub(crate) struct TestEndpoint {
     pub(crate) device: TestDevice,
     pub(crate) memory: TestMemory,
     pub(crate) mr: *mut ibv_mr,
@@ -29,7 +29,7 @@ pub(crate) struct Endpoint {
     srq: *mut ibv_srq,
 }
 
-impl Endpoint {
+impl TestEndpoint {
     pub(crate) fn new() -> Self {
         Self::on(TestDevice::open())
     }
@@ -98,7 +98,7 @@ pub(crate) fn play(arguments: &[String]) {
     }
     let device = TestDevice::open();
     let srq = if role == Some("shared") { device.srq(8) } else { ptr::null_mut() };
-    let side = Endpoint::with(device, srq);
+    let side = TestEndpoint::with(device, srq);
     side.memory.fill(0x33);
     say(&side.address().to_string());
     let to: QpAddress = told().expect("a line").parse().expect("an address");
@@ -151,8 +151,8 @@ pub(crate) fn play(arguments: &[String]) {
 }
 
 /// Connects to a partner.
-pub(crate) fn meet(mut partner: ChildRole) -> (Endpoint, ChildRole, QpAddress) {
-    let side = Endpoint::new();
+pub(crate) fn meet(mut partner: ChildRole) -> (TestEndpoint, ChildRole, QpAddress) {
+    let side = TestEndpoint::new();
     let to: QpAddress = partner.hear().parse().expect("an address");
     partner.tell(&side.address().to_string());
     side.qp.connect(&to, TIMING);

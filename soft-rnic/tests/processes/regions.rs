@@ -10,7 +10,7 @@ use soft_rnic::status::Traffic;
 
 use crate::copies::{post_mixed, statuses};
 use crate::kit::{ALL, QpAddress, TestDevice, dereg, lib, rkey, until};
-use crate::partner::{Endpoint, LEN, PATIENCE};
+use crate::partner::{LEN, PATIENCE, TestEndpoint};
 use crate::role::{self, ChildRole, say, told};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -116,7 +116,7 @@ impl KindsOfRegions {
 
 /// The owner role: the other process accesses its regions.
 pub(crate) fn owner(arguments: &[String]) {
-    let side = Endpoint::new();
+    let side = TestEndpoint::new();
     let regions = KindsOfRegions::new(side.device, arguments == ["dma"]);
     let own = side.address();
     for (mr, addr) in regions.mrs.iter().zip([0, 8, 0]) {
@@ -175,7 +175,7 @@ pub(crate) fn play(arguments: &[String]) {
     let path = arguments[0].as_str();
     let (role, allowed) = if path == "dma" { ("region-owner dma", "auto") } else { ("region-owner", path) };
     let mut partner = ChildRole::start(role, &[("SOFT_RNIC_PATH", allowed)]);
-    let side = Endpoint::new();
+    let side = TestEndpoint::new();
     let places: [QpAddress; 3] = [(); 3].map(|()| partner.hear().parse().expect("an address"));
     partner.tell(&side.address().to_string());
     side.connect(&places[0]);

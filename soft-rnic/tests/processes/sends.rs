@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::copies::{meet, on_copies, post_mixed, statuses, traffic};
 use crate::kit::{QpAddress, dereg, until};
-use crate::partner::{Endpoint, PATIENCE, RECEIVES, TIMING};
+use crate::partner::{PATIENCE, RECEIVES, TIMING, TestEndpoint};
 use crate::role::{self, ChildRole, say, told};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -181,7 +181,7 @@ fn mixed(partner: &str) {
 
 /// The role that posts a list, and is killed or stopped during its copy.
 fn doomed(fate: &str) {
-    let side = Endpoint::new();
+    let side = TestEndpoint::new();
     say(&side.address().to_string());
     let to: QpAddress = told().expect("a line").parse().expect("an address");
     side.qp.connect(&to, TIMING);
@@ -205,7 +205,7 @@ fn doomed(fate: &str) {
 
 fn interrupted(fate: &str) {
     let mut sender = ChildRole::start(&format!("sends doomed {fate}"), &[]);
-    let mut side = Endpoint::new();
+    let mut side = TestEndpoint::new();
     let to: QpAddress = sender.hear().parse().expect("an address");
     side.qp.connect(&to, TIMING);
     sender.tell(&side.address().to_string());

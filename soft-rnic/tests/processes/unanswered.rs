@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use soft_rnic::status::{Unanswered, unanswered};
 
 use crate::kit::QpAddress;
-use crate::partner::Endpoint;
+use crate::partner::TestEndpoint;
 use crate::rights::{self, NOBODY};
 use crate::role::{self, ChildRole};
 
@@ -34,7 +34,7 @@ pub(crate) fn play(reason: &str) {
         _ => ("partner", vec![]),
     };
     let mut partner = ChildRole::start(partner, &variables);
-    let side = Endpoint::new();
+    let side = TestEndpoint::new();
     let told: QpAddress = partner.hear().parse().expect("an address");
     partner.tell(&side.address().to_string());
     assert_eq!(partner.hear(), "ready");

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::captured_log::{keep_log, logged};
 use crate::kit::{QpAddress, dereg, lib};
-use crate::partner::{Endpoint, TIMING, meet};
+use crate::partner::{TIMING, TestEndpoint, meet};
 use crate::rights::{become_nobody, no_user_namespaces, not_root, trial_unless};
 use crate::role::{self, ChildRole};
 use crate::soak::Resources;
@@ -93,7 +93,7 @@ fn namespace() {
 }
 
 fn fork() {
-    let (side, other) = (Endpoint::new(), Endpoint::new());
+    let (side, other) = (TestEndpoint::new(), TestEndpoint::new());
     side.qp.connect(&other.address(), TIMING);
     other.qp.connect(&side.address(), TIMING);
     let to = other.address();
@@ -125,7 +125,7 @@ fn fork() {
 }
 
 /// The calls that do not fail with `EIO` in a forked child.
-fn shut_out(side: &Endpoint, to: &QpAddress) -> Vec<String> {
+fn shut_out(side: &TestEndpoint, to: &QpAddress) -> Vec<String> {
     let mut failures = Vec::new();
     let mut expect = |what: &str, error: i32| {
         if error != libc::EIO {
