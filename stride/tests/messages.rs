@@ -189,9 +189,9 @@ fn connections_that_say_nothing_delay_no_client() {
         let (mut serving, port) = server("msg bw");
         let connect = |_| stranger.connect_seq_packet(format!("127.0.0.1:{port}")).unwrap();
         let silent: Vec<_> = (0..70).map(connect).collect();
+        serving.await_line("made room for another connection");
         let client = run(&format!("msg bw 127.0.0.1 -p {port} -n 20 --transport {transport}")).succeeded();
         is_bandwidth(&client.rows()[0], 65536.0, 20.0);
-        serving.await_line("made room for another connection");
         serving.await_line("serving 127.0.0.1");
         serving.end().succeeded();
         drop(silent);
