@@ -32,7 +32,7 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{ibv_async_event, ibv_event_type as E};
@@ -332,5 +332,12 @@ impl AsFd for AsyncEvents {
     /// Readable while events are pending. Only poll this descriptor; do not read it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor().expect("`async_events` has seen that there is one, and it never changes")
+    }
+}
+
+impl AsRawFd for AsyncEvents {
+    /// The number of the descriptor of [`as_fd`](AsFd::as_fd), for event loops that take numbers.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

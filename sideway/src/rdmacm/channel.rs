@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -398,6 +398,13 @@ impl AsFd for EventChannel {
     /// [`close`](Self::close) its state has no meaning.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.descriptor()
+    }
+}
+
+impl AsRawFd for EventChannel {
+    /// The number of the descriptor of [`as_fd`](AsFd::as_fd), for event loops that take numbers.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -54,7 +54,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -397,6 +397,13 @@ impl AsFd for CompletionChannel {
     /// Readable while events are pending. Only poll this descriptor; do not read it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.descriptor()
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    /// The number of the descriptor of [`as_fd`](AsFd::as_fd), for event loops that take numbers.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 
