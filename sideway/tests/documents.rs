@@ -259,6 +259,7 @@ fn exists(test: &str) -> bool {
         "conformance" => function("conformance/src/cases"),
         "examples" => function("examples/tests"),
         "trespass" => function("trespass/tests") || function("trespass/src"),
+        "tasks" => function("trespass/async-tests/tests/tasks"),
         "soundness" => root().join("sideway/tests/soundness").join(name).with_extension("stderr").exists(),
         "CI" => read(".ci/run").contains(&format!("\n{name}() {{")),
         _ => false,
@@ -384,7 +385,7 @@ fn every_promise_of_trespass_names_tests_that_exist() {
         for paragraph in paragraphs(&text) {
             let names: Vec<_> = named_tests(&paragraph).collect();
             for name in &names {
-                let suites = ["trespass suite::", "trespass ", "examples "];
+                let suites = ["trespass suite::", "trespass ", "tasks ", "examples "];
                 let is_test = suites.iter().any(|suite| exists(&format!("{suite}{name}")));
                 assert!(is_test, "{path}: there is no test `{name}`");
             }

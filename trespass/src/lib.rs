@@ -6,7 +6,8 @@
 //! Both sides use this crate. A connection begins over TCP, tries RDMA between the two hosts, and
 //! reports which transport it uses (`faults::a_port_that_goes_down_is_waited_for`).
 //!
-//! The names in brackets are tests: of `tests/suite`, of `tests`, of the examples, or unit tests.
+//! The names in brackets are tests: of `tests/suite`, of `tests`, of `async-tests`, of the examples, or
+//! unit tests.
 //! The cases of `parity` run over `std::net`, too, and compare.
 //!
 //! ```
@@ -111,6 +112,9 @@
 //!   (`connecting::i8_one_thread_makes_many_connections_at_once`).
 //! - A [`Worker`] serves many connections on one thread
 //!   (`single::i7_a_worker_serves_many_connections`).
+//! - Tasks of tokio await theirs, by the module `tokio` with the feature of that name
+//!   (`libraries::hyper_serves_http`). With the feature `futures` they have the traits of futures-io, too
+//!   (`libraries::the_traits_of_futures_io`).
 //!
 //! # Zero copy
 //!
@@ -233,6 +237,8 @@ mod protocol;
 mod session;
 #[cfg(test)]
 mod sim;
+#[cfg(all(unix, feature = "tokio"))]
+pub mod tokio;
 mod transport;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "what queue pairs alone need"))]
 mod wire;

@@ -158,7 +158,7 @@ impl RecvHalf {
     ///
     /// Those of [`recv`](Self::recv), except for sizes.
     pub fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
-        self.0.0.shared()?.call(Direction::Read, |connection| connection.recv_part(buffer))
+        self.0.0.shared()?.recv_part(buffer)
     }
 
     /// Receives a message without a copy, as [`SeqPacket::recv_buf`] does.

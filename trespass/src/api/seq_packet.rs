@@ -150,7 +150,7 @@ impl SeqPacket {
     ///
     /// Those of [`recv`](Self::recv), except for sizes.
     pub fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
-        self.0.exclusive()?.call(Direction::Read, |connection| connection.recv_part(buffer))
+        self.0.exclusive()?.recv_part(buffer)
     }
 
     /// Receives a message without a copy, in the blocks where it arrived.
@@ -175,7 +175,7 @@ impl SeqPacket {
 }
 
 impl Caller<'_> {
-    pub(super) fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
+    pub(crate) fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         if total > self.connection.longest_whole {
             return self.send_long(total, slices);
@@ -218,10 +218,21 @@ impl Caller<'_> {
         Ok(())
     }
 
-    pub(super) fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
+    pub(crate) fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
         let taken =
             self.call(Direction::Write, |connection| connection.send_part(total, &[IoSlice::new(part)]))?;
         self.finish_write(taken)
+    }
+
+    /// Receives the arrived bytes of a message, or its next part.
+    pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
+        self.call(Direction::Read, |connection| connection.recv_part(buffer))
+    }
+
+    /// Receives a message that fits the receive buffer. `None` means that it must be received in parts.
+    #[cfg(all(unix, feature = "tokio"))]
+    pub(crate) fn recv_or_begin(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        self.call(Direction::Read, |connection| connection.recv_or_begin(buffer, usize::MAX))
     }
 
     pub(super) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -243,7 +254,7 @@ impl Caller<'_> {
     fn recv_in_parts(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut got = 0;
         loop {
-            let part = self.call(Direction::Read, |connection| connection.recv_part(&mut buffer[got..]))?;
+            let part = self.recv_part(&mut buffer[got..])?;
             got += part.len;
             if part.last {
                 return Ok(got);

@@ -140,6 +140,12 @@ impl Timeout {
 }
 
 impl Caller<'_> {
+    /// Whether calls leave unsent bytes to the service thread: blocking ones, and those of a task, which
+    /// may make no more. Without visits a task's next call sends them.
+    fn leaves_unsent(&self) -> bool {
+        !self.timeouts().is_nonblocking() || self.tasks.is_some() && visits::are_possible()
+    }
+
     /// Closes one direction or both.
     pub(crate) fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
         let protocol = &mut self.connection.protocol;
@@ -151,7 +157,7 @@ impl Caller<'_> {
         }
         // The program may never call again.
         self.connection.progress();
-        if !self.timeouts().is_nonblocking() && self.connection.is_sent_or_failed().is_err() {
+        if self.leaves_unsent() && self.connection.is_sent_or_failed().is_err() {
             self.leave_unsent();
         }
         self.publish_readiness();
@@ -206,11 +212,17 @@ impl Caller<'_> {
         // A program in non-blocking mode must learn when the system takes more, although no call
         // was refused.
         let left_behind = outcome.is_ok() && self.timeouts().is_nonblocking() && !self.try_flush();
-        if left_behind && matches!(self.sleep(Until::Now), Ok(true)) {
+        if left_behind && self.tasks.is_none() && matches!(self.sleep(Until::Now), Ok(true)) {
             self.connection.progress();
         }
-        let refused =
-            wants_room && matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        let would_block = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        let refused = wants_room && would_block;
+        if let Some(tasks) = self.tasks.as_mut().filter(|_| would_block && direction == Direction::Write) {
+            match wants_room {
+                true => tasks.set_write_refused(),
+                false => tasks.set_waits_for_sends(),
+            }
+        }
         if wants_room {
             // With several threads another one may be waiting for room.
             if refused || !self.is_shared() || self.readiness_state.has_shown_room() {
@@ -227,6 +239,11 @@ impl Caller<'_> {
     /// Makes the program's descriptor match what calls can do, after a call that the program may not
     /// repeat until it would block.
     fn publish_after_call(&mut self, direction: Direction, succeeded: bool) {
+        let open = &mut **self;
+        if let Some(tasks) = &mut open.tasks {
+            tasks.after_call(direction, open.connection.readiness());
+            return self.publish(false);
+        }
         if succeeded && direction == Direction::Read && !self.connection.readiness().readable {
             // As a refused call does, it replaces the receives and asks for the next event.
             if let Err(error) = self.sleep(Until::Now) {
@@ -345,8 +362,12 @@ impl Caller<'_> {
     /// Makes the program's descriptor match what calls can do.
     fn publish_readiness(&mut self) {
         if self.is_exported() {
-            let ready = self.connection.readiness();
-            let rings = self.readiness_state.update(ready);
+            let open = &mut **self;
+            let ready = open.connection.readiness();
+            let rings = match &mut open.tasks {
+                Some(tasks) => tasks.publish(ready),
+                None => open.readiness_state.update(ready),
+            };
             self.publish(rings);
             self.publish_room(false);
         }
@@ -365,17 +386,24 @@ impl Caller<'_> {
     /// Finishes a write. One that blocks has the system or the device take the bytes, or leaves them to
     /// the service thread. The next call reports a failure.
     pub(crate) fn finish_write<T>(&mut self, taken: T) -> io::Result<T> {
-        let nonblocking = self.timeouts().is_nonblocking();
+        if self.timeouts().is_nonblocking() {
+            self.leave_of_task();
+            return Ok(taken);
+        }
         let connection = &mut self.connection;
         // Usually one poll shows that they are sent.
-        if !(nonblocking
-            || connection.is_flushed()
-            || connection.poll_once(PollScope::ONCE) && connection.is_flushed())
-        {
+        if !(connection.is_flushed() || connection.poll_once(PollScope::ONCE) && connection.is_flushed()) {
             // Over TCP it waits for the kernel, as a socket does.
             self.send_or_leave(self.connection.is_tcp());
         }
         Ok(taken)
+    }
+
+    /// Leaves what a task's call could not send.
+    fn leave_of_task(&mut self) {
+        if !self.connection.is_flushed() && self.leaves_unsent() {
+            self.leave_if_unsent();
+        }
     }
 
     /// Sends the written bytes. It waits if it is told to, and where the service thread cannot visit.
@@ -407,7 +435,7 @@ impl Caller<'_> {
     /// Finishes a call that lends blocks. If it blocks, it leaves those to the service thread that the
     /// peer has no room for.
     pub(crate) fn finish_lending<T>(&mut self, taken: io::Result<T>) -> io::Result<T> {
-        if taken.is_ok() && !self.timeouts().is_nonblocking() && self.connection.has_unposted() {
+        if taken.is_ok() && self.leaves_unsent() && self.connection.has_unposted() {
             self.leave_unsent();
         }
         taken
@@ -431,7 +459,10 @@ impl Caller<'_> {
         let moved = seen(&self.connection) != before;
         if moved && self.is_exported() && self.timeouts().is_nonblocking() {
             // A refused flush, or a wait for a lent block, waits for this.
-            self.ring();
+            match &self.tasks {
+                Some(tasks) => tasks.wake_all(),
+                None => self.ring(),
+            }
         }
         self.left_unsent = self.connection.is_sent_or_failed().is_err();
         // Work that is left makes no event, for which the program may wait.
@@ -461,6 +492,9 @@ impl Caller<'_> {
         self.look()?;
         let ready = self.connection.readiness();
         self.readiness_state.set_write_refused(!ready.writable);
+        if let Some(tasks) = self.tasks.as_mut().filter(|_| !ready.writable) {
+            tasks.set_write_refused();
+        }
         self.publish_readiness();
         self.publish_room(!ready.writable);
         Ok(ready)
@@ -486,23 +520,33 @@ impl Caller<'_> {
         self.finish_write(())
     }
 
-    /// Sends all written bytes. In blocking mode it leaves those to the service thread that the
-    /// transport does not take. As `TcpStream`'s it does not fail with the connection: the next call
-    /// reports that.
+    /// Sends all written bytes. In blocking mode, and for a task, it leaves those to the service thread
+    /// that the transport does not take. As `TcpStream`'s it does not fail with the connection: the
+    /// next call reports that.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.connection.protocol.flush();
-        let nonblocking = self.timeouts().is_nonblocking();
+        let leaves = self.leaves_unsent();
         let is_sent = self.call_for_completion(|connection| {
             connection.post();
             match connection.is_sent_or_failed() {
-                Err(Refused::Blocked) if !nonblocking => Ok(false),
+                Err(Refused::Blocked) if leaves => Ok(false),
                 sent => sent.map(|()| true),
             }
         })?;
-        if !is_sent {
-            self.send_or_leave(false);
+        match is_sent {
+            true => (),
+            false if self.timeouts().is_nonblocking() => self.leave_if_unsent(),
+            false => self.send_or_leave(false),
         }
         Ok(())
+    }
+
+    /// Finds whether any written byte depends on this process. A call in non-blocking mode makes its
+    /// descriptor readable once none does.
+    #[cfg(all(unix, feature = "tokio"))]
+    pub(crate) fn try_drain(&mut self) -> io::Result<()> {
+        self.connection.protocol.flush();
+        self.call_for_completion(Connection::is_drained)
     }
 
     /// Waits until no written byte depends on this process.

@@ -34,6 +34,7 @@ use crate::session::readiness::{Poller, ReadinessState, Until};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::session::room::RoomDescriptor;
 use crate::session::sleep::EventWait;
+use crate::session::tasks::WaitingTasks;
 use crate::session::turns::{Turn, TurnGuard, Turns};
 use crate::session::visits::{self, Visited, Visits};
 use crate::session::wake::WakeHandle;
@@ -61,6 +62,8 @@ pub(crate) struct OpenConnection {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     room: Option<RoomDescriptor>,
     pub(crate) readiness_state: ReadinessState,
+    /// The tasks that wait for it, if a runtime has it.
+    pub(crate) tasks: Option<WaitingTasks>,
     /// A call has left bytes behind that it could not send. They may be sent since.
     pub(crate) left_unsent: bool,
 }
@@ -152,6 +155,7 @@ impl ConnectionCell {
                 #[cfg(any(target_os = "linux", target_os = "android"))]
                 room: None,
                 readiness_state: ReadinessState::default(),
+                tasks: None,
                 left_unsent: false,
             })),
         });

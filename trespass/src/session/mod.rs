@@ -40,6 +40,7 @@ pub(crate) mod service;
 mod sleep;
 mod spin;
 pub(crate) mod stats;
+pub(crate) mod tasks;
 mod timers;
 mod turns;
 pub(crate) mod visits;

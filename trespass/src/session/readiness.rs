@@ -56,7 +56,7 @@ impl Readiness {
     }
 
     /// The intersection.
-    fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         Self { readable: self.readable && other.readable, writable: self.writable && other.writable }
     }
 

@@ -1,0 +1,1 @@
+//! Nothing: the tests of trespass in async runtimes are in `tests`.

@@ -1,0 +1,331 @@
+//! Streams between tasks, and between a task and a blocking program or a worker.
+
+use std::io::{ErrorKind, Read, Write};
+use std::thread;
+use std::time::Duration;
+
+use test_harness::{Outcome, bytes, cases};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use trespass::tokio::Stream;
+use trespass::{Event, Kind, Readiness, Worker};
+
+use super::fixture::{Fixture, LONG};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
+    cases!(suite: small_requests_are_answered, megabytes_go_both_ways_at_once, halves_of_one_task,
+        halves_of_two_tasks_are_joined_again, both_sides_write_before_they_read,
+        a_peer_that_does_not_read_stops_the_writer, room_and_bytes_are_waited_for,
+        many_connections_of_one_thread, a_blocking_peer, a_peer_with_a_worker, a_stream_changes_its_kind,
+        written_bytes_arrive_while_the_task_does_something_else, corked_bytes_go_when_they_are_uncorked);
+}
+
+async fn echo(mut stream: Stream) -> std::io::Result<()> {
+    let mut buffer = vec![0; 70_000];
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return stream.shutdown().await,
+            count => stream.write_all(&buffer[..count]).await?,
+        }
+    }
+}
+
+fn small_requests_are_answered(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, server) = fixture.streams().await;
+        let server = tokio::spawn(echo(server));
+        for round in 0..2000_u32 {
+            client.write_all(&round.to_le_bytes()).await.unwrap();
+            assert_eq!(client.read_u32_le().await.unwrap(), round);
+        }
+        client.shutdown().await.unwrap();
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "the end");
+        server.await.unwrap().unwrap();
+    });
+    Ok(())
+}
+
+const MUCH: usize = 5_000_000;
+
+async fn send(mut stream: impl AsyncWrite + Unpin, seed: u64) {
+    for piece in bytes(seed, MUCH).chunks(33_333) {
+        stream.write_all(piece).await.unwrap();
+    }
+    stream.shutdown().await.unwrap();
+}
+
+async fn receive(mut stream: impl AsyncRead + Unpin, seed: u64) {
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).await.unwrap();
+    assert!(received == bytes(seed, MUCH), "{} of {MUCH} bytes, or others", received.len());
+}
+
+fn megabytes_go_both_ways_at_once(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = fixture.streams().await;
+        let (client_reads, client_writes) = client.into_split();
+        let (server_reads, server_writes) = server.into_split();
+        let tasks = [
+            tokio::spawn(send(client_writes, 1)),
+            tokio::spawn(send(server_writes, 2)),
+            tokio::spawn(receive(server_reads, 1)),
+            tokio::spawn(receive(client_reads, 2)),
+        ];
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    Ok(())
+}
+
+fn halves_of_one_task(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, mut server) = fixture.streams().await;
+        let (client_reads, client_writes) = client.split();
+        let (server_reads, server_writes) = server.split();
+        tokio::join!(
+            send(client_writes, 1),
+            send(server_writes, 2),
+            receive(server_reads, 1),
+            receive(client_reads, 2)
+        );
+    });
+    Ok(())
+}
+
+fn halves_of_two_tasks_are_joined_again(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, mut server) = fixture.streams().await;
+        let (other, _peer) = fixture.streams().await;
+        let (reads, writes) = client.into_split();
+        let (other_reads, other_writes) = other.into_split();
+        let (reads, other_writes) = reads.reunite(other_writes).expect_err("of two connections");
+        let mut client = reads.reunite(writes).unwrap();
+        let _ = other_reads.reunite(other_writes).unwrap();
+        client.write_all(b"whole").await.unwrap();
+        let mut five = [0; 5];
+        server.read_exact(&mut five).await.unwrap();
+        assert_eq!(&five, b"whole");
+        // The drop of a writing half alone is the end of what is written.
+        let (mut reads, writes) = client.into_split();
+        drop(writes);
+        assert_eq!(server.read(&mut five).await.unwrap(), 0);
+        server.write_all(b"later").await.unwrap();
+        reads.read_exact(&mut five).await.unwrap();
+        assert_eq!(&five, b"later");
+    });
+    Ok(())
+}
+
+/// Each writes more than the buffers hold, and another task of each reads.
+fn both_sides_write_before_they_read(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, mut server) = fixture.streams().await;
+        let data = bytes(3, 40_000);
+        let side = |mut stream: Stream| {
+            let data = data.clone();
+            async move {
+                stream.write_all(&data).await.unwrap();
+                let mut received = vec![0; data.len()];
+                stream.read_exact(&mut received).await.unwrap();
+                assert!(received == data);
+                stream
+            }
+        };
+        (client, server) = tokio::join!(side(client), side(server));
+        drop((client, server));
+    });
+    Ok(())
+}
+
+fn a_peer_that_does_not_read_stops_the_writer(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, mut server) = fixture.streams().await;
+        let piece = bytes(4, 100_000);
+        let mut written = 0;
+        let pause = Duration::from_millis(300);
+        // A write that is dropped has taken nothing that it did not report.
+        while let Ok(count) = tokio::time::timeout(pause, client.write(&piece[written % piece.len()..])).await
+        {
+            written += count.unwrap();
+            assert!(written < 1 << 30, "nothing stops it");
+        }
+        assert!(written > 0);
+        assert_eq!(client.try_write(&piece).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let reading = tokio::spawn(async move {
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).await.unwrap();
+            received
+        });
+        client.writable().await.unwrap();
+        client.shutdown().await.unwrap();
+        let received = reading.await.unwrap();
+        assert_eq!(received.len(), written);
+        assert!(received.iter().zip(piece.iter().cycle()).all(|(a, b)| a == b));
+    });
+    Ok(())
+}
+
+fn room_and_bytes_are_waited_for(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, mut server) = fixture.streams().await;
+        assert!(client.ready(Readiness::BOTH).await.unwrap().writable);
+        let pause = Duration::from_millis(50);
+        assert!(tokio::time::timeout(pause, client.readable()).await.is_err(), "nothing has come");
+        assert_eq!(client.try_read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        server.write_all(b"ab").await.unwrap();
+        client.readable().await.unwrap();
+        assert_eq!(client.peek(&mut [0; 2]).await.unwrap(), 2);
+        let mut two = [0; 2];
+        assert_eq!(client.try_read(&mut two).unwrap(), 2);
+        assert_eq!(&two, b"ab");
+    });
+    Ok(())
+}
+
+fn many_connections_of_one_thread(fixture: &Fixture) -> Outcome {
+    const CLIENTS: u64 = 40;
+    fixture.run(async {
+        let (listener, addr) = fixture.listener().await;
+        let server = tokio::spawn(async move {
+            let mut serving = Vec::new();
+            for _ in 0..CLIENTS {
+                serving.push(tokio::spawn(echo(listener.accept().await.unwrap().0)));
+            }
+            for task in serving {
+                task.await.unwrap().unwrap();
+            }
+        });
+        let config = fixture.config();
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let config = config.clone();
+                tokio::spawn(async move {
+                    let mut stream = Stream::connect_with(&config, addr).await.unwrap();
+                    let data = bytes(client, 20_000);
+                    let mut received = vec![0; data.len()];
+                    for (sent, got) in data.chunks(1000).zip(received.chunks_mut(1000)) {
+                        stream.write_all(sent).await.unwrap();
+                        stream.read_exact(got).await.unwrap();
+                    }
+                    assert!(received == data, "client {client}");
+                    stream.shutdown().await.unwrap();
+                    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await.unwrap();
+        }
+        server.await.unwrap();
+    });
+    Ok(())
+}
+
+fn a_blocking_peer(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (listener, addr) = fixture.listener().await;
+        let config = fixture.config();
+        let peer = thread::spawn(move || {
+            let mut stream = config.connect(addr).unwrap();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            for round in 0..300_u32 {
+                stream.write_all(&round.to_le_bytes()).unwrap();
+                let mut answer = [0; 4];
+                stream.read_exact(&mut answer).unwrap();
+                assert_eq!(u32::from_le_bytes(answer), round);
+            }
+        });
+        let (server, _) = listener.accept().await.unwrap();
+        let outcome = echo(server).await;
+        assert!(outcome.is_ok(), "{outcome:?}");
+        tokio::task::spawn_blocking(|| peer.join().unwrap()).await.unwrap();
+    });
+    Ok(())
+}
+
+fn a_peer_with_a_worker(fixture: &Fixture) -> Outcome {
+    let mut worker = Worker::new(&fixture.config()).unwrap();
+    let listener = worker.listen("127.0.0.1:0", Kind::Stream).unwrap();
+    let addr = worker.local_addr(listener).unwrap();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let serving = thread::spawn(move || {
+        let (mut events, mut buffer) = (Vec::new(), [0; 1000]);
+        while stopped.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
+            worker.poll(&mut events, Some(Duration::from_millis(5))).unwrap();
+            for event in events.drain(..) {
+                if let Event::Ready { key, .. } = event {
+                    while let Ok(count @ 1..) = worker.read(key, &mut buffer) {
+                        assert_eq!(worker.write(key, &buffer[..count]).unwrap(), count);
+                    }
+                }
+            }
+        }
+    });
+    fixture.run(async {
+        let mut stream = Stream::connect_with(&fixture.config(), addr).await.unwrap();
+        for round in 0..300_u32 {
+            stream.write_all(&round.to_le_bytes()).await.unwrap();
+            assert_eq!(stream.read_u32_le().await.unwrap(), round);
+        }
+    });
+    drop(stop);
+    serving.join().unwrap();
+    Ok(())
+}
+
+fn a_stream_changes_its_kind(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, server) = fixture.streams().await;
+        client.write_all(b"one").await.unwrap();
+        let mut server = server.into_blocking().unwrap();
+        let blocking = tokio::task::spawn_blocking(move || {
+            let mut three = [0; 3];
+            server.read_exact(&mut three).unwrap();
+            assert_eq!(&three, b"one");
+            server.write_all(b"two").unwrap();
+            server
+        });
+        let mut three = [0; 3];
+        client.read_exact(&mut three).await.unwrap();
+        assert_eq!(&three, b"two");
+        let mut server = Stream::from_blocking(blocking.await.unwrap()).unwrap();
+        server.write_all(b"abc").await.unwrap();
+        client.read_exact(&mut three).await.unwrap();
+        assert_eq!(&three, b"abc");
+    });
+    Ok(())
+}
+
+/// More than the peer has receives for, so that the device cannot send it at once.
+fn written_bytes_arrive_while_the_task_does_something_else(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, server) = fixture.streams().await;
+        for byte in 0..200 {
+            client.write_all(&[byte; 10]).await.unwrap();
+        }
+        client.flush().await.unwrap();
+        let server = server.into_blocking().unwrap();
+        server.set_read_timeout(Some(LONG)).unwrap();
+        // This thread reads, and no task runs.
+        if fixture.is_one_thread() {
+            let mut received = [0; 2000];
+            (&server).read_exact(&mut received).unwrap();
+            assert!(received.chunks(10).zip(0..).all(|(ten, byte)| ten == [byte; 10]));
+        }
+        drop(client);
+    });
+    Ok(())
+}
+
+fn corked_bytes_go_when_they_are_uncorked(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, mut server) = fixture.streams().await;
+        client.set_cork(true).unwrap();
+        for _ in 0..10 {
+            client.write_all(b"x").await.unwrap();
+        }
+        client.set_cork(false).unwrap();
+        assert_eq!(server.read(&mut [0; 20]).await.unwrap(), 10, "in one frame");
+    });
+    Ok(())
+}

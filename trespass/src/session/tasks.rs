@@ -1,0 +1,75 @@
+//! The tasks of a runtime that wait for a connection.
+//!
+//! Calls wake them directly for what they leave. A set of events would not do: a call takes its events,
+//! also those that another task has not seen yet, and a condition that nobody waits for would wake again
+//! and again.
+
+use std::sync::Arc;
+
+use crate::session::connection::Direction;
+use crate::session::readiness::Readiness;
+
+/// Wakes the tasks that wait for one of these directions.
+pub(crate) trait WakeTasks: Send + Sync {
+    fn wake(&self, readiness: Readiness);
+}
+
+/// The tasks of a connection, and what they were told.
+#[cfg_attr(not(all(unix, feature = "tokio")), allow(dead_code, reason = "tasks are those of tokio"))]
+pub(crate) struct WaitingTasks {
+    tasks: Arc<dyn WakeTasks>,
+    /// Readers were woken, and have made no call since.
+    told_to_read: bool,
+    /// A write was refused, and no task was woken for room since.
+    refused_write: bool,
+    /// The same for a flush, or for what waits until bytes are sent.
+    waits_for_sends: bool,
+}
+
+impl WaitingTasks {
+    #[cfg(all(unix, feature = "tokio"))]
+    pub(crate) fn new(tasks: Arc<dyn WakeTasks>) -> Self {
+        Self { tasks, told_to_read: false, refused_write: false, waits_for_sends: false }
+    }
+
+    /// A call of a direction has ended. A task that reads or writes tries again before it waits, so it
+    /// need not be told.
+    pub(crate) fn after_call(&mut self, direction: Direction, ready: Readiness) {
+        if direction == Direction::Read {
+            self.told_to_read = true;
+            self.publish(ready);
+            self.told_to_read = false;
+            if std::mem::take(&mut self.waits_for_sends) {
+                self.tasks.wake(Readiness::WRITE);
+            }
+        } else {
+            self.publish(ready);
+        }
+    }
+
+    /// A task waits for room.
+    pub(crate) fn set_write_refused(&mut self) {
+        self.refused_write = true;
+    }
+
+    /// A task waits until bytes are sent, which the calls of others may find.
+    pub(crate) fn set_waits_for_sends(&mut self) {
+        self.waits_for_sends = true;
+    }
+
+    /// Wakes for what can be done, once for each condition. The set of events need not, so this is false.
+    pub(crate) fn publish(&mut self, ready: Readiness) -> bool {
+        let wanted = ready.and(Readiness { readable: !self.told_to_read, writable: self.refused_write });
+        if !wanted.is_none() {
+            self.told_to_read |= wanted.readable;
+            self.refused_write &= !wanted.writable;
+            self.tasks.wake(wanted);
+        }
+        false
+    }
+
+    /// Wakes all, because something has moved.
+    pub(crate) fn wake_all(&self) {
+        self.tasks.wake(Readiness::BOTH);
+    }
+}

@@ -1,0 +1,77 @@
+//! Connects that block no thread of the runtime.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+use ::tokio::net::{ToSocketAddrs, lookup_host};
+use ::tokio::task::spawn_blocking;
+
+use super::descriptor::{Descriptor, Registered};
+use crate::api::Connecting;
+
+/// Runs what may take long on a thread for that.
+pub(super) async fn on_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    match spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+/// Connects to the first address that accepts.
+pub(super) async fn to_any<T: Send + 'static>(
+    addr: impl ToSocketAddrs,
+    start: impl Fn(SocketAddr) -> io::Result<Connecting<T>> + Clone + Send + 'static,
+) -> io::Result<T> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no addresses");
+    for addr in lookup_host(addr).await? {
+        match to(addr, start.clone()).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn to<T: Send + 'static>(
+    addr: SocketAddr,
+    start: impl FnOnce(SocketAddr) -> io::Result<Connecting<T>> + Send + 'static,
+) -> io::Result<T> {
+    let connecting = on_blocking_thread(move || start(addr)).await?;
+    let mut connecting = Registered::new(InProgress(connecting))?;
+    to_end(&mut connecting).await?
+}
+
+/// The descriptor is readable at the deadline, too.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+async fn to_end<T>(connecting: &mut Registered<InProgress<T>>) -> io::Result<io::Result<T>> {
+    connecting.call_mut(|InProgress(connecting)| connecting.poll()).await
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+async fn to_end<T>(connecting: &mut Registered<InProgress<T>>) -> io::Result<io::Result<T>> {
+    loop {
+        let deadline = connecting.get_mut().0.deadline();
+        let call = connecting.call_mut(|InProgress(connecting)| connecting.poll());
+        if let Ok(done) = ::tokio::time::timeout_at(deadline.into(), call).await {
+            return done;
+        }
+        if let std::task::Poll::Ready(done) = connecting.get_mut().0.poll() {
+            return Ok(done);
+        }
+    }
+}
+
+struct InProgress<T>(Connecting<T>);
+
+impl<T> AsRawFd for InProgress<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+// SAFETY: the descriptor is of the set that a connect has as long as it exists.
+unsafe impl<T> Descriptor for InProgress<T> {}

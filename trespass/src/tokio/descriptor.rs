@@ -1,0 +1,278 @@
+//! Descriptors in tokio's set, and the tasks that wait for them.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker, ready};
+
+use ::tokio::io::Interest;
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::sync::Notify;
+use ::tokio::sync::futures::Notified;
+use atomic_waker::AtomicWaker;
+
+use crate::session::connection::Direction;
+use crate::session::readiness::Readiness;
+use crate::session::tasks::WakeTasks;
+
+/// What has a descriptor that becomes readable.
+///
+/// # Safety
+///
+/// The descriptor is open, and always the same, as long as the value exists, wherever it is moved.
+pub(super) unsafe trait Descriptor: AsRawFd {}
+
+/// A value in the set of the runtime that made it.
+pub(super) struct Registered<T: Descriptor>(AsyncFd<T>);
+
+impl<T: Descriptor> Registered<T> {
+    /// Adds the descriptor to the runtime's set.
+    ///
+    /// # Panics
+    ///
+    /// The caller is in no runtime that has I/O.
+    pub(super) fn new(value: T) -> io::Result<Self> {
+        // SAFETY: the descriptor stays open and the same, by the contract of `Descriptor`.
+        let descriptor = unsafe { AsyncFd::register_with_interest(value, Interest::READABLE) }?;
+        Ok(Self(descriptor))
+    }
+
+    pub(super) fn get(&self) -> &T {
+        self.0.get_ref()
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+
+    /// Takes the descriptor out of the set.
+    pub(super) fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+
+    /// Makes a non-blocking call, again at each event while it would block. Any number of tasks may
+    /// wait for the same.
+    pub(super) async fn call<R>(&self, mut call: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
+        loop {
+            let mut event = self.0.readable().await?;
+            match call(self.get()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => event.clear_ready(),
+                done => return done,
+            }
+        }
+    }
+
+    /// The same for the last task that calls this.
+    pub(super) fn poll_call<R>(
+        &self,
+        context: &mut Context<'_>,
+        mut call: impl FnMut(&T) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        loop {
+            let mut event = ready!(self.0.poll_read_ready(context))?;
+            match call(self.get()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => event.clear_ready(),
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    /// The same for a call through `&mut` that tells by [`Poll`] whether it would block.
+    pub(super) async fn call_mut<R>(&mut self, mut call: impl FnMut(&mut T) -> Poll<R>) -> io::Result<R> {
+        poll_fn(|context| {
+            loop {
+                let mut event = ready!(self.0.poll_read_ready_mut(context))?;
+                match call(event.get_inner_mut()) {
+                    Poll::Pending => event.clear_ready(),
+                    Poll::Ready(done) => return Poll::Ready(Ok(done)),
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// A connection in the set of a runtime.
+///
+/// An event may concern the task that reads and the one that writes, and tokio keeps one waker for it:
+/// that of [`Tasks`], which wakes both. Calls wake the tasks for what they leave.
+pub(super) struct Connected<T: Descriptor> {
+    registered: Registered<T>,
+    tasks: Arc<Tasks>,
+    waker: Waker,
+}
+
+/// The tasks of both directions.
+#[derive(Default)]
+pub(super) struct Tasks {
+    read: Waiting,
+    write: Waiting,
+}
+
+/// The tasks of one direction.
+struct Waiting {
+    /// The task that polls a stream.
+    waker: AtomicWaker,
+    /// Those of calls that any number may make.
+    others: Notify,
+    /// The polling task may find something, although tokio keeps no event: the other direction has
+    /// taken it.
+    may_try: AtomicBool,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { waker: AtomicWaker::new(), others: Notify::new(), may_try: AtomicBool::new(true) }
+    }
+}
+
+impl Waiting {
+    fn wake(&self) {
+        self.may_try.store(true, Ordering::Release);
+        self.waker.wake();
+        self.others.notify_waiters();
+    }
+}
+
+impl Tasks {
+    fn of(&self, direction: Direction) -> &Waiting {
+        match direction {
+            Direction::Read => &self.read,
+            Direction::Write => &self.write,
+        }
+    }
+}
+
+impl WakeTasks for Tasks {
+    fn wake(&self, readiness: Readiness) {
+        if readiness.readable {
+            self.read.wake();
+        }
+        if readiness.writable {
+            self.write.wake();
+        }
+    }
+}
+
+impl Wake for Tasks {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        WakeTasks::wake(&**self, Readiness::BOTH);
+    }
+}
+
+impl<T: Descriptor> Connected<T> {
+    /// Adds the connection to the runtime's set.
+    ///
+    /// # Panics
+    ///
+    /// The caller is in no runtime that has I/O.
+    pub(super) fn new(value: T) -> io::Result<Self> {
+        let tasks = Arc::new(Tasks::default());
+        Ok(Self { registered: Registered::new(value)?, waker: tasks.clone().into(), tasks })
+    }
+
+    pub(super) fn tasks(&self) -> Arc<dyn WakeTasks> {
+        self.tasks.clone()
+    }
+
+    pub(super) fn get(&self) -> &T {
+        self.registered.get()
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        self.registered.get_mut()
+    }
+
+    pub(super) fn into_inner(self) -> T {
+        self.registered.into_inner()
+    }
+
+    /// Makes a non-blocking call for the one task that polls a direction. If it would block, wakes the
+    /// task at the next event.
+    pub(super) fn poll_call<R>(
+        &self,
+        context: &mut Context<'_>,
+        direction: Direction,
+        mut call: impl FnMut(&T) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        let waiting = self.tasks.of(direction);
+        waiting.waker.register(context.waker());
+        loop {
+            // If nothing is ready, this keeps the waker of both.
+            let ready = self.registered.0.poll_read_ready(&mut Context::from_waker(&self.waker))?;
+            let may_try = waiting.may_try.swap(false, Ordering::AcqRel);
+            if ready.is_pending() && !may_try {
+                return Poll::Pending;
+            }
+            match call(self.get()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match ready {
+                    Poll::Ready(mut event) => event.clear_ready(),
+                    // tokio has the waker, and uses it at once if the task has run for too long.
+                    Poll::Pending => return Poll::Pending,
+                },
+                done => {
+                    // There may be more, of which nothing tells.
+                    waiting.may_try.store(true, Ordering::Release);
+                    return Poll::Ready(done);
+                }
+            }
+        }
+    }
+
+    /// Makes a non-blocking call, again at each event while it would block. Any number of tasks may do
+    /// that.
+    pub(super) async fn call<R>(
+        &self,
+        direction: Direction,
+        mut call: impl FnMut(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        loop {
+            let mut told = pin!(self.tasks.of(direction).others.notified());
+            told.as_mut().enable();
+            match call(self.get()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+                done => return done,
+            }
+            self.told_or_event(told).await?;
+        }
+    }
+
+    /// The same for a call through `&mut`.
+    pub(super) async fn call_mut<R>(
+        &mut self,
+        direction: Direction,
+        mut call: impl FnMut(&mut T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let tasks = self.tasks.clone();
+        loop {
+            let mut told = pin!(tasks.of(direction).others.notified());
+            told.as_mut().enable();
+            match call(self.get_mut()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+                done => return done,
+            }
+            self.told_or_event(told).await?;
+        }
+    }
+
+    /// Waits until the task is told, or an event comes that tokio keeps. That is for all tasks.
+    async fn told_or_event(&self, mut told: Pin<&mut Notified<'_>>) -> io::Result<()> {
+        poll_fn(|context| {
+            if told.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let event = self.registered.0.poll_read_ready(&mut Context::from_waker(&self.waker));
+            ready!(event)?.clear_ready();
+            WakeTasks::wake(&*self.tasks, Readiness::BOTH);
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+}

@@ -1,0 +1,72 @@
+//! Connections for tasks of [tokio](https://docs.rs/tokio), on Unix.
+//!
+//! The types are used as those of `tokio::net` are. Their peers may be programs of any kind: blocking
+//! ones, and those with a [`Worker`](crate::Worker).
+//!
+//! ```
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! use trespass::tokio::{Listener, Stream};
+//!
+//! async fn greet() -> std::io::Result<()> {
+//!     let listener = Listener::bind("127.0.0.1:0").await?;
+//!     let addr = listener.local_addr()?;
+//!     let server = tokio::spawn(async move {
+//!         let (mut stream, peer) = listener.accept().await?;
+//!         println!("{peer} connected over {}", stream.transport());
+//!         let mut request = [0; 5];
+//!         stream.read_exact(&mut request).await?;
+//!         stream.write_all(&request).await
+//!     });
+//!
+//!     let mut stream = Stream::connect(addr).await?;
+//!     stream.write_all(b"hello").await?;
+//!     let mut answer = String::new();
+//!     stream.read_to_string(&mut answer).await?; // until the server drops its end
+//!     assert_eq!(answer, "hello");
+//!     server.await?
+//! }
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(greet())?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! The feature `futures` adds the traits of futures-io. The names in brackets are tests in
+//! `trespass/async-tests`.
+//!
+//! # What runs where
+//!
+//! Bytes move in the tasks that read and write. A thread of this crate sends what the peer has had no
+//! room for (`streams::written_bytes_arrive_while_the_task_does_something_else`), as after a blocking
+//! call. The runtime wakes a task when its connection has an event. Nothing polls in between
+//! (`idle::waiting_tasks_use_no_processor`).
+//!
+//! Nothing blocks a thread of the runtime. Names are resolved, and connects begin, on tokio's blocking
+//! threads, because the first connect of a process opens the device and allocates the pool. Handshakes
+//! wait for events (`connecting::a_silent_server_stops_no_other_task`). A drop waits for nothing
+//! (`closing::a_drop_waits_for_nothing`).
+//!
+//! # Cancellation
+//!
+//! Each method says whether it is cancel safe: whether dropping its future before it is ready loses
+//! nothing (`cancelling::dropped_reads_take_nothing`,
+//! `cancelling::dropped_writes_take_nothing_unreported`). Memory that the device may still use belongs
+//! to the connection, never to a future (`cancelling::dropped_sends_of_blocks_leak_none`).
+//!
+//! # Runtimes
+//!
+//! A value belongs to the runtime in which it was made, which needs I/O (`enable_io`), and elsewhere
+//! than on Linux time (`enable_time`).
+
+mod common;
+mod connect;
+mod descriptor;
+#[cfg(feature = "futures")]
+mod futures;
+mod halves;
+mod listener;
+mod seq_packet;
+mod stream;
+
+pub use halves::{OwnedReadHalf, OwnedRecvHalf, OwnedSendHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+pub use listener::Listener;
+pub use seq_packet::SeqPacket;
+pub use stream::Stream;
