@@ -77,10 +77,8 @@ pub(crate) struct Poller {
     wake_handle: Arc<WakeHandle>,
     /// Made once from `wake_handle`.
     task_waker: std::task::Waker,
-    /// The timer, once the program has the descriptor and a timer is due, and its time until it
-    /// fires.
+    /// The timer, once the program has the descriptor and something is due.
     timer: Option<Timer>,
-    timer_due: Option<Instant>,
 }
 
 impl Poller {
@@ -104,7 +102,6 @@ impl Poller {
             wake_handle,
             events: Events::with_capacity(connections.clamp(4, EVENTS)),
             timer: None,
-            timer_due: None,
         })
     }
 
@@ -176,23 +173,22 @@ impl Poller {
     /// descriptor. An earlier pending timer suffices, because its turn calls this again.
     pub(crate) fn wake_at(&mut self, at: Option<Instant>) {
         let Some(at) = at else { return };
-        if self.wake_handle.take_timer_fired() {
-            self.timer_due = None;
-        }
-        if self.timer_due.is_none_or(|timer_due| at < timer_due) {
-            match self.set_timer(at) {
-                Ok(at) => self.timer_due = Some(at),
-                Err(error) => tracing::debug!(%error, "what is due waits for the program's next call"),
-            }
+        if let Err(error) = self.set_timer(at) {
+            tracing::debug!(%error, "what is due waits for the program's next call");
         }
     }
 
-    fn set_timer(&mut self, at: Instant) -> io::Result<Instant> {
+    fn set_timer(&mut self, at: Instant) -> io::Result<()> {
+        let fired = self.wake_handle.take_timer_fired();
         let timer = match &mut self.timer {
             Some(timer) => timer,
             none => none.insert(Timer::new()?),
         };
-        Ok(timer.set(at, &self.wake_handle))
+        if fired {
+            timer.has_fired();
+        }
+        timer.set(at, &self.wake_handle);
+        Ok(())
     }
 
     /// The set's descriptor. Whoever gives it to a program then calls [`wake`](Self::wake) once,

@@ -84,10 +84,21 @@ impl Timer {
         Ok(Self { timers: service::timers()?, process: Process::current(), key: None })
     }
 
-    /// Wakes the set at that time or up to a second later, instead of at an earlier time that was set.
-    /// Returns when.
-    pub(super) fn set(&mut self, at: Instant, wake_handle: &Arc<WakeHandle>) -> Instant {
+    /// Notes that the set was woken.
+    pub(super) fn has_fired(&mut self) {
+        self.key = None;
+    }
+
+    /// Wakes the set at that time or up to a second later. An earlier time that was set suffices.
+    pub(super) fn set(&mut self, at: Instant, wake_handle: &Arc<WakeHandle>) {
+        let is_set_by = |at| self.key.is_some_and(|(due, _)| due <= at);
+        if is_set_by(at) {
+            return;
+        }
         let at = self.timers.rounded(at);
+        if is_set_by(at) {
+            return;
+        }
         let mut queue = self.timers.queue();
         self.key.take().map(|key| queue.wake_ups.remove(&key));
         queue.last += 1;
@@ -99,7 +110,6 @@ impl Timer {
         if is_first {
             service::wake();
         }
-        at
     }
 }
 
@@ -145,10 +155,26 @@ mod tests {
         }
     }
 
+    /// Each call of a program that waits for a descriptor sets the time.
+    #[test]
+    fn a_time_that_moves_on_costs_nothing() {
+        let timers: &'static Timers = Box::leak(Box::new(Timers::new()));
+        let wake_handle = WakeHandle::new();
+        let mut timer = Timer { timers, process: Process::current(), key: None };
+        let at = Instant::now() + Duration::from_secs(7);
+        for micros in 0..100 {
+            timer.set(at + Duration::from_micros(micros), &wake_handle);
+        }
+        let set = timers.queue().last;
+        assert!(set <= 2, "it was set {set} times");
+        timer.set(at - Duration::from_secs(3), &wake_handle);
+        assert_eq!(timers.queue().last, set + 1, "an earlier time counts");
+    }
+
     #[test]
     fn a_dropped_timer_leaves_nothing() {
         let (mut timer, wake_handle) = (Timer::new().unwrap(), WakeHandle::new());
-        for seconds in [100, 50, 75] {
+        for seconds in [100, 75, 50] {
             timer.set(Instant::now() + Duration::from_secs(seconds), &wake_handle);
             assert_eq!(Arc::strong_count(&wake_handle), 2, "it has one time");
         }
