@@ -79,8 +79,8 @@
 //!
 //! # Limits
 //!
-//! This crate spawns no threads, allocates nothing when it posts or polls, and contains no async
-//! code.
+//! This crate spawns no threads, and allocates nothing when it posts or polls. The feature `tokio`
+//! lets tasks await the events of its channels.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
@@ -100,6 +100,8 @@ pub mod memory;
 pub mod mlx5;
 pub mod provider;
 pub mod rdmacm;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

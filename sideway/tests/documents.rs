@@ -259,7 +259,7 @@ fn exists(test: &str) -> bool {
         "conformance" => function("conformance/src/cases"),
         "examples" => function("examples/tests"),
         "trespass" => function("trespass/tests") || function("trespass/src"),
-        "tasks" => function("trespass/async-tests/tests/tasks"),
+        "tasks" => function("async-tests/tests/tasks") || function("async-tests/tests"),
         "soundness" => root().join("sideway/tests/soundness").join(name).with_extension("stderr").exists(),
         "CI" => read(".ci/run").contains(&format!("\n{name}() {{")),
         _ => false,

@@ -1,8 +1,8 @@
 //! The tasks of a runtime that wait for a connection.
 //!
-//! Calls wake them directly for what they leave. A set of events would not do: a call takes its events,
-//! also those that another task has not seen yet, and a condition that nobody waits for would wake again
-//! and again.
+//! Calls wake them directly for what they leave. A set of events would not do: a call takes its
+//! events, also those that another task has not seen yet, and a condition that nobody waits for would
+//! wake again and again.
 
 use std::sync::Arc;
 

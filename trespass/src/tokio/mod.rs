@@ -30,7 +30,7 @@
 //! ```
 //!
 //! The feature `futures` adds the traits of futures-io. The names in brackets are tests in
-//! `trespass/async-tests`.
+//! `async-tests`.
 //!
 //! # What runs where
 //!

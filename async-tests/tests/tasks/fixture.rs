@@ -13,7 +13,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The transport of a case's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum Carrier {
     Tcp,
     /// Queue pairs of the software device.
     Soft,
@@ -24,12 +24,12 @@ pub(crate) enum Target {
 /// Makes runtimes, and connections of one transport.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fixture {
-    target: Target,
+    target: Carrier,
     threads: usize,
 }
 
 impl Fixture {
-    pub(crate) fn new(target: Target, threads: usize) -> Self {
+    pub(crate) fn new(target: Carrier, threads: usize) -> Self {
         Self { target, threads }
     }
 
@@ -48,9 +48,9 @@ impl Fixture {
         let patient =
             |builder: Builder| builder.handshake_deadline(LONG).probe_timeout(Duration::from_secs(20));
         match self.target {
-            Target::Tcp => builder.policy(Policy::TcpOnly),
-            Target::Soft => patient(builder).policy(Policy::RequireRdma),
-            Target::SoftByCm => patient(builder).bootstrap(Bootstrap::RdmaCm),
+            Carrier::Tcp => builder.policy(Policy::TcpOnly),
+            Carrier::Soft => patient(builder).policy(Policy::RequireRdma),
+            Carrier::SoftByCm => patient(builder).bootstrap(Bootstrap::RdmaCm),
         }
     }
 
@@ -59,7 +59,7 @@ impl Fixture {
     }
 
     pub(crate) fn is_tcp(&self) -> bool {
-        self.target == Target::Tcp
+        self.target == Carrier::Tcp
     }
 
     pub(crate) fn is_one_thread(&self) -> bool {
@@ -67,7 +67,7 @@ impl Fixture {
     }
 
     pub(crate) fn is_by_cm(&self) -> bool {
-        self.target == Target::SoftByCm
+        self.target == Carrier::SoftByCm
     }
 
     pub(crate) async fn listener(&self) -> (Listener, SocketAddr) {

@@ -1,7 +1,7 @@
 //! `trespass::tokio` beside blocking calls that sleep, and beside tokio's TCP.
 //!
 //! ```sh
-//! cargo bench -p trespass-async-tests --features run
+//! cargo bench -p async-tests --features run
 //! ```
 //!
 //! The two sides are processes over the software device. The pairs are measured in turns. A row has the
@@ -31,7 +31,7 @@ const TRIPS_OF_A_TASK: usize = 150;
 
 /// A kind of server and client.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum EchoKind {
     Blocking,
     Task,
     TokioTcp,
@@ -49,17 +49,17 @@ fn main() {
         Ok("tcp") => return serve_tcp(),
         _ => {}
     }
-    let servers: Vec<_> = ["blocking", "tasks", "tcp"].map(|kind| Server::start(kind, &fabric)).into();
+    let servers: Vec<_> = ["blocking", "tasks", "tcp"].map(|kind| EchoServer::start(kind, &fabric)).into();
     let addr = |side| servers[side as usize].addr;
     println!(
         "round trip of {LEN} bytes over soft0, no side spins, median of {ROUNDS} rounds of {ROUND_TRIPS}"
     );
     let runtime = current_thread();
-    let mut blocking = config_of_device().connect(addr(Side::Blocking)).expect("a connection");
-    let mut task = runtime.block_on(connect(addr(Side::Task)));
-    let mut tcp = runtime.block_on(TcpStream::connect(addr(Side::TokioTcp))).expect("a connection");
+    let mut blocking = config_of_device().connect(addr(EchoKind::Blocking)).expect("a connection");
+    let mut task = runtime.block_on(connect(addr(EchoKind::Task)));
+    let mut tcp = runtime.block_on(TcpStream::connect(addr(EchoKind::TokioTcp))).expect("a connection");
     tcp.set_nodelay(true).expect("an option");
-    let mut std_tcp = StdTcpStream::connect(addr(Side::TokioTcp)).expect("a connection");
+    let mut std_tcp = StdTcpStream::connect(addr(EchoKind::TokioTcp)).expect("a connection");
     std_tcp.set_nodelay(true).expect("an option");
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..ROUNDS {
@@ -81,9 +81,9 @@ fn main() {
     println!(
         "{TASKS} tasks, each {TRIPS_OF_A_TASK} round trips of {LEN} bytes, a runtime of one thread a side"
     );
-    let tasks: Vec<_> = (0..TASKS).map(|_| runtime.block_on(connect(addr(Side::Task)))).collect();
+    let tasks: Vec<_> = (0..TASKS).map(|_| runtime.block_on(connect(addr(EchoKind::Task)))).collect();
     let over_tcp = |_| {
-        let stream = runtime.block_on(TcpStream::connect(addr(Side::TokioTcp))).expect("a connection");
+        let stream = runtime.block_on(TcpStream::connect(addr(EchoKind::TokioTcp))).expect("a connection");
         stream.set_nodelay(true).expect("an option");
         stream
     };
@@ -203,12 +203,12 @@ fn serve_tcp() {
 }
 
 /// A server in a process of its own, which is killed when this is dropped.
-struct Server {
+struct EchoServer {
     process: Child,
     addr: SocketAddr,
 }
 
-impl Server {
+impl EchoServer {
     fn start(kind: &str, fabric: &str) -> Self {
         let mut command = Command::new(env::current_exe().expect("this program has a path"));
         command.env(SERVES, kind).env("TRESPASS_BENCH_FABRIC", fabric).stdout(Stdio::piped());
@@ -220,7 +220,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for EchoServer {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -19,7 +19,7 @@ use std::time::Duration;
 use sideway::soft::{self, Mode};
 use test_harness::{RunOptions, Suite};
 
-use fixture::{Fixture, Target};
+use fixture::{Carrier, Fixture};
 
 /// Names the only part of the program to run.
 const PART: &str = "TRESPASS_TASKS";
@@ -30,18 +30,18 @@ const CASE_LIMIT: Duration = Duration::from_secs(120);
 fn main() -> ExitCode {
     let parts = &["tcp", "tcp_threads", "soft", "soft_threads", "soft_deferred", "soft_by_cm"];
     test_harness::run_parts(PART, parts, |part| match part {
-        "tcp" => run(part, Target::Tcp, 1),
-        "tcp_threads" => run(part, Target::Tcp, 3),
-        "soft" => over_soft(part, Target::Soft, 1, Mode::Inline),
-        "soft_threads" => over_soft(part, Target::Soft, 3, Mode::Inline),
-        "soft_deferred" => over_soft(part, Target::Soft, 1, Mode::Deferred),
-        "soft_by_cm" => over_soft(part, Target::SoftByCm, 1, Mode::Inline),
+        "tcp" => run(part, Carrier::Tcp, 1),
+        "tcp_threads" => run(part, Carrier::Tcp, 3),
+        "soft" => over_soft(part, Carrier::Soft, 1, Mode::Inline),
+        "soft_threads" => over_soft(part, Carrier::Soft, 3, Mode::Inline),
+        "soft_deferred" => over_soft(part, Carrier::Soft, 1, Mode::Deferred),
+        "soft_by_cm" => over_soft(part, Carrier::SoftByCm, 1, Mode::Inline),
         part => unreachable!("{part} is not one of the parts"),
     })
 }
 
 /// Runs the cases over software devices that only this process sees.
-fn over_soft(part: &'static str, target: Target, threads: usize, mode: Mode) -> ExitCode {
+fn over_soft(part: &'static str, target: Carrier, threads: usize, mode: Mode) -> ExitCode {
     let mut config = soft::Config::from_env().expect("a valid environment");
     config.fabric = format!("trespass-tasks-{}", std::process::id());
     config.time_scale = 0.01;
@@ -50,7 +50,7 @@ fn over_soft(part: &'static str, target: Target, threads: usize, mode: Mode) -> 
     run(part, target, threads)
 }
 
-fn run(part: &'static str, target: Target, threads: usize) -> ExitCode {
+fn run(part: &'static str, target: Carrier, threads: usize) -> ExitCode {
     let terms = RunOptions { required: true, limit: CASE_LIMIT, advice: "" };
     let mut suite = Suite::<Fixture>::default().of_part(part);
     streams::add(&mut suite);

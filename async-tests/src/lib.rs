@@ -1,0 +1,1 @@
+//! Nothing: the tests of sideway and trespass in async runtimes are in `tests`.

@@ -1,1 +1,0 @@
-//! Nothing: the tests of trespass in async runtimes are in `tests`.
