@@ -116,8 +116,10 @@ pub mod cuda;
 mod node;
 pub(crate) mod pool;
 mod registered;
+mod remote;
 
 pub use buffer::{Buffer, BufferKind};
 pub use bytes::Word;
 pub use pool::{OutOfSlice, Pool, PoolBuilder, PoolCompletion, Returned, Slice, Slices};
 pub use registered::RegisteredBuffer;
+pub use remote::{OutOfRemoteMemory, RemoteMemory, RemotePlace};

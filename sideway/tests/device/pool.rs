@@ -117,6 +117,8 @@ fn every_operation_moves_slices<Q: QpFlavour>(test_device: &TestDevice) -> Outco
     let mut target = theirs.take().unwrap();
     target.write(8, 40_u64).unwrap();
     let (rkey, addr) = (theirs.rkey(), target.addr());
+    let memory = theirs.remote();
+    let place = memory.at(addr - memory.addr(), 7).unwrap();
     receive(&mut b, &theirs, 5..7).unwrap();
     macro_rules! run {
         ($slice:expr, |$request:ident| $operation:expr) => {{
@@ -130,7 +132,7 @@ fn every_operation_moves_slices<Q: QpFlavour>(test_device: &TestDevice) -> Outco
             returned.slice
         }};
     }
-    drop(run!(filled(&ours, b"written"), |request| request.setup_write(rkey, addr)));
+    drop(run!(filled(&ours, b"written"), |request| request.setup_write_at(place)));
     assert_eq!(bytes(&target, 7), b"written");
     drop(run!(filled(&ours, b"imm"), |request| request.setup_write_imm(rkey, addr + 3, 77)));
     let wc = next(&mut b.recv_cq);
@@ -141,7 +143,7 @@ fn every_operation_moves_slices<Q: QpFlavour>(test_device: &TestDevice) -> Outco
     let (wc, returned) = reclaim(&mut b.recv_cq, &theirs);
     assert_eq!((returned.wr_id, returned.byte_len, wc.imm_data), (6, Some(4), Some(78)));
     assert_eq!(bytes(&returned.slice, 4), b"sent");
-    let read = run!(ours.take_len(7).unwrap(), |request| request.setup_read(rkey, addr));
+    let read = run!(ours.take_len(7).unwrap(), |request| request.setup_read_at(place));
     assert_eq!(bytes(&read, 7), b"wriimmn");
     let add = run!(ours.take_len(8).unwrap(), |request| request.setup_atomic_fetch_add(rkey, addr + 8, 2));
     assert_eq!((add.read::<u64>(0).unwrap(), target.read::<u64>(8).unwrap()), (40, 42));

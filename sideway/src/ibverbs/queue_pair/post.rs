@@ -12,6 +12,7 @@ use super::work_request::{
 use super::{PostSendError, WorkRequestFlags};
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::memory_window::{MemoryWindow, MemoryWindowBindInfo};
+use crate::memory::RemotePlace;
 
 c_flags! {
     /// The placement that a flush guarantees (`ibv_placement_type`).
@@ -311,6 +312,22 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     #[inline]
     pub fn setup_write(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
         self.setup(SendOperation::Write(Remote { rkey, addr: remote_addr }))
+    }
+
+    /// RDMA WRITE to a [checked](crate::memory::RemoteMemory::at) place of the peer's memory
+    /// (`ibv_wr_rdma_write`). The local buffer may be shorter than the place. If it is longer, the
+    /// peer's device checks the rest against the region.
+    #[inline]
+    pub fn setup_write_at(self, place: RemotePlace) -> LocalBufferHandle<'guard, G> {
+        self.setup_write(place.rkey(), place.addr())
+    }
+
+    /// RDMA READ from a [checked](crate::memory::RemoteMemory::at) place of the peer's memory
+    /// (`ibv_wr_rdma_read`). As for [`setup_write_at`](Self::setup_write_at), the local buffer decides
+    /// how many bytes.
+    #[inline]
+    pub fn setup_read_at(self, place: RemotePlace) -> ReadBufferHandle<'guard, G> {
+        self.setup_read(place.rkey(), place.addr())
     }
 
     /// RDMA WRITE with 32 bits of immediate data, which completes one of the peer's receives
