@@ -1,7 +1,7 @@
 //! Events for tasks of [tokio](https://docs.rs/tokio).
 //!
-//! Each type owns a channel of this crate and waits for its descriptor in the runtime where it was made,
-//! which needs I/O (`enable_io`). No thread is added, and nothing polls in between.
+//! Each type owns a channel of this crate and waits for its descriptor in the runtime where it was
+//! made, which needs I/O (`enable_io`). No thread is added, and nothing polls in between.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
