@@ -55,12 +55,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
+use ::tokio::task::coop::consume_budget;
 
 use crate::error::Error;
 use crate::ibverbs::completion::channel::{self, CompletionEvent};
 use crate::ibverbs::completion::{GenericCompletionQueue, GenericPoller, GenericWorkCompletion, Notify};
 use crate::ibverbs::event::{self, AsyncEvent};
 use crate::rdmacm;
+
+/// The completions that one call gives, so that other tasks have turns.
+const MOST_AT_ONCE: usize = 256;
 
 /// A completion channel whose events tasks await.
 pub struct CompletionChannel(AsyncFd<channel::CompletionChannel>);
@@ -136,7 +140,8 @@ channel!(EventChannel, rdmacm::EventChannel);
 
 impl CompletionChannel {
     /// Waits for an event and takes it (`ibv_get_cq_event`). Only queues that are
-    /// [armed](GenericCompletionQueue::arm) send one; [`completions`](Self::completions) arms.
+    /// [armed](GenericCompletionQueue::arm) send one; [`completions`](Self::completions) arms. To end
+    /// the wait, drop its future: a [closer](channel::ChannelCloser) does not wake a task.
     ///
     /// # Errors
     ///
@@ -156,7 +161,7 @@ impl CompletionChannel {
     }
 
     /// Calls a function with each completion of a queue, after a wait for the first. Returns how many
-    /// there were.
+    /// there were, 256 at most.
     ///
     /// It polls the queue, arms it if it is empty (`ibv_req_notify_cq`), and polls again, because
     /// completions that came before make no event. Only then it waits. The queue was made with this
@@ -176,7 +181,9 @@ impl CompletionChannel {
     ) -> Result<usize, Error> {
         let mut drain = |mut poller: GenericPoller<'_>| -> Result<usize, Error> {
             let mut count = 0;
-            while let Some(completion) = poller.next() {
+            while count < MOST_AT_ONCE
+                && let Some(completion) = poller.next()
+            {
                 each(completion);
                 count += 1;
             }
@@ -187,6 +194,8 @@ impl CompletionChannel {
             Ok(count)
         };
         loop {
+            // A task that always finds something lets others run.
+            consume_budget().await;
             for arms in [false, true] {
                 let poller = if arms { cq.arm(Notify::Any)? } else { cq.start_poll()? };
                 match drain(poller)? {
@@ -221,11 +230,12 @@ impl AsyncEvents {
 }
 
 impl EventChannel {
-    /// Waits for an event and takes it (`rdma_get_cm_event`).
+    /// Waits for an event and takes it (`rdma_get_cm_event`). To end the wait, drop its future:
+    /// [`close`](rdmacm::EventChannel::close) does not wake a task.
     ///
     /// # Errors
     ///
-    /// The channel was closed, the device is gone, or the runtime has ended.
+    /// The channel was closed before, the device is gone, or the runtime has ended.
     ///
     /// # References
     ///

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases, skip};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use trespass::tokio::{Listener, Stream};
+use trespass::tokio::{Listener, SeqPacket, Stream};
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, LONG};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: names_and_several_addresses, nobody_listens, a_listener_of_something_else,
         a_silent_server_stops_no_other_task, several_tasks_accept_from_one_listener,
-        a_socket_that_listens_already, a_dropped_connect_is_given_up);
+        each_kind_of_client_is_accepted, a_socket_that_listens_already, a_dropped_connect_is_given_up);
 }
 
 fn names_and_several_addresses(fixture: &Fixture) -> Outcome {
@@ -123,6 +123,32 @@ fn several_tasks_accept_from_one_listener(fixture: &Fixture) -> Outcome {
         heard.sort_unstable();
         assert!(heard.iter().copied().eq(0..CLIENTS as u8), "{heard:?}");
         accepting.iter().for_each(|task| task.abort());
+    });
+    Ok(())
+}
+
+/// A task that waits for streams sees the event of a client for messages.
+fn each_kind_of_client_is_accepted(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (listener, addr) = fixture.listener().await;
+        let listener = std::sync::Arc::new(listener);
+        let accepting = {
+            let listener = listener.clone();
+            tokio::spawn(async move {
+                loop {
+                    listener.accept().await.unwrap();
+                }
+            })
+        };
+        let config = fixture.config();
+        // Both kinds are asked for.
+        let none = tokio::time::timeout(Duration::from_millis(50), listener.accept_seq_packet()).await;
+        assert!(none.is_err());
+        let client = SeqPacket::connect_with(&config, addr).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let accepted = tokio::time::timeout(LONG / 4, listener.accept_seq_packet()).await;
+        drop((accepted.expect("it is still there").unwrap(), client));
+        accepting.abort();
     });
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use test_harness::{Outcome, bytes, cases};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use trespass::tokio::Stream;
@@ -16,7 +17,9 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         halves_of_two_tasks_are_joined_again, both_sides_write_before_they_read,
         a_peer_that_does_not_read_stops_the_writer, room_and_bytes_are_waited_for,
         many_connections_of_one_thread, a_blocking_peer, a_peer_with_a_worker, a_stream_changes_its_kind,
-        written_bytes_arrive_while_the_task_does_something_else, corked_bytes_go_when_they_are_uncorked);
+        written_bytes_arrive_while_the_task_does_something_else, corked_bytes_go_when_they_are_uncorked,
+        a_task_that_always_reads_lets_others_run, a_call_of_another_task_wakes_the_reader,
+        no_interest_is_met_at_once);
 }
 
 async fn echo(mut stream: Stream) -> std::io::Result<()> {
@@ -276,8 +279,14 @@ fn a_peer_with_a_worker(fixture: &Fixture) -> Outcome {
 fn a_stream_changes_its_kind(fixture: &Fixture) -> Outcome {
     fixture.run(async {
         let (mut client, server) = fixture.streams().await;
-        client.write_all(b"one").await.unwrap();
+        client.write_all(b"xone").await.unwrap();
+        let mut server = server;
+        assert_eq!(server.read_u8().await.unwrap(), b'x');
         let mut server = server.into_blocking().unwrap();
+        // What the task has left is shown.
+        let mut fds = [PollFd::new(&server, PollFlags::IN)];
+        let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+        assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1);
         let blocking = tokio::task::spawn_blocking(move || {
             let mut three = [0; 3];
             server.read_exact(&mut three).unwrap();
@@ -326,6 +335,53 @@ fn corked_bytes_go_when_they_are_uncorked(fixture: &Fixture) -> Outcome {
         }
         client.set_cork(false).unwrap();
         assert_eq!(server.read(&mut [0; 20]).await.unwrap(), 10, "in one frame");
+    });
+    Ok(())
+}
+
+fn a_task_that_always_reads_lets_others_run(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, server) = fixture.streams().await;
+        let mut server = server.into_blocking().unwrap();
+        let flooding = thread::spawn(move || while server.write_all(&[7; 100_000]).is_ok() {});
+        let reading = tokio::spawn(async move {
+            // Small reads always find something.
+            let mut buffer = [0; 10];
+            while client.read_exact(&mut buffer).await.is_ok() {}
+        });
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        reading.abort();
+        let _ = reading.await;
+        flooding.join().unwrap();
+    });
+    Ok(())
+}
+
+/// It receives what the reader waits for, and leaves a part.
+fn a_call_of_another_task_wakes_the_reader(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = fixture.streams_with(fixture.builder().keepalive(None)).await;
+        let (mut reads, writes) = client.into_split();
+        let reading = tokio::spawn(async move { reads.read_u8().await.map(|byte| (byte, reads)) });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut server = server.into_blocking().unwrap();
+        server.write_all(b"ab").unwrap();
+        // The runtime has not seen the event yet.
+        thread::sleep(Duration::from_millis(50));
+        // In a runtime of several threads the other task may be earlier.
+        assert_eq!(writes.as_ref().try_read(&mut [0]).unwrap(), 1);
+        let (byte, _reads) = tokio::time::timeout(LONG / 4, reading).await.unwrap().unwrap().unwrap();
+        assert!(b"ab".contains(&byte));
+    });
+    Ok(())
+}
+
+fn no_interest_is_met_at_once(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, _server) = fixture.streams().await;
+        assert_eq!(client.ready(Readiness::NONE).await.unwrap(), Readiness::NONE);
     });
     Ok(())
 }

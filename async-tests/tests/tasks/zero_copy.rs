@@ -1,5 +1,7 @@
 //! Blocks that are lent, and received in place.
 
+use std::time::Duration;
+
 use test_harness::{Outcome, bytes, cases};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use trespass::Block;
@@ -8,7 +10,7 @@ use super::fixture::Fixture;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: lent_blocks_come_back, several_blocks_are_one_message, received_blocks_are_kept,
-        drained_bytes_are_the_peers);
+        drained_bytes_are_the_peers, a_drain_is_told_by_any_call);
 }
 
 fn filled(mut block: Block, seed: u64, len: usize) -> Block {
@@ -91,7 +93,7 @@ fn drained_bytes_are_the_peers(fixture: &Fixture) -> Outcome {
         });
         client.write_all(&bytes(9, 3_000_000)).await.unwrap();
         client.drain().await.unwrap();
-        client.set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        client.set_linger(Some(Duration::ZERO)).unwrap();
         if fixture.is_tcp() {
             // A reset discards what the peer's kernel holds.
             client.shutdown().await.unwrap();
@@ -100,6 +102,32 @@ fn drained_bytes_are_the_peers(fixture: &Fixture) -> Outcome {
         drop(client);
         let (received, _) = reading.await.unwrap();
         assert!(received == bytes(9, 3_000_000), "{} bytes", received.len());
+    });
+    Ok(())
+}
+
+/// Another call finds that all is delivered, and takes the event of it.
+fn a_drain_is_told_by_any_call(fixture: &Fixture) -> Outcome {
+    const LEN: usize = 1_000_000;
+    fixture.run(async {
+        let (client, server) = fixture.streams_with(fixture.builder().keepalive(None)).await;
+        let (reads, mut writes) = client.into_split();
+        writes.write_all(&bytes(10, LEN)).await.unwrap();
+        let draining = tokio::spawn(async move { writes.as_ref().drain().await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut server = server.into_blocking().unwrap();
+        let reading = std::thread::spawn(move || {
+            let mut received = vec![0; LEN];
+            std::io::Read::read_exact(&mut server, &mut received).unwrap();
+            server
+        });
+        for _ in 0..10 {
+            // No task runs meanwhile in a runtime of one thread.
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(reads.as_ref().take_error().unwrap().is_none());
+        }
+        tokio::time::timeout(Duration::from_secs(20), draining).await.expect("it is told").unwrap().unwrap();
+        let _server = reading.join().unwrap();
     });
     Ok(())
 }

@@ -217,10 +217,11 @@ impl Caller<'_> {
         }
         let would_block = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
         let refused = wants_room && would_block;
-        if let Some(tasks) = self.tasks.as_mut().filter(|_| would_block && direction == Direction::Write) {
+        let open = &mut **self;
+        if let Some(tasks) = open.tasks.as_mut().filter(|_| would_block && direction == Direction::Write) {
             match wants_room {
                 true => tasks.set_write_refused(),
-                false => tasks.set_waits_for_sends(),
+                false => tasks.set_waits_for_sends(open.connection.sent_state()),
             }
         }
         if wants_room {
@@ -241,7 +242,8 @@ impl Caller<'_> {
     fn publish_after_call(&mut self, direction: Direction, succeeded: bool) {
         let open = &mut **self;
         if let Some(tasks) = &mut open.tasks {
-            tasks.after_call(direction, open.connection.readiness());
+            let connection = &open.connection;
+            tasks.after_call(direction, connection.readiness(), connection.sent_state());
             return self.publish(false);
         }
         if succeeded && direction == Direction::Read && !self.connection.readiness().readable {
@@ -365,7 +367,7 @@ impl Caller<'_> {
             let open = &mut **self;
             let ready = open.connection.readiness();
             let rings = match &mut open.tasks {
-                Some(tasks) => tasks.publish(ready),
+                Some(tasks) => tasks.publish(ready, open.connection.sent_state()),
                 None => open.readiness_state.update(ready),
             };
             self.publish(rings);

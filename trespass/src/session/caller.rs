@@ -622,6 +622,17 @@ impl ConnectionOwner {
         self.cell.shared()
     }
 
+    /// Sets the tasks that wait for the connection. Without, the set of events shows what is left.
+    #[cfg(all(unix, feature = "tokio"))]
+    pub(crate) fn set_tasks(&self, tasks: Option<WaitingTasks>) -> io::Result<()> {
+        let shows = tasks.is_none();
+        self.shared()?.tasks = tasks;
+        if shows {
+            self.cell.wake_handle.notify();
+        }
+        Ok(())
+    }
+
     /// Takes the connection for a worker: deregisters it from its poller, so that the worker's can
     /// report its events.
     pub(crate) fn into_connection(self) -> io::Result<Connection> {

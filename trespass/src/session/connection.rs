@@ -28,6 +28,7 @@ use crate::session::lingering::DroppedConnection;
 use crate::session::readiness::{Poller, Readiness};
 use crate::session::spin::AdaptiveSpin;
 use crate::session::stats::{Stats, StatsSummary};
+use crate::session::tasks::SentState;
 use crate::session::turns::Findings;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::transport::Sources;
@@ -455,6 +456,11 @@ impl Connection {
     /// Whether all written bytes are sent.
     pub(crate) fn is_flushed(&self) -> bool {
         Driver::<Pool>::is_flushed(&self.driver) && !self.protocol.has_unsent()
+    }
+
+    pub(crate) fn sent_state(&self) -> SentState {
+        let failed = self.protocol.failure().is_some();
+        SentState { failed, flushed: self.is_flushed(), delivered: self.is_delivered() }
     }
 
     /// The outcome of a write's wait for its bytes. The next call reports a failure.

@@ -22,28 +22,33 @@ pub(crate) struct WaitingTasks {
     told_to_read: bool,
     /// A write was refused, and no task was woken for room since.
     refused_write: bool,
-    /// The same for a flush, or for what waits until bytes are sent.
-    waits_for_sends: bool,
+    /// What was sent when a task began to wait for that, by a flush or until all is delivered.
+    waits_for_sends: Option<SentState>,
+}
+
+/// How far what was written has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SentState {
+    pub(crate) failed: bool,
+    pub(crate) flushed: bool,
+    pub(crate) delivered: bool,
 }
 
 impl WaitingTasks {
     #[cfg(all(unix, feature = "tokio"))]
     pub(crate) fn new(tasks: Arc<dyn WakeTasks>) -> Self {
-        Self { tasks, told_to_read: false, refused_write: false, waits_for_sends: false }
+        Self { tasks, told_to_read: false, refused_write: false, waits_for_sends: None }
     }
 
-    /// A call of a direction has ended. A task that reads or writes tries again before it waits, so it
-    /// need not be told.
-    pub(crate) fn after_call(&mut self, direction: Direction, ready: Readiness) {
+    /// A call of a direction has ended. Its task tries again before it waits, so that it need not be
+    /// told.
+    pub(crate) fn after_call(&mut self, direction: Direction, ready: Readiness, sent: SentState) {
         if direction == Direction::Read {
             self.told_to_read = true;
-            self.publish(ready);
+            self.publish(ready, sent);
             self.told_to_read = false;
-            if std::mem::take(&mut self.waits_for_sends) {
-                self.tasks.wake(Readiness::WRITE);
-            }
         } else {
-            self.publish(ready);
+            self.publish(ready, sent);
         }
     }
 
@@ -53,12 +58,15 @@ impl WaitingTasks {
     }
 
     /// A task waits until bytes are sent, which the calls of others may find.
-    pub(crate) fn set_waits_for_sends(&mut self) {
-        self.waits_for_sends = true;
+    pub(crate) fn set_waits_for_sends(&mut self, sent: SentState) {
+        self.waits_for_sends = Some(sent);
     }
 
     /// Wakes for what can be done, once for each condition. The set of events need not, so this is false.
-    pub(crate) fn publish(&mut self, ready: Readiness) -> bool {
+    pub(crate) fn publish(&mut self, ready: Readiness, sent: SentState) -> bool {
+        if self.waits_for_sends.take_if(|before| *before != sent).is_some() {
+            self.tasks.wake(Readiness::WRITE);
+        }
         let wanted = ready.and(Readiness { readable: !self.told_to_read, writable: self.refused_write });
         if !wanted.is_none() {
             self.told_to_read |= wanted.readable;

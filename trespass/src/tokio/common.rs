@@ -15,7 +15,7 @@ macro_rules! common {
             pub fn from_blocking(connection: $blocking) -> io::Result<Self> {
                 connection.set_nonblocking(true)?;
                 let io = Connected::new($socket(connection))?;
-                io.get().0.0.shared()?.tasks = Some(WaitingTasks::new(io.tasks()));
+                io.get().0.0.set_tasks(Some(WaitingTasks::new(io.tasks())))?;
                 Ok(Self { io })
             }
 
@@ -26,7 +26,7 @@ macro_rules! common {
             /// None on the process that made it.
             pub fn into_blocking(self) -> io::Result<$blocking> {
                 let $socket(connection) = self.io.into_inner();
-                connection.0.shared()?.tasks = None;
+                connection.0.set_tasks(None)?;
                 connection.set_nonblocking(false)?;
                 Ok(connection)
             }
@@ -129,6 +129,9 @@ macro_rules! common {
             /// The system cannot report events. A failed connection is no error here: the next call
             /// returns it.
             pub async fn ready(&self, interest: Readiness) -> io::Result<Readiness> {
+                if interest.is_none() {
+                    return Ok(Readiness::NONE);
+                }
                 let look = |socket: &$socket| {
                     let ready = socket.0.readiness()?;
                     if ready.and(interest).is_none() {

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::task::Poll;
 
 use ::tokio::net::{ToSocketAddrs, lookup_host};
 use ::tokio::task::spawn_blocking;
@@ -40,29 +41,39 @@ async fn to<T: Send + 'static>(
     addr: SocketAddr,
     start: impl FnOnce(SocketAddr) -> io::Result<Connecting<T>> + Send + 'static,
 ) -> io::Result<T> {
-    let connecting = on_blocking_thread(move || start(addr)).await?;
-    let mut connecting = Registered::new(InProgress(connecting))?;
-    to_end(&mut connecting).await?
+    let mut connecting = on_blocking_thread(move || start(addr)).await?;
+    loop {
+        // A step may open the device, register the pool, or make a queue pair.
+        let step = move || {
+            let polled = connecting.poll();
+            Ok((connecting, polled))
+        };
+        let polled;
+        (connecting, polled) = on_blocking_thread(step).await?;
+        if let Poll::Ready(connected) = polled {
+            return connected;
+        }
+        connecting = until_it_can_go_on(connecting).await?;
+    }
 }
 
 /// The descriptor is readable at the deadline, too.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-async fn to_end<T>(connecting: &mut Registered<InProgress<T>>) -> io::Result<io::Result<T>> {
-    connecting.call_mut(|InProgress(connecting)| connecting.poll()).await
+async fn until_it_can_go_on<T>(connecting: Connecting<T>) -> io::Result<Connecting<T>> {
+    let connecting = Registered::new(InProgress(connecting))?;
+    connecting.readable().await?;
+    Ok(connecting.into_inner().0)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-async fn to_end<T>(connecting: &mut Registered<InProgress<T>>) -> io::Result<io::Result<T>> {
-    loop {
-        let deadline = connecting.get_mut().0.deadline();
-        let call = connecting.call_mut(|InProgress(connecting)| connecting.poll());
-        if let Ok(done) = ::tokio::time::timeout_at(deadline.into(), call).await {
-            return done;
-        }
-        if let std::task::Poll::Ready(done) = connecting.get_mut().0.poll() {
-            return Ok(done);
-        }
+async fn until_it_can_go_on<T>(mut connecting: Connecting<T>) -> io::Result<Connecting<T>> {
+    let deadline = connecting.deadline().into();
+    let connecting = Registered::new(InProgress(connecting))?;
+    match ::tokio::time::timeout_at(deadline, connecting.readable()).await {
+        Ok(readable) => readable?,
+        Err(_) => {}
     }
+    Ok(connecting.into_inner().0)
 }
 
 struct InProgress<T>(Connecting<T>);

@@ -12,6 +12,7 @@ use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::sync::Notify;
 use ::tokio::sync::futures::Notified;
+use ::tokio::task::coop;
 use atomic_waker::AtomicWaker;
 
 use crate::session::connection::Direction;
@@ -53,52 +54,17 @@ impl<T: Descriptor> Registered<T> {
         self.0.into_inner()
     }
 
-    /// Makes a non-blocking call, again at each event while it would block. Any number of tasks may
-    /// wait for the same.
-    pub(super) async fn call<R>(&self, mut call: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
-        loop {
-            let mut event = self.0.readable().await?;
-            match call(self.get()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => event.clear_ready(),
-                done => return done,
-            }
-        }
-    }
-
-    /// The same for the last task that calls this.
-    pub(super) fn poll_call<R>(
-        &self,
-        context: &mut Context<'_>,
-        mut call: impl FnMut(&T) -> io::Result<R>,
-    ) -> Poll<io::Result<R>> {
-        loop {
-            let mut event = ready!(self.0.poll_read_ready(context))?;
-            match call(self.get()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => event.clear_ready(),
-                done => return Poll::Ready(done),
-            }
-        }
-    }
-
-    /// The same for a call through `&mut` that tells by [`Poll`] whether it would block.
-    pub(super) async fn call_mut<R>(&mut self, mut call: impl FnMut(&mut T) -> Poll<R>) -> io::Result<R> {
-        poll_fn(|context| {
-            loop {
-                let mut event = ready!(self.0.poll_read_ready_mut(context))?;
-                match call(event.get_inner_mut()) {
-                    Poll::Pending => event.clear_ready(),
-                    Poll::Ready(done) => return Poll::Ready(Ok(done)),
-                }
-            }
-        })
-        .await
+    /// Waits until the descriptor is readable.
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        self.0.readable().await.map(drop)
     }
 }
 
-/// A connection in the set of a runtime.
+/// A connection or a listener in the set of a runtime.
 ///
 /// An event may concern the task that reads and the one that writes, and tokio keeps one waker for it:
-/// that of [`Tasks`], which wakes both. Calls wake the tasks for what they leave.
+/// that of [`Tasks`], which wakes both. Calls wake the tasks for what they leave. The two kinds of
+/// connections that a listener accepts are such directions, too.
 pub(super) struct Connected<T: Descriptor> {
     registered: Registered<T>,
     tasks: Arc<Tasks>,
@@ -202,6 +168,8 @@ impl<T: Descriptor> Connected<T> {
         direction: Direction,
         mut call: impl FnMut(&T) -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
+        // A task that always finds something lets others run.
+        let budget = ready!(coop::poll_proceed(context));
         let waiting = self.tasks.of(direction);
         waiting.waker.register(context.waker());
         loop {
@@ -218,12 +186,27 @@ impl<T: Descriptor> Connected<T> {
                     Poll::Pending => return Poll::Pending,
                 },
                 done => {
+                    budget.made_progress();
                     // There may be more, of which nothing tells.
                     waiting.may_try.store(true, Ordering::Release);
+                    waiting.others.notify_waiters();
                     return Poll::Ready(done);
                 }
             }
         }
+    }
+
+    /// Makes a non-blocking call once. What it leaves may be what others wait for.
+    pub(super) fn try_call<R>(
+        &self,
+        direction: Direction,
+        call: impl FnOnce(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let done = call(self.get());
+        if done.is_ok() {
+            self.tasks.of(direction).wake();
+        }
+        done
     }
 
     /// Makes a non-blocking call, again at each event while it would block. Any number of tasks may do
@@ -236,7 +219,8 @@ impl<T: Descriptor> Connected<T> {
         loop {
             let mut told = pin!(self.tasks.of(direction).others.notified());
             told.as_mut().enable();
-            match call(self.get()) {
+            coop::consume_budget().await;
+            match self.try_call(direction, &mut call) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
                 done => return done,
             }
@@ -254,6 +238,7 @@ impl<T: Descriptor> Connected<T> {
         loop {
             let mut told = pin!(tasks.of(direction).others.notified());
             told.as_mut().enable();
+            coop::consume_budget().await;
             match call(self.get_mut()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
                 done => return done,

@@ -10,20 +10,26 @@ use std::task::{Context, Poll};
 use ::tokio::net::{ToSocketAddrs, lookup_host};
 
 use super::connect::on_blocking_thread;
-use super::descriptor::{Descriptor, Registered};
+use super::descriptor::{Connected, Descriptor};
 use super::seq_packet::SeqPacket;
 use super::stream::Stream;
 use crate::config::{Builder, Config};
+use crate::session::connection::Direction;
 
 /// Accepts connections as `tokio::net::TcpListener` does.
 ///
 /// A thread of this crate completes the connections of clients, as for a blocking
-/// [`Listener`](crate::Listener). Any number of tasks may accept from a shared reference.
+/// [`Listener`](crate::Listener). Any number of tasks may accept from a shared reference. A drop waits
+/// for the step of a handshake that the thread may be in.
 pub struct Listener {
-    io: Registered<Backlog>,
+    io: Connected<Backlog>,
 }
 
 struct Backlog(crate::Listener);
+
+/// The tasks that wait for clients of each kind.
+const STREAMS: Direction = Direction::Read;
+const PACKETS: Direction = Direction::Write;
 
 impl AsRawFd for Backlog {
     fn as_raw_fd(&self) -> RawFd {
@@ -75,7 +81,7 @@ impl Listener {
     /// The caller is in no runtime that has I/O.
     pub fn from_blocking(listener: crate::Listener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { io: Registered::new(Backlog(listener))? })
+        Ok(Self { io: Connected::new(Backlog(listener))? })
     }
 
     /// The address of the listener.
@@ -97,7 +103,7 @@ impl Listener {
     ///
     /// Those of [`Listener::accept`](crate::Listener::accept).
     pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
-        let (stream, peer) = self.io.call(|backlog| backlog.0.accept()).await?;
+        let (stream, peer) = self.io.call(STREAMS, |backlog| backlog.0.accept()).await?;
         Ok((Stream::from_blocking(stream)?, peer))
     }
 
@@ -111,7 +117,7 @@ impl Listener {
     ///
     /// Those of [`accept`](Self::accept).
     pub async fn accept_seq_packet(&self) -> io::Result<(SeqPacket, SocketAddr)> {
-        let (packets, peer) = self.io.call(|backlog| backlog.0.accept_seq_packet()).await?;
+        let (packets, peer) = self.io.call(PACKETS, |backlog| backlog.0.accept_seq_packet()).await?;
         Ok((SeqPacket::from_blocking(packets)?, peer))
     }
 
@@ -121,7 +127,7 @@ impl Listener {
     ///
     /// Those of [`accept`](Self::accept).
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
-        self.io.poll_call(context, |backlog| backlog.0.accept()).map(|accepted| {
+        self.io.poll_call(context, STREAMS, |backlog| backlog.0.accept()).map(|accepted| {
             let (stream, peer) = accepted?;
             Ok((Stream::from_blocking(stream)?, peer))
         })

@@ -39,10 +39,12 @@
 //! call. The runtime wakes a task when its connection has an event. Nothing polls in between
 //! (`idle::waiting_tasks_use_no_processor`).
 //!
-//! Nothing blocks a thread of the runtime. Names are resolved, and connects begin, on tokio's blocking
-//! threads, because the first connect of a process opens the device and allocates the pool. Handshakes
-//! wait for events (`connecting::a_silent_server_stops_no_other_task`). A drop waits for nothing
-//! (`closing::a_drop_waits_for_nothing`).
+//! No call waits for a peer on a thread of the runtime. Names are resolved, and connects do their
+//! steps, on tokio's blocking threads, because a step may open the device, register the pool or make a
+//! queue pair. Between the steps they wait for events
+//! (`connecting::a_silent_server_stops_no_other_task`). The drop of a connection waits for nothing
+//! (`closing::a_drop_waits_for_nothing`). A pool that grows registers memory in the task that needs it:
+//! [`PoolConfig`](crate::PoolConfig) can have it from the start.
 //!
 //! # Cancellation
 //!

@@ -33,8 +33,9 @@ use crate::session::tasks::WaitingTasks;
 ///
 /// `AsyncRead` and `AsyncWrite` are cancel safe as those of `TcpStream` are: a read that is dropped has
 /// taken nothing, and a write nothing that it did not report. A flush hands over what the device
-/// takes, leaves the rest to a thread of this crate, and does not wait for the peer. A shutdown sends
-/// the end behind all written bytes.
+/// takes, leaves the rest to a thread of this crate, and does not wait for the peer; where a sandbox
+/// forbids membarrier(2) it waits until the device has taken all. A shutdown sends the end behind all
+/// written bytes.
 ///
 /// # Dropping
 ///
@@ -106,7 +107,7 @@ impl Stream {
     ///
     /// Those of a read.
     pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&self.io.get().0).read(buffer)
+        self.io.try_call(Direction::Read, |socket| (&socket.0).read(buffer))
     }
 
     /// Writes what there is room for, and fails with [`WouldBlock`](io::ErrorKind::WouldBlock) if there
@@ -116,7 +117,7 @@ impl Stream {
     ///
     /// Those of a write.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        (&self.io.get().0).write(bytes)
+        self.io.try_call(Direction::Write, |socket| (&socket.0).write(bytes))
     }
 
     /// Receives without a copy, in the blocks where the bytes arrived. An empty result is the end of

@@ -365,6 +365,8 @@ impl CompletionChannel {
     fn take(&self) -> Result<Option<CompletionEvent>, Error> {
         loop {
             match self.shared.take() {
+                // Another event may be pending, which would make no new edge.
+                Ok(None) if self.nonblocking == Some(true) => {}
                 Ok(event) => return Ok(event),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
