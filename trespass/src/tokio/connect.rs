@@ -69,9 +69,9 @@ async fn until_it_can_go_on<T>(connecting: Connecting<T>) -> io::Result<Connecti
 async fn until_it_can_go_on<T>(mut connecting: Connecting<T>) -> io::Result<Connecting<T>> {
     let deadline = connecting.deadline().into();
     let connecting = Registered::new(InProgress(connecting))?;
-    match ::tokio::time::timeout_at(deadline, connecting.readable()).await {
-        Ok(readable) => readable?,
-        Err(_) => {}
+    // After the deadline the next step fails.
+    if let Ok(readable) = ::tokio::time::timeout_at(deadline, connecting.readable()).await {
+        readable?;
     }
     Ok(connecting.into_inner().0)
 }
