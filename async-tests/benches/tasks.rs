@@ -202,7 +202,7 @@ fn serve_tcp() {
     });
 }
 
-/// A server in a process of its own, which is killed when this is dropped.
+/// A server process, which is killed when this is dropped.
 struct EchoServer {
     process: Child,
     addr: SocketAddr,

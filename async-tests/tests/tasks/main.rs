@@ -1,7 +1,7 @@
 //! Cases for `trespass::tokio`, over each transport, in a runtime with one thread and in one with
 //! several.
 //!
-//! Each part of the program runs in a process of its own. `TRESPASS_TASKS` names the only one to run.
+//! Each part of the program runs in a separate process. `TRESPASS_TASKS` names the only one to run.
 
 mod cancelling;
 mod closing;

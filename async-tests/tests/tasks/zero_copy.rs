@@ -122,7 +122,7 @@ fn a_drain_is_told_by_any_call(fixture: &Fixture) -> Outcome {
             server
         });
         for _ in 0..10 {
-            // No task runs meanwhile in a runtime of one thread.
+            // This blocks the thread: in a runtime of one thread no task runs.
             std::thread::sleep(Duration::from_millis(30));
             assert!(reads.as_ref().take_error().unwrap().is_none());
         }

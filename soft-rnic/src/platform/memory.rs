@@ -344,7 +344,7 @@ pub(crate) fn can_continue_mappings() -> bool {
     };
     let can = match memory.following(page) {
         Ok(_) => true,
-        // QEMU's emulator says so, too, although other mappings can be made.
+        // QEMU's emulator returns ENOMEM, too, although other mappings can be made.
         Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
             match FileMapping::create(c"soft-rnic", 2 * page) {
                 Ok(_) => false,

@@ -62,7 +62,7 @@ pub(crate) struct OpenConnection {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     room: Option<RoomDescriptor>,
     pub(crate) readiness_state: ReadinessState,
-    /// The tasks that wait for it, if a runtime has it.
+    /// The tasks that wait for it. `None` outside of a runtime.
     pub(crate) tasks: Option<WaitingTasks>,
     /// A call has left bytes behind that it could not send. They may be sent since.
     pub(crate) left_unsent: bool,

@@ -44,7 +44,7 @@
 //! queue pair. Between the steps they wait for events
 //! (`connecting::a_silent_server_stops_no_other_task`). The drop of a connection waits for nothing
 //! (`closing::a_drop_waits_for_nothing`). A pool that grows registers memory in the task that needs it:
-//! [`PoolConfig`](crate::PoolConfig) can have it from the start.
+//! [`PoolConfig`](crate::PoolConfig) can register it at the start.
 //!
 //! # Cancellation
 //!

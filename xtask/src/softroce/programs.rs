@@ -72,7 +72,7 @@ impl Programs {
     pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
         let programs = self.build_all()?;
         eprintln!("softroce: building the tests");
-        // The tests of async runtimes have features of their own, and no device to run over.
+        // The tests of async runtimes need a feature, and use software devices only.
         let artifacts =
             self.cargo(&["test", "--no-run", "--workspace", "--exclude", "async-tests", "--test", "*"])?;
         let mut tests: Vec<_> = artifacts.iter().filter_map(TestProgram::from_artifact).collect();
