@@ -141,8 +141,8 @@ fn ask<W: FrameTransport>(
 fn listen<W: FrameTransport>(link: &mut ControlLink<W>) -> Result<(), Error> {
     loop {
         let message = link.receive()?;
-        let again = serde_json::to_vec(&message).expect("what was read can be written");
-        let again: ControlMessage = serde_json::from_slice(&again).expect("what was written can be read");
+        let again = message.to_json().expect("what was read can be written");
+        let again = ControlMessage::from_json(&again).expect("what was written can be read");
         match (&message, &again) {
             // Encoding may lose the last digit of a figure.
             (ControlMessage::Row(measured), ControlMessage::Row(again)) => {
@@ -287,7 +287,7 @@ mod tests {
     fn tape(side: u8, words: &[ControlMessage]) -> Vec<u8> {
         let mut bytes = vec![side];
         for word in words {
-            write_frame(&mut bytes, FrameKind::Message, &serde_json::to_vec(word).unwrap()).unwrap();
+            write_frame(&mut bytes, FrameKind::Message, &word.to_json().unwrap()).unwrap();
         }
         bytes
     }

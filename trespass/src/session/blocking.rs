@@ -201,7 +201,7 @@ impl Caller<'_> {
         let outcome = match call.attempt(&mut self.connection) {
             Err(Refused::Blocked) => {
                 let until = self.timeouts().begin(direction);
-                self.wait_for(direction, until, call)
+                self.wait_for(direction, until, &mut call)
             }
             Err(Refused::Failed(error)) => Err(error),
             Ok(value) => {
@@ -209,13 +209,20 @@ impl Caller<'_> {
                 Ok(value)
             }
         };
+        self.after_call(direction, wants_room, outcome.as_ref().err());
+        outcome
+    }
+
+    /// Records and publishes what a call that ended with `error` leaves behind.
+    fn after_call(&mut self, direction: Direction, wants_room: bool, error: Option<&io::Error>) {
+        let succeeded = error.is_none();
         // A program in non-blocking mode must learn when the system takes more, although no call
         // was refused.
-        let left_behind = outcome.is_ok() && self.timeouts().is_nonblocking() && !self.try_flush();
+        let left_behind = succeeded && self.timeouts().is_nonblocking() && !self.try_flush();
         if left_behind && self.tasks.is_none() && matches!(self.sleep(Until::Now), Ok(true)) {
             self.connection.progress();
         }
-        let would_block = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        let would_block = error.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock);
         let refused = wants_room && would_block;
         let open = &mut **self;
         if let Some(tasks) = open.tasks.as_mut().filter(|_| would_block && direction == Direction::Write) {
@@ -231,10 +238,9 @@ impl Caller<'_> {
             }
         }
         if self.is_exported() {
-            self.publish_after_call(direction, outcome.is_ok());
+            self.publish_after_call(direction, succeeded);
             self.publish_room(refused);
         }
-        outcome
     }
 
     /// Makes the program's descriptor match what calls can do, after a call that the program may not
@@ -275,7 +281,7 @@ impl Caller<'_> {
         &mut self,
         direction: Direction,
         until: Until,
-        mut call: impl CallAttempt<T>,
+        call: &mut dyn CallAttempt<T>,
     ) -> io::Result<T> {
         if direction == Direction::Read
             && !matches!(until, Until::Now)
@@ -289,7 +295,7 @@ impl Caller<'_> {
             let now = if slept { Instant::now() } else { since };
             // An event that brings no completion is not worth polling for more.
             let time = if slept { Duration::from_nanos(1) } else { self.connection.spin.time() };
-            if let Some(outcome) = self.spin(now, time, until, &mut call) {
+            if let Some(outcome) = self.spin(now, time, until, call) {
                 break outcome;
             }
             self.connection.progress();
@@ -324,7 +330,7 @@ impl Caller<'_> {
         mut now: Instant,
         first: Duration,
         limit: Until,
-        call: &mut impl CallAttempt<T>,
+        call: &mut dyn CallAttempt<T>,
     ) -> Option<io::Result<T>> {
         let time = self.connection.spin.time();
         if time.is_zero() || matches!(limit, Until::Now) {
@@ -554,7 +560,8 @@ impl Caller<'_> {
     /// Waits until no written byte depends on this process.
     pub(crate) fn drain(&mut self, deadline: Instant) -> io::Result<()> {
         self.connection.protocol.flush();
-        let drained = self.wait_for(Direction::Write, Until::Deadline(deadline), Connection::is_drained);
+        let until = Until::Deadline(deadline);
+        let drained = self.wait_for(Direction::Write, until, &mut Connection::is_drained);
         self.publish_readiness();
         match drained {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::Error::new(

@@ -101,7 +101,7 @@ impl<W: FrameTransport> ControlLink<W> {
 
     /// Sends a message.
     pub fn send(&mut self, message: &ControlMessage) -> Result<(), ControlError> {
-        let payload = serde_json::to_vec(message).map_err(|error| self.malformed(error.to_string()))?;
+        let payload = message.to_json().map_err(|error| self.malformed(error.to_string()))?;
         self.wire.write(FrameKind::Message, &payload).map_err(|error| self.write_failed(error))
     }
 
@@ -166,7 +166,7 @@ impl<W: FrameTransport> ControlLink<W> {
             // A transport with beats consumes them itself.
             FrameKind::Beat => Err(self.malformed("a beat in place of a message".to_owned())),
             FrameKind::Failure => Err(self.peer_failed(&frame.payload)),
-            FrameKind::Message => match serde_json::from_slice(&frame.payload) {
+            FrameKind::Message => match ControlMessage::from_json(&frame.payload) {
                 Ok(ControlMessage::Refused(refusal)) => {
                     Err(ControlError::RefusedByPeer { peer: self.peer.clone(), refusal })
                 }

@@ -115,7 +115,26 @@ pub struct Resources {
     pub xrc: Option<XrcTargetInfo>,
 }
 
+// Not in generic code, which each crate that uses it would compile again.
 impl ControlMessage {
+    /// The message as JSON.
+    ///
+    /// # Errors
+    ///
+    /// It has a number that JSON cannot express.
+    pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(self)
+    }
+
+    /// The message of this JSON text.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no message.
+    pub fn from_json(bytes: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(bytes)
+    }
+
     /// The message's name in texts for the user.
     pub fn name(&self) -> &'static str {
         match self {

@@ -321,7 +321,7 @@ mod tests {
             let port = listener.port();
             let server = scope.spawn(move || listener.accept().unwrap().asked(Some(&secret(OURS))));
             let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-            let hello = serde_json::to_vec(&ControlMessage::Hello { nonce: [1; 32] }).unwrap();
+            let hello = ControlMessage::Hello { nonce: [1; 32] }.to_json().unwrap();
             let mut bytes = Vec::new();
             write_frame(&mut bytes, FrameKind::Message, &hello).unwrap();
             bytes[4..6].copy_from_slice(&3u16.to_be_bytes());
