@@ -76,14 +76,14 @@ impl FirstBuild {
 
     /// Builds it with the sources of `clone`, below `folder`.
     fn build(self, clone: &Path, folder: &Path) -> Result<Cost> {
-        let cargo = || {
-            let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let build = || {
+            let mut cargo = cargo();
             cargo.args(["build", "--quiet", "--offline"]);
             cargo
         };
         match self {
             Self::StridePerf => {
-                let mut command = cargo();
+                let mut command = build();
                 command.current_dir(clone).args(["--release", "--bin", "stride-perf"]);
                 Cost::of(&mut command, folder)
             }
@@ -98,10 +98,14 @@ impl FirstBuild {
                      [dependencies]\n{package} = {{ path = {path:?}, features = [{features}] }}\n"
                 );
                 fs::write(program.join("Cargo.toml"), manifest)?;
-                Cost::of(cargo().current_dir(&program), folder)
+                Cost::of(build().current_dir(&program), folder)
             }
         }
     }
+}
+
+fn cargo() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// The cost of a build.
@@ -198,6 +202,8 @@ impl Revision {
         };
         execute(git().args(["clone", "--quiet", "--no-checkout"]).arg(root).arg(&clone))?;
         execute(git().current_dir(&clone).args(["checkout", "--quiet", &hash]))?;
+        // So that no download is measured.
+        execute(cargo().current_dir(&clone).args(["fetch", "--quiet", "--locked"]))?;
         Ok(Self { hash, clone, folder, costs: Vec::new() })
     }
 
