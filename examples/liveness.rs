@@ -17,7 +17,7 @@
 //! - A peer that ends in order sends a byte first, when all its requests have completed.
 #![forbid(unsafe_code)]
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
@@ -25,14 +25,14 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use rdma_examples::devices::{self, DeviceArg};
-use rdma_examples::pingpong::{first_psn, report};
+use rdma_examples::pingpong::report;
 use rdma_examples::program::{self, Failure, note, say};
 use rustix::net::sockopt;
 use sideway::ErrorKind;
 use sideway::ibverbs::completion::{
     ChannelCloser, CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus,
 };
-use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect};
+use sideway::ibverbs::connect::{ConnectOptions, LocalPath, TcpPeer, over_tcp};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 
 /// Sends numbers to a server, and notices on both sides that the other is dead.
@@ -159,7 +159,7 @@ struct WatchedConnection {
 impl WatchedConnection {
     /// Connects a queue pair to that of the peer at the other end of `tcp`, and starts to watch the
     /// peer.
-    fn connect(tcp: TcpStream, device: &DeviceArg) -> Result<(Self, JoinHandle<PeerEnd>), Failure> {
+    fn connect(mut tcp: TcpStream, device: &DeviceArg) -> Result<(Self, JoinHandle<PeerEnd>), Failure> {
         watch_host(&tcp)?;
         tcp.set_read_timeout(Some(STEP))?;
         let context = device.open()?;
@@ -173,9 +173,8 @@ impl WatchedConnection {
         let path = LocalPath::choose(&context, 1, None)?;
         note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
 
-        let ours = Endpoint::new(&qp, &path, first_psn());
-        let theirs = exchange(&tcp, &ours)?;
-        connect(&mut qp, &path, &ours, &theirs, &ConnectOptions::default())?;
+        let peer: TcpPeer<()> = over_tcp(&mut tcp, &mut qp, &path, &ConnectOptions::default(), &())?;
+        note(format_args!("connected: {}", peer.connection));
         let mut side = Self {
             qp,
             cq,
@@ -187,8 +186,6 @@ impl WatchedConnection {
         side.receive(RECEIVES)?;
         // Arms the queue: without it, no completion ends a sleep.
         side.poll(|_| Ok(()))?;
-        // Nobody sends before the other has posted its receives.
-        exchange(&tcp, &ours)?;
         tcp.set_read_timeout(None)?;
         let closer = side.channel.closer()?;
         Ok((side, thread::spawn(move || watch(tcp, &closer))))
@@ -263,15 +260,6 @@ fn watch_host(tcp: &TcpStream) -> Result<(), Failure> {
     sockopt::set_tcp_keepintvl(tcp, PROBE)?;
     sockopt::set_tcp_keepcnt(tcp, PROBES)?;
     Ok(())
-}
-
-/// Sends a line with an endpoint, and returns that of the peer's line.
-fn exchange(mut tcp: &TcpStream, ours: &Endpoint) -> Result<Endpoint, Failure> {
-    writeln!(tcp, "{}", serde_json::to_string(ours)?)?;
-    let mut line = String::new();
-    // The length is bounded, because the peer is not trusted.
-    BufReader::with_capacity(1, tcp).take(1024).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
 }
 
 fn joined(watcher: JoinHandle<PeerEnd>) -> Result<PeerEnd, Failure> {

@@ -6,12 +6,10 @@
 //! reports what is missing.
 //!
 //! ```no_run
-//! use sideway::ibverbs::device::DeviceList;
-//! use sideway::ibverbs::queue_pair::{QueuePair, PostSendGuard, WorkRequestFlags};
-//! use sideway::ibverbs::AccessFlags;
+//! use sideway::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let devices = DeviceList::new()?;
+//! let devices = DeviceList::auto()?;
 //! let context = devices.first()?.open()?;
 //! let pd = context.alloc_pd()?;
 //! let mut cq = context.create_cq_builder().setup_cqe(128).build_generic()?;
@@ -98,6 +96,7 @@ mod limits;
 pub mod memory;
 #[cfg(feature = "mlx5")]
 pub mod mlx5;
+pub mod prelude;
 pub mod provider;
 pub mod rdmacm;
 #[cfg(feature = "tokio")]
@@ -108,6 +107,14 @@ pub mod tokio;
 struct Readme;
 
 pub use error::{ConsumeError, Error, ErrorKind};
+pub use ibverbs::AccessFlags;
+pub use ibverbs::completion::{CompletionChannel, CompletionQueue, GenericCompletionQueue};
+pub use ibverbs::device::DeviceList;
+pub use ibverbs::device_context::DeviceContext;
+pub use ibverbs::memory_region::MemoryRegion;
+pub use ibverbs::protection_domain::ProtectionDomain;
+pub use ibverbs::queue_pair::{GenericQueuePair, QueuePair};
+pub use memory::{Buffer, Pool, RegisteredBuffer, RemoteMemory, Slice};
 pub use provider::{
     PROVIDER_VARIABLE, ProviderChoice, ProviderError, default_provider, set_default_provider,
 };

@@ -15,21 +15,22 @@
 //!    [`DeviceList::from_provider`](crate::ibverbs::device::DeviceList::from_provider), or to
 //!    [`set_default_provider`] for all calls without a provider;
 //! 2. the environment variable;
-//! 3. the program's default, which is `system` unless it chooses another one:
+//! 3. the program's default: `system` for [`DeviceList::new`], and `auto` for [`DeviceList::auto`]:
 //!
-//! ```no_run
-//! use sideway::ibverbs::device::DeviceList;
-//! use sideway::provider::ProviderChoice;
-//!
+//! ```
+//! # #[cfg(feature = "soft")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let choice = ProviderChoice::from_environment()?.unwrap_or(ProviderChoice::Auto);
-//! let selection = choice.select()?;
-//! if let Some(reason) = selection.fallback() {
+//! use sideway::DeviceList;
+//!
+//! let devices = DeviceList::auto()?;
+//! if let Some(reason) = devices.fallback() {
 //!     eprintln!("notice: {reason}; using software devices");
 //! }
-//! let devices = DeviceList::from_provider(selection.provider())?;
+//! let context = devices.first()?.open()?;
 //! # Ok(())
 //! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
 //! ```
 //!
 //! A process may use several providers at a time, each with separate device lists and contexts.
@@ -126,6 +127,10 @@ impl Selection {
         self.provider
     }
 
+    pub(crate) fn into_fallback(self) -> Option<NoSystemDevice> {
+        self.fallback
+    }
+
     /// The reason why [`Auto`](ProviderChoice::Auto) selected the software devices; `None` in other
     /// cases.
     ///
@@ -193,7 +198,11 @@ pub enum ProviderError {
 debug_as_text!(ProviderError);
 
 impl ProviderError {
-    /// The kind of an [`Error`] that this one causes.
+    /// The error of the C function `verb` that this one causes.
+    pub(crate) fn of_verb(self, verb: &'static str) -> Error {
+        Error::caused(verb, self.kind(), self)
+    }
+
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Load(_) => ErrorKind::Library,
@@ -243,16 +252,24 @@ static DEFAULT: Mutex<Option<Provider>> = Mutex::new(None);
 ///
 /// Fails as [`ProviderChoice::from_environment`] and [`ProviderChoice::select`] do.
 pub fn default_provider() -> Result<Provider, ProviderError> {
+    Ok(select_or(ProviderChoice::System)?.provider())
+}
+
+/// The default provider, which is `auto` unless a program or the environment chooses.
+pub(crate) fn automatic() -> Result<Selection, ProviderError> {
+    select_or(ProviderChoice::Auto)
+}
+
+fn select_or(choice: ProviderChoice) -> Result<Selection, ProviderError> {
     if let Some(provider) = *DEFAULT.lock().unwrap_or_else(PoisonError::into_inner) {
-        return Ok(provider);
+        return Ok(Selection::plain(provider));
     }
-    let choice = ProviderChoice::from_environment()?.unwrap_or_default();
-    Ok(choice.select()?.provider())
+    ProviderChoice::from_environment()?.unwrap_or(choice).select()
 }
 
 /// The default provider, for the C function `verb`.
 pub(crate) fn default_provider_for(verb: &'static str) -> Result<Provider, Error> {
-    default_provider().map_err(|error| Error::caused(verb, error.kind(), error))
+    default_provider().map_err(|error| error.of_verb(verb))
 }
 
 /// The error of `verb` if the software device is configured wrongly, which its error number cannot

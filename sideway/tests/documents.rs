@@ -3,7 +3,7 @@
 //! invariants of `docs/internals/trespass-invariants.md`, and each promise of the documentation of
 //! trespass's root and of `docs/moving-from-tcp.md` must name existing tests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,6 +52,20 @@ fn public_items() -> BTreeSet<String> {
         let end = path.find(['(', ' ', '=']).unwrap_or(path.len());
         items.insert(path[..end].trim_end_matches(':').to_owned());
     }
+    // The listing has the items of a type at the shortest of its paths.
+    let is_type = |name: &str| name.starts_with(|letter: char| letter.is_uppercase());
+    let name = |path: &str| path.rsplit("::").next().unwrap_or_default().to_owned();
+    let mut types = BTreeMap::<String, Vec<&String>>::new();
+    for path in items.iter().filter(|path| is_type(&name(path))) {
+        types.entry(name(path)).or_default().push(path);
+    }
+    let members = items.iter().filter_map(|path| path.rsplit_once("::"));
+    let longer: Vec<_> = members
+        .flat_map(|(of, item)| {
+            types.get(&name(of)).into_iter().flatten().map(move |path| format!("{path}::{item}"))
+        })
+        .collect();
+    items.extend(longer);
     assert!(items.contains("ibverbs::queue_pair::QueuePairBuilder::build"), "the listing is not understood");
     items
 }

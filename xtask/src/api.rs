@@ -4,6 +4,7 @@
 //! Both tools read rustdoc's JSON, whose format changes with the compiler. Therefore the compiler
 //! is pinned here beside the two tools.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -198,7 +199,9 @@ fn listing(package: &str, json: &Path) -> Result<String> {
     let mut text = format!(
         "// The public API of {package}, with all features. Made by `cargo xtask api`; not edited.\n"
     );
-    for line in without_flag_traits(&items) {
+    // A type that is exported at several places has its items at each.
+    let mut listed = HashSet::new();
+    for line in without_flag_traits(&items).into_iter().filter(|line| listed.insert(*line)) {
         text.push_str(line);
         text.push('\n');
     }
@@ -250,10 +253,12 @@ fn rustdoc(root: &Path, folder: &Path, package: &str, when: &str) -> Result<Path
     command.env("RUSTC_BOOTSTRAP", &name);
     command.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow");
     command.args(["rustdoc", "--quiet", "--locked", "--lib", "--all-features", "--package", package]);
-    command.arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--target-dir").arg(folder);
+    // One for each revision: cargo takes the crates of two copies of a workspace for the same.
+    let target = folder.join(format!("target-{when}"));
+    command.arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--target-dir").arg(&target);
     succeed(&mut command)?;
     let path = json(folder, package, when);
-    fs::copy(folder.join("doc").join(format!("{name}.json")), &path)?;
+    fs::copy(target.join("doc").join(format!("{name}.json")), &path)?;
     Ok(path)
 }
 

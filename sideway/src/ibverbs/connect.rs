@@ -7,6 +7,8 @@
 //! 3. [`connect`] brings the queue pair up to ready-to-send, with the smaller of both MTUs, and
 //!    with a global routing header if needed.
 //!
+//! With the feature `tcp`, `over_tcp` does steps 2 and 3 over a TCP connection of the two programs.
+//!
 //! In an [extended reliable connection](super::xrc), [`connect`] brings up the sending end, and
 //! [`connect_xrc_target`] the receiving end.
 //!
@@ -39,6 +41,9 @@
 //! # fn main() {}
 //! ```
 
+#[cfg(feature = "tcp")]
+mod over_tcp;
+
 use std::fmt;
 
 use super::AccessFlags;
@@ -49,6 +54,8 @@ use super::queue_pair::{
 };
 
 pub use super::local_path::{ChoosePathError, LocalPath};
+#[cfg(feature = "tcp")]
+pub use over_tcp::{OverTcpError, TcpPeer, over_tcp};
 
 /// The data that one side sends to the other. A datagram queue pair also needs a Q_Key, on which
 /// the programs agree themselves.

@@ -21,6 +21,7 @@
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
+use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
 
 use rdma_mummy_sys::types::ibv_device;
@@ -30,7 +31,9 @@ use super::device_context::{DeviceContext, device_name};
 use super::device_file::DeviceFolders;
 pub use super::types::{Guid, TransportType};
 use crate::error::{Error, ErrorKind};
-use crate::provider::{ProviderChoice, default_provider_for, invalid_configuration};
+use crate::provider::{
+    NoSystemDevice, ProviderChoice, automatic, default_provider_for, invalid_configuration,
+};
 
 /// The RDMA devices of a provider (`ibv_get_device_list`). Dropping the list frees it
 /// (`ibv_free_device_list`).
@@ -39,6 +42,8 @@ pub struct DeviceList {
     provider: Provider,
     devices: NonNull<*mut ibv_device>,
     len: usize,
+    /// Never changed, so that an unwinding thread leaves it whole.
+    fallback: Option<AssertUnwindSafe<NoSystemDevice>>,
 }
 
 // SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
@@ -104,6 +109,29 @@ impl DeviceList {
         Self::from_provider(default_provider_for(LIST)?)
     }
 
+    /// Lists the devices of the provider that was set as the [default](crate::set_default_provider),
+    /// otherwise of the one that `SIDEWAY_PROVIDER` names, otherwise the system's. If the system has no
+    /// device, it lists the software devices of the feature `soft`, and
+    /// [`fallback`](Self::fallback) says so.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system has no device and this build no software devices, and as [`new`](Self::new)
+    /// does.
+    pub fn auto() -> Result<Self, Error> {
+        let selection = automatic().map_err(|error| error.of_verb(LIST))?;
+        let mut list = Self::from_provider(selection.provider())?;
+        list.fallback = selection.into_fallback().map(AssertUnwindSafe);
+        Ok(list)
+    }
+
+    /// The reason why [`auto`](Self::auto) lists software devices although nobody asked for them;
+    /// `None` in other cases. A program should show it to its user, who might otherwise take results of
+    /// a software device for those of hardware.
+    pub fn fallback(&self) -> Option<&NoSystemDevice> {
+        self.fallback.as_deref()
+    }
+
     /// Lists the devices of `provider` (`ibv_get_device_list`).
     ///
     /// # Errors
@@ -118,7 +146,9 @@ impl DeviceList {
         // SAFETY: `len` is a local variable.
         let devices = unsafe { verbs::ibv_get_device_list(provider.verbs(), &raw mut len) };
         match NonNull::new(devices) {
-            Some(devices) => Ok(Self { provider, devices, len: usize::try_from(len).unwrap_or(0) }),
+            Some(devices) => {
+                Ok(Self { provider, devices, len: usize::try_from(len).unwrap_or(0), fallback: None })
+            }
             None => {
                 let source = io::Error::last_os_error();
                 Err(match source.raw_os_error() {

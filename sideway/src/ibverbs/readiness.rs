@@ -44,9 +44,14 @@ pub(crate) unsafe fn descriptor<'a>(fd: RawFd) -> Option<BorrowedFd<'a>> {
 pub(crate) fn wait(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result<bool> {
     let Some(first) = fds.first() else { return Ok(false) };
     let second = fds.get(1).unwrap_or(first);
+    let mut list = [PollFd::new(first, PollFlags::IN), PollFd::new(second, PollFlags::IN)];
+    wait_all(&mut list[..fds.len().min(2)], deadline)
+}
+
+/// Waits until one of the entries is ready, and marks those that are; false if the deadline passes
+/// first.
+pub(crate) fn wait_all(list: &mut [PollFd<'_>], deadline: Deadline) -> io::Result<bool> {
     loop {
-        let mut list = [PollFd::new(first, PollFlags::IN), PollFd::new(second, PollFlags::IN)];
-        let list = &mut list[..fds.len().min(2)];
         match poll(list, deadline.left().as_ref()) {
             Ok(ready) => return Ok(ready > 0),
             // A signal that the program handles does not end the wait.

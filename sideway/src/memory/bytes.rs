@@ -26,8 +26,8 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// Integers that a [`Slice`](super::Slice) can be read and written as, in native byte order: `u8`,
-/// `u16`, `u32`, `u64`.
+/// Integers that a [`Slice`](super::Slice) or a [`RegisteredBuffer`](super::RegisteredBuffer) can be
+/// read and written as, in native byte order: `u8`, `u16`, `u32`, `u64`.
 ///
 /// At a multiple of its size, a word is accessed at once: by an acquire load or a release store.
 pub trait Word: Sealed {}
@@ -138,6 +138,80 @@ pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
     // that only atomic references to them exist.
     unsafe { libc::memset(dst.cast(), byte.into(), len) };
 }
+
+/// The accesses of memory that a device can access too.
+///
+/// The type has a method `range`, whose result is valid for reads and writes of the range while
+/// `self` exists, and to whose bytes no reference exists.
+macro_rules! impl_accesses {
+    ($Memory:ident) => {
+        impl $Memory {
+            /// Copies bytes in, from `offset` on.
+            ///
+            /// # Errors
+            ///
+            /// Fails if the memory is too short; then nothing is copied.
+            #[inline]
+            pub fn copy_from_slice(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfSlice> {
+                let start = self.range(offset, bytes.len())?;
+                // SAFETY: `range` checked the length, and nothing refers to its bytes.
+                unsafe { bytes::copy_in(start, bytes) };
+                Ok(())
+            }
+
+            /// Copies bytes out, from `offset` on. If a peer writes at the same time, the result is a
+            /// mixture of old and new bytes.
+            ///
+            /// # Errors
+            ///
+            /// Fails if the memory is too short; then nothing is copied.
+            #[inline]
+            pub fn copy_to_slice(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfSlice> {
+                let start = self.range(offset, bytes.len())?;
+                // SAFETY: `range` checked the length, and nothing refers to its bytes.
+                unsafe { bytes::copy_out(bytes, start) };
+                Ok(())
+            }
+
+            /// Fills the memory with a byte.
+            pub fn fill(&mut self, byte: u8) {
+                // SAFETY: `self` is the memory, and nothing refers to its bytes.
+                unsafe { bytes::fill(self.as_ptr(), byte, self.len()) };
+            }
+
+            /// Reads an integer of one, two, four or eight bytes, in native byte order.
+            ///
+            /// At an address that is a multiple of its size, it is read at once, with acquire
+            /// ordering. Then everything that a peer wrote before it is visible too, so that a program
+            /// can wait for a peer's write. (Buffers start at a page, and slices that are not split at
+            /// a multiple of 64.)
+            ///
+            /// # Errors
+            ///
+            /// Fails if the memory is too short.
+            #[inline]
+            pub fn read<W: Word>(&self, offset: usize) -> Result<W, OutOfSlice> {
+                let start = self.range(offset, size_of::<W>())?;
+                // SAFETY: `range` checked the length, and nothing refers to its bytes.
+                Ok(unsafe { W::load(start) })
+            }
+
+            /// Writes an integer, with the same alignment and byte order as [`read`](Self::read).
+            ///
+            /// # Errors
+            ///
+            /// Fails if the memory is too short.
+            #[inline]
+            pub fn write<W: Word>(&mut self, offset: usize, value: W) -> Result<(), OutOfSlice> {
+                let start = self.range(offset, size_of::<W>())?;
+                // SAFETY: `range` checked the length, and nothing refers to its bytes.
+                unsafe { value.store(start) };
+                Ok(())
+            }
+        }
+    };
+}
+pub(super) use impl_accesses;
 
 #[cfg(test)]
 mod tests {

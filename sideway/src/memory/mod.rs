@@ -120,6 +120,6 @@ mod remote;
 
 pub use buffer::{Buffer, BufferKind};
 pub use bytes::Word;
-pub use pool::{OutOfSlice, Pool, PoolBuilder, PoolCompletion, Returned, Slice, Slices};
+pub use pool::{OutOfSlice, Pool, PoolBuilder, PoolCompletion, PoolRequestError, Returned, Slice, Slices};
 pub use registered::RegisteredBuffer;
 pub use remote::{OutOfRemoteMemory, RemoteMemory, RemotePlace};

@@ -3,13 +3,17 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 
-use super::Buffer;
+use super::bytes::{self, Word, impl_accesses};
+use super::{Buffer, OutOfSlice};
 use crate::error::ConsumeError;
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::memory_region::{MemoryRegion, RegisterMemoryRegionError, check_access};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
 /// A buffer that the device, and a peer with its key, can access.
+///
+/// The program copies bytes in and out without references to them, as with a
+/// [slice](crate::memory::Slice), because a device may write to them at any time.
 ///
 /// Dropping it ends the registration and frees the memory, in this order. If the device does not
 /// release the memory, that is logged and the memory is leaked. A software device returns `EBUSY`
@@ -71,6 +75,15 @@ impl RegisteredBuffer {
         self.region.rkey()
     }
 
+    /// The address of `len` bytes from `offset` on, if they are in the buffer, which stays mapped while
+    /// `self` exists, and to which no reference exists (`register`).
+    #[inline]
+    fn range(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfSlice> {
+        OutOfSlice::check(offset, len, self.len())?;
+        // The address is within the buffer, so the result equals that of `add`.
+        Ok(self.as_ptr().wrapping_add(offset))
+    }
+
     /// Ends the registration now (`ibv_dereg_mr`), and returns the memory.
     ///
     /// # Errors
@@ -92,6 +105,8 @@ impl RegisteredBuffer {
         }
     }
 }
+
+impl_accesses!(RegisteredBuffer);
 
 impl Drop for RegisteredBuffer {
     fn drop(&mut self) {

@@ -1,13 +1,14 @@
 //! Tests of completion channels, asynchronous events and timestamps.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use sideway::ErrorKind;
 use sideway::ibverbs::clock::ClockConverter;
 use sideway::ibverbs::completion::{
-    CompletionChannel, CompletionQueue, CreateCompletionQueueError, ExtendedCompletionQueue,
+    ChannelWakeup, CompletionChannel, CompletionQueue, CreateCompletionQueueError, ExtendedCompletionQueue,
     GenericCompletionQueue, Notify, WorkCompletionFields,
 };
 use sideway::ibverbs::device_context::DeviceContext;
@@ -29,6 +30,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_channel_leads_to_each_of_its_queues,
         a_wait_ends_when_its_time_is_over,
         a_wait_ends_when_the_channel_is_closed,
+        a_wait_ends_when_another_descriptor_is_ready,
         a_closed_channel_stays_closed,
         a_queue_goes_with_events_pending,
         queues_go_while_another_thread_waits,
@@ -201,6 +203,38 @@ fn a_wait_ends_when_the_channel_is_closed(test_device: &TestDevice) -> Outcome {
     closer.clone().close();
     let error = waiter.join().unwrap();
     assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    Ok(())
+}
+
+fn a_wait_ends_when_another_descriptor_is_ready(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(test_device);
+    let (silent, _open) = UnixStream::pair().unwrap();
+    let (ready, peer) = UnixStream::pair().unwrap();
+    let others = [silent.as_fd(), ready.as_fd()];
+    let nothing = ChannelWakeup { event: None, descriptor: None };
+    assert_eq!(channel.wait_with(&others, Some(MOMENT)).unwrap(), nothing);
+    drop(peer);
+    let woken = channel.wait_with(&others, None).unwrap();
+    assert_eq!(woken, ChannelWakeup { event: None, descriptor: Some(1) });
+
+    // A descriptor that stays ready hides no event.
+    arm(&mut pair.b.recv_cq);
+    pair.b.receive(&[(1, &[(0, 8)])]).unwrap();
+    pair.a.run(Op::Send, Data::At(0, 8));
+    let limit = Instant::now() + PATIENCE;
+    let event = loop {
+        let woken = channel.wait_with(&others, Some(PATIENCE)).unwrap();
+        assert_eq!(woken.descriptor, Some(1));
+        match woken.event {
+            Some(event) => break event,
+            None => assert!(Instant::now() < limit, "no event"),
+        }
+    };
+    assert_eq!((event.cq(), event.cq_context()), (pair.b.recv_cq.id(), 7));
+    assert!(channel.wait_with(&[], Some(MOMENT)).unwrap().event.is_none());
+
+    channel.closer().unwrap().close();
+    assert_eq!(channel.wait_with(&others, None).unwrap_err().kind(), ErrorKind::Closed);
     Ok(())
 }
 

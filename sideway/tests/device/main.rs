@@ -32,6 +32,8 @@ mod limits;
 mod memory;
 mod modify;
 mod node;
+#[cfg(feature = "tcp")]
+mod over_tcp;
 mod pool;
 mod provided;
 mod queue_pair;
@@ -65,6 +67,8 @@ fn run() -> ExitCode {
     queue_pair::cases(&mut suite);
     modify::cases(&mut suite);
     connect::cases(&mut suite);
+    #[cfg(feature = "tcp")]
+    over_tcp::cases(&mut suite);
     data::cases(&mut suite);
     datagrams::cases(&mut suite);
     srq::cases(&mut suite);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
-use sideway::memory::{Buffer, BufferKind};
+use sideway::memory::{Buffer, BufferKind, OutOfSlice};
 
 use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyPair, Data, Memory, Op, RemoteBuffer, pattern};
@@ -164,7 +164,7 @@ fn owned_memory_of_each_kind_is_reached_and_given_back(test_device: &TestDevice)
     assert_eq!(BufferKind::for_device(&pair.a.context), suits);
     for (seed, kind) in [BufferKind::Private, BufferKind::Shared].into_iter().enumerate() {
         let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite | AccessFlags::RemoteRead;
-        let memory = pair.b.pd.reg_buffer(Buffer::new(kind, LEN).unwrap(), access).unwrap();
+        let mut memory = pair.b.pd.reg_buffer(Buffer::new(kind, LEN).unwrap(), access).unwrap();
         let target = RemoteBuffer { rkey: memory.rkey(), addr: memory.as_ptr() as u64 };
         let bytes = pattern(seed as u8, LEN);
         pair.a.memory.set(0, &bytes);
@@ -172,6 +172,22 @@ fn owned_memory_of_each_kind_is_reached_and_given_back(test_device: &TestDevice)
         pair.a.memory.set(0, &[0; LEN]);
         pair.a.run(Op::Read(target), Data::At(0, LEN));
         assert_eq!(pair.a.memory.get(0, LEN), bytes, "{kind:?}");
+        let mut copy = vec![0; LEN];
+        memory.copy_to_slice(0, &mut copy).unwrap();
+        assert_eq!(copy, bytes, "{kind:?}");
+
+        memory.write(8, 0x1234_5678_u32).unwrap();
+        memory.copy_from_slice(LEN - 3, b"end").unwrap();
+        pair.a.run(Op::Read(target), Data::At(0, LEN));
+        assert_eq!(pair.a.memory.get(8, 4), 0x1234_5678_u32.to_ne_bytes(), "{kind:?}");
+        assert_eq!(pair.a.memory.get(LEN - 3, 3), b"end", "{kind:?}");
+        assert_eq!(memory.read::<u32>(8).unwrap(), 0x1234_5678);
+        // Buffers are whole pages.
+        let outside = OutOfSlice { offset: memory.len() - 7, len: 8, limit: memory.len() };
+        assert_eq!(memory.read::<u64>(outside.offset).unwrap_err(), outside);
+        assert_eq!(memory.write::<u64>(outside.offset, 1).unwrap_err(), outside);
+        assert!(memory.copy_from_slice(usize::MAX, b"x").is_err());
+        memory.copy_from_slice(0, &bytes).unwrap();
         let buffer = memory.close().unwrap();
         // SAFETY: the reads are within the buffer, to which nobody writes any more.
         let got: Vec<_> = (0..LEN).map(|n| unsafe { buffer.as_ptr().add(n).read_volatile() }).collect();

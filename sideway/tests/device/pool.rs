@@ -8,7 +8,7 @@ use sideway::ibverbs::queue_pair::{
     BasicQueuePair, GenericQueuePair, PostRecvError, PostSendError, PostSendGuard, QueuePair,
     QueuePairAttribute, QueuePairState,
 };
-use sideway::memory::{BufferKind, Pool, PoolBuilder, Returned, Slice};
+use sideway::memory::{BufferKind, Pool, PoolBuilder, PoolRequestError, Returned, Slice};
 
 use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyCq, Node, PATIENCE, Pair, SIGNALED, next, pattern};
@@ -21,6 +21,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     each_qp!(suite:
         every_operation_moves_slices,
         a_flush_gives_every_slice_back,
+        single_requests_move_slices,
         a_queue_pair_that_is_reset_is_squeezed_out_of_the_pool,
     );
     cases!(suite:
@@ -84,6 +85,38 @@ fn succeed<C: CqFlavour>(cq: &mut C, pool: &Pool) -> Returned {
     let (wc, returned) = reclaim(cq, pool);
     assert_eq!(wc.status, WorkCompletionStatus::Success);
     returned
+}
+
+fn single_requests_move_slices<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<Q, AnyCq>::new(test_device);
+    let (ours, theirs) = (pool(&a, 64, 4), pool(&b, 64, 4));
+    theirs.recv(&mut b.qp, 1, theirs.take().unwrap()).unwrap();
+    ours.send(&mut a.qp, 2, filled(&ours, b"sent")).unwrap();
+    assert_eq!(succeed(&mut a.send_cq, &ours).wr_id, 2);
+    let received = succeed(&mut b.recv_cq, &theirs);
+    assert_eq!((received.wr_id, received.byte_len), (1, Some(4)));
+    assert_eq!(bytes(&received.slice, 4), b"sent");
+
+    let target = theirs.take().unwrap();
+    let memory = theirs.remote();
+    let place = memory.at(target.addr() - memory.addr(), 7).unwrap();
+    ours.write(&mut a.qp, 3, filled(&ours, b"written"), place).unwrap();
+    assert_eq!(succeed(&mut a.send_cq, &ours).wr_id, 3);
+    assert_eq!(bytes(&target, 7), b"written");
+    ours.read(&mut a.qp, 4, ours.take_len(7).unwrap(), place).unwrap();
+    let read = succeed(&mut a.send_cq, &ours);
+    assert_eq!((read.wr_id, bytes(&read.slice, 7)), (4, b"written".to_vec()));
+    drop(read);
+
+    // What is refused comes back to its pool.
+    let longer = ours.take_len(8).unwrap();
+    let error = ours.write(&mut a.qp, 5, longer, place).unwrap_err();
+    assert!(matches!(error, PoolRequestError::OtherLength { slice: 8, place: 7 }), "{error}");
+    let error = ours.send(&mut a.qp, 6, filled(&theirs, b"foreign")).unwrap_err();
+    let PoolRequestError::Send(PostSendError::ForeignSlice { index: 0 }) = error else { panic!("{error}") };
+    drop((target, received));
+    assert_eq!((ours.free(), theirs.free()), (4, 4));
+    Ok(())
 }
 
 fn a_slice_sent_arrives_in_a_slice<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {

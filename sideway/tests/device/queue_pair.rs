@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use sideway::ibverbs::completion::GenericCompletionQueue;
+use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::{
-    CreateQueuePairError, ExtendedQueuePair, GenericQueuePair, QueuePair, QueuePairAttribute,
-    QueuePairAttributeMask, QueuePairState, QueuePairType, SendOperationFlags,
+    CreateQueuePairError, ExtendedQueuePair, GenericQueuePair, ModifyQueuePairError, QueuePair,
+    QueuePairAttribute, QueuePairAttributeMask, QueuePairState, QueuePairType, SendOperationFlags,
 };
 
 use crate::harness::{Outcome, Suite, TestDevice};
@@ -19,6 +19,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         every_type_is_made,
         a_pair_climbs_the_ladder_of_states,
         a_pair_is_reset_and_used_again,
+        a_pair_that_is_failed_flushes_its_requests,
     );
     cases!(suite:
         too_much_inline_data_is_an_error,
@@ -35,6 +36,21 @@ pub(crate) fn cases(suite: &mut Suite) {
 }
 
 type AnyNode = Node<GenericQueuePair, GenericCompletionQueue>;
+
+fn a_pair_that_is_failed_flushes_its_requests<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, .. } = Pair::<Q, GenericCompletionQueue>::new(test_device);
+    a.receive(&[(1, &[(0, 8)]), (2, &[(8, 8)])]).unwrap();
+    a.qp.fail().unwrap();
+    assert_eq!(a.qp.state().unwrap(), QueuePairState::Error);
+    let flushed: Vec<_> = a.received(2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(flushed, [1, 2].map(|wr_id| (wr_id, WorkCompletionStatus::WorkRequestFlushedError)));
+    a.qp.fail().unwrap();
+
+    let mut new = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
+    let error = new.qp.fail().unwrap_err();
+    assert!(matches!(error, ModifyQueuePairError::InvalidTransition { .. }), "{error}");
+    Ok(())
+}
 
 fn a_pair_holds_at_least_what_was_asked_for<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     let context = test_device.open();

@@ -61,7 +61,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{ibv_comp_channel, ibv_cq};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::CompletionQueueId;
 use crate::error::{Error, ErrorKind};
@@ -314,6 +314,69 @@ impl CompletionChannel {
         self.wait_until(Deadline::after(timeout))
     }
 
+    /// Sleeps until an event comes, one of `others` is readable, closed or failed, or `timeout` is over
+    /// (`poll`, `ibv_get_cq_event`). `None` means no timeout. So a program watches, for example, the TCP
+    /// connection of its peer, because a dead peer sends no completions.
+    ///
+    /// ```
+    /// # #[cfg(feature = "soft")]
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::net::{TcpListener, TcpStream};
+    /// use std::os::fd::AsFd;
+    ///
+    /// # let context = sideway::DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?
+    /// #     .first()?.open()?;
+    /// let mut channel = context.create_comp_channel()?;
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let peer = TcpStream::connect(listener.local_addr()?)?;
+    /// let (here, _) = listener.accept()?;
+    /// drop(peer);
+    ///
+    /// let woken = channel.wait_with(&[here.as_fd()], None)?;
+    /// assert_eq!((woken.event, woken.descriptor), (None, Some(0)));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "soft"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Fails as [`wait`](Self::wait) does.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_cq_event`
+    pub fn wait_with(
+        &mut self,
+        others: &[BorrowedFd<'_>],
+        timeout: Option<Duration>,
+    ) -> Result<ChannelWakeup, Error> {
+        let deadline = timeout.map_or(Deadline::NEVER, Deadline::after);
+        self.set_nonblocking(true)?;
+        loop {
+            self.check_open()?;
+            let descriptor = {
+                let channel = self.shared.descriptor();
+                let waker = self.closing.as_ref().map_or(channel, |closing| closing.waker.as_fd());
+                let own = [&channel, &waker];
+                let entries = own.into_iter().chain(others).map(|fd| PollFd::new(fd, PollFlags::IN));
+                let mut entries: Vec<_> = entries.collect();
+                let woken = readiness::wait_all(&mut entries, deadline);
+                if !woken.map_err(|source| Error::os("poll", source))? {
+                    return Ok(ChannelWakeup { event: None, descriptor: None });
+                }
+                entries[own.len()..].iter().position(|entry| !entry.revents().is_empty())
+            };
+            self.check_open()?;
+            // The event that `poll` announced may be gone with its queue.
+            let event = self.take()?;
+            if event.is_some() || descriptor.is_some() {
+                return Ok(ChannelWakeup { event, descriptor });
+            }
+        }
+    }
+
     /// Takes an event if one is pending (`ibv_get_cq_event`), without sleeping: one system call.
     ///
     /// # Errors
@@ -433,6 +496,15 @@ impl CompletionEvent {
     pub fn cq_context(&self) -> u64 {
         self.cq_context
     }
+}
+
+/// What ended a [wait](CompletionChannel::wait_with); neither after a timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelWakeup {
+    /// An event of the channel.
+    pub event: Option<CompletionEvent>,
+    /// The index of the first of the program's descriptors that is ready.
+    pub descriptor: Option<usize>,
 }
 
 #[derive(Debug)]

@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use basic::{BasicCompletionQueue, BasicPoller, BasicWorkCompletion};
 pub use builder::{CompletionQueueBuilder, CreateCompletionQueueError, WorkCompletionFields};
-pub use channel::{ChannelCloser, CompletionChannel, CompletionEvent};
+pub use channel::{ChannelCloser, ChannelWakeup, CompletionChannel, CompletionEvent};
 pub use control::Notify;
 pub use extended::{ExtendedCompletionQueue, ExtendedPoller, ExtendedWorkCompletion};
 pub use generic::{GenericCompletionQueue, GenericPoller, GenericWorkCompletion};

@@ -112,6 +112,18 @@ pub trait QueuePair: Sized {
         unsafe { self.control().modify(attr) }
     }
 
+    /// Brings the pair to the error state (`ibv_modify_qp`), as a failed request does. Outstanding
+    /// requests complete with the status `WorkRequestFlushedError`, and the peer's fail. So a program
+    /// that gives up waits for the completions, and knows that the device has finished.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the pair is in the reset state, where there is nothing to flush, or if the device is
+    /// gone.
+    fn fail(&mut self) -> Result<(), ModifyQueuePairError> {
+        self.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error))
+    }
+
     /// Reads attributes (`ibv_query_qp`).
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 
 mod builder;
 mod handle;
+mod requests;
 mod slice;
 mod table;
 
@@ -13,6 +14,7 @@ use std::ptr::NonNull;
 pub use builder::PoolBuilder;
 use handle::Handle;
 use rdma_mummy_sys::types::ibv_context;
+pub use requests::PoolRequestError;
 pub use slice::{OutOfSlice, Slice, Slices};
 use table::PieceTable;
 pub(crate) use table::{NO_REQUEST, PoolPiece, Position, place_of};

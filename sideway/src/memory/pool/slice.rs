@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use super::handle::Handle;
 use super::table::PoolPiece;
 use crate::error::{ConsumeError, Error, ErrorKind};
-use crate::memory::bytes::{self, Word};
+use crate::memory::bytes::{self, Word, impl_accesses};
 
 /// A piece of a pool's memory that nothing else in the program owns: it can be filled, posted or
 /// read.
@@ -97,82 +97,14 @@ impl Slice {
         self.as_ptr().addr() as u64
     }
 
-    /// The address of `len` bytes from `offset` on, if they are in the slice.
+    /// The address of `len` bytes from `offset` on, if they are in the slice: within the pool's memory,
+    /// which stays mapped while this slice exists, and to which no reference exists
+    /// (`memory/pool/mod.rs`).
     #[inline]
     fn range(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfSlice> {
-        let limit = self.len();
-        if offset > limit || len > limit - offset {
-            return Err(OutOfSlice { offset, len, limit });
-        }
+        OutOfSlice::check(offset, len, self.len())?;
         // The address is within the piece, so the result equals that of `add`.
         Ok(self.as_ptr().wrapping_add(offset))
-    }
-
-    /// Copies bytes into the slice, from `offset` on.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the slice is too short; then nothing is copied.
-    #[inline]
-    pub fn copy_from_slice(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfSlice> {
-        let start = self.range(offset, bytes.len())?;
-        // SAFETY: the range is within the pool's memory, which stays mapped while this slice
-        // exists, and to which no reference exists (`memory/pool/mod.rs`).
-        unsafe { bytes::copy_in(start, bytes) };
-        Ok(())
-    }
-
-    /// Copies bytes out of the slice, from `offset` on. If a peer writes at the same time, the
-    /// result is a mixture of old and new bytes.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the slice is too short; then nothing is copied.
-    #[inline]
-    pub fn copy_to_slice(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfSlice> {
-        let start = self.range(offset, bytes.len())?;
-        // SAFETY: the range is within the pool's memory, which stays mapped while this slice
-        // exists. No reference to that memory exists (`memory/pool/mod.rs`).
-        unsafe { bytes::copy_out(bytes, start) };
-        Ok(())
-    }
-
-    /// Fills the slice with a byte.
-    pub fn fill(&mut self, byte: u8) {
-        // SAFETY: the whole slice is within the pool's memory, which stays mapped while this slice
-        // exists. No reference to that memory exists (`memory/pool/mod.rs`).
-        unsafe { bytes::fill(self.as_ptr(), byte, self.len()) };
-    }
-
-    /// Reads an integer of one, two, four or eight bytes, in native byte order.
-    ///
-    /// At an address that is a multiple of its size, it is read at once, with acquire ordering.
-    /// Then everything that a peer wrote before it is visible too, so that a program can wait for a
-    /// peer's write. (Slices that are not split start at a multiple of 64.)
-    ///
-    /// # Errors
-    ///
-    /// Fails if the slice is too short.
-    #[inline]
-    pub fn read<W: Word>(&self, offset: usize) -> Result<W, OutOfSlice> {
-        let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: the word is within the pool's memory, which stays mapped while this slice exists.
-        // No reference to that memory exists (`memory/pool/mod.rs`).
-        Ok(unsafe { W::load(start) })
-    }
-
-    /// Writes an integer, with the same alignment and byte order as [`read`](Self::read).
-    ///
-    /// # Errors
-    ///
-    /// Fails if the slice is too short.
-    #[inline]
-    pub fn write<W: Word>(&mut self, offset: usize, value: W) -> Result<(), OutOfSlice> {
-        let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: the word is within the pool's memory, which stays mapped while this slice exists.
-        // No reference to that memory exists (`memory/pool/mod.rs`).
-        unsafe { value.store(start) };
-        Ok(())
     }
 
     /// Splits the slice in two; the first part has `mid` bytes. Each part is posted and returned
@@ -202,6 +134,8 @@ impl Slice {
         }
     }
 }
+
+impl_accesses!(Slice);
 
 impl Drop for Slice {
     #[inline]
@@ -257,19 +191,29 @@ impl Drop for Slices {
     }
 }
 
-/// A slice has not so many bytes.
+/// A slice or a buffer has not so many bytes.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes at {offset} are not all within the {limit} bytes of the slice")]
+#[error("{len} bytes at {offset} are not all within the {limit} bytes of the memory")]
 pub struct OutOfSlice {
     /// Where they begin.
     pub offset: usize,
     /// How many they are.
     pub len: usize,
-    /// How many the slice has; where its length was to be set, how many it can have.
+    /// How many there are; where a slice's length was to be set, how many it can have.
     pub limit: usize,
 }
 
 debug_as_text!(OutOfSlice);
+
+impl OutOfSlice {
+    #[inline]
+    pub(crate) fn check(offset: usize, len: usize, limit: usize) -> Result<(), Self> {
+        match offset <= limit && len <= limit - offset {
+            true => Ok(()),
+            false => Err(Self { offset, len, limit }),
+        }
+    }
+}
 
 /// Gives back a slice that cannot be split.
 #[cold]
