@@ -461,7 +461,8 @@ impl Caller<'_> {
             tracing::debug!(connection = %self.connection.info, %error, "its events are not known");
         }
         self.connection.progress();
-        let has_more = self.connection.has_more();
+        // Asks again for the wake-ups that this visit has taken. Those for memory show as readiness.
+        let has_more = !self.is_armed();
         self.connection.limit_turns(false);
         self.publish_readiness();
         let moved = seen(&self.connection) != before;

@@ -450,6 +450,12 @@ impl Caller<'_> {
         Ok(happened || awake)
     }
 
+    /// Whether nothing is left to do, and every event from now on will wake the program.
+    pub(super) fn is_armed(&mut self) -> bool {
+        let cell = self.cell;
+        self.connection.is_armed(&cell.task_waker)
+    }
+
     /// Takes the events that have come, for a visit.
     pub(super) fn take_events(&mut self) -> io::Result<()> {
         self.sleep_first(Until::Now).map(drop)

@@ -409,8 +409,16 @@ impl Connection {
         returned
     }
 
-    /// Whether nothing is left to do before an event, and every possible event wakes the sleeper.
+    /// Whether nothing is left to do before an event, and every possible event wakes the sleeper, which
+    /// this counts.
     pub(crate) fn may_sleep(&mut self, waker: &Waker) -> bool {
+        let may_sleep = self.is_armed(waker);
+        self.sleeps += u64::from(may_sleep);
+        may_sleep
+    }
+
+    /// Whether nothing is left to do before an event, and every possible event wakes the waker.
+    pub(crate) fn is_armed(&mut self, waker: &Waker) -> bool {
         if Driver::<Pool>::has_more(&self.driver) {
             return false;
         }
@@ -425,11 +433,7 @@ impl Connection {
             self.awaiting_memory = [false; 2];
             return false;
         }
-        if self.protocol.slots_wanted() == 0 && !self.returns.wake_at_next() {
-            return false;
-        }
-        self.sleeps += 1;
-        true
+        self.protocol.slots_wanted() != 0 || self.returns.wake_at_next()
     }
 
     /// Whether a call waits for pool memory or for dropped buffers.
@@ -586,11 +590,6 @@ impl Connection {
     /// have sent all that it has taken.
     pub(crate) fn has_unposted(&self) -> bool {
         self.protocol.has_unsent() || !Driver::<Pool>::is_idle(&self.driver)
-    }
-
-    /// Whether the last turn was limited, and has left work for the next one.
-    pub(crate) fn has_more(&self) -> bool {
-        Driver::<Pool>::has_more(&self.driver)
     }
 
     /// Whether a turn ends although the peer goes on sending.

@@ -177,7 +177,13 @@ impl<T: Visited> Task for VisitTask<T> {
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
-    use std::thread;
+    use std::io::ErrorKind;
+    #[cfg(unix)]
+    use std::os::fd::AsFd;
+    use std::{iter, thread};
+
+    #[cfg(unix)]
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use crate::api::SeqPacket;
     use crate::config::Builder;
@@ -205,6 +211,35 @@ mod tests {
         drop(call);
         client.set_nonblocking(true).unwrap();
         assert_eq!(client.recv(&mut [0; LEN]).unwrap(), LEN);
+    }
+
+    /// A visit may take the wake-up for free memory, for which the program waits.
+    #[cfg(unix)]
+    #[test]
+    fn a_visit_shows_the_program_that_memory_is_free() {
+        let builder = || Builder::new().policy(Policy::TcpOnly);
+        let listener = builder().bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let accepting = thread::spawn(move || listener.accept_seq_packet().unwrap());
+        let mut client: SeqPacket = builder().connect_seq_packet(addr).unwrap();
+        let _server = accepting.join().unwrap();
+        client.set_nonblocking(true).unwrap();
+        let is_readable = |client: &SeqPacket| {
+            let fd = client.as_fd();
+            let mut list = [PollFd::new(&fd, PollFlags::IN)];
+            poll(&mut list, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+        };
+        let held: Vec<_> = iter::from_fn(|| client.buffer(1).ok()).collect();
+        let mut refusals = 0;
+        while refusals == 0 || is_readable(&client) {
+            assert_eq!(client.send(b"message").unwrap_err().kind(), ErrorKind::WouldBlock);
+            refusals += 1;
+            assert!(refusals < 100, "readable without end");
+        }
+        drop(held);
+        client.0.exclusive().unwrap().send_left();
+        assert!(is_readable(&client));
+        client.send(b"message").unwrap();
     }
 }
 
