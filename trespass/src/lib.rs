@@ -91,6 +91,9 @@
 //! # }
 //! ```
 //!
+//! Peers may move to this crate one after the other: an [`AnyStream`] is a [`Stream`], or the plain TCP
+//! stream of a peer without this crate (`plain::a_server_takes_both_kinds_of_clients`).
+//!
 //! Without TCP, a connection begins with rdma_cm: set [`Builder::bootstrap`] to
 //! [`Bootstrap::RdmaCm`] on both sides (`sockets::both_begin_by_rdma_cm_where_they_are_told_to`).
 //! Such a connection uses RDMA or fails (`strangers::device_failures_are_reported`).
@@ -244,8 +247,8 @@ mod transport;
 mod wire;
 
 pub use api::{
-    Connecting, Event, Incoming, IntoIncoming, Key, Listener, ReadHalf, RecvHalf, SendHalf, SeqPacket,
-    Stream, Worker, WorkerWaker, WriteHalf,
+    AnyStream, Connecting, Event, Incoming, IntoIncoming, Key, Listener, ReadHalf, RecvHalf, SendHalf,
+    SeqPacket, Stream, Worker, WorkerWaker, WriteHalf,
 };
 pub use config::{Bootstrap, Builder, Config, ConfigError};
 pub use error::ConnectError;

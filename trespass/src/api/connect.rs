@@ -61,7 +61,7 @@ impl Config {
     /// not resolve, nobody listens there, the listener is no trespass program, or RDMA is required
     /// and does not work.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
-        Stream::new(self.connect_any(addr, Kind::Stream)?)
+        Stream::new(self.connect_kind(addr, Kind::Stream)?)
     }
 
     /// Connects for messages to the first address that accepts.
@@ -70,7 +70,7 @@ impl Config {
     ///
     /// Those of [`connect`](Self::connect).
     pub fn connect_seq_packet(&self, addr: impl ToSocketAddrs) -> io::Result<SeqPacket> {
-        SeqPacket::new(self.connect_any(addr, Kind::SeqPacket)?)
+        SeqPacket::new(self.connect_kind(addr, Kind::SeqPacket)?)
     }
 
     /// Listens at the first address that can be bound.

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::api::any_stream::AnyStream;
 use crate::api::seq_packet::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::{Builder, Config};
 use crate::process::Process;
 use crate::session::acceptor::Acceptor;
-use crate::session::backlog::Backlog;
+use crate::session::backlog::{AcceptedClient, Backlog, ClientKind};
 use crate::session::blocking::checked_timeout;
 use crate::session::connection::Connection;
 use crate::session::listening::Listening;
@@ -157,14 +158,37 @@ impl Listener {
         IntoIncoming(self)
     }
 
+    /// Accepts a stream, or a client of plain TCP if the listener takes those
+    /// ([`Builder::plain_tcp`]). Returns it with the peer's address.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](Self::accept).
+    pub fn accept_any(&self) -> io::Result<(AnyStream, SocketAddr)> {
+        match self.accept_client(&[ClientKind::Stream, ClientKind::Plain])? {
+            AcceptedClient::Plain(socket, peer) => Ok((AnyStream::Plain(socket), peer)),
+            AcceptedClient::Connected(connection) => {
+                let peer = connection.info.peer;
+                Ok((AnyStream::Trespass(Stream::new(*connection)?), peer))
+            }
+        }
+    }
+
     fn accept_kind(&self, kind: Kind) -> io::Result<Connection> {
+        match self.accept_client(&[kind.into()])? {
+            AcceptedClient::Connected(connection) => Ok(*connection),
+            AcceptedClient::Plain(..) => unreachable!("only `accept_any` asks for it"),
+        }
+    }
+
+    fn accept_client(&self, kinds: &[ClientKind]) -> io::Result<AcceptedClient> {
         if !self.task.is_of_this_process() {
             return Err(Process::error("listener"));
         }
-        if self.backlog.ask_for(kind) {
+        if self.backlog.ask_for(kinds) {
             self.task.wake();
         }
-        let taken = self.backlog.take(kind, self.until()?);
+        let taken = self.backlog.take(kinds, self.until()?);
         if taken.frees_place {
             self.task.wake();
         }

@@ -1,6 +1,7 @@
 //! The public types: [`Stream`] and [`SeqPacket`], their [`Listener`], and [`Worker`] for many
 //! connections on one thread. [`session`](crate::session) has their common parts.
 
+mod any_stream;
 mod common;
 mod connect;
 mod connecting;
@@ -10,6 +11,7 @@ mod seq_packet;
 mod stream;
 mod worker;
 
+pub use any_stream::AnyStream;
 pub use connecting::Connecting;
 pub use halves::{ReadHalf, RecvHalf, SendHalf, WriteHalf};
 pub use listener::{Incoming, IntoIncoming, Listener};

@@ -230,6 +230,12 @@ setters! {
     /// of one listener waits for that one. It has no effect on Windows and with
     /// [`Bootstrap::RdmaCm`]. Default: no.
     reuse_port: bool;
+    /// Whether a listener also takes clients of plain TCP, whose first bytes are of another protocol:
+    /// [`Listener::accept_any`](crate::Listener::accept_any) returns them with these bytes unread. So a
+    /// service moves to this crate before its clients do. A client that waits for the server's first
+    /// bytes sends none, and is refused. It has no effect with [`Policy::RequireRdma`](crate::Policy),
+    /// [`Bootstrap::RdmaCm`] and a [`Worker`](crate::Worker). Default: no.
+    plain_tcp: bool;
 }
 
 impl Builder {

@@ -74,6 +74,7 @@ pub struct Config {
     pub(crate) backlog: u32,
     pub(crate) bind_patience: Duration,
     pub(crate) reuse_port: bool,
+    pub(crate) plain_tcp: bool,
     pub(crate) user_data: Vec<u8>,
 }
 
@@ -171,6 +172,7 @@ impl Default for Config {
             backlog: 1024,
             bind_patience: Duration::ZERO,
             reuse_port: false,
+            plain_tcp: false,
             user_data: Vec::new(),
         }
     }

@@ -15,6 +15,8 @@ pub enum Transport {
     Rdma,
     /// The TCP connection of the handshake.
     Tcp,
+    /// TCP without this crate's protocol ([`AnyStream`](crate::AnyStream)).
+    PlainTcp,
 }
 
 impl fmt::Display for Transport {
@@ -22,6 +24,7 @@ impl fmt::Display for Transport {
         f.write_str(match self {
             Self::Rdma => "RDMA",
             Self::Tcp => "TCP",
+            Self::PlainTcp => "plain TCP",
         })
     }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex as StdMutex, MutexGuard as StdMutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -19,7 +20,7 @@ use crate::session::readiness::{Poller, Until};
 use crate::wire::Kind;
 
 /// The backlog, between the service thread and the threads that accept.
-pub(crate) struct Backlog<T = Connection, E = ExportedSet> {
+pub(crate) struct Backlog<T = AcceptedClient, E = ExportedSet> {
     state: Mutex<State<T>>,
     arrived: Condvar,
     /// The descriptor for a program that waits for it.
@@ -56,9 +57,33 @@ impl<T> Default for State<T> {
     }
 }
 
+/// What a program accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientKind {
+    Stream,
+    SeqPacket,
+    /// Of TCP without the protocol.
+    Plain,
+}
+
+impl From<Kind> for ClientKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Stream => Self::Stream,
+            Kind::SeqPacket => Self::SeqPacket,
+        }
+    }
+}
+
+/// A client that waits to be accepted.
+pub(crate) enum AcceptedClient {
+    Connected(Box<Connection>),
+    Plain(TcpStream, SocketAddr),
+}
+
 /// What waits in a backlog.
 pub(crate) trait Waiting {
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> ClientKind;
 
     /// It is dropped next, because nobody accepts it.
     fn is_unwanted(&self);
@@ -73,11 +98,12 @@ pub(crate) trait Exported {
     fn hide(&self);
 }
 
-/// A set of the two kinds.
+/// What the program has asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Kinds {
     stream: bool,
     seq_packet: bool,
+    plain: bool,
 }
 
 /// A set that is readable while connections wait.
@@ -88,26 +114,37 @@ pub(crate) struct ExportedSet {
 }
 
 impl Kinds {
-    fn of(&mut self, kind: Kind) -> &mut bool {
+    fn of(&mut self, kind: ClientKind) -> &mut bool {
         match kind {
-            Kind::Stream => &mut self.stream,
-            Kind::SeqPacket => &mut self.seq_packet,
+            ClientKind::Stream => &mut self.stream,
+            ClientKind::SeqPacket => &mut self.seq_packet,
+            ClientKind::Plain => &mut self.plain,
         }
     }
 
-    /// Whether a connection of this kind may wait. Before the program has asked, any may.
-    fn allow(mut self, kind: Kind) -> bool {
+    /// Whether a client of this kind may wait. Before the program has asked, any may.
+    fn allow(mut self, kind: ClientKind) -> bool {
         self == Self::default() || *self.of(kind)
     }
 }
 
-impl Waiting for Connection {
-    fn kind(&self) -> Kind {
-        self.info.kind
+impl Waiting for AcceptedClient {
+    fn kind(&self) -> ClientKind {
+        match self {
+            Self::Connected(connection) => connection.info.kind.into(),
+            Self::Plain(..) => ClientKind::Plain,
+        }
     }
 
     fn is_unwanted(&self) {
-        tracing::warn!(connection = %self.info, "is reset: the program accepts the other kind, or nobody");
+        match self {
+            Self::Connected(connection) => {
+                tracing::warn!(connection = %connection.info, "is reset: the program accepts another kind, or nobody");
+            }
+            Self::Plain(_, peer) => {
+                tracing::warn!(%peer, "a client of plain TCP is closed: the program accepts others, or nobody");
+            }
+        }
     }
 }
 
@@ -138,7 +175,7 @@ pub(crate) fn busy_text(limit: usize, is_lowered: bool) -> String {
 }
 
 /// The outcome of an attempt to take a connection.
-pub(crate) struct Taken<T = Connection> {
+pub(crate) struct Taken<T = AcceptedClient> {
     pub(crate) outcome: io::Result<T>,
     /// The service thread waits for the place that became free.
     pub(crate) frees_place: bool,
@@ -190,8 +227,8 @@ impl<T: Waiting, E: Exported> Backlog<T, E> {
     /// The kind that the program accepts, if it has asked for one only.
     pub(crate) fn only_kind(&self) -> Option<Kind> {
         match self.state().wanted {
-            Kinds { stream: true, seq_packet: false } => Some(Kind::Stream),
-            Kinds { stream: false, seq_packet: true } => Some(Kind::SeqPacket),
+            Kinds { stream: true, seq_packet: false, .. } => Some(Kind::Stream),
+            Kinds { stream: false, seq_packet: true, .. } => Some(Kind::SeqPacket),
             _ => None,
         }
     }
@@ -248,17 +285,18 @@ impl<T: Waiting, E: Exported> Backlog<T, E> {
         self.arrived.notify_all();
     }
 
-    /// Notes that the program accepts this kind. Its first call resets those of the other kind that
+    /// Notes that the program accepts these kinds. Its first call resets those of the others that
     /// came before. Returns whether the service thread waits for their places.
-    pub(crate) fn ask_for(&self, kind: Kind) -> bool {
+    pub(crate) fn ask_for(&self, kinds: &[ClientKind]) -> bool {
         let mut state = self.state();
-        if std::mem::replace(state.wanted.of(kind), true) {
+        let before = state.wanted;
+        kinds.iter().for_each(|kind| *state.wanted.of(*kind) = true);
+        let wanted = state.wanted;
+        if wanted == before {
             return false;
         }
-        let wanted = state.wanted;
-        let (ready, unwanted): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut state.ready)
-            .into_iter()
-            .partition(|connection: &T| wanted.allow(connection.kind()));
+        let (ready, unwanted): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut state.ready).into_iter().partition(|client: &T| wanted.allow(client.kind()));
         state.ready = ready;
         let frees_place = !unwanted.is_empty() && std::mem::take(&mut state.is_awaited);
         drop(state);
@@ -266,11 +304,11 @@ impl<T: Waiting, E: Exported> Backlog<T, E> {
         frees_place
     }
 
-    /// Takes the next connection of this kind, and waits for one until then.
-    pub(crate) fn take(&self, kind: Kind, until: Until) -> Taken<T> {
+    /// Takes the next client of these kinds, and waits for one until then.
+    pub(crate) fn take(&self, kinds: &[ClientKind], until: Until) -> Taken<T> {
         let mut state = self.state();
         loop {
-            let at = state.ready.iter().position(|connection| connection.kind() == kind);
+            let at = state.ready.iter().position(|client| kinds.contains(&client.kind()));
             let found = at.and_then(|at| state.ready.remove(at)).map(Ok);
             let outcome = found.or_else(|| state.error.take().map(Err));
             let closed = || io::Error::other("the listener's service has ended; the log says why");
@@ -367,10 +405,10 @@ mod models {
 
     use super::*;
 
-    struct Arrival(Kind);
+    struct Arrival(ClientKind);
 
     impl Waiting for Arrival {
-        fn kind(&self) -> Kind {
+        fn kind(&self) -> ClientKind {
             self.0
         }
 
@@ -398,8 +436,8 @@ mod models {
     }
 
     fn accept(backlog: &Backlog<Arrival, Readable>, until: Until) -> bool {
-        backlog.ask_for(Kind::Stream);
-        backlog.take(Kind::Stream, until).outcome.is_ok()
+        backlog.ask_for(&[ClientKind::Stream]);
+        backlog.take(&[ClientKind::Stream], until).outcome.is_ok()
     }
 
     #[test]
@@ -411,7 +449,7 @@ mod models {
                 thread::spawn(move || assert!(accept(&backlog, Until::Event)))
             });
             for _ in 0..2 {
-                backlog.push(Arrival(Kind::Stream));
+                backlog.push(Arrival(ClientKind::Stream));
             }
             accepting.into_iter().for_each(|thread| thread.join().unwrap());
         });
@@ -425,7 +463,7 @@ mod models {
             backlog.export();
             let service = {
                 let backlog = backlog.clone();
-                thread::spawn(move || (0..2).for_each(|_| backlog.push(Arrival(Kind::Stream))))
+                thread::spawn(move || (0..2).for_each(|_| backlog.push(Arrival(ClientKind::Stream))))
             };
             let mut accepted = (0..2).filter(|_| accept(&backlog, Until::Now)).count();
             service.join().unwrap();

@@ -21,8 +21,7 @@ use crate::transport::pools::pool_of;
 #[cfg(feature = "rdma")]
 use crate::transport::pools::pool_over;
 use crate::transport::{CqSlot, RdmaPath};
-use crate::wire::Kind;
-use crate::wire::Unavailable;
+use crate::wire::{Kind, Policy, Unavailable};
 
 /// Delays between attempts to listen on a port in use. They double up to a limit.
 fn retry_delays() -> impl Iterator<Item = Duration> {
@@ -36,7 +35,7 @@ const FEW_SLOTS: u32 = 12;
 
 impl Config {
     /// Connects to the first address that accepts.
-    pub(crate) fn connect_any(&self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Connection> {
+    pub(crate) fn connect_kind(&self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Connection> {
         let pool = pool_of(self)?;
         let mut last = None;
         for address in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
@@ -47,6 +46,11 @@ impl Config {
             }
         }
         Err(last.unwrap_or_else(no_address))
+    }
+
+    /// Whether a listener takes clients of plain TCP.
+    pub(crate) fn takes_plain_tcp(&self) -> bool {
+        self.plain_tcp && self.policy != Policy::RequireRdma
     }
 
     /// Makes a non-blocking acceptor.
@@ -191,7 +195,7 @@ impl Config {
     }
 }
 
-fn no_address() -> io::Error {
+pub(crate) fn no_address() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         "the address names no host: there is nothing to connect with, or to listen at",

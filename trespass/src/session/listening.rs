@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::admission::{ACCEPTOR, Admission, ListenerIo, MAX_WAITING, Stall, WayOut};
-use crate::session::backlog::{Backlog, share_of_descriptors};
+use crate::session::backlog::{AcceptedClient, Backlog, share_of_descriptors};
 use crate::session::pending::PendingHandshake;
 use crate::session::refusal::{Refusals, log_refused};
 use crate::session::service::{NextTurn, Place, Task};
@@ -114,6 +114,9 @@ impl ListenerIo for TurnIo<'_> {
             handshake.inspect_err(|error| tracing::debug!(%peer, %error, "cannot begin its handshake"));
         Ok(handshake.ok().map(|mut handshake| {
             handshake.keep_first_message();
+            if config.takes_plain_tcp() {
+                handshake.allow_plain();
+            }
             handshake
         }))
     }
@@ -181,8 +184,12 @@ impl ListenerIo for TurnIo<'_> {
         if let Err(error) = result {
             return handshake.refuse(&error, refusals);
         }
-        match handshake.finish(config, pool) {
-            Ok(connection) => backlog.push(connection),
+        let client = match handshake.is_plain() {
+            true => handshake.into_plain().map(|socket| AcceptedClient::Plain(socket, peer)),
+            false => handshake.finish(config, pool).map(Box::new).map(AcceptedClient::Connected),
+        };
+        match client {
+            Ok(client) => backlog.push(client),
             Err(error) => log_refused(peer, &error),
         }
     }

@@ -118,6 +118,26 @@ impl PendingHandshake {
         self.peer
     }
 
+    /// Lets a client of plain TCP through, with its bytes unread.
+    pub(crate) fn allow_plain(&mut self) {
+        if let Some(RunningHandshake::Tcp(handshake)) = &mut self.running {
+            handshake.allow_plain();
+        }
+    }
+
+    /// Whether a client of plain TCP has been let through.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(&self.running, Some(RunningHandshake::Tcp(handshake)) if handshake.is_plain())
+    }
+
+    /// The socket of a client that is let through, which is no longer registered.
+    pub(crate) fn into_plain(self) -> io::Result<std::net::TcpStream> {
+        match self.running {
+            Some(RunningHandshake::Tcp(handshake)) => handshake.into_plain(),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// Keeps the client's first message until [`begin`](Self::begin).
     pub(crate) fn keep_first_message(&mut self) {
         match &mut self.running {

@@ -54,6 +54,14 @@ impl Preamble {
     }
 
     /// Checks the first four bytes alone, because a peer with another protocol may send no more.
+    /// Whether bytes are the beginning of a message of this protocol. `None` if they are too few to tell.
+    pub(crate) fn begins_with(first: &[u8]) -> Option<bool> {
+        match MAGIC.iter().zip(first).all(|(own, other)| own == other) {
+            true if first.len() < MAGIC.len() => None,
+            is_own => Some(is_own),
+        }
+    }
+
     pub(crate) fn check_magic(magic: [u8; 4]) -> Result<(), WireError> {
         if magic == MAGIC { Ok(()) } else { Err(WireError::Magic(magic)) }
     }

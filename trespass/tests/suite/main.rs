@@ -36,6 +36,7 @@ mod messages;
 #[cfg(feature = "rdma")]
 mod netem;
 mod parity;
+mod plain;
 mod proxy;
 mod ready;
 mod single;
@@ -160,6 +161,7 @@ fn run_at(
         _ => {
             hostile::add(&mut suite);
             control::add(&mut suite);
+            plain::add(&mut suite);
         }
     }
     idle::add(&mut suite);

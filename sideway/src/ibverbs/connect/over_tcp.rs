@@ -127,7 +127,7 @@ pub enum OverTcpError {
     /// The peer could not connect its queue pair.
     #[error("the peer could not connect its queue pair: {reason}")]
     PeerFailed {
-        /// Its reason.
+        /// What it says, as one printable line.
         reason: String,
     },
 }

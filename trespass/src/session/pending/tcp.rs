@@ -15,7 +15,7 @@ use crate::pool::Pool;
 use crate::session::connection::Connection;
 use crate::session::refusal::{Refusals, log_foreign, log_refused};
 use crate::transport::{CqSlot, RdmaPath, WorkCompletion};
-use crate::wire::Kind;
+use crate::wire::{Kind, Preamble};
 
 /// A handshake in progress.
 pub(crate) struct PendingTcpHandshake {
@@ -28,6 +28,18 @@ pub(crate) struct PendingTcpHandshake {
     /// `None` until TCP is connected.
     handshake: Option<TcpHandshake<RdmaPath>>,
     established: Option<Established<RdmaPath>>,
+    protocol: ClientProtocol,
+}
+
+/// The protocol of an accepted client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientProtocol {
+    /// This crate's, or one that is refused.
+    Own,
+    /// Its first bytes tell.
+    Unknown,
+    /// Another one, which the program speaks.
+    Plain,
 }
 
 impl PendingTcpHandshake {
@@ -47,7 +59,8 @@ impl PendingTcpHandshake {
         terms.takes_either_kind = kind.is_none();
         let handshake = Some(TcpHandshake::server(terms, path, began));
         let socket = TcpStream::from_std(socket);
-        Ok(Self { socket, peer, kind: own, began, slot: None, handshake, established: None })
+        let protocol = ClientProtocol::Own;
+        Ok(Self { socket, peer, kind: own, began, slot: None, handshake, established: None, protocol })
     }
 
     /// The handshake of a connecting client, whose time limit counts from `began`.
@@ -59,7 +72,8 @@ impl PendingTcpHandshake {
     ) -> io::Result<Self> {
         let socket =
             TcpStream::connect(peer).map_err(|source| ConnectError::Tcp { address: peer, source })?;
-        Ok(Self { socket, peer, kind, began, slot, handshake: None, established: None })
+        let protocol = ClientProtocol::Own;
+        Ok(Self { socket, peer, kind, began, slot, handshake: None, established: None, protocol })
     }
 
     /// Handles a completion from the worker's completion queue.
@@ -93,6 +107,24 @@ impl PendingTcpHandshake {
             handshake.turn_away(&mut self.socket, text);
         }
         refusals.finish(self.socket);
+    }
+
+    /// Lets a client of another protocol through, with its bytes unread.
+    pub(super) fn allow_plain(&mut self) {
+        self.protocol = ClientProtocol::Unknown;
+    }
+
+    /// Whether the client has been let through.
+    pub(super) fn is_plain(&self) -> bool {
+        self.protocol == ClientProtocol::Plain
+    }
+
+    /// The socket as the system accepted it.
+    pub(super) fn into_plain(self) -> io::Result<std::net::TcpStream> {
+        let socket = std::net::TcpStream::from(self.socket);
+        socket.set_nonblocking(false)?;
+        socket.set_nodelay(false)?;
+        Ok(socket)
     }
 
     pub(super) fn keep_first_message(&mut self) {
@@ -185,6 +217,17 @@ impl PendingTcpHandshake {
             }
         }
         let Some(handshake) = &mut self.handshake else { return Poll::Pending };
+        if self.protocol == ClientProtocol::Unknown {
+            match protocol(&self.socket) {
+                // The handshake reports that its time is up.
+                ClientProtocol::Unknown if now < handshake.waits_for().deadline => return Poll::Pending,
+                ClientProtocol::Unknown => {}
+                known => self.protocol = known,
+            }
+        }
+        if self.protocol == ClientProtocol::Plain {
+            return Poll::Ready(Ok(()));
+        }
         if handshake.keeps_message() && has_ended(&self.socket) {
             handshake.closed();
         }
@@ -238,6 +281,23 @@ impl PendingTcpHandshake {
         let socket = std::net::TcpStream::from(self.socket);
         config.set_keepalive(&socket)?;
         Connection::new(socket, established, config, pool)
+    }
+}
+
+/// The protocol that a client's first bytes tell, which stay unread.
+fn protocol(socket: &TcpStream) -> ClientProtocol {
+    let mut first = [0; 4];
+    match socket.peek(&mut first) {
+        Ok(count) if count > 0 => match Preamble::begins_with(&first[..count]) {
+            Some(true) => ClientProtocol::Own,
+            Some(false) => ClientProtocol::Plain,
+            None => ClientProtocol::Unknown,
+        },
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            ClientProtocol::Unknown
+        }
+        // The handshake reports the end.
+        _ => ClientProtocol::Own,
     }
 }
 

@@ -31,7 +31,7 @@ fn a_frame_is_read_and_nothing_behind_it() {
 }
 
 #[test]
-fn what_a_wrong_peer_sends_is_named() {
+fn other_protocols_and_versions_are_named() {
     assert!(matches!(closed(b"GET / HTTP/1.1"), OverTcpError::NoGreeting { found } if &found == b"GET / H"));
     assert!(matches!(closed(&frame(2, GREETING, 0)), OverTcpError::OtherVersion { theirs: 2 }));
     assert!(matches!(closed(&frame(VERSION, 9, 0)), OverTcpError::OutOfOrder { found: 9, .. }));
