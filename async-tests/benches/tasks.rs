@@ -7,22 +7,22 @@
 //! The two sides are processes over the software device. The pairs are measured in turns. A row has the
 //! ratio of the medians, and the ratio of two halves of one side as the noise.
 
-use std::env;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream as StdTcpStream};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+mod common;
 
-use sideway::soft;
+use std::env;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::thread;
+use std::time::Duration;
+
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
 use trespass::tokio::{Listener, Stream};
 use trespass::{Builder, Config, Policy};
 
-/// Names what the process serves, if it is a server.
-const SERVES: &str = "TRESPASS_BENCH_SERVES";
+use common::{EchoServer, SERVES, median, noise, set_device, timed};
+
 const LEN: usize = 64;
 const ROUNDS: usize = 21;
 const ROUND_TRIPS: usize = 2000;
@@ -38,11 +38,7 @@ enum EchoKind {
 }
 
 fn main() {
-    let mut config = soft::Config::from_env().expect("a valid environment");
-    config.fabric =
-        env::var("TRESPASS_BENCH_FABRIC").unwrap_or_else(|_| format!("bench-{}", std::process::id()));
-    let fabric = config.fabric.clone();
-    sideway::set_default_provider(soft::provider_with(config).expect("no device is listed yet"));
+    let fabric = set_device();
     match env::var(SERVES).as_deref() {
         Ok("blocking") => return serve_blocking(),
         Ok("tasks") => return serve_tasks(),
@@ -110,24 +106,6 @@ fn config_of_device() -> Config {
 
 async fn connect(addr: SocketAddr) -> Stream {
     Stream::connect_with(&config_of_device(), addr).await.expect("a connection")
-}
-
-fn timed(work: impl FnOnce()) -> f64 {
-    let begin = Instant::now();
-    work();
-    begin.elapsed().as_secs_f64()
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_unstable_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
-/// The ratio of the medians of every other value and of the rest.
-fn noise(times: &[f64]) -> f64 {
-    let half = |first| median(&times.iter().copied().skip(first).step_by(2).collect::<Vec<_>>());
-    half(0) / half(1)
 }
 
 fn ping_blocking(stream: &mut (impl Read + Write)) {
@@ -200,29 +178,4 @@ fn serve_tcp() {
             tokio::spawn(echo(stream));
         }
     });
-}
-
-/// A server process, which is killed when this is dropped.
-struct EchoServer {
-    process: Child,
-    addr: SocketAddr,
-}
-
-impl EchoServer {
-    fn start(kind: &str, fabric: &str) -> Self {
-        let mut command = Command::new(env::current_exe().expect("this program has a path"));
-        command.env(SERVES, kind).env("TRESPASS_BENCH_FABRIC", fabric).stdout(Stdio::piped());
-        let mut process = command.spawn().expect("this program starts");
-        let mut line = String::new();
-        let told = process.stdout.take().expect("a pipe");
-        BufReader::new(told).read_line(&mut line).expect("an address");
-        Self { process, addr: line.trim().parse().expect("an address") }
-    }
-}
-
-impl Drop for EchoServer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }

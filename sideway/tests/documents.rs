@@ -274,6 +274,7 @@ fn exists(test: &str) -> bool {
         "examples" => function("examples/tests"),
         "trespass" => function("trespass/tests") || function("trespass/src"),
         "tasks" => function("async-tests/tests/tasks") || function("async-tests/tests"),
+        "local" => function("async-tests/tests/local"),
         "soundness" => root().join("sideway/tests/soundness").join(name).with_extension("stderr").exists(),
         "CI" => read(".ci/run").contains(&format!("\n{name}() {{")),
         _ => false,
@@ -399,7 +400,7 @@ fn every_promise_of_trespass_names_tests_that_exist() {
         for paragraph in paragraphs(&text) {
             let names: Vec<_> = named_tests(&paragraph).collect();
             for name in &names {
-                let suites = ["trespass suite::", "trespass ", "tasks ", "examples "];
+                let suites = ["trespass suite::", "trespass ", "tasks ", "local ", "examples "];
                 let is_test = suites.iter().any(|suite| exists(&format!("{suite}{name}")));
                 assert!(is_test, "{path}: there is no test `{name}`");
             }

@@ -118,6 +118,8 @@
 //! - Tasks of tokio await theirs, by the module `tokio` with the feature of that name
 //!   (`libraries::hyper_serves_http`). With the feature `futures` they have the traits of futures-io, too
 //!   (`libraries::the_traits_of_futures_io`).
+//! - Tasks on a thread per core are spawned by the module `local` with the feature of that name, on an
+//!   executor whose connections a worker has (`cases::many_connections_of_one_thread`).
 //!
 //! # Zero copy
 //!
@@ -233,6 +235,8 @@ mod corpus;
 mod error;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod handshake;
+#[cfg(feature = "local")]
+pub mod local;
 pub mod pool;
 mod process;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]

@@ -240,8 +240,8 @@ impl Config {
     }
 }
 
-/// Whether a server of plain TCP may have caused the error. One that sends back what it gets seems to be
-/// a client.
+/// Whether a server of plain TCP may have caused the error. One that sends back what it gets seems
+/// to be a client.
 fn may_be_plain(error: &io::Error) -> bool {
     use HandshakeStep::Hello;
     let Some(ConnectError::Handshake { source, .. }) = error.get_ref().and_then(|error| error.downcast_ref())

@@ -1,0 +1,324 @@
+//! Connections between tasks of one runtime.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_util::{AsyncReadExt, AsyncWriteExt};
+use test_harness::{Outcome, bytes, cases};
+use trespass::local::{Listener, ReadHalf, Stream, WriteHalf, sleep, spawn_local, timeout};
+
+use super::fixture::{Fixture, LONG, anywhere};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
+    cases!(suite: small_requests_are_answered, megabytes_go_both_ways_at_once, messages_keep_their_boundaries,
+        blocks_go_without_a_copy, many_connections_of_one_thread, the_traits_of_futures_io,
+        a_peer_that_does_not_read_stops_the_writer, times_pass, reads_that_are_dropped_lose_nothing,
+        writes_that_are_dropped_give_nothing, unread_bytes_keep_nobody_awake);
+}
+
+async fn echo(mut stream: Stream) -> io::Result<()> {
+    let mut buffer = vec![0; 70_000];
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return stream.shutdown(Shutdown::Write),
+            count => stream.write_all(&buffer[..count]).await?,
+        }
+    }
+}
+
+fn small_requests_are_answered(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, server) = fixture.streams().await;
+        let server = spawn_local(echo(server));
+        for round in 0..2000_u32 {
+            client.write_all(&round.to_le_bytes()).await.unwrap();
+            let mut answer = [0; 4];
+            client.read_exact(&mut answer).await.unwrap();
+            assert_eq!(u32::from_le_bytes(answer), round);
+        }
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "the end");
+        server.await.unwrap();
+    });
+    Ok(())
+}
+
+const MUCH: usize = 5_000_000;
+
+async fn send(mut stream: WriteHalf, seed: u64) {
+    for piece in bytes(seed, MUCH).chunks(33_333) {
+        stream.write_all(piece).await.unwrap();
+    }
+}
+
+async fn receive(mut stream: ReadHalf, seed: u64) {
+    let (mut received, mut buffer) = (Vec::new(), vec![0; 100_000]);
+    loop {
+        match stream.read(&mut buffer).await.unwrap() {
+            0 => break,
+            count => received.extend_from_slice(&buffer[..count]),
+        }
+    }
+    assert!(received == bytes(seed, MUCH), "{} of {MUCH} bytes, or others", received.len());
+}
+
+fn megabytes_go_both_ways_at_once(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = fixture.streams().await;
+        let (client_reads, client_writes) = client.into_split();
+        let (server_reads, server_writes) = server.into_split();
+        let sending = [spawn_local(send(client_writes, 1)), spawn_local(send(server_writes, 2))];
+        let receiving = [spawn_local(receive(server_reads, 1)), spawn_local(receive(client_reads, 2))];
+        for task in sending.into_iter().chain(receiving) {
+            task.await;
+        }
+    });
+    Ok(())
+}
+
+fn messages_keep_their_boundaries(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, server) = fixture.packets().await;
+        let (mut receives, mut sends) = server.into_split();
+        let server = spawn_local(async move {
+            let mut buffer = vec![0; 100_000];
+            loop {
+                match receives.recv(&mut buffer).await {
+                    Ok(len) => sends.send(&buffer[..len]).await.unwrap(),
+                    Err(error) => return error.kind(),
+                }
+            }
+        });
+        let mut buffer = vec![0; 100_000];
+        for len in [0, 1, 64, 4096, 70_000, 0, 3] {
+            let message = bytes(len as u64, len);
+            client.send(&message).await.unwrap();
+            assert_eq!(client.recv(&mut buffer).await.unwrap(), len);
+            assert!(buffer[..len] == message, "message of {len} bytes");
+        }
+        drop(client);
+        assert_eq!(server.await, ErrorKind::UnexpectedEof);
+    });
+    Ok(())
+}
+
+fn blocks_go_without_a_copy(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, mut server) = fixture.packets().await;
+        for round in 0..50_u8 {
+            let mut block = client.buffer(1000).unwrap();
+            block.bytes_mut()[..1000].fill(round);
+            let ticket = client.send_buf(block, 1000).await.unwrap();
+            let message = server.recv_buf().await.unwrap();
+            assert!(message.to_vec() == [round; 1000]);
+            drop(message);
+            let completion = client.completion().await;
+            assert!(completion.sent && completion.ticket == ticket);
+        }
+        let block = client.buffer(8).unwrap();
+        drop(server);
+        // Sooner or later the end of the peer is known.
+        let mut next = Some(block);
+        let refused = loop {
+            match client.send_buf(next.take().unwrap(), 8).await {
+                Ok(_) => next = Some(client.completion().await.block),
+                Err(refused) => break refused,
+            }
+        };
+        assert!(refused.block.len() >= 8, "the block comes back: {}", refused.error);
+    });
+    Ok(())
+}
+
+fn many_connections_of_one_thread(fixture: &Fixture) -> Outcome {
+    const CLIENTS: usize = 64;
+    fixture.run(async {
+        let mut listener = Listener::bind(anywhere()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let serving = spawn_local(async move {
+            for _ in 0..CLIENTS {
+                let (stream, _) = listener.accept().await.unwrap();
+                drop(spawn_local(echo(stream)));
+            }
+        });
+        let clients: Vec<_> = (0..CLIENTS as u32)
+            .map(|number| {
+                spawn_local(async move {
+                    let mut stream = Stream::connect(addr).await.unwrap();
+                    for round in 0..50_u32 {
+                        let word = (number * 1000 + round).to_le_bytes();
+                        stream.write_all(&word).await.unwrap();
+                        let mut answer = [0; 4];
+                        stream.read_exact(&mut answer).await.unwrap();
+                        assert_eq!(answer, word);
+                    }
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await;
+        }
+        serving.await;
+    });
+    Ok(())
+}
+
+fn the_traits_of_futures_io(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, server) = fixture.streams().await;
+        let (mut reads, mut writes) = server.into_split();
+        let server =
+            spawn_local(async move { futures_util::io::copy(&mut reads, &mut writes).await.unwrap() });
+        AsyncWriteExt::write_all(&mut client, b"all of it").await.unwrap();
+        AsyncWriteExt::close(&mut client).await.unwrap();
+        let mut answer = Vec::new();
+        AsyncReadExt::read_to_end(&mut client, &mut answer).await.unwrap();
+        assert_eq!(answer, b"all of it");
+        assert_eq!(server.await, 9);
+    });
+    Ok(())
+}
+
+fn a_peer_that_does_not_read_stops_the_writer(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, mut server) = fixture.streams().await;
+        let writing = spawn_local(async move {
+            client.write_all(&bytes(7, 4 * MUCH)).await.unwrap();
+        });
+        sleep(Duration::from_millis(50)).await;
+        assert!(!writing.is_finished(), "nobody reads");
+        let mut received = vec![0; 4 * MUCH];
+        server.read_exact(&mut received).await.unwrap();
+        assert!(received == bytes(7, 4 * MUCH));
+        writing.await;
+    });
+    Ok(())
+}
+
+fn times_pass(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let begin = Instant::now();
+        let order = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let sleepers: Vec<_> = [30, 10, 20]
+            .map(|millis| {
+                let order = order.clone();
+                spawn_local(async move {
+                    sleep(Duration::from_millis(millis)).await;
+                    order.borrow_mut().push(millis);
+                })
+            })
+            .into();
+        for sleeper in sleepers {
+            sleeper.await;
+        }
+        assert!(begin.elapsed() >= Duration::from_millis(30));
+        assert_eq!(*order.borrow(), [10, 20, 30]);
+        let never = timeout(Duration::from_millis(5), sleep(Duration::MAX)).await;
+        assert_eq!(never.unwrap_err().0, Duration::from_millis(5));
+        assert_eq!(timeout(LONG, async { 7 }).await, Ok(7));
+        // A sleep that is dropped wakes nobody.
+        drop(sleep(Duration::from_millis(1)));
+        sleep(Duration::ZERO).await;
+    });
+    Ok(())
+}
+
+/// Polls a future once, and drops it if it is not done.
+async fn once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let polled = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+    match polled {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+/// Lets the other tasks run.
+async fn give_way() {
+    let mut is_first = true;
+    poll_fn(|context| {
+        if std::mem::take(&mut is_first) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+fn reads_that_are_dropped_lose_nothing(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, mut server) = fixture.streams().await;
+        let (_reads, writes) = client.into_split();
+        let writing = spawn_local(send(writes, 3));
+        let (mut received, mut buffer, mut dropped) = (Vec::new(), vec![0; 10_000], 0);
+        loop {
+            match once(server.read(&mut buffer)).await {
+                Some(Ok(0)) => break,
+                Some(count) => received.extend_from_slice(&buffer[..count.unwrap()]),
+                None => {
+                    dropped += 1;
+                    give_way().await;
+                }
+            }
+        }
+        assert!(dropped > 0, "no read waited");
+        assert!(received == bytes(3, MUCH), "{} of {MUCH} bytes, or others", received.len());
+        writing.await;
+    });
+    Ok(())
+}
+
+fn writes_that_are_dropped_give_nothing(fixture: &Fixture) -> Outcome {
+    const MESSAGES: u32 = 2000;
+    fixture.run(async {
+        let (mut client, mut server) = fixture.packets().await;
+        let receiving = spawn_local(async move {
+            let mut buffer = vec![0; 8192];
+            for number in 0..MESSAGES {
+                assert_eq!(server.recv(&mut buffer).await.unwrap(), 8192);
+                assert_eq!(buffer[..4], number.to_le_bytes());
+            }
+            assert_eq!(server.recv(&mut buffer).await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        });
+        let (mut message, mut dropped) = (vec![0; 8192], 0);
+        for number in 0..MESSAGES {
+            message[..4].copy_from_slice(&number.to_le_bytes());
+            while once(client.send(&message)).await.map(Result::unwrap).is_none() {
+                dropped += 1;
+                give_way().await;
+            }
+        }
+        assert!(dropped > 0, "no send waited");
+        drop(client);
+        receiving.await;
+    });
+    Ok(())
+}
+
+fn unread_bytes_keep_nobody_awake(fixture: &Fixture) -> Outcome {
+    use rustix::time::{ClockId, clock_gettime};
+
+    const PAUSE: Duration = Duration::from_millis(300);
+    fixture.run(async {
+        let (mut client, mut server) = fixture.streams().await;
+        client.write_all(b"unread").await.unwrap();
+        sleep(Duration::from_millis(20)).await;
+        let used = || {
+            let time = clock_gettime(ClockId::ThreadCPUTime);
+            Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+        };
+        let before = used();
+        sleep(PAUSE).await;
+        let used = used() - before;
+        assert!(used < PAUSE / 3, "{used:?} of processor time in {PAUSE:?}");
+        let mut read = [0; 6];
+        server.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"unread");
+    });
+    Ok(())
+}
