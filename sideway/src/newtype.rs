@@ -65,6 +65,18 @@ macro_rules! display_as_debug {
     )*};
 }
 
+/// Converts a C enumeration into its value, as `as` does for a Rust `enum`.
+macro_rules! into_integer {
+    ($($Name:ty => $repr:ty),* $(,)?) => {$(
+        impl From<$Name> for $repr {
+            #[inline]
+            fn from(value: $Name) -> Self {
+                value.raw()
+            }
+        }
+    )*};
+}
+
 /// Implements `Debug` of an error as its text, because a `main` that returns an error prints its
 /// `Debug`, and so do `unwrap` and `expect`.
 macro_rules! debug_as_text {

@@ -13,6 +13,7 @@ mod documents;
 mod fake;
 #[cfg(feature = "soft")]
 mod gone;
+mod migration;
 mod seed;
 mod soundness;
 #[cfg(all(feature = "soft", feature = "mlx5", feature = "efa"))]

@@ -49,6 +49,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_rt_values_ex`
+    #[doc(alias = "query_rt_values_ex")]
     pub fn query_raw_clock(&self) -> Result<u64, Error> {
         const RAW_CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
         let mut values = ibv_values_ex { comp_mask: RAW_CLOCK, ..ibv_values_ex::default() };

@@ -183,8 +183,8 @@ impl DeviceList {
     }
 
     /// The devices, in the library's order.
-    pub fn iter(&self) -> impl Iterator<Item = Device<'_>> {
-        (0..self.len).filter_map(|index| self.get(index))
+    pub fn iter(&self) -> Devices<'_> {
+        Devices { list: self, next: 0 }
     }
 
     /// The first device.
@@ -230,6 +230,37 @@ impl Drop for DeviceList {
         // SAFETY: the list came from this provider's `ibv_get_device_list` and is freed only here.
         // A `Device` borrows the list, and an open context keeps its device alive.
         unsafe { (self.provider.verbs().ibv_free_device_list)(self.devices.as_ptr()) };
+    }
+}
+
+/// The devices of a [`DeviceList`], in the library's order.
+#[derive(Clone, Debug)]
+pub struct Devices<'list> {
+    list: &'list DeviceList,
+    next: usize,
+}
+
+impl<'list> Iterator for Devices<'list> {
+    type Item = Device<'list>;
+
+    fn next(&mut self) -> Option<Device<'list>> {
+        while self.next < self.list.len {
+            let device = self.list.get(self.next);
+            self.next += 1;
+            if device.is_some() {
+                return device;
+            }
+        }
+        None
+    }
+}
+
+impl<'list> IntoIterator for &'list DeviceList {
+    type Item = Device<'list>;
+    type IntoIter = Devices<'list>;
+
+    fn into_iter(self) -> Devices<'list> {
+        self.iter()
     }
 }
 
@@ -318,6 +349,42 @@ impl Device<'_> {
         Ok(unsafe { DeviceContext::from_raw(context, self.provider) })
     }
 }
+
+/// A device, whether it is open or only listed.
+///
+/// Its methods are those of [`Device`] and of [`DeviceContext`], which need no import. The trait is
+/// for functions that take either.
+pub trait DeviceInfo {
+    /// The kernel's name of the device, such as `mlx5_0`.
+    fn name(&self) -> String;
+
+    /// The node GUID.
+    fn guid(&self) -> Guid;
+
+    /// The transport protocol of the device.
+    fn transport_type(&self) -> TransportType;
+}
+
+/// Implements [`DeviceInfo`] by the methods of the same names.
+macro_rules! impl_device_info {
+    ($($Device:ty),*) => {$(
+        impl DeviceInfo for $Device {
+            fn name(&self) -> String {
+                self.name()
+            }
+
+            fn guid(&self) -> Guid {
+                self.guid()
+            }
+
+            fn transport_type(&self) -> TransportType {
+                self.transport_type()
+            }
+        }
+    )*};
+}
+
+impl_device_info!(Device<'_>, DeviceContext);
 
 /// Access for the direct-verbs modules.
 #[cfg(feature = "mlx5")]

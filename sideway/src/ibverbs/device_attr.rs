@@ -386,6 +386,33 @@ impl DeviceAttr {
     }
 }
 
+/// The getters whose names in sideway 0.4 are not those of the C fields.
+impl DeviceAttr {
+    /// [`fw_ver`](Self::fw_ver).
+    #[deprecated(note = "use `fw_ver`, the name of the C field")]
+    pub fn firmware_version(&self) -> String {
+        self.fw_ver()
+    }
+
+    /// [`hw_ver`](Self::hw_ver).
+    #[deprecated(note = "use `hw_ver`, the name of the C field")]
+    pub fn hardware_version(&self) -> u32 {
+        self.hw_ver()
+    }
+
+    /// [`atomic_cap`](Self::atomic_cap).
+    #[deprecated(note = "use `atomic_cap`, the name of the C field")]
+    pub fn atomic_capability(&self) -> AtomicCapability {
+        self.atomic_cap()
+    }
+
+    /// [`max_res_rd_atom`](Self::max_res_rd_atom).
+    #[deprecated(note = "use `max_res_rd_atom`, the name of the C field")]
+    pub fn max_res_rd_atomic(&self) -> i32 {
+        self.max_res_rd_atom()
+    }
+}
+
 impl fmt::Debug for DeviceAttr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("DeviceAttr").field(&self.attr.orig_attr).finish()
@@ -674,4 +701,24 @@ pub struct PciAtomicCapabilities {
     pub swap: PciAtomicSizes,
     /// Operand sizes of compare-and-swap.
     pub compare_swap: PciAtomicSizes,
+}
+
+impl PciAtomicCapabilities {
+    /// The field [`fetch_add`](field@Self::fetch_add).
+    #[deprecated(note = "use the field `fetch_add`")]
+    pub fn fetch_add(&self) -> PciAtomicSizes {
+        self.fetch_add
+    }
+
+    /// The field [`swap`](field@Self::swap).
+    #[deprecated(note = "use the field `swap`")]
+    pub fn swap(&self) -> PciAtomicSizes {
+        self.swap
+    }
+
+    /// The field [`compare_swap`](field@Self::compare_swap).
+    #[deprecated(note = "use the field `compare_swap`")]
+    pub fn compare_swap(&self) -> PciAtomicSizes {
+        self.compare_swap
+    }
 }

@@ -19,6 +19,8 @@
 //! # fn main() {}
 //! ```
 
+mod former;
+
 use std::any::Any;
 use std::ffi::CStr;
 use std::fmt;
@@ -26,12 +28,14 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
+pub use former::*;
 use rdma_mummy_sys::Provider;
 use rdma_mummy_sys::types::{ibv_context, ibv_device};
 
 use super::check;
 use super::quirks::Quirks;
-use super::types::{Guid, TransportType};
+pub use super::types::Guid;
+use super::types::TransportType;
 use crate::error::Error;
 
 /// An open device (`ibv_context`).

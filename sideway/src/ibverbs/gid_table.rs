@@ -43,6 +43,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_gid_ex`
+    #[doc(alias = "query_gid_type")]
     pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, Error> {
         let error = |source| no_gid("ibv_query_gid_ex", port_num, gid_index, source);
         let mut entry = ibv_gid_entry::default();

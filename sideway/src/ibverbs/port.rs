@@ -486,3 +486,4 @@ impl PortSpeed {
 }
 
 display_as_debug!(PortState, PhysicalState, LinkLayer, PortWidth, PortSpeed);
+into_integer!(Mtu => u32, PortState => u32);

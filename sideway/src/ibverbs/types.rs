@@ -101,3 +101,4 @@ const fn of_driver(number: u32) -> u32 {
 }
 
 display_as_debug!(TransportType, QueuePairType);
+into_integer!(TransportType => i32);

@@ -348,6 +348,7 @@ impl EventChannel {
     /// # Errors
     ///
     /// Fails as [`get_cm_event`](Self::get_cm_event) does.
+    #[doc(alias = "set_nonblocking")]
     pub fn try_get_cm_event(&self) -> Result<Option<Event>, Error> {
         self.0.check_open()?;
         loop {

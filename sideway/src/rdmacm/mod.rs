@@ -111,6 +111,8 @@
 
 mod address;
 mod channel;
+#[deprecated(note = "its types are in `sideway::rdmacm`")]
+pub mod communication_manager;
 mod connect;
 mod devices;
 mod event;

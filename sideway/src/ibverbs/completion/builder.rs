@@ -57,7 +57,16 @@ impl WorkCompletionFields {
         .union(Self::Slid)
         .union(Self::Sl)
         .union(Self::DlidPathBits);
+
+    /// [`STANDARD`](Self::STANDARD).
+    #[allow(non_upper_case_globals)]
+    #[deprecated(note = "use `WorkCompletionFields::STANDARD`")]
+    pub const StandardFlags: Self = Self::STANDARD;
 }
+
+/// [`WorkCompletionFields`].
+#[deprecated(note = "use `WorkCompletionFields`")]
+pub type CreateCompletionQueueWorkCompletionFlags = WorkCompletionFields;
 
 impl DeviceContext {
     /// Returns a builder for completion queues of this context.

@@ -386,6 +386,7 @@ impl CompletionChannel {
     /// # References
     ///
     /// `man ibv_get_cq_event`
+    #[doc(alias = "set_nonblocking")]
     pub fn try_next(&mut self) -> Result<Option<CompletionEvent>, Error> {
         self.check_open()?;
         self.set_nonblocking(true)?;

@@ -13,6 +13,10 @@ use crate::ibverbs::device_context::DeviceContext;
 
 /// A completion queue of either kind. It is destroyed (`ibv_destroy_cq`) when it and its last queue
 /// pair are dropped.
+///
+/// It is the only handle that polls, so it has no `Clone`. Builders of queue pairs borrow it
+/// ([`setup_send_cq`](crate::ibverbs::queue_pair::QueuePairBuilder::setup_send_cq)); a clone of such
+/// a builder makes further pairs for the queue, also on another thread than the one that polls.
 #[derive(Debug)]
 pub enum GenericCompletionQueue {
     /// Polled with `ibv_poll_cq`.

@@ -36,6 +36,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use basic::{BasicCompletionQueue, BasicPoller, BasicWorkCompletion};
+#[allow(deprecated)]
+pub use builder::CreateCompletionQueueWorkCompletionFlags;
 pub use builder::{CompletionQueueBuilder, CreateCompletionQueueError, WorkCompletionFields};
 pub use channel::{ChannelCloser, ChannelWakeup, CompletionChannel, CompletionEvent};
 pub use control::Notify;
@@ -146,6 +148,12 @@ mod sealed {
 }
 
 /// Operations of any kind of completion queue, other than polling.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a completion queue",
+    label = "expected a completion queue, borrowed",
+    note = "a queue has one owner, which polls it: give builders a reference (`setup_send_cq(&cq)`)",
+    note = "a clone of a queue pair builder keeps its queues, also in another thread than the owner's"
+)]
 pub trait CompletionQueue: sealed::Sealed {
     /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
     /// destroy it.

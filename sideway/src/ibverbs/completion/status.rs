@@ -173,6 +173,8 @@ impl fmt::Display for WorkCompletionOperationType {
     }
 }
 
+into_integer!(WorkCompletionStatus => u32, WorkCompletionOperationType => u32);
+
 c_flags! {
     /// Optional parts of a completion (`ibv_wc_flags`).
     pub struct WorkCompletionFlags(u32) {

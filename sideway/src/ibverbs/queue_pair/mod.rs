@@ -25,6 +25,7 @@
 
 mod attribute;
 mod basic;
+mod buffer;
 mod builder;
 mod control;
 mod extended;
@@ -45,11 +46,14 @@ pub use attribute::{
     AlternatePath, MigrationState, QueuePairAttribute, QueuePairAttributeMask, QueuePairInitAttribute,
 };
 pub use basic::{BasicPostSendGuard, BasicQueuePair, BasicSendQueue, PreparedSendList};
+pub use buffer::{SetInlineData, SetScatterGatherEntry};
 pub use builder::{CreateQueuePairError, QueuePairBuilder, SendOperationFlags};
 pub use control::{QueuePairControl, RateLimit};
 pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
+#[allow(deprecated)]
+pub use modify::ModifyQueuePairErrorKind;
 #[cfg(feature = "mlx5")]
 pub(crate) use post::sealed::{Build, ListInfo, Step};
 pub use post::{

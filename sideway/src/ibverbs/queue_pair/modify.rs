@@ -106,6 +106,10 @@ pub enum ModifyQueuePairError {
     },
 }
 
+/// [`ModifyQueuePairError`], which has these variants itself.
+#[deprecated(note = "use `ModifyQueuePairError`")]
+pub type ModifyQueuePairErrorKind = ModifyQueuePairError;
+
 impl ModifyQueuePairError {
     /// Finds the reason after `ibv_modify_qp` failed.
     #[cold]
