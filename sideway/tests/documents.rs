@@ -121,12 +121,15 @@ fn functions_of_libibverbs() -> BTreeSet<String> {
     all
 }
 
+/// The chapter about the release of the public registry.
+const FORMER: &str = "## From sideway 0.4";
+
 #[test]
 fn every_path_of_the_migration_notes_exists() {
     let (document, items) = (read("docs/migrating.md"), public_items());
     let mut checked = 0;
     let mut missing = Vec::new();
-    for heading in ["## From C", "## From the `ibverbs` crate", "## From `async-rdma`"] {
+    for heading in ["## From C", FORMER, "## From the `ibverbs` crate", "## From `async-rdma`"] {
         for row in rows(&document, heading) {
             let modules = ["ibverbs::", "memory::", "mlx5::", "rdmacm::"];
             let is_path = |path: &&str| modules.iter().any(|module| path.starts_with(module));
@@ -279,6 +282,25 @@ fn exists(test: &str) -> bool {
         "CI" => read(".ci/run").contains(&format!("\n{name}() {{")),
         _ => false,
     }
+}
+
+#[test]
+fn every_row_about_the_former_release_names_a_test_that_exists() {
+    let document = read("docs/migrating.md");
+    let mut count = 0;
+    for row in rows(&document, FORMER) {
+        let [what, _, _, shown] = row[..] else { panic!("a row has no four cells: {row:?}") };
+        if what == "in 0.4" || what == "---" {
+            continue;
+        }
+        let tests: Vec<_> = code(shown).collect();
+        assert!(!tests.is_empty(), "{what}: no test");
+        for test in tests {
+            assert!(exists(test), "{what}: there is no test `{test}`");
+        }
+        count += 1;
+    }
+    assert!(count > 30, "only {count} rows were found");
 }
 
 #[test]
