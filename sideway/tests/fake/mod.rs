@@ -24,6 +24,7 @@ mod post;
 mod prepared;
 mod provided;
 mod regions;
+mod transport;
 mod xrc;
 
 use sideway::ibverbs::AccessFlags;

@@ -14,6 +14,7 @@ use rdma_mummy_sys::verbs;
 use super::QueuePairControl;
 use super::control::{Dependencies, Inner};
 use super::receive::{NoRoom, ReceiveQueue};
+use super::transport::{QueuePairTransport, TypedQueuePair};
 use super::{
     BasicQueuePair, BasicSendQueue, ExtendedQueuePair, ExtendedSendQueue, GenericQueuePair,
     QueuePairCapability, QueuePairType,
@@ -401,6 +402,16 @@ impl QueuePairBuilder {
             ) => self.build().map(Into::into),
             Err(error) => Err(error),
         }
+    }
+
+    /// Makes a pair of the transport `T`, as [`build_generic`](Self::build_generic) does. The
+    /// compiler refuses operations that the transport lacks ([`transport`](super::transport)).
+    ///
+    /// # Errors
+    ///
+    /// Fails as [`build`](Self::build) does.
+    pub fn build_typed<T: QueuePairTransport>(&self) -> Result<TypedQueuePair<T>, CreateQueuePairError> {
+        self.clone().setup_qp_type(T::QP_TYPE).build_generic().map(TypedQueuePair::of)
     }
 
     /// The protection domain, the requested operations, and whether a shared receive queue is used.

@@ -38,6 +38,7 @@ mod slices;
 mod state;
 mod table;
 mod target;
+pub mod transport;
 mod work_request;
 
 use std::sync::Arc;
