@@ -215,9 +215,11 @@ fn workers_keep_one_store_for_all_clients() {
     // Other tests of this process set fault rules.
     test_harness::alone!(workers_keep_one_store_for_all_clients);
     sideway::set_default_provider(sideway::soft::provider());
-    for variables in [&TCP[..], &BY_DEVICE] {
+    let servers = ["store_workers", "store_tasks"];
+    let kinds = servers.iter().flat_map(|name| [(name, &TCP[..]), (name, &BY_DEVICE)]);
+    for (name, variables) in kinds {
         let arguments = ["127.0.0.1:0", "--workers", "3", "--clients", "14"];
-        let (server, addr) = server_in("store_workers", &arguments, variables);
+        let (server, addr) = server_in(name, &arguments, variables);
         let ask = |request: &[&str]| {
             let arguments = [&["client", &addr], request].concat();
             run_with(&example("store").unwrap(), &arguments, variables).unwrap().ok().unwrap()
@@ -244,6 +246,26 @@ fn workers_keep_one_store_for_all_clients() {
         drop(stream);
         let said = server.finish().unwrap().ok().unwrap();
         assert!(said.ends_with("3 workers have served 14 clients\n"), "{said}");
+    }
+}
+
+#[test]
+fn each_core_echoes() {
+    test_harness::alone!(each_core_echoes);
+    sideway::set_default_provider(sideway::soft::provider());
+    for variables in [&TCP[..], &BY_DEVICE] {
+        let (server, addr) = server_in("echo_tasks", &["127.0.0.1:0", "--clients", "8"], variables);
+        let policy = if variables == TCP { Policy::TcpOnly } else { Policy::RequireRdma };
+        let config = Builder::new().policy(policy).build().unwrap();
+        for round in 0..8_u8 {
+            let mut stream = config.connect(&addr).unwrap();
+            stream.write_all(&[round; 1000]).unwrap();
+            let mut answer = [0; 1000];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [round; 1000]);
+        }
+        let said = server.finish().unwrap().ok().unwrap();
+        assert!(said.ends_with("threads have served 8 clients\n"), "{said}");
     }
 }
 
