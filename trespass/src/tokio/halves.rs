@@ -21,6 +21,20 @@ pub struct ReadHalf<'a>(pub(super) &'a Stream);
 #[derive(Debug)]
 pub struct WriteHalf<'a>(pub(super) &'a Stream);
 
+/// For the calls that take `&self`.
+impl AsRef<Stream> for ReadHalf<'_> {
+    fn as_ref(&self) -> &Stream {
+        self.0
+    }
+}
+
+/// For the calls that take `&self`.
+impl AsRef<Stream> for WriteHalf<'_> {
+    fn as_ref(&self) -> &Stream {
+        self.0
+    }
+}
+
 macro_rules! owned_halves {
     ($type:ident, $receiving:ident, $sending:ident, $takes:literal, $gives:literal) => {
         #[doc = $takes]
