@@ -276,6 +276,7 @@ fn exists(test: &str) -> bool {
         "conformance" => function("conformance/src/cases"),
         "examples" => function("examples/tests"),
         "trespass" => function("trespass/tests") || function("trespass/src"),
+        "tunnel" => function("trespass/tunnel/tests/main"),
         "tasks" => function("async-tests/tests/tasks") || function("async-tests/tests"),
         "local" => function("async-tests/tests/local"),
         "soundness" => root().join("sideway/tests/soundness").join(name).with_extension("stderr").exists(),

@@ -1,0 +1,10 @@
+//! The tunnel as two processes, over TCP and over software devices.
+
+mod carrying;
+mod fixture;
+mod many;
+mod metrics;
+mod programs_of_trespass;
+mod resets;
+mod settings;
+mod shutdown;
