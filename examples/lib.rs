@@ -14,7 +14,7 @@
 //! | [`cm_steps`] | the steps of connecting and disconnecting, which `cmtime` times |
 //! | [`loopback`] | queue pairs connected to themselves, for programs about completions |
 //! | [`deposits`] | the workload of `worker` |
-//! | [`runtimes`] | a server with a runtime of `trespass::local` on each of several threads |
+//! | `runtimes` (feature `local`) | a server with a runtime of `trespass::local` on each of several threads |
 //! | [`waking_channel`] | a standard channel whose receiver can also sleep on a file descriptor |
 
 pub mod client_load;
@@ -27,6 +27,7 @@ pub mod pingpong;
 pub mod program;
 pub mod reactor;
 pub mod rping_data;
+#[cfg(feature = "local")]
 pub mod runtimes;
 pub mod shared_queues;
 pub mod text_table;

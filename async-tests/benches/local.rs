@@ -1,12 +1,14 @@
-//! `trespass::local` beside `trespass::tokio`, beside a worker whose events the program handles, and beside
-//! tokio's TCP: requests and answers on many connections at once, a thread for each side.
+//! `trespass::local` beside `trespass::tokio`, beside a worker whose events the program handles,
+//! and beside tokio's TCP: requests and answers on many connections at once, a thread for each
+//! side.
 //!
 //! ```sh
 //! cargo bench -p async-tests --features run --bench local [-- CONNECTIONS...]
 //! ```
 //!
-//! The two sides are processes over the software device. The kinds are measured in turns. A row has the
-//! rate of each, its ratio to `trespass::tokio`, and the ratio of two halves of its rounds as the noise.
+//! The two sides are processes over the software device. The kinds are measured in turns. A row has
+//! the rate of each, its ratio to `trespass::tokio`, and the ratio of two halves of its rounds as
+//! the noise.
 
 mod common;
 
@@ -49,7 +51,7 @@ fn main() {
 
 fn measure(addrs: &[SocketAddr; KINDS.len()], count: usize, size: usize) {
     let each = (REQUESTS / count).max(1);
-    let mut clients = [0, 1, 2, 3].map(|kind| Client::new(KINDS[kind], addrs[kind], count, size));
+    let mut clients = [0, 1, 2, 3].map(|kind| BenchClient::new(KINDS[kind], addrs[kind], count, size));
     let mut times = [const { Vec::new() }; KINDS.len()];
     for _ in 0..ROUNDS {
         for (client, times) in clients.iter_mut().zip(&mut times) {
@@ -141,8 +143,8 @@ struct WorkerConnection {
     left: usize,
 }
 
-/// Handles the events of a worker until `whole`, which is called for each whole request or answer, has
-/// ended each connection. A message of these sizes always finds room.
+/// Handles the events of a worker until `whole`, which is called for each whole request or answer,
+/// has ended each connection. A message of these sizes always finds room.
 fn drive(
     worker: &mut Worker,
     connections: &mut HashMap<Key, WorkerConnection>,
@@ -186,14 +188,14 @@ fn drive(
 }
 
 /// Connections of one kind, on which requests are sent.
-enum Client {
+enum BenchClient {
     Tokio(TokioRuntime, Vec<tasks::Stream>, usize),
     Tcp(TokioRuntime, Vec<TcpStream>, usize),
     Local(Runtime, Vec<local::Stream>, usize),
     Worker(Box<Worker>, HashMap<Key, WorkerConnection>, usize),
 }
 
-impl Client {
+impl BenchClient {
     fn new(kind: &str, addr: SocketAddr, count: usize, size: usize) -> Self {
         match kind {
             "tokio" => {

@@ -215,8 +215,8 @@ fn workers_keep_one_store_for_all_clients() {
     // Other tests of this process set fault rules.
     test_harness::alone!(workers_keep_one_store_for_all_clients);
     sideway::set_default_provider(sideway::soft::provider());
-    let servers = ["store_workers", "store_tasks"];
-    let kinds = servers.iter().flat_map(|name| [(name, &TCP[..]), (name, &BY_DEVICE)]);
+    let servers = ["store_workers"].into_iter().chain(cfg!(feature = "local").then_some("store_tasks"));
+    let kinds = servers.flat_map(|name| [(name, &TCP[..]), (name, &BY_DEVICE)]);
     for (name, variables) in kinds {
         let arguments = ["127.0.0.1:0", "--workers", "3", "--clients", "14"];
         let (server, addr) = server_in(name, &arguments, variables);
@@ -249,6 +249,7 @@ fn workers_keep_one_store_for_all_clients() {
     }
 }
 
+#[cfg(feature = "local")]
 #[test]
 fn each_core_echoes() {
     test_harness::alone!(each_core_echoes);

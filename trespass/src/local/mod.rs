@@ -1,8 +1,8 @@
 //! Thread per core: an executor whose tasks have the connections of a [`Worker`](crate::Worker).
 //!
-//! A [`Runtime`] runs on one thread. Its tasks and connections never move to another one, so no call on a
-//! connection takes a lock or waits for another core. A server has a runtime for each core, and all
-//! listen on one port ([`Builder::reuse_port`](crate::Builder::reuse_port)).
+//! A [`Runtime`] runs on one thread. Its tasks and connections never move to another one, so no
+//! call on a connection takes a lock or waits for another core. A server has a runtime for each
+//! core, and all listen on one port ([`Builder::reuse_port`](crate::Builder::reuse_port)).
 //!
 //! ```
 //! use trespass::local::{Listener, Runtime, Stream, spawn_local};
@@ -34,20 +34,20 @@
 //! - Its connection ([`Stream`], [`SeqPacket`]), or a client of its [`Listener`]. The thread of the
 //!   runtime polls the completion queue that all connections share, and runs the tasks after that.
 //! - A time: [`sleep`], [`timeout`].
-//! - Another task, or another thread, by anything that has a [`Waker`](std::task::Waker): a channel of
-//!   `async-channel` or `tokio::sync`, for example. A wake-up by another thread ends the runtime's sleep
-//!   by one system call, and one by the runtime's own thread makes none.
+//! - Another task, or another thread, by anything that has a [`Waker`](std::task::Waker): a channel
+//!   of `async-channel` or `tokio::sync`, for example. A wake-up by another thread ends the
+//!   runtime's sleep by one system call, and one by the runtime's own thread makes none.
 //!
 //! # Dropped futures
 //!
-//! A future of a read, a receive or an accept that is dropped before its end has taken nothing, and one
-//! of a write or a send has given nothing, so all may be dropped. `write_all` and `read_exact` are the
-//! exceptions, because they consist of several calls.
+//! A future of a read, a receive or an accept that is dropped before its end has taken nothing, and
+//! one of a write or a send has given nothing, so all may be dropped. `write_all` and `read_exact`
+//! are the exceptions, because they consist of several calls.
 //!
 //! # What runs where
 //!
-//! A task that computes holds up all connections of its runtime, as in any event loop. Connects, closes
-//! and handshakes do not block, but names must be resolved elsewhere: calls take a
+//! A task that computes holds up all connections of its runtime, as in any event loop. Connects,
+//! closes and handshakes do not block, but names must be resolved elsewhere: calls take a
 //! [`SocketAddr`](std::net::SocketAddr).
 
 #[macro_use]
