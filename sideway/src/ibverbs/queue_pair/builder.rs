@@ -119,6 +119,23 @@ impl SendOperationFlags {
 }
 
 /// Describes a queue pair. One builder can make any number of them.
+///
+/// The setters change it in place, as those of [`std::process::Command`]. A chain that does not end
+/// in a `build` is bound by its clone:
+///
+/// ```
+/// # #[cfg(feature = "soft")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let list = sideway::DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+/// # let context = list.first()?.open()?;
+/// # let (pd, cq) = (context.alloc_pd()?, context.create_cq_builder().build_generic()?);
+/// let builder = pd.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq).clone();
+/// let (one, other) = (builder.build_generic()?, builder.build_generic()?);
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "soft"))]
+/// # fn main() {}
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueuePairBuilder {
     pd: ProtectionDomain,
