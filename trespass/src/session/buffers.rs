@@ -16,6 +16,14 @@ use crate::session::wake::WakeHandle;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
+impl Ticket {
+    /// The ticket as a number.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+}
+
 /// A lent block that returns. Each block returns exactly once, even if the connection fails.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -15,6 +15,23 @@ pub struct Key {
     pub(super) generation: u32,
 }
 
+impl Key {
+    /// The key as a number, for another language or the program's own tables. None is 0.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        // No worker has 2^32 connections, so that this cannot wrap.
+        (u64::from(self.generation) << 32 | u64::from(self.index)).wrapping_add(1)
+    }
+
+    /// The key of a number that [`to_bits`](Self::to_bits) has returned. The calls of a worker refuse
+    /// one that was made up as they refuse one that has ended.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        let bits = bits.wrapping_sub(1);
+        Self { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
 /// An event that [`Worker::poll`] reports.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -159,9 +159,16 @@ impl WorkerInner {
     }
 
     pub(super) fn close(&mut self, key: Key) {
-        if !self.has(key) {
-            return;
+        // A key of another worker may equal that of a slot which is free, or which closes already.
+        if self
+            .slot_state(key)
+            .is_ok_and(|state| !matches!(state, SlotState::Nothing | SlotState::Closing { .. }))
+        {
+            self.close_slot(key);
         }
+    }
+
+    fn close_slot(&mut self, key: Key) {
         let slot = self.slot(key.index);
         // Otherwise calls with the old key would reach the connection.
         slot.generation = slot.generation.wrapping_add(1);

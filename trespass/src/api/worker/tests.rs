@@ -50,6 +50,33 @@ fn a_connection_may_linger_for_ever() {
     worker.close(key);
 }
 
+/// Closing the key of a free slot, which only another worker has, does not free the slot twice.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_key_of_another_worker_closes_nothing() {
+    let (mut worker, listener, _) = worker();
+    worker.close(listener);
+    let free = worker.state().key(0);
+    worker.close(free);
+    let keys = [0, 1].map(|_| worker.listen("127.0.0.1:0", Kind::Stream).unwrap());
+    assert_ne!(keys[0].index, keys[1].index);
+    assert!(keys.into_iter().all(|key| worker.local_addr(key).is_ok()));
+}
+
+#[test]
+fn keys_are_numbers_for_other_languages() {
+    for (index, generation) in [(0, 0), (1, 0), (0, 1), (7, u32::MAX), (u32::MAX - 1, u32::MAX)] {
+        let key = Key { index, generation };
+        assert_ne!(key.to_bits(), 0);
+        assert_eq!(Key::from_bits(key.to_bits()), key);
+    }
+    let mut worker = Worker::new(&Builder::new().policy(Policy::TcpOnly).build().unwrap()).unwrap();
+    for made_up in [0, 1, u64::MAX] {
+        let error = worker.read(Key::from_bits(made_up), &mut [0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotConnected);
+    }
+}
+
 /// All places are taken. A client that sends nothing has its place until another one waits for it.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
