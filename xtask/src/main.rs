@@ -5,6 +5,7 @@ mod bench;
 mod c_lib;
 mod parity;
 mod prose;
+mod shared_object;
 mod soft_libs;
 mod softroce;
 
