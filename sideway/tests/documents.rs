@@ -277,6 +277,7 @@ fn exists(test: &str) -> bool {
         "examples" => function("examples/tests"),
         "trespass" => function("trespass/tests") || function("trespass/src"),
         "tunnel" => function("trespass/tunnel/tests/main"),
+        "trespass-c" => function("trespass/c/tests"),
         "tasks" => function("async-tests/tests/tasks") || function("async-tests/tests"),
         "local" => function("async-tests/tests/local"),
         "soundness" => root().join("sideway/tests/soundness").join(name).with_extension("stderr").exists(),

@@ -1,8 +1,10 @@
-//! `cargo xtask c-lib`: builds and installs the C companion of rdma-mummy-sys. `cargo xtask
-//! bindings` generates half of its sources.
+//! `cargo xtask c-lib`: builds and installs the C companion of rdma-mummy-sys, or trespass for C.
+//! `cargo xtask bindings` generates half of the companion's sources.
 //!
-//! Building needs a C compiler and `ar`, and nothing of rdma-core, because the committed sources
-//! contain all facts about rdma-core.
+//! Building the companion needs a C compiler and `ar`, and nothing of rdma-core, because the
+//! committed sources contain all facts about rdma-core.
+
+mod trespass;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -15,19 +17,47 @@ const NAME: &str = "rdma-core-mummy";
 /// The arguments of `cargo xtask c-lib`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Which one to build
+    #[arg(value_enum, default_value = NAME, value_name = "LIBRARY")]
+    library: CLibrary,
     /// Where to install [default: target/c-lib]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
+    /// The cargo profile of trespass
+    #[arg(long, value_name = "NAME", default_value = "release")]
+    profile: String,
+    /// Build trespass without the software device
+    #[arg(long)]
+    without_soft: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum CLibrary {
+    /// libibverbs and librdmacm, loaded at run time
+    RdmaCoreMummy,
+    /// Connections over RDMA or TCP
+    Trespass,
 }
 
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let prefix = args.prefix.clone().unwrap_or_else(|| root.join("target/c-lib"));
     let prefix = std::path::absolute(prefix)?;
+    std::fs::create_dir_all(prefix.join("lib/pkgconfig"))
+        .with_context(|| format!("cannot write below {}: choose another --prefix", prefix.display()))?;
+    let name = match args.library {
+        CLibrary::RdmaCoreMummy => companion(root, &prefix).map(|()| NAME)?,
+        CLibrary::Trespass => trespass::install(root, args, &prefix).map(|()| "trespass")?,
+    };
+    println!("c-lib: installed in {}", prefix.display());
+    let folder = prefix.join("lib/pkgconfig");
+    println!("c-lib: PKG_CONFIG_PATH={} pkg-config --cflags --libs {name}", folder.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Compiles and installs the companion.
+fn companion(root: &Path, prefix: &Path) -> Result<()> {
     let source = root.join("rdma-mummy-sys/c");
     let lib = prefix.join("lib");
-    std::fs::create_dir_all(lib.join("pkgconfig"))
-        .with_context(|| format!("cannot write below {}: choose another --prefix", prefix.display()))?;
-
     let object = lib.join(format!("{NAME}.o"));
     let archive = lib.join(format!("lib{NAME}.a"));
     let _ = std::fs::remove_file(&archive); // `ar` would add to an old one.
@@ -38,13 +68,15 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     execute(tool("AR", "ar").arg("rcs").arg(&archive).arg(&object))?;
     std::fs::remove_file(&object)?;
 
-    let template = std::fs::read_to_string(source.join(format!("{NAME}.pc.in")))?;
-    let description = lib.join("pkgconfig").join(format!("{NAME}.pc"));
-    std::fs::write(&description, template.replace("@VERSION@", env!("CARGO_PKG_VERSION")))?;
-    install(&source.join("include"), &prefix.join("include"))?;
-    println!("c-lib: installed in {}", prefix.display());
-    println!("c-lib: PKG_CONFIG_PATH={} pkg-config --cflags --libs {NAME}", lib.join("pkgconfig").display());
-    Ok(ExitCode::SUCCESS)
+    fill(&source.join(format!("{NAME}.pc.in")), &lib.join("pkgconfig").join(format!("{NAME}.pc")))?;
+    install(&source.join("include"), &prefix.join("include"))
+}
+
+/// Writes a template with the version.
+fn fill(template: &Path, to: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(template)?;
+    std::fs::write(to, text.replace("@VERSION@", env!("CARGO_PKG_VERSION")))
+        .with_context(|| format!("cannot write {}", to.display()))
 }
 
 fn tool(variable: &str, default: &str) -> Command {

@@ -35,7 +35,7 @@ enum XtaskCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Build and install the C companion of rdma-mummy-sys
+    /// Build and install the C companion of rdma-mummy-sys, or trespass for C
     CLib(c_lib::Args),
     /// Generate docs/generated/stride-parity.md from stride/perftest-flags.toml, or check it
     Parity(parity::Args),
