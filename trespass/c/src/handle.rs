@@ -44,6 +44,9 @@ impl<T: Tagged> Handle<T> {
         if handle.is_null() {
             return Err(null(T::NAME));
         }
+        if !handle.is_aligned() {
+            return Err(no_handle::<T>("is no handle"));
+        }
         // SAFETY: by the caller. Another type's handle begins with its tag, too (`repr(C)`).
         let tag = unsafe { &(*handle).tag }.load(Ordering::Relaxed);
         if tag == T::TAG {
@@ -51,7 +54,7 @@ impl<T: Tagged> Handle<T> {
             return Ok(unsafe { &*handle });
         }
         let what = if tag == CLOSED { "is closed" } else { "is another kind of handle, or none" };
-        Err(Failure::new(libc::EBADF, format!("`{}` {what}", T::NAME)))
+        Err(no_handle::<T>(what))
     }
 
     /// Borrows the value for a call that other threads may make at the same time.
@@ -94,6 +97,10 @@ impl<T: Tagged> Handle<T> {
         let handle = unsafe { Box::from_raw(handle) };
         Ok(handle.value.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
+}
+
+fn no_handle<T: Tagged>(what: &str) -> Failure {
+    Failure::new(libc::EBADF, format!("`{}` {what}", T::NAME))
 }
 
 fn refused<T: Tagged, G>(error: &TryLockError<G>) -> Failure {

@@ -134,24 +134,67 @@ static void *read_one(void *connection)
 	return NULL;
 }
 
-/* A signal without SA_RESTART does not end a call that waits. */
-void signals(void)
+static void *accept_one(void *listener)
 {
-	struct pair pair = connect_pair(TRESPASS_STREAM, NULL);
-	struct sigaction action = { .sa_handler = handle };
-	pthread_t reader;
+	trespass_connection *accepted = trespass_accept(listener, TRESPASS_STREAM);
+
+	CHECK(accepted);
+	return accepted;
+}
+
+static void *poll_once(void *worker)
+{
+	trespass_event event;
+
+	CHECK(trespass_worker_poll(worker, &event, 1, LIMIT_MS) == 0);
+	return NULL;
+}
+
+/* Has a thread handle 20 signals. */
+static void interrupt(pthread_t thread)
+{
 	long long until = now_ms() + LIMIT_MS;
 
-	CHECK(!sigaction(SIGUSR1, &action, NULL));
-	CHECK(!pthread_create(&reader, NULL, read_one, pair.client));
+	handled = 0;
 	for (int n = 1; n <= 20; n++) {
-		CHECK(!pthread_kill(reader, SIGUSR1));
+		CHECK(!pthread_kill(thread, SIGUSR1));
 		while (handled < n) {
 			CHECK(now_ms() < until);
 			sched_yield();
 		}
 	}
+}
+
+/* A signal without SA_RESTART does not end a call that waits. */
+void signals(void)
+{
+	struct pair pair = connect_pair(TRESPASS_STREAM, NULL);
+	struct place place = listen_here(NULL);
+	struct sigaction action = { .sa_handler = handle };
+	pthread_t waiting;
+	void *accepted;
+
+	CHECK(!sigaction(SIGUSR1, &action, NULL));
+	CHECK(!pthread_create(&waiting, NULL, read_one, pair.client));
+	interrupt(waiting);
 	write_all(pair.server, "x", 1);
-	CHECK(!pthread_join(reader, NULL));
+	CHECK(!pthread_join(waiting, NULL));
 	close_pair(pair);
+
+	CHECK(!pthread_create(&waiting, NULL, accept_one, place.listener));
+	interrupt(waiting);
+	pair.client = trespass_connect(place.address, TRESPASS_STREAM, NULL);
+	CHECK(pair.client && !pthread_join(waiting, &accepted));
+	pair.server = accepted;
+	CHECK(trespass_listener_close(place.listener) == 0);
+	close_pair(pair);
+
+	trespass_worker *worker = trespass_worker_new(NULL);
+	CHECK(worker);
+	trespass_waker *waker = trespass_worker_waker(worker);
+	CHECK(waker && !pthread_create(&waiting, NULL, poll_once, worker));
+	interrupt(waiting);
+	CHECK(trespass_waker_wake(waker) == 0);
+	CHECK(!pthread_join(waiting, NULL));
+	CHECK(trespass_waker_release(waker) == 0 && trespass_worker_close(worker) == 0);
 }
