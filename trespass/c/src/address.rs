@@ -6,7 +6,7 @@ use libc::{sockaddr, socklen_t};
 use socket2::SockAddr;
 
 use crate::boundary::null;
-use crate::error::Failure;
+use crate::error::CallFailure;
 
 /// Writes an address as `getsockname` does: as many bytes as fit, and the length that it has.
 ///
@@ -18,7 +18,7 @@ pub(crate) unsafe fn give(
     address: SocketAddr,
     to: *mut sockaddr,
     length: *mut socklen_t,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     if to.is_null() {
         return Err(null("address"));
     }
@@ -37,9 +37,9 @@ pub(crate) unsafe fn give(
 }
 
 /// An address without a name, `IP:PORT`, which no call to a name server delays.
-pub(crate) fn numeric(address: &str) -> Result<SocketAddr, Failure> {
+pub(crate) fn numeric(address: &str) -> Result<SocketAddr, CallFailure> {
     address.parse().map_err(|_| {
         let words = format!("`{address}` is not `IP:PORT`: resolve the name first, because that may block");
-        Failure::new(libc::EINVAL, words)
+        CallFailure::new(libc::EINVAL, words)
     })
 }

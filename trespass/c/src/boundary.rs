@@ -6,7 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{ptr, slice};
 
-use crate::error::{self, Failure};
+use crate::error::{self, CallFailure};
 
 /// Runs the body of an exported function. A failure sets `errno` and the thread's error text.
 ///
@@ -14,11 +14,11 @@ use crate::error::{self, Failure};
 /// connection and go on. A handle that was borrowed exclusively then stays poisoned
 /// ([`Handle`](crate::handle::Handle)). Other state that the panic may have left half changed is
 /// behind trespass's own locks, which is what `AssertUnwindSafe` relies on.
-pub(crate) fn call<R: Returned>(body: impl FnOnce() -> Result<R, Failure>) -> R::C {
+pub(crate) fn call<R: Returned>(body: impl FnOnce() -> Result<R, CallFailure>) -> R::C {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value.into_c(),
         Ok(Err(failure)) => failure,
-        Err(panic) => Failure::new(libc::ENOTRECOVERABLE, internal_error(&*panic)),
+        Err(panic) => CallFailure::new(libc::ENOTRECOVERABLE, internal_error(&*panic)),
     };
     error::set(failure);
     R::FAILED
@@ -80,13 +80,13 @@ impl<T> Returned for *const T {
 }
 
 /// The error of a null pointer.
-pub(crate) fn null(name: &str) -> Failure {
-    Failure::new(libc::EFAULT, format!("`{name}` is NULL"))
+pub(crate) fn null(name: &str) -> CallFailure {
+    CallFailure::new(libc::EFAULT, format!("`{name}` is NULL"))
 }
 
-fn checked_length(name: &str, length: usize) -> Result<(), Failure> {
+fn checked_length(name: &str, length: usize) -> Result<(), CallFailure> {
     if isize::try_from(length).is_err() {
-        return Err(Failure::new(libc::EINVAL, format!("`{name}` cannot have {length} bytes")));
+        return Err(CallFailure::new(libc::EINVAL, format!("`{name}` cannot have {length} bytes")));
     }
     Ok(())
 }
@@ -96,7 +96,11 @@ fn checked_length(name: &str, length: usize) -> Result<(), Failure> {
 /// # Safety
 ///
 /// `start` is null or has `length` readable bytes, which stay unchanged for `'a`.
-pub(crate) unsafe fn bytes<'a>(name: &str, start: *const c_void, length: usize) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn bytes<'a>(
+    name: &str,
+    start: *const c_void,
+    length: usize,
+) -> Result<&'a [u8], CallFailure> {
     checked_length(name, length)?;
     match (start.is_null(), length) {
         (_, 0) => Ok(&[]),
@@ -116,7 +120,7 @@ pub(crate) unsafe fn bytes_mut<'a>(
     name: &str,
     start: *mut c_void,
     length: usize,
-) -> Result<&'a mut [u8], Failure> {
+) -> Result<&'a mut [u8], CallFailure> {
     checked_length(name, length)?;
     match (start.is_null(), length) {
         (_, 0) => Ok(&mut []),
@@ -134,10 +138,10 @@ const MOST_BUFFERS: c_int = 1024;
 /// # Safety
 ///
 /// `buffers` is null or has `count` entries, which stay unchanged for `'a`.
-unsafe fn entries<'a>(buffers: *const libc::iovec, count: c_int) -> Result<&'a [libc::iovec], Failure> {
+unsafe fn entries<'a>(buffers: *const libc::iovec, count: c_int) -> Result<&'a [libc::iovec], CallFailure> {
     if !(0..=MOST_BUFFERS).contains(&count) {
         let words = format!("a call has 0 to {MOST_BUFFERS} buffers, not {count}");
-        return Err(Failure::new(libc::EINVAL, words));
+        return Err(CallFailure::new(libc::EINVAL, words));
     }
     match (buffers.is_null(), count) {
         (_, 0) => Ok(&[]),
@@ -155,10 +159,10 @@ unsafe fn entries<'a>(buffers: *const libc::iovec, count: c_int) -> Result<&'a [
 pub(crate) unsafe fn gathered<'a>(
     buffers: *const libc::iovec,
     count: c_int,
-) -> Result<Vec<IoSlice<'a>>, Failure> {
-    // SAFETY: by the caller.
+) -> Result<Vec<IoSlice<'a>>, CallFailure> {
+    // SAFETY: the pointer has what this function demands of its caller.
     let entries = unsafe { entries(buffers, count) }?;
-    // SAFETY: by the caller.
+    // SAFETY: the pointer has what this function demands of its caller.
     entries
         .iter()
         .map(|entry| unsafe { bytes("iov_base", entry.iov_base, entry.iov_len) }.map(IoSlice::new))
@@ -173,11 +177,11 @@ pub(crate) unsafe fn gathered<'a>(
 pub(crate) unsafe fn scattered<'a>(
     buffers: *const libc::iovec,
     count: c_int,
-) -> Result<Vec<IoSliceMut<'a>>, Failure> {
-    // SAFETY: by the caller.
+) -> Result<Vec<IoSliceMut<'a>>, CallFailure> {
+    // SAFETY: the pointer has what this function demands of its caller.
     let entries = unsafe { entries(buffers, count) }?;
     let slices = entries.iter().map(|entry| {
-        // SAFETY: by the caller.
+        // SAFETY: the pointer has what this function demands of its caller.
         unsafe { bytes_mut("iov_base", entry.iov_base, entry.iov_len) }.map(IoSliceMut::new)
     });
     slices.collect()
@@ -188,17 +192,17 @@ pub(crate) unsafe fn scattered<'a>(
 /// # Safety
 ///
 /// `text` is null or ends with a zero byte, and stays unchanged for `'a`.
-pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str, CallFailure> {
     if text.is_null() {
         return Err(null(name));
     }
-    // SAFETY: by the caller.
+    // SAFETY: the pointer has what this function demands of its caller.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| Failure::new(libc::EINVAL, format!("`{name}` is not UTF-8: {text:?}")))
+    text.to_str().map_err(|_| CallFailure::new(libc::EINVAL, format!("`{name}` is not UTF-8: {text:?}")))
 }
 
 /// Refuses a null pointer to a result, before the call does anything.
-pub(crate) fn result<T>(name: &str, place: *mut T) -> Result<*mut T, Failure> {
+pub(crate) fn result<T>(name: &str, place: *mut T) -> Result<*mut T, CallFailure> {
     if place.is_null() { Err(null(name)) } else { Ok(place) }
 }
 

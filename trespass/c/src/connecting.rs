@@ -9,7 +9,7 @@ use trespass::{Connecting, Kind, SeqPacket, Stream};
 use crate::address;
 use crate::boundary::{call, text};
 use crate::connection::{Connected, ConnectionHandle, kind};
-use crate::error::Failure;
+use crate::error::CallFailure;
 use crate::handle::{Handle, Tagged};
 use crate::options::{self, COptions};
 
@@ -19,9 +19,9 @@ pub type ConnectingHandle = Handle<OwnedConnect>;
 /// A connect in progress.
 #[derive(Debug)]
 pub enum OwnedConnect {
-    /// Of a stream.
+    /// It becomes a connection that carries bytes.
     Stream(Connecting<Stream>),
-    /// Of a connection for messages.
+    /// It becomes a connection that carries messages.
     Packets(Connecting<SeqPacket>),
 }
 
@@ -39,7 +39,7 @@ impl OwnedConnect {
     }
 }
 
-/// `trespass_connect_start`.
+/// Begins to connect to `IP:PORT`, which is no name, and does not wait.
 ///
 /// # Safety
 ///
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn trespass_connect_start(
 ) -> *mut ConnectingHandle {
     call(|| {
         let kind = self::kind(kind)?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (address, config) = unsafe { (text("address", address)?, options::config(options)?) };
         let address = address::numeric(address)?;
         Ok(Handle::give(match kind {
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn trespass_connect_start(
     })
 }
 
-/// `trespass_connect_fd`.
+/// The descriptor to wait for until it is readable.
 ///
 /// # Safety
 ///
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn trespass_connect_start(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_connect_fd(connecting: *const ConnectingHandle) -> c_int {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         Ok(match &*unsafe { Handle::shared(connecting) }? {
             OwnedConnect::Stream(connecting) => connecting.as_raw_fd(),
             OwnedConnect::Packets(connecting) => connecting.as_raw_fd(),
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn trespass_connect_fd(connecting: *const ConnectingHandle
     })
 }
 
-/// `trespass_connect_finish`.
+/// Continues, and returns the connection once it is made.
 ///
 /// # Safety
 ///
@@ -86,21 +86,21 @@ pub unsafe extern "C" fn trespass_connect_fd(connecting: *const ConnectingHandle
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_connect_finish(connecting: *mut ConnectingHandle) -> *mut ConnectionHandle {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         match unsafe { Handle::exclusive(connecting) }?.poll() {
             Poll::Ready(connected) => Ok(Handle::give(connected?)),
-            Poll::Pending => Err(Failure::new(libc::EAGAIN, "the connect is in progress")),
+            Poll::Pending => Err(CallFailure::new(libc::EAGAIN, "the connect is in progress")),
         }
     })
 }
 
-/// `trespass_connect_close`.
+/// Ends the handle.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety), and no thread uses it from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_connect_close(connecting: *mut ConnectingHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| unsafe { Handle::take(connecting) }.map(drop))
 }

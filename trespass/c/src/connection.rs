@@ -25,7 +25,7 @@ use libc::{sockaddr, socklen_t};
 use trespass::{Kind, ReadHalf, Readiness, RecvHalf, SendHalf, SeqPacket, Stream, Transport, WriteHalf};
 
 use crate::boundary::{call, flag, result, text};
-use crate::error::{self, Failure, c_text};
+use crate::error::{self, CallFailure, c_text};
 use crate::handle::{Handle, Tagged};
 use crate::options::COptions;
 use crate::{address, options};
@@ -95,7 +95,7 @@ impl Form {
     }
 
     /// Refuses a half, which keeps its handle.
-    pub(crate) fn check_whole(&self, call: &str) -> Result<(), Failure> {
+    pub(crate) fn check_whole(&self, call: &str) -> Result<(), CallFailure> {
         match self {
             Self::Stream(_) | Self::Packets(_) => Ok(()),
             half => Err(half.lacks(call)),
@@ -103,7 +103,7 @@ impl Form {
     }
 
     /// The error of a call that this form does not have.
-    pub(crate) fn lacks(&self, call: &str) -> Failure {
+    pub(crate) fn lacks(&self, call: &str) -> CallFailure {
         let what = match self {
             Self::Stream(_) => "carries bytes: use trespass_read and trespass_write",
             Self::Packets(_) => "carries messages: use trespass_send and trespass_recv",
@@ -112,31 +112,31 @@ impl Form {
             Self::Receiver(_) => "is the half that receives messages",
             Self::Sender(_) => "is the half that sends messages",
         };
-        Failure::new(libc::EOPNOTSUPP, format!("{call} is refused: this connection {what}"))
+        CallFailure::new(libc::EOPNOTSUPP, format!("{call} is refused: this connection {what}"))
     }
 }
 
 /// The kind of connection that C asks for.
-pub(crate) fn kind(kind: c_int) -> Result<Kind, Failure> {
+pub(crate) fn kind(kind: c_int) -> Result<Kind, CallFailure> {
     match kind {
         1 => Ok(Kind::Stream),
         2 => Ok(Kind::SeqPacket),
         other => {
             let words = format!("kind = {other} is refused: use TRESPASS_STREAM or TRESPASS_SEQPACKET");
-            Err(Failure::new(libc::EINVAL, words))
+            Err(CallFailure::new(libc::EINVAL, words))
         }
     }
 }
 
 /// The directions that C asks for, in the numbers of `sys/socket.h`.
-pub(crate) fn directions(how: c_int) -> Result<Shutdown, Failure> {
+pub(crate) fn directions(how: c_int) -> Result<Shutdown, CallFailure> {
     match how {
         libc::SHUT_RD => Ok(Shutdown::Read),
         libc::SHUT_WR => Ok(Shutdown::Write),
         libc::SHUT_RDWR => Ok(Shutdown::Both),
         other => {
             let words = format!("how = {other} is refused: use SHUT_RD, SHUT_WR or SHUT_RDWR");
-            Err(Failure::new(libc::EINVAL, words))
+            Err(CallFailure::new(libc::EINVAL, words))
         }
     }
 }
@@ -145,10 +145,10 @@ pub(crate) fn directions(how: c_int) -> Result<Shutdown, Failure> {
 const READABLE: c_uint = 1;
 const WRITABLE: c_uint = 2;
 
-pub(crate) fn readiness_of(flags: c_uint) -> Result<Readiness, Failure> {
+pub(crate) fn readiness_of(flags: c_uint) -> Result<Readiness, CallFailure> {
     if flags & !(READABLE | WRITABLE) != 0 {
         let words = format!("{flags:#x} is refused: use TRESPASS_READABLE and TRESPASS_WRITABLE");
-        return Err(Failure::new(libc::EINVAL, words));
+        return Err(CallFailure::new(libc::EINVAL, words));
     }
     Ok(match (flags & READABLE != 0, flags & WRITABLE != 0) {
         (false, false) => Readiness::NONE,
@@ -175,7 +175,7 @@ pub(crate) fn name_of(transport: Transport) -> *const c_char {
     }
 }
 
-/// `trespass_connect`.
+/// Connects to `HOST:PORT`.
 ///
 /// # Safety
 ///
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn trespass_connect(
 ) -> *mut ConnectionHandle {
     call(|| {
         let kind = self::kind(kind)?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
         let (address, config) = unsafe { (text("address", address)?, options::config(options)?) };
         let connected = match kind {
             Kind::Stream => config.connect(address)?.into(),
@@ -198,18 +198,18 @@ pub unsafe extern "C" fn trespass_connect(
     })
 }
 
-/// `trespass_close`.
+/// Closes the connection, or this half of it, and does not wait.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety), and no thread uses the connection from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_close(connection: *mut ConnectionHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| unsafe { Handle::take(connection) }.map(drop))
 }
 
-/// `trespass_split`.
+/// Splits a connection into two for two threads, and ends its handle.
 ///
 /// # Safety
 ///
@@ -222,9 +222,9 @@ pub unsafe extern "C" fn trespass_split(
 ) -> c_int {
     call(|| {
         let (receiving, sending) = (result("receiving", receiving)?, result("sending", sending)?);
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         unsafe { Handle::shared(connection) }?.form.check_whole("trespass_split")?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (receiver, sender) = match unsafe { Handle::take(connection) }?.form {
             Form::Stream(stream) => {
                 let (reader, writer) = stream.split();
@@ -259,7 +259,7 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(connection: *const ConnectionHandle $(, $argument: $type)*) -> $c {
             call(|| {
-                // SAFETY: by the caller.
+                // SAFETY: the program passes an open handle and valid memory (`crate`).
                 let connected = unsafe { Handle::shared(connection) }?;
                 let $form = &connected.form;
                 $body
@@ -269,96 +269,98 @@ macro_rules! calls {
 }
 
 calls! {
-    /// `trespass_shutdown`.
+    /// Closes one direction or both.
     fn trespass_shutdown(form, how: c_int) -> c_int {{
         let how = directions(how)?;
         Ok(of_both!(form, whole => whole.shutdown(how))?)
     }}
 
-    /// `trespass_drain`.
+    /// Waits until no written byte needs this process any more, in non-blocking mode, too, up
+    /// to a number of milliseconds.
     fn trespass_drain(form, milliseconds: u64) -> c_int {{
         let deadline = deadline(milliseconds);
         Ok(of_both!(form, whole => whole.drain(deadline))?)
     }}
 
-    /// `trespass_set_nonblocking`.
+    /// Sets whether calls fail with `EAGAIN` instead of waiting.
     fn trespass_set_nonblocking(form, nonblocking: c_int) -> c_int {
         Ok(of_both!(form, whole => whole.set_nonblocking(flag(nonblocking)))?)
     }
 
-    /// `trespass_set_read_timeout`.
+    /// Sets how long a call waits for data, in milliseconds.
     fn trespass_set_read_timeout(form, milliseconds: u64) -> c_int {
         Ok(of_both!(form, whole => whole.set_read_timeout(limit(milliseconds)))?)
     }
 
-    /// `trespass_set_write_timeout`.
+    /// Sets how long a call waits for room in the send buffer.
     fn trespass_set_write_timeout(form, milliseconds: u64) -> c_int {
         Ok(of_both!(form, whole => whole.set_write_timeout(limit(milliseconds)))?)
     }
 
-    /// `trespass_set_linger`.
+    /// Sets how long written bytes are still sent after `trespass_close`, in milliseconds.
     fn trespass_set_linger(form, milliseconds: i64) -> c_int {{
         let linger = u64::try_from(milliseconds).ok().map(Duration::from_millis);
         Ok(of_both!(form, whole => whole.set_linger(linger))?)
     }}
 
-    /// `trespass_set_cork`.
+    /// Sets whether partial frames are held back, as TCP_CORK does, for 200 ms at most.
     fn trespass_set_cork(form, corked: c_int) -> c_int {
         Ok(of_both!(form, whole => whole.set_cork(flag(corked)))?)
     }
 
-    /// `trespass_readiness`.
+    /// Receives what has arrived, sends what is pending, and returns `TRESPASS_READABLE` and
+    /// `TRESPASS_WRITABLE`, or 0.
     fn trespass_readiness(form) -> c_int {{
         let readiness = of_both!(form, whole => whole.readiness())?;
         Ok(flags_of(readiness) as c_int)
     }}
 
-    /// `trespass_set_interest`.
+    /// Sets which of them wake `trespass_fd`.
     fn trespass_set_interest(form, flags: c_uint) -> c_int {{
         let readiness = readiness_of(flags)?;
         of_both!(form, whole => whole.set_interest(readiness));
         Ok(())
     }}
 
-    /// `trespass_fd`.
+    /// Returns the descriptor to wait for until it is readable.
     fn trespass_fd(form) -> c_int {
         Ok(of_both!(form, whole => whole.as_raw_fd()))
     }
 
-    /// `trespass_writable_fd`.
+    /// Another descriptor, to wait for until it is writable.
     fn trespass_writable_fd(form) -> c_int {
         Ok(of_both!(form, whole => whole.writable_fd())?.as_raw_fd())
     }
 
-    /// `trespass_take_error`.
+    /// Returns the error of the connection that no call has returned yet, as SO_ERROR does.
     fn trespass_take_error(form) -> c_int {{
         let Some(error) = of_both!(form, whole => whole.take_error())? else { return Ok(0) };
-        let failure = Failure::from(error);
+        let failure = CallFailure::from(error);
         let errno = failure.errno();
         error::set(failure);
         Ok(errno)
     }}
 
-    /// `trespass_local_addr`.
+    /// Writes the local address as `getsockname` does.
     fn trespass_local_addr(form, address: *mut sockaddr, length: *mut socklen_t) -> c_int {{
         let local = of_both!(form, whole => whole.local_addr())?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
         unsafe { address::give(local, address, length) }
     }}
 
-    /// `trespass_peer_addr`.
+    /// Writes the peer's address as `getpeername` does.
     fn trespass_peer_addr(form, address: *mut sockaddr, length: *mut socklen_t) -> c_int {{
         let peer = of_both!(form, whole => whole.peer_addr())?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
         unsafe { address::give(peer, address, length) }
     }}
 
-    /// `trespass_transport`.
+    /// Names the transport, RDMA or TCP.
     fn trespass_transport(form) -> *const c_char {
         Ok(name_of(of_both!(form, whole => whole.transport())))
     }
 
-    /// `trespass_peer_user_data`.
+    /// Returns the bytes of the peer's `user_data` of the options, and their number.
     fn trespass_peer_user_data(form, length: *mut usize) -> *const c_void {{
         let length = result("length", length)?;
         let bytes = of_both!(form, whole => whole.peer_user_data());
@@ -369,7 +371,8 @@ calls! {
     }}
 }
 
-/// `trespass_fallback_reason`.
+/// Returns why the connection uses TCP instead of RDMA: what happened, on which side, and what to
+/// do.
 ///
 /// # Safety
 ///
@@ -377,14 +380,14 @@ calls! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_fallback_reason(connection: *const ConnectionHandle) -> *const c_char {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let connected = unsafe { Handle::shared(connection) }?;
         let reason = || of_both!(connected.form, whole => whole.fallback_reason().map(|reason| c_text(&reason.to_string())));
         Ok(pointer(connected.fallback.get_or_init(reason)))
     })
 }
 
-/// `trespass_device`.
+/// Returns the name of the RDMA device.
 ///
 /// # Safety
 ///
@@ -392,7 +395,7 @@ pub unsafe extern "C" fn trespass_fallback_reason(connection: *const ConnectionH
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_device(connection: *const ConnectionHandle) -> *const c_char {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let connected = unsafe { Handle::shared(connection) }?;
         let device = || of_both!(connected.form, whole => whole.device().map(c_text));
         Ok(pointer(connected.device.get_or_init(device)))

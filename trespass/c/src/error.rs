@@ -5,7 +5,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::io::{self, ErrorKind};
 
 /// Why a call failed.
-pub(crate) struct Failure {
+pub(crate) struct CallFailure {
     errno: c_int,
     cause: FailureText,
 }
@@ -17,7 +17,7 @@ enum FailureText {
     Words(String),
 }
 
-impl Failure {
+impl CallFailure {
     pub(crate) fn new(errno: c_int, words: impl Into<String>) -> Self {
         Self { errno, cause: FailureText::Words(words.into()) }
     }
@@ -35,13 +35,13 @@ impl Failure {
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for CallFailure {
     fn from(error: io::Error) -> Self {
         Self { errno: errno_of(&error), cause: FailureText::Error(error) }
     }
 }
 
-impl From<trespass::ConfigError> for Failure {
+impl From<trespass::ConfigError> for CallFailure {
     fn from(error: trespass::ConfigError) -> Self {
         io::Error::from(error).into()
     }
@@ -87,7 +87,7 @@ fn errno_of(error: &io::Error) -> c_int {
 /// The latest failure of a thread.
 #[derive(Default)]
 struct Latest {
-    failure: Option<Failure>,
+    failure: Option<CallFailure>,
     /// Its text, once the program has asked for it.
     text: Option<CString>,
 }
@@ -97,7 +97,7 @@ thread_local! {
 }
 
 /// Reports a failure to the calling thread.
-pub(crate) fn set(failure: Failure) {
+pub(crate) fn set(failure: CallFailure) {
     let errno = failure.errno;
     // A call from a destructor of the thread's end has no place for the text, but has `errno`.
     let _ = LATEST.try_with(|latest| *latest.borrow_mut() = Latest { failure: Some(failure), text: None });
@@ -105,7 +105,7 @@ pub(crate) fn set(failure: Failure) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// `trespass_error`: the text of the calling thread's latest failure. It is empty before the first.
+/// Returns the text of the calling thread's latest failure, which is empty before the first.
 #[unsafe(no_mangle)]
 pub extern "C" fn trespass_error() -> *const c_char {
     let text = LATEST.try_with(|latest| {
@@ -118,7 +118,7 @@ pub extern "C" fn trespass_error() -> *const c_char {
     text.unwrap_or(c"".as_ptr())
 }
 
-/// `trespass_version`: the version of the library.
+/// Returns the version of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn trespass_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use crate::boundary::null;
-use crate::error::Failure;
+use crate::error::CallFailure;
 
 /// A value that a C program holds by a pointer.
 ///
@@ -40,7 +40,7 @@ impl<T: Tagged> Handle<T> {
     /// # Safety
     ///
     /// The pointer is null or of a handle that is not closed during `'a`.
-    unsafe fn of<'a>(handle: *const Self) -> Result<&'a Self, Failure> {
+    unsafe fn of<'a>(handle: *const Self) -> Result<&'a Self, CallFailure> {
         if handle.is_null() {
             return Err(null(T::NAME));
         }
@@ -62,8 +62,8 @@ impl<T: Tagged> Handle<T> {
     /// # Safety
     ///
     /// That of [`of`](Self::of).
-    pub(crate) unsafe fn shared<'a>(handle: *const Self) -> Result<RwLockReadGuard<'a, T>, Failure> {
-        // SAFETY: by the caller.
+    pub(crate) unsafe fn shared<'a>(handle: *const Self) -> Result<RwLockReadGuard<'a, T>, CallFailure> {
+        // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
         let lock = unsafe { Self::of(handle) }?.value.try_read();
         lock.map_err(|error| refused::<T, _>(&error))
     }
@@ -73,8 +73,8 @@ impl<T: Tagged> Handle<T> {
     /// # Safety
     ///
     /// That of [`of`](Self::of).
-    pub(crate) unsafe fn exclusive<'a>(handle: *const Self) -> Result<RwLockWriteGuard<'a, T>, Failure> {
-        // SAFETY: by the caller.
+    pub(crate) unsafe fn exclusive<'a>(handle: *const Self) -> Result<RwLockWriteGuard<'a, T>, CallFailure> {
+        // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
         let lock = unsafe { Self::of(handle) }?.value.try_write();
         lock.map_err(|error| refused::<T, _>(&error))
     }
@@ -85,8 +85,8 @@ impl<T: Tagged> Handle<T> {
     /// # Safety
     ///
     /// That of [`of`](Self::of), and no other thread begins a call with the handle from now on.
-    pub(crate) unsafe fn take(handle: *mut Self) -> Result<T, Failure> {
-        // SAFETY: by the caller.
+    pub(crate) unsafe fn take(handle: *mut Self) -> Result<T, CallFailure> {
+        // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
         let place = unsafe { Self::of(handle) }?;
         if let Err(error @ TryLockError::WouldBlock) = place.value.try_write() {
             return Err(refused::<T, _>(&error));
@@ -99,20 +99,20 @@ impl<T: Tagged> Handle<T> {
     }
 }
 
-fn no_handle<T: Tagged>(what: &str) -> Failure {
-    Failure::new(libc::EBADF, format!("`{}` {what}", T::NAME))
+fn no_handle<T: Tagged>(what: &str) -> CallFailure {
+    CallFailure::new(libc::EBADF, format!("`{}` {what}", T::NAME))
 }
 
-fn refused<T: Tagged, G>(error: &TryLockError<G>) -> Failure {
+fn refused<T: Tagged, G>(error: &TryLockError<G>) -> CallFailure {
     let name = T::NAME;
     match error {
         TryLockError::WouldBlock => {
             let words = format!("another thread is in a call with this `{name}` that shares it with none");
-            Failure::new(libc::EBUSY, words)
+            CallFailure::new(libc::EBUSY, words)
         }
         TryLockError::Poisoned(_) => {
             let words = format!("an internal error has ended a call with this `{name}`: close it");
-            Failure::new(libc::ENOTRECOVERABLE, words)
+            CallFailure::new(libc::ENOTRECOVERABLE, words)
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_and_leaves_a_handle_that_can_only_be_closed() {
         let handle = Handle::give(Number(7));
-        let panics = || -> Result<(), Failure> {
+        let panics = || -> Result<(), CallFailure> {
             // SAFETY: the handle is open.
             let number = unsafe { Handle::exclusive(handle) }?;
             panic!("{} is odd", number.0);
@@ -166,22 +166,22 @@ mod tests {
         let handle = Handle::give(Number(1));
         // SAFETY: the handle is open.
         let shared = unsafe { Handle::shared(handle) }.map_err(|_| ()).expect("it is open");
-        // SAFETY: the handle is open, here and below.
+        // SAFETY: the handle is open.
         assert!(unsafe { Handle::shared(handle) }.is_ok());
-        // SAFETY: see above.
+        // SAFETY: the handle is open.
         let error = unsafe { Handle::exclusive(handle) }.err().map(|failure| failure.errno());
         assert_eq!(error, Some(libc::EBUSY));
-        // SAFETY: see above. It is refused, so that the handle stays open.
+        // SAFETY: the handle is open, and stays so because the call is refused.
         let error = unsafe { Handle::take(handle) }.err().map(|failure| failure.errno());
         assert_eq!(error, Some(libc::EBUSY));
         drop(shared);
-        // SAFETY: see above, and nothing uses it afterwards.
+        // SAFETY: the handle is open, and nothing uses it afterwards.
         assert!(unsafe { Handle::take(handle) }.is_ok());
     }
 
     #[test]
     fn each_thread_has_its_own_error() {
-        // SAFETY: null is refused.
+        // SAFETY: `of` refuses a null pointer before it reads it.
         let refused = || call(|| unsafe { Handle::<Number>::shared(std::ptr::null()) }.map(|_| ()));
         assert_eq!(refused(), -1);
         assert_eq!(latest(), (libc::EFAULT, "`number` is NULL".to_owned()));

@@ -10,7 +10,7 @@ use trespass::{Kind, Listener};
 use crate::address;
 use crate::boundary::{call, flag, text};
 use crate::connection::{ConnectionHandle, kind, limit};
-use crate::error::Failure;
+use crate::error::CallFailure;
 use crate::handle::{Handle, Tagged};
 use crate::options::{self, COptions};
 
@@ -26,7 +26,7 @@ impl Tagged for OwnedListener {
     const NAME: &'static str = "listener";
 }
 
-/// `trespass_listen`.
+/// Listens at `HOST:PORT`.
 ///
 /// # Safety
 ///
@@ -37,13 +37,13 @@ pub unsafe extern "C" fn trespass_listen(
     options: *const COptions,
 ) -> *mut ListenerHandle {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (address, config) = unsafe { (text("address", address)?, options::config(options)?) };
         Ok(Handle::give(OwnedListener(config.bind(address)?)))
     })
 }
 
-/// `trespass_listen_with`.
+/// Listens with a TCP socket that already listens.
 ///
 /// # Safety
 ///
@@ -55,9 +55,9 @@ pub unsafe extern "C" fn trespass_listen_with(
     options: *const COptions,
 ) -> *mut ListenerHandle {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let socket = TcpListener::from(unsafe { owned(socket) }?);
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let config = unsafe { options::config(options) }?;
         Ok(Handle::give(OwnedListener(config.listen_with(socket)?)))
     })
@@ -68,16 +68,16 @@ pub unsafe extern "C" fn trespass_listen_with(
 /// # Safety
 ///
 /// If it is open, nothing else uses or closes it from now on.
-unsafe fn owned(descriptor: RawFd) -> Result<OwnedFd, Failure> {
+unsafe fn owned(descriptor: RawFd) -> Result<OwnedFd, CallFailure> {
     // SAFETY: it only asks for the flags.
     if descriptor < 0 || unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0 {
-        return Err(Failure::new(libc::EBADF, format!("descriptor {descriptor} is not open")));
+        return Err(CallFailure::new(libc::EBADF, format!("descriptor {descriptor} is not open")));
     }
     // SAFETY: it is open, and the program gives it away.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// `trespass_accept`.
+/// Accepts a connection of a kind.
 ///
 /// # Safety
 ///
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn trespass_accept(
 ) -> *mut ConnectionHandle {
     call(|| {
         let kind = self::kind(kind)?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let listener = unsafe { Handle::shared(listener) }?;
         Ok(Handle::give(match kind {
             Kind::Stream => listener.0.accept()?.0.into(),
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn trespass_accept(
     })
 }
 
-/// `trespass_listener_set_nonblocking`.
+/// Sets whether `trespass_accept` fails with `EAGAIN` instead of waiting.
 ///
 /// # Safety
 ///
@@ -108,11 +108,11 @@ pub unsafe extern "C" fn trespass_listener_set_nonblocking(
     listener: *const ListenerHandle,
     nonblocking: c_int,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| Ok(unsafe { Handle::shared(listener) }?.0.set_nonblocking(flag(nonblocking))?))
 }
 
-/// `trespass_listener_set_timeout`.
+/// Sets how long `trespass_accept` waits.
 ///
 /// # Safety
 ///
@@ -122,33 +122,33 @@ pub unsafe extern "C" fn trespass_listener_set_timeout(
     listener: *const ListenerHandle,
     milliseconds: u64,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| Ok(unsafe { Handle::shared(listener) }?.0.set_accept_timeout(limit(milliseconds))?))
 }
 
-/// `trespass_listener_fd`.
+/// The descriptor to wait for until it is readable.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_listener_fd(listener: *const ListenerHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| Ok(unsafe { Handle::shared(listener) }?.0.as_raw_fd()))
 }
 
-/// `trespass_listener_port`.
+/// The port.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_listener_port(listener: *const ListenerHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| Ok(c_int::from(unsafe { Handle::shared(listener) }?.0.local_addr()?.port())))
 }
 
-/// `trespass_listener_addr`.
+/// Writes the address as getsockname(2) does.
 ///
 /// # Safety
 ///
@@ -160,20 +160,20 @@ pub unsafe extern "C" fn trespass_listener_addr(
     length: *mut socklen_t,
 ) -> c_int {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let local = unsafe { Handle::shared(listener) }?.0.local_addr()?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
         unsafe { address::give(local, address, length) }
     })
 }
 
-/// `trespass_listener_close`.
+/// Closes the listener.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety), and no thread uses the listener from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_listener_close(listener: *mut ListenerHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| unsafe { Handle::take(listener) }.map(drop))
 }

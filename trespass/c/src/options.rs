@@ -7,7 +7,7 @@ use std::time::Duration;
 use trespass::{Bootstrap, Builder, Config, Policy};
 
 use crate::boundary::{bytes, text};
-use crate::error::Failure;
+use crate::error::CallFailure;
 
 /// `trespass_options`. A number is 0 for the default and -1 for zero, so that a struct of zeros is
 /// one of defaults, and an older program's struct is one with zeros at its end.
@@ -38,7 +38,7 @@ macro_rules! numbers {
         /// The names of the numbers, in the order of the struct.
         pub const NAMES: [&str; NUMBERS] = [$($name),*];
 
-        fn set_numbers(mut builder: Builder, numbers: &[i64; NUMBERS]) -> Result<Builder, Failure> {
+        fn set_numbers(mut builder: Builder, numbers: &[i64; NUMBERS]) -> Result<Builder, CallFailure> {
             let mut numbers = numbers.iter();
             $(
                 let value = numbers.next().copied().unwrap_or_default();
@@ -100,12 +100,12 @@ numbers! {
     "min_rnr_timer" min_rnr_timer number;
 }
 
-fn refused(name: &str, value: i64, bound: &str) -> Failure {
-    Failure::new(libc::EINVAL, format!("{name} = {value} is refused: it must be {bound}"))
+fn refused(name: &str, value: i64, bound: &str) -> CallFailure {
+    CallFailure::new(libc::EINVAL, format!("{name} = {value} is refused: it must be {bound}"))
 }
 
 /// A number without its coding: -1 is zero.
-fn number<T: TryFrom<i64>>(name: &str, value: i64) -> Result<T, Failure> {
+fn number<T: TryFrom<i64>>(name: &str, value: i64) -> Result<T, CallFailure> {
     let bound = "at least 1, 0 for the default, or TRESPASS_ZERO";
     let number = match value {
         -1 => 0,
@@ -115,24 +115,24 @@ fn number<T: TryFrom<i64>>(name: &str, value: i64) -> Result<T, Failure> {
     T::try_from(number).map_err(|_| refused(name, value, "smaller"))
 }
 
-fn optional<T: TryFrom<i64>>(name: &str, value: i64) -> Result<Option<T>, Failure> {
+fn optional<T: TryFrom<i64>>(name: &str, value: i64) -> Result<Option<T>, CallFailure> {
     number(name, value).map(Some)
 }
 
-fn milliseconds(name: &str, value: i64) -> Result<Duration, Failure> {
+fn milliseconds(name: &str, value: i64) -> Result<Duration, CallFailure> {
     number(name, value).map(Duration::from_millis)
 }
 
-fn microseconds(name: &str, value: i64) -> Result<Duration, Failure> {
+fn microseconds(name: &str, value: i64) -> Result<Duration, CallFailure> {
     number(name, value).map(Duration::from_micros)
 }
 
 /// A time between two events, where zero is that there are none.
-fn interval(name: &str, value: i64) -> Result<Option<Duration>, Failure> {
+fn interval(name: &str, value: i64) -> Result<Option<Duration>, CallFailure> {
     milliseconds(name, value).map(|interval| Some(interval).filter(|interval| !interval.is_zero()))
 }
 
-fn answer(name: &str, value: i64) -> Result<bool, Failure> {
+fn answer(name: &str, value: i64) -> Result<bool, CallFailure> {
     match value {
         1 => Ok(true),
         -1 => Ok(false),
@@ -140,7 +140,7 @@ fn answer(name: &str, value: i64) -> Result<bool, Failure> {
     }
 }
 
-fn policy(name: &str, value: i64) -> Result<Policy, Failure> {
+fn policy(name: &str, value: i64) -> Result<Policy, CallFailure> {
     match value {
         1 => Ok(Policy::RequireRdma),
         2 => Ok(Policy::TcpOnly),
@@ -148,7 +148,7 @@ fn policy(name: &str, value: i64) -> Result<Policy, Failure> {
     }
 }
 
-fn bootstrap(name: &str, value: i64) -> Result<Bootstrap, Failure> {
+fn bootstrap(name: &str, value: i64) -> Result<Bootstrap, CallFailure> {
     match value {
         1 => Ok(Bootstrap::RdmaCm),
         _ => Err(refused(name, value, "TRESPASS_BY_TCP or TRESPASS_BY_RDMA_CM")),
@@ -161,14 +161,14 @@ impl COptions {
     /// # Safety
     ///
     /// `options` is not null, and has as many readable bytes as its first member says.
-    unsafe fn read(options: *const Self) -> Result<Self, Failure> {
+    unsafe fn read(options: *const Self) -> Result<Self, CallFailure> {
         let start = options.cast::<u8>();
         // SAFETY: by the caller: a struct has its size at least. Nobody says that it is aligned.
         let size = unsafe { options.cast::<usize>().read_unaligned() };
         let known = size_of::<Self>();
         if !(size_of::<usize>()..=LARGEST).contains(&size) {
             let words = format!("options.size = {size} is refused: begin with TRESPASS_OPTIONS_INIT");
-            return Err(Failure::new(libc::EINVAL, words));
+            return Err(CallFailure::new(libc::EINVAL, words));
         }
         let mut copy = MaybeUninit::<Self>::zeroed();
         // SAFETY: by the caller the source has `size` bytes, and the destination has `known` ones.
@@ -180,7 +180,7 @@ impl COptions {
                     "byte {at} of the options is set, and this library knows {known} bytes of them: install \
                      a library as new as the program's header, or leave that option alone"
                 );
-                return Err(Failure::new(libc::E2BIG, words));
+                return Err(CallFailure::new(libc::E2BIG, words));
             }
         }
         // SAFETY: zeros are valid for each member, and so is what a C program writes there.
@@ -190,13 +190,13 @@ impl COptions {
     /// # Safety
     ///
     /// That of the [crate](crate#safety), for both pointers.
-    unsafe fn builder(&self) -> Result<Builder, Failure> {
+    unsafe fn builder(&self) -> Result<Builder, CallFailure> {
         let mut builder = set_numbers(Builder::new(), &self.numbers)?;
         if !self.device.is_null() {
-            // SAFETY: by the caller.
+            // SAFETY: the pointer has what this function demands of its caller.
             builder = builder.device(unsafe { text("device", self.device) }?);
         }
-        // SAFETY: by the caller.
+        // SAFETY: the pointer has what this function demands of its caller.
         let user_data = unsafe { bytes("user_data", self.user_data, self.user_data_length) }?;
         Ok(builder.user_data(user_data))
     }
@@ -207,12 +207,12 @@ impl COptions {
 /// # Safety
 ///
 /// That of the [crate](crate#safety).
-pub(crate) unsafe fn config(options: *const COptions) -> Result<Config, Failure> {
+pub(crate) unsafe fn config(options: *const COptions) -> Result<Config, CallFailure> {
     if options.is_null() {
         return Ok(Builder::new().build()?);
     }
     // SAFETY: by the caller; it is not null.
     let options = unsafe { COptions::read(options) }?;
-    // SAFETY: by the caller.
+    // SAFETY: the pointer has what this function demands of its caller.
     Ok(unsafe { options.builder() }?.build()?)
 }

@@ -13,7 +13,7 @@ pub use self::events::CEvent;
 use self::events::EventQueue;
 use crate::boundary::{call, result, text};
 use crate::connection::{ConnectionHandle, Form, kind};
-use crate::error::Failure;
+use crate::error::CallFailure;
 use crate::handle::{Handle, Tagged};
 use crate::options::{self, COptions};
 
@@ -44,7 +44,7 @@ impl Tagged for OwnedWaker {
     const NAME: &'static str = "waker";
 }
 
-/// `trespass_worker_new`.
+/// Makes a worker.
 ///
 /// # Safety
 ///
@@ -52,24 +52,24 @@ impl Tagged for OwnedWaker {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_worker_new(options: *const COptions) -> *mut WorkerHandle {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let worker = Worker::new(&unsafe { options::config(options) }?)?;
         Ok(Handle::give(OwnedWorker { worker, queue: EventQueue::default() }))
     })
 }
 
-/// `trespass_worker_close`.
+/// Closes the connections, and does not wait for their peers.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety), and no thread uses the worker from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_worker_close(worker: *mut WorkerHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| unsafe { Handle::take(worker) }.map(drop))
 }
 
-/// `trespass_worker_listen`.
+/// Listens at `HOST:PORT`.
 ///
 /// # Safety
 ///
@@ -81,13 +81,13 @@ pub unsafe extern "C" fn trespass_worker_listen(
     kind: c_int,
     key: *mut u64,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
     call(|| unsafe {
         keyed(worker, key, |worker| Ok(worker.listen(text("address", address)?, self::kind(kind)?)?))
     })
 }
 
-/// `trespass_worker_connect`.
+/// Begins to connect to `HOST:PORT`, whose name it resolves first.
 ///
 /// # Safety
 ///
@@ -99,13 +99,14 @@ pub unsafe extern "C" fn trespass_worker_connect(
     kind: c_int,
     key: *mut u64,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
     call(|| unsafe {
         keyed(worker, key, |worker| Ok(worker.connect(text("address", address)?, self::kind(kind)?)?))
     })
 }
 
-/// `trespass_worker_add`.
+/// Moves a connection into the worker, which ends its handle, also if the system cannot register
+/// it.
 ///
 /// # Safety
 ///
@@ -117,16 +118,16 @@ pub unsafe extern "C" fn trespass_worker_add(
     key: *mut u64,
 ) -> c_int {
     let add = |worker: &mut Worker| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         unsafe { Handle::shared(connection) }?.form.check_whole("trespass_worker_add")?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         match unsafe { Handle::take(connection) }?.form {
             Form::Stream(stream) => Ok(worker.add(stream)?),
             Form::Packets(packets) => Ok(worker.add_seq_packet(packets)?),
             half => Err(half.lacks("trespass_worker_add")),
         }
     };
-    // SAFETY: by the caller.
+    // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
     call(|| unsafe { keyed(worker, key, add) })
 }
 
@@ -138,17 +139,17 @@ pub unsafe extern "C" fn trespass_worker_add(
 unsafe fn keyed(
     worker: *mut WorkerHandle,
     key: *mut u64,
-    make: impl FnOnce(&mut Worker) -> Result<Key, Failure>,
-) -> Result<(), Failure> {
+    make: impl FnOnce(&mut Worker) -> Result<Key, CallFailure>,
+) -> Result<(), CallFailure> {
     let place = result("key", key)?;
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     let made = make(&mut unsafe { Handle::exclusive(worker) }?.worker)?;
     // SAFETY: the place is not null, and writable by the caller.
     unsafe { place.write(made.to_bits()) };
     Ok(())
 }
 
-/// `trespass_worker_poll`.
+/// Does all pending work, and returns up to `count` events.
 ///
 /// # Safety
 ///
@@ -163,9 +164,12 @@ pub unsafe extern "C" fn trespass_worker_poll(
     call(|| {
         let events = result("events", events)?;
         if count == 0 {
-            return Err(Failure::new(libc::EINVAL, "count = 0 is refused: a poll needs place for an event"));
+            return Err(CallFailure::new(
+                libc::EINVAL,
+                "count = 0 is refused: a poll needs place for an event",
+            ));
         }
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let mut owned = unsafe { Handle::exclusive(worker) }?;
         let OwnedWorker { worker, queue } = &mut *owned;
         queue.forget_taken();
@@ -174,34 +178,34 @@ pub unsafe extern "C" fn trespass_worker_poll(
             worker.poll(queue.buffer(), timeout)?;
             queue.begin();
         }
-        // SAFETY: by the caller.
+        // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
         Ok(unsafe { queue.give(events, count) })
     })
 }
 
-/// `trespass_worker_fd`.
+/// The descriptor to wait for until it is readable: then a poll has work.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_worker_fd(worker: *const WorkerHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| Ok(unsafe { Handle::shared(worker) }?.worker.as_raw_fd()))
 }
 
-/// `trespass_worker_waker`.
+/// Returns a handle that ends the polls of the worker.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_worker_waker(worker: *const WorkerHandle) -> *mut WakerHandle {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| Ok(Handle::give(OwnedWaker(unsafe { Handle::shared(worker) }?.worker.waker()))))
 }
 
-/// `trespass_waker_wake`.
+/// Has the poll in progress, or the next one, return at once, from any thread.
 ///
 /// # Safety
 ///
@@ -209,19 +213,19 @@ pub unsafe extern "C" fn trespass_worker_waker(worker: *const WorkerHandle) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_waker_wake(waker: *const WakerHandle) -> c_int {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         unsafe { Handle::shared(waker) }?.0.wake();
         Ok(())
     })
 }
 
-/// `trespass_waker_release`.
+/// Ends the handle.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety), and no thread uses the waker from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_waker_release(waker: *mut WakerHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| unsafe { Handle::take(waker) }.map(drop))
 }

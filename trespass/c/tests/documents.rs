@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use libtest_mimic::Trial;
 
 use crate::interface::declared;
-use crate::{Outcome, TestResult, read, source, trial};
+use crate::{TestOutcome, TestResult, read, source, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -35,7 +35,7 @@ fn functions() -> TestResult {
     let missing: Vec<_> = declared()?.difference(&named).cloned().collect();
     let unknown: Vec<_> = named.difference(&declared()?).cloned().collect();
     if missing.is_empty() && unknown.is_empty() {
-        return Ok(Outcome::Passed);
+        return Ok(TestOutcome::Passed);
     }
     Err(format!("not in README.md: {missing:?}; only in README.md: {unknown:?}"))
 }
@@ -67,6 +67,6 @@ fn servers() -> TestResult {
     let block = blocks.first().ok_or("no program in C")?;
     match block.lines().find(|line| !line.trim().is_empty() && !example.contains(line.trim())) {
         Some(line) => Err(format!("not in examples/echo_server.c: {line}")),
-        None => Ok(Outcome::Passed),
+        None => Ok(TestOutcome::Passed),
     }
 }

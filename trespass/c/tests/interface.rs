@@ -11,7 +11,7 @@ use trespass_c::options::{COptions, NAMES, NUMBERS};
 use trespass_c::worker::events::CEvent;
 
 use crate::programs::{C, CPP, compiler};
-use crate::{Outcome, TestResult, elf, installed, read, run, source, trial, write};
+use crate::{TestOutcome, TestResult, elf, installed, read, run, source, trial, write};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -28,7 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Compares two lists of lines, and tells what is missing and what is new.
 fn same(found: &BTreeSet<String>, listed: &BTreeSet<String>, list: &str) -> TestResult {
     if found == listed {
-        return Ok(Outcome::Passed);
+        return Ok(TestOutcome::Passed);
     }
     let missing: Vec<_> = listed.difference(found).collect();
     let new: Vec<_> = found.difference(listed).collect();
@@ -63,7 +63,7 @@ fn stays_loaded() -> TestResult {
     let words = String::from_utf8_lossy(&output.stdout).into_owned();
     let has = |words_of: &[&str]| words.lines().any(|line| words_of.iter().all(|word| line.contains(word)));
     if has(&["FLAGS_1", "NODELETE"]) && has(&["SONAME", "[libtrespass.so.0]"]) {
-        return Ok(Outcome::Passed);
+        return Ok(TestOutcome::Passed);
     }
     Err(words)
 }
@@ -99,7 +99,7 @@ fn functions() -> TestResult {
     used += &read(&source("tests/c/suite.c"))?;
     match listed.iter().find(|name| !used.contains(&format!("{name}("))) {
         Some(name) => Err(format!("no case uses {name} but to be refused")),
-        None => Ok(Outcome::Passed),
+        None => Ok(TestOutcome::Passed),
     }
 }
 
@@ -140,7 +140,7 @@ fn layouts() -> TestResult {
     if offset_of!(COptions, numbers) + 8 * NUMBERS != size_of::<COptions>() {
         return Err("the options have padding".to_owned());
     }
-    Ok(Outcome::Passed)
+    Ok(TestOutcome::Passed)
 }
 
 trait ConcatLines {
@@ -173,7 +173,7 @@ fn header_layouts() -> TestResult {
     for (language, x) in [(("cc", "-std=c11"), "c"), (CPP, "c++")] {
         run(compiler(language, &["-fsyntax-only", "-x", x])?.arg(&file))?;
     }
-    Ok(Outcome::Passed)
+    Ok(TestOutcome::Passed)
 }
 
 /// The headers compile alone and without warnings.
@@ -187,7 +187,7 @@ fn headers() -> TestResult {
         run(compiler(language, &["-fsyntax-only", "-Wconversion", "-x", "c++"])?.arg(&c))?;
         run(compiler(language, &["-fsyntax-only", "-Wconversion", "-Wshadow"])?.arg(&cpp))?;
     }
-    Ok(Outcome::Passed)
+    Ok(TestOutcome::Passed)
 }
 
 /// Each parameter of the builder is a member of the options, but for the pool of the program, which C

@@ -7,12 +7,13 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use trespass::{Listener, Stream};
+use trespass::{Listener, SeqPacket, Stream};
 
-use crate::programs::{C, compile};
-use crate::{Outcome, Over, TestResult, run, source, trial_over};
+use crate::programs::{C, compile, suite};
+use crate::{Over, TestOutcome, TestResult, run, source, trial_over};
 
-/// The variable that makes this program the Rust side: `serve` or the address to connect to.
+/// The variable that makes this program the Rust side: `serve`, `serve_messages`, `ask ADDRESS` or
+/// `ask_messages ADDRESS`.
 const PEER: &str = "TRESPASS_C_TEST_PEER";
 
 /// The longest wait of a side. It ends the program's life, so that no test waits for ever.
@@ -26,13 +27,20 @@ pub(crate) fn trials(over: Over) -> Vec<Trial> {
         trial_over(over, "c_client_of_a_rust_server", &["cc"], move || c_client_of_a_rust_server(over)),
         trial_over(over, "rust_client_of_a_c_server", &["cc"], move || rust_client_of_a_c_server(over)),
         trial_over(over, "c_client_of_a_c_server", &["cc"], move || c_client_of_a_c_server(over)),
+        trial_over(over, "c_messages_to_rust", &["cc"], move || c_messages_to_rust(over)),
+        trial_over(over, "rust_messages_to_c", &["cc"], move || rust_messages_to_c(over)),
     ]
 }
 
 /// Runs the Rust side, if this process is one.
 pub(crate) fn peer() -> Option<ExitCode> {
     let role = std::env::var(PEER).ok()?;
-    let ended = if role == "serve" { serve() } else { ask(&role) };
+    let ended = match role.split_once(' ') {
+        None if role == "serve" => serve(),
+        None => serve_messages(),
+        Some(("ask", address)) => ask(address),
+        Some((_, address)) => ask_messages(address),
+    };
     Some(ended.map_or_else(
         |error| {
             eprintln!("{error}");
@@ -67,14 +75,48 @@ fn ask(address: &str) -> io::Result<()> {
     if answer == bytes { Ok(()) } else { Err(io::Error::other("the answer differs")) }
 }
 
+/// Echoes messages to one client until their end.
+fn serve_messages() -> io::Result<()> {
+    let listener = Listener::bind("127.0.0.1:0")?;
+    listener.set_accept_timeout(Some(LIMIT))?;
+    println!("listening on port {}", listener.local_addr()?.port());
+    let (mut packets, _) = listener.accept_seq_packet()?;
+    packets.set_read_timeout(Some(LIMIT))?;
+    println!("a client over {}", packets.transport());
+    let mut message = vec![0; 1 << 20];
+    loop {
+        match packets.recv(&mut message) {
+            Ok(len) => packets.send(&message[..len])?,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Sends messages, and compares their echoes.
+fn ask_messages(address: &str) -> io::Result<()> {
+    let mut packets = SeqPacket::connect(address)?;
+    packets.set_read_timeout(Some(LIMIT))?;
+    let mut answer = vec![0; 1 << 20];
+    for len in [0, 1, 255, 4096, 8193, 65537, 300_000] {
+        let message = test_harness::bytes(len as u64, len);
+        packets.send(&message)?;
+        let got = packets.recv(&mut answer)?;
+        if answer[..got] != message {
+            return Err(io::Error::other(format!("the answer to {len} bytes differs")));
+        }
+    }
+    Ok(())
+}
+
 /// A server in another process, which ends with the test.
-struct Server {
+struct PeerServer {
     child: Child,
     lines: io::Lines<BufReader<std::process::ChildStdout>>,
     address: String,
 }
 
-impl Server {
+impl PeerServer {
     fn start(command: &mut Command) -> Result<Self, String> {
         let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = started.map_err(|error| format!("{command:?}: {error}"))?;
@@ -98,11 +140,11 @@ impl Server {
             Over::Soft => "RDMA",
         };
         let transport = self.line_after("a client over ")?;
-        if transport == expected { Ok(Outcome::Passed) } else { Err(format!("it came over {transport}")) }
+        if transport == expected { Ok(TestOutcome::Passed) } else { Err(format!("it came over {transport}")) }
     }
 }
 
-impl Drop for Server {
+impl Drop for PeerServer {
     fn drop(&mut self) {
         // One that has ended by itself cannot be killed.
         let _ = self.child.kill();
@@ -121,10 +163,10 @@ fn build(name: &str) -> Result<std::path::PathBuf, String> {
     compile(C, &[source("examples").join(format!("{name}.c"))], name, &[])
 }
 
-fn c_server(over: Over) -> Result<Server, String> {
+fn c_server(over: Over) -> Result<PeerServer, String> {
     let mut command = Command::new(example("echo_server")?);
     over.apply(&mut command);
-    Server::start(command.arg("127.0.0.1:0"))
+    PeerServer::start(command.arg("127.0.0.1:0"))
 }
 
 /// Runs the example's client with a text that it must print again.
@@ -148,19 +190,35 @@ fn this_program(over: Over, role: &str) -> Result<Command, String> {
 }
 
 fn c_client_of_a_rust_server(over: Over) -> TestResult {
-    let server = Server::start(&mut this_program(over, "serve")?)?;
+    let server = PeerServer::start(&mut this_program(over, "serve")?)?;
     c_client(over, &server.address)?;
     server.served_over(over)
 }
 
 fn rust_client_of_a_c_server(over: Over) -> TestResult {
     let server = c_server(over)?;
-    run(&mut this_program(over, &server.address)?)?;
+    run(&mut this_program(over, &format!("ask {}", server.address))?)?;
     server.served_over(over)
 }
 
 fn c_client_of_a_c_server(over: Over) -> TestResult {
     let server = c_server(over)?;
     c_client(over, &server.address)?;
+    server.served_over(over)
+}
+
+fn c_messages_to_rust(over: Over) -> TestResult {
+    let server = PeerServer::start(&mut this_program(over, "serve_messages")?)?;
+    let mut client = Command::new(suite()?);
+    over.apply(&mut client);
+    run(client.args(["ask_messages", &server.address]))?;
+    server.served_over(over)
+}
+
+fn rust_messages_to_c(over: Over) -> TestResult {
+    let mut command = Command::new(suite()?);
+    over.apply(&mut command);
+    let server = PeerServer::start(command.arg("serve_messages"))?;
+    run(&mut this_program(over, &format!("ask_messages {}", server.address))?)?;
     server.served_over(over)
 }

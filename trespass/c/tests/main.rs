@@ -19,10 +19,10 @@ use std::sync::LazyLock;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// A test that ran, or was skipped, or failed.
-pub(crate) type TestResult = Result<Outcome, String>;
+pub(crate) type TestResult = Result<TestOutcome, String>;
 
 /// How a test that did not fail ended.
-pub(crate) enum Outcome {
+pub(crate) enum TestOutcome {
     Passed,
     /// What this machine lacks.
     Skipped(String),
@@ -90,12 +90,12 @@ pub(crate) fn trial(
     let missing = tools.iter().find(|tool| !is_installed(tool)).map(|tool| (*tool).to_owned());
     Trial::ignorable_test(name, move || {
         let outcome = match missing {
-            Some(tool) => Outcome::Skipped(format!("no {tool}")),
+            Some(tool) => TestOutcome::Skipped(format!("no {tool}")),
             None => test().map_err(Failed::from)?,
         };
         Ok(match outcome {
-            Outcome::Passed => Completion::Completed,
-            Outcome::Skipped(what) => Completion::ignored_with(what),
+            TestOutcome::Passed => Completion::Completed,
+            TestOutcome::Skipped(what) => Completion::ignored_with(what),
         })
     })
 }
@@ -108,7 +108,7 @@ pub(crate) fn trial_over(
     test: impl FnOnce() -> TestResult + Send + 'static,
 ) -> Trial {
     trial(format!("{}::{name}", over.name()), tools, move || match over.lacking() {
-        Some(what) => Ok(Outcome::Skipped(format!("without {what}"))),
+        Some(what) => Ok(TestOutcome::Skipped(format!("without {what}"))),
         None => test(),
     })
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use libtest_mimic::Trial;
 
 use crate::programs::STRICT;
-use crate::{Outcome, TestResult, installed, run, scratch, source, trial};
+use crate::{TestOutcome, TestResult, installed, run, scratch, source, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -33,7 +33,7 @@ fn pkg_config() -> TestResult {
         run(cc.args(flags.split_whitespace()))?;
         starts(&program)?;
     }
-    Ok(Outcome::Passed)
+    Ok(TestOutcome::Passed)
 }
 
 /// The example says how it is used.
@@ -64,5 +64,5 @@ fn cmake() -> TestResult {
     run(Command::new("cmake").arg("--build").arg(&build))?;
     starts(&build.join("client"))?;
     starts(&build.join("static_client"))?;
-    Ok(Outcome::Passed)
+    Ok(TestOutcome::Passed)
 }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use libtest_mimic::Trial;
 
-use crate::{Outcome, Over, TestResult, installed, run, scratch, source, trial_over};
+use crate::{Over, TestOutcome, TestResult, installed, run, scratch, source, trial_over};
 
 /// The cases of `suite.c`, whose list the test `every_case_runs` compares with this one.
 const CASES: [&str; 21] = [
@@ -88,7 +88,7 @@ fn under_valgrind(over: Over) -> TestResult {
 
 /// Runs a program, perhaps by another one.
 fn pass<const N: usize>(over: Over, by: [&str; N], program: &Path, arguments: &[&str]) -> TestResult {
-    run(&mut command(over, &by, program, arguments)).map(|_| Outcome::Passed)
+    run(&mut command(over, &by, program, arguments)).map(|_| TestOutcome::Passed)
 }
 
 fn command(over: Over, by: &[&str], program: &Path, arguments: &[&str]) -> Command {
@@ -120,18 +120,18 @@ fn every_case_runs(over: Over) -> TestResult {
     let output = run(&mut command(over, &[], suite()?, &[]))?;
     let words = String::from_utf8_lossy(&output.stdout).into_owned();
     let ran: Vec<_> = words.lines().filter_map(|line| line.strip_prefix("case ")).collect();
-    if ran == CASES { Ok(Outcome::Passed) } else { Err(format!("its cases are {ran:?}")) }
+    if ran == CASES { Ok(TestOutcome::Passed) } else { Err(format!("its cases are {ran:?}")) }
 }
 
 /// Why the compiler's sanitizers cannot be used.
-fn without_sanitizers(compiler: &str) -> Option<Outcome> {
+fn without_sanitizers(compiler: &str) -> Option<TestOutcome> {
     let probe = crate::write("probe.c", "int main(void) { return 0; }\n").ok()?;
     let out = probe.with_extension(compiler.replace('+', "x"));
     let mut command = Command::new(compiler);
     let built = run(command.args(SANITIZERS).args(["-x", "c"]).arg(probe).arg("-o").arg(&out));
     match built.and_then(|_| run(&mut Command::new(out))) {
         Ok(_) => None,
-        Err(_) => Some(Outcome::Skipped(format!("no sanitizers of {compiler}"))),
+        Err(_) => Some(TestOutcome::Skipped(format!("no sanitizers of {compiler}"))),
     }
 }
 
@@ -147,7 +147,8 @@ fn sources() -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-fn suite() -> Result<&'static Path, String> {
+/// The program with all cases.
+pub(crate) fn suite() -> Result<&'static Path, String> {
     static BUILT: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| compile(C, &sources()?, "suite", &[]));
     BUILT.as_deref().map_err(Clone::clone)
 }

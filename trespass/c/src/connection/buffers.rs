@@ -8,7 +8,7 @@ use trespass::{Block, Completion, RecvBuf, SendRefused, Ticket};
 use super::messages::CPart;
 use super::{ConnectionHandle, Form, Whole};
 use crate::boundary::{call, result};
-use crate::error::Failure;
+use crate::error::CallFailure;
 use crate::handle::{Handle, Tagged};
 
 /// `trespass_buffer`: a block to fill and to send.
@@ -75,7 +75,7 @@ impl Form {
         }
     }
 
-    fn completion(&mut self) -> Result<Option<Completion>, Failure> {
+    fn completion(&mut self) -> Result<Option<Completion>, CallFailure> {
         match self {
             Self::Stream(stream) => Ok(stream.completion()),
             Self::Packets(packets) => Ok(packets.completion()),
@@ -83,7 +83,7 @@ impl Form {
         }
     }
 
-    fn next_completion(&mut self) -> Result<Option<Completion>, Failure> {
+    fn next_completion(&mut self) -> Result<Option<Completion>, CallFailure> {
         match self {
             Self::Stream(stream) => Ok(stream.next_completion()?),
             Self::Packets(packets) => Ok(packets.next_completion()?),
@@ -91,7 +91,7 @@ impl Form {
         }
     }
 
-    fn recv_buf(&mut self) -> Result<RecvBuf, Failure> {
+    fn recv_buf(&mut self) -> Result<RecvBuf, CallFailure> {
         match self {
             Self::Stream(stream) => Ok(stream.recv_buf()?),
             Self::Reader(half) => Ok(half.recv_buf()?),
@@ -104,7 +104,7 @@ impl Form {
 
 /// A block that was not sent.
 pub(crate) struct Refusal {
-    pub(crate) failure: Failure,
+    pub(crate) failure: CallFailure,
     pub(crate) block: Block,
 }
 
@@ -123,8 +123,8 @@ pub(crate) unsafe fn lend(
     buffer: *mut BufferHandle,
     ticket: *mut u64,
     send: impl FnOnce(Block) -> Result<Ticket, Refusal>,
-) -> Result<(), Failure> {
-    // SAFETY: by the caller.
+) -> Result<(), CallFailure> {
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     let mut owned = unsafe { Handle::exclusive(buffer) }?;
     let block = owned.0.take().ok_or_else(lent)?;
     match send(block) {
@@ -145,11 +145,11 @@ pub(crate) unsafe fn lend(
 }
 
 /// The error of a buffer without its block, which only a panic within a send leaves behind.
-fn lent() -> Failure {
-    Failure::new(libc::EBADF, "the block of this `buffer` is lost")
+fn lent() -> CallFailure {
+    CallFailure::new(libc::EBADF, "the block of this `buffer` is lost")
 }
 
-/// `trespass_buffer_new`.
+/// Takes a buffer of at least `length` bytes from the connection's pool.
 ///
 /// # Safety
 ///
@@ -160,14 +160,14 @@ pub unsafe extern "C" fn trespass_buffer_new(
     length: usize,
 ) -> *mut BufferHandle {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let connected = unsafe { Handle::shared(connection) }?;
         let block = of_both!(connected.form, whole => whole.buffer(length))?;
         Ok(Handle::give(block.into()))
     })
 }
 
-/// `trespass_buffer_data`.
+/// The bytes, which the program may write until it sends the buffer.
 ///
 /// # Safety
 ///
@@ -175,13 +175,13 @@ pub unsafe extern "C" fn trespass_buffer_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_buffer_data(buffer: *const BufferHandle) -> *mut c_void {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let owned = unsafe { Handle::shared(buffer) }?;
         Ok(owned.0.as_ref().ok_or_else(lent)?.as_ptr().cast::<c_void>())
     })
 }
 
-/// `trespass_buffer_length`.
+/// The count of bytes.
 ///
 /// # Safety
 ///
@@ -189,24 +189,24 @@ pub unsafe extern "C" fn trespass_buffer_data(buffer: *const BufferHandle) -> *m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_buffer_length(buffer: *const BufferHandle) -> isize {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let owned = unsafe { Handle::shared(buffer) }?;
         Ok(owned.0.as_ref().ok_or_else(lent)?.len())
     })
 }
 
-/// `trespass_buffer_release`.
+/// Gives the buffer back to its pool.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety), and no thread uses the buffer from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_buffer_release(buffer: *mut BufferHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| unsafe { Handle::take(buffer) }.map(drop))
 }
 
-/// `trespass_send_buffer`.
+/// Sends the first `length` bytes of a buffer without a copy.
 ///
 /// # Safety
 ///
@@ -219,14 +219,14 @@ pub unsafe extern "C" fn trespass_send_buffer(
     ticket: *mut u64,
 ) -> c_int {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let mut connected = unsafe { Handle::exclusive(connection) }?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
         unsafe { lend(buffer, ticket, |block| connected.form.send_buf(block, length)) }
     })
 }
 
-/// `trespass_completion_poll`.
+/// Returns 1 and a buffer whose send is complete, or 0 if no send is.
 ///
 /// # Safety
 ///
@@ -236,11 +236,11 @@ pub unsafe extern "C" fn trespass_completion_poll(
     connection: *mut ConnectionHandle,
     completion: *mut CCompletion,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
     call(|| unsafe { complete(connection, completion, Form::completion) })
 }
 
-/// `trespass_completion_wait`.
+/// Waits until a lent buffer returns.
 ///
 /// # Safety
 ///
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn trespass_completion_wait(
     connection: *mut ConnectionHandle,
     completion: *mut CCompletion,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
     call(|| unsafe { complete(connection, completion, Form::next_completion) })
 }
 
@@ -262,10 +262,10 @@ pub unsafe extern "C" fn trespass_completion_wait(
 unsafe fn complete(
     connection: *mut ConnectionHandle,
     completion: *mut CCompletion,
-    take: impl FnOnce(&mut Form) -> Result<Option<Completion>, Failure>,
-) -> Result<c_int, Failure> {
+    take: impl FnOnce(&mut Form) -> Result<Option<Completion>, CallFailure>,
+) -> Result<c_int, CallFailure> {
     let place = result("completion", completion)?;
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     let completion = take(&mut unsafe { Handle::exclusive(connection) }?.form)?;
     let Some(completion) = completion else { return Ok(0) };
     // SAFETY: the place is not null, and writable by the caller.
@@ -273,7 +273,7 @@ unsafe fn complete(
     Ok(1)
 }
 
-/// `trespass_recv_buffer`.
+/// Receives bytes, or a message, in the memory where they arrived.
 ///
 /// # Safety
 ///
@@ -281,13 +281,13 @@ unsafe fn complete(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_recv_buffer(connection: *mut ConnectionHandle) -> *mut ReceivedHandle {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let received = unsafe { Handle::exclusive(connection) }?.form.recv_buf()?;
         Ok(Handle::give(OwnedData(received)))
     })
 }
 
-/// `trespass_recv_part_buffer`.
+/// Receives the next part of a message of any length in the memory where it arrived.
 ///
 /// # Safety
 ///
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn trespass_recv_part_buffer(
 ) -> *mut ReceivedHandle {
     call(|| {
         let place = result("part", part)?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (received, part) = match &mut unsafe { Handle::exclusive(connection) }?.form {
             Form::Packets(packets) => packets.recv_part_buf()?,
             other => return Err(other.lacks("trespass_recv_part_buffer")),
@@ -310,18 +310,18 @@ pub unsafe extern "C" fn trespass_recv_part_buffer(
     })
 }
 
-/// `trespass_received_length`.
+/// The count of bytes in all pieces.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_received_length(received: *const ReceivedHandle) -> isize {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| Ok(unsafe { Handle::shared(received) }?.0.len()))
 }
 
-/// `trespass_received_piece`.
+/// Returns the piece at an index and its length.
 ///
 /// # Safety
 ///
@@ -334,7 +334,7 @@ pub unsafe extern "C" fn trespass_received_piece(
 ) -> *const c_void {
     call(|| {
         let place = result("length", length)?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let received = unsafe { Handle::shared(received) }?;
         let piece = received.0.chunks().nth(index);
         // SAFETY: the place is not null, and writable by the caller.
@@ -344,13 +344,13 @@ pub unsafe extern "C" fn trespass_received_piece(
     })
 }
 
-/// `trespass_received_release`.
+/// Gives the memory back.
 ///
 /// # Safety
 ///
 /// That of the [crate](crate#safety), and no thread uses the data from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_received_release(received: *mut ReceivedHandle) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     call(|| unsafe { Handle::take(received) }.map(drop))
 }

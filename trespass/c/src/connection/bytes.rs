@@ -8,11 +8,11 @@ use trespass::Stream;
 
 use super::{ConnectionHandle, Form};
 use crate::boundary::{bytes, bytes_mut, call, gathered, scattered};
-use crate::error::Failure;
+use crate::error::CallFailure;
 use crate::handle::Handle;
 
 impl Form {
-    fn reading(&self, call: &str) -> Result<&Stream, Failure> {
+    fn reading(&self, call: &str) -> Result<&Stream, CallFailure> {
         match self {
             Self::Stream(stream) => Ok(stream),
             Self::Reader(half) => Ok(half.as_ref()),
@@ -20,7 +20,7 @@ impl Form {
         }
     }
 
-    fn writing(&self, call: &str) -> Result<&Stream, Failure> {
+    fn writing(&self, call: &str) -> Result<&Stream, CallFailure> {
         match self {
             Self::Stream(stream) => Ok(stream),
             Self::Writer(half) => Ok(half.as_ref()),
@@ -29,7 +29,7 @@ impl Form {
     }
 }
 
-/// `trespass_read`.
+/// Reads up to `length` bytes.
 ///
 /// # Safety
 ///
@@ -41,14 +41,14 @@ pub unsafe extern "C" fn trespass_read(
     length: usize,
 ) -> isize {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (connected, buffer) =
             unsafe { (Handle::shared(connection)?, bytes_mut("buffer", buffer, length)?) };
         Ok(connected.form.reading("trespass_read")?.read(buffer)?)
     })
 }
 
-/// `trespass_readv`.
+/// Reads into up to 1024 buffers.
 ///
 /// # Safety
 ///
@@ -60,13 +60,13 @@ pub unsafe extern "C" fn trespass_readv(
     count: c_int,
 ) -> isize {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (connected, mut buffers) = unsafe { (Handle::shared(connection)?, scattered(buffers, count)?) };
         Ok(connected.form.reading("trespass_readv")?.read_vectored(&mut buffers)?)
     })
 }
 
-/// `trespass_peek`.
+/// Reads and leaves the bytes to be read again.
 ///
 /// # Safety
 ///
@@ -78,14 +78,14 @@ pub unsafe extern "C" fn trespass_peek(
     length: usize,
 ) -> isize {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (connected, buffer) =
             unsafe { (Handle::shared(connection)?, bytes_mut("buffer", buffer, length)?) };
         Ok(connected.form.reading("trespass_peek")?.peek(buffer)?)
     })
 }
 
-/// `trespass_write`.
+/// Writes up to `length` bytes.
 ///
 /// # Safety
 ///
@@ -97,13 +97,13 @@ pub unsafe extern "C" fn trespass_write(
     length: usize,
 ) -> isize {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (connected, bytes) = unsafe { (Handle::shared(connection)?, bytes("buffer", buffer, length)?) };
         Ok(connected.form.writing("trespass_write")?.write(bytes)?)
     })
 }
 
-/// `trespass_writev`.
+/// Writes from up to 1024 buffers.
 ///
 /// # Safety
 ///
@@ -115,13 +115,13 @@ pub unsafe extern "C" fn trespass_writev(
     count: c_int,
 ) -> isize {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (connected, buffers) = unsafe { (Handle::shared(connection)?, gathered(buffers, count)?) };
         Ok(connected.form.writing("trespass_writev")?.write_vectored(&buffers)?)
     })
 }
 
-/// `trespass_flush`.
+/// Sends what `trespass_set_cork` has held back, and what the peer has room for.
 ///
 /// # Safety
 ///
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn trespass_writev(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trespass_flush(connection: *const ConnectionHandle) -> c_int {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let connected = unsafe { Handle::shared(connection) }?;
         Ok(connected.form.writing("trespass_flush")?.flush()?)
     })

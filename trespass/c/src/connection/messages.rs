@@ -9,7 +9,7 @@ use trespass::{Part, Progress};
 
 use super::{ConnectionHandle, Form};
 use crate::boundary::{bytes, bytes_mut, call, gathered, result};
-use crate::error::Failure;
+use crate::error::CallFailure;
 use crate::handle::Handle;
 
 /// `trespass_part`: a received part of a message.
@@ -41,7 +41,7 @@ pub struct CProgress {
 }
 
 impl Form {
-    fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Failure> {
+    fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), CallFailure> {
         match self {
             Self::Packets(packets) => Ok(packets.send_vectored(slices)?),
             Self::Sender(half) => Ok(half.send_vectored(slices)?),
@@ -49,7 +49,7 @@ impl Form {
         }
     }
 
-    fn send_part(&mut self, total: u64, part: &[u8]) -> Result<usize, Failure> {
+    fn send_part(&mut self, total: u64, part: &[u8]) -> Result<usize, CallFailure> {
         match self {
             Self::Packets(packets) => Ok(packets.send_part(total, part)?),
             Self::Sender(half) => Ok(half.send_part(total, part)?),
@@ -57,7 +57,7 @@ impl Form {
         }
     }
 
-    fn recv(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
+    fn recv(&mut self, buffer: &mut [u8]) -> Result<usize, CallFailure> {
         match self {
             Self::Packets(packets) => Ok(packets.recv(buffer)?),
             Self::Receiver(half) => Ok(half.recv(buffer)?),
@@ -65,7 +65,7 @@ impl Form {
         }
     }
 
-    fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Part, Failure> {
+    fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Part, CallFailure> {
         match self {
             Self::Packets(packets) => Ok(packets.recv_part(buffer)?),
             Self::Receiver(half) => Ok(half.recv_part(buffer)?),
@@ -74,7 +74,7 @@ impl Form {
     }
 
     /// The progress of a message: being received, or sent.
-    fn progress(&self, received: bool) -> Result<Option<Progress>, Failure> {
+    fn progress(&self, received: bool) -> Result<Option<Progress>, CallFailure> {
         let packets = match self {
             Self::Packets(packets) => packets,
             Self::Receiver(half) if received => half.as_ref(),
@@ -85,7 +85,7 @@ impl Form {
     }
 }
 
-/// `trespass_send`.
+/// Sends a message whole.
 ///
 /// # Safety
 ///
@@ -97,14 +97,14 @@ pub unsafe extern "C" fn trespass_send(
     length: usize,
 ) -> c_int {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (mut connected, message) =
             unsafe { (Handle::exclusive(connection)?, bytes("message", message, length)?) };
         connected.form.send(&[IoSlice::new(message)])
     })
 }
 
-/// `trespass_sendv`.
+/// Sends one message from up to 1024 buffers.
 ///
 /// # Safety
 ///
@@ -116,13 +116,13 @@ pub unsafe extern "C" fn trespass_sendv(
     count: c_int,
 ) -> c_int {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (mut connected, buffers) = unsafe { (Handle::exclusive(connection)?, gathered(buffers, count)?) };
         connected.form.send(&buffers)
     })
 }
 
-/// `trespass_send_part`.
+/// Sends the next bytes of a message of `total` bytes, and returns how many were taken.
 ///
 /// # Safety
 ///
@@ -135,13 +135,13 @@ pub unsafe extern "C" fn trespass_send_part(
     length: usize,
 ) -> isize {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (mut connected, part) = unsafe { (Handle::exclusive(connection)?, bytes("part", part, length)?) };
         connected.form.send_part(total, part)
     })
 }
 
-/// `trespass_recv`.
+/// Receives a message and returns its length, which may be 0.
 ///
 /// # Safety
 ///
@@ -153,14 +153,14 @@ pub unsafe extern "C" fn trespass_recv(
     length: usize,
 ) -> isize {
     call(|| {
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (mut connected, buffer) =
             unsafe { (Handle::exclusive(connection)?, bytes_mut("buffer", buffer, length)?) };
         connected.form.recv(buffer)
     })
 }
 
-/// `trespass_recv_part`.
+/// Receives the arrived bytes of a message, or its next ones.
 ///
 /// # Safety
 ///
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn trespass_recv_part(
 ) -> c_int {
     call(|| {
         let place = result("part", part)?;
-        // SAFETY: by the caller.
+        // SAFETY: the program passes an open handle and valid memory (`crate`).
         let (mut connected, buffer) =
             unsafe { (Handle::exclusive(connection)?, bytes_mut("buffer", buffer, length)?) };
         let part = connected.form.recv_part(buffer)?;
@@ -184,7 +184,8 @@ pub unsafe extern "C" fn trespass_recv_part(
     })
 }
 
-/// `trespass_sending`.
+/// Returns 1 and the progress of a message that `trespass_send_part`, or a `trespass_send` with a
+/// timeout, has begun to send.
 ///
 /// # Safety
 ///
@@ -194,11 +195,11 @@ pub unsafe extern "C" fn trespass_sending(
     connection: *const ConnectionHandle,
     progress: *mut CProgress,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
     call(|| unsafe { give_progress(connection, progress, false) })
 }
 
-/// `trespass_receiving`.
+/// Returns the progress of a message that is being received.
 ///
 /// # Safety
 ///
@@ -208,7 +209,7 @@ pub unsafe extern "C" fn trespass_receiving(
     connection: *const ConnectionHandle,
     progress: *mut CProgress,
 ) -> c_int {
-    // SAFETY: by the caller.
+    // SAFETY: the program passes memory as the functions of this crate demand (`crate`).
     call(|| unsafe { give_progress(connection, progress, true) })
 }
 
@@ -221,9 +222,9 @@ unsafe fn give_progress(
     connection: *const ConnectionHandle,
     progress: *mut CProgress,
     received: bool,
-) -> Result<c_int, Failure> {
+) -> Result<c_int, CallFailure> {
     let place = result("progress", progress)?;
-    // SAFETY: by the caller.
+    // SAFETY: the program passes an open handle and valid memory (`crate`).
     let progress = unsafe { Handle::shared(connection) }?.form.progress(received)?;
     let Some(progress) = progress else { return Ok(0) };
     // SAFETY: the place is not null, and writable by the caller.

@@ -9,7 +9,7 @@ use trespass::Event;
 use crate::connection::buffers::BufferHandle;
 use crate::connection::buffers::CCompletion;
 use crate::connection::flags_of;
-use crate::error::Failure;
+use crate::error::CallFailure;
 
 /// `trespass_event`: what happened to a connection or a listener. Its layout is final.
 #[repr(C)]
@@ -110,7 +110,7 @@ fn translate(event: Event, texts: &mut Vec<CString>) -> CEvent {
         }
         Event::Connected { key, tag } => CEvent { event: CONNECTED, key: key.to_bits(), tag, ..NOTHING },
         Event::Failed { key, tag, error } => {
-            let failure = Failure::from(error);
+            let failure = CallFailure::from(error);
             let text = failure.text();
             // The bytes of a `CString` stay where they are when the list grows.
             let event = CEvent {

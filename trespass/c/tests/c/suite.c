@@ -56,6 +56,14 @@ int main(int argc, char **argv)
 		victim();
 		return 0;
 	}
+	if (argc == 2 && !strcmp(argv[1], "serve_messages")) {
+		serve_messages();
+		return 0;
+	}
+	if (argc == 3 && !strcmp(argv[1], "ask_messages")) {
+		ask_messages(argv[2]);
+		return 0;
+	}
 	for (size_t n = 0; n < CASES; n++) {
 		if (!is_asked_for(cases[n].name, argc, argv))
 			continue;

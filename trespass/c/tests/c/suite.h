@@ -106,4 +106,8 @@ void forked(void);
 /* The other process of `killed`. */
 void victim(void);
 
+/* The sides of an exchange of messages with a program in another language. */
+void serve_messages(void);
+void ask_messages(const char *address);
+
 #endif
