@@ -270,7 +270,8 @@ int trespass_flush(const trespass_connection *connection);
 /* ---- Messages ------------------------------------------------------------------------------- */
 
 /* Sends a message of 0 bytes to options->max_msg of either side. Waits for room. In non-blocking
- * mode a message larger than the send buffer fails with EINVAL: use trespass_send_part. Exclusive. */
+ * mode a message larger than the send buffer fails with EINVAL: use trespass_send_part.
+ * Exclusive. */
 int trespass_send(trespass_connection *connection, const void *message, size_t length);
 
 /* Sends one message from up to 1024 buffers. Exclusive. */
@@ -301,7 +302,8 @@ typedef struct trespass_progress {
 ssize_t trespass_send_part(trespass_connection *connection, uint64_t total, const void *part,
 			   size_t length);
 
-/* Receives the arrived bytes of a message, or its next ones. Waits for the first byte. Exclusive. */
+/* Receives the arrived bytes of a message, or its next ones. Waits for the first byte.
+ * Exclusive. */
 int trespass_recv_part(trespass_connection *connection, void *buffer, size_t length,
 		       trespass_part *part);
 
@@ -492,13 +494,13 @@ int trespass_worker_add(trespass_worker *worker, trespass_connection *connection
 /* What happened. The layout is final. */
 typedef struct trespass_event {
 	uint32_t event;                 /* TRESPASS_EVENT_... */
-	uint32_t ready;                 /* TRESPASS_READABLE, TRESPASS_WRITABLE or both; otherwise 0 */
+	uint32_t ready;                 /* TRESPASS_READABLE and TRESPASS_WRITABLE, or 0 */
 	trespass_key key;               /* the connection, or the listener that failed */
 	trespass_key listener;          /* of TRESPASS_EVENT_ACCEPTED */
 	uint64_t tag;                   /* of trespass_worker_set_tag */
 	trespass_completion completion; /* of TRESPASS_EVENT_COMPLETED */
 	uint64_t error;                 /* of TRESPASS_EVENT_FAILED: as in errno */
-	const char *text;               /* its text, until the next poll of the worker; otherwise NULL */
+	const char *text;               /* its text until the next poll, or NULL */
 	uint64_t reserved[4];           /* zeros */
 } trespass_event;
 
