@@ -71,6 +71,7 @@ pub use null::NullMemoryRegion;
 pub use register::RegisterMemoryRegionError;
 pub(in crate::ibverbs) use register::RegistrationRequest;
 pub(crate) use register::check_access;
+pub(crate) use scoped::ScopedRegion;
 
 use std::fmt;
 use std::io;

@@ -38,6 +38,7 @@ mod pool;
 mod provided;
 mod queue_pair;
 mod regions;
+mod scopes;
 mod srq;
 #[path = "../support/suite.rs"]
 mod suite;
@@ -61,6 +62,7 @@ fn run() -> ExitCode {
     device::cases(&mut suite);
     memory::cases(&mut suite);
     regions::cases(&mut suite);
+    scopes::cases(&mut suite);
     provided::cases(&mut suite);
     completion::cases(&mut suite);
     events::cases(&mut suite);

@@ -15,7 +15,6 @@ fn cloned(builder: &mut QueuePairBuilder, cq: GenericCompletionQueue) {
 
 fn counted(cq: Arc<ExtendedCompletionQueue>) {
     setup_send_cq(&cq);
-    let _ = GenericCompletionQueue::from(cq);
 }
 
 fn main() {}

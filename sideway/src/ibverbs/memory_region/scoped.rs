@@ -39,21 +39,32 @@ impl ProtectionDomain {
         access: AccessFlags,
         with: impl FnOnce(&MemoryRegion) -> R,
     ) -> Result<R, RegisterMemoryRegionError> {
-        check_access(self, "borrowed memory", None, memory.len(), access)?;
-        // SAFETY: `memory` is borrowed until this returns or unwinds. Before that, `ScopedRegion`
-        // deregisters the region, or the process aborts. So nobody else uses a reference to the
-        // memory while it is registered. `HugeTlb` was refused.
-        let region = unsafe { self.reg_mr(memory.as_mut_ptr(), memory.len(), access) }?;
-        let scope = ScopedRegion(Some(region));
+        // SAFETY: `memory` is borrowed until this returns or unwinds, which drops the region.
+        let scope = unsafe { ScopedRegion::register(self, memory, access) }?;
         Ok(with(scope.region()))
     }
 }
 
 /// A guard that ends the registration or, if that fails, the process.
-struct ScopedRegion(Option<MemoryRegion>);
+pub(crate) struct ScopedRegion(Option<MemoryRegion>);
 
 impl ScopedRegion {
-    fn region(&self) -> &MemoryRegion {
+    /// # Safety
+    ///
+    /// The result must be dropped before the borrow of `memory` ends. Until then nobody uses a
+    /// reference to the memory.
+    pub(crate) unsafe fn register(
+        pd: &ProtectionDomain,
+        memory: &mut [u8],
+        access: AccessFlags,
+    ) -> Result<Self, RegisterMemoryRegionError> {
+        check_access(pd, "borrowed memory", None, memory.len(), access)?;
+        // SAFETY: the memory stays borrowed until the region is deregistered by the drop, or the
+        // process aborts (`# Safety`). `HugeTlb` was refused.
+        Ok(Self(Some(unsafe { pd.reg_mr(memory.as_mut_ptr(), memory.len(), access) }?)))
+    }
+
+    pub(crate) fn region(&self) -> &MemoryRegion {
         self.0.as_ref().expect("only the drop takes it")
     }
 }

@@ -19,7 +19,7 @@ use super::{
 use crate::error::Error;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
-use crate::ibverbs::completion::{CqInner, WorkCompletionStatus};
+use crate::ibverbs::completion::{CompletionQueue, CqInner, WorkCompletionStatus};
 use crate::ibverbs::completion_counter::{AttachedCounters, CompletionCounter};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -291,6 +291,11 @@ impl QueuePairControl {
     /// The shared receive queue from which it takes its receives, if any.
     pub fn srq(&self) -> Option<SharedReceiveQueueId> {
         self.0.uses.srq.as_ref().map(|srq| srq.id())
+    }
+
+    /// Whether both queues complete into this one.
+    pub(super) fn completes_into(&self, cq: &impl CompletionQueue) -> bool {
+        [&self.0.uses.send_cq, &self.0.uses.recv_cq].iter().all(|own| own.as_raw() == cq.as_raw())
     }
 
     /// The protection domain that it belongs to.

@@ -34,6 +34,7 @@ mod modify;
 mod post;
 mod post_error;
 mod receive;
+mod scope;
 mod slices;
 mod state;
 mod table;
@@ -64,6 +65,7 @@ pub use post::{
 pub use post_error::PostSendError;
 pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, PreparedReceiveList, ReceiveQueue, RecvWorkRequestHandle};
+pub use scope::{WorkBuffer, WorkDone, WorkNumber, WorkPart, WorkScope, WorkScopeError, scope};
 pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
 pub use state::QueuePairState;
 pub use table::QueuePairTable;
