@@ -115,7 +115,8 @@ impl PendingConnect {
 
     fn progress(&mut self) -> Poll<io::Result<Connection>> {
         let Some(handshake) = &mut self.handshake else {
-            return Poll::Ready(Err(io::Error::other("the connect has ended, and its result was returned")));
+            let text = "the connect has ended, and its result was returned";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text)));
         };
         let registry = self.poller.registry();
         let result = handshake.progress(&self.config, &self.pool, Instant::now(), registry, HANDSHAKE);
