@@ -17,7 +17,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: small_requests_are_answered, megabytes_go_both_ways_at_once, messages_keep_their_boundaries,
         blocks_go_without_a_copy, many_connections_of_one_thread, the_traits_of_futures_io,
         a_peer_that_does_not_read_stops_the_writer, times_pass, reads_that_are_dropped_lose_nothing,
-        writes_that_are_dropped_give_nothing, unread_bytes_keep_nobody_awake);
+        writes_that_are_dropped_give_nothing, unread_bytes_keep_nobody_awake,
+        room_to_write_wakes_no_task_that_waits_for_completions);
 }
 
 async fn echo(mut stream: Stream) -> io::Result<()> {
@@ -319,6 +320,36 @@ fn unread_bytes_keep_nobody_awake(fixture: &Fixture) -> Outcome {
         let mut read = [0; 6];
         server.read_exact(&mut read).await.unwrap();
         assert_eq!(&read, b"unread");
+    });
+    Ok(())
+}
+
+/// A refused write leaves room to be reported, which the wait for a completion does not use.
+fn room_to_write_wakes_no_task_that_waits_for_completions(fixture: &Fixture) -> Outcome {
+    const PAUSE: Duration = Duration::from_millis(100);
+    fixture.run(async {
+        let (mut client, mut server) = fixture.streams().await;
+        let piece = vec![0; 100_000];
+        while let Ok(written) = timeout(PAUSE / 5, client.write(&piece)).await {
+            written.unwrap();
+        }
+        let reading = spawn_local(async move {
+            let mut buffer = vec![0; 100_000];
+            while timeout(PAUSE, server.read(&mut buffer)).await.is_ok() {}
+        });
+        // A task of its own is polled only if it is woken.
+        let polls = spawn_local(async move {
+            let (mut polls, mut waiting) = (0, pin!(client.completion()));
+            let counted = poll_fn(|context| {
+                polls += 1;
+                waiting.as_mut().poll(context)
+            });
+            timeout(PAUSE * 3, counted).await.unwrap_err();
+            polls
+        });
+        let polls = polls.await;
+        assert!(polls <= 2, "it was polled {polls} times");
+        reading.await;
     });
     Ok(())
 }

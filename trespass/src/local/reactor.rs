@@ -31,8 +31,13 @@ pub(super) struct Reactor {
 /// What events are of: a listener, or a connection from its beginning.
 #[derive(Default)]
 pub(super) struct Source {
-    /// The task that reads or accepts, and the one that writes.
-    waiting: [Cell<Option<Waker>>; 2],
+    /// The task that reads or accepts.
+    reads: WaitingTask,
+    /// The task that writes or connects.
+    writes: WaitingTask,
+    /// The task that waits for completions. Room to write must not wake it, because the worker reports
+    /// that with each poll until a write has used it.
+    completes: WaitingTask,
     /// What the worker reports.
     interest: Cell<Readiness>,
     /// How a connect has ended.
@@ -41,6 +46,10 @@ pub(super) struct Source {
     accepted: Option<RefCell<Accepted>>,
     completions: RefCell<VecDeque<Completion>>,
 }
+
+/// The task that waits for one kind of event.
+#[derive(Default)]
+struct WaitingTask(Cell<Option<Waker>>);
 
 /// What a listener's program has not accepted yet.
 struct Accepted {
@@ -61,28 +70,17 @@ impl Source {
         Self { accepted: Some(RefCell::new(accepted)), ..Self::default() }
     }
 
-    /// Has the next event of this direction wake the task.
-    pub(super) fn wait(&self, direction: Direction, context: &Context<'_>) {
-        let waiting = &self.waiting[direction as usize];
-        let waker = match waiting.take() {
-            Some(known) if known.will_wake(context.waker()) => known,
-            _ => context.waker().clone(),
-        };
-        waiting.set(Some(waker));
-    }
-
-    /// Takes the waker of those that wait in this direction. Returns whether anybody did.
-    fn wake(&self, direction: Direction, due: &mut Vec<Waker>) -> bool {
-        let waker = self.waiting[direction as usize].take();
-        let found = waker.is_some();
-        due.extend(waker);
-        found
+    fn waiting(&self, direction: Direction) -> &WaitingTask {
+        match direction {
+            Direction::Read => &self.reads,
+            Direction::Write => &self.writes,
+        }
     }
 
     pub(super) fn connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         match self.connected.take() {
             Some(result) => Poll::Ready(result),
-            None => self.pending(Direction::Write, context),
+            None => self.writes.pending(context),
         }
     }
 
@@ -94,19 +92,32 @@ impl Source {
                 return Poll::Ready(next);
             }
         }
-        self.pending(Direction::Read, context)
+        self.reads.pending(context)
     }
 
     pub(super) fn completion(&self, context: &Context<'_>) -> Poll<Completion> {
-        match self.completions.borrow_mut().pop_front() {
-            Some(completion) => Poll::Ready(completion),
-            None => self.pending(Direction::Write, context),
-        }
+        let completion = self.completions.borrow_mut().pop_front();
+        completion.map_or_else(|| self.completes.pending(context), Poll::Ready)
+    }
+}
+
+impl WaitingTask {
+    /// Has the next event wake the task.
+    fn pending<T>(&self, context: &Context<'_>) -> Poll<T> {
+        let waker = match self.0.take() {
+            Some(known) if known.will_wake(context.waker()) => known,
+            _ => context.waker().clone(),
+        };
+        self.0.set(Some(waker));
+        Poll::Pending
     }
 
-    fn pending<T>(&self, direction: Direction, context: &Context<'_>) -> Poll<T> {
-        self.wait(direction, context);
-        Poll::Pending
+    /// Takes the waker of the task. Returns whether one waits.
+    fn wake(&self, due: &mut Vec<Waker>) -> bool {
+        let waker = self.0.take();
+        let found = waker.is_some();
+        due.extend(waker);
+        found
     }
 }
 
@@ -159,12 +170,12 @@ impl Reactor {
                 // Without its source, the connection is closed, and nobody wants the block.
                 let Some(source) = self.source(tag) else { return };
                 source.completions.borrow_mut().push_back(completion);
-                source.wake(Direction::Write, due);
+                source.completes.wake(due);
             }
             Event::Connected { tag, .. } => {
                 let Some(source) = self.source(tag) else { return };
                 source.connected.replace(Some(Ok(())));
-                source.wake(Direction::Write, due);
+                source.writes.wake(due);
             }
             Event::Accepted { tag, key, peer, .. } => self.take_client(tag, key, peer, due),
             Event::Failed { tag, error, .. } => {
@@ -173,8 +184,8 @@ impl Reactor {
                     Some(accepted) => accepted.borrow_mut().error = Some(error),
                     None => drop(source.connected.replace(Some(Err(error)))),
                 }
-                source.wake(Direction::Read, due);
-                source.wake(Direction::Write, due);
+                source.reads.wake(due);
+                source.writes.wake(due);
             }
         }
     }
@@ -192,17 +203,17 @@ impl Reactor {
         // Until the program accepts it, its bytes are no event. It has not ended yet.
         let _ = self.worker().set_interest(key, Readiness::NONE);
         place.borrow_mut().clients.push_back((key, peer));
-        source.wake(Direction::Read, due);
+        source.reads.wake(due);
     }
 
     /// Wakes those that wait. What nobody waits for is not reported again until somebody does.
     fn take_readiness(&self, key: Key, tag: u64, readiness: Readiness, due: &mut Vec<Waker>) {
         let Some(source) = self.source(tag) else { return };
         let mut interest = source.interest.get();
-        if readiness.readable && !source.wake(Direction::Read, due) {
+        if readiness.readable && !source.reads.wake(due) {
             interest.readable = false;
         }
-        if readiness.writable && !source.wake(Direction::Write, due) {
+        if readiness.writable && !source.writes.wake(due) {
             interest.writable = false;
         }
         self.set_interest(key, &source, interest);
@@ -233,7 +244,7 @@ impl Reactor {
                     Direction::Write => interest.writable = true,
                 }
                 self.set_interest(*key, source, interest);
-                source.pending(direction, context)
+                source.waiting(direction).pending(context)
             }
             done => Poll::Ready(done),
         }

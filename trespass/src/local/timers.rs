@@ -34,10 +34,12 @@ impl Timers {
     }
 
     fn set(&self, key: TimerKey, waker: &Waker) {
-        let waiting = &mut self.0.borrow_mut().waiting;
-        match waiting.get_mut(&key) {
-            Some(known) => known.clone_from(waker),
-            None => drop(waiting.insert(key, waker.clone())),
+        let is_known = self.0.borrow().waiting.get(&key).is_some_and(|known| known.will_wake(waker));
+        if !is_known {
+            let waker = waker.clone();
+            // The replaced waker is dropped after the borrow, because it may be the last of its task.
+            let replaced = self.0.borrow_mut().waiting.insert(key, waker);
+            drop(replaced);
         }
     }
 
