@@ -14,7 +14,7 @@ use super::fixture::{Fixture, LONG, anywhere};
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: a_dropped_stream_sends_what_was_written, a_connect_fails, a_connect_is_dropped,
         a_listener_is_dropped_with_clients, a_runtime_is_dropped_with_its_tasks,
-        connections_of_a_dropped_runtime_fail, a_runtime_goes_on_after_a_call, no_runtime_runs_within_another,
+        connections_of_a_dropped_runtime_fail, calls_in_another_runtime_do_not_wait, a_runtime_goes_on_after_a_call, no_runtime_runs_within_another,
         a_cancelled_task_is_dropped, a_panic_of_a_task_is_the_callers);
 }
 
@@ -108,6 +108,30 @@ fn connections_of_a_dropped_runtime_fail(fixture: &Fixture) -> Outcome {
         assert!(error.to_string().contains("the runtime of this connection was dropped"), "{error}");
     });
     drop((client, server));
+    Ok(())
+}
+
+fn calls_in_another_runtime_do_not_wait(fixture: &Fixture) -> Outcome {
+    let runtime = fixture.runtime();
+    let (mut client, mut server) = runtime.block_on(fixture.streams()).unwrap();
+    let mut listener = runtime.block_on(async { Listener::bind(anywhere()).unwrap() }).unwrap();
+    let refused = fixture.run(async {
+        let read = timeout(LONG, client.read(&mut [0])).await.expect("the call does not wait");
+        let accepted = timeout(LONG, listener.accept()).await.expect("the call does not wait");
+        [read.unwrap_err(), accepted.unwrap_err()]
+    });
+    for error in refused {
+        assert!(error.to_string().contains("does not run here"), "{error}");
+    }
+    // In the runtime of the connection, the same call waits.
+    runtime
+        .block_on(async {
+            let reading = spawn_local(async move { client.read(&mut [0]).await.unwrap() });
+            sleep(Duration::from_millis(1)).await;
+            server.write_all(b"x").await.unwrap();
+            assert_eq!(reading.await, 1);
+        })
+        .unwrap();
     Ok(())
 }
 

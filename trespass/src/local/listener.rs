@@ -6,6 +6,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
+use std::task::Context;
 
 use super::connection::Connection;
 use super::reactor::{Reactor, SourceHandle};
@@ -90,7 +91,14 @@ impl<T> Listener<T> {
     }
 
     async fn next(&mut self) -> io::Result<(Connection, SocketAddr)> {
-        let (key, peer) = poll_fn(|context| self.handle.source.accepted(context)).await?;
+        let accepting = |context: &mut Context<'_>| {
+            let accepted = self.handle.source.accepted(context);
+            if accepted.is_pending() {
+                self.reactor()?.check_runs()?;
+            }
+            accepted
+        };
+        let (key, peer) = poll_fn(accepting).await?;
         Ok((Connection::accepted(&self.reactor()?, key)?, peer))
     }
 

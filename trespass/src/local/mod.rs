@@ -38,6 +38,9 @@
 //!   of `async-channel` or `tokio::sync`, for example. A wake-up by another thread ends the
 //!   runtime's sleep by one system call, and one by the runtime's own thread makes none.
 //!
+//! Connections and times wake tasks of the runtime that they were made in. A call that would wait
+//! fails elsewhere, because the runtime that runs there does not poll this one's worker.
+//!
 //! # Dropped futures
 //!
 //! A future of a read, a receive or an accept that is dropped before its end has taken nothing, and

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::runtime::runs;
 use super::timers::Timers;
 use crate::config::Config;
 use crate::session::connection::Direction;
@@ -238,6 +239,7 @@ impl Reactor {
         let outcome = call(&mut self.worker(), *key);
         match outcome {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.check_runs()?;
                 let mut interest = source.interest.get();
                 match direction {
                     Direction::Read => interest.readable = true,
@@ -248,6 +250,17 @@ impl Reactor {
             }
             done => Poll::Ready(done),
         }
+    }
+
+    /// A task that waits where this reactor's runtime does not run would never be woken.
+    pub(super) fn check_runs(&self) -> io::Result<()> {
+        if runs(self) {
+            return Ok(());
+        }
+        Err(io::Error::other(
+            "the runtime of this connection does not run here, so its events wake nobody: \
+             await it within `Runtime::block_on` of the runtime that it was made in",
+        ))
     }
 
     fn source(&self, tag: u64) -> Option<Rc<Source>> {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
+use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +46,15 @@ thread_local! {
 pub(super) fn current() -> Current {
     let current = CURRENT.with_borrow(Clone::clone);
     current.unwrap_or_else(|| panic!("no runtime runs on this thread: call this within `Runtime::block_on`"))
+}
+
+/// Whether the runtime of this reactor runs on this thread now.
+pub(super) fn runs(reactor: &Reactor) -> bool {
+    // A thread that ends runs no runtime.
+    let running = CURRENT.try_with(|current| {
+        current.borrow().as_ref().is_some_and(|current| ptr::eq(&*current.reactor, reactor))
+    });
+    running.unwrap_or(false)
 }
 
 impl Current {
@@ -168,6 +178,9 @@ pub fn spawn_local<T: 'static>(future: impl Future<Output = T> + 'static) -> Joi
 }
 
 /// A spawned task. Awaiting it returns its result. A drop leaves the task alone, which goes on.
+///
+/// It is awaited in the runtime that it was spawned in. Once that runtime is dropped, so is the task,
+/// and awaiting it panics.
 #[derive(Debug)]
 pub struct JoinHandle<T>(Option<Task<T>>);
 
