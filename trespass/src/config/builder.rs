@@ -233,7 +233,8 @@ setters! {
     /// Whether a listener also takes clients of plain TCP, whose first bytes are of another protocol:
     /// [`Listener::accept_any`](crate::Listener::accept_any) returns them with these bytes unread. So a
     /// service moves to this crate before its clients do. A client that waits for the server's first
-    /// bytes sends none, and is refused. It has no effect with [`Policy::RequireRdma`](crate::Policy),
+    /// bytes sends none, and is refused. One beyond a [backlog](Self::backlog) that has been full for a
+    /// second is reset. It has no effect with [`Policy::RequireRdma`](crate::Policy),
     /// [`Bootstrap::RdmaCm`] and a [`Worker`](crate::Worker). Default: no.
     plain_tcp: bool;
 }

@@ -56,7 +56,7 @@ impl Listening {
         place: &Place,
     ) -> io::Result<Self> {
         acceptor.register(place.registry(), place.token(ACCEPTOR))?;
-        let (acceptor, refusals) = (Some(acceptor), Refusals::default());
+        let (acceptor, refusals) = (Some(acceptor), Refusals::new(config.takes_plain_tcp()));
         let (config, most_waiting) = (config.clone(), MAX_WAITING.min(share_of_descriptors()));
         let clients = Clients { acceptor, config, pool, backlog, refusals, most_waiting };
         Ok(Self { clients, admission: Admission::new() })

@@ -53,11 +53,20 @@ pub(crate) fn log_foreign(peer: SocketAddr, first: &[u8], error: &dyn Display) {
 
 /// The refused clients of a listener or a worker. Each of them has a clone.
 #[derive(Clone, Default)]
-pub(crate) struct Refusals(Arc<()>);
+pub(crate) struct Refusals {
+    counted: Arc<()>,
+    /// The program speaks other protocols itself, so that clients of these get no answer here.
+    takes_plain_tcp: bool,
+}
 
 impl Refusals {
+    pub(crate) fn new(takes_plain_tcp: bool) -> Self {
+        Self { counted: Arc::default(), takes_plain_tcp }
+    }
+
     /// Answers a client whose handshake does not begin: in its own protocol if its first bytes show
-    /// another one, else with `reject`. The bytes are waited for.
+    /// another one, else with `reject`. The bytes are waited for. A client of plain TCP is reset where
+    /// the program takes such clients.
     pub(crate) fn turn_away(&self, socket: std::net::TcpStream, peer: SocketAddr, reject: &[u8]) {
         if let Err(error) = socket.set_nonblocking(true) {
             return tracing::debug!(%peer, %error, "a refused client gets no answer");
@@ -76,12 +85,14 @@ impl Refusals {
 
     fn client(&self, socket: TcpStream) -> RefusedClient {
         let until = Instant::now() + PATIENCE;
-        RefusedClient { socket, unanswered: None, left: MAX_DISCARDED, until, _counted: self.0.clone() }
+        let takes_plain_tcp = self.takes_plain_tcp;
+        let _counted = self.counted.clone();
+        RefusedClient { socket, unanswered: None, left: MAX_DISCARDED, until, takes_plain_tcp, _counted }
     }
 
     /// Hands a client to the service thread if it has more to do for it.
     fn serve(&self, mut client: RefusedClient) {
-        let has_place = Arc::strong_count(&self.0) - 1 <= most_open();
+        let has_place = Arc::strong_count(&self.counted) - 1 <= most_open();
         if !has_place {
             client.until = Instant::now();
         }
@@ -121,6 +132,7 @@ struct RefusedClient {
     left: usize,
     /// When the client's next step is due: its first bytes, and then its close.
     until: Instant,
+    takes_plain_tcp: bool,
     _counted: Arc<()>,
 }
 
@@ -177,6 +189,10 @@ impl RefusedClient {
             return true;
         };
         self.until = now + PATIENCE;
+        if self.takes_plain_tcp && Preamble::begins_with(first) == Some(false) {
+            // Its unread bytes make the close a reset.
+            return false;
+        }
         // A new socket has room for an answer.
         match self.socket.write_all(foreign_answer(peer, first).unwrap_or(&reject)) {
             Ok(()) => self.end_answer(),
@@ -333,7 +349,7 @@ mod tests {
         let sending = thread::spawn(move || while endless.write_all(&[0; 4096]).is_ok() {});
         sending.join().unwrap();
         let until = Instant::now() + Duration::from_secs(20);
-        while Arc::strong_count(&refusals.0) > 1 {
+        while Arc::strong_count(&refusals.counted) > 1 {
             assert!(Instant::now() < until, "a socket stays open");
             thread::sleep(Duration::from_millis(10));
         }
@@ -346,7 +362,7 @@ mod tests {
             .map(|_| {
                 let (client, server, peer) = client(b"");
                 refusals.turn_away(server, peer, b"busy");
-                assert!(Arc::strong_count(&refusals.0) <= most_open() + 1);
+                assert!(Arc::strong_count(&refusals.counted) <= most_open() + 1);
                 client
             })
             .collect();

@@ -3,6 +3,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::fixture::{Fixture, LONG, read_exactly};
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: a_server_takes_both_kinds_of_clients, first_bytes_that_come_one_by_one_stay_unread,
         a_program_that_accepts_streams_gets_no_plain_ones, plain_clients_wait_for_the_descriptor,
+        plain_clients_beyond_the_backlog_are_reset,
         a_client_connects_to_both_kinds_of_servers, plain_servers_that_say_nothing_are_connected_to,
         where_rdma_is_required_plain_peers_are_refused);
 }
@@ -126,6 +128,35 @@ fn plain_clients_wait_for_the_descriptor(fixture: &Fixture) -> Outcome {
         }
     };
     assert_eq!(read_exactly(&mut stream, 5), b"hello");
+    Ok(())
+}
+
+/// They get no answer in the name of the program.
+fn plain_clients_beyond_the_backlog_are_reset(fixture: &Fixture) -> Outcome {
+    const CLIENTS: usize = 5;
+    let (listener, addr) = listener(builder(fixture).backlog(1), fixture);
+    // All connect before any sends, so that the listener takes some that are silent.
+    let clients: Vec<_> = (0..CLIENTS).map(|_| plain(addr)).collect();
+    let (sender, ended) = mpsc::channel();
+    for mut client in clients {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            let read = client.read_to_string(&mut answer);
+            sender.send((read, answer)).unwrap();
+        });
+    }
+    for _ in 1..CLIENTS {
+        let (read, answer) = ended.recv_timeout(LONG).expect("a client waits beyond the backlog");
+        assert!(is_reset(&read) && answer.is_empty(), "{read:?} {answer:?}");
+    }
+    let (mut stream, _) = listener.accept_any().unwrap();
+    stream.write_all(b"the program's answer").unwrap();
+    assert_eq!(read_exactly(&mut stream, 18), b"GET / HTTP/1.1\r\n\r\n");
+    drop(stream);
+    let (read, answer) = ended.recv_timeout(LONG).unwrap();
+    assert_eq!((read.unwrap(), &answer[..]), (20, "the program's answer"));
     Ok(())
 }
 

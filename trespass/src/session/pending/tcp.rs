@@ -38,8 +38,10 @@ enum ClientProtocol {
     Own,
     /// Its first bytes tell.
     Unknown,
-    /// Another one, which the program speaks.
+    /// Another one, which the program speaks. The client waits for a place.
     Plain,
+    /// The same for a client that has its place.
+    Admitted,
 }
 
 impl PendingTcpHandshake {
@@ -103,6 +105,10 @@ impl PendingTcpHandshake {
 
     /// Tells the client that the listener is busy, and closes its socket.
     pub(super) fn turn_away(mut self, text: String, refusals: &Refusals) {
+        if self.protocol == ClientProtocol::Plain {
+            // Any answer would be taken for the program's. Its unread bytes make this a reset.
+            return;
+        }
         if let Some(handshake) = &mut self.handshake {
             handshake.turn_away(&mut self.socket, text);
         }
@@ -116,7 +122,7 @@ impl PendingTcpHandshake {
 
     /// Whether the client has been let through.
     pub(super) fn is_plain(&self) -> bool {
-        self.protocol == ClientProtocol::Plain
+        self.protocol == ClientProtocol::Admitted
     }
 
     /// The socket as the system accepted it.
@@ -132,10 +138,15 @@ impl PendingTcpHandshake {
     }
 
     pub(super) fn keeps_message(&self) -> bool {
-        self.handshake.as_ref().is_some_and(TcpHandshake::keeps_message)
+        self.protocol == ClientProtocol::Plain
+            || self.handshake.as_ref().is_some_and(TcpHandshake::keeps_message)
     }
 
     pub(super) fn begin(&mut self) {
+        if self.protocol == ClientProtocol::Plain {
+            self.protocol = ClientProtocol::Admitted;
+            return;
+        }
         self.handshake.iter_mut().for_each(|handshake| handshake.begin(Instant::now));
     }
 
@@ -225,8 +236,10 @@ impl PendingTcpHandshake {
                 known => self.protocol = known,
             }
         }
-        if self.protocol == ClientProtocol::Plain {
-            return Poll::Ready(Ok(()));
+        match self.protocol {
+            ClientProtocol::Plain => return Poll::Pending,
+            ClientProtocol::Admitted => return Poll::Ready(Ok(())),
+            ClientProtocol::Own | ClientProtocol::Unknown => {}
         }
         if handshake.keeps_message() && has_ended(&self.socket) {
             handshake.closed();
