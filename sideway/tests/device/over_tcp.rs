@@ -19,6 +19,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         the_peer_learns_why_a_side_cannot_connect,
         the_peer_learns_that_its_value_is_of_another_type,
         reads_are_limited_to_what_the_peer_serves,
+        the_peer_learns_of_a_reason_of_any_length,
     );
 }
 
@@ -108,5 +109,24 @@ fn reads_are_limited_to_what_the_peer_serves(test_device: &TestDevice) -> Outcom
     assert!(at_b.differences.is_empty());
     let (attr, _) = a.qp.query(QueuePairAttributeMask::MaxReadAtomic).unwrap();
     assert_eq!(attr.max_read_atomic(), Some(1));
+    Ok(())
+}
+
+/// The reason quotes the value, which fills a frame.
+fn the_peer_learns_of_a_reason_of_any_length(test_device: &TestDevice) -> Outcome {
+    let rc = QueuePairType::ReliableConnection;
+    let (mut a, mut b) = (node(test_device, rc), node(test_device, rc));
+    let (mut here, mut there) = streams();
+    let options = ConnectOptions::default();
+    // Control characters are quoted with more bytes than they are sent with.
+    let long = "\u{7f}".repeat(50_000);
+    let at_a = thread::scope(|scope| {
+        let other = scope.spawn(|| over_tcp::<u32>(&mut there, &mut b.qp, &b.path, &options, &1).map(drop));
+        let own = over_tcp::<u32>(&mut here, &mut a.qp, &a.path, &options, &long).map(drop);
+        assert!(matches!(other.join().unwrap(), Err(OverTcpError::Decode(_))));
+        own.unwrap_err()
+    });
+    let OverTcpError::PeerFailed { reason } = at_a else { panic!("it was not told: {at_a}") };
+    assert!(reason.starts_with("the peer's value is not what this side expects"), "{reason}");
     Ok(())
 }

@@ -200,8 +200,9 @@ pub fn over_tcp<R: DeserializeOwned>(
     let (theirs, extra, connection) = match connected {
         Ok(connected) => connected,
         Err(error) => {
-            // The peer may be gone, and this side's error says more.
-            let _ = wire.write(FAILED, error.to_string().as_bytes());
+            // The reason may quote the peer's value, and be longer than a frame. The peer may be gone, and
+            // this side's error says more.
+            let _ = wire.write(FAILED, printable(error.to_string().as_bytes()).as_bytes());
             return Err(error);
         }
     };
@@ -338,7 +339,7 @@ impl Wire<'_> {
     }
 }
 
-/// One printable line of the peer's text, whatever it sent.
+/// One printable line of a reason, whatever it consists of: at most 1000 characters.
 fn printable(payload: &[u8]) -> String {
     let text = String::from_utf8_lossy(payload);
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect()
