@@ -33,7 +33,8 @@ use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
     Borrows, BufferlessRequest, Build, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue,
     ListInfo, PostSendError, PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType,
-    ReceiveQueue, ScatterGatherEntry, SendQueue, SendRequest, Step, WorkRequestFlags, WorkRequestHandle,
+    ReceiveQueue, ScatterGatherEntry, SendQueue, SendRequest, Step, Whole, WorkRequestFlags,
+    WorkRequestHandle,
 };
 use crate::ibverbs::{Unsupported, check};
 
@@ -194,6 +195,8 @@ pub struct DcInitiator {
     send: DcSendQueue,
     receive: ReceiveQueue,
 }
+
+impl Whole for DcInitiator {}
 
 impl QueuePair for DcInitiator {
     type SendQueue = DcSendQueue;

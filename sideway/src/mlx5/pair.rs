@@ -11,7 +11,7 @@ use super::operations::{DirectState, HasDirectState, Operations, Token};
 use crate::ibverbs::queue_pair::{
     Borrows, BufferlessRequest, Build, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, ListInfo,
     PostSendError, PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, ScatterGatherEntry, SendQueue,
-    SendRequest, Step,
+    SendRequest, Step, Whole,
 };
 
 /// A queue pair with mlx5 operations, made by
@@ -32,6 +32,8 @@ impl DirectQueuePair {
         Self { send: DirectSendQueue { queue, operations }, receive }
     }
 }
+
+impl Whole for DirectQueuePair {}
 
 impl QueuePair for DirectQueuePair {
     type SendQueue = DirectSendQueue;

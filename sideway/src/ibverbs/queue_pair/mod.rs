@@ -81,7 +81,10 @@ pub use super::types::QueuePairType;
 /// Posting needs `&mut`, because each of the two queues can build one list of work requests at a
 /// time. To use both from two threads, [`split`](Self::split) the pair. Changing the state needs
 /// the whole pair; queries take `&self`.
-pub trait QueuePair: Sized {
+///
+/// Other crates cannot implement it, because [`modify`](Self::modify) relies on a value that
+/// implements it being a whole pair, and not for example a clone of its [`control`](Self::control).
+pub trait QueuePair: Whole + Sized {
     /// The sending half.
     type SendQueue: SendQueue;
 
@@ -114,8 +117,8 @@ pub trait QueuePair: Sized {
     /// [`ModifyQueuePairError`] names the attribute that was wrong or missing, or the address
     /// without a route.
     fn modify(&mut self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
-        // SAFETY: the pair is whole and borrowed mutably, so nobody else has a half of it or a
-        // list.
+        // SAFETY: the pair is whole (`sealed::Whole`) and borrowed mutably, so nobody else has a
+        // half of it or a list.
         unsafe { self.control().modify(attr) }
     }
 
@@ -177,6 +180,36 @@ pub trait SendQueue {
     fn control(&self) -> &QueuePairControl;
 }
 
+mod sealed {
+    /// A queue pair whose halves are in the value, and nowhere else. A clone of its control is none,
+    /// with which [`modify`](super::QueuePair::modify) would change the pair under an open list:
+    ///
+    /// ```compile_fail,E0277
+    /// use sideway::ibverbs::queue_pair::{GenericSendQueue, QueuePair, QueuePairControl, ReceiveQueue};
+    ///
+    /// struct Part(QueuePairControl);
+    ///
+    /// impl QueuePair for Part {
+    ///     type SendQueue = GenericSendQueue;
+    ///
+    ///     fn control(&self) -> &QueuePairControl {
+    ///         &self.0
+    ///     }
+    ///
+    ///     fn split(&mut self) -> (&mut GenericSendQueue, &mut ReceiveQueue) {
+    ///         unimplemented!()
+    ///     }
+    ///
+    ///     fn into_split(self) -> (GenericSendQueue, ReceiveQueue) {
+    ///         unimplemented!()
+    ///     }
+    /// }
+    /// ```
+    pub trait Whole {}
+}
+
+pub(crate) use sealed::Whole;
+
 /// A queue pair as a sending half and a receiving half.
 #[derive(Debug)]
 struct Halves<S> {
@@ -187,6 +220,8 @@ struct Halves<S> {
 /// Implements [`QueuePair`] for a type that consists of two halves.
 macro_rules! impl_queue_pair {
     ($Pair:ident, $Queue:ty) => {
+        impl super::Whole for $Pair {}
+
         impl super::QueuePair for $Pair {
             type SendQueue = $Queue;
 

@@ -186,6 +186,8 @@ impl<T: QueuePairTransport, S: SendQueue> TypedQueuePair<T, S> {
     }
 }
 
+impl<T, S> super::Whole for TypedQueuePair<T, S> {}
+
 impl<T: QueuePairTransport, S: SendQueue> QueuePair for TypedQueuePair<T, S> {
     type SendQueue = TypedSendQueue<T, S>;
 
