@@ -200,6 +200,25 @@ impl std::os::fd::AsFd for AnyStream {
     }
 }
 
+#[cfg(unix)]
+impl std::os::fd::AsRawFd for AnyStream {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsFd::as_fd(self).as_raw_fd()
+    }
+}
+
+impl From<Stream> for AnyStream {
+    fn from(stream: Stream) -> Self {
+        Self::Trespass(stream)
+    }
+}
+
+impl From<TcpStream> for AnyStream {
+    fn from(stream: TcpStream) -> Self {
+        Self::Plain(stream)
+    }
+}
+
 impl Builder {
     /// Connects to either kind of server: [`build`](Self::build), then [`Config::connect_any`].
     ///

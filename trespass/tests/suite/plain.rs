@@ -84,6 +84,7 @@ fn first_bytes_that_come_one_by_one_stay_unread(fixture: &Fixture) -> Outcome {
         let (stream, peer) = listener.accept_any().unwrap();
         let AnyStream::Plain(mut stream) = stream else { panic!("{stream:?}") };
         assert_eq!(stream.peer_addr().unwrap(), peer);
+        assert_eq!(AnyStream::from(stream.try_clone().unwrap()).transport(), Transport::PlainTcp);
         assert!(!stream.nodelay().unwrap());
         assert_eq!(read_exactly(&mut stream, 4), b"TRSX");
         stream.write_all(b"yes").unwrap();
