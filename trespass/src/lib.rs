@@ -121,6 +121,9 @@
 //! - Tasks on a thread per core are spawned by the module `local` with the feature of that name, on an
 //!   executor whose connections a worker has (`cases::many_connections_of_one_thread`).
 //!
+//! A client that makes many short requests borrows its connections from a pool, the module
+//! [`connections`] (`pooled::threads_share_a_pool`).
+//!
 //! # Zero copy
 //!
 //! [`Stream::buffer`] takes a block of the connection's [`pool`]. [`Stream::send_buf`] and
@@ -230,6 +233,7 @@ mod debug_as_text;
 
 mod api;
 mod config;
+pub mod connections;
 #[cfg(test)]
 mod corpus;
 mod error;

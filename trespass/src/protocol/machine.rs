@@ -385,6 +385,16 @@ impl<B: Block> ProtocolMachine<B> {
         self.closing.failed().is_some() || self.incoming.readable()
     }
 
+    /// Whether the connection is as a new one: both directions are open, nothing that has arrived is
+    /// unread, and no message is sent or received in part.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.closing.is_untouched()
+            && !self.incoming.readable()
+            && !self.incoming.has_unread()
+            && self.sending().is_none()
+            && self.receiving().is_none()
+    }
+
     /// Whether data has arrived, or was announced, that the program has not taken.
     pub(crate) fn has_unread(&self) -> bool {
         self.incoming.has_unread()

@@ -496,6 +496,14 @@ impl Caller<'_> {
         Ok(self.connection.take_error())
     }
 
+    /// Whether another part of the program can use the connection as a new one. A failure, an end or
+    /// bytes that have just come show without a call that reads.
+    pub(crate) fn is_at_rest(&mut self) -> io::Result<bool> {
+        self.look()?;
+        self.publish_readiness();
+        Ok(self.connection.is_at_rest())
+    }
+
     /// The calls that can make progress.
     pub(crate) fn readiness(&mut self) -> io::Result<Readiness> {
         self.look()?;

@@ -506,6 +506,11 @@ impl Connection {
         }
     }
 
+    /// Whether another part of the program can use it as a new one.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.protocol.is_at_rest() && self.lent == 0 && self.completions.is_empty()
+    }
+
     pub(crate) fn completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }

@@ -37,6 +37,7 @@ mod messages;
 mod netem;
 mod parity;
 mod plain;
+mod pooled;
 mod proxy;
 mod ready;
 mod single;
@@ -164,6 +165,7 @@ fn run_at(
             plain::add(&mut suite);
         }
     }
+    pooled::add(&mut suite);
     idle::add(&mut suite);
     memory::add(&mut suite);
     parity::add(&mut suite);
