@@ -10,6 +10,7 @@ mod fixture;
 mod idle;
 mod libraries;
 mod messages;
+mod pooled;
 mod streams;
 mod zero_copy;
 
@@ -60,6 +61,7 @@ fn run(part: &'static str, target: Carrier, threads: usize) -> ExitCode {
     closing::add(&mut suite);
     cancelling::add(&mut suite);
     libraries::add(&mut suite);
+    pooled::add(&mut suite);
     idle::add(&mut suite);
     suite.run(&test_harness::arguments(), &Ok(Fixture::new(target, threads)), terms)
 }

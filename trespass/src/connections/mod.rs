@@ -88,6 +88,8 @@ mod hosts;
 mod pool;
 mod retry;
 mod state;
+#[cfg(all(unix, feature = "tokio"))]
+mod tasks;
 mod threads;
 
 pub use builder::ConnectionPoolBuilder;

@@ -87,6 +87,10 @@ macro_rules! common {
                 self.io.get().0.pool()
             }
 
+            pub(crate) fn owner(&self) -> &ConnectionOwner {
+                &self.io.get().0.0
+            }
+
             /// Looks for a failure of the connection, and takes its error if no call has returned it
             /// yet.
             ///

@@ -12,7 +12,7 @@ use super::descriptor::{Descriptor, Registered};
 use crate::api::Connecting;
 
 /// Runs what may take long on a thread for that.
-pub(super) async fn on_blocking_thread<T: Send + 'static>(
+pub(crate) async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     match spawn_blocking(work).await {

@@ -68,6 +68,7 @@ mod listener;
 mod seq_packet;
 mod stream;
 
+pub(crate) use connect::on_blocking_thread;
 pub use halves::{OwnedReadHalf, OwnedRecvHalf, OwnedSendHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 pub use listener::Listener;
 pub use seq_packet::SeqPacket;

@@ -20,6 +20,7 @@ use crate::config::{Builder, Config};
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
 use crate::session::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
+use crate::session::caller::ConnectionOwner;
 use crate::session::connection::Direction;
 use crate::session::readiness::Readiness;
 use crate::session::stats::Stats;
