@@ -24,12 +24,12 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
 }
 
 /// A server that sends each request of four bytes back, until the task is aborted.
-struct Server {
+struct EchoServer {
     addr: SocketAddr,
     task: JoinHandle<()>,
 }
 
-impl Server {
+impl EchoServer {
     async fn start(fixture: &Fixture) -> Self {
         let (listener, addr) = fixture.listener().await;
         Self { addr, task: tokio::spawn(serve(listener)) }
@@ -92,7 +92,7 @@ fn check<C>(pool: &ConnectionPool<C>) {
 
 fn a_connection_is_reused(fixture: &Fixture) -> Outcome {
     fixture.run(async {
-        let server = Server::start(fixture).await;
+        let server = EchoServer::start(fixture).await;
         let pool = builder(fixture, server.addr).build().unwrap();
         for _ in 0..5 {
             ask(&mut pool.get().await.unwrap()).await;
@@ -107,7 +107,7 @@ fn a_connection_is_reused(fixture: &Fixture) -> Outcome {
 fn tasks_wait_in_order(fixture: &Fixture) -> Outcome {
     const CALLS: usize = 6;
     fixture.run(async {
-        let server = Server::start(fixture).await;
+        let server = EchoServer::start(fixture).await;
         let pool = builder(fixture, server.addr).maximum(1).build().unwrap();
         let held = pool.get().await.unwrap();
         let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
@@ -133,7 +133,7 @@ fn tasks_wait_in_order(fixture: &Fixture) -> Outcome {
 
 fn a_dropped_wait_loses_nothing(fixture: &Fixture) -> Outcome {
     fixture.run(async {
-        let server = Server::start(fixture).await;
+        let server = EchoServer::start(fixture).await;
         let pool = builder(fixture, server.addr).maximum(1).build().unwrap();
         let held = pool.get().await.unwrap();
         let mut third = pin!(pool.get());
@@ -161,7 +161,7 @@ fn a_dropped_wait_loses_nothing(fixture: &Fixture) -> Outcome {
 
 fn a_dropped_connect_frees_its_place(fixture: &Fixture) -> Outcome {
     fixture.run(async {
-        let server = Server::start(fixture).await;
+        let server = EchoServer::start(fixture).await;
         let pool = builder(fixture, server.addr).maximum(1).build().unwrap();
         for micros in (0..3000).step_by(250) {
             // It may be done by then.
@@ -179,7 +179,7 @@ fn a_dropped_connect_frees_its_place(fixture: &Fixture) -> Outcome {
 
 fn an_exhausted_pool_fails_after_its_timeout(fixture: &Fixture) -> Outcome {
     fixture.run(async {
-        let server = Server::start(fixture).await;
+        let server = EchoServer::start(fixture).await;
         let timeout = Duration::from_millis(30);
         let pool = builder(fixture, server.addr).maximum(1).timeout(timeout).build().unwrap();
         let held = pool.get().await.unwrap();
@@ -197,7 +197,7 @@ fn an_exhausted_pool_fails_after_its_timeout(fixture: &Fixture) -> Outcome {
 
 fn a_server_restarts_at_another_host(fixture: &Fixture) -> Outcome {
     fixture.run(async {
-        let (first, second) = (Server::start(fixture).await, fixture.listener().await);
+        let (first, second) = (EchoServer::start(fixture).await, fixture.listener().await);
         let (listener, addr) = second;
         drop(listener);
         let pool = builder(fixture, first.addr).host(addr).retries(u32::MAX).build().unwrap();
@@ -227,7 +227,7 @@ async fn until_closed(pool: &ConnectionPool<Stream>) {
 
 fn connections_that_died_idle_are_not_lent(fixture: &Fixture) -> Outcome {
     fixture.run(async {
-        let server = Server::start(fixture).await;
+        let server = EchoServer::start(fixture).await;
         let pool = builder(fixture, server.addr).build().unwrap();
         let mut stream = pool.get().await.unwrap();
         stream.write_all(b"quit").await.unwrap();
@@ -251,7 +251,7 @@ fn connections_that_died_idle_are_not_lent(fixture: &Fixture) -> Outcome {
 /// The answer to a request is never the next task's.
 fn a_task_dropped_within_a_request(fixture: &Fixture) -> Outcome {
     fixture.run(async {
-        let server = Server::start(fixture).await;
+        let server = EchoServer::start(fixture).await;
         let pool = builder(fixture, server.addr).build().unwrap();
         {
             let mut request = pin!(async {
@@ -302,7 +302,7 @@ fn messages_are_lent_too(fixture: &Fixture) -> Outcome {
 
 fn the_minimum_is_kept(fixture: &Fixture) -> Outcome {
     fixture.run(async {
-        let server = Server::start(fixture).await;
+        let server = EchoServer::start(fixture).await;
         let builder = builder(fixture, server.addr).minimum(2).idle_timeout(Some(Duration::ZERO));
         let pool = builder.build().unwrap();
         pool.maintain().await.unwrap();
@@ -324,7 +324,7 @@ fn tasks_share_a_pool(fixture: &Fixture) -> Outcome {
     const TASKS: usize = 20;
     const REQUESTS: usize = 20;
     fixture.run(async {
-        let server = Server::start(fixture).await;
+        let server = EchoServer::start(fixture).await;
         let pool = builder(fixture, server.addr).maximum(3).build().unwrap();
         let mut tasks = JoinSet::new();
         for task in 0..TASKS {
@@ -356,7 +356,7 @@ fn pools_leave_no_descriptors(fixture: &Fixture) -> Outcome {
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let use_pools = |pools: usize| {
         fixture.run(async {
-            let server = Server::start(fixture).await;
+            let server = EchoServer::start(fixture).await;
             for _ in 0..pools {
                 let pool = builder(fixture, server.addr).build().unwrap();
                 let (one, two) = tokio::join!(pool.get(), pool.get());

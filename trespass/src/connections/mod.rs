@@ -46,7 +46,8 @@
 //!
 //! 1. If [`maximum`](ConnectionPoolBuilder::maximum) connections are in use, it waits for its turn, in
 //!    order of arrival (`pooled::calls_wait_in_order`, `pooled::tasks_wait_in_order`), up to the
-//!    [`timeout`](ConnectionPoolBuilder::timeout) (`pooled::an_exhausted_pool_fails_after_its_timeout`).
+//!    [`timeout`](ConnectionPoolBuilder::timeout)
+//!    (`pooled::an_exhausted_pool_fails_after_its_timeout`).
 //! 2. It takes the idle connection that was used last. It looks at the connection first, and closes it
 //!    if it has failed or ended, or has bytes that nobody read
 //!    (`pooled::connections_that_died_idle_are_not_lent`).

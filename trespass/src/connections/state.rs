@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_outlives_the_pool_does_no_harm() {
+    fn values_that_outlive_the_pool_do_no_harm() {
         let World { shared, open, begin } = World::new(0, 2, None);
         let world = World { shared: shared.clone(), open: open.clone(), begin };
         let (made, pending) = (world.now().0, world.now().0);

@@ -24,14 +24,14 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
 }
 
 /// A server that sends each request of four bytes back.
-struct Server {
+struct EchoServer {
     addr: SocketAddr,
     ends: Arc<AtomicBool>,
     accepting: Option<JoinHandle<()>>,
     streams: Arc<Mutex<Vec<Arc<Stream>>>>,
 }
 
-impl Server {
+impl EchoServer {
     fn start(fixture: &Fixture) -> Self {
         Self::start_at(fixture, fixture.anywhere())
     }
@@ -76,7 +76,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for EchoServer {
     fn drop(&mut self) {
         self.end();
     }
@@ -120,7 +120,7 @@ fn builder(fixture: &Fixture, host: impl ToString) -> ConnectionPoolBuilder<Stre
         .retry_pause(Duration::from_millis(5))
 }
 
-fn pool(fixture: &Fixture, server: &Server) -> ConnectionPool<Stream> {
+fn pool(fixture: &Fixture, server: &EchoServer) -> ConnectionPool<Stream> {
     builder(fixture, server.addr).build().unwrap()
 }
 
@@ -149,7 +149,7 @@ fn check<C>(pool: &ConnectionPool<C>) {
 }
 
 fn a_connection_is_reused(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let pool = pool(fixture, &server);
     assert_eq!(pool.stats(), Default::default(), "it connects when it is used");
     for _ in 0..5 {
@@ -163,7 +163,7 @@ fn a_connection_is_reused(fixture: &Fixture) -> Outcome {
 }
 
 fn a_returned_connection_has_the_settings_of_a_new_one(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let pool = pool(fixture, &server);
     let mut stream = pool.get().unwrap();
     ask(&mut stream).unwrap();
@@ -183,7 +183,7 @@ fn a_returned_connection_has_the_settings_of_a_new_one(fixture: &Fixture) -> Out
 
 fn calls_wait_in_order(fixture: &Fixture) -> Outcome {
     const CALLS: usize = 6;
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let pool = builder(fixture, server.addr).maximum(1).build().unwrap();
     let held = pool.get().unwrap();
     let order = Mutex::new(Vec::new());
@@ -207,7 +207,7 @@ fn calls_wait_in_order(fixture: &Fixture) -> Outcome {
 }
 
 fn an_exhausted_pool_fails_after_its_timeout(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let timeout = Duration::from_millis(30);
     let pool = builder(fixture, server.addr).maximum(2).timeout(timeout).build().unwrap();
     let (one, mut two) = (pool.get().unwrap(), pool.get().unwrap());
@@ -227,7 +227,7 @@ fn an_exhausted_pool_fails_after_its_timeout(fixture: &Fixture) -> Outcome {
 
 fn hosts_are_tried_in_turn(fixture: &Fixture) -> Outcome {
     let (first, second) = (fixture.nobody(), fixture.nobody());
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let pool = builder(fixture, first).host(second).host(server.addr).build().unwrap();
     let mut one = pool.get().unwrap();
     ask(&mut one).unwrap();
@@ -240,7 +240,7 @@ fn hosts_are_tried_in_turn(fixture: &Fixture) -> Outcome {
     assert!(matches!(error, GetError::Connect { attempts: 1, .. }), "{error}");
     assert_eq!(pool.stats().failed, 5);
     // The place of the failed call is free again.
-    let other = Server::start_at(fixture, second);
+    let other = EchoServer::start_at(fixture, second);
     let mut three = pool.get().unwrap();
     ask(&mut three).unwrap();
     assert_eq!(three.peer_addr().unwrap(), other.addr);
@@ -249,7 +249,7 @@ fn hosts_are_tried_in_turn(fixture: &Fixture) -> Outcome {
 }
 
 fn the_addresses_of_a_name_are_tried(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     if fixture.is_by_cm() || !server.addr.ip().is_loopback() {
         skip!("a name of this host also has addresses that no device has");
     }
@@ -263,7 +263,7 @@ fn the_addresses_of_a_name_are_tried(fixture: &Fixture) -> Outcome {
 }
 
 fn a_server_restarts(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let addr = server.addr;
     let pool = builder(fixture, addr).retries(u32::MAX).build().unwrap();
     ask(&mut pool.get().unwrap()).unwrap();
@@ -271,7 +271,7 @@ fn a_server_restarts(fixture: &Fixture) -> Outcome {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ask(&mut pool.get().unwrap()).unwrap());
         until("a connect fails", || pool.stats().failed > 0);
-        let _server = Server::start_at(fixture, addr);
+        let _server = EchoServer::start_at(fixture, addr);
         waiting.join().unwrap();
     });
     let stats = pool.stats();
@@ -280,7 +280,7 @@ fn a_server_restarts(fixture: &Fixture) -> Outcome {
 }
 
 fn connections_that_died_idle_are_not_lent(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let pool = builder(fixture, server.addr).build().unwrap();
     let lend_two = || {
         let mut two = [pool.get().unwrap(), pool.get().unwrap()];
@@ -297,14 +297,14 @@ fn connections_that_died_idle_are_not_lent(fixture: &Fixture) -> Outcome {
     server.stop();
     pool.maintain().unwrap();
     assert_eq!((pool.stats().idle, pool.stats().evicted), (0, 3));
-    let _server = Server::start_at(fixture, addr);
+    let _server = EchoServer::start_at(fixture, addr);
     lend_two();
     check(&pool);
     Ok(())
 }
 
 fn unfit_connections_are_closed_on_return(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let pool = pool(fixture, &server);
     let mut evicted = 0;
     let mut closes = |what: &str, spoil: &dyn Fn(PooledConnection<Stream>)| {
@@ -380,7 +380,7 @@ fn messages_are_lent_too(fixture: &Fixture) -> Outcome {
 }
 
 fn idle_connections_expire(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let pool = builder(fixture, server.addr).idle_timeout(Some(Duration::ZERO)).build().unwrap();
     for made in 1..=3 {
         ask(&mut pool.get().unwrap()).unwrap();
@@ -393,7 +393,7 @@ fn idle_connections_expire(fixture: &Fixture) -> Outcome {
 }
 
 fn the_minimum_is_kept(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let builder = builder(fixture, server.addr).minimum(3).idle_timeout(Some(Duration::ZERO));
     let pool = builder.build().unwrap();
     pool.maintain().unwrap();
@@ -416,7 +416,7 @@ fn the_minimum_is_kept(fixture: &Fixture) -> Outcome {
 fn threads_share_a_pool(fixture: &Fixture) -> Outcome {
     const THREADS: usize = 8;
     let requests = fixture.less(40);
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let pool = builder(fixture, server.addr).maximum(3).build().unwrap();
     thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -445,7 +445,7 @@ fn threads_share_a_pool(fixture: &Fixture) -> Outcome {
 }
 
 fn handles_outlive_their_pool(fixture: &Fixture) -> Outcome {
-    let server = Server::start(fixture);
+    let server = EchoServer::start(fixture);
     let pool = pool(fixture, &server);
     let (mut one, mut two, three) = (pool.get().unwrap(), pool.get().unwrap(), pool.get().unwrap());
     drop(three);
@@ -473,7 +473,7 @@ fn a_connect_outlives_its_pool(fixture: &Fixture) -> Outcome {
         });
         until("a connect fails", || pool.stats().failed > 0);
         drop(pool);
-        let _server = Server::start_at(fixture, addr);
+        let _server = EchoServer::start_at(fixture, addr);
         connecting.join().unwrap();
     });
     Ok(())
@@ -500,7 +500,7 @@ fn pools_leave_nothing_behind(fixture: &Fixture) -> Outcome {
 /// the most that were open at a time.
 fn use_a_pool(fixture: &Fixture) {
     let memory = Pool::new(&fixture.builder().build().unwrap().pool_config()).unwrap();
-    let server = Server::start_with(fixture.builder().pool(memory.clone()), fixture.anywhere());
+    let server = EchoServer::start_with(fixture.builder().pool(memory.clone()), fixture.anywhere());
     let config = fixture.builder().pool(memory).build().unwrap();
     let pool =
         builder(fixture, server.addr).config(config).host(fixture.nobody()).maximum(4).build().unwrap();
