@@ -18,15 +18,15 @@ use crate::memory::{OutOfSlice, RemotePlace};
 /// case.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Runs `with`, which posts work requests on memory that it borrows, and returns when all of them have
-/// completed, as [`std::thread::scope`] returns when all threads have ended.
+/// Runs `with`, which posts work requests on memory that it borrows, and returns when all of them
+/// have completed, as [`std::thread::scope`] returns when all threads have ended.
 ///
 /// After an error, or a panic, of `with` the queue pair is [failed](QueuePair::fail), so that its
 /// requests complete without the peer. Borrowed memory is deregistered before the function returns.
 /// The device cannot access it after that, whatever has completed.
 ///
-/// Both queues of the pair complete into `cq`, in which no other requests are under way: completions of
-/// others are logged and lost. The function polls without sleeping.
+/// Both queues of the pair complete into `cq`, in which no other requests are under way:
+/// completions of others are logged and lost. The function polls without sleeping.
 ///
 /// ```
 /// # #[cfg(feature = "soft")]
@@ -63,13 +63,13 @@ const FLUSHED_WITHIN: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 ///
-/// Those of `with`. If it succeeds, a request of the scope that failed and that `with` has not waited
-/// for.
+/// Those of `with`. If it succeeds, a request of the scope that failed and that `with` has not
+/// waited for.
 ///
 /// # Aborts
 ///
-/// As [`reg_mr_scoped`](crate::ibverbs::protection_domain::ProtectionDomain::reg_mr_scoped) does, if the
-/// device does not release the memory.
+/// As [`reg_mr_scoped`](crate::ibverbs::protection_domain::ProtectionDomain::reg_mr_scoped) does,
+/// if the device does not release the memory.
 pub fn scope<'env, Q, T, E>(
     qp: &'env mut Q,
     cq: &'env mut GenericCompletionQueue,
@@ -205,9 +205,9 @@ pub enum WorkScopeError {
     /// A request failed.
     #[error("request {} failed: {status}{}", .request.0, Hint(*.status))]
     Failed {
-        /// The request.
+        /// The number that the call which posted it returned.
         request: WorkNumber,
-        /// Its status.
+        /// What the device reported.
         status: WorkCompletionStatus,
     },
     /// The pair completes into another queue.
@@ -232,7 +232,8 @@ impl<'scope, 'env, Q: QueuePair> WorkScope<'scope, 'env, Q> {
     ///
     /// # Errors
     ///
-    /// Those of [`reg_mr_scoped`](crate::ibverbs::protection_domain::ProtectionDomain::reg_mr_scoped).
+    /// Those of
+    /// [`reg_mr_scoped`](crate::ibverbs::protection_domain::ProtectionDomain::reg_mr_scoped).
     pub fn register(
         &'scope self,
         memory: &'env mut [u8],
@@ -241,8 +242,8 @@ impl<'scope, 'env, Q: QueuePair> WorkScope<'scope, 'env, Q> {
         let len = memory.len();
         let region = {
             let queues = self.queues.borrow();
-            // SAFETY: the region ends with `self.regions`, before `scope` returns or unwinds. `memory`
-            // is borrowed for longer.
+            // SAFETY: the region ends with `self.regions`, before `scope` returns or unwinds.
+            // `memory` is borrowed for longer.
             unsafe { ScopedRegion::register(queues.qp.control().pd(), memory, access) }?
         };
         let (lkey, addr) = (region.region().lkey(), region.region().get_ptr().addr() as u64);
