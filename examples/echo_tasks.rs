@@ -1,7 +1,7 @@
 //! An echo server with a thread for each core, and a task for each client, over [`trespass::local`].
 //!
 //! ```sh
-//! cargo run --example echo_tasks --features local -- 127.0.0.1:7000 &
+//! cargo run -p rdma-examples --features local --example echo_tasks -- 127.0.0.1:7000 &
 //! hello client 127.0.0.1:7000     # or any client of streams
 //! ```
 #![forbid(unsafe_code)]

@@ -2,7 +2,7 @@
 //! [`trespass::local`]. Its clients are those of `store`.
 //!
 //! ```sh
-//! cargo run --example store_tasks --features local -- 127.0.0.1:7000
+//! cargo run -p rdma-examples --features local --example store_tasks -- 127.0.0.1:7000
 //! store client 127.0.0.1:7000 set colour green   # ok
 //! ```
 //!

@@ -41,7 +41,7 @@
 //! (`sockets::hello_becomes_rdma_by_itself_and_says_by_what`):
 //!
 //! ```text
-//! trespass = { path = "../rdma/trespass", features = ["soft"] }    # in Cargo.toml, beside a clone
+//! cargo add trespass --path CLONE/trespass --features soft         # CLONE is where your clone is
 //! SIDEWAY_PROVIDER=soft TRESPASS_LOG=info cargo run                # says which transport each has
 //! ```
 //!

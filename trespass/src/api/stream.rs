@@ -36,10 +36,10 @@ use crate::session::stats::Stats;
 ///
 /// A drop does not wait for the peer. A thread of this crate sends the written bytes within the
 /// linger time (10 s, or [`set_linger`](Self::set_linger)), then resets the connection. On Unix a
-/// return from `main` and [`exit`](std::process::exit) close the streams that were not dropped, too,
-/// and wait until all is sent, 10 s at most for all together
-/// ([`exit_timeout`](crate::Builder::exit_timeout)). As over TCP, a drop before all received
-/// data was read resets the connection.
+/// return from `main` and [`exit`](std::process::exit) close the streams that were not dropped,
+/// too, and wait until all is sent, 10 s at most for all together
+/// ([`exit_timeout`](crate::Builder::exit_timeout)). As over TCP, a drop before all received data
+/// was read resets the connection.
 pub struct Stream(pub(crate) ConnectionOwner);
 
 common!(Stream);
@@ -55,8 +55,9 @@ impl Stream {
         Builder::new().connect(addr)
     }
 
-    /// Connects with default parameters, and fails if that takes longer than the timeout: at least
-    /// 10 ms, at most 10 minutes. The proof of the data path may take half of it.
+    /// Connects with default parameters, and fails if that takes longer than the timeout. A shorter
+    /// one than 10 ms counts as 10 ms, and a longer one than 10 minutes as 10 minutes. The proof of
+    /// the data path may take half of it.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ pub struct Listener<T = Stream> {
 }
 
 impl Listener {
-    /// Listens for streams.
+    /// Listens for streams with the runtime's parameters.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Listener {
 }
 
 impl Listener<SeqPacket> {
-    /// Listens for connections for messages.
+    /// Listens for connections for messages with the runtime's parameters.
     ///
     /// # Errors
     ///
@@ -63,7 +63,8 @@ impl Listener<SeqPacket> {
         Self::listen(addr, Kind::SeqPacket)
     }
 
-    /// Accepts a connection for messages. Returns it with the peer's address. The future may be dropped.
+    /// Accepts a connection for messages. Returns it with the peer's address. The future may be
+    /// dropped.
     ///
     /// # Errors
     ///

@@ -29,6 +29,35 @@
 //! # }
 //! ```
 //!
+//! A server makes a runtime on each of its threads, and binds the same address in each:
+//!
+//! ```no_run
+//! use trespass::Builder;
+//! use trespass::local::{Listener, Runtime};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let config = Builder::new().reuse_port(true).build()?;
+//! let threads = std::thread::available_parallelism()?.get();
+//! std::thread::scope(|scope| {
+//!     for _ in 0..threads {
+//!         scope.spawn(|| -> std::io::Result<()> {
+//!             Runtime::new(&config)?.block_on(async {
+//!                 let mut listener = Listener::bind("0.0.0.0:7000".parse().unwrap())?;
+//!                 loop {
+//!                     let (stream, _) = listener.accept().await?;
+//!                     # drop(stream); // ... spawn a task ...
+//!                 }
+//!             })?
+//!         });
+//!     }
+//! });
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The threads share nothing of this crate. Data that they share needs a lock, or a channel to the
+//! thread that owns it.
+//!
 //! # What wakes a task
 //!
 //! - Its connection ([`Stream`], [`SeqPacket`]), or a client of its [`Listener`]. The thread of the
