@@ -140,7 +140,7 @@ void nonblocking_connect(void)
 			CHECK(errno == EAGAIN);
 			wait_for(trespass_connect_fd(connecting), POLLIN);
 		}
-		REFUSED_NULL(trespass_connect_finish(connecting), EIO);
+		REFUSED_NULL(trespass_connect_finish(connecting), EINVAL);
 		CHECK(trespass_connect_close(connecting) == 0);
 		pair.server = trespass_accept(place.listener, kinds[n]);
 		CHECK(pair.server);
