@@ -10,6 +10,7 @@
 //! | [`pingpong`] | the ping-pong programs |
 //! | [`client_load`] | the clients of `many_clients` |
 //! | [`shared_queues`] | the queues and the memory that many connections of one thread share |
+//! | [`shared_store`] | the values of a store with several threads, and its answers |
 //! | [`reactor`] | epoll over connection manager events and completions |
 //! | [`cm_steps`] | the steps of connecting and disconnecting, which `cmtime` times |
 //! | [`loopback`] | queue pairs connected to themselves, for programs about completions |
@@ -30,5 +31,6 @@ pub mod rping_data;
 #[cfg(feature = "local")]
 pub mod runtimes;
 pub mod shared_queues;
+pub mod shared_store;
 pub mod text_table;
 pub mod waking_channel;

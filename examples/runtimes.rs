@@ -51,8 +51,8 @@ impl ServedClients {
     }
 }
 
-/// Serves the clients of a port on so many threads, until so many clients have gone. `serve` spawns a
-/// task for each, which then [counts](ServedClients::count) it. Returns their number.
+/// Serves the clients of a port on `threads` threads, until `clients` clients have gone. `serve`
+/// spawns a task for each, which then [counts](ServedClients::count) it. Returns their number.
 ///
 /// # Errors
 ///
@@ -96,8 +96,8 @@ fn listen(
     })?
 }
 
-/// Accepts clients until the last one has gone. The tasks of others end with their runtime, which sends
-/// what is left.
+/// Accepts clients until the last one has gone. The tasks of others end with their runtime, which
+/// sends what is left.
 async fn accept(
     mut listener: Listener,
     served: &Arc<Mutex<ServedClients>>,

@@ -1,5 +1,5 @@
 //! The server of `store` with a thread for each core, and a task for each client, over
-//! [`trespass::local`]. Its clients are those of `store`.
+//! [`trespass::local`]. The clients of `store` use it.
 //!
 //! ```sh
 //! cargo run -p rdma-examples --features local --example store_tasks -- 127.0.0.1:7000
@@ -10,16 +10,16 @@
 //! runtime runs another client's task while this one's connection has nothing to read, or no room.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 use clap::Parser;
 use rdma_examples::program::{self, Failure, note, say};
 use rdma_examples::runtimes::{ServedClients, run_on_each_core};
+use rdma_examples::shared_store::{Store, answer};
 use trespass::local::{Stream, spawn_local};
 
 /// Stores values under keys, with a thread for each core.
@@ -39,8 +39,6 @@ struct Arguments {
 
 /// The largest length of a line.
 const LINE: usize = 64 * 1024;
-
-type Store = Mutex<BTreeMap<String, String>>;
 
 fn main() -> ExitCode {
     program::run(store_tasks)
@@ -83,18 +81,5 @@ async fn serve(mut stream: Stream, store: &Store) -> io::Result<()> {
         if request.len() > LINE {
             return Err(io::Error::new(ErrorKind::InvalidData, format!("a line of more than {LINE} bytes")));
         }
-    }
-}
-
-fn answer(request: &str, store: &Store) -> String {
-    let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
-    let words: Vec<_> = request.splitn(3, ' ').collect();
-    match words[..] {
-        ["get", key] => store.get(key).cloned().unwrap_or_default(),
-        ["set", key, value] => {
-            store.insert(key.to_owned(), value.to_owned());
-            "ok".to_owned()
-        }
-        _ => format!("neither `get KEY` nor `set KEY VALUE`: {request}"),
     }
 }

@@ -12,15 +12,15 @@
 //! buffer for each direction.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use clap::Parser;
 use rdma_examples::program::{self, Failure, note, say};
+use rdma_examples::shared_store::{Store, answer};
 use trespass::{Builder, Config, Event, Key, Kind, Readiness, Worker, WorkerWaker};
 
 /// Stores values under keys, with a thread for each core.
@@ -47,7 +47,7 @@ const UNREAD: usize = 256 * 1024;
 /// What the workers share.
 #[derive(Default)]
 struct ServerState {
-    store: Mutex<BTreeMap<String, String>>,
+    store: Store,
     /// The number of clients that have come and gone.
     served: AtomicU64,
     stops: AtomicBool,
@@ -194,7 +194,7 @@ impl Client {
         }
         while let Some(end) = self.request.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.request.drain(..=end).collect();
-            let answer = answer(String::from_utf8_lossy(&line).trim_end(), shared);
+            let answer = answer(String::from_utf8_lossy(&line).trim_end(), &shared.store);
             self.answers.extend_from_slice(answer.as_bytes());
             self.answers.push(b'\n');
         }
@@ -214,18 +214,5 @@ impl Client {
             }
         }
         Ok(())
-    }
-}
-
-fn answer(request: &str, shared: &ServerState) -> String {
-    let mut store = shared.store.lock().unwrap_or_else(PoisonError::into_inner);
-    let words: Vec<_> = request.splitn(3, ' ').collect();
-    match words[..] {
-        ["get", key] => store.get(key).cloned().unwrap_or_default(),
-        ["set", key, value] => {
-            store.insert(key.to_owned(), value.to_owned());
-            "ok".to_owned()
-        }
-        _ => format!("neither `get KEY` nor `set KEY VALUE`: {request}"),
     }
 }

@@ -244,7 +244,7 @@ impl BenchClient {
         }
     }
 
-    /// Sends so many requests on each connection, one after the other.
+    /// Sends `each` requests on each connection, one after the other.
     fn run(&mut self, each: usize) {
         match self {
             Self::Tokio(runtime, streams, size) => {

@@ -1,7 +1,7 @@
 //! What most programs use: `use sideway::prelude::*;`.
 //!
-//! The names are those of [the root](crate) and of [`ibverbs::connect`](crate::ibverbs::connect), and
-//! the traits by which queue pairs and completion queues are used.
+//! It has names of [the root](crate) and of [`ibverbs::connect`](crate::ibverbs::connect), and the
+//! traits by which queue pairs and completion queues are used.
 
 pub use crate::ibverbs::AccessFlags;
 pub use crate::ibverbs::completion::{

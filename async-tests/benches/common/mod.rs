@@ -1,4 +1,4 @@
-//! What the benchmarks have in common: the device, servers in processes of their own, and statistics.
+//! What the benchmarks have in common: the device, servers as processes, and statistics.
 
 use std::env;
 use std::io::{BufRead, BufReader};

@@ -337,7 +337,7 @@ fn room_to_write_wakes_no_task_that_waits_for_completions(fixture: &Fixture) -> 
             let mut buffer = vec![0; 100_000];
             while timeout(PAUSE, server.read(&mut buffer)).await.is_ok() {}
         });
-        // A task of its own is polled only if it is woken.
+        // A spawned task is polled only if it is woken.
         let polls = spawn_local(async move {
             let (mut polls, mut waiting) = (0, pin!(client.completion()));
             let counted = poll_fn(|context| {

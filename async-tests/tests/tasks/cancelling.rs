@@ -198,7 +198,7 @@ fn dropped_accepts_lose_nobody(fixture: &Fixture) -> Outcome {
 /// Without those of the pool's memory, which keeps what its high-water mark wants.
 fn descriptors() -> usize {
     let targets = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
-        // One that is closed meanwhile is not counted.
+        // A descriptor that closes during the count is not counted.
         std::fs::read_link(entry.ok()?.path()).ok()
     });
     targets.filter(|target| !target.to_string_lossy().contains("memfd:sideway")).count()

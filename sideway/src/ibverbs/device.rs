@@ -112,7 +112,7 @@ impl DeviceList {
     /// Lists the devices of the provider that was set as the [default](crate::set_default_provider),
     /// otherwise of the one that `SIDEWAY_PROVIDER` names, otherwise the system's. If the system has no
     /// device, it lists the software devices of the feature `soft`, and
-    /// [`fallback`](Self::fallback) says so.
+    /// [`fallback`](Self::fallback) returns the reason.
     ///
     /// # Errors
     ///
@@ -352,8 +352,8 @@ impl Device<'_> {
 
 /// A device, whether it is open or only listed.
 ///
-/// Its methods are those of [`Device`] and of [`DeviceContext`], which need no import. The trait is
-/// for functions that take either.
+/// [`Device`] and [`DeviceContext`] have these methods without an import. The trait is for functions
+/// that take either.
 pub trait DeviceInfo {
     /// The kernel's name of the device, such as `mlx5_0`.
     fn name(&self) -> String;

@@ -107,7 +107,7 @@ fn halves_of_a_typed_pair_keep_the_transport() {
     let context = fake.context();
     let mut cq = context.create_cq_builder().build().unwrap();
     let mut builder = context.alloc_pd().unwrap().create_qp_builder();
-    // The type of the builder is that of another transport.
+    // The builder has the type of another transport.
     builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_qp_type(QueuePairType::UnreliableDatagram);
     let qp = builder.build_typed::<Rc>().unwrap();
     assert_eq!(qp.qp_type(), QueuePairType::ReliableConnection);

@@ -11,7 +11,7 @@ mod sealed {
 /// A request that takes registered memory as its buffer: one that sends it, one that reads into it,
 /// or a receive.
 ///
-/// Its methods are those of the three types, which need no import. The trait is for functions that
+/// The three types have these methods without an import. The trait is for functions that
 /// take any of them.
 pub trait SetScatterGatherEntry: sealed::Sealed {
     /// Sets one piece of registered memory as the buffer.
@@ -63,7 +63,7 @@ impl_set_sge! {
 
 /// A request that takes bytes which are copied into it.
 ///
-/// Its methods are those of [`LocalBufferHandle`], which need no import.
+/// [`LocalBufferHandle`] has these methods without an import.
 pub trait SetInlineData: sealed::Sealed {
     /// Copies bytes into the work request now
     /// ([`LocalBufferHandle::setup_inline_data`]).

@@ -298,7 +298,7 @@ impl<T: QueuePairTransport, G: PostSendGuard> Build for TypedPostSendGuard<T, G>
 
 /// A work request of the transport `T`, without an operation yet.
 ///
-/// Its operations are those of [`WorkRequestHandle`] that the transport has.
+/// It has the operations of [`WorkRequestHandle`] that the transport supports.
 #[must_use = "a work request takes part only once its operation is set up"]
 #[derive(Debug)]
 pub struct TypedRequestHandle<'guard, T, G> {

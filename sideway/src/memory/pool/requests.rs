@@ -1,4 +1,4 @@
-//! Single work requests with slices, each a list of its own.
+//! Single work requests with slices, each posted as a list of one.
 
 use super::{Pool, Slice};
 use crate::ibverbs::queue_pair::{

@@ -191,7 +191,7 @@ impl Drop for Slices {
     }
 }
 
-/// A slice or a buffer has not so many bytes.
+/// The bytes are not all within the slice or the buffer.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at {offset} are not all within the {limit} bytes of the memory")]
 pub struct OutOfSlice {
