@@ -80,7 +80,7 @@ pub fn run_all(runs: &[Run]) -> bool {
     }
     // What a run leaves behind becomes a child of this process.
     set_child_subreaper(Some(rustix::process::getpid())).expect("a kernel since 3.4");
-    let (queue, passed) = (Mutex::new(runs.iter().enumerate()), Mutex::new(true));
+    let (queue, failed) = (Mutex::new(runs.iter().enumerate()), Mutex::new(Vec::new()));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
         for _ in 0..at_once {
@@ -88,15 +88,36 @@ pub fn run_all(runs: &[Run]) -> bool {
                 while let Some((index, run)) = next() {
                     let output = output_of(run.command().env(SHARE, format!("{index}/{}", runs.len())));
                     // The lock separates the output of two runs.
-                    let mut passed = passed.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                     println!("\n--- {}", run.title);
-                    *passed &= conclude(run, lists, output.and_then(show));
+                    let cases = output.as_ref().map(failed_cases).unwrap_or_default();
+                    if !conclude(run, lists, output.and_then(show)) {
+                        failed.push(format!("{}: {cases}", run.title));
+                    }
                 }
             });
         }
     });
     let left = kill_children();
-    passed.into_inner().unwrap_or_else(PoisonError::into_inner) && left == 0
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // The end of a log is what a reader sees first, and another run's output may stand between.
+    failed.iter().for_each(|line| println!("tests failed: {line}"));
+    failed.is_empty() && left == 0
+}
+
+/// The cases that a run's output calls failed, and how its process ended.
+fn failed_cases(output: &Output) -> String {
+    let words = String::from_utf8_lossy(&output.stdout);
+    let failed = words.lines().filter_map(|line| {
+        let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        result.starts_with("FAILED").then(|| name.trim_end())
+    });
+    let failed: Vec<_> = failed.collect();
+    format!(
+        "{} ({})",
+        if failed.is_empty() { "no case".to_owned() } else { failed.join(", ") },
+        output.status
+    )
 }
 
 /// Runs a command until its process ends. Returns what it has printed.
@@ -191,7 +212,7 @@ mod tests {
 
     use rustix::process::{getpid, set_child_subreaper};
 
-    use super::{kill_children, output_of};
+    use super::{failed_cases, kill_children, output_of};
     use crate::alone;
 
     #[test]
@@ -203,5 +224,12 @@ mod tests {
         assert_eq!((output.stdout, output.stderr), (b"words\n".to_vec(), b"errors\n".to_vec()));
         assert_eq!(kill_children(), 1);
         assert_eq!(kill_children(), 0);
+    }
+
+    #[test]
+    fn failed_cases_are_named() {
+        let script = "echo 'test soft::a_case     ... FAILED'; echo 'test soft::another ... ok'; exit 3";
+        let output = output_of(Command::new("sh").args(["-c", script])).expect("a shell");
+        assert_eq!(failed_cases(&output), "soft::a_case (exit status: 3)");
     }
 }
