@@ -70,6 +70,7 @@ mod objects;
 mod platform;
 mod queue_pair;
 pub mod rdmacm;
+#[cfg(feature = "rsockets")]
 mod rsocket;
 mod shared;
 pub mod status;

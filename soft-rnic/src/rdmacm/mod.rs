@@ -31,15 +31,17 @@ use std::ffi::c_int;
 use rdma_mummy_sys::{RdmaCm, Verbs};
 
 use crate::platform::errno;
+#[cfg(feature = "rsockets")]
 use crate::rsocket;
+#[cfg(feature = "rsockets")]
 pub use crate::rsocket::rfcntl;
 
 /// The function table of librdmacm.
 ///
-/// It has stream rsockets only: datagram sockets fail with `EOPNOTSUPP`, and so do `repoll_create`
-/// and its relatives.
+/// With the feature `rsockets` it has stream rsockets: datagram sockets fail with `EOPNOTSUPP`, and
+/// so do `repoll_create` and its relatives. Without it each of these functions does.
 pub const fn table() -> RdmaCm {
-    rsocket::add_to(RdmaCm {
+    let table = RdmaCm {
         rdma_create_event_channel: channel::create_event_channel,
         rdma_destroy_event_channel: channel::destroy_event_channel,
         rdma_create_id: id::create_id,
@@ -85,7 +87,10 @@ pub const fn table() -> RdmaCm {
         rdma_write_cm_event: Some(event::write_cm_event),
         rdma_event_str: strings::event_str,
         ..RdmaCm::unsupported()
-    })
+    };
+    #[cfg(feature = "rsockets")]
+    let table = rsocket::add_to(table);
+    table
 }
 
 /// The verbs table of the software device.
