@@ -1,6 +1,6 @@
 //! The owners of blocks, from the list of sockets.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::io;
 
 use super::numbers::LAST_BLOCK;
@@ -38,9 +38,9 @@ impl BlockOwner {
 
 impl NodeState {
     /// All blocks that have an owner of this user, each with the names at which it listens.
-    pub(super) fn block_owners(&self) -> io::Result<BTreeMap<u16, Vec<Vec<u8>>>> {
+    pub(super) fn block_owners(&self) -> io::Result<HashMap<u16, Vec<Vec<u8>>>> {
         let fabric = Some(self.common.settings.fabric.as_str());
-        let mut blocks = BTreeMap::<_, Vec<_>>::new();
+        let mut blocks = HashMap::<_, Vec<_>>::new();
         for BlockOwner { block, name, .. } in block_owners(fabric, self.socket_user)? {
             blocks.entry(block).or_default().push(name);
         }

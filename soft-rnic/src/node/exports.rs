@@ -46,7 +46,8 @@ struct ExportTable {
     exports: Vec<(u32, Option<ExportedMemory>)>,
     /// Unused indices. The one that has been unused for the longest time comes first.
     free: VecDeque<u32>,
-    allocated: BTreeMap<u64, u32>,
+    /// The indices of added memories, by address. (This type of map is compiled for the heap, too.)
+    allocated: BTreeMap<u64, u64>,
 }
 
 /// A file for a peer to map.
@@ -119,7 +120,7 @@ impl Exports {
         };
         let mut table = self.table();
         let id = table.insert(export)?;
-        table.allocated.insert(base, id.index);
+        table.allocated.insert(base, id.index.into());
         Ok(id)
     }
 
@@ -127,11 +128,12 @@ impl Exports {
     pub(crate) fn find(&self, address: usize, len: usize) -> Option<ExportId> {
         let table = self.table();
         let (_, index) = table.allocated.range(..=address as u64).next_back()?;
-        let (epoch, export) = table.exports.get(*index as usize)?;
+        let index = *index as u32;
+        let (epoch, export) = table.exports.get(index as usize)?;
         let ExportRange { base, len: shared, .. } = export.as_ref()?.range;
         let offset = address as u64 - base;
         (offset <= shared && len as u64 <= shared - offset)
-            .then_some(ExportId { index: *index, epoch: *epoch })
+            .then_some(ExportId { index, epoch: *epoch })
     }
 
     /// Exports a shared mapping of a memory file that the program made, if peers may map it too.

@@ -39,7 +39,7 @@ mod traffic;
 mod transfer_slot;
 mod xrcd_presence;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -408,7 +408,7 @@ impl Node {
         let mut used = None;
         for step in 0..LAST_BLOCK {
             let block = (start % LAST_BLOCK + step) % LAST_BLOCK + 1;
-            if used.as_ref().is_some_and(|used: &BTreeMap<u16, _>| used.contains_key(&block)) {
+            if used.as_ref().is_some_and(|used: &HashMap<u16, _>| used.contains_key(&block)) {
                 continue;
             }
             if let Some(socket) = names::claim(&self.state.thing_of(block), self.state.socket_user)? {

@@ -8,7 +8,7 @@
 //! increments a counter in the segment of each. A process that was stopped in the meantime accepts
 //! the newcomer's connection when it continues, and then increments its counter itself.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -133,7 +133,7 @@ impl ServiceThread {
     pub(crate) fn start_discovery(&mut self, of: u32) {
         let mut others = self.state.block_owners().unwrap_or_else(|error| {
             log::warn!("members of multicast groups are not found: {error}");
-            BTreeMap::new()
+            HashMap::new()
         });
         others.retain(|block, _| !self.state.blocks.has(*block));
         let since = Instant::now();

@@ -7,7 +7,7 @@
 //! no other process can take an ephemeral port of a group that a process has taken, even if that
 //! process does not use the port.
 
-use std::collections::{BTreeMap, HashMap, HashSet, btree_map};
+use std::collections::{HashMap, HashSet, hash_map};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -117,7 +117,7 @@ impl PortGroup {
 #[derive(Debug, Default)]
 struct PortSpaceState {
     single: HashSet<u16>,
-    groups: BTreeMap<u16, PortGroup>,
+    groups: HashMap<u16, PortGroup>,
     /// The group from which ports are taken, if the process has any.
     current: u16,
 }
@@ -275,8 +275,8 @@ impl Node {
             }
             Some(group) => {
                 let group = match of_space.groups.entry(group) {
-                    btree_map::Entry::Occupied(group) => group.into_mut(),
-                    btree_map::Entry::Vacant(place) => {
+                    hash_map::Entry::Occupied(group) => group.into_mut(),
+                    hash_map::Entry::Vacant(place) => {
                         place.insert(PortGroup { listener: self.listen_on_port(port)?, used: 0, next: 0 })
                     }
                 };

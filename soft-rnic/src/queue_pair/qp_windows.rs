@@ -1,6 +1,6 @@
 //! Memory windows of a queue pair: those bound to it, and invalidations by its peer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::Qp;
@@ -12,7 +12,7 @@ pub(super) struct QpWindows(Mutex<BoundWindows>);
 #[derive(Default)]
 struct BoundWindows {
     /// The windows of type 2, by index. They become invalid with the queue pair.
-    bound: BTreeMap<u32, Weak<Mw>>,
+    bound: HashMap<u32, Weak<Mw>>,
     /// Keys that the peer has invalidated, once for each time, while the message that reports it
     /// was not polled. The program may have bound a key again before that poll; the message does
     /// not concern the new binding.

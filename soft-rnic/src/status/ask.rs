@@ -1,6 +1,6 @@
 //! Queries the other processes of this user for their statistics.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -90,9 +90,9 @@ struct StatusQuery {
 struct FoundSockets {
     processes: Vec<Process>,
     /// The processes that were asked already, under any of their blocks.
-    known: BTreeSet<(String, u32)>,
+    known: HashSet<(String, u32)>,
     /// The same for processes without a known process number.
-    nameless: BTreeSet<[u8; 16]>,
+    nameless: HashSet<[u8; 16]>,
 }
 
 impl FoundSockets {

@@ -1,6 +1,6 @@
 //! Fault rules for CM messages: drop, delay, duplicate, reject.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::{CmStateMachine, reason, sidr};
@@ -11,13 +11,12 @@ use crate::faults::{self, Action, CmMessage};
 /// Delayed messages, by their due time and then in the order of sending.
 #[derive(Debug, Default)]
 pub(super) struct DelayedMads {
-    messages: BTreeMap<(Instant, u64), (u16, CmMad)>,
-    count: u64,
+    messages: VecDeque<(Instant, u16, CmMad)>,
 }
 
 impl DelayedMads {
     pub(super) fn first(&self) -> Option<Instant> {
-        self.messages.first_key_value().map(|((when, _), _)| *when)
+        self.messages.front().map(|(when, ..)| *when)
     }
 }
 
@@ -49,17 +48,16 @@ impl CmStateMachine {
 
     fn send_at(&mut self, when: Option<Instant>, peer: u16, message: CmMad) {
         let Some(when) = when else { return self.deliver(peer, message) };
-        self.delayed.count += 1;
-        self.delayed.messages.insert((when, self.delayed.count), (peer, message));
+        let messages = &mut self.delayed.messages;
+        messages.insert(messages.partition_point(|(other, ..)| *other <= when), (when, peer, message));
         self.ask();
     }
 
     /// Sends the messages that are due.
     pub(super) fn send_delayed(&mut self, now: Instant) {
-        while let Some(entry) = self.delayed.messages.first_entry()
-            && entry.key().0 <= now
+        while self.delayed.first().is_some_and(|when| when <= now)
+            && let Some((_, peer, message)) = self.delayed.messages.pop_front()
         {
-            let (peer, message) = entry.remove();
             self.deliver(peer, message);
         }
     }
