@@ -278,6 +278,8 @@ fn exists(test: &str) -> bool {
         "trespass" => function("trespass/tests") || function("trespass/src"),
         "tunnel" => function("trespass/tunnel/tests/main"),
         "trespass-c" => function("trespass/c/tests"),
+        // A case of the program in C, or a run of it.
+        "c" => read("trespass/c/tests/programs.rs").contains(&format!("\"{name}\"")),
         "tasks" => function("async-tests/tests/tasks") || function("async-tests/tests"),
         "local" => function("async-tests/tests/local"),
         "soundness" => root().join("sideway/tests/soundness").join(name).with_extension("stderr").exists(),
@@ -326,6 +328,26 @@ fn every_row_of_the_feature_tables_names_tests_that_exist() {
         }
         assert!(count >= least, "only {count} tests are named {table}");
     }
+}
+
+#[test]
+fn every_promise_names_tests_that_exist() {
+    let document = read("docs/promises.md");
+    let mut count = 0;
+    for title in document.lines().filter(|line| line.starts_with("## ")) {
+        let table = rows(&document, title);
+        assert!(table.len() > 2, "{title} has no table");
+        for row in table.into_iter().skip(2) {
+            let [promise, shown] = row[..] else { panic!("a row has no two cells: {row:?}") };
+            let tests: Vec<_> = code(shown).collect();
+            assert!(!tests.is_empty(), "{promise}: no test");
+            for test in tests {
+                assert!(exists(test), "{promise}: there is no test `{test}`");
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 120, "only {count} tests are named");
 }
 
 #[test]
