@@ -10,6 +10,7 @@ mod fixture;
 mod idle;
 mod libraries;
 mod messages;
+mod plain;
 mod pooled;
 mod streams;
 mod zero_copy;
@@ -58,6 +59,7 @@ fn run(part: &'static str, target: Carrier, threads: usize) -> ExitCode {
     messages::add(&mut suite);
     zero_copy::add(&mut suite);
     connecting::add(&mut suite);
+    plain::add(&mut suite);
     closing::add(&mut suite);
     cancelling::add(&mut suite);
     libraries::add(&mut suite);

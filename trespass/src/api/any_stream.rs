@@ -245,8 +245,7 @@ impl Config {
         for address in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
             match self.connect(address) {
                 Ok(stream) => return Ok(AnyStream::Trespass(stream)),
-                Err(error) if self.policy != Policy::RequireRdma && may_be_plain(&error) => {
-                    tracing::info!(peer = %address, %error, "connects again by plain TCP");
+                Err(error) if self.may_connect_plain(address, &error) => {
                     match TcpStream::connect_timeout(&address, self.handshake_deadline) {
                         Ok(stream) => return Ok(AnyStream::Plain(stream)),
                         Err(source) => last = Some(ConnectError::Tcp { address, source }.into()),
@@ -256,6 +255,15 @@ impl Config {
             }
         }
         Err(last.unwrap_or_else(no_address))
+    }
+
+    /// Whether to connect again by plain TCP after a failed connect, which is logged.
+    pub(crate) fn may_connect_plain(&self, peer: SocketAddr, error: &io::Error) -> bool {
+        let may = self.policy != Policy::RequireRdma && may_be_plain(error);
+        if may {
+            tracing::info!(%peer, %error, "connects again by plain TCP");
+        }
+        may
     }
 }
 

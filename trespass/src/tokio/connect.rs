@@ -1,5 +1,6 @@
 //! Connects that block no thread of the runtime.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -27,9 +28,17 @@ pub(super) async fn to_any<T: Send + 'static>(
     addr: impl ToSocketAddrs,
     start: impl Fn(SocketAddr) -> io::Result<Connecting<T>> + Clone + Send + 'static,
 ) -> io::Result<T> {
+    to_first(addr, |addr| to(addr, start.clone())).await
+}
+
+/// Connects to each address in turn, until one accepts.
+pub(super) async fn to_first<T, F: Future<Output = io::Result<T>>>(
+    addr: impl ToSocketAddrs,
+    connect: impl Fn(SocketAddr) -> F,
+) -> io::Result<T> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no addresses");
     for addr in lookup_host(addr).await? {
-        match to(addr, start.clone()).await {
+        match connect(addr).await {
             Ok(connection) => return Ok(connection),
             Err(error) => last = error,
         }
@@ -37,7 +46,8 @@ pub(super) async fn to_any<T: Send + 'static>(
     Err(last)
 }
 
-async fn to<T: Send + 'static>(
+/// Connects to one address.
+pub(super) async fn to<T: Send + 'static>(
     addr: SocketAddr,
     start: impl FnOnce(SocketAddr) -> io::Result<Connecting<T>> + Send + 'static,
 ) -> io::Result<T> {

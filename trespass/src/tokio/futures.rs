@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf};
+use super::{AnyStream, OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf};
 
 macro_rules! reads {
     ($type:ty) => {
@@ -55,6 +55,8 @@ macro_rules! writes {
     };
 }
 
+reads!(AnyStream);
+writes!(AnyStream);
 reads!(Stream);
 writes!(Stream);
 reads!(ReadHalf<'_>);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use ::tokio::net::{ToSocketAddrs, lookup_host};
 
+use super::any_stream::AnyStream;
 use super::connect::on_blocking_thread;
 use super::descriptor::{Connected, Descriptor};
 use super::seq_packet::SeqPacket;
@@ -119,6 +120,21 @@ impl Listener {
     pub async fn accept_seq_packet(&self) -> io::Result<(SeqPacket, SocketAddr)> {
         let (packets, peer) = self.io.call(PACKETS, |backlog| backlog.0.accept_seq_packet()).await?;
         Ok((SeqPacket::from_blocking(packets)?, peer))
+    }
+
+    /// Accepts a stream, or a client of plain TCP if the listener takes those
+    /// ([`Builder::plain_tcp`]), whose bytes are unread. Returns it with the peer's address.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe, as [`accept`](Self::accept) is.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](Self::accept).
+    pub async fn accept_any(&self) -> io::Result<(AnyStream, SocketAddr)> {
+        let (stream, peer) = self.io.call(STREAMS, |backlog| backlog.0.accept_any()).await?;
+        Ok((AnyStream::from_blocking(stream)?, peer))
     }
 
     /// Accepts a stream, for a future that is written by hand. The last task that called this is woken.

@@ -53,11 +53,18 @@
 //! `cancelling::dropped_writes_take_nothing_unreported`). Memory that the device may still use belongs
 //! to the connection, never to a future (`cancelling::dropped_sends_of_blocks_leak_none`).
 //!
+//! # Peers that use plain TCP
+//!
+//! [`Listener::accept_any`] and [`AnyStream::connect`] are for services whose peers move to this crate
+//! one after the other (`plain::a_task_serves_both_kinds_of_clients`,
+//! `plain::a_task_connects_to_both_kinds_of_servers`).
+//!
 //! # Runtimes
 //!
 //! A value belongs to the runtime in which it was made, which needs I/O (`enable_io`), and elsewhere
 //! than on Linux time (`enable_time`).
 
+mod any_stream;
 mod common;
 mod connect;
 mod descriptor;
@@ -68,6 +75,7 @@ mod listener;
 mod seq_packet;
 mod stream;
 
+pub use any_stream::AnyStream;
 pub(crate) use connect::on_blocking_thread;
 pub use halves::{OwnedReadHalf, OwnedRecvHalf, OwnedSendHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 pub use listener::Listener;
