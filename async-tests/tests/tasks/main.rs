@@ -13,6 +13,7 @@ mod messages;
 mod plain;
 mod pooled;
 mod streams;
+mod wakers;
 mod zero_copy;
 
 use std::process::ExitCode;
@@ -65,5 +66,6 @@ fn run(part: &'static str, target: Carrier, threads: usize) -> ExitCode {
     libraries::add(&mut suite);
     pooled::add(&mut suite);
     idle::add(&mut suite);
+    wakers::add(&mut suite);
     suite.run(&test_harness::arguments(), &Ok(Fixture::new(target, threads)), terms)
 }

@@ -221,14 +221,17 @@ pub(super) struct Place<C> {
 impl<C> Place<C> {
     /// Looks for a permit. Without one it wakes the waker later.
     pub(super) fn poll(&self, waker: &Waker) -> Poll<Granted<C>> {
+        // Code of the program clones and drops wakers, and may use the pool. So it runs without the lock.
+        let mut waker = waker.clone();
         let mut state = self.shared.lock();
         if let Some(idle) = state.granted.remove(&self.number) {
             let permit = Permit { shared: Arc::downgrade(&self.shared) };
             return Poll::Ready((permit, idle.map(|idle| idle.connection)));
         }
         if let Some(waiter) = state.queue.iter_mut().find(|waiter| waiter.number == self.number) {
-            waiter.waker.clone_from(waker);
+            std::mem::swap(&mut waiter.waker, &mut waker);
         }
+        drop(state);
         Poll::Pending
     }
 }
@@ -236,14 +239,15 @@ impl<C> Place<C> {
 impl<C> Drop for Place<C> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        let woken = match state.granted.remove(&self.number) {
-            Some(connection) => state.release(connection),
+        let (woken, left) = match state.granted.remove(&self.number) {
+            Some(connection) => (state.release(connection), None),
             None => {
-                state.queue.retain(|waiter| waiter.number != self.number);
-                None
+                let at = state.queue.iter().position(|waiter| waiter.number == self.number);
+                (None, at.and_then(|at| state.queue.remove(at)))
             }
         };
         drop(state);
+        drop(left);
         woken.into_iter().for_each(Waker::wake);
     }
 }
@@ -303,6 +307,7 @@ impl<C> Drop for Permit<C> {
 mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
+    use std::task::Wake;
 
     use super::*;
 
@@ -421,6 +426,30 @@ mod tests {
         world.check();
         drop(permit);
         assert!(world.now().1.is_none());
+    }
+
+    /// A task that looks at its pool when its last waker is dropped.
+    struct LastLook(Arc<Shared<u32>>);
+
+    impl Wake for LastLook {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for LastLook {
+        fn drop(&mut self) {
+            assert!(self.0.state.try_lock().is_ok(), "the pool is locked");
+        }
+    }
+
+    #[test]
+    fn a_replaced_waker_is_dropped_without_the_lock() {
+        let shared = Shared::new(Limits { minimum: 0, maximum: 1, idle_timeout: None });
+        let Acquired::Now(_granted) = shared.acquire() else { panic!("the pool is exhausted") };
+        let Acquired::Later(place) = shared.acquire() else { panic!("a permit is free") };
+        assert!(place.poll(&Arc::new(LastLook(shared)).into()).is_pending());
+        assert!(place.poll(Waker::noop()).is_pending());
+        assert!(place.poll(&Arc::new(LastLook(place.shared.clone())).into()).is_pending());
+        drop(place);
     }
 
     #[test]

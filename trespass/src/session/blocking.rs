@@ -250,6 +250,7 @@ impl Caller<'_> {
         if let Some(tasks) = &mut open.tasks {
             let connection = &open.connection;
             tasks.after_call(direction, connection.readiness(), connection.sent_state());
+            self.wake_at_end();
             return self.publish(false);
         }
         if succeeded && direction == Direction::Read && !self.connection.readiness().readable {
@@ -376,6 +377,7 @@ impl Caller<'_> {
                 Some(tasks) => tasks.publish(ready, open.connection.sent_state()),
                 None => open.readiness_state.update(ready),
             };
+            self.wake_at_end();
             self.publish(rings);
             self.publish_room(false);
         }
@@ -468,7 +470,7 @@ impl Caller<'_> {
         let moved = seen(&self.connection) != before;
         if moved && self.is_exported() && self.timeouts().is_nonblocking() {
             // A refused flush, or a wait for a lent block, waits for this.
-            match &self.tasks {
+            match &mut self.tasks {
                 Some(tasks) => tasks.wake_all(),
                 None => self.ring(),
             }

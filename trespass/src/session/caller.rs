@@ -34,9 +34,9 @@ use crate::session::readiness::{Poller, ReadinessState, Until};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::session::room::RoomDescriptor;
 use crate::session::sleep::EventWait;
-use crate::session::tasks::WaitingTasks;
+use crate::session::tasks::{DueTasks, WaitingTasks};
 use crate::session::turns::{Turn, TurnGuard, Turns};
-use crate::session::visits::{self, Visited, Visits};
+use crate::session::visits::{self, VisitEnd, Visited, Visits};
 use crate::session::wake::WakeHandle;
 
 const _: () = {
@@ -275,11 +275,13 @@ impl Visited for ConnectionCell {
         &self.visits
     }
 
-    unsafe fn visit(&self) -> Option<bool> {
+    unsafe fn visit(&self) -> VisitEnd {
         // SAFETY: during the visit no call is in the connection, and those that take it are calls, or
         // run in this thread.
-        let open = NonNull::from(unsafe { (*self.open.get()).as_mut() }?);
-        Caller { open, cell: self, turn: ManuallyDrop::new(None), ending: Ending::Nothing }.send_left()
+        let Some(open) = (unsafe { (*self.open.get()).as_mut() }) else { return None.into() };
+        let (open, turn) = (NonNull::from(open), ManuallyDrop::new(None));
+        let mut caller = Caller { open, cell: self, turn, ending: Ending::Nothing };
+        VisitEnd { moved: caller.send_left(), due: caller.take_due() }
     }
 }
 
@@ -316,7 +318,9 @@ pub(crate) struct Caller<'a> {
 enum Ending {
     /// It leaves the gate.
     Leaves,
-    /// The same. The service thread did not visit while it slept.
+    /// The same. Then it wakes tasks.
+    LeavesAndWakes,
+    /// It leaves the gate. The service thread did not visit while it slept.
     LeavesAfterSleep,
     /// The connection is not the call's: it is a visit, or the end of the process has the connection.
     Nothing,
@@ -553,12 +557,33 @@ impl Caller<'_> {
         }
     }
 
-    /// Ends a call through `&`, or one that has slept.
+    /// Has the end of this call wake the tasks that it has found something for.
+    pub(crate) fn wake_at_end(&mut self) {
+        if self.ending == Ending::Leaves && self.tasks.as_ref().is_some_and(WaitingTasks::has_due) {
+            self.ending = Ending::LeavesAndWakes;
+        }
+    }
+
+    fn take_due(&mut self) -> Option<DueTasks> {
+        self.tasks.as_mut().and_then(WaitingTasks::take_due)
+    }
+
+    /// Ends a call through `&`, or one that has slept or wakes tasks.
     #[cold]
     fn end(&mut self) {
         if self.ending == Ending::Nothing {
             return;
         }
+        let due = self.take_due();
+        self.leave();
+        // A waker is code of the program. It may call the connection, which is free.
+        if let Some(due) = due {
+            due.wake();
+        }
+    }
+
+    /// Leaves the gate, and the turn.
+    fn leave(&mut self) {
         if self.ending == Ending::LeavesAfterSleep && (self.left_unsent || self.connection.has_unposted()) {
             self.leave_if_unsent();
         }
@@ -632,7 +657,8 @@ impl ConnectionOwner {
     #[cfg(all(unix, feature = "tokio"))]
     pub(crate) fn set_tasks(&self, tasks: Option<WaitingTasks>) -> io::Result<()> {
         let shows = tasks.is_none();
-        self.shared()?.tasks = tasks;
+        // The drop of a waker is code of the program. It runs after this turn.
+        let _before = mem::replace(&mut self.shared()?.tasks, tasks);
         if shows {
             self.cell.wake_handle.notify();
         }

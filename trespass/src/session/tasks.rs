@@ -1,5 +1,8 @@
 //! The tasks of a runtime that wait for a connection.
 //!
+//! A waker is code of the program, which may call the connection again. So a call collects whom to wake,
+//! and wakes them after it has left the connection ([`DueTasks`]).
+//!
 //! Calls wake them directly for what they leave. A set of events would not do: a call takes its
 //! events, also those that another task has not seen yet, and a condition that nobody waits for would
 //! wake again and again.
@@ -24,6 +27,21 @@ pub(crate) struct WaitingTasks {
     refused_write: bool,
     /// What was sent when a task began to wait for that, by a flush or until all is delivered.
     waits_for_sends: Option<SentState>,
+    /// The tasks of these directions are woken when the call ends.
+    due: Readiness,
+}
+
+/// Tasks to wake when no call is in their connection any more.
+#[must_use = "otherwise they sleep for ever"]
+pub(crate) struct DueTasks {
+    tasks: Arc<dyn WakeTasks>,
+    readiness: Readiness,
+}
+
+impl DueTasks {
+    pub(crate) fn wake(self) {
+        self.tasks.wake(self.readiness);
+    }
 }
 
 /// How far what was written has come.
@@ -37,7 +55,7 @@ pub(crate) struct SentState {
 impl WaitingTasks {
     #[cfg(all(unix, feature = "tokio"))]
     pub(crate) fn new(tasks: Arc<dyn WakeTasks>) -> Self {
-        Self { tasks, told_to_read: false, refused_write: false, waits_for_sends: None }
+        Self { tasks, told_to_read: false, refused_write: false, waits_for_sends: None, due: Readiness::NONE }
     }
 
     /// A call of a direction has ended. Its task tries again before it waits, so that it need not be
@@ -62,22 +80,38 @@ impl WaitingTasks {
         self.waits_for_sends = Some(sent);
     }
 
-    /// Wakes for what can be done, once for each condition. The set of events need not, so this is false.
+    /// Notes whom to wake for what can be done, once for each condition. The set of events need not, so this is false.
     pub(crate) fn publish(&mut self, ready: Readiness, sent: SentState) -> bool {
         if self.waits_for_sends.take_if(|before| *before != sent).is_some() {
-            self.tasks.wake(Readiness::WRITE);
+            self.due.writable = true;
         }
         let wanted = ready.and(Readiness { readable: !self.told_to_read, writable: self.refused_write });
         if !wanted.is_none() {
             self.told_to_read |= wanted.readable;
             self.refused_write &= !wanted.writable;
-            self.tasks.wake(wanted);
+            self.add_due(wanted);
         }
         false
     }
 
-    /// Wakes all, because something has moved.
-    pub(crate) fn wake_all(&self) {
-        self.tasks.wake(Readiness::BOTH);
+    /// Notes that all are woken, because something has moved.
+    pub(crate) fn wake_all(&mut self) {
+        self.due = Readiness::BOTH;
+    }
+
+    fn add_due(&mut self, readiness: Readiness) {
+        self.due.readable |= readiness.readable;
+        self.due.writable |= readiness.writable;
+    }
+
+    /// Whether the call that is in the connection wakes tasks when it ends.
+    pub(crate) fn has_due(&self) -> bool {
+        !self.due.is_none()
+    }
+
+    /// Takes those to wake, for a call or a visit that ends.
+    pub(crate) fn take_due(&mut self) -> Option<DueTasks> {
+        let readiness = std::mem::replace(&mut self.due, Readiness::NONE);
+        (!readiness.is_none()).then(|| DueTasks { tasks: self.tasks.clone(), readiness })
     }
 }

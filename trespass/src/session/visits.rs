@@ -14,6 +14,7 @@ use mio::event::Event;
 
 use crate::process::{self, CallGate};
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
+use crate::session::tasks::DueTasks;
 
 /// The pause before the first visit, in which most programs make the next call.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
@@ -34,13 +35,27 @@ pub(crate) trait Visited: Send + Sync + Sized + 'static {
 
     fn visits(&self) -> &Visits<Self>;
 
-    /// Continues as far as possible without waiting. Returns whether anything has moved, and `None`
-    /// once nothing is left.
+    /// Continues as far as possible without waiting.
     ///
     /// # Safety
     ///
     /// The caller has begun a visit through the [gate](Self::gate), which ends later.
-    unsafe fn visit(&self) -> Option<bool>;
+    unsafe fn visit(&self) -> VisitEnd;
+}
+
+/// What a visit has done.
+pub(crate) struct VisitEnd {
+    /// Whether anything has moved. `None` once nothing is left.
+    pub(crate) moved: Option<bool>,
+    /// The tasks to wake after the visit, because they may call.
+    pub(crate) due: Option<DueTasks>,
+}
+
+/// A visit that wakes no tasks.
+impl From<Option<bool>> for VisitEnd {
+    fn from(moved: Option<bool>) -> Self {
+        Self { moved, due: None }
+    }
 }
 
 /// Whether the service thread visits.
@@ -129,13 +144,17 @@ impl<T: Visited> VisitTask<T> {
     fn visit(&self) -> Option<bool> {
         // A dropped owner finishes by itself.
         let owner = self.owner.upgrade()?;
-        let Some(_visit) = owner.gate().begin_visit() else { return owner.visits().go_on().then_some(false) };
-        // SAFETY: the visit has begun, and ends at the end of this function.
-        let moved = unsafe { owner.visit() };
+        let Some(visit) = owner.gate().begin_visit() else { return owner.visits().go_on().then_some(false) };
+        // SAFETY: the visit has begun, and is dropped below.
+        let VisitEnd { moved, due } = unsafe { owner.visit() };
         if moved.is_none() {
             // A later call sees this, because it begins after the visit.
             owner.visits().end();
             owner.visits().lose_task();
+        }
+        drop(visit);
+        if let Some(due) = due {
+            due.wake();
         }
         moved
     }
@@ -274,9 +293,9 @@ mod models {
             &self.visits
         }
 
-        unsafe fn visit(&self) -> Option<bool> {
+        unsafe fn visit(&self) -> VisitEnd {
             self.send();
-            None
+            None.into()
         }
     }
 

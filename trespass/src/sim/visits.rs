@@ -14,7 +14,7 @@ use super::rng::SimRng;
 use super::simulation::{RunStatistics, Simulation};
 use crate::process::CallGate;
 use crate::session::schedule::NextTurn;
-use crate::session::visits::{VisitTask, Visited, Visits};
+use crate::session::visits::{VisitEnd, VisitTask, Visited, Visits};
 
 /// The longest pause between two visits.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -52,14 +52,14 @@ impl Visited for Owner {
         &self.visits
     }
 
-    unsafe fn visit(&self) -> Option<bool> {
+    unsafe fn visit(&self) -> VisitEnd {
         let moved = {
             let mut simulation = self.simulation();
             let before = simulation.ends[SENDER].moved();
             simulation.drive(SENDER);
             simulation.ends[SENDER].moved() > before
         };
-        self.has_left().then_some(moved)
+        self.has_left().then_some(moved).into()
     }
 }
 

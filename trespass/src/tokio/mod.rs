@@ -46,6 +46,14 @@
 //! (`closing::a_drop_waits_for_nothing`). A pool that grows registers memory in the task that needs it:
 //! [`PoolConfig`](crate::PoolConfig) can register it at the start.
 //!
+//! # Wakers
+//!
+//! A call may find what another task waits for, for example a write that finds received bytes. It wakes
+//! that task when it has left the connection, so that the waker may call the connection
+//! (`wakers::a_waker_reads_in_the_call_that_wakes_it`). The thread of this crate wakes tasks, too
+//! (`wakers::a_waker_writes_when_the_service_thread_wakes_it`). A waker that blocks stops its other
+//! work.
+//!
 //! # Cancellation
 //!
 //! Each method says whether it is cancel safe: whether dropping its future before it is ready loses

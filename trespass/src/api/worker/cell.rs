@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::pool::Pool;
 use crate::process::{self, CallGate, Process};
 use crate::session::exit::{self, CloseAtExit, LiveEntry};
-use crate::session::visits::{Visited, Visits};
+use crate::session::visits::{VisitEnd, Visited, Visits};
 use crate::session::wake::WakeHandle;
 
 const _: () = {
@@ -79,10 +79,10 @@ impl Visited for WorkerCell {
         &self.visits
     }
 
-    unsafe fn visit(&self) -> Option<bool> {
+    unsafe fn visit(&self) -> VisitEnd {
         // SAFETY: during the visit no call is in the worker, and the owner's drop is one. The end of the
         // process takes the state in this thread.
-        unsafe { (*self.state.get()).as_mut() }.and_then(WorkerInner::send_for_closed)
+        unsafe { (*self.state.get()).as_mut() }.and_then(WorkerInner::send_for_closed).into()
     }
 }
 
