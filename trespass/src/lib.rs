@@ -120,6 +120,11 @@
 //!   (`libraries::the_traits_of_futures_io`).
 //! - Tasks on a thread per core are spawned by the module `local` with the feature of that name, on an
 //!   executor whose connections a worker has (`cases::many_connections_of_one_thread`).
+//! - With the feature `compio`, [`Block`] and [`RecvBuf`] have the traits of compio-buf, by which
+//!   a runtime of completions writes them
+//!   (`completion_buffers::received_bytes_are_written_where_they_arrived`). A runtime reads into
+//!   a vector, which [`Pool::adopt`] makes a block
+//!   (`completion_buffers::bytes_that_were_read_are_sent_where_they_are`).
 //!
 //! A client that makes many short requests borrows its connections from a pool, the module
 //! [`connections`] (`pooled::threads_share_a_pool`).
@@ -232,6 +237,8 @@
 mod debug_as_text;
 
 mod api;
+#[cfg(feature = "compio")]
+mod compio;
 mod config;
 pub mod connections;
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod cancelling;
 mod closing;
+mod completion_buffers;
 mod connecting;
 mod fixture;
 mod idle;
@@ -59,6 +60,7 @@ fn run(part: &'static str, target: Carrier, threads: usize) -> ExitCode {
     streams::add(&mut suite);
     messages::add(&mut suite);
     zero_copy::add(&mut suite);
+    completion_buffers::add(&mut suite);
     connecting::add(&mut suite);
     plain::add(&mut suite);
     closing::add(&mut suite);
