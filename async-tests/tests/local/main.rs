@@ -5,6 +5,7 @@
 mod cases;
 mod ends;
 mod fixture;
+mod pooled;
 mod threads;
 
 use std::process::ExitCode;
@@ -46,6 +47,7 @@ fn run(part: &'static str, carrier: Carrier) -> ExitCode {
     let mut suite = Suite::<Fixture>::default().of_part(part);
     cases::add(&mut suite);
     threads::add(&mut suite);
+    pooled::add(&mut suite);
     ends::add(&mut suite);
     suite.run(&test_harness::arguments(), &Ok(Fixture::new(carrier)), terms)
 }

@@ -325,6 +325,12 @@ impl Worker {
         self.0.poll(events, timeout)
     }
 
+    /// Whether another part of the program can use a connection as a new one.
+    #[cfg(feature = "local")]
+    pub(crate) fn is_at_rest(&self, key: Key) -> bool {
+        self.0.look(|state| state.connection(key).is_ok_and(|open| open.is_at_rest())).unwrap_or(false)
+    }
+
     /// The completion queue that the connections share.
     #[cfg(all(test, feature = "rdma"))]
     pub(crate) fn worker_cq(&self) -> crate::transport::WorkerCq {

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::handle::Pooled;
+use super::handle::{Configured, Pooled};
 use super::hosts::Hosts;
 use super::pool::{ConnectionPool, Target};
 use super::retry::Retry;
@@ -39,12 +39,6 @@ impl<C: Pooled> ConnectionPoolBuilder<C> {
     /// Adds a host with the same service, `HOST:PORT`, to try if the ones before do not accept.
     pub fn host(mut self, host: impl ToString) -> Self {
         self.hosts.push(host.to_string());
-        self
-    }
-
-    /// The configuration of all connections. Default: that of [`Builder::new`].
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = Some(config);
         self
     }
 
@@ -118,5 +112,14 @@ impl<C: Pooled> ConnectionPoolBuilder<C> {
         let hosts = Hosts::new(self.hosts, self.resolve_interval);
         let target = Target { hosts, config, retry: self.retry, timeout: self.timeout };
         Ok(ConnectionPool::new(target, self.limits))
+    }
+}
+
+/// For connections that have no runtime with parameters: all but those of `trespass::local`.
+impl<C: Configured> ConnectionPoolBuilder<C> {
+    /// The configuration of all connections. Default: that of [`Builder::new`].
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Some(config);
+        self
     }
 }

@@ -10,45 +10,39 @@ use crate::session::caller::ConnectionOwner;
 use crate::session::connection::Direction;
 
 /// The kinds of connection that a pool lends: [`Stream`](crate::Stream) and
-/// [`SeqPacket`](crate::SeqPacket), and those of `trespass::tokio` with the feature `tokio`.
+/// [`SeqPacket`](crate::SeqPacket), and those of `trespass::tokio` and `trespass::local` with the
+/// features `tokio` and `local`.
 pub trait Pooled: Sealed {}
 
 impl<C: Sealed> Pooled for C {}
 
 /// What a pool needs of a connection. No other crate can name it.
 pub trait Sealed: Sized {
-    /// Whether calls wait in the system, and not in a task.
-    #[doc(hidden)]
-    const BLOCKS: bool;
-
-    #[doc(hidden)]
-    fn owner(&self) -> Owner<'_>;
-
     /// Whether nothing shows that it differs from a new one.
     #[doc(hidden)]
-    fn is_at_rest(&self) -> bool {
-        // A forked child has no connection.
-        self.owner().0.shared().and_then(|mut caller| caller.is_at_rest()).unwrap_or(false)
-    }
+    fn is_at_rest(&self) -> bool;
+
+    /// Gives a connection the settings that a new one has. Returns whether it is fit for another use.
+    #[doc(hidden)]
+    fn restore(&self) -> bool;
 }
 
-/// Hides the connection's owner from the trait's interface.
-#[doc(hidden)]
-pub struct Owner<'a>(pub(super) &'a ConnectionOwner);
+/// The kinds of connection whose parameters are the pool's. Those of `trespass::local` have their
+/// runtime's.
+pub trait Configured: Sealed {}
 
-impl fmt::Debug for Owner<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Owner({})", self.0.info)
-    }
+/// [`Sealed::is_at_rest`] of a connection that a worker does not have.
+pub(super) fn is_at_rest(owner: &ConnectionOwner) -> bool {
+    // A forked child has no connection.
+    owner.shared().and_then(|mut caller| caller.is_at_rest()).unwrap_or(false)
 }
 
-/// Gives a connection the settings that a new one has. Returns whether it is fit for another use.
-fn restore<C: Sealed>(connection: &C) -> bool {
-    if !connection.is_at_rest() {
+/// [`Sealed::restore`] of a connection that a worker does not have.
+pub(super) fn restore(owner: &ConnectionOwner, blocks: bool) -> bool {
+    if !is_at_rest(owner) {
         return false;
     }
-    let Owner(owner) = connection.owner();
-    if C::BLOCKS {
+    if blocks {
         owner.timeouts.set_nonblocking(false);
     }
     owner.set_linger(None);
@@ -111,7 +105,7 @@ impl<C: Pooled> DerefMut for PooledConnection<C> {
 impl<C: Pooled> Drop for PooledConnection<C> {
     fn drop(&mut self) {
         let Some((connection, permit)) = self.lent.take() else { return };
-        if self.broken || thread::panicking() || !restore(&connection) {
+        if self.broken || thread::panicking() || !connection.restore() {
             permit.evict(connection);
         } else {
             permit.put_back(connection, Instant::now());

@@ -39,8 +39,9 @@
 //! # }
 //! ```
 //!
-//! With the feature `tokio`, the same type lends the connections of `trespass::tokio`, and `get` is
-//! awaited. The names in brackets are tests, of `trespass/tests/suite` and of `async-tests`.
+//! With the features `tokio` and `local`, the same type lends the connections of `trespass::tokio` and
+//! `trespass::local`, and `get` is awaited. The names in brackets are tests, of `trespass/tests/suite`
+//! and of `async-tests`.
 //!
 //! # What `get` does
 //!
@@ -77,15 +78,23 @@
 //! connections, and connects up to [`minimum`](ConnectionPoolBuilder::minimum)
 //! (`pooled::the_minimum_is_kept`). Call it at the start, and from a timer of the program.
 //!
+//! A pool of `trespass::local` stays on its thread. Its connections are those of a runtime, and have
+//! that runtime's parameters. While the runtime does not run, a return closes the connection
+//! (`pooled::connections_return_to_the_runtime_that_runs`).
+//!
 //! A service that speaks first needs a minimum of 0, because its greeting is unread bytes.
 //!
 //! The last clone of a pool closes the idle connections. Handles do not keep the pool: their
 //! connections stay open until they are dropped (`pooled::handles_outlive_their_pool`).
 
+#[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+mod awaited;
 mod builder;
 mod error;
 mod handle;
 mod hosts;
+#[cfg(feature = "local")]
+mod local;
 mod pool;
 mod retry;
 mod state;

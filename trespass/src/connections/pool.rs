@@ -14,7 +14,7 @@ use super::state::{Acquired, ConnectionPoolStats, Granted, Limits, Permit, Share
 use crate::config::Config;
 
 /// A pool of connections of the kind `C`: [`Stream`](crate::Stream), [`SeqPacket`](crate::SeqPacket),
-/// or one of `trespass::tokio`.
+/// or one of `trespass::tokio` or `trespass::local`.
 ///
 /// Threads and tasks share it by reference, or by clones, which are the same pool.
 pub struct ConnectionPool<C> {

@@ -8,7 +8,7 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 use super::error::GetError;
-use super::handle::{Owner, PooledConnection, Sealed};
+use super::handle::{self, Configured, PooledConnection, Sealed};
 use super::pool::{Attempts, ConnectionPool, no_address};
 use super::state::{Acquired, Granted, Place};
 use crate::config::Config;
@@ -21,12 +21,16 @@ pub trait Connect: Sealed {
 }
 
 impl Sealed for Stream {
-    const BLOCKS: bool = true;
+    fn is_at_rest(&self) -> bool {
+        handle::is_at_rest(&self.0)
+    }
 
-    fn owner(&self) -> Owner<'_> {
-        Owner(&self.0)
+    fn restore(&self) -> bool {
+        handle::restore(&self.0, true)
     }
 }
+
+impl Configured for Stream {}
 
 impl Connect for Stream {
     fn connect(config: &Config, addr: SocketAddr) -> io::Result<Self> {
@@ -35,12 +39,16 @@ impl Connect for Stream {
 }
 
 impl Sealed for SeqPacket {
-    const BLOCKS: bool = true;
+    fn is_at_rest(&self) -> bool {
+        handle::is_at_rest(&self.0)
+    }
 
-    fn owner(&self) -> Owner<'_> {
-        Owner(&self.0)
+    fn restore(&self) -> bool {
+        handle::restore(&self.0, true)
     }
 }
+
+impl Configured for SeqPacket {}
 
 impl Connect for SeqPacket {
     fn connect(config: &Config, addr: SocketAddr) -> io::Result<Self> {

@@ -6,14 +6,15 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::reactor::{Reactor, SourceHandle};
-use super::runtime::current;
+use super::runtime::{current, runs};
 use crate::session::connection::Direction;
 use crate::{Completion, FallbackReason, Key, Kind, Stats, Transport, Worker};
 
 /// A connection of the runtime's worker. Its drop closes it.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     handle: SourceHandle,
     reactor: Weak<Reactor>,
 }
@@ -65,6 +66,19 @@ impl Connection {
     /// Makes a call that does not wait.
     pub(super) fn now<T>(&self, call: impl FnOnce(&mut Worker, Key) -> io::Result<T>) -> io::Result<T> {
         call(&mut self.reactor()?.worker(), self.handle.key)
+    }
+
+    /// Whether another part of the program can use the connection as a new one. A failure, an end or
+    /// bytes that have just come show without a call that reads. False while the runtime does not run.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let Ok(reactor) = self.reactor() else { return false };
+        if !runs(&reactor) {
+            return false;
+        }
+        if let Err(error) = reactor.turn(Some(Duration::ZERO)) {
+            tracing::debug!(connection = ?self.handle.key, %error, "its events are not known");
+        }
+        reactor.worker().is_at_rest(self.handle.key) && !self.handle.source.has_completions()
     }
 
     pub(super) async fn completion(&self) -> Completion {

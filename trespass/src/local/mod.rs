@@ -55,6 +55,9 @@
 //! # }
 //! ```
 //!
+//! A client borrows its connections from a pool ([`connections`](crate::connections)), which resolves
+//! names, too.
+//!
 //! The threads share nothing of this crate. Data that they share needs a lock, or a channel to the
 //! thread that owns it.
 //!
@@ -80,12 +83,13 @@
 //!
 //! A task that computes holds up all connections of its runtime, as in any event loop. Connects,
 //! closes and handshakes do not block, but names must be resolved elsewhere: calls take a
-//! [`SocketAddr`](std::net::SocketAddr).
+//! [`SocketAddr`](std::net::SocketAddr). A pool of connections resolves its names on a thread.
 
 #[macro_use]
 mod connection;
 mod halves;
 mod listener;
+mod on_thread;
 mod reactor;
 mod runtime;
 mod seq_packet;
@@ -94,6 +98,7 @@ mod timers;
 
 pub use halves::{ReadHalf, RecvHalf, SendHalf, WriteHalf};
 pub use listener::Listener;
+pub(crate) use on_thread::on_thread;
 pub use runtime::{JoinHandle, Runtime, spawn_local};
 pub use seq_packet::SeqPacket;
 pub use stream::Stream;

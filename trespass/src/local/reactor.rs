@@ -96,6 +96,11 @@ impl Source {
         self.reads.pending(context)
     }
 
+    /// Whether blocks have returned that no task has taken.
+    pub(super) fn has_completions(&self) -> bool {
+        !self.completions.borrow().is_empty()
+    }
+
     pub(super) fn completion(&self, context: &Context<'_>) -> Poll<Completion> {
         let completion = self.completions.borrow_mut().pop_front();
         completion.map_or_else(|| self.completes.pending(context), Poll::Ready)

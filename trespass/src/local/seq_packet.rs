@@ -13,7 +13,7 @@ use crate::{Block, Completion, FallbackReason, Kind, RecvBuf, SendRefused, Stats
 /// A connection for messages whose calls are awaited on one thread.
 ///
 /// The runtime sends messages once its tasks wait. A drop closes the connection: what was sent arrives.
-pub struct SeqPacket(pub(super) Connection);
+pub struct SeqPacket(pub(crate) Connection);
 
 impl SeqPacket {
     /// Connects with the runtime's parameters.

@@ -16,7 +16,7 @@ use crate::{Block, Completion, FallbackReason, Kind, RecvBuf, SendRefused, Stats
 ///
 /// The runtime sends what calls have written once its tasks wait, so no flush is needed. A drop closes
 /// the stream: what was written is sent.
-pub struct Stream(pub(super) Connection);
+pub struct Stream(pub(crate) Connection);
 
 impl Stream {
     /// Connects with the runtime's parameters.

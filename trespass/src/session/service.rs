@@ -372,7 +372,7 @@ fn lock<T: ?Sized>(task: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Starts a thread with the signals of others blocked, because the program's handlers expect its own
 /// threads.
-pub(super) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(crate) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     stay_loaded();
     let named = thread::Builder::new().name(name.to_owned());
     let _unblocked_again = BlockedSignals::new();

@@ -1,7 +1,7 @@
 //! The tasks of a runtime that wait for a connection.
 //!
-//! A waker is code of the program, which may call the connection again. So a call collects whom to wake,
-//! and wakes them after it has left the connection ([`DueTasks`]).
+//! A waker is code of the program, which may call the connection again. So a call collects whom to
+//! wake, and wakes them after it has left the connection ([`DueTasks`]).
 //!
 //! Calls wake them directly for what they leave. A set of events would not do: a call takes its
 //! events, also those that another task has not seen yet, and a condition that nobody waits for would
@@ -80,7 +80,8 @@ impl WaitingTasks {
         self.waits_for_sends = Some(sent);
     }
 
-    /// Notes whom to wake for what can be done, once for each condition. The set of events need not, so this is false.
+    /// Notes whom to wake for what can be done, once for each condition. The set of events need not
+    /// wake, so this is false.
     pub(crate) fn publish(&mut self, ready: Readiness, sent: SentState) -> bool {
         if self.waits_for_sends.take_if(|before| *before != sent).is_some() {
             self.due.writable = true;
