@@ -132,8 +132,7 @@ impl Exports {
         let (epoch, export) = table.exports.get(index as usize)?;
         let ExportRange { base, len: shared, .. } = export.as_ref()?.range;
         let offset = address as u64 - base;
-        (offset <= shared && len as u64 <= shared - offset)
-            .then_some(ExportId { index, epoch: *epoch })
+        (offset <= shared && len as u64 <= shared - offset).then_some(ExportId { index, epoch: *epoch })
     }
 
     /// Exports a shared mapping of a memory file that the program made, if peers may map it too.
