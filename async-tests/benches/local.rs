@@ -6,16 +6,18 @@
 //! cargo bench -p async-tests --features run --bench local [-- CONNECTIONS...]
 //! ```
 //!
-//! The two sides are processes over the software device. The kinds are measured in turns. A row has
-//! the rate of each, its ratio to `trespass::tokio`, and the ratio of two halves of its rounds as
-//! the noise.
+//! The two sides are processes over the software device, and each kind has its own two, so that a
+//! process has the descriptors of one kind. The kinds are measured in turns. A row has the rate of
+//! each, its ratio to `trespass::tokio`, and the ratio of two halves of its rounds as the noise. A row
+//! for which the process may not have enough descriptors is not measured, and says so.
 
 mod common;
 
 use std::collections::HashMap;
 use std::env;
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -24,7 +26,7 @@ use tokio::runtime::{Builder as TokioBuilder, Runtime as TokioRuntime};
 use trespass::local::{self, Runtime, spawn_local};
 use trespass::{Builder, Config, Event, Key, Kind, Policy, Worker, tokio as tasks};
 
-use common::{EchoServer, SERVES, median, noise, set_device, timed};
+use common::{EchoServer, FABRIC, SERVES, median, noise, set_device, timed};
 
 const ROUNDS: usize = 9;
 const SIZES: [usize; 2] = [64, 4096];
@@ -32,30 +34,118 @@ const SIZES: [usize; 2] = [64, 4096];
 const REQUESTS: usize = 20_000;
 const KINDS: [&str; 4] = ["tokio", "local", "worker", "tcp"];
 
+/// Names what the process asks for, if it is a client: a kind, an address, a number of connections
+/// and a size.
+const ASKS: &str = "TRESPASS_BENCH_ASKS";
+
+/// Descriptors of a connection, at most: a task of tokio has the socket, the completion channel, the
+/// set of events, and an eighth of a waker.
+const DESCRIPTORS: [usize; 2] = [25, 8];
+/// Those of a process besides.
+const FURTHER_DESCRIPTORS: usize = 100;
+
 fn main() {
     let fabric = set_device();
     if let Ok(serves) = env::var(SERVES) {
         let (kind, size) = serves.split_once(' ').expect("a kind and a size");
         return serve(kind, size.parse().expect("a size"));
     }
+    if let Ok(asks) = env::var(ASKS) {
+        return ask(&asks);
+    }
     let counts: Vec<usize> = env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
-    let counts = if counts.is_empty() { vec![1, 16, 256] } else { counts };
+    let counts = if counts.is_empty() { vec![1, 16, 256, 4096] } else { counts };
     println!("requests and answers over soft0, no side spins, median of {ROUNDS} rounds of {REQUESTS}");
     for size in SIZES {
         let servers = KINDS.map(|kind| EchoServer::start(&format!("{kind} {size}"), &fabric));
         for &count in &counts {
-            measure(&servers.each_ref().map(|server| server.addr), count, size);
+            let (wanted, limit) = (descriptors(count), descriptor_limit());
+            if wanted > limit {
+                println!(
+                    "{count:5} connections, {size:4} bytes: not measured, because a process needs {wanted} \
+                     descriptors, and `ulimit -n` is {limit}"
+                );
+                continue;
+            }
+            measure(&servers.each_ref().map(|server| server.addr), &fabric, count, size);
         }
     }
 }
 
-fn measure(addrs: &[SocketAddr; KINDS.len()], count: usize, size: usize) {
+fn descriptors(connections: usize) -> usize {
+    let [some, of] = DESCRIPTORS;
+    connections * some / of + FURTHER_DESCRIPTORS
+}
+
+/// The limit of this process, which its children inherit. It is raised as far as the system allows.
+fn descriptor_limit() -> usize {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("a limit up to the hard one");
+    limit.current.map_or(usize::MAX, |limit| limit.try_into().unwrap_or(usize::MAX))
+}
+
+/// A client's process, which ends when this is dropped.
+struct ClientProcess {
+    process: Child,
+    /// `None` once the process is told to end.
+    begin: Option<ChildStdin>,
+    seconds: BufReader<ChildStdout>,
+}
+
+impl ClientProcess {
+    fn start(kind: &str, addr: SocketAddr, fabric: &str, count: usize, size: usize) -> Self {
+        let mut command = Command::new(env::current_exe().expect("this program has a path"));
+        command.env(ASKS, format!("{kind} {addr} {count} {size}")).env(FABRIC, fabric);
+        let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = process.expect("this program starts");
+        let (begin, seconds) = (process.stdin.take(), process.stdout.take().expect("a pipe"));
+        Self { process, begin, seconds: BufReader::new(seconds) }
+    }
+
+    /// The seconds of a round with `each` requests on each connection, after all are connected.
+    fn run(&mut self, each: usize) -> f64 {
+        let mut line = String::new();
+        writeln!(self.begin.as_ref().expect("a pipe"), "{each}").expect("the client runs");
+        self.seconds.read_line(&mut line).expect("the client runs");
+        line.trim().parse().expect("the client reports its time")
+    }
+}
+
+impl Drop for ClientProcess {
+    fn drop(&mut self) {
+        self.begin = None;
+        let _ = self.process.wait();
+    }
+}
+
+/// A client's process: connects, and runs a round for each line of its input.
+fn ask(asks: &str) {
+    let mut words = asks.split(' ');
+    let mut word = || words.next().expect("a word of four");
+    let (kind, addr) = (word(), word().parse().expect("an address"));
+    let [count, size] = [word(), word()].map(|word| word.parse().expect("a number"));
+    let mut client = BenchClient::new(kind, addr, count, size);
+    for line in std::io::stdin().lines() {
+        let each = line.expect("text").parse().expect("a number");
+        println!("{}", timed(|| client.run(each)));
+    }
+}
+
+fn measure(addrs: &[SocketAddr; KINDS.len()], fabric: &str, count: usize, size: usize) {
     let each = (REQUESTS / count).max(1);
-    let mut clients = [0, 1, 2, 3].map(|kind| BenchClient::new(KINDS[kind], addrs[kind], count, size));
+    // One after the other, so that their connects do not compete.
+    let mut clients = [0, 1, 2, 3].map(|kind| {
+        let mut client = ClientProcess::start(KINDS[kind], addrs[kind], fabric, count, size);
+        client.run(1);
+        client
+    });
     let mut times = [const { Vec::new() }; KINDS.len()];
     for _ in 0..ROUNDS {
         for (client, times) in clients.iter_mut().zip(&mut times) {
-            times.push(timed(|| client.run(each)));
+            times.push(client.run(each));
         }
     }
     let base = median(&times[0]);

@@ -10,7 +10,8 @@ use sideway::soft;
 
 /// Names what the process serves, if it is a server.
 pub(crate) const SERVES: &str = "TRESPASS_BENCH_SERVES";
-const FABRIC: &str = "TRESPASS_BENCH_FABRIC";
+/// The group of software devices that the processes share.
+pub(crate) const FABRIC: &str = "TRESPASS_BENCH_FABRIC";
 
 /// Makes software devices the default, which this process shares with its servers. Returns their name.
 pub(crate) fn set_device() -> String {
