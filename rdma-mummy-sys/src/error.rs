@@ -64,14 +64,18 @@ impl LoadError {
 /// Whether musl's C library is linked statically, so that `dlopen` always fails.
 const IS_STATIC: bool = cfg!(all(target_env = "musl", target_feature = "crt-static"));
 
-/// The distribution's package of a library, for the remedy in the error text.
-fn package(library: &str) -> &'static str {
+/// The distribution's package of one of rdma-core's libraries, for the remedy in the error text;
+/// `None` for other libraries.
+fn package(library: &str) -> Option<&'static str> {
     match library {
         "libibverbs.so.1" => {
-            "libibverbs1 and ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL"
+            Some("libibverbs1 and ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL")
         }
-        "librdmacm.so.1" => "librdmacm1 on Debian and Ubuntu, librdmacm on Fedora and RHEL",
-        _ => "ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL",
+        "librdmacm.so.1" => Some("librdmacm1 on Debian and Ubuntu, librdmacm on Fedora and RHEL"),
+        "libmlx5.so.1" | "libefa.so.1" => {
+            Some("ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL")
+        }
+        _ => None,
     }
 }
 
@@ -91,18 +95,18 @@ impl fmt::Display for LoadError {
                          -C target-feature=-crt-static, or for a gnu target"
                     );
                 }
-                write!(
-                    f,
-                    "): install rdma-core's package ({}), or name the library's folder in {}",
-                    package(library),
-                    crate::LIB_DIR_VARIABLE
-                )
+                match package(library) {
+                    Some(package) => write!(f, "): install rdma-core's package ({package})")?,
+                    None => f.write_str("): install its vendor's package")?,
+                }
+                write!(f, ", or name the library's folder in {}", crate::LIB_DIR_VARIABLE)
             }
             Self::TooOld { library, path, missing } => write!(
                 f,
-                "{} is too old to be used as {library}: it does not export {}; install a newer rdma-core",
+                "{} is too old to be used as {library}: it does not export {}; install a newer {}",
                 path.display(),
-                missing.join(", ")
+                missing.join(", "),
+                if package(library).is_some() { "rdma-core" } else { "one" }
             ),
             Self::OtherVerbs { library, path } => write!(
                 f,
@@ -111,7 +115,10 @@ impl fmt::Display for LoadError {
                 path.display()
             ),
             Self::NotProvided { library, provider } => {
-                write!(f, "the provider `{provider}` has no {library}")
+                write!(
+                    f,
+                    "the provider `{provider}` has no {library}; the system's provider (`Provider::system`) loads it"
+                )
             }
         }
     }

@@ -9,7 +9,8 @@
 //!   several. [`Provider::open`] finds the default one.
 //! - [`Verbs`], [`RdmaCm`], [`Mlx5dv`] and [`Efadv`] are its function tables. A function of every
 //!   rdma-core is a field. A later one is a method that returns the function or a
-//!   [`MissingSymbol`].
+//!   [`MissingSymbol`]. [`library_table!`] defines the table of another library, which
+//!   [`Provider::library`] loads.
 //! - [`verbs`], [`rdmacm`], [`mlx5dv`] and [`efadv`] are the inline functions of the C headers.
 //!
 //! Add it with `cargo add rdma-mummy-sys --path CLONE/rdma-mummy-sys`, or `--git URL`. Never add it
@@ -30,8 +31,9 @@ compile_error!("rdma-mummy-sys needs a 64-bit processor: its bindings are made f
 
 // On other targets only the error above is compiled.
 #[cfg(target_os = "linux")]
+#[doc(hidden)]
 #[macro_use]
-mod table;
+pub mod table;
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
 #[macro_use]
@@ -65,4 +67,8 @@ pub use environment::secure_var_os;
 #[cfg(target_os = "linux")]
 pub use error::{Attempt, LoadError, MissingSymbol};
 #[cfg(target_os = "linux")]
+pub use library::Library;
+#[cfg(target_os = "linux")]
 pub use provider::{LIB_DIR_VARIABLE, Provider};
+#[cfg(target_os = "linux")]
+pub use table::LibraryTable;

@@ -9,9 +9,9 @@ use libloading::os::unix::{Library as Dl, RTLD_LOCAL, RTLD_NOW};
 
 use crate::error::{Attempt, LoadError};
 
-/// An open shared object. It is never closed, because its functions are in tables that live as long
-/// as the process.
-pub(crate) struct Library {
+/// An open shared object, from which a [`LibraryTable`](crate::LibraryTable) takes its functions. It
+/// is never closed, because its functions are in tables that live as long as the process.
+pub struct Library {
     handle: *mut c_void,
     path: PathBuf,
     /// Whether the object defines symbol versions.
@@ -38,16 +38,16 @@ impl Library {
     }
 
     /// The path or name that was opened.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The function `name` in its default version. If the object has no versions, the lookup
-    /// ignores them.
+    /// The function `name` in its default version. The lookup ignores the version if it is empty,
+    /// or if neither the object nor its dependencies define versions.
     ///
     /// If a versioned object lacks this version, the result is `None`: an older function of the
     /// same name may have another prototype.
-    pub(crate) fn find(&self, name: &str, version: &str) -> Option<NonNull<c_void>> {
+    pub fn find(&self, name: &str, version: &str) -> Option<NonNull<c_void>> {
         let name = CString::new(name).ok()?;
         if self.versioned && !version.is_empty() {
             return self.find_version(&name, &CString::new(version).ok()?);

@@ -1,5 +1,6 @@
 //! A provider: one loaded set of libraries, as a value.
 
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,12 +9,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::environment::secure_var_os;
 use crate::error::LoadError;
 use crate::library::Library;
-use crate::{Efadv, Mlx5dv, RdmaCm, Verbs};
+use crate::{Efadv, LibraryTable, Mlx5dv, RdmaCm, Verbs};
 
 /// The environment variable with the folder to load the libraries from. Secure execution ignores it.
 pub const LIB_DIR_VARIABLE: &str = "RDMA_MUMMY_LIB_DIR";
 
-/// One set of libraries: libibverbs, and on first use librdmacm and the direct verbs.
+/// One set of libraries: libibverbs, and on first use librdmacm and the vendors' libraries.
 ///
 /// A provider is a small value to copy; the libraries live as long as the process. An object that
 /// one provider's functions created may only be passed to functions of the same provider.
@@ -24,11 +25,13 @@ struct Inner {
     name: &'static str,
     verbs: Verbs,
     rdmacm: OnceLock<Result<RdmaCm, LoadError>>,
-    mlx5dv: OnceLock<Result<Mlx5dv, LoadError>>,
-    efadv: OnceLock<Result<Efadv, LoadError>>,
+    vendors: Mutex<VendorTables>,
     /// The source of the provider's other libraries; `None` for a program's own tables.
     origin: Option<LibraryOrigin>,
 }
+
+/// The tables of vendors' libraries, each a leaked `Result<T, LoadError>` under the id of its `T`.
+type VendorTables = HashMap<TypeId, &'static (dyn Any + Send + Sync)>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum LibraryOrigin {
@@ -107,14 +110,42 @@ impl Provider {
         mlx5dv: Option<Mlx5dv>,
         efadv: Option<Efadv>,
     ) -> Self {
-        let missing = |library| LoadError::NotProvided { library, provider: name };
+        let mut vendors = VendorTables::new();
+        if let Some(mlx5dv) = mlx5dv {
+            insert(&mut vendors, Ok(mlx5dv));
+        }
+        if let Some(efadv) = efadv {
+            insert(&mut vendors, Ok(efadv));
+        }
+        let missing = LoadError::NotProvided { library: RdmaCm::LIBRARY, provider: name };
         Self(Box::leak(Box::new(Inner {
             name,
             verbs,
-            rdmacm: OnceLock::from(rdmacm.ok_or_else(|| missing(RdmaCm::LIBRARY))),
-            mlx5dv: OnceLock::from(mlx5dv.ok_or_else(|| missing(Mlx5dv::LIBRARY))),
-            efadv: OnceLock::from(efadv.ok_or_else(|| missing(Efadv::LIBRARY))),
+            rdmacm: OnceLock::from(rdmacm.ok_or(missing)),
+            vendors: Mutex::new(vendors),
             origin: None,
+        })))
+    }
+
+    /// A provider with everything that this one has, and with a vendor's library that the program
+    /// brings: a stand-in for tests. A context belongs to the provider that opened it.
+    ///
+    /// The tables are leaked, as those of [`from_tables`](Self::from_tables).
+    ///
+    /// # Safety
+    ///
+    /// As [`from_tables`](Self::from_tables). The functions accept the objects of this provider's
+    /// [`verbs`](Self::verbs).
+    pub unsafe fn with_library<T: LibraryTable>(self, table: T) -> Self {
+        let Inner { name, verbs, rdmacm, vendors, origin } = self.0;
+        let mut vendors = vendors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        insert(&mut vendors, Ok(table));
+        Self(Box::leak(Box::new(Inner {
+            name,
+            verbs: *verbs,
+            rdmacm: rdmacm.clone(),
+            vendors: Mutex::new(vendors),
+            origin: origin.clone(),
         })))
     }
 
@@ -138,13 +169,31 @@ impl Provider {
         self.0.rdmacm.get_or_init(|| self.further(RdmaCm::LIBRARY, RdmaCm::load)).as_ref()
     }
 
+    /// The functions of a vendor's library, loaded by the first call. The library must use the same
+    /// libibverbs as this provider.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] lists the paths that were tried, or reports that this provider has none.
+    pub fn library<T: LibraryTable>(self) -> Result<&'static T, &'static LoadError> {
+        let mut vendors = self.0.vendors.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = match vendors.get(&TypeId::of::<T>()) {
+            Some(table) => *table,
+            None => insert(&mut vendors, self.further(T::LIBRARY, T::load)),
+        };
+        match table.downcast_ref::<Result<T, LoadError>>() {
+            Some(table) => table.as_ref(),
+            None => unreachable!("`insert` is given the type by which tables are found"),
+        }
+    }
+
     /// The direct verbs of mlx5, loaded by the first call.
     ///
     /// # Errors
     ///
     /// [`LoadError`] lists the paths that were tried, or reports that this provider has none.
     pub fn mlx5dv(self) -> Result<&'static Mlx5dv, &'static LoadError> {
-        self.0.mlx5dv.get_or_init(|| self.further(Mlx5dv::LIBRARY, Mlx5dv::load)).as_ref()
+        self.library()
     }
 
     /// The direct verbs of EFA, loaded by the first call.
@@ -153,7 +202,7 @@ impl Provider {
     ///
     /// [`LoadError`] lists the paths that were tried, or reports that this provider has none.
     pub fn efadv(self) -> Result<&'static Efadv, &'static LoadError> {
-        self.0.efadv.get_or_init(|| self.further(Efadv::LIBRARY, Efadv::load)).as_ref()
+        self.library()
     }
 
     /// Loads each origin once; only a success is cached.
@@ -174,8 +223,7 @@ impl Provider {
             name,
             verbs,
             rdmacm: OnceLock::new(),
-            mlx5dv: OnceLock::new(),
-            efadv: OnceLock::new(),
+            vendors: Mutex::default(),
             origin: Some(origin.clone()),
         })));
         loaded.insert(origin, provider);
@@ -200,6 +248,16 @@ impl Provider {
         }
         Ok(table)
     }
+}
+
+/// Keeps a table, or why there is none, and returns it.
+fn insert<T: LibraryTable>(
+    vendors: &mut VendorTables,
+    table: Result<T, LoadError>,
+) -> &'static (dyn Any + Send + Sync) {
+    let table: &'static (dyn Any + Send + Sync) = Box::leak(Box::new(table));
+    vendors.insert(TypeId::of::<T>(), table);
+    table
 }
 
 impl PartialEq for Provider {

@@ -1,11 +1,54 @@
-//! The parts of a generated function table.
+//! The function table of a library: [`library_table!`](crate::library_table) and its parts.
 
 use core::ffi::{c_char, c_int};
 
+use crate::library::Library;
 use crate::types::{__be16, __be64, ibv_rate};
+use crate::LoadError;
+#[cfg(doc)]
+use crate::Provider;
 
-/// Defines the struct of one library's functions. A line has the symbol version, the first release
-/// and the prototype.
+/// The functions of one library, which a [`Provider`] loads.
+///
+/// [`library_table!`](crate::library_table) defines such a table.
+pub trait LibraryTable: Copy + Send + Sync + 'static {
+    /// The shared object's name, which the dynamic loader looks for: `libmlx5.so.1`.
+    const LIBRARY: &'static str;
+
+    /// Looks up every function in an open library.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::TooOld`] names the required functions that the library does not export.
+    fn load(library: &Library) -> Result<Self, LoadError>;
+}
+
+/// Defines the table of a library's functions: a struct that is a [`LibraryTable`].
+///
+/// After a line of documentation come the struct's name, the shared object's name, and the value
+/// with which a missing function that returns `int` fails. Each line has the symbol version (empty
+/// if the library defines none), the first release of the library, and the prototype in the
+/// library's header. A library without a `required` function is too old. An `optional` one is a
+/// field of type `Option`, and a method that returns it or a
+/// [`MissingSymbol`](crate::MissingSymbol).
+///
+/// ```
+/// use std::ffi::c_int;
+///
+/// rdma_mummy_sys::library_table! {
+///     #[doc = "The functions of libacme."]
+///     Acme, "libacme.so.1", -1;
+///     required { "ACME_1.0" "1" fn acme_reset(port: c_int) -> c_int; }
+///     optional { "ACME_1.1" "2" fn acme_blink(port: c_int) -> c_int; }
+/// }
+///
+/// assert_eq!(Acme::LIBRARY, "libacme.so.1");
+/// let missing = Acme::unsupported().acme_blink().unwrap_err();
+/// assert_eq!((missing.name, missing.since), ("acme_blink", "2"));
+/// ```
+///
+/// A function returns nothing, an integer, a truth value or a pointer.
+#[macro_export]
 macro_rules! library_table {
     (
         #[doc = $doc:literal]
@@ -38,9 +81,30 @@ macro_rules! library_table {
                 Self { $($rname,)* $($oname: None,)* }
             }
 
-            /// Looks up every function in an open library.
+            $(
+                /// The function, unless the library is older.
+                ///
+                /// # Errors
+                ///
+                /// [`MissingSymbol`](crate::MissingSymbol) names the release that added it.
+                pub fn $oname(
+                    &self,
+                ) -> Result<unsafe extern "C" fn($($oargs)*) $(-> $oret)?, $crate::MissingSymbol> {
+                    self.$oname.ok_or($crate::MissingSymbol {
+                        library: $library,
+                        name: stringify!($oname),
+                        version: $oversion,
+                        since: $osince,
+                    })
+                }
+            )*
+        }
+
+        impl $crate::LibraryTable for $Table {
+            const LIBRARY: &'static str = $library;
+
             #[allow(irrefutable_let_patterns, unused_mut)] // A library may have no required function.
-            pub(crate) fn load(library: &$crate::library::Library) -> Result<Self, $crate::LoadError> {
+            fn load(library: &$crate::Library) -> Result<Self, $crate::LoadError> {
                 let mut missing: Vec<&'static str> = Vec::new();
                 $(
                     let $rname = library.find(stringify!($rname), $rversion);
@@ -64,30 +128,13 @@ macro_rules! library_table {
                 }
                 Err($crate::LoadError::TooOld { library: $library, path: library.path().to_owned(), missing })
             }
-
-            $(
-                /// The function, unless the library is older.
-                ///
-                /// # Errors
-                ///
-                /// [`MissingSymbol`](crate::MissingSymbol) names the release that added it.
-                pub fn $oname(
-                    &self,
-                ) -> Result<unsafe extern "C" fn($($oargs)*) $(-> $oret)?, $crate::MissingSymbol> {
-                    self.$oname.ok_or($crate::MissingSymbol {
-                        library: $library,
-                        name: stringify!($oname),
-                        version: $oversion,
-                        since: $osince,
-                    })
-                }
-            )*
         }
     };
 }
 
 /// The return value of an unsupported function.
-pub(crate) trait Unsupported {
+#[doc(hidden)]
+pub trait Unsupported {
     /// Sets `errno` to `EOPNOTSUPP`. `failure` is the value that the library's `int` functions
     /// return then.
     fn unsupported(failure: c_int) -> Self;

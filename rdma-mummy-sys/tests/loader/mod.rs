@@ -8,6 +8,7 @@
 
 mod fake;
 mod tables;
+mod vendor;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -305,7 +306,10 @@ fn a_provider_without_a_library_says_so() {
         let own = unsafe { Provider::from_tables("own", Verbs::unsupported(), None) };
         let error = own.rdmacm().expect_err("none was given");
         assert_eq!(error, &LoadError::NotProvided { library: RDMACM, provider: "own" });
-        assert_eq!(error.to_string(), "the provider `own` has no librdmacm.so.1");
+        assert_eq!(
+            error.to_string(),
+            "the provider `own` has no librdmacm.so.1; the system's provider (`Provider::system`) loads it"
+        );
         assert_eq!(own.mlx5dv().expect_err("none").library(), Mlx5dv::LIBRARY);
         assert_eq!(own.efadv().expect_err("none").library(), "libefa.so.1");
         // SAFETY: every function of `unsupported` fails without an access to its arguments, so the
