@@ -118,9 +118,12 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// The C function failed with an error number.
+    /// The C function `verb` failed with an error number; the kind is [`ErrorKind::Os`].
+    ///
+    /// These constructors are public for crates that add verbs, such as those of
+    /// [`direct`](crate::direct).
     #[cold]
-    pub(crate) fn os(verb: &'static str, source: io::Error) -> Self {
+    pub fn os(verb: &'static str, source: io::Error) -> Self {
         Self::new(verb, ErrorKind::Os, Cause::Os(source))
     }
 
@@ -150,9 +153,10 @@ impl Error {
         Self::new(verb, kind, Cause::Other(source.into()))
     }
 
-    /// The C function failed for this device, which may lack the capability altogether.
+    /// The C function `verb` failed for this device. If the error number says that the device lacks
+    /// the capability, the error is [`Unsupported`], otherwise [`os`](Self::os).
     #[cold]
-    pub(crate) fn of_device(
+    pub fn of_device(
         context: &DeviceContext,
         verb: &'static str,
         capability: impl Into<Cow<'static, str>>,
@@ -180,9 +184,9 @@ impl Error {
         error.of(format!("device {}", context.name())).reason("the device is gone")
     }
 
-    /// Objects of different contexts were given to `verb`.
+    /// Objects of different contexts were given to `verb`, which was not called.
     #[cold]
-    pub(crate) fn other_context(verb: &'static str, reason: &'static str) -> Self {
+    pub fn other_context(verb: &'static str, reason: &'static str) -> Self {
         Self::not_called(verb, ErrorKind::OtherContext, reason)
     }
 
@@ -198,24 +202,28 @@ impl Error {
     }
 
     /// Names the object: "queue pair 0x11".
-    pub(crate) fn of(mut self, object: impl Into<Cow<'static, str>>) -> Self {
+    #[must_use]
+    pub fn of(mut self, object: impl Into<Cow<'static, str>>) -> Self {
         self.0.object = object.into();
         self
     }
 
     /// Names a queue pair as the object.
-    pub(crate) fn of_queue_pair(self, qp_num: u32) -> Self {
+    #[must_use]
+    pub fn of_queue_pair(self, qp_num: u32) -> Self {
         self.of(format!("queue pair {qp_num:#x}"))
     }
 
     /// Adds an argument, printed by `Display`.
-    pub(crate) fn with(mut self, name: &'static str, value: impl fmt::Display) -> Self {
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl fmt::Display) -> Self {
         self.0.arguments.push((name, value.to_string()));
         self
     }
 
     /// Adds an argument, printed by `Debug`.
-    pub(crate) fn debug(self, name: &'static str, value: impl fmt::Debug) -> Self {
+    #[must_use]
+    pub fn debug(self, name: &'static str, value: impl fmt::Debug) -> Self {
         self.with(name, format_args!("{value:?}"))
     }
 
@@ -226,7 +234,8 @@ impl Error {
     }
 
     /// Says what follows from it, or what to do about it.
-    pub(crate) fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
         self.0.remedy = remedy.into();
         self
     }

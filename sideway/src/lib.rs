@@ -85,7 +85,6 @@
 
 #[macro_use]
 mod newtype;
-#[cfg(any(feature = "mlx5", feature = "efa"))]
 pub mod direct;
 #[cfg(feature = "efa")]
 pub mod efa;

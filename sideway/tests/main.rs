@@ -14,6 +14,8 @@ mod fake;
 #[cfg(feature = "soft")]
 mod gone;
 mod migration;
+#[cfg(all(feature = "mlx5", feature = "efa"))]
+mod plug_ins;
 mod seed;
 mod soundness;
 #[cfg(all(feature = "soft", feature = "mlx5", feature = "efa"))]

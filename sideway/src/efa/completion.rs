@@ -9,10 +9,8 @@
 //! - The operations of `fields` are not null: [`CompletionQueueBuilder::build_ex`] checks them. A
 //!   library makes a queue only with fields that it knows, so its struct is long enough for them.
 //! - The queue's cursor is on a completion while an [`ExtendedWorkCompletion`] of it exists, and
-//!   nobody else polls it. A completion belongs to this queue if its pointer is this queue's,
-//!   because no other queue has the same address while this one lives.
+//!   nobody else polls it. [`KeptQueue::has`] tells whether a completion belongs to the queue.
 
-use std::io;
 use std::mem::offset_of;
 use std::ptr::NonNull;
 
@@ -22,6 +20,7 @@ use rdma_mummy_sys::types::{
 use rdma_mummy_sys::{efadv, field};
 
 use super::DirectVerbs;
+use crate::direct::{self, CreateFunction, KeptQueue};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::completion::CreateCompletionQueueError;
@@ -87,26 +86,20 @@ impl CompletionQueueBuilder {
         let create = self.direct.as_raw().efadv_create_cq().map_err(missing)?;
         let of_ex = self.direct.as_raw().efadv_cq_from_ibv_cq_ex().map_err(missing)?;
         let mut own = efadv_cq_init_attr { wc_flags: self.fields.bits(), ..Default::default() };
-        let create = |attr: &mut _| {
+        let mut create = |attr: &mut _| {
             // SAFETY: the context is open and belongs to EFA. Both attributes are initialised, and
             // the second has the size that is passed.
-            let cq =
-                unsafe { create(context.as_raw().as_ptr(), attr, &raw mut own, size_of_val(&own) as u32) };
-            NonNull::new(cq).ok_or_else(|| {
-                let source = io::Error::last_os_error();
-                if Unsupported::is_meant_by(&source) {
-                    return Unsupported::new(context, "efadv_create_cq", what()).into();
-                }
-                self.description.error(source).of_direct("efadv_create_cq", format!("{:?}", self.fields))
-            })
+            unsafe { create(context.as_raw().as_ptr(), attr, &raw mut own, size_of_val(&own) as u32) }
         };
+        let options = || format!("{:?}", self.fields);
+        let function = CreateFunction { context, verb: "efadv_create_cq", options: &options };
         // SAFETY: `create` makes a queue of exactly the attributes that it gets, in the
         // description's context.
-        let cq: ExtendedCompletionQueue = unsafe { self.description.build_ex_by(create)? };
+        let cq = unsafe { direct::create_completion_queue(&function, &self.description, &mut create)? };
         // SAFETY: the queue is alive, and an extended one of EFA.
         let efa = NonNull::new(unsafe { of_ex(cq.as_raw().as_ptr().cast()) });
         let efa = efa.ok_or_else(|| incomplete("efadv_cq_from_ibv_cq_ex"))?;
-        let reader = CompletionReader { efa, fields: self.fields, queue: cq.shared() };
+        let reader = CompletionReader { efa, fields: self.fields, queue: KeptQueue::of(&cq) };
         reader.check()?;
         Ok((cq, reader))
     }
@@ -120,7 +113,7 @@ impl CompletionQueueBuilder {
 pub struct CompletionReader {
     efa: NonNull<efadv_cq>,
     fields: CompletionFields,
-    queue: completion::Shared,
+    queue: KeptQueue,
 }
 
 // SAFETY: `efa` is used only with a completion of the queue at hand, which stays on the thread that
@@ -156,9 +149,7 @@ impl CompletionReader {
     /// Whether a completion belongs to the queue, has this field, and was successful.
     #[inline]
     fn has(&self, wc: &ExtendedWorkCompletion<'_>, field: CompletionFields) -> bool {
-        self.fields.contains(field)
-            && wc.queue().cast() == self.queue.0.as_raw()
-            && wc.status() == WorkCompletionStatus::Success
+        self.fields.contains(field) && self.queue.has(wc) && wc.status() == WorkCompletionStatus::Success
     }
 
     /// The sender's GID, if the device has no address handle for it (`efadv_wc_read_sgid`). `None`

@@ -9,10 +9,10 @@ use rdma_mummy_sys::types::{
     EFADV_DEVICE_ATTR_CAPS_RNR_RETRY, EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV, efadv_device_attr,
 };
 
-use crate::direct::no_library;
+use crate::direct::{check, no_library};
 use crate::error::Error;
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::device_context::DeviceContext;
-use crate::ibverbs::{Unsupported, check};
 
 /// The direct verbs of an open EFA device.
 ///

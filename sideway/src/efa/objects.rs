@@ -6,10 +6,11 @@ use rdma_mummy_sys::types::{
 };
 
 use super::DirectVerbs;
+use crate::direct::check;
 use crate::error::Error;
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::memory_region::MemoryRegion;
-use crate::ibverbs::{Unsupported, check};
 
 /// The physical interconnects by which the device reaches a memory region (`efadv_mr_attr`); `None`
 /// if it does not report one.

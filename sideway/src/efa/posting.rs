@@ -21,7 +21,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     where
         G: Borrows<'queue>,
     {
-        SrdHandle(self.setup_ud_address(ah, remote_qpn, remote_qkey).request())
+        SrdHandle(self.setup_ud_address(ah, remote_qpn, remote_qkey).into_request())
     }
 }
 

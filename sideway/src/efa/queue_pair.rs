@@ -1,14 +1,12 @@
 //! Queue pairs for scalable reliable datagrams (SRD).
 
-use std::io;
-use std::ptr::NonNull;
-
 use rdma_mummy_sys::types::{
     EFADV_QP_DRIVER_TYPE_SRD, EFADV_QP_FLAGS_INLINE_WRITE, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV,
     efadv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 
 use super::{Capabilities, DirectVerbs};
+use crate::direct::{self, CreateFunction};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::queue_pair::CreateQueuePairError;
 use crate::ibverbs::queue_pair::{
@@ -95,11 +93,10 @@ impl SrdBuilder {
     /// `man efadv_create_qp_ex`
     pub fn build(&self) -> Result<ExtendedQueuePair, CreateQueuePairError> {
         let context = self.direct.context();
-        let (pd, asked, _) = self.description.described();
-        if pd.context() != context {
+        if self.description.pd().context() != context {
             return Err(CreateQueuePairError::DescriptionOfOtherContext);
         }
-        let operations = self.operations(asked);
+        let operations = self.operations(self.description.send_ops_flags());
         let what = || format!("SRD queue pairs with {operations:?} and {:?}", self.flags);
         let create = self.direct.as_raw().efadv_create_qp_ex();
         let create = create.map_err(|symbol| Unsupported::missing(context, what(), symbol))?;
@@ -109,29 +106,23 @@ impl SrdBuilder {
             sl: self.sl,
             ..Default::default()
         };
-        let create = |attr: &mut ibv_qp_init_attr_ex| {
+        let mut create = |attr: &mut ibv_qp_init_attr_ex| {
             // SAFETY: the context is open and belongs to EFA. Both attributes are initialised, and
-            // the second has the size that is passed. `build_ex_by` passes live objects of this
-            // context in the first.
-            let qp =
-                unsafe { create(context.as_raw().as_ptr(), attr, &raw mut own, size_of_val(&own) as u32) };
-            NonNull::new(qp).ok_or_else(|| {
-                let source = io::Error::last_os_error();
-                if Unsupported::is_meant_by(&source) {
-                    return Unsupported::new(context, "efadv_create_qp_ex", what()).into();
-                }
-                self.description.error(source).of_direct("efadv_create_qp_ex", what())
-            })
+            // the second has the size that is passed. `create_queue_pair` passes live objects of
+            // this context in the first.
+            unsafe { create(context.as_raw().as_ptr(), attr, &raw mut own, size_of_val(&own) as u32) }
         };
+        let function = CreateFunction { context, verb: "efadv_create_qp_ex", options: &what };
         let qp_type = QueuePairType::ScalableReliableDatagram;
         // SAFETY: `create` makes an SRD pair of exactly the attributes that it gets, in the
         // description's context. Its requests need only an address, like all datagrams.
-        let mut pair: ExtendedQueuePair =
-            unsafe { self.description.build_ex_by(qp_type, operations, create)? };
+        let mut pair = unsafe {
+            direct::create_queue_pair(&function, &self.description, qp_type, operations, &mut create)?
+        };
         if !self.flags.contains(SrdFlags::InlineWrite) {
             // Some libraries would take the inline bytes for the memory that the device reads or
             // writes.
-            pair.split().0.forbid_inline(WRITES);
+            direct::forbid_inline(pair.split().0, WRITES);
         }
         Ok(pair)
     }

@@ -386,12 +386,16 @@ macro_rules! impl_device_info {
 
 impl_device_info!(Device<'_>, DeviceContext);
 
-/// Access for the direct-verbs modules.
-#[cfg(feature = "mlx5")]
 impl Device<'_> {
-    /// The C device, which lives as long as `self`, and its provider.
-    pub(crate) fn parts(&self) -> (NonNull<ibv_device>, Provider) {
-        (self.device, self.provider)
+    /// The provider that listed the device.
+    pub fn provider(&self) -> Provider {
+        self.provider
+    }
+
+    /// The C object, for verbs that this crate does not wrap. It lives as long as the list from which
+    /// this device was taken.
+    pub fn as_raw(&self) -> NonNull<ibv_device> {
+        self.device
     }
 }
 

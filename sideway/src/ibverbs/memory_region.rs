@@ -137,13 +137,12 @@ unsafe impl Send for MemoryRegion {}
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Wraps a dma-buf region that a direct-verbs module made.
+    /// Wraps a dma-buf region that a vendor's function made.
     ///
     /// # Safety
     ///
     /// `mr` was made just now in this domain, with these attributes, and nothing else deregisters
     /// it.
-    #[cfg(feature = "mlx5")]
     pub(crate) unsafe fn of_direct(
         mr: NonNull<ibv_mr>,
         pd: &ProtectionDomain,

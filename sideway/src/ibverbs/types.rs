@@ -90,7 +90,7 @@ impl QueuePairType {
 
     /// Whether each of its send requests needs an address (`ibv_wr_set_ud_addr`).
     pub(crate) fn is_datagram(self) -> bool {
-        self == Self::UnreliableDatagram || (cfg!(feature = "efa") && self == Self::ScalableReliableDatagram)
+        self == Self::UnreliableDatagram || self == Self::ScalableReliableDatagram
     }
 }
 

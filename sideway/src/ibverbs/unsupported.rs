@@ -25,9 +25,10 @@ pub struct Unsupported {
 }
 
 impl Unsupported {
-    /// The device's library reported it, or has no such operation.
+    /// The device's library reported it at the C function `verb`, or has no such operation. The text
+    /// says that the device has no `capability`.
     #[cold]
-    pub(crate) fn new(
+    pub fn new(
         context: &DeviceContext,
         verb: &'static str,
         capability: impl Into<Cow<'static, str>>,
@@ -37,13 +38,13 @@ impl Unsupported {
 
     /// As [`new`](Self::new), for a device that is not open.
     #[cold]
-    pub(crate) fn of(device: String, verb: &'static str, capability: impl Into<Cow<'static, str>>) -> Self {
+    pub fn of(device: String, verb: &'static str, capability: impl Into<Cow<'static, str>>) -> Self {
         Self { verb, capability: capability.into(), device, missing: None }
     }
 
-    /// The library lacks the function.
+    /// The device's library lacks the function that the capability needs.
     #[cold]
-    pub(crate) fn missing(
+    pub fn missing(
         context: &DeviceContext,
         capability: impl Into<Cow<'static, str>>,
         symbol: MissingSymbol,
@@ -53,7 +54,7 @@ impl Unsupported {
 
     /// As [`missing`](Self::missing), for a device that is not open.
     #[cold]
-    pub(crate) fn missing_of(
+    pub fn missing_of(
         device: String,
         capability: impl Into<Cow<'static, str>>,
         symbol: MissingSymbol,
@@ -75,8 +76,8 @@ impl Unsupported {
     }
 
     /// Whether a verb's error number means that the verb, or the requested feature, is not
-    /// supported.
-    pub(crate) fn is_meant_by(error: &io::Error) -> bool {
+    /// supported: `EOPNOTSUPP` or `ENOSYS`.
+    pub fn is_meant_by(error: &io::Error) -> bool {
         // `ENOTSUP` is the same number as `EOPNOTSUPP` on Linux.
         matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS))
     }

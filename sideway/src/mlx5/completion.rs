@@ -1,15 +1,12 @@
 //! Completion queues with mlx5's own options.
 
-use std::io;
-use std::ptr::NonNull;
-
 use rdma_mummy_sys::types::{
     mlx5dv_cq_init_attr, mlx5dv_cq_init_attr_flags as F, mlx5dv_cq_init_attr_mask as M,
     mlx5dv_cqe_comp_res_format as R,
 };
 
 use super::DirectVerbs;
-use crate::ibverbs::Unsupported;
+use crate::direct::{self, CreateFunction};
 use crate::ibverbs::completion::CreateCompletionQueueError;
 use crate::ibverbs::completion::{self, ExtendedCompletionQueue};
 
@@ -117,29 +114,15 @@ impl CompletionQueueBuilder {
     /// `man mlx5dv_create_cq`
     pub fn build_ex(&self) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
         let (context, mut own) = (self.direct.context(), self.attributes());
-        if self.description.context() != context {
-            return Err(CreateCompletionQueueError::DescriptionOfOtherContext);
-        }
-        let create = |attr: &mut _| {
+        let mut create = |attr: &mut _| {
             // SAFETY: the context is open and belongs to mlx5, and both attributes are initialised.
-            let cq = unsafe {
-                (self.direct.as_raw().mlx5dv_create_cq)(context.as_raw().as_ptr(), attr, &raw mut own)
-            };
-            NonNull::new(cq).ok_or_else(|| self.error(io::Error::last_os_error()))
+            unsafe { (self.direct.as_raw().mlx5dv_create_cq)(context.as_raw().as_ptr(), attr, &raw mut own) }
         };
+        let options =
+            || format!("compression {:?}, size {:?}, padding {}", self.compression, self.size, self.padding);
+        let function = CreateFunction { context, verb: "mlx5dv_create_cq", options: &options };
         // SAFETY: `create` makes a queue of exactly the attributes that it gets, in the
         // description's context.
-        unsafe { self.description.build_ex_by(create) }
-    }
-
-    #[cold]
-    fn error(&self, source: io::Error) -> CreateCompletionQueueError {
-        let options =
-            format!("compression {:?}, size {:?}, padding {}", self.compression, self.size, self.padding);
-        if Unsupported::is_meant_by(&source) {
-            let what = format!("completion queues with {options}");
-            return Unsupported::new(self.direct.context(), "mlx5dv_create_cq", what).into();
-        }
-        self.description.error(source).of_direct("mlx5dv_create_cq", options)
+        unsafe { direct::create_completion_queue(&function, &self.description, &mut create) }
     }
 }

@@ -19,9 +19,10 @@ use rdma_mummy_sys::types::{
 };
 
 use super::{BlockSize, DirectVerbs};
+use crate::direct::check;
 use crate::error::{ConsumeError, Error};
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::protection_domain::ProtectionDomain;
-use crate::ibverbs::{Unsupported, check};
 
 c_flags! {
     /// Encryption engines of a device (`mlx5dv_crypto_engines_caps`).

@@ -15,11 +15,11 @@ use super::{
     BlockSizes, CqeFormats, CrcTypes, CryptoCapabilities, CryptoEngines, CryptoFlags, GuardTypes,
     SignatureCapabilities, SignatureTypes,
 };
-use crate::direct::no_library;
+use crate::direct::{check, no_library};
 use crate::error::Error;
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::device::Device;
 use crate::ibverbs::device_context::DeviceContext;
-use crate::ibverbs::{Unsupported, check};
 
 /// The direct verbs of an open mlx5 device.
 ///
@@ -69,7 +69,7 @@ impl DirectVerbs {
     /// `man mlx5dv_open_device`
     pub fn open(device: &Device<'_>) -> Result<Self, Error> {
         const VERB: &str = "mlx5dv_open_device";
-        let ((raw, provider), name) = (device.parts(), device.name());
+        let (raw, provider, name) = (device.as_raw(), device.provider(), device.name());
         let lib = provider.mlx5dv();
         let lib = lib.map_err(|error| no_library(name.clone(), VERB, "mlx5", error))?;
         let missing = |symbol| Unsupported::missing_of(name.clone(), WHAT, symbol);

@@ -15,7 +15,6 @@
 //! - The address handle of a request lives until its list is posted or aborted: `setup_dc_address`
 //!   borrows it for as long as the guard borrows its queue.
 
-use std::io::IoSlice;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
@@ -28,15 +27,15 @@ use rdma_mummy_sys::{field, mlx5dv};
 use super::operations::{self, DirectState, HasDirectState, Operations, Token};
 use super::queue_pair::{dc_operations, incomplete};
 use super::{DciStreams, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
+use crate::direct::{self, VendorList, WholePair, check};
 use crate::error::Error;
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    Borrows, BufferlessRequest, Build, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue,
-    ListInfo, PostSendError, PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType,
-    ReceiveQueue, ScatterGatherEntry, SendQueue, SendRequest, Step, Whole, WorkRequestFlags,
-    WorkRequestHandle,
+    Borrows, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard,
+    QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, SendQueue, WorkRequestFlags,
+    WorkRequestHandle, WorkRequestOperationType,
 };
-use crate::ibverbs::{Unsupported, check};
 
 /// Describes a DC initiator. One builder can make any number of them.
 ///
@@ -85,7 +84,7 @@ impl DirectVerbs {
             .setup_qp_type(QueuePairType::ReliableConnection)
             .setup_max_recv_wr(0)
             .setup_max_recv_sge(0);
-        description.complete_in_one();
+        direct::complete_in_one(&mut description);
         let flags = QueuePairCreateFlags::empty();
         let operations = DirectOperationFlags::empty();
         DcInitiatorBuilder { direct: self.clone(), description, flags, operations, streams: None }
@@ -147,21 +146,23 @@ impl DcInitiatorBuilder {
         of_ex.map_err(|symbol| Unsupported::missing(self.direct.context(), "DC initiators", symbol))?;
         let max_memcpy = operations::max_memcpy(&self.direct, self.operations)?;
         let mut own = self.attributes();
-        let create = |attr: &mut ibv_qp_init_attr_ex| {
+        let mut create = |attr: &mut ibv_qp_init_attr_ex| {
             attr.srq = ptr::null_mut();
-            let qp = self.direct.create_qp(&self.description, attr, &mut own, || {
-                format!("DC initiators with {:?} and {:?}", self.flags, self.streams)
-            });
+            let qp = self.direct.create_qp(attr, &mut own);
             attr.cap.max_recv_wr = 0;
             qp
         };
-        let operations = dc_operations(self.description.described().1);
+        let options = || format!("DC initiators with {:?} and {:?}", self.flags, self.streams);
+        let function = self.direct.create_function(&options);
+        let qp_type = QueuePairType::DcInitiator;
+        let operations = dc_operations(self.description.send_ops_flags());
         // SAFETY: `create` makes a DC initiator of exactly the attributes that it gets, in the
         // description's context. Its requests also need an address, which `DcPostSendGuard`
         // supplies.
-        let mut pair =
-            unsafe { self.description.build_ex_by(QueuePairType::DcInitiator, operations, create)? };
-        pair.split().0.set_overwrites_when_full();
+        let mut pair = unsafe {
+            direct::create_queue_pair(&function, &self.description, qp_type, operations, &mut create)?
+        };
+        direct::set_overwrites_when_full(pair.split().0);
         // SAFETY: the library made the pair just now, with these operations.
         let operations = unsafe { Operations::of(&self.direct, &pair, self.operations, max_memcpy)? };
         let qp = operations.qp;
@@ -196,7 +197,9 @@ pub struct DcInitiator {
     receive: ReceiveQueue,
 }
 
-impl Whole for DcInitiator {}
+// SAFETY: the halves are those of the extended pair from which the value was made, and nothing else
+// has them.
+unsafe impl WholePair for DcInitiator {}
 
 impl QueuePair for DcInitiator {
     type SendQueue = DcSendQueue;
@@ -244,20 +247,18 @@ impl DcSendQueue {
     pub fn reset_stream(&mut self, stream_id: u16) -> Result<(), Error> {
         const WHAT: &str = "streams of DC initiators";
         const VERB: &str = "mlx5dv_dci_stream_id_reset";
-        self.queue.without_list();
-        let control = self.queue.control();
-        let context = control.context();
+        let context = self.direct.context();
         let reset = self.direct.as_raw().mlx5dv_dci_stream_id_reset();
         let reset = reset.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
-        let _control = control.lock();
-        // SAFETY: `self` keeps the pair alive, which is a DC initiator of this library, and its
-        // control is locked. No list is open: a guard would borrow the queue, and a leaked one has
-        // been ended above.
-        let result = check(unsafe { reset(control.as_raw().as_ptr(), stream_id) });
+        let result = direct::with_lists_closed(&mut self.queue, |qp| {
+            // SAFETY: `self` keeps the pair alive, which is a DC initiator of this library. No list
+            // is open, and no other thread changes the pair.
+            check(unsafe { reset(qp.as_ptr(), stream_id) })
+        });
         result.map_err(|source| {
             Error::of_device(context, VERB, WHAT, source)
                 .with("stream_id", stream_id)
-                .of_queue_pair(control.qp_number())
+                .of_queue_pair(self.queue.control().qp_number())
         })
     }
 }
@@ -343,17 +344,29 @@ impl<'guard, 'queue> WorkRequestHandle<'guard, DcPostSendGuard<'queue>> {
     }
 }
 
-impl<'queue> DcPostSendGuard<'queue> {
+// SAFETY: the list is that of the queue, and the guard posts or drops it. `append_with` sets the
+// address, or refuses the request. A DC initiator has no operation without a buffer.
+unsafe impl<'queue> VendorList<'queue> for DcPostSendGuard<'queue> {
+    #[inline(always)]
+    fn extended(&self) -> &ExtendedPostSendGuard<'queue> {
+        &self.list
+    }
+
+    #[inline(always)]
+    unsafe fn extended_mut(&mut self) -> &mut ExtendedPostSendGuard<'queue> {
+        &mut self.list
+    }
+
     /// Appends a request with its buffer, and sets its address.
     #[inline(always)]
-    fn append_with(
+    unsafe fn append_with(
         &mut self,
-        request: &SendRequest,
+        operation: WorkRequestOperationType,
         append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>),
     ) {
-        let (Some(index), None) = (self.list.sound(), self.own.refused) else { return };
+        let (Some(index), None) = (self.list.request_count(), self.own.refused) else { return };
         let Some(to) = self.to.take() else {
-            self.own.refused = Some(PostSendError::MissingDestination { index, operation: request.kind() });
+            self.own.refused = Some(PostSendError::MissingDestination { index, operation });
             return;
         };
         // SAFETY: the handle is borrowed, so it is alive (module head); every release's struct has
@@ -367,7 +380,7 @@ impl<'queue> DcPostSendGuard<'queue> {
             return;
         }
         append(&mut self.list);
-        if self.list.sound().is_none() {
+        if self.list.request_count().is_none() {
             return;
         }
         let (qp, ah) = (self.own.qp(), to.ah.as_ptr());
@@ -400,47 +413,3 @@ impl PostSendGuard for DcPostSendGuard<'_> {
 }
 
 impl<'queue> Borrows<'queue> for DcPostSendGuard<'queue> {}
-
-impl Build for DcPostSendGuard<'_> {
-    #[inline(always)]
-    fn list_info(&self, step: Step) -> ListInfo {
-        self.list.list_info(step)
-    }
-
-    #[inline(always)]
-    fn append(&mut self, step: Step, request: SendRequest) {
-        self.append_with(&request, |list| list.append(step, request));
-    }
-
-    #[inline(always)]
-    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
-        // SAFETY: the caller keeps this function's contract, which is the same as the called
-        // function's.
-        self.append_with(&request, |list| unsafe { list.append_sge(step, request, entry) });
-    }
-
-    #[inline(always)]
-    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, entries: &[ScatterGatherEntry]) {
-        // SAFETY: the caller keeps this function's contract, which is the same as the called
-        // function's.
-        self.append_with(&request, |list| unsafe { list.append_sge_list(step, request, entries) });
-    }
-
-    #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
-        self.append_with(&request, |list| list.append_inline(step, request, data));
-    }
-
-    #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: SendRequest, pieces: &[IoSlice<'_>]) {
-        self.append_with(&request, |list| list.append_inline_list(step, request, pieces));
-    }
-
-    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
-        // An initiator has no such operation, so the request is refused.
-        //
-        // SAFETY: the caller keeps this function's contract, which is the same as the called
-        // function's.
-        unsafe { self.list.append_bufferless(step, request) };
-    }
-}

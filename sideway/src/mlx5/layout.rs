@@ -441,7 +441,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         G: DirectGuard<'queue>,
     {
         let request = DirectRequest::of(self);
-        let can = request.list().can(SendOperationFlags::LocalInvalidate);
+        let can = request.list().queue().send_ops_flags().contains(SendOperationFlags::LocalInvalidate);
         let same = request.context() == mkey.pd().context();
         let check = |index| match (can, same) {
             (false, _) => {

@@ -9,10 +9,11 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
 
 use super::DirectVerbs;
+use crate::direct::{self, check};
 use crate::error::Error;
 use crate::ibverbs::memory_region::MemoryRegion;
 use crate::ibverbs::protection_domain::ProtectionDomain;
-use crate::ibverbs::{AccessFlags, Unsupported, check};
+use crate::ibverbs::{AccessFlags, Unsupported};
 
 c_flags! {
     /// How the device accesses a dma-buf (`mlx5dv_reg_dmabuf_mr`).
@@ -89,8 +90,9 @@ impl DirectVerbs {
                 .debug("access", access)
                 .debug("mlx5_access", mlx5_access));
         };
-        // SAFETY: the library made the region just now in this domain.
-        Ok(unsafe { MemoryRegion::of_direct(mr, pd, length, iova, access) })
+        // SAFETY: the library made the region just now in this domain, and the caller guarantees the
+        // memory.
+        Ok(unsafe { direct::memory_region(mr, pd, length, iova, access) })
     }
 
     /// The sysfs path of the device's data-direct engine (`mlx5dv_get_data_direct_sysfs_path`);

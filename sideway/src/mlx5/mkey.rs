@@ -19,9 +19,10 @@ use rdma_mummy_sys::types::{
 };
 
 use super::DirectVerbs;
+use crate::direct::check;
 use crate::error::{ConsumeError, Error};
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::protection_domain::ProtectionDomain;
-use crate::ibverbs::{Unsupported, check};
 
 c_flags! {
     /// Features that a memory key can be configured with (`mlx5dv_mkey_init_attr_flags`). The flag

@@ -24,6 +24,7 @@ use rdma_mummy_sys::{field, mlx5dv};
 
 use super::queue_pair::incomplete;
 use super::{DirectVerbs, InterleavedEntry, MKeyFlags};
+use crate::direct::{self, VendorList};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::queue_pair::CreateQueuePairError;
@@ -146,7 +147,7 @@ impl DirectState {
         if let Some(error) = self.refused {
             return Err(error);
         }
-        match list.sound() {
+        match list.request_count() {
             Some(count) if self.further > 0 => within(list, count + self.further),
             // A list that failed, or that is too long without mlx5 requests, gets its error from
             // its own `post`.
@@ -167,7 +168,7 @@ fn within(list: &ExtendedPostSendGuard<'_>, requests: usize) -> Result<(), PostS
 pub struct Token(());
 
 /// A list whose pair may have mlx5 operations.
-pub trait HasDirectState<'queue> {
+pub trait HasDirectState<'queue>: VendorList<'queue> {
     fn parts(&mut self, token: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut DirectState);
 }
 
@@ -265,7 +266,7 @@ impl<'list, 'queue> DirectRequest<'list, 'queue> {
         append: impl FnOnce(*mut ibv_qp_ex),
     ) {
         let Self { list, own, wr_id, flags } = self;
-        let (Some(index), None) = (list.sound(), own.refused) else { return };
+        let (Some(index), None) = (list.request_count(), own.refused) else { return };
         if let Err(error) = check(index).and_then(|()| within(list, index + own.further + places)) {
             own.refused = Some(error);
             return;
@@ -273,7 +274,7 @@ impl<'list, 'queue> DirectRequest<'list, 'queue> {
         own.further += places - 1;
         // SAFETY: the caller guarantees (`# Safety` of `append`) that `append` appends one whole
         // request of at most `places` places, and that the queue has as many.
-        unsafe { list.append_by(wr_id, flags, inline, append) };
+        unsafe { direct::append_request(list, wr_id, flags, inline, append) };
     }
 }
 

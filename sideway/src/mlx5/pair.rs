@@ -5,13 +5,11 @@
 //! The invariants for the unsafe code are at the head of `operations.rs`. Requests of libibverbs
 //! are passed to the extended guard unchanged.
 
-use std::io::IoSlice;
-
 use super::operations::{DirectState, HasDirectState, Operations, Token};
+use crate::direct::{VendorList, WholePair};
 use crate::ibverbs::queue_pair::{
-    Borrows, BufferlessRequest, Build, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, ListInfo,
-    PostSendError, PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, ScatterGatherEntry, SendQueue,
-    SendRequest, Step, Whole,
+    Borrows, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, PostSendError, PostSendGuard,
+    QueuePair, QueuePairControl, ReceiveQueue, SendQueue,
 };
 
 /// A queue pair with mlx5 operations, made by
@@ -33,7 +31,9 @@ impl DirectQueuePair {
     }
 }
 
-impl Whole for DirectQueuePair {}
+// SAFETY: the halves are those of the extended pair from which the value was made, and nothing else
+// has them.
+unsafe impl WholePair for DirectQueuePair {}
 
 impl QueuePair for DirectQueuePair {
     type SendQueue = DirectSendQueue;
@@ -94,6 +94,20 @@ impl<'queue> HasDirectState<'queue> for DirectPostSendGuard<'queue> {
     }
 }
 
+// SAFETY: the list is that of the queue, and the guard posts or drops it. Requests of libibverbs need
+// nothing further.
+unsafe impl<'queue> VendorList<'queue> for DirectPostSendGuard<'queue> {
+    #[inline(always)]
+    fn extended(&self) -> &ExtendedPostSendGuard<'queue> {
+        &self.list
+    }
+
+    #[inline(always)]
+    unsafe fn extended_mut(&mut self) -> &mut ExtendedPostSendGuard<'queue> {
+        &mut self.list
+    }
+}
+
 impl PostSendGuard for DirectPostSendGuard<'_> {
     #[inline]
     fn post(self) -> Result<(), PostSendError> {
@@ -104,45 +118,3 @@ impl PostSendGuard for DirectPostSendGuard<'_> {
 }
 
 impl<'queue> Borrows<'queue> for DirectPostSendGuard<'queue> {}
-
-impl Build for DirectPostSendGuard<'_> {
-    #[inline(always)]
-    fn list_info(&self, step: Step) -> ListInfo {
-        self.list.list_info(step)
-    }
-
-    #[inline(always)]
-    fn append(&mut self, step: Step, request: SendRequest) {
-        self.list.append(step, request);
-    }
-
-    #[inline(always)]
-    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
-        // SAFETY: the caller keeps this function's contract, which is the same as the called
-        // function's.
-        unsafe { self.list.append_sge(step, request, entry) };
-    }
-
-    #[inline(always)]
-    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, entries: &[ScatterGatherEntry]) {
-        // SAFETY: the caller keeps this function's contract, which is the same as the called
-        // function's.
-        unsafe { self.list.append_sge_list(step, request, entries) };
-    }
-
-    #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
-        self.list.append_inline(step, request, data);
-    }
-
-    #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: SendRequest, pieces: &[IoSlice<'_>]) {
-        self.list.append_inline_list(step, request, pieces);
-    }
-
-    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
-        // SAFETY: the caller keeps this function's contract, which is the same as the called
-        // function's.
-        unsafe { self.list.append_bufferless(step, request) };
-    }
-}

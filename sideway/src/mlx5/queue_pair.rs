@@ -1,8 +1,5 @@
 //! Queue pairs of libibverbs' types with mlx5's options, and code shared with DC pairs.
 
-use std::io;
-use std::ptr::NonNull;
-
 use rdma_mummy_sys::types::{
     ibv_qp, ibv_qp_init_attr_ex, mlx5dv_qp_create_flags as F, mlx5dv_qp_init_attr,
     mlx5dv_qp_init_attr_mask as M,
@@ -10,6 +7,7 @@ use rdma_mummy_sys::types::{
 
 use super::operations::{self, Operations};
 use super::{DirectOperationFlags, DirectQueuePair, DirectVerbs};
+use crate::direct::{self, CreateFunction};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::queue_pair::{
     self, CreateQueuePairError, ExtendedQueuePair, QueuePair, QueuePairType, SendOperationFlags,
@@ -76,30 +74,26 @@ impl DirectVerbs {
         attr
     }
 
-    /// Makes a pair (`mlx5dv_create_qp`).
+    /// Makes a pair (`mlx5dv_create_qp`) for [`direct`], which passes live objects of this context.
     pub(super) fn create_qp(
         &self,
-        description: &queue_pair::QueuePairBuilder,
         attr: &mut ibv_qp_init_attr_ex,
         own: &mut mlx5dv_qp_init_attr,
-        options: impl FnOnce() -> String,
-    ) -> Result<NonNull<ibv_qp>, CreateQueuePairError> {
+    ) -> *mut ibv_qp {
         let create = self.as_raw().mlx5dv_create_qp;
         // SAFETY: the context is open and belongs to mlx5, and both attributes are initialised.
-        // `attr` points to live objects of this context: `is_mine` compared the description's
+        // `attr` points to live objects of this context, because `direct` compared the description's
         // domain, and its builder the others.
         let qp = unsafe { create(self.context().as_raw().as_ptr(), attr, own) };
         // Extended pairs of mlx5 have no inline data in this crate; see `Quirks` in
         // `device_context.rs`.
         attr.cap.max_inline_data = 0;
-        NonNull::new(qp).ok_or_else(|| {
-            let (source, options) = (io::Error::last_os_error(), options());
-            if Unsupported::is_meant_by(&source) {
-                Unsupported::new(self.context(), "mlx5dv_create_qp", options).into()
-            } else {
-                description.error(source).of_direct("mlx5dv_create_qp", options)
-            }
-        })
+        qp
+    }
+
+    /// `mlx5dv_create_qp`, for its error.
+    pub(super) fn create_function<'a>(&'a self, options: &'a dyn Fn() -> String) -> CreateFunction<'a> {
+        CreateFunction { context: self.context(), verb: "mlx5dv_create_qp", options }
     }
 
     /// Checks that a description belongs to this context.
@@ -107,7 +101,7 @@ impl DirectVerbs {
         &self,
         description: &queue_pair::QueuePairBuilder,
     ) -> Result<(), CreateQueuePairError> {
-        if description.described().0.context() == self.context() {
+        if description.pd().context() == self.context() {
             Ok(())
         } else {
             Err(CreateQueuePairError::DescriptionOfOtherContext)
@@ -179,22 +173,24 @@ impl QueuePairBuilder {
         direct_operations: DirectOperationFlags,
     ) -> Result<ExtendedQueuePair, CreateQueuePairError> {
         self.direct.is_mine(&self.description)?;
-        let (qp_type, operations) = self.description.type_and_operations();
+        let qp_type = self.description.qp_type();
+        let operations = self.description.send_ops_flags().unwrap_or(SendOperationFlags::of_type(qp_type));
         let mut own = self.direct.qp_attributes(self.flags, direct_operations);
-        let create = |attr: &mut ibv_qp_init_attr_ex| {
-            self.direct.create_qp(&self.description, attr, &mut own, || {
-                let besides = match direct_operations {
-                    none if none.is_empty() => String::new(),
-                    some => format!(" and {some:?}"),
-                };
-                format!("queue pairs of type {qp_type} with {:?}{besides}", self.flags)
-            })
+        let mut create = |attr: &mut ibv_qp_init_attr_ex| self.direct.create_qp(attr, &mut own);
+        let options = || {
+            let besides = match direct_operations {
+                none if none.is_empty() => String::new(),
+                some => format!(" and {some:?}"),
+            };
+            format!("queue pairs of type {qp_type} with {:?}{besides}", self.flags)
         };
+        let function = self.direct.create_function(&options);
         // SAFETY: `create` makes a pair of that type with exactly the attributes that it gets, in
         // the description's context.
-        let mut pair: ExtendedQueuePair =
-            unsafe { self.description.build_ex_by(qp_type, operations, create)? };
-        pair.split().0.set_overwrites_when_full();
+        let mut pair = unsafe {
+            direct::create_queue_pair(&function, &self.description, qp_type, operations, &mut create)?
+        };
+        direct::set_overwrites_when_full(pair.split().0);
         Ok(pair)
     }
 }

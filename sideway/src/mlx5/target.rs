@@ -5,6 +5,7 @@ use rdma_mummy_sys::types::{
 };
 
 use super::{DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
+use crate::direct;
 use crate::error::Error;
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::queue_pair::{
@@ -55,7 +56,8 @@ impl DirectVerbs {
         access_key: u64,
     ) -> DcTargetBuilder {
         let mut description = description.clone();
-        description.setup_qp_type(QueuePairType::ReliableConnection).complete_in_one();
+        description.setup_qp_type(QueuePairType::ReliableConnection);
+        direct::complete_in_one(&mut description);
         let flags = QueuePairCreateFlags::empty();
         DcTargetBuilder { direct: self.clone(), description, access_key, flags }
     }
@@ -89,17 +91,23 @@ impl DcTargetBuilder {
     /// `man mlx5dv_create_qp`
     pub fn build(&self) -> Result<DcTarget, CreateQueuePairError> {
         self.direct.is_mine(&self.description)?;
-        if !self.description.described().2 {
+        if !self.description.has_srq() {
             return Err(CreateQueuePairError::MissingSharedReceiveQueue);
         }
         let mut own = self.attributes();
-        let create = |attr: &mut ibv_qp_init_attr_ex| {
-            self.direct
-                .create_qp(&self.description, attr, &mut own, || format!("DC targets with {:?}", self.flags))
-        };
+        let mut create = |attr: &mut ibv_qp_init_attr_ex| self.direct.create_qp(attr, &mut own);
+        let options = || format!("DC targets with {:?}", self.flags);
+        let function = self.direct.create_function(&options);
         // SAFETY: `create` makes a DC target of exactly the attributes that it gets, in the
         // description's context.
-        let control = unsafe { self.description.build_silent_by(QueuePairType::DcTarget, create)? };
+        let control = unsafe {
+            direct::create_silent_queue_pair(
+                &function,
+                &self.description,
+                QueuePairType::DcTarget,
+                &mut create,
+            )?
+        };
         Ok(DcTarget { control, access_key: self.access_key, number: None })
     }
 }

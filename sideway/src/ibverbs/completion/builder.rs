@@ -241,8 +241,8 @@ impl CompletionQueueBuilder {
         unsafe { self.build_ex_by(create) }
     }
 
-    /// Makes an extended queue by another function. The direct-verbs modules call it with their own
-    /// create functions.
+    /// Makes an extended queue by another function. [`direct`](crate::direct) calls it with a
+    /// vendor's create function.
     ///
     /// # Safety
     ///
@@ -276,8 +276,7 @@ impl CompletionQueueBuilder {
     }
 
     /// The context in which the queues are made.
-    #[cfg(any(feature = "mlx5", feature = "efa"))]
-    pub(crate) fn context(&self) -> &DeviceContext {
+    pub fn context(&self) -> &DeviceContext {
         &self.context
     }
 
@@ -393,7 +392,6 @@ pub enum CreateCompletionQueueError {
 
 debug_as_text!(CreateCompletionQueueError);
 
-#[cfg(any(feature = "mlx5", feature = "efa"))]
 impl CreateCompletionQueueError {
     /// The same, of a vendor's function.
     pub(crate) fn of_direct(self, verb: &'static str, options: String) -> Self {

@@ -273,8 +273,7 @@ pub struct ExtendedWorkCompletion<'poll> {
 }
 
 impl ExtendedWorkCompletion<'_> {
-    /// The C queue, for the direct-verbs modules.
-    #[cfg(feature = "efa")]
+    /// The C queue, for [`direct`](crate::direct).
     #[inline]
     pub(crate) fn queue(&self) -> NonNull<ibv_cq_ex> {
         self.cq

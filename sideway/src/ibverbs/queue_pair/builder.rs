@@ -10,14 +10,12 @@ use rdma_mummy_sys::types::{
 };
 use rdma_mummy_sys::verbs;
 
-#[cfg(feature = "mlx5")]
-use super::QueuePairControl;
 use super::control::{Dependencies, Inner};
 use super::receive::{NoRoom, ReceiveQueue};
 use super::transport::{QueuePairTransport, TypedQueuePair};
 use super::{
     BasicQueuePair, BasicSendQueue, ExtendedQueuePair, ExtendedSendQueue, GenericQueuePair,
-    QueuePairCapability, QueuePairType,
+    QueuePairCapability, QueuePairControl, QueuePairType,
 };
 use crate::error::Error;
 use crate::ibverbs::Unsupported;
@@ -70,9 +68,7 @@ impl SendOperationFlags {
             }
             QueuePairType::UnreliableConnection => unreliable,
             QueuePairType::UnreliableDatagram => Self::Send.union(Self::SendWithImmediate),
-            #[cfg(feature = "mlx5")]
             QueuePairType::DcInitiator => Self::of_type(QueuePairType::ReliableConnection),
-            #[cfg(feature = "efa")]
             QueuePairType::ScalableReliableDatagram => unreliable.union(Self::Read),
             _ => Self::empty(),
         }
@@ -315,8 +311,8 @@ impl QueuePairBuilder {
         unsafe { self.build_ex_by(self.qp_type, asked, create) }
     }
 
-    /// Makes an extended pair by another function. The direct-verbs modules call it with their own
-    /// create functions.
+    /// Makes an extended pair by another function. [`direct`](crate::direct) calls it with a vendor's
+    /// create function.
     ///
     /// # Safety
     ///
@@ -366,12 +362,11 @@ impl QueuePairBuilder {
         Ok(ExtendedQueuePair::new(send, ReceiveQueue::new(inner)?))
     }
 
-    /// Makes a pair that never posts, by another function. The direct-verbs modules use it too.
+    /// Makes a pair that never posts, by another function.
     ///
     /// # Safety
     ///
     /// The contract of [`build_ex_by`](Self::build_ex_by) applies, without operations.
-    #[cfg(feature = "mlx5")]
     pub(crate) unsafe fn build_silent_by(
         &self,
         qp_type: QueuePairType,
@@ -431,25 +426,32 @@ impl QueuePairBuilder {
         self.clone().setup_qp_type(T::QP_TYPE).build_generic().map(TypedQueuePair::of)
     }
 
-    /// The protection domain, the requested operations, and whether a shared receive queue is used.
-    #[cfg(any(feature = "mlx5", feature = "efa"))]
-    pub(crate) fn described(&self) -> (&ProtectionDomain, Option<SendOperationFlags>, bool) {
-        (&self.pd, self.send_ops, self.srq.is_some())
+    /// The protection domain of the pairs.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// The transport type.
+    pub fn qp_type(&self) -> QueuePairType {
+        self.qp_type
+    }
+
+    /// The operations that were [set](Self::setup_send_ops_flags); `None` for the default.
+    pub fn send_ops_flags(&self) -> Option<SendOperationFlags> {
+        self.send_ops
+    }
+
+    /// Whether the pairs take their receives from a [shared receive queue](Self::setup_srq).
+    pub fn has_srq(&self) -> bool {
+        self.srq.is_some()
     }
 
     /// Uses one completion queue for both halves if the other is missing, for types of which one
     /// half is unused.
-    #[cfg(feature = "mlx5")]
     pub(crate) fn complete_in_one(&mut self) -> &mut Self {
         self.send_cq = self.send_cq.take().or_else(|| self.recv_cq.clone());
         self.recv_cq = self.recv_cq.take().or_else(|| self.send_cq.clone());
         self
-    }
-
-    /// The type, and the operations with which pairs are made.
-    #[cfg(feature = "mlx5")]
-    pub(crate) fn type_and_operations(&self) -> (QueuePairType, SendOperationFlags) {
-        (self.qp_type, self.asked_ops())
     }
 
     fn asked_ops(&self) -> SendOperationFlags {
@@ -649,7 +651,6 @@ pub enum CreateQueuePairError {
 
 debug_as_text!(CreateQueuePairError);
 
-#[cfg(any(feature = "mlx5", feature = "efa"))]
 impl CreateQueuePairError {
     /// The same, of a vendor's function.
     pub(crate) fn of_direct(self, verb: &'static str, options: String) -> Self {

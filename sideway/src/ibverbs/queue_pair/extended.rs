@@ -29,9 +29,7 @@ use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
 
-#[cfg(feature = "mlx5")]
-use rdma_mummy_sys::types::ibv_send_flags;
-use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
+use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_send_flags, ibv_sge};
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
 use super::post::sealed::{Build, ListInfo, Step};
@@ -166,6 +164,11 @@ impl ExtendedSendQueue {
         })
     }
 
+    /// The operations that the pair was made for and supports.
+    pub fn send_ops_flags(&self) -> SendOperationFlags {
+        self.usable
+    }
+
     /// Whether requests may have inline data at all.
     pub(super) fn takes_inline_data(&self) -> bool {
         self.takes_inline_data
@@ -239,18 +242,14 @@ impl SendQueue for ExtendedSendQueue {
     }
 }
 
-/// Access for the direct-verbs modules.
-#[cfg(feature = "efa")]
+/// Access for [`direct`](crate::direct).
 impl ExtendedSendQueue {
     /// Disables inline data for these operations.
     pub(crate) fn forbid_inline(&mut self, operations: SendOperationFlags) {
         self.possible.forbid_inline(operations);
         self.elsewhere.datagram.forbid_inline(operations);
     }
-}
 
-#[cfg(feature = "mlx5")]
-impl ExtendedSendQueue {
     /// Makes the queue refuse requests with which safe code could fill it, for any device.
     pub(crate) fn set_overwrites_when_full(&mut self) {
         self.overwrites_when_full = true;
@@ -265,22 +264,17 @@ impl ExtendedSendQueue {
     }
 }
 
-#[cfg(feature = "mlx5")]
 impl ExtendedPostSendGuard<'_> {
-    /// The number of requests in the list; `None` if one of them has failed.
+    /// The number of requests in the list; `None` if one of them could not be appended, so that
+    /// [`post`](PostSendGuard::post) will fail.
     #[inline(always)]
-    pub(crate) fn sound(&self) -> Option<usize> {
+    pub fn request_count(&self) -> Option<usize> {
         if self.failure.is_some() { None } else { Some(self.count) }
     }
 
     /// The queue for which the list is built.
-    pub(crate) fn queue(&self) -> &ExtendedSendQueue {
+    pub fn queue(&self) -> &ExtendedSendQueue {
         self.queue
-    }
-
-    /// Whether the pair was made for these operations, and supports them.
-    pub(crate) fn can(&self, operations: SendOperationFlags) -> bool {
-        self.queue.usable.contains(operations)
     }
 
     /// Appends a request that `append` writes, for an operation that this module does not know.
@@ -289,6 +283,7 @@ impl ExtendedPostSendGuard<'_> {
     /// # Safety
     ///
     /// `append` must append exactly one whole request to the open list of the pair that it gets.
+    #[inline(always)]
     pub(crate) unsafe fn append_by(
         &mut self,
         wr_id: u64,

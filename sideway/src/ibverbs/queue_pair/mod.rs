@@ -56,7 +56,6 @@ pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
 #[allow(deprecated)]
 pub use modify::ModifyQueuePairErrorKind;
-#[cfg(feature = "mlx5")]
 pub(crate) use post::sealed::{Build, ListInfo, Step};
 pub use post::{
     Borrows, DatagramHandle, FlushPlacement, FlushSelectivity, LocalBufferHandle, PostSendGuard,
@@ -70,11 +69,11 @@ pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, Pool
 pub use state::QueuePairState;
 pub use table::QueuePairTable;
 pub use target::XrcTarget;
-#[cfg(feature = "mlx5")]
 pub(crate) use work_request::{BufferlessRequest, SendRequest};
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 pub use super::types::QueuePairType;
+use crate::direct::WholePair;
 
 /// The operations of any kind of queue pair.
 ///
@@ -82,9 +81,10 @@ pub use super::types::QueuePairType;
 /// time. To use both from two threads, [`split`](Self::split) the pair. Changing the state needs
 /// the whole pair; queries take `&self`.
 ///
-/// Other crates cannot implement it, because [`modify`](Self::modify) relies on a value that
-/// implements it being a whole pair, and not for example a clone of its [`control`](Self::control).
-pub trait QueuePair: Whole + Sized {
+/// [`modify`](Self::modify) relies on a value that implements it being a [whole pair](WholePair), and
+/// not for example a clone of its [`control`](Self::control). So only the crate of a vendor's
+/// [direct verbs](crate::direct) implements it elsewhere.
+pub trait QueuePair: WholePair + Sized {
     /// The sending half.
     type SendQueue: SendQueue;
 
@@ -117,7 +117,7 @@ pub trait QueuePair: Whole + Sized {
     /// [`ModifyQueuePairError`] names the attribute that was wrong or missing, or the address
     /// without a route.
     fn modify(&mut self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
-        // SAFETY: the pair is whole (`sealed::Whole`) and borrowed mutably, so nobody else has a
+        // SAFETY: the pair is whole (`WholePair`) and borrowed mutably, so nobody else has a
         // half of it or a list.
         unsafe { self.control().modify(attr) }
     }
@@ -180,36 +180,6 @@ pub trait SendQueue {
     fn control(&self) -> &QueuePairControl;
 }
 
-mod sealed {
-    /// A queue pair whose halves are in the value, and nowhere else. A clone of its control is none,
-    /// with which [`modify`](super::QueuePair::modify) would change the pair under an open list:
-    ///
-    /// ```compile_fail,E0277
-    /// use sideway::ibverbs::queue_pair::{GenericSendQueue, QueuePair, QueuePairControl, ReceiveQueue};
-    ///
-    /// struct Part(QueuePairControl);
-    ///
-    /// impl QueuePair for Part {
-    ///     type SendQueue = GenericSendQueue;
-    ///
-    ///     fn control(&self) -> &QueuePairControl {
-    ///         &self.0
-    ///     }
-    ///
-    ///     fn split(&mut self) -> (&mut GenericSendQueue, &mut ReceiveQueue) {
-    ///         unimplemented!()
-    ///     }
-    ///
-    ///     fn into_split(self) -> (GenericSendQueue, ReceiveQueue) {
-    ///         unimplemented!()
-    ///     }
-    /// }
-    /// ```
-    pub trait Whole {}
-}
-
-pub(crate) use sealed::Whole;
-
 /// A queue pair as a sending half and a receiving half.
 #[derive(Debug)]
 struct Halves<S> {
@@ -220,7 +190,8 @@ struct Halves<S> {
 /// Implements [`QueuePair`] for a type that consists of two halves.
 macro_rules! impl_queue_pair {
     ($Pair:ident, $Queue:ty) => {
-        impl super::Whole for $Pair {}
+        // SAFETY: the value has both halves, which nothing else has until `into_split` takes it apart.
+        unsafe impl crate::direct::WholePair for $Pair {}
 
         impl super::QueuePair for $Pair {
             type SendQueue = $Queue;

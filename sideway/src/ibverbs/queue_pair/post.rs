@@ -114,7 +114,7 @@ pub trait PostSendGuard: sealed::Build + Sized {
     /// [`FullQueueUnnoticed`](PostSendError::FullQueueUnnoticed).
     #[inline]
     fn construct_wr(&mut self, wr_id: u64, flags: WorkRequestFlags) -> WorkRequestHandle<'_, Self> {
-        WorkRequestHandle { guard: self, wr_id, flags, to: Destination::Peer }
+        WorkRequestHandle::start(self, wr_id, flags)
     }
 
     /// Posts the list to the device. An empty list has no effect.
@@ -376,19 +376,20 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     }
 }
 
-/// Access for the direct-verbs modules.
-#[cfg(feature = "mlx5")]
+/// Access for [`direct`](crate::direct), which restricts it to vendors' lists.
 impl<'guard, G> WorkRequestHandle<'guard, G> {
-    pub(crate) fn begin(guard: &'guard mut G, wr_id: u64, flags: WorkRequestFlags) -> Self {
+    #[inline(always)]
+    pub(crate) fn start(guard: &'guard mut G, wr_id: u64, flags: WorkRequestFlags) -> Self {
         Self { guard, wr_id, flags, to: Destination::Peer }
     }
 
     #[inline(always)]
-    pub(crate) fn guard(&mut self) -> &mut G {
+    pub(crate) fn list(&mut self) -> &mut G {
         self.guard
     }
 
-    pub(crate) fn into_parts(self) -> (&'guard mut G, u64, WorkRequestFlags) {
+    #[inline(always)]
+    pub(crate) fn parts(self) -> (&'guard mut G, u64, WorkRequestFlags) {
         (self.guard, self.wr_id, self.flags)
     }
 }
@@ -399,10 +400,10 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
 pub struct DatagramHandle<'guard, G>(WorkRequestHandle<'guard, G>);
 
 impl<'guard, G: PostSendGuard> DatagramHandle<'guard, G> {
-    /// The request, for a direct-verbs module whose datagrams support more operations.
-    #[cfg(feature = "efa")]
+    /// The request with its address, for the [crate of a vendor](crate::direct) whose datagrams
+    /// support more operations. On other pairs the list fails with these operations.
     #[inline(always)]
-    pub(crate) fn request(self) -> WorkRequestHandle<'guard, G> {
+    pub fn into_request(self) -> WorkRequestHandle<'guard, G> {
         self.0
     }
 

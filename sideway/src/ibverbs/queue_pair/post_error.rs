@@ -189,6 +189,14 @@ pub enum PostSendError {
         /// The fault in the request of mlx5's own.
         reason: crate::mlx5::DirectRequestError,
     },
+    /// A request of another vendor's [direct verbs](crate::direct) cannot be posted.
+    #[error("work request {index}: {reason}")]
+    OfVendor {
+        /// Which work request of the list, from 0.
+        index: usize,
+        /// The fault and the remedy, in the words of the vendor's crate.
+        reason: &'static str,
+    },
     /// The queue pair is not in a state to send (`EINVAL`).
     #[error(
         "the queue pair is in {state}: connect it first (`connect`, or `modify` it to ReadyToSend) ({}){}",
@@ -260,6 +268,7 @@ impl PostSendError {
             | Self::WindowOfType1 { index }
             | Self::FullQueueUnnoticed { index }
             | Self::ForeignSlice { index }
+            | Self::OfVendor { index, .. }
             | Self::TooManyScatterGatherEntries { index, .. }
             | Self::InlineDataTooLong { index, .. } => Some(*index),
             Self::TooManyWorkRequests { limit } => Some(*limit),

@@ -186,7 +186,8 @@ impl<T: QueuePairTransport, S: SendQueue> TypedQueuePair<T, S> {
     }
 }
 
-impl<T, S> super::Whole for TypedQueuePair<T, S> {}
+// SAFETY: the value has both halves of the pair that it was made from, and nothing else has them.
+unsafe impl<T, S> crate::direct::WholePair for TypedQueuePair<T, S> {}
 
 impl<T: QueuePairTransport, S: SendQueue> QueuePair for TypedQueuePair<T, S> {
     type SendQueue = TypedSendQueue<T, S>;

@@ -84,9 +84,9 @@ pub struct SendRequest {
     pub(super) operation: SendOperation,
 }
 
-#[cfg(feature = "mlx5")]
 impl SendRequest {
     /// The operation, without its arguments.
+    #[inline(always)]
     pub(crate) fn kind(&self) -> WorkRequestOperationType {
         self.operation.kind()
     }
@@ -288,7 +288,6 @@ impl InlineLimits {
     }
 
     /// Disables inline data for these operations.
-    #[cfg(feature = "efa")]
     pub(super) fn forbid_inline(&mut self, operations: SendOperationFlags) {
         for (room, (_, flag)) in self.0.iter_mut().zip(ALL) {
             if operations.contains(flag) {
