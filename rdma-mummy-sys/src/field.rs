@@ -12,7 +12,6 @@
 ///
 /// - `offset` is the offset of that field in `S`.
 /// - `base + offset` is aligned and readable for `F`, and no other thread writes to it.
-#[doc(hidden)]
 #[inline(always)]
 pub unsafe fn read<S, F: Copy>(base: *mut S, offset: usize, _type: fn(&S) -> &F) -> F {
     // SAFETY: the field exists and is readable (`# Safety`).

@@ -35,7 +35,6 @@ compile_error!("rdma-mummy-sys needs a 64-bit processor: its bindings are made f
 #[macro_use]
 pub mod table;
 #[cfg(target_os = "linux")]
-#[doc(hidden)]
 #[macro_use]
 pub mod field;
 #[cfg(target_os = "linux")]

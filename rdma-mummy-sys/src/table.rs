@@ -60,6 +60,7 @@ macro_rules! library_table {
         /// A plain field is a function of every release. An `Option` is a later one, and the method
         /// of the same name reports its absence.
         #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs)] // The library's header documents its functions.
         pub struct $Table {
             $(pub $rname: unsafe extern "C" fn($($rargs)*) $(-> $rret)?,)*
             $(pub $oname: Option<unsafe extern "C" fn($($oargs)*) $(-> $oret)?>,)*
