@@ -2,11 +2,11 @@
 
 use core::ffi::{c_char, c_int};
 
-use crate::library::Library;
-use crate::types::{__be16, __be64, ibv_rate};
 use crate::LoadError;
 #[cfg(doc)]
 use crate::Provider;
+use crate::library::Library;
+use crate::types::{__be16, __be64, ibv_rate};
 
 /// The functions of one library, which a [`Provider`] loads.
 ///

@@ -58,7 +58,7 @@
 //! - `efa`: scalable reliable datagrams.
 //!
 //! A missing library or device is an error that names it. Without the features, none of this is
-//! compiled.
+//! compiled. Other crates add further vendors by [`direct`].
 //!
 //! # Safety
 //!

@@ -275,6 +275,7 @@ fn exists(test: &str) -> bool {
         "sideway" => function("sideway/tests"),
         "conformance" => function("conformance/src/cases"),
         "examples" => function("examples/tests"),
+        "vendor" => function("examples/vendor/tests"),
         "trespass" => function("trespass/tests") || function("trespass/src"),
         "tunnel" => function("trespass/tunnel/tests/main"),
         "trespass-c" => function("trespass/c/tests"),

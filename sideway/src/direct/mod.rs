@@ -31,14 +31,14 @@
 //!    description stays this crate's builder, which checks it; the vendor's options are the
 //!    closure's. [`memory_region`] takes over a region.
 //! 4. **Requests.** A trait of the vendor's crate adds methods to
-//!    [`WorkRequestHandle`](crate::ibverbs::queue_pair::WorkRequestHandle). If they need nothing
-//!    but the pair's number of the object, they can be for any guard. Otherwise the vendor's queue
-//!    pair is a type that wraps an [`ExtendedQueuePair`](crate::ibverbs::queue_pair::ExtendedQueuePair):
-//!    its guard is a [`VendorList`], to which [`append_request`] appends the vendor's requests.
-//!    [`WholePair`] lets the pair be a [`QueuePair`](crate::ibverbs::queue_pair::QueuePair).
+//!    [`WorkRequestHandle`](crate::ibverbs::queue_pair::WorkRequestHandle). A request that consists of
+//!    this crate's calls can be for any guard. Otherwise the vendor's queue pair is a type that wraps
+//!    this crate's [extended one](crate::ibverbs::queue_pair::ExtendedQueuePair). Its guard is a
+//!    [`VendorList`], to which [`append_request`] appends the vendor's requests. [`WholePair`] lets
+//!    the pair be a [`QueuePair`](crate::ibverbs::queue_pair::QueuePair).
 //!
-//! Nothing of this is called through a pointer that the vendor's library would not need in C, and
-//! the other queue pairs have no branch for it.
+//! The path of a request has no dynamic dispatch beyond C's, and other queue pairs have no branch for
+//! vendors.
 
 mod create;
 mod list;

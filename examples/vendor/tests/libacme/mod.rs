@@ -21,7 +21,7 @@ pub(crate) const MAX_PACE: u32 = 100_000;
 
 /// What the library keeps for a pair. A C library would have it behind its `ibv_qp_ex`.
 #[repr(C)]
-struct Pair {
+struct AcmePair {
     /// First, so that a pointer to it is one to the whole.
     acme: acme_qp_ex,
     qp: *mut ibv_qp_ex,
@@ -29,7 +29,7 @@ struct Pair {
 }
 
 /// A pair's data, made by `Box::into_raw`.
-struct Kept(*mut Pair);
+struct Kept(*mut AcmePair);
 
 // SAFETY: the data is read by the thread that posts to the pair, or under the lock of `PAIRS`, and is
 // never written.
@@ -122,7 +122,7 @@ unsafe extern "C" fn create_qp(
     unsafe { (*attr).cap = inside.cap };
     let to_ex = soft().ibv_qp_to_qp_ex().expect("soft-rnic has extended pairs");
     // SAFETY: the pair was made just now, as an extended one.
-    let pair = Pair { acme, qp: unsafe { to_ex(qp) }, pace_mbps };
+    let pair = AcmePair { acme, qp: unsafe { to_ex(qp) }, pace_mbps };
     with_pairs(|pairs| pairs.insert(qp.addr(), Kept(Box::into_raw(Box::new(pair)))));
     qp
 }
@@ -158,8 +158,8 @@ unsafe extern "C" fn query_qp_pace(qp: *mut ibv_qp, pace_mbps: *mut u32) -> c_in
 }
 
 unsafe extern "C" fn write_signal(qp: *mut acme_qp_ex, rkey: u32, remote_addr: u64, value: u64) {
-    // SAFETY: `qp` is the first field of a `Pair`, which lives as long as the pair.
-    let qp = unsafe { (*qp.cast::<Pair>()).qp };
+    // SAFETY: `qp` is the first field of a `AcmePair`, which lives as long as the pair.
+    let qp = unsafe { (*qp.cast::<AcmePair>()).qp };
     let mut bytes = value.to_ne_bytes();
     // SAFETY: the caller has opened a list. The pair was made with WRITE and 8 bytes of inline data,
     // which are copied.
